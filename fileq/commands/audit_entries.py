@@ -130,10 +130,16 @@ def read_audit(catalog: Catalog, limit: int) -> list[AuditEntry]:
 
 
 def audit_page(
-    catalog: Catalog, limit: int, after: AuditPosition | None, *, has_dry_runs: bool = True
+    catalog: Catalog,
+    limit: int,
+    after: AuditPosition | None,
+    *,
+    has_dry_runs: bool = True,
+    who: str | None = None,
+    action: str | None = None,
 ) -> tuple[list[AuditEntry], AuditPosition | None]:
     """Entries, newest first, and where the next page begins; None at the end. Entries that are added meanwhile are
-    newer, so no page changes."""
+    newer, so no page changes. `who` and `action` leave out the entries of others."""
     found: list[AuditEntry] = []
     for name, document in sorted(catalog.documents(KIND).items(), reverse=True):
         if after is not None and name > after.document:
@@ -144,7 +150,8 @@ def audit_page(
         except msgspec.DecodeError:
             continue  # of a later version
         for number, entry in enumerate(entries[skip:], skip + 1):
-            if entry.is_dry_run and not has_dry_runs:
+            is_other = who not in (None, entry.who) or action not in (None, entry.action)
+            if is_other or (entry.is_dry_run and not has_dry_runs):
                 continue
             found.append(entry)
             if len(found) == limit:

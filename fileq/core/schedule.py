@@ -6,6 +6,7 @@ It gets the time from its caller, who has it from the broker, so the clock of th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +26,7 @@ STEPS_AT_ONCE = 100
 MOST_MADE_UP = 1_000
 FROM_CONFIGURATION = "configuration"
 FROM_PROGRAM = "program"
+_JOB_ID = re.compile(r"sched\.(?P<name>.+)\.(?:(?P<hand>manual\.[0-9a-f-]{36})|\d{8}T\d{6}Z)")  # as below
 
 
 class ScheduleDefinition(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -172,6 +174,13 @@ def manual_id_of(name: str) -> str:
     import uuid
 
     return f"sched.{name}.manual.{uuid.uuid4()}"
+
+
+def schedule_of(job_id: str) -> tuple[str, bool] | None:
+    """The name of the schedule that enqueued the job with this id, and whether a person ran it by hand; None if no
+    schedule did."""
+    found = _JOB_ID.fullmatch(job_id)
+    return (found["name"], found["hand"] is not None) if found is not None else None
 
 
 def job_payload(definition: ScheduleDefinition, slot_ms: int, missed: int) -> Mapping[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fileq.brokers.protocol import FullBroker
 from fileq.client.broker_transport import BrokerTransport
 from fileq.client.client import Client
+from fileq.commands.acknowledgements import Acknowledgement
 from fileq.commands.api_keys import KeyStore
 from fileq.config import Config
 from fileq.core.events import Emit
@@ -26,7 +27,8 @@ from fileq.server.signing import Signer
 class Services:
     """Made in the event loop. Blocking parts: `broker`, `client`, `keys`; only functions in the pool call them.
 
-    `stopping` is set when the server stops. Streams must end then; stop_streams() sets it."""
+    `stopping` is set when the server stops. Streams must end then; stop_streams() sets it. `known_causes` are the
+    acknowledgements as a page read them last, for pages that must not ask for them."""
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class Services:
         forget = self.authentication.forget_cached
         self.link_login = LinkLogin(link, self.keys, self.pool, now_ms, forget_keys=forget)
         self.rate_limiter = RateLimiter(config.server.rate_limit, loop.time)
+        self.known_causes: Mapping[str, Acknowledgement] = {}
         self.hides_paths = config.server.files == "none"
         self.hub = EventHub(broker, self.pool, self.authentication, hides_paths=self.hides_paths, emit=emit)
         self.stopping = asyncio.Event()

@@ -85,7 +85,9 @@ def test_the_page_of_a_group_shows_its_probe_and_its_jobs(api: ServedApi) -> Non
     [group] = api.client.get("/dead/groups?type=mail")["groups"]
     address = f"dead?fingerprint={group['fingerprint']}&probe={group['sample_id']}"
     assert "It died again" in page(api, address)
-    assert api.client.post(f"/jobs/{group['sample_id']}/retry").status == 200
+    assert f'data-action="POST /jobs/{group["sample_id"]}/retry?probe=true"' in page(api, "dead?type=mail")
+    assert api.client.post(f"/jobs/{group['sample_id']}/retry?probe=true").status == 200
+    wait_until(lambda: "as a probe" in [one.get("detail") for one in api.client.get("/audit")["entries"]], 10.0)
     text = page(api, address)
     assert "data-unsettled" in text
     assert "1 job</strong>" in text, "the probe has left the group"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.commands.audit_entries import AuditEntry, read_audit, trim
+from fileq.commands.audit_entries import AuditChange, AuditEntry, read_audit, trim
 from fileq.core.api_key import Scope
 from tests.support.api_client import ServedApi, served_api
 from tests.support.waiting import wait_until
@@ -40,7 +40,9 @@ def test_a_job_is_enqueued_shown_cancelled_and_audited(api: ServedApi) -> None:
     def entries() -> list[AuditEntry]:
         return [one for one in read_audit(api.broker, 100) if one.target == f"/jobs/{job['id']}"]
 
-    assert [one.action for one in wait_until(lambda: entries()[1:] and entries())] == ["cancel_job", "cancel_job"]
+    again, first = wait_until(lambda: entries()[1:] and entries())
+    assert (again.action, first.action) == ("cancel_job", "cancel_job")
+    assert (again.changes, first.changes) == ((), (AuditChange("state", "waiting", "cancelled"),))
 
 
 def test_a_delayed_job_is_scheduled_and_stats_count_it(api: ServedApi) -> None:

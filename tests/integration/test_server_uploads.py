@@ -56,6 +56,8 @@ def test_a_file_is_stored_with_its_directories_replaced_and_protected(api: Serve
     again = put(api.client, "2026/a%20b.bin", b"new")
     assert (again.status, again.json["is_new"], stored.read_bytes()) == (200, False, b"new")
     assert put(api.client, "empty", b"").json["size"] == 0
+    paths = wait_until(lambda: [one["path"] for one in api.client.get("/audit")["entries"] if one.get("path")], 10.0)
+    assert str(stored) in paths, "the audit leads to the file"
 
 
 def test_what_is_refused_leaves_nothing(api: ServedApi, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fileq.core.schedule import FROM_CONFIGURATION, ScheduleDefinition, Schedule
 from fileq.core.settlement import cancel, retry
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.server.api.audit_endpoints import without_files
-from fileq.server.console.admin_page import in_words
+from fileq.server.console.audit_page import in_words
 from fileq.server.console.charts import line_chart, shown_labels
 from fileq.server.console.rendering import clock_time
 from fileq.server.event_ring import LiveEvent
@@ -123,7 +123,7 @@ def test_a_key_that_was_made_for_a_week_is_not_reported_at_once() -> None:
     ("action", "target", "words", "page"),
     [
         ("put_schedule", "/schedules/a b", "define a schedule, or change one", "/dashboard/scheduled/edit/a%20b"),
-        ("run_schedule", "/schedules/a/run", "enqueue a job of a schedule now", "/dashboard/scheduled/edit/a"),
+        ("run_schedule", "/schedules/a/run", "run a schedule now", "/dashboard/scheduled/edit/a"),
         ("retry_job", "/jobs/x/y/retry", None, "/dashboard/jobs/x%2Fy"),
         ("act_on_jobs", "/jobs/actions", None, "/dashboard/jobs"),
         ("create_key", "/keys", "make a key", "/dashboard/admin"),

@@ -71,10 +71,10 @@ def test_a_breaker_that_several_workers_opened_is_one_banner() -> None:
     soon, later = "2026-05-01T12:00:05Z", "2026-05-01T12:00:09Z"
     breakers = [opened("*.mail", later), opened("*.pdf", None), opened("*.mail", soon)]
     mail, scans = breaker_banners(breakers, {reason_of("*.mail"): 50}, is_more=True)
-    assert "*.mail is open in 2 worker processes" in mail.text
+    assert "jobs of *.mail in 2 worker processes" in mail.text
     assert ("50 or more jobs are held back" in mail.text, mail.until) == (True, soon)
     assert ("held back" in scans.text, scans.until) == (False, None)
-    assert "*.pdf is open in 1 worker process:" in scans.text
+    assert "jobs of *.pdf in 1 worker process:" in scans.text
 
 
 def test_small_bars_show_every_value_above_zero() -> None:

@@ -29,12 +29,13 @@ class CallbackReport(Struct, frozen=True):
 
 
 class FailureReport(Struct, frozen=True):
-    """A member that is dead."""
+    """A member that is dead. Members with an equal `fingerprint` died of the same cause."""
 
     id: str
     filepath: str
     type: str | None
     error: str
+    fingerprint: str = ""
 
 
 class BatchReport(Struct, frozen=True):
@@ -131,5 +132,5 @@ def _callbacks(status: BatchStatus, records: Mapping[str, Record | None]) -> tup
 def _failures(records: Iterable[Record | None]) -> tuple[FailureReport, ...]:
     """Of the first page of dead members: it is enough to see what goes wrong."""
     dead = sorted((one for one in records if one and one.state is State.DEAD), key=lambda one: one.ended_ms)
-    jobs = (summarize(record.raw, record, state=record.state) for record in islice(dead, FAILURES_SHOWN))
-    return tuple(FailureReport(job.id, job.filepath, job.type, job.error) for job in jobs)
+    first = [(summarize(one.raw, one, state=one.state), one.fingerprint) for one in islice(dead, FAILURES_SHOWN)]
+    return tuple(FailureReport(job.id, job.filepath, job.type, job.error, mark) for job, mark in first)

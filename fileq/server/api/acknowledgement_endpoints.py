@@ -58,7 +58,9 @@ def remove_acknowledgement(request: ApiRequest[NoQuery, UnsetType]) -> Acknowled
 
 
 def _facts(known: Acknowledgement | None) -> dict[str, str]:
-    return {"note": known.note} if known is not None else {}
+    if known is None:
+        return {}
+    return {"note": known.note, "covers deaths until": known.at.replace("T", " ").replace("Z", " UTC")}
 
 
 def _store(request: ApiRequest[NoQuery, AcknowledgementNote] | ApiRequest[NoQuery, UnsetType]) -> AcknowledgementStore:

@@ -17,11 +17,14 @@ _WITH_PATHS = ("path_prefix", "payload", "match")  # fields of changes
 
 
 class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`cursor` is the `next_cursor` of the page before. `dry_runs=false` leaves out requests that only counted."""
+    """`cursor` is the `next_cursor` of the page before. `dry_runs=false` leaves out requests that only counted.
+    `who` and `action` choose the entries whose fields are equal to them."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     cursor: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
     dry_runs: bool = True
+    who: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+    action: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
 
 
 class AuditList(Struct, frozen=True):
@@ -35,7 +38,9 @@ def list_audit(request: ApiRequest[AuditQuery, UnsetType]) -> AuditList:
     """The newest 10,000 requests are kept. An entry is in the list within a second."""
     query, services, signer = request.query, request.services, request.services.signer
     after = signer.read_cursor(LIST, query.cursor, AuditPosition) if query.cursor is not None else None
-    entries, following = audit_page(services.broker, query.limit, after, has_dry_runs=query.dry_runs)
+    entries, following = audit_page(
+        services.broker, query.limit, after, has_dry_runs=query.dry_runs, who=query.who, action=query.action
+    )
     shown = map(without_files, entries) if services.hides_paths else entries
     return AuditList(tuple(shown), signer.cursor(LIST, following) if following is not None else None)
 

@@ -60,6 +60,12 @@ class WaitQuery(Struct, frozen=True, forbid_unknown_fields=True):
     timeout: Annotated[float, Meta(ge=0, le=60)] = 30.0
 
 
+class RetryQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`probe=true`: the audit says that the job is tried to see if the cause is gone. The job is retried as always."""
+
+    probe: bool = False
+
+
 class JobMessage(Struct, frozen=True):
     message: str
 
@@ -185,14 +191,20 @@ def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
             raise ApiProblem("conflict", f"job {id} can't be cancelled: it is {record.state.value}")
         return ApiAnswer(CancelMessage("Job cancelled", result))  # a repeat
     services.action_log.add(JobAction.CANCEL, request.caller.name, [id])
-    if result is CancelResult.REQUESTED:
+    is_requested = result is CancelResult.REQUESTED
+    request.note.changed(
+        {"state": "running" if is_requested else "waiting"},
+        {"state": "cancellation requested" if is_requested else "cancelled"},
+    )
+    if is_requested:
         return ApiAnswer(CancelMessage("Job cancellation requested", result), 202)
     return ApiAnswer(CancelMessage("Job cancelled", result))
 
 
-def retry_job(request: ApiRequest[NoQuery, UnsetType]) -> RetryMessage:
+def retry_job(request: ApiRequest[RetryQuery, UnsetType]) -> RetryMessage:
     id = request.params["id"]
     request.note.about(_record(request.services, id))
+    request.note.detail = "as a probe" if request.query.probe else ""
     request.services.client.job(id).retry()
     request.services.action_log.add(JobAction.RETRY, request.caller.name, [id])
     return RetryMessage("Job re-enqueued", State.PENDING.value)
@@ -260,6 +272,7 @@ ROUTES = (
         scopes=(Scope.OPERATE,),
         summary="put a dead job back into its queue",
         function=retry_job,
+        query=RetryQuery,
         response=RetryMessage,
         problems=("conflict",),
     ),

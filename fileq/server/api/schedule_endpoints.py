@@ -27,6 +27,7 @@ from fileq.commands.admin.schedules import (
     scheduled_time,
     show_schedule,
 )
+from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.cron import InvalidZone, parsed
 from fileq.core.errors import BrokerError
@@ -172,6 +173,7 @@ def run_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleRun:
     services, name = request.services, request.params["name"]
     _check_known(services, name)
     id = run_now(services.broker, services.config, name)
+    services.action_log.add(JobAction.RUN, request.caller.name, [id])
     request.note.about_job(id, None, None)
     request.note.chose({"schedule": name})
     return ScheduleRun("Job enqueued", name, id)

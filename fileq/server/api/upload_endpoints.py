@@ -78,6 +78,7 @@ async def upload_file(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
                 raise
     except OSError as error:
         raise _problem_of(error, relative) from error
+    request.note.about_job("", None, path)
     document = UploadedFile(path, file.size, file.digests[SHA_256].hexdigest(), is_new)
     return ApiAnswer(document, 201 if is_new else 200)
 

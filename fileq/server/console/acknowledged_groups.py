@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from fileq.client.dead_groups import DeadGroup
+from fileq.client.dead_groups import DeadGroup, DeadGroups
 from fileq.commands.acknowledgements import Acknowledgement, GroupState, group_state
 from fileq.core.job import parse_time
 from fileq.server.api.acknowledgement_endpoints import list_acknowledgements
@@ -26,7 +26,9 @@ UNMARKED = GroupMark()
 
 def acknowledgements(request: PageRequest) -> dict[str, Acknowledgement]:
     """By fingerprint. One round trip."""
-    return {one.fingerprint: one for one in request.ask(list_acknowledgements).acknowledgements}
+    found = {one.fingerprint: one for one in request.ask(list_acknowledgements).acknowledgements}
+    request.services.known_causes = found
+    return found
 
 
 def mark_of(group: DeadGroup, known: Mapping[str, Acknowledgement]) -> GroupMark:
@@ -36,6 +38,19 @@ def mark_of(group: DeadGroup, known: Mapping[str, Acknowledgement]) -> GroupMark
         return UNMARKED
     state = group_state(found, group.last)
     return GroupMark(state, found, died_since(group.newest_times, found.at, group.count) if state == "again" else "")
+
+
+def all_known(groups: DeadGroups | None, marks: Mapping[str, GroupMark]) -> bool:
+    """Whether every dead job is in a group that is acknowledged and has not come back. False if not all were seen."""
+    if groups is None or groups.is_partial or groups.group_count > len(groups.groups):
+        return False
+    return all(marks[group.key].state == "acknowledged" for group in groups.groups)
+
+
+def known_count(groups: DeadGroups | None, marks: Mapping[str, GroupMark]) -> int:
+    """How many of the dead jobs that were seen are in such a group."""
+    seen = groups.groups if groups is not None else ()
+    return sum(group.count for group in seen if marks[group.key].state == "acknowledged")
 
 
 def died_since(newest: Sequence[str | None], at: str, count: int) -> str:

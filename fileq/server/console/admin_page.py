@@ -1,4 +1,4 @@
-"""Administration: keys, the audit, operations, the configuration, and two checks that an operator starts. Only reads.
+"""Administration: keys, the configuration, and two checks that an operator starts. Only reads.
 
 The text of a new key is in the answer of the API, which the script shows once. It is not kept. The checks are pages of
 their own, because they take longer than a page may: nothing runs them but a click.
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
-from typing import Annotated, Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.admin.fsck import Report, fsck
-from fileq.commands.audit_entries import AuditEntry
 from fileq.commands.doctor.check_schedules import check_schedules
 from fileq.commands.doctor.check_server import check_server
 from fileq.commands.doctor.check_webhooks import check_webhooks
@@ -26,54 +24,19 @@ from fileq.config.show import to_yaml
 from fileq.core.api_key import Scope
 from fileq.core.errors import FileqError
 from fileq.core.finding import Finding, sound, wrong
-from fileq.server.api.audit_endpoints import AuditQuery, list_audit
 from fileq.server.api.state_endpoints import show_config
 from fileq.server.console.page import PageRequest
-from fileq.server.console.rendering import path_part, query_string
 from fileq.server.problems import ApiProblem
-from fileq.server.routes import ROUTES
 
 FSCK_S, DOCTOR_S = 120.0, 15.0
 SCOPES = {
-    Scope.READ: "look at everything, except the content of files",
+    Scope.READ: "look at everything, except the content of files; enough for a colleague who only looks",
     Scope.ENQUEUE: "add jobs and upload files; alone, it sees only jobs whose id it knows",
     Scope.OPERATE: "read, and retry, cancel, run, pause and reprocess",
-    Scope.FILES: "see and download the content of files; their names need only read",
+    Scope.FILES: "with read: also see and download the content of files",
     Scope.ADMIN: "everything, also keys, schedules, webhooks and the configuration",
 }
-# The page below which the target of a request is shown, by the first part of its path.
-_PAGES = {"jobs": "jobs/", "batches": "batches/", "schedules": "scheduled/edit/", "webhooks": "webhooks/"}
-_OVERVIEWS = {
-    "queues": "queues",
-    "dead": "dead",
-    "files": "files",
-    "uploads": "files",
-    "keys": "admin",
-    "operations": "admin/operations",
-}
-_NOT_NAMES = ("actions", "bulk", "preview")
-_ABOUT_JOBS = ("/jobs", "/dead", "/files", "/batches", "/queues", "/operations")
-_VERB = "action: "  # how the detail of an action on many jobs begins
 fsck_runs = threading.Lock()
-
-
-class AuditPageQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    cursor: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
-    dry_runs: bool = False
-
-
-class AuditRow(Struct, frozen=True):
-    """An entry in words. `page` shows its target, "" if none does; `jobs` is None if it is not about jobs. `target` is
-    what people know: the job, or the target itself. `detail` says which jobs or files were chosen."""
-
-    entry: AuditEntry
-    action: str
-    page: str
-    result: str
-    jobs: int | None
-    target: str
-    detail: str
 
 
 class CheckQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,63 +55,18 @@ def keys(request: PageRequest) -> Mapping[str, Any]:
         "sessions": [key for key in found if key.is_login],
         "lacks_admin": bool(known) and not has_admin and not has_other_login,
         "scopes": SCOPES,
+        "own_name": own_name(request.caller.name, {key.name for key in found}),
+        "login_address": f"{request.origin}{server.base_path}/login",
         "may_admin": request.has(Scope.ADMIN),
     }
 
 
-def audit(request: PageRequest) -> Mapping[str, Any]:
-    query: AuditPageQuery = request.query
-    found = request.ask(list_audit, AuditQuery(query.limit, query.cursor, query.dry_runs))
-    return {
-        "entries": [in_words(entry) for entry in found.entries],
-        "next_cursor": found.next_cursor,
-        "is_later_page": query.cursor is not None,
-        "has_dry_runs": query.dry_runs,
-    }
-
-
-def in_words(entry: AuditEntry) -> AuditRow:
-    target, page = _target(entry)
-    result = "done" if entry.result < 400 else "refused" if entry.result < 500 else "failed"
-    verb, _, rest = entry.detail.removeprefix(_VERB).partition(", ")
-    is_bulk = entry.detail.startswith(_VERB)
-    is_about_jobs = entry.target.startswith(_ABOUT_JOBS) and not entry.target.startswith("/dead/groups/")
-    return AuditRow(
-        entry,
-        action=f"{verb} jobs" if is_bulk else _summaries().get(entry.action, entry.action),
-        page=page,
-        result=result,
-        jobs=entry.count if is_about_jobs and not entry.changes and result == "done" else None,
-        target=target,
-        detail=rest if is_bulk else entry.detail,
-    )
-
-
-def _target(entry: AuditEntry) -> tuple[str, str]:
-    """What was changed, as people call it, and the page that shows it; "" if none does."""
-    if entry.action_id:
-        return "what became of them", f"/dashboard/admin/operations/{path_part(entry.action_id)}"
-    if entry.job_id:
-        words = entry.path or " ".join(one for one in (entry.type, entry.job_id) if one)
-        return words, f"/dashboard/jobs/{path_part(entry.job_id)}"
-    first, _, rest = entry.target.strip("/").partition("/")
-    name = rest.partition("/")[0] if first != "jobs" else rest.removesuffix("/retry").removesuffix("/run")
-    if entry.target.startswith("/dead/groups/"):
-        fingerprint = rest.split("/")[1]
-        return f"group {fingerprint}", f"/dashboard/dead{query_string(fingerprint=fingerprint)}"
-    if first in _PAGES and name and name not in _NOT_NAMES:
-        return name, f"/dashboard/{_PAGES[first]}{path_part(name)}"
-    if first in _PAGES:
-        return entry.target, f"/dashboard/{_PAGES[first].partition('/')[0]}"
-    if first in _OVERVIEWS:
-        return name if name and first in ("queues", "keys") else entry.target, f"/dashboard/{_OVERVIEWS[first]}"
-    return entry.target, ""
-
-
-@cache
-def _summaries() -> dict[str, str]:
-    """What each endpoint does, by its name in the audit; without what a caller of it has to know."""
-    return {route.name: route.summary.partition("; ")[0] for route in ROUTES}
+def own_name(caller: str, taken: Collection[str]) -> str:
+    """A name for the key of the person who reads the page: as in "root, one-time link 4dde", with a number if there is
+    such a key."""
+    person = caller.partition(",")[0].strip()[:50] or "admin"
+    numbered = (f"{person} {count}" for count in range(2, len(taken) + 3))
+    return next(name for name in (person, *numbered) if name not in taken)
 
 
 def configuration(request: PageRequest) -> Mapping[str, Any]:

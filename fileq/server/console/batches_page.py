@@ -81,7 +81,8 @@ def batches(request: PageRequest) -> Mapping[str, Any]:
 
 
 def batch(request: PageRequest) -> Mapping[str, Any]:
-    """Three round trips, and a scan of waiting jobs while the batch has some."""
+    """Three round trips, and a scan of waiting jobs while the batch has some. So which causes are known is
+    what the overview or the page of dead jobs read last."""
     found = request.ask(show_one_batch, id=request.params["id"])
     wrong_files, dead = failures_of(found, hides_paths=request.services.hides_paths)
     return {
@@ -90,6 +91,7 @@ def batch(request: PageRequest) -> Mapping[str, Any]:
         "wait": request.shown(why_it_waits(request.services.broker, request.services.config.worker.priorities, found)),
         "wrong_files": wrong_files,
         "dead": dead,
+        "notes": request.services.known_causes,
         "may_seal": request.has(Scope.OPERATE) or request.has(Scope.ENQUEUE),
         "may_operate": request.has(Scope.OPERATE),
     }

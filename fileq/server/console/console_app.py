@@ -66,7 +66,8 @@ class Console:
             caller.require(found.scopes)
             given = [(name, value) for name, value in request.query_params.multi_items() if value]
             query = decode_query(given, found.query)  # a form sends its empty fields, too
-            made = PageRequest(caller, params, query, self._services, request_id, theme_in(request.cookies))
+            origin = f"{sender.scheme}://{sender.host}"
+            made = PageRequest(caller, params, query, self._services, request_id, theme_in(request.cookies), origin)
             return await self._shown(found, made, f"{path}?{request.url.query}")
         except Exception as error:
             return self._refused(error, request, caller, request_id, path)

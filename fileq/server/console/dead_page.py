@@ -33,9 +33,16 @@ GROUPED_MAX = 3_500  # dead jobs that are looked at: a page must be there within
 GROUPINGS: Mapping[GroupedBy, str] = {
     "fingerprint": "Cause",
     "directory": "Directory",
-    "kind": "Kind of error",
+    "kind": "Error class",
     "type": "Type",
 }
+GROUPING_HINTS: Mapping[GroupedBy, str] = {
+    "fingerprint": "Errors that say the same have one cause.",
+    "directory": "Files that died in the same directory.",
+    "kind": "An error class, such as ValueError, may have several causes.",
+    "type": "Jobs of files, and each type of the others.",
+}
+TITLE_LENGTH = 200
 NO_EXTENSION = "(none)"
 _ORDER: Mapping[GroupState, int] = {"again": 0, "new": 0, "acknowledged": 1}
 _PLACEHOLDER = re.compile("<(?:text|path|id|address)>|#")  # in what wording() returns
@@ -61,8 +68,7 @@ class Facet(Struct, frozen=True):
 class GroupCard(Struct, frozen=True):
     """A group with all that the page shows of it. `filter` are the conditions of exactly its jobs, for an action on all
     of them; empty if no conditions describe them. `narrower` are conditions that show the causes within the group.
-    `newest` is the mark of the cause of its newest job, if the group may have several causes. `cause` is the error
-    without what differs from job to job; "" if the error says no more than that."""
+    `newest` is the mark of the cause of its newest job, if the group may have several causes."""
 
     group: DeadGroup
     mark: GroupMark
@@ -72,7 +78,7 @@ class GroupCard(Struct, frozen=True):
     extensions: tuple[Facet, ...]
     filter: dict[str, Any]
     narrower: dict[str, str]
-    cause: str
+    headline: str
 
 
 def dead(request: PageRequest) -> Mapping[str, Any]:
@@ -89,7 +95,8 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
     listed = opened.group.newest_ids if opened else found.newest_ids if not filter else ()
     records = _records(request, [*listed, *([query.probe] if query.probe else [])])
     probe = _probe(request, records.get(query.probe)) if query.probe else None
-    recent = recent_action(request) if not query.probe else None  # while a probe waits, its obstacles cost a round trip
+    is_probed = probe is not None and not probe.is_finished  # while a probe waits, its obstacles cost a round trip
+    recent = recent_action(request, filter) if not is_probed else None
     return {
         "recent": recent,
         "recent_word": DONE[recent.action] if recent is not None else "",
@@ -107,6 +114,7 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
         "by": query.by,
         "now": stamp(request.services.now_ms()) or "",
         "groupings": GROUPINGS,
+        "grouping_hint": GROUPING_HINTS[query.by],
         "shows_paths": not request.services.hides_paths,
         "may_operate": request.has(Scope.OPERATE),
     }
@@ -136,7 +144,7 @@ def _card(group: DeadGroup, mark: GroupMark, query: DeadQuery) -> GroupCard:
         ),
         filter=narrower | {"status": "dead"} if is_by_cause else {},
         narrower=address_of(narrower) if narrower != current or is_by_cause else {},
-        cause=cause_of(group) if is_by_cause else "",
+        headline=headline(group) if is_by_cause else "",
     )
 
 
@@ -145,6 +153,12 @@ def cause_of(group: DeadGroup) -> str:
     common = _PLACEHOLDER.sub("…", wording(group.error, group.sample_path))
     said = _WORD.findall(common.partition(": ")[2] or common)
     return common if group.count > 1 and "…" in common and len(said) > 1 else ""
+
+
+def headline(group: DeadGroup) -> str:
+    """What every page calls the group: its cause, or the first line of its error."""
+    found = cause_of(group) or group.error.strip().partition("\n")[0] or group.kind or "Error"
+    return found if len(found) <= TITLE_LENGTH else f"{found[:TITLE_LENGTH]}…"
 
 
 def _of_jobs(query: JobConditions) -> dict[str, Any]:

@@ -113,14 +113,13 @@ def file(request: PageRequest) -> Mapping[str, Any]:
     lives = {one.job_id: life_in(one.job) for one in found.versions if one.job is not None}
     is_waiting = any(life.status in WAITING for life in lives.values())
     log = [] if is_waiting else request.services.action_log.all()
-    now = stamp(request.services.now_ms()) or ""
     newest = found.versions[0].job.job if found.versions and found.versions[0].job is not None else None
     return {
         "trace": found,
         "directory": found.filepath.rpartition("/")[0] or "/",
         "name": found.filepath.rpartition("/")[2],
         "newest": newest,
-        "steps": {id: steps_of(life, now, log) for id, life in lives.items()},
+        "steps": {id: steps_of(life, log) for id, life in lives.items()},
         "modified": _modified,
         "missing_since": stamp(found.missing_since_ms) if found.missing_since_ms else None,
         "job_id": query.job,

@@ -16,12 +16,13 @@ from fileq.client.obstacles import paused_queue
 from fileq.commands.action_log import LoggedAction, actions_on
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.job import State
+from fileq.core.schedule import schedule_of
 from fileq.server.api.job_document import JobDocument
-from fileq.server.console.rendering import duration, seconds_between
+from fileq.server.console.rendering import duration, moment, seconds_between
 
 RELEASED = "released"  # the outcome of an attempt that a worker gave back
 CLOCKS_S = 5.0
-BREAKER = "the circuit breaker of "  # how the reason of a breaker begins
+BREAKER, IS_OPEN = "the circuit breaker of ", " is open"  # how the reason of a breaker begins and ends
 
 
 class JobLife(Struct, frozen=True):
@@ -92,20 +93,36 @@ def what_then(reason: str | None) -> str:
 
 def reasons_of(job: JobDocument) -> list[str]:
     """Why the job was held back before its attempts, and is now; each reason once."""
-    found = [*(one.deferred for one in job.attempts), job.deferred]
+    found = [*(past(one.deferred) for one in job.attempts), job.deferred]
     return list(dict.fromkeys(reason for reason in found if reason))
 
 
-def steps_of(job: JobLife, now: str, log: Sequence[LoggedAction] = ()) -> list[JobStep]:
-    """In the order of time. `now` is in RFC 3339, `log` is the log of what people did."""
+def past(reason: str) -> str:
+    """A reason that held back a job before: what was so need not be so now."""
+    return f"{reason.removesuffix(IS_OPEN)} was open" if reason.endswith(IS_OPEN) else reason
+
+
+def held_times(job: JobDocument) -> str:
+    """How often the job was held back, and the time before which that was; "" if it never was."""
+    if not job.deferred_count:
+        return ""
+    starts = [one.started for one in job.attempts if one.deferred and one.started]
+    is_over = starts and not job.deferred
+    return f"{times(job.deferred_count)}{f', before {moment(starts[-1])}' if is_over else ''}"
+
+
+def steps_of(job: JobLife, log: Sequence[LoggedAction] = ()) -> list[JobStep]:
+    """In the order of time. `log` is the log of what people did."""
     done = actions_on(log, job.id, job.batch_id)
     retries = [one for one in done if one.action is JobAction.RETRY]
-    steps = [JobStep("created", job.created_at), *_attempts(job, retries)]
-    for one in done:
-        if one.action is JobAction.RUN:
-            later = (i for i, step in enumerate(steps) if step.at and step.at > one.at)
-            steps.insert(next(later, len(steps)), JobStep("made due by hand", one.at, (f"by {one.by}",)))
-    return [*steps, *_current(job, now, [one for one in done if one.action is JobAction.CANCEL])]
+    runs = [one for one in done if one.action is JobAction.RUN]
+    scheduled = schedule_of(job.id)
+    by_hand = (f"by hand{f', by {runs.pop(0).by}' if runs else ''}",) if scheduled is not None and scheduled[1] else ()
+    steps = [JobStep("created", job.created_at, by_hand), *_attempts(job, retries)]
+    for one in runs:
+        later = (i for i, step in enumerate(steps) if step.at and step.at > one.at)
+        steps.insert(next(later, len(steps)), JobStep("made due by hand", one.at, (f"by {one.by}",)))
+    return [*steps, *_current(job, [one for one in done if one.action is JobAction.CANCEL])]
 
 
 def _attempts(job: JobLife, retries: Sequence[LoggedAction]) -> Iterator[JobStep]:
@@ -127,7 +144,7 @@ def _attempts(job: JobLife, retries: Sequence[LoggedAction]) -> Iterator[JobStep
 
 def _held(attempt: AttemptSummary) -> Iterator[str]:
     if attempt.deferred:
-        yield f"was held back before: {attempt.deferred}"
+        yield f"was held back before: {past(attempt.deferred)}"
 
 
 def _retried(attempt: AttemptSummary, following: AttemptSummary | None, retries: Sequence[LoggedAction]) -> JobStep:
@@ -168,7 +185,7 @@ def _run(attempt: AttemptSummary) -> str:
     return f"took {duration(whole_s)}, {duration(attempt.duration_s)} of it in the handler: {attempt.outcome}"
 
 
-def _current(job: JobLife, now: str, cancellations: Sequence[LoggedAction]) -> Iterator[JobStep]:
+def _current(job: JobLife, cancellations: Sequence[LoggedAction]) -> Iterator[JobStep]:
     """What the job does now, or how it ended."""
     last_ended = job.attempts[-1].ended if job.attempts else None
     before = last_ended or (job.created_at if not job.attempt_count else None)
@@ -176,10 +193,12 @@ def _current(job: JobLife, now: str, cancellations: Sequence[LoggedAction]) -> I
         if job.started_at and not job.attempts and job.status == "completed":
             yield JobStep("started", job.started_at, tuple(_wait(before, job.started_at, not job.attempt_count)))
         by = (f"by {cancellations[-1].by}",) if cancellations and job.status == "cancelled" else ()
+        if by and last_ended and last_ended > cancellations[-1].at:  # a worker had to stop it first
+            yield JobStep("cancellation requested", cancellations[-1].at, by)
+            by = ()
         yield JobStep("died" if job.status == "dead" else job.status, job.completed_at, by, job.status == "dead")
     elif job.status == "running":
-        runs_s = seconds_between(job.started_at, now)
-        notes = (*_wait(before, job.started_at, not job.attempt_count), f"has run for {duration(runs_s)}")
+        notes = (*_wait(before, job.started_at, not job.attempt_count), "runs now")
         yield JobStep("started", job.started_at, notes)
         if job.is_cancel_requested:
             by = (f"by {cancellations[-1].by}",) if cancellations else ()
@@ -189,5 +208,5 @@ def _current(job: JobLife, now: str, cancellations: Sequence[LoggedAction]) -> I
         yield JobStep("held back, tried again", job.scheduled_at, notes)
     elif job.scheduled_at:
         yield JobStep("due", job.scheduled_at)
-    elif (waits_s := seconds_between(before, now)) is not None:
-        yield JobStep("waiting", None, (f"for {duration(waits_s)}",))
+    elif before:
+        yield JobStep("waiting", None, ("since its last attempt ended" if last_ended else "since it was created",))

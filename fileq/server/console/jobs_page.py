@@ -15,6 +15,7 @@ from fileq.client.batch_status import status_of_batch
 from fileq.commands.admin.batch_reports import report_of
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
+from fileq.core.schedule import schedule_of
 from fileq.server.api.job_conditions import JobConditions, conditions_in
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_endpoints import show_job
@@ -22,7 +23,7 @@ from fileq.server.api.job_lists import JobListQuery, list_page
 from fileq.server.console.acknowledged_groups import acknowledgements
 from fileq.server.console.dead_page import address_of
 from fileq.server.console.file_preview import may_see_content
-from fileq.server.console.job_steps import life_of, obstacles_in, paused_of, reasons_of, steps_of, times, what_then
+from fileq.server.console.job_steps import held_times, life_of, obstacles_in, paused_of, reasons_of, steps_of, what_then
 from fileq.server.console.operations_page import DONE, recent_action
 from fileq.server.console.page import PageRequest
 from fileq.server.console.rendering import path_part
@@ -57,7 +58,7 @@ def jobs(request: PageRequest) -> Mapping[str, Any]:
     address = address_of(given)
     wanted = JobListQuery(**msgspec.structs.asdict(conditions), limit=query.limit, cursor=query.cursor)
     found = request.shown(list_page(request.services, wanted, "jobs", scan_max=LOOKED_AT))
-    recent = recent_action(request)
+    recent = recent_action(request, given)
     return {
         "recent": recent,
         "recent_word": DONE[recent.action] if recent is not None else "",
@@ -116,11 +117,13 @@ def job(request: PageRequest) -> Mapping[str, Any]:
     address = f"http://{server.bind}:{server.port}{server.base_path}/api/v1/jobs/{path_part(found.id)}"
     return {
         "job": found,
-        "steps": steps_of(life_of(found), stamp(request.services.now_ms()) or "", request.services.action_log.all()),
-        "held": times(found.deferred_count) if found.deferred_count else "",
+        "steps": steps_of(life_of(found), request.services.action_log.all()),
+        "held": held_times(found),
         "held_by": reasons_of(found),
         "what_then": what_then(found.deferred),
         "paused": paused_of(found),
+        "schedule": schedule_of(found.id),
+        "worker_timeout_s": request.services.config.worker.timeout,
         "obstacles": obstacles_in(found),
         "acknowledgement": acknowledgements(request).get(found.fingerprint) if found.fingerprint else None,
         "may_operate": request.has(Scope.OPERATE),

@@ -23,6 +23,7 @@ from fileq.server.problems import ApiProblem
 SHOWN = 50  # jobs of one action
 LATEST = 20  # actions of the page of operations
 RECENT_S = 900.0
+JUST_NOW_S = 60.0  # a person who chose single jobs sees the way to them where they were chosen
 _WITH_PATHS = ("match", "q", "error")  # conditions
 DONE = {
     JobAction.RETRY: "retried",
@@ -108,10 +109,20 @@ def outcomes_of(statuses: Iterable[str], action: JobAction) -> list[OutcomeCount
     return [OutcomeCount(word, words.get(word, word), counts[word]) for word in OUTCOMES if counts[word]]
 
 
-def recent_action(request: PageRequest) -> LoggedAction | None:
-    """The last action on several jobs, if it was a moment ago: a page leads from there to its jobs. One round trip."""
+def recent_action(request: PageRequest, conditions: Mapping[str, Any]) -> LoggedAction | None:
+    """The last action on several jobs, if it was a moment ago and belongs to a list with these conditions: from there a
+    page leads to its jobs. One round trip."""
     latest = next((one for one in request.services.action_log.all() if one.count > 1), None)
     at = parse_time(latest.at) if latest is not None else None
-    if latest is None or at is None or request.services.now_ms() / 1000 - at.timestamp() > RECENT_S:
+    if latest is None or at is None:
         return None
-    return _shown(request, latest)
+    age_s = request.services.now_ms() / 1000 - at.timestamp()
+    is_own = latest.by == request.caller.name and age_s < JUST_NOW_S
+    belongs = belongs_to(latest, conditions) or (is_own and not latest.conditions)
+    return _shown(request, latest) if belongs and age_s <= RECENT_S else None
+
+
+def belongs_to(action: LoggedAction, conditions: Mapping[str, Any]) -> bool:
+    """Whether a list shows the jobs among which the action chose: a list of all jobs, or one with its conditions."""
+    chosen, listed = ({k: v for k, v in one.items() if k != "status"} for one in (action.conditions, conditions))
+    return not listed or listed == chosen

@@ -19,9 +19,9 @@ from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_lists import document_of
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
-from fileq.server.console.acknowledged_groups import acknowledgements, mark_of
+from fileq.server.console.acknowledged_groups import acknowledgements, all_known, known_count, mark_of
 from fileq.server.console.charts import bar, line_chart
-from fileq.server.console.dead_page import cause_of
+from fileq.server.console.dead_page import headline
 from fileq.server.console.page import PageRequest
 from fileq.server.console.rendering import number
 from fileq.server.live_samples import KEPT, LiveSample, per_second
@@ -61,10 +61,11 @@ class BrokerState(Struct, frozen=True):
 
 
 class Recent(NamedTuple):
-    """`held` counts the jobs that are held back, by reason. `is_more`: there may be more of them."""
+    """`held` counts the jobs that are held back by reason, `held_in` by queue. `is_more`: there may be more of them."""
 
     jobs: list[JobDocument]
     held: Counter[str]
+    held_in: Counter[str]
     is_more: bool
 
 
@@ -84,6 +85,7 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
     recent = _recent(request, found)
     groups = request.shown(dead_groups(services, DeadGroupsQuery(limit=_GROUPS), _GROUPED)) if state.dead else None
     known = acknowledgements(request) if groups is not None and groups.groups else {}
+    marks = {group.key: mark_of(group, known) for group in (groups.groups if groups is not None else ())}
     return {
         "stats": state,
         "completed": completed,
@@ -99,10 +101,13 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "queues": [(queue, bar(queue.length, most, title=f"{queue.length} waiting")) for queue in state.queues],
         "live_chart": _live_chart(samples),
         "groups": groups,
-        "causes": {group.key: cause_of(group) for group in (groups.groups if groups is not None else ())},
-        "marks": {group.key: mark_of(group, known) for group in (groups.groups if groups is not None else ())},
+        "headlines": {group.key: headline(group) for group in (groups.groups if groups is not None else ())},
+        "marks": marks,
+        "all_known": all_known(groups, marks),
+        "known_count": known_count(groups, marks),
         "jobs": recent.jobs,
         "held": recent.held.total(),
+        "held_in": recent.held_in,
         "is_held_more": recent.is_more,
         "now": stamp(services.now_ms()) or "",
         "banners": _banners(state, recent),
@@ -127,6 +132,7 @@ def _recent(request: PageRequest, found: Overview) -> Recent:
     return Recent(
         [request.shown(document_of(stored)) for stored in latest],
         held,
+        Counter(one.home for one in jobs if one.is_deferred),
         is_more=bool(held) and found.census.scheduled > len(found.first.get("scheduled", ())),
     )
 
@@ -175,7 +181,7 @@ def breaker_banners(breakers: Sequence[BreakerSummary], held: Mapping[str, int],
     found = []
     for route, opened in routes.items():
         where = "1 worker process" if len(opened) == 1 else f"{len(opened)} worker processes"
-        text = f"The breaker of {route} is open in {where}: too many of its jobs fail, so the others wait."
+        text = f"fileq has stopped trying jobs of {route} in {where}: too many of them failed (its breaker is open)."
         links: tuple[tuple[str, str], ...] = (("/dashboard/workers", "Workers"),)
         if count := held.get(reason_of(route), 0):
             jobs = (

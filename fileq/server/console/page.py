@@ -25,7 +25,8 @@ NO_QUERY = NoQuery()
 
 
 class PageRequest(Struct, frozen=True):
-    """One page that may be shown: `query` is decoded and valid. `theme` is dark, light, or "" for the system's."""
+    """One page that may be shown: `query` is decoded and valid. `theme` is dark, light, or "" for the system's.
+    `origin` is scheme and host of this server, as the browser knows them."""
 
     caller: Caller
     params: Mapping[str, str]
@@ -33,6 +34,7 @@ class PageRequest(Struct, frozen=True):
     services: Services
     request_id: str
     theme: str = ""
+    origin: str = ""
 
     def ask(
         self,

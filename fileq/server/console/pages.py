@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fileq.core.api_key import Scope
-from fileq.server.console import admin_page
+from fileq.server.console import admin_page, audit_page
 from fileq.server.console.batches_page import BatchesQuery, batch, batches
 from fileq.server.console.dead_page import DeadQuery, dead
 from fileq.server.console.files_page import FilePageQuery, FilesPageQuery, file, files
@@ -40,8 +40,8 @@ ADMIN_PAGES = (
         name="admin",
         title="Audit",
         template="admin_audit.html",
-        function=admin_page.audit,
-        query=admin_page.AuditPageQuery,
+        function=audit_page.audit,
+        query=audit_page.AuditPageQuery,
         scopes=(Scope.ADMIN,),
         is_scan=True,
         changes_with="",

@@ -80,6 +80,11 @@ def size(count: float | None) -> str:
     return f"{count:.1f} TB"
 
 
+def moment(value: str | None) -> str:
+    """A time in RFC 3339 as one that can be handed over: `2026-11-17 19:48:03 UTC`."""
+    return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if value else "–"
+
+
 def seconds_between(first: str | None, second: str | None) -> float | None:
     """Of two times in RFC 3339; None if one is missing or they are in the wrong order."""
     if not first or not second:
@@ -168,6 +173,7 @@ def environment() -> Environment:
         as_json=as_json,
         attribute_json=attribute_json,
         path_part=path_part,
+        moment=moment,
     )
     made.globals.update(query_string=query_string, seconds_between=seconds_between, clock_time=clock_time)
     return made

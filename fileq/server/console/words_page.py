@@ -20,7 +20,7 @@ WORDS = {
     "known.",
     "Completed": "The handler of the job has ended without an error.",
     "Dead": "The last attempt of the job has failed, and nothing is tried any more until an operator retries it.",
-    "Deferred, held back": "The job was put off without being tried: a breaker is open, a limit is reached, or a "
+    "Held back (deferred)": "The job was put off without being tried: a breaker is open, a limit is reached, or a "
     "root is missing. It is tried again by itself.",
     "Expired": "The newest job of the file has ended, and its record is gone (worker.history_ttl). Only files are "
     "shown with this word: a job without a record is in no list.",

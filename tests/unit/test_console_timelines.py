@@ -1,0 +1,77 @@
+"""What the page of a job tells of its life: who acted, times that fit together, and the past as what it is."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.types import Entry, Record
+from fileq.client.job_summary import AttemptSummary
+from fileq.client.schedule_changes import add_schedule, run_now
+from fileq.client.schedule_options import ScheduleOptions
+from fileq.commands.action_log import ActionLog
+from fileq.commands.bulk_actions import JobAction
+from fileq.core.job import State, encode
+from fileq.core.schedule import job_id_of, schedule_of
+from fileq.server.api.job_document import job_document
+from fileq.server.console.job_steps import held_times, life_of, reasons_of, steps_of
+from fileq.testing.conformance.builders import a_job
+from fileq.worker.breakers import reason_of
+from tests.support.console_jobs import HOSTILE, SLOT, in_order, pages_with_worker, shown, words
+
+NOON = "2026-05-01T12:00:00.100Z"
+
+
+def test_a_job_that_was_run_by_hand_names_its_schedule_and_who_ran_it() -> None:
+    pages = pages_with_worker()
+    add_schedule(pages.broker, pages.config, "sales.daily", ScheduleOptions("0 2 * * *", "report"), where="a test")
+    id = run_now(pages.broker, pages.config, "sales.daily")
+    ActionLog(pages.broker, wall_clock_ms).add(JobAction.RUN, f"olga {HOSTILE}", [id])
+    [text] = shown(pages, f"/jobs/{id}")
+    assert in_order(words(text), "Timeline", "created", "by hand, by olga &lt;script&gt;", "Facts")
+    assert "made due" not in text
+    assert 'href="/dashboard/scheduled/edit/sales.daily">sales.daily</a>, run by hand' in text
+    assert schedule_of(id) == ("sales.daily", True)
+    assert schedule_of(job_id_of("a.manual.b", 0)) == ("a.manual.b", False)
+    assert schedule_of("sched.nightly") is None
+
+
+def test_a_job_that_runs_has_an_attempt_a_time_limit_and_ages_that_fit() -> None:
+    pages = pages_with_worker()
+    pages.broker.enqueue([Entry(a_job("a"), "low")])
+    pages.broker.settle_and_claim([], [SLOT])
+    [text] = shown(pages, "/jobs/a")
+    assert "Attempts 1, which runs now" in words(text)
+    assert "Time limit 5 min, unless its route has another one" in words(text)
+    timeline = text.partition("Timeline")[2].partition("Facts")[0]
+    assert timeline.count('<time datetime="') == timeline.count('Z"') == 2
+    assert "." not in timeline.partition('datetime="')[2][:20], "steps of the same second have the same age"
+
+
+def test_a_job_that_was_cancelled_while_it_ran_still_says_when_that_was_requested() -> None:
+    attempt = AttemptSummary(1, NOON, "2026-05-01T12:00:09.000Z", 8.0, "w", "cancelled", "cancelled")
+    made = job_document(Record("a", State.CANCELLED, encode(a_job("a")), "low", created_ms=1_700_000_000_000))
+    job = life_of(replace(made, attempts=(attempt,), attempt_count=1, completed_at=attempt.ended))
+    pages = pages_with_worker()
+    log = ActionLog(pages.broker, lambda: 1_777_636_805_000)  # 12:00:05
+    log.add(JobAction.CANCEL, "olga", ["a"])
+    *_, requested, cancelled = steps_of(job, log.all())
+    assert (requested.word, requested.at, requested.notes) == (
+        "cancellation requested",
+        "2026-05-01T12:00:05.000Z",
+        ("by olga",),
+    )
+    assert (cancelled.word, cancelled.at, cancelled.notes) == ("cancelled", attempt.ended, ())
+    waited = replace(job, attempts=(), attempt_count=0)
+    assert [step.word for step in steps_of(waited, log.all())] == ["created", "cancelled"]
+
+
+def test_a_reason_that_is_over_is_in_the_past_and_has_a_time() -> None:
+    attempt = AttemptSummary(1, NOON, NOON, 1.0, "w", "completed", "", deferred=reason_of("*.csv"))
+    made = job_document(Record("a", State.COMPLETED, encode(a_job("a")), "low", created_ms=1))
+    job = replace(made, attempts=(attempt,), attempt_count=1, deferred_count=3)
+    assert reasons_of(job) == ["the circuit breaker of *.csv was open"]
+    assert held_times(job) == "3 times, before 2026-05-01 12:00:00 UTC"
+    again = replace(job, deferred=reason_of("*.csv"))
+    assert held_times(again) == "3 times"
+    assert reasons_of(again)[-1] == "the circuit breaker of *.csv is open"
