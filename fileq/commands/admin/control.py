@@ -7,8 +7,10 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from fileq.brokers.lost_workers import KIND as LOST
+from fileq.brokers.lost_workers import LostWorker, lost_workers_in
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import CancelResult, Record
+from fileq.brokers.types import CancelResult, Overview, Record
 from fileq.client.job_filter import JobFilter
 from fileq.client.job_selection import select
 from fileq.commands.admin.pause_notes import PauseNote, end_note, pause_notes, write_note
@@ -66,10 +68,13 @@ class PauseResult(Struct, frozen=True):
 
 
 class WorkerList(Struct, frozen=True):
+    """`lost` are processes that died within the last hour and that a reaper has removed, the newest first."""
+
     at: str
     workers: tuple[WorkerProcess, ...]
     slots: int
     busy: int
+    lost: tuple[LostWorker, ...] = ()
 
 
 def _nothing(ids: Sequence[str]) -> None:
@@ -238,8 +243,14 @@ def reset_breaker(broker: FullBroker, config: Config, route: str) -> BreakerRese
 
 
 def workers(broker: FullBroker) -> WorkerList:
-    overview = broker.overview(1)
-    found = processes(overview.workers, overview.census.now_ms)
-    return WorkerList(
-        stamp(overview.census.now_ms) or "", found, sum(p.slots for p in found), sum(p.busy for p in found)
-    )
+    """Two round trips."""
+    return workers_in(broker, broker.overview(1))
+
+
+def workers_in(broker: FullBroker, overview: Overview) -> WorkerList:
+    """The processes of this overview, and those that died. One round trip."""
+    now_ms = overview.census.now_ms
+    found = processes(overview.workers, now_ms)
+    known = {(process.host, process.pid) for process in found}  # such as one that was only frozen
+    lost = [one for one in lost_workers_in(broker.documents(LOST), now_ms) if (one.host, one.pid) not in known]
+    return WorkerList(stamp(now_ms) or "", found, sum(p.slots for p in found), sum(p.busy for p in found), tuple(lost))

@@ -74,6 +74,7 @@ WORKERS_FIELDS = (
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: in all processes"),
+    ("lost[]", "processes that died in the last hour and were removed: host, pid, since, found, slots, jobs"),
 )
 # The fields of a JobSummary.
 JOB_FIELDS = (

@@ -123,9 +123,13 @@ def _known(name: str, services: Services) -> str:
 
 
 def list_workers(request: ApiRequest[NoQuery, UnsetType]) -> WorkerList:
-    """Worker processes with their slots and the jobs that they run."""
-    found = workers(request.services.broker)
-    if request.services.config.server.files != "none":
+    """Worker processes with their slots and the jobs that they run, and those that died within the last hour."""
+    return shown_workers(workers(request.services.broker), request.services)
+
+
+def shown_workers(found: WorkerList, services: Services) -> WorkerList:
+    """Without the paths of files if this server hides them."""
+    if services.config.server.files != "none":
         return found
     hidden = tuple(
         replace(process, jobs=tuple(replace(job, filepath="") for job in process.jobs)) for process in found.workers
