@@ -1,15 +1,21 @@
-"""Worker processes that died stay visible for an hour after a reaper has removed their slots."""
+"""The page of workers: processes that died stay visible, and jobs of a cancelled batch are being cancelled."""
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.lost_workers import KEPT_MS, KIND, NOTES_MAX, LostSlot, LostWorker, lost_workers_in, note_lost
-from fileq.brokers.types import WorkerInfo
+from fileq.brokers.types import Entry, WorkerInfo
+from fileq.client.batch_changes import cancel_batch
 from fileq.commands.admin.control import workers
 from fileq.commands.admin.formatting import Screen
 from fileq.commands.admin.stats_text import lost_lines
 from fileq.core.job import rfc3339_ms
-from tests.support.console_jobs import QUEUES, pages_with_worker, shown, words
+from fileq.testing.conformance.builders import a_job
+from fileq.webhooks.subscriptions import Withdrawals
+from tests.support.console_jobs import QUEUES, SLOT, pages_with_worker, shown, words
 
 NOW_MS = 1_700_000_000_000
 
@@ -55,3 +61,15 @@ def test_notes_are_bounded_in_number_and_time() -> None:
     assert lost_workers_in(broker.documents(KIND), later_ms) == []
     note_lost(broker, lost(7), later_ms)
     assert broker.documents(KIND).keys() == {"my-host-7", "unreadable"}
+
+
+def test_a_running_job_whose_batch_was_cancelled_has_no_button_to_cancel_it() -> None:
+    pages = pages_with_worker()
+    pages.broker.create_batch(NewBatch("nightly", "nightly"))
+    pages.broker.enqueue([Entry(replace(a_job("a"), batch_id="nightly"), "low", joins=True)])
+    pages.broker.settle_and_claim([], [SLOT])
+    assert 'data-action="DELETE /jobs/a"' in shown(pages, "/workers")[0]
+    cancel_batch(pages.broker, "nightly", Withdrawals(pages.broker, pages.config, wall_clock_ms))
+    for text in shown(pages, "/workers", "/jobs/a", "/jobs"):
+        assert "Cancelling…" in text
+        assert 'data-action="DELETE /jobs/a"' not in text

@@ -251,9 +251,10 @@ def _current(job: JobLife, cancellations: Sequence[LoggedAction]) -> Iterator[Jo
             by = (f"by {cancellations[-1].by}",) if cancellations else ()
             yield JobStep("cancellation requested", cancellations[-1].at if cancellations else None, by)
     elif job.deferred:
+        comma = "," if job.first_deferred_at else ""
         notes = (
             job.deferred,
-            f"held back {times(job.deferred_count or 1)} so far{_held_between(job)}",
+            f"held back {times(job.deferred_count or 1)} so far{comma}{_held_between(job)}",
             what_then(job.deferred),
         )
         yield JobStep("held back, tried again", job.scheduled_at, notes)
