@@ -12,7 +12,10 @@ STATS_FIELDS = (
     ("queues[]", "name, length, oldest_age_s (number or null: age of the next job), is_paused"),
     ("scheduled", "number: delayed and retrying jobs"),
     ("processing", "number: jobs held by slots, those included that are about to be deferred"),
-    ("heartbeats", "number: slots that are alive: their heartbeat has not ended"),
+    (
+        "heartbeats",
+        "number: slots that are alive: their heartbeat has not ended; those included that hold jobs claimed in advance",
+    ),
     ("completed, dead, cancelled", "number: jobs in these lists"),
     ("orders", "number: files of ended jobs that are still to be moved or deleted (worker.after)"),
     ("totals", "object: all counters since the first start, such as produced, adopted, completed, failed, dead"),
