@@ -13,7 +13,10 @@ STATS_FIELDS = (
     ("queues[].pause", "by, at (RFC 3339), reason (empty if none was given); null if it is not paused or not known"),
     ("scheduled", "number: delayed and retrying jobs"),
     ("processing", "number: jobs held by slots, those included that are about to be deferred"),
-    ("heartbeats", "number: slots that are alive: their heartbeat has not ended"),
+    (
+        "heartbeats",
+        "number: slots that are alive: their heartbeat has not ended; those included that hold jobs claimed in advance",
+    ),
     ("completed, dead, cancelled", "number: jobs in these lists"),
     ("orders", "number: files of ended jobs that are still to be moved or deleted (worker.after)"),
     ("totals", "object: all counters since the first start, such as produced, adopted, completed, failed, dead"),

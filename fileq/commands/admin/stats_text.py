@@ -96,8 +96,9 @@ def _alive(stats: Stats) -> Cell:
     slots = sum(process.slots for process in stats.workers)
     if not slots:
         return Cell("no worker is running", "red" if stats.waiting or stats.processing else "")
-    style = "red" if not stats.heartbeats else ""
-    return Cell(f"of {plural(slots, 'slot')}, {number(stats.heartbeats)} alive (with a heartbeat)", style)
+    # `stats.heartbeats` also counts the places of jobs that were claimed in advance: more than a worker has slots.
+    alive = sum(process.slots for process in stats.workers if process.is_alive)
+    return Cell(f"of {plural(slots, 'slot')}, {number(alive)} alive (with a heartbeat)", "" if alive else "red")
 
 
 def _rates(stats: Stats, screen: Screen) -> list[str]:
