@@ -29,7 +29,7 @@ from fileq.commands.admin.schedules import (
 )
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
-from fileq.core.cron import InvalidZone, parsed
+from fileq.core.cron import Cron, InvalidZone, parsed
 from fileq.core.errors import BrokerError
 from fileq.core.schedule import decode_document, defining_part
 from fileq.core.units import format_duration
@@ -126,6 +126,7 @@ def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer:
         request.caller.check_type(wanted.type)
     known = services.broker.documents(KIND).get(name)
     check_etag(request.headers, etag_of(defining_part(known.body)) if known is not None else None)
+    _times(wanted.cron, wanted.timezone)
     given = {field: getattr(wanted, field) for field in wanted.__struct_fields__}
     if wanted.reprocess is not None:
         given["reprocess"] = {"match": wanted.reprocess.match, "since": wanted.reprocess.since}
@@ -201,16 +202,21 @@ def _definition(document: Document | None, *, is_whole: bool = False) -> dict[st
 
 def preview_schedule(request: ApiRequest[NoQuery, WantedTimes]) -> SchedulePreview:
     wanted = request.body
+    times = _times(wanted.cron, wanted.timezone)
+    now_ms = broker_now_ms(request.services.broker)
+    found = [scheduled_time(ms, wanted.timezone) for ms in islice(times.times_after(now_ms), TIMES)]
+    return SchedulePreview(times.explain(), tuple(found))
+
+
+def _times(cron: str, timezone: str) -> Cron:
+    """Raises ApiProblem, which names the field that is wrong."""
     try:
-        times = parsed(wanted.cron, wanted.timezone)
-        now_ms = broker_now_ms(request.services.broker)
-        found = [scheduled_time(ms, wanted.timezone) for ms in islice(times.times_after(now_ms), TIMES)]
-        return SchedulePreview(times.explain(), tuple(found))
+        return parsed(cron, timezone)
     except InvalidZone as error:
-        detail = f"timezone is {wanted.timezone!r}; it must be {error}"
+        detail = f"timezone is {timezone!r}; it must be {error}"
         raise invalid([FieldProblem("/timezone", detail)]) from error
     except ValueError as error:
-        raise invalid([FieldProblem("/cron", f"cron is {wanted.cron!r}; it must be {error}")]) from error
+        raise invalid([FieldProblem("/cron", f"cron is {cron!r}; it must be {error}")]) from error
 
 
 def _answer(services: Services, name: str, status: int = 200) -> ApiAnswer:
