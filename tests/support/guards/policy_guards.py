@@ -98,7 +98,7 @@ BREAKER_GUARDS = (
     Guard(
         "A job that an operator tries beside a probe decides nothing",
         "two jobs decide about one breaker",
-        "fileq/core/breaker.py",
+        BREAKER,
         "            if self._state == STATE_HALF_OPEN and self._probe is None:\n",
         "            if self._state == STATE_HALF_OPEN:\n",
         BREAKING_ROUTES + "a_job_that_an_operator_tries_beside_a_probe_runs_and_decides_nothing",
