@@ -56,10 +56,21 @@ def note_batch(catalog: Catalog, action: JobAction, id: str, *, count: int = 1) 
     write_command(catalog, who, name, target, wall_clock_ms(), count=count)
 
 
-def note_pause(catalog: Catalog, kind: str, name: str, *, is_paused: bool) -> None:
-    """`kind` is `queue` or `one_schedule`, as in the names of the API's actions."""
+def note_pause(
+    catalog: Catalog,
+    kind: str,
+    name: str,
+    *,
+    is_paused: bool,
+    has_changed: bool = True,
+    reason: str = "",
+    old_reason: str = "",
+) -> None:
+    """`kind` is `queue` or `one_schedule`, as in the names of the API's actions. Without a change nothing is noted."""
     verb, area = "pause" if is_paused else "resume", f"{kind.removeprefix('one_')}s"
-    changes = changes_between({"paused": not is_paused}, {"paused": is_paused})
+    old, new = {"paused": is_paused != has_changed, "reason": old_reason}, {"paused": is_paused, "reason": reason}
+    if not (changes := changes_between(old, new)):
+        return
     who, now_ms = command_line_user(), wall_clock_ms()
     write_command(catalog, who, f"{verb}_{kind}", f"/{area}/{name}/{verb}", now_ms, changes=changes)
 

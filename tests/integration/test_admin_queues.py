@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fileq.cli import main
@@ -14,7 +16,7 @@ from tests.support.command_line import CommandLine
 
 def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(shell: CommandLine) -> None:
     enqueue(shell, "a")
-    expected = {"queue": "low", "is_paused": True, "has_changed": True, "waiting": 1}
+    expected = {"queue": "low", "is_paused": True, "has_changed": True, "waiting": 1, "reason": "", "old_reason": ""}
     assert shell.json("admin", "pause", "low") == expected
     assert shell.json("pause", "low") == {**expected, "has_changed": False}
     assert shell.broker.census().paused == {"low"}
@@ -25,8 +27,9 @@ def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(shell: Comm
 
 
 def test_the_audit_has_what_a_command_changed_and_the_log_has_its_jobs(shell: CommandLine) -> None:
+    shell.run("pause", "low", "--reason", " the disk ")
     shell.run("pause", "low")
-    shell.run("pause", "low")
+    assert re.search(r"^low +0 +- +paused for .* by .*, command line: the disk$", shell.run("stats"), re.MULTILINE)
     enqueue(shell, "a")
     shell.run("cancel", "a")
     shell.run("resume", "low")
@@ -48,6 +51,10 @@ def test_the_audit_has_what_a_command_changed_and_the_log_has_its_jobs(shell: Co
         ("cancel_one_batch", f"/batches/{batch}/cancel", 1, "", ""),
     ]
     assert {entry.action for entry in entries} < {route.name for route in ROUTES}, "the console knows their words"
+    assert [(one.field, one.old, one.new) for one in entries[2].changes] == [
+        ("paused", "yes", "no"),
+        ("reason", "the disk", None),
+    ]
     assert all(one.who.endswith(", command line") and one.result == 200 for one in entries)
     whole, retried, cancelled = ActionLog(shell.broker, lambda: 0).all()
     assert (cancelled.action, cancelled.ids, {*retried.ids}) == ("cancel", ("a",), {"b", "c"})

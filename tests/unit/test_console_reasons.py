@@ -96,7 +96,7 @@ def test_a_batch_and_a_job_in_a_paused_queue_say_so_and_offer_to_resume_it() -> 
     assert "by olga &lt;script&gt;" in batch
     assert "Its one waiting job starts as soon as a slot is free." in batch
     overview, queues = shown(pages, "", "/queues")
-    assert "Paused: high. 1 job waits there" in overview
+    assert re.search(r"Paused: high \(since [-\d]+ [:\d]+ UTC by olga &lt;script&gt;.*\)\. 1 job waits there", overview)
     assert "by olga &lt;script&gt;" in queues
     set_paused(pages.broker, "high", QUEUES, paused=True, by="another")
     assert pause_notes(pages.broker)["high"].by.startswith("olga"), "it was paused already"

@@ -10,6 +10,7 @@ STATS_FIELDS = (
     ("broker, where", "string: the kind of the broker, and its address or file"),
     ("at", "string (RFC 3339): the time of the broker's clock"),
     ("queues[]", "name, length, oldest_age_s (number or null: age of the next job), is_paused"),
+    ("queues[].pause", "by, at (RFC 3339), reason (empty if none was given); null if it is not paused or not known"),
     ("scheduled", "number: delayed and retrying jobs"),
     ("processing", "number: jobs held by slots, those included that are about to be deferred"),
     (
@@ -155,6 +156,7 @@ PAUSE_FIELDS = (
     ("is_paused", "boolean: the state after the command"),
     ("has_changed", "boolean: false if the queue was in this state before"),
     ("waiting", "number: jobs in the queue"),
+    ("reason, old_reason", "string: why it is paused, and why it was before the command; empty if no reason is known"),
 )
 DLQ_LIST_FIELDS = (
     ("total", "number: jobs in the dead-letter queue"),

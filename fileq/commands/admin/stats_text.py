@@ -16,6 +16,7 @@ from fileq.commands.admin.formatting import (
     table,
 )
 from fileq.commands.admin.producer_process import producer_lines
+from fileq.commands.admin.queue_stats import QueueStats
 from fileq.commands.admin.stats import LAST_MINUTE, BreakerSummary, SlotSummary, Stats, Throughput, WorkerProcess
 from fileq.core.error_kinds import DEATH_KINDS
 from fileq.core.text import broker_name, printable
@@ -48,7 +49,7 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
     rows: list[tuple[str | Cell, ...]] = [("queue", "waiting", "oldest", "")]
     for queue in stats.queues:
         oldest = age(queue.oldest_age_s) if queue.length else "-"
-        rows.append((queue.name, number(queue.length), oldest, Cell("paused", "yellow") if queue.is_paused else ""))
+        rows.append((queue.name, number(queue.length), oldest, _paused(queue, stats.at)))
     rows.append(("scheduled", number(stats.scheduled), "", "delayed, retrying or deferred" if stats.scheduled else ""))
     rows.append(("processing", number(stats.processing), "", _alive(stats)))
     total = stats.totals.get("completed", 0)
@@ -70,6 +71,14 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
     if stats.schedules.count:
         rows.append(("schedules", number(stats.schedules.count), "", _schedules(stats)))
     return table(rows, screen, right=(1, 2), from_left=False)
+
+
+def _paused(queue: QueueStats, at: str) -> Cell:
+    if not queue.is_paused or queue.pause is None:
+        return Cell("paused" if queue.is_paused else "", "yellow")
+    since, reason = age(seconds_between(queue.pause.at, at)), queue.pause.reason
+    why = f": {printable(reason)}" if reason else ""
+    return Cell(f"paused for {since} by {printable(queue.pause.by)}{why}", "yellow")
 
 
 def _schedules(stats: Stats) -> Cell:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, Record
 from fileq.client.job_summary import id_in
-from fileq.commands.admin.pause_notes import PauseNote, pause_notes
+from fileq.commands.admin.pause_notes import pause_notes
 from fileq.commands.admin.stats import WorkerProcess
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
@@ -28,14 +28,12 @@ PROCESSES, JOBS = 100, 20  # that the page of workers shows, of each process so 
 
 
 class QueueRow(Struct, frozen=True):
-    """`came` and `left` are jobs of the last minute; `came` is None before the server has two samples. `note` says who
-    paused the queue; None if that is unknown."""
+    """`came` and `left` are jobs of the last minute; `came` is None before the server has two samples."""
 
     queue: QueueDocument
     came: int | None
     left: int
     chart: Any
-    note: PauseNote | None
 
 
 def queues(request: PageRequest) -> Mapping[str, Any]:
@@ -43,18 +41,17 @@ def queues(request: PageRequest) -> Mapping[str, Any]:
     paused. What has changed within a minute is from samples that the server has taken before."""
     broker = request.services.broker
     overview = broker.overview(1, jobs=ENDED)
-    found = queue_list(overview)
+    found = queue_list(overview, pause_notes(broker) if overview.census.paused else {})
     out = out_a_minute(broker, overview)
     samples = request.services.samples
     change = samples.waiting_change(MINUTE_SAMPLES)
-    notes = pause_notes(broker) if overview.census.paused else {}
     most = max((queue.waiting for queue in found.queues), default=0)
     rows = []
     for queue in found.queues:
         left = out.get(queue.name, 0.0)
         came = max(0, round(change[queue.name] + left)) if queue.name in change else None
         chart = bar(queue.waiting, most, title=f"{queue.waiting} waiting")
-        rows.append(QueueRow(queue, came, round(left), chart, notes.get(queue.name)))
+        rows.append(QueueRow(queue, came, round(left), chart))
     return {
         "found": found,
         "rows": rows,
