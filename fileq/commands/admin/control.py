@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import CancelResult, Record
+from fileq.brokers.types import CancelResult, Overview, Record
 from fileq.client.job_filter import JobFilter
 from fileq.client.job_selection import select
 from fileq.commands.admin.pause_notes import PauseNote, end_note, pause_notes, write_note
@@ -238,7 +238,10 @@ def reset_breaker(broker: FullBroker, config: Config, route: str) -> BreakerRese
 
 
 def workers(broker: FullBroker) -> WorkerList:
-    overview = broker.overview(1)
+    return worker_list(broker.overview(1))
+
+
+def worker_list(overview: Overview) -> WorkerList:
     found = processes(overview.workers, overview.census.now_ms)
     return WorkerList(
         stamp(overview.census.now_ms) or "", found, sum(p.slots for p in found), sum(p.busy for p in found)

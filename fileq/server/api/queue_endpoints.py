@@ -124,8 +124,12 @@ def _known(name: str, services: Services) -> str:
 
 def list_workers(request: ApiRequest[NoQuery, UnsetType]) -> WorkerList:
     """Worker processes with their slots and the jobs that they run."""
-    found = workers(request.services.broker)
-    if request.services.config.server.files != "none":
+    return shown_workers(request.services, workers(request.services.broker))
+
+
+def shown_workers(services: Services, found: WorkerList) -> WorkerList:
+    """Without the files of the jobs if this server hides paths."""
+    if not services.hides_paths:
         return found
     hidden = tuple(
         replace(process, jobs=tuple(replace(job, filepath="") for job in process.jobs)) for process in found.workers
