@@ -316,11 +316,11 @@ class Revival(Struct, frozen=True):
     id: str
     next_raw: bytes
     queue: str  # where it goes if it has no record
+    is_next: bool = False  # it goes to the front of its queue instead of the end
 
 
 class Revived(Struct, frozen=True):
-    """What `revive` did with one dead job. `held_by` is the unfinished job that has its unique key, if that is why it
-    stayed dead."""
+    """What `revive` did with a dead job. `held_by`: the unfinished job with its unique key, if that kept it dead."""
 
     is_revived: bool
     held_by: str = ""
