@@ -86,6 +86,8 @@ def test_only_pauses_within_the_wait_are_told() -> None:
         None,
         None,
         0,
+        None,
+        None,
         1,
         (attempt,),
         True,

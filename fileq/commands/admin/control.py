@@ -7,6 +7,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from fileq.brokers.catalog import Document
+from fileq.brokers.lost_workers import KIND as LOST
+from fileq.brokers.lost_workers import LostWorker, lost_workers_in
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Overview, Record
 from fileq.client.job_filter import JobFilter
@@ -66,10 +69,13 @@ class PauseResult(Struct, frozen=True):
 
 
 class WorkerList(Struct, frozen=True):
+    """`lost` are processes that died within the last hour and that a reaper has removed, the newest first."""
+
     at: str
     workers: tuple[WorkerProcess, ...]
     slots: int
     busy: int
+    lost: tuple[LostWorker, ...] = ()
 
 
 def _nothing(ids: Sequence[str]) -> None:
@@ -238,11 +244,14 @@ def reset_breaker(broker: FullBroker, config: Config, route: str) -> BreakerRese
 
 
 def workers(broker: FullBroker) -> WorkerList:
-    return worker_list(broker.overview(1))
+    """Two round trips."""
+    return workers_in(broker.overview(1), broker.documents(LOST))
 
 
-def worker_list(overview: Overview) -> WorkerList:
-    found = processes(overview.workers, overview.census.now_ms)
-    return WorkerList(
-        stamp(overview.census.now_ms) or "", found, sum(p.slots for p in found), sum(p.busy for p in found)
-    )
+def workers_in(overview: Overview, documents: Mapping[str, Document]) -> WorkerList:
+    """The processes of this overview, and those that died: `documents` are those of the kind LOST."""
+    now_ms = overview.census.now_ms
+    found = processes(overview.workers, now_ms)
+    known = {(process.host, process.pid) for process in found}  # such as one that was only frozen
+    lost = [one for one in lost_workers_in(documents, now_ms) if (one.host, one.pid) not in known]
+    return WorkerList(stamp(now_ms) or "", found, sum(p.slots for p in found), sum(p.busy for p in found), tuple(lost))

@@ -77,6 +77,7 @@ WORKERS_FIELDS = (
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: in all processes"),
+    ("lost[]", "processes that died in the last hour and were removed: host, pid, since, found, slots, jobs"),
 )
 # The fields of a JobSummary.
 JOB_FIELDS = (
@@ -96,6 +97,7 @@ JOB_FIELDS = (
     ("is_job", "boolean: false for bytes that are not a job"),
     ("deferred", "string: why a retrying job waits without having been tried; empty if an attempt failed"),
     ("deferred_count", "number: how often the job was deferred"),
+    ("first_deferred, last_deferred", "string (RFC 3339) or null: when; null if that is not known"),
     ("moved_to", "string: where worker.after moved the file after the job had ended; empty if it did not"),
     ("output", "string: the end of what the last attempt of a dead job printed; empty if nothing"),
     ("moved_from", "string: first path of a file that was moved before the job was put back; empty if it was not"),

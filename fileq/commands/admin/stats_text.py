@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from fileq.brokers.lost_workers import LostWorker
 from fileq.client.job_ids import short_ids
 from fileq.commands.admin.formatting import (
     ENDLESS,
@@ -201,6 +204,17 @@ def _heartbeat(process: WorkerProcess) -> str:
         return f"{age(process.heartbeat_age_s)} ago"
     is_known = not process.is_alive and process.heartbeat_ttl_s is not None
     return f"over {age(process.heartbeat_ttl_s)} ago" if is_known else "-"
+
+
+def lost_lines(lost: Sequence[LostWorker], screen: Screen) -> list[str]:
+    """One line for each process that died."""
+    lines = []
+    for one in lost:
+        held = f"its {plural(one.jobs, 'job')} moved" if one.jobs else "held no job"
+        since = f"{one.since[:19].replace('T', ' ')}Z"
+        line = f"lost: {printable(one.host)} {one.pid}, silent since {since}, {held}"
+        lines.append(screen.paint(cut(line, screen.width), "red"))
+    return lines
 
 
 def obstacle_lines(process: WorkerProcess, screen: Screen) -> list[str]:

@@ -123,12 +123,12 @@ def _known(name: str, services: Services) -> str:
 
 
 def list_workers(request: ApiRequest[NoQuery, UnsetType]) -> WorkerList:
-    """Worker processes with their slots and the jobs that they run."""
-    return shown_workers(request.services, workers(request.services.broker))
+    """Worker processes with their slots and the jobs that they run, and those that died within the last hour."""
+    return shown_workers(workers(request.services.broker), request.services)
 
 
-def shown_workers(services: Services, found: WorkerList) -> WorkerList:
-    """Without the files of the jobs if this server hides paths."""
+def shown_workers(found: WorkerList, services: Services) -> WorkerList:
+    """Without the paths of files if this server hides them."""
     if not services.hides_paths:
         return found
     hidden = tuple(

@@ -1,7 +1,8 @@
 """The life of a job as a list of steps: when it was created, each attempt, its deaths, what people did, how it ended.
 
-Does no I/O. What was not recorded is not guessed: how often a job was held back is known, and why before each attempt,
-but not when, so these times are no steps. Who retried or cancelled a job is known as long as the log of actions has it.
+Does no I/O. What was not recorded is not guessed: how often a job was held back is known, and when first and last, but
+not each time, so these times are no steps. Who retried or cancelled a job is known as long as the log of actions
+has it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class JobLife(Struct, frozen=True):
     scheduled_at: str | None
     deferred: str | None
     deferred_count: int
+    first_deferred_at: str | None
+    last_deferred_at: str | None
     attempt_count: int
     attempts: tuple[AttemptSummary, ...]
     is_finished: bool
@@ -70,6 +73,8 @@ def life_in(known: JobHistory, pauses: Pauses = _NO_PAUSES) -> JobLife:
         scheduled_at=job.due,
         deferred=job.deferred or None,
         deferred_count=job.deferred_count,
+        first_deferred_at=job.first_deferred,
+        last_deferred_at=job.last_deferred,
         attempt_count=job.attempts,
         attempts=known.attempts,
         is_finished=not State(job.state).is_unfinished,
@@ -115,12 +120,25 @@ def past(reason: str) -> str:
 
 
 def held_times(job: JobDocument) -> str:
-    """How often the job was held back, and the time before which that was; "" if it never was."""
+    """How often the job was held back and when, or, if that was not recorded, the time before which that was; "" if it
+    never was."""
     if not job.deferred_count:
         return ""
+    if job.first_deferred_at:
+        return f"{times(job.deferred_count)}{_held_between(job)}"
     starts = [one.started for one in job.attempts if one.deferred and one.started]
     is_over = starts and not job.deferred
     return f"{times(job.deferred_count)}{f', before {moment(starts[-1])}' if is_over else ''}"
+
+
+def _held_between(job: JobDocument | JobLife) -> str:
+    """When it was held back, as the end of a sentence; "" if that was not recorded."""
+    if not job.first_deferred_at or not job.last_deferred_at:
+        return ""
+    first, last = moment(job.first_deferred_at), moment(job.last_deferred_at)
+    if job.deferred_count == 1 or first == last:
+        return f" at {first}"
+    return f" between {first.removesuffix(' UTC')} and {last[11:] if first[:10] == last[:10] else last}"
 
 
 def steps_of(job: JobLife, log: Sequence[LoggedAction] = ()) -> list[JobStep]:
@@ -146,7 +164,7 @@ def _attempts(job: JobLife, retries: Sequence[LoggedAction]) -> Iterator[JobStep
     for attempt, following in zip_longest(job.attempts, job.attempts[1:]):
         word = "claimed" if attempt.outcome == RELEASED else "started"
         numbered = word if job.attempt_count == 1 else f"attempt {attempt.number} {word}"
-        waits = (*_wait(job, before, attempt.started, attempt.number == 1), *_held(attempt))
+        waits = (*_wait(job, before, attempt.started, attempt.number == 1), *_held(job, attempt))
         yield JobStep(numbered, attempt.started, (*waits, _run(attempt)))
         before = attempt.ended
         if attempt.is_fatal and (following is not None or job.status != State.DEAD):
@@ -154,9 +172,12 @@ def _attempts(job: JobLife, retries: Sequence[LoggedAction]) -> Iterator[JobStep
             yield _retried(attempt, following, retries)
 
 
-def _held(attempt: AttemptSummary) -> Iterator[str]:
+def _held(job: JobLife, attempt: AttemptSummary) -> Iterator[str]:
+    """The times are those of the whole job, so they are shown if it was held back before this attempt only."""
     if attempt.deferred:
-        yield f"was held back before: {past(attempt.deferred)}"
+        is_only = not job.deferred and sum(bool(one.deferred) for one in job.attempts) == 1
+        when = f"{times(job.deferred_count)}{_held_between(job)}" if is_only and job.first_deferred_at else "before"
+        yield f"was held back {when}: {past(attempt.deferred)}"
 
 
 def _retried(attempt: AttemptSummary, following: AttemptSummary | None, retries: Sequence[LoggedAction]) -> JobStep:
@@ -230,7 +251,12 @@ def _current(job: JobLife, cancellations: Sequence[LoggedAction]) -> Iterator[Jo
             by = (f"by {cancellations[-1].by}",) if cancellations else ()
             yield JobStep("cancellation requested", cancellations[-1].at if cancellations else None, by)
     elif job.deferred:
-        notes = (job.deferred, f"held back {times(job.deferred_count or 1)} so far", what_then(job.deferred))
+        comma = "," if job.first_deferred_at else ""
+        notes = (
+            job.deferred,
+            f"held back {times(job.deferred_count or 1)} so far{comma}{_held_between(job)}",
+            what_then(job.deferred),
+        )
         yield JobStep("held back, tried again", job.scheduled_at, notes)
     elif job.scheduled_at:
         yield JobStep("due", job.scheduled_at)

@@ -9,10 +9,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from fileq.brokers.lost_workers import KIND as LOST
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, Record
 from fileq.client.job_summary import id_in
-from fileq.commands.admin.control import worker_list
+from fileq.commands.action_log import KIND as ACTIONS
+from fileq.commands.action_log import actions_in
+from fileq.commands.admin.control import workers_in
 from fileq.commands.admin.pause_notes import pause_notes
 from fileq.commands.admin.stats import WorkerProcess
 from fileq.core.api_key import Scope
@@ -102,12 +105,13 @@ def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
 
 
 def workers(request: PageRequest) -> Mapping[str, Any]:
-    """Three round trips: the processes with the newest ended jobs, the log of what people did, and the outlines of
-    these jobs. `cancelling` are the ids of jobs that still run although they are to be cancelled."""
+    """Three round trips: the processes with the newest ended jobs, then those that died and the log of what people did,
+    then the outlines of the jobs. `cancelling` are the ids of jobs that still run although they are to be cancelled."""
     services, broker = request.services, request.services.broker
     overview = broker.overview(1, jobs=ENDED)
-    found = request.shown(shown_workers(services, worker_list(overview)))
-    cancelled = cancelled_ids(services.action_log.all(), services.now_ms())
+    lost, actions = broker.documents_of([LOST, ACTIONS])
+    found = request.shown(shown_workers(workers_in(overview, lost), services))
+    cancelled = cancelled_ids(actions_in(actions), services.now_ms())
     shown = sorted(found.workers, key=needs_attention)[:PROCESSES]
     running = [job.job_id for process in shown for job in process.jobs[:JOBS] if job.job_id]
     others = [*running, *islice(cancelled, ENDED)]
@@ -121,7 +125,7 @@ def workers(request: PageRequest) -> Mapping[str, Any]:
         "cancelling": {record.id for record in records if record is not None and record.is_cancel_requested},
         "cancelled": cancelled_jobs(cancelled, records[len(running) :], overview, hides_paths=services.hides_paths),
         "processes": len(living),
-        "silent": sum(process.is_silent for process in found.workers),
+        "silent": sum(process.is_silent for process in found.workers) + len(found.lost),
         "now": stamp(services.now_ms()) or "",
         "may_operate": request.has(Scope.OPERATE),
     }
