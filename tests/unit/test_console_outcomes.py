@@ -50,7 +50,7 @@ def test_a_running_job_that_was_cancelled_stays_on_the_page_of_workers_with_its_
     for name, ending in (("a", cancel), ("b", complete), ("old", cancel)):
         end(pages, a_job(name, filepath=f"/in/{name}-{HOSTILE}.csv"), ending)
     pages.broker.enqueue([Entry(a_job("waits"), "high"), Entry(a_job("runs"), "low")])
-    pages.broker.cancel("waits")
+    pages.broker.cancel(["waits"])
     pages.broker.settle_and_claim([], [SLOT])
     ages_s = {"a": 5, "b": 4, "old": 3600, "waits": 3, "runs": 2, "gone": 1}
     for name, age_s in ages_s.items():
