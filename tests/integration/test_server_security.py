@@ -91,7 +91,15 @@ def test_without_a_key_the_program_prints_a_link_for_one_session_and_refuses_oth
             assert client.send("GET", f"/{path}").status == 401, "the link works once"
             me = client.call("GET", "/whoami", headers={"Cookie": cookie.partition(";")[0]})
             assert (me.json["how"], "admin" in me.json["scopes"]) == ("session", True)
-            assert me.json["name"].startswith("maria, one-time link ")
+            assert me.json["name"] == "maria (one-time link)"
+            own = {"Cookie": cookie.partition(";")[0], "Origin": f"http://{address}"}
+            for wrong in ("", "x" * 51, "line\nbreak", "turned \u202eround"):
+                assert client.call("PUT", "/whoami/name", {"name": wrong}, headers=own).status == 422, wrong
+            assert client.call("PUT", "/whoami/name", {"name": "Mia"}, headers={"Cookie": own["Cookie"]}).status == 403
+            named = client.call("PUT", "/whoami/name", {"name": " Mia <b> "}, headers=own)
+            assert named.json["name"] == "Mia <b> (one-time link)"
+            assert client.call("PUT", "/whoami/name", {"name": "Mia <b>"}, headers=own).json == named.json, "repeated"
+            assert client.call("GET", "/whoami", headers=own).json["name"] == "Mia <b> (one-time link)"
             forged = cookie.partition(";")[0][:-2] + "xx"
             assert client.call("GET", "/whoami", headers={"Cookie": forged}).slug == "unauthenticated"
             assert run("keys", "revoke", me.json["id"], cwd=tmp_path).returncode == 0

@@ -35,6 +35,7 @@ _WORDS = {
     "retry_job": "retry a dead job",
     "run_schedule": "run a schedule now",
     "upload_file": "upload a file",
+    "name_session": "name the own session",
 }
 _HINTS = {"upload_file": "a job for it follows by itself; the page of the file shows it"}
 # The same for a request that may make something or change it: the words for each.

@@ -23,9 +23,9 @@ from fileq.core.job import stamp
 from fileq.server.api.queue_endpoints import QueueDocument, queue_list, shown_workers
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
 from fileq.server.console.cancelled_jobs import cancelled_ids, cancelled_jobs
-from fileq.server.console.charts import bar, line_chart
+from fileq.server.console.charts import axis_times, bar, line_chart
 from fileq.server.console.page import PageRequest
-from fileq.server.live_samples import KEPT, LiveSample
+from fileq.server.live_samples import EVERY_S, KEPT, LiveSample
 
 ENDED = 100  # of the newest completed and of the newest dead jobs, for the rates of queues and of processes
 MINUTE_MS = 60_000
@@ -95,13 +95,13 @@ def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
     if len(samples) < 2:
         return None
     every = max(1, len(samples) // 180)
-    kept, places = samples[::every], KEPT // every
-    times = [one.at[11:16] for one in kept]
-    waiting = line_chart([("a", [one.waiting for one in kept])], times, title="Waiting jobs, last hour", places=places)
+    kept = samples[::every]
+    times = axis_times([one.at for one in kept], KEPT // every, EVERY_S * every)
+    waiting = line_chart([("a", [one.waiting for one in kept])], times, title="Waiting jobs, last hour")
     produced = [one.produced_per_second for one in kept]
     ended = [one.completed_per_second + one.dead_per_second for one in kept]
     series = [("a", produced), ("c", ended)]
-    return waiting, line_chart(series, times, title="Jobs per second, last hour", places=places)
+    return waiting, line_chart(series, times, title="Jobs per second, last hour")
 
 
 def workers(request: PageRequest) -> Mapping[str, Any]:

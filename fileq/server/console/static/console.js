@@ -219,7 +219,9 @@ overArea("dragover", true); overArea("dragleave", false); overArea("drop", false
 
 // Forms whose fields become a JSON body: <form data-send="PUT /schedules/{name}" data-then="…">. An empty field is left out.
 const blame = (form, name, text) => { // beside the wrong field, until it is changed
-  const field = name && find(`[name="${CSS.escape(name)}"]:not([type=hidden])`, form); if (!field) { toast(text, true); return; }
+  const field = name && find(`[name="${CSS.escape(name)}"]:not([type=hidden])`, form); const told = find(`.wrong-${name}`, form); // the preview
+  if (!field || told) { toast(told?.textContent || text, true); field?.focus(); return; }
+  text = field.dataset.wrong || text;
   const note = make("p", { className: "small bad blame", role: "alert", textContent: text });
   field.after(note); field.ariaInvalid = "true"; field.focus();
   field.addEventListener("input", () => { note.remove(); field.ariaInvalid = null; }, { once: true });
@@ -254,18 +256,20 @@ on("change", (event) => {
   else if (one.matches('[data-do="keys"]')) stored("keys", one.checked ? "on" : "off");
   else if (one.matches("[data-upload] input[type=file]")) upload(one.closest("[data-upload]"), one.files);
   else if (one.matches("[data-submits]")) one.form.requestSubmit();
+  else if (one.dataset.ticks) for (const box of all(`[name="${one.dataset.ticks}"]`, one.form)) box.checked = one.value.split(" ").includes(box.value);
 });
 const openMenu = (isOpen) => { body.classList.toggle("open", isOpen); find(".menu")?.setAttribute("aria-expanded", isOpen); };
 const showHelp = () => find("#help").showModal();
 const tools = { theme: toggleTheme, live: toggleLive, help: showHelp, menu: () => openMenu(!body.classList.contains("open")) };
 on("click", (event) => {
-  const one = event.target.closest("[data-action], [data-bulk], [data-reprocess], [data-do], [data-copy]");
+  const one = event.target.closest("[data-action], [data-bulk], [data-reprocess], [data-do], [data-copy], [data-fill]");
   if (!event.target.closest(".top, nav")) openMenu(false);
   if (!one || one.disabled) return;
   if (one.dataset.action) act(one);
   else if (one.dataset.bulk) bulk(one);
   else if (one.dataset.reprocess) reprocess(one);
   else if (one.dataset.copy) navigator.clipboard.writeText(one.dataset.copy).then(() => toast("Copied."), () => toast("The browser does not allow copying here.", true));
+  else if (one.dataset.fill) { const field = find(one.dataset.fill); field.value = one.value; field.focus(); field.dispatchEvent(new Event("input")); }
   else tools[one.dataset.do]?.();
 });
 
