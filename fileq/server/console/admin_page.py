@@ -33,7 +33,8 @@ from fileq.server.problems import ApiProblem
 FSCK_S, DOCTOR_S = 120.0, 15.0
 DAY_MS = 86_400_000
 SCOPES = {
-    Scope.READ: "look at everything, except the content of files; enough for a colleague who only looks",
+    Scope.READ: "look at everything, except the content of files, keys, the audit, the configuration and checks; "
+    "enough for a colleague who only looks",
     Scope.ENQUEUE: "add jobs and upload files; alone, it sees only jobs whose id it knows",
     Scope.OPERATE: "read, and retry, cancel, run, pause and reprocess",
     Scope.FILES: "with read: also see and download the content of files",

@@ -133,6 +133,7 @@ const reveal = (one, found) => {
   const { shows, into } = one.dataset; if (!shows || !found[shows]) return false;
   const place = find(into), around = place.closest("[data-reveal]");
   place.textContent = found[shows]; around.hidden = false; around.focus(); around.scrollIntoView({ block: "center" });
+  find("[data-named]", around).textContent = found.name;
   for (const copy of all("[data-copy]", around)) copy.dataset.copy = found[shows];
   return true;
 };
@@ -151,7 +152,7 @@ const act = async (button) => {
   const isDone = await during(button, async () => {
     const content = asks ? { [asks]: text.value } : sent && JSON.parse(sent);
     const found = await call(method, path, content, etag ? { "If-Match": etag } : {});
-    if (found.error) toast(found.error, true); else toast(done || found.message || "Done.", false, opens && found.id ? toJob(found.id) : "", "Open the job");
+    if (found.error) toast(found.error, true); else toast(done || found.message || "Done.", false, opens ? toJob(found.id || opens) : "", "Open the job");
     reveal(button, found);
     if (found.operation) follow(found.operation.id);
     proceed(button.dataset);
@@ -247,7 +248,7 @@ const send = async (form) => {
 on("submit", (event) => {
   const form = event.target, { asksFirst, detail, yes } = form.dataset;
   if (form.matches("[data-send]")) { event.preventDefault(); send(form); }
-  else if (asksFirst) { event.preventDefault(); ask(asksFirst, detail, yes, true).then((isSure) => isSure && form.submit()); }
+  else if (asksFirst) { event.preventDefault(); ask(asksFirst, find("[data-logout]")?.dataset.logout || detail, yes, true).then((isSure) => isSure && form.submit()); }
 });
 on("change", (event) => {
   const one = event.target;
