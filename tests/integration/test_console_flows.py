@@ -113,14 +113,17 @@ def test_jobs_are_cancelled_run_and_selected_by_keys(operator: Tab, program: Con
     tab.click("#help button", "Close")
 
 
-def test_a_queue_is_paused_and_resumed(operator: Tab, program: ConsoleProgram) -> None:
+def test_a_queue_is_paused_with_a_reason_and_resumed(operator: Tab, program: ConsoleProgram) -> None:
     tab = operator
     tab.open(f"{program.base}/dashboard/queues")
     tab.click('tr[data-row="low"] button', "Pause")
+    tab.until_text("Reason, signed", "#confirm")
+    tab.fill("#confirm-note", "the disk is full")
     confirm(tab, "Pause the queue")
     tab.until_text("paused", 'tr[data-row="low"]')
     tab.open(f"{program.base}/dashboard")
     tab.until_text("Paused: low")
+    tab.until_text("the disk is full")
     tab.open(f"{program.base}/dashboard/queues")
     tab.click('tr[data-row="low"] button', "Resume")
     confirm(tab, "Resume")

@@ -147,7 +147,7 @@ const during = async (button, work) => { // a second click does nothing meanwhil
 const act = async (button) => {
   const { action, asks, given = "", confirm, detail = "", yes = "Yes", etag, body: sent, done, opens, doing } = button.dataset;
   const [method, path] = action.split(" "), text = find("#confirm-note"); // the dialog asks for a text named `asks`
-  if (asks) text.value = given;
+  if (asks) { text.value = given; find("#confirm-word").textContent = asks[0].toUpperCase() + asks.slice(1); }
   if (confirm && !await ask(confirm, detail, yes, button.matches(".danger"), [], asks)) return;
   const isDone = await during(button, async () => {
     const content = asks ? { [asks]: text.value } : sent && JSON.parse(sent);
