@@ -89,7 +89,7 @@ BREAKER_GUARDS = (
     ),
     Guard(
         "A job that an operator tries as a probe does not wait for the cooldown",
-        "the cause is fixed, and nobody can see it for as long as the breaker is open",
+        "the cause is fixed, and no operator can see it for as long as the breaker is open",
         BREAKERS,
         "        if is_probe:\n",
         "        if False:\n",
