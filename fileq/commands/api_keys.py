@@ -156,6 +156,14 @@ class KeyStore:
         self._catalog.remove_document(KEY_USES, id)
         return id
 
+    def end_session(self, id: str) -> None:
+        """Removes the key of a session of the one-time link. Does nothing for a key of another kind, or one that is
+        gone."""
+        key = self.load().get(id)
+        if key is not None and key.is_login:
+            self._catalog.remove_document(KEYS, id)
+            self._catalog.remove_document(KEY_USES, id)
+
     def note_use(self, id: str) -> None:
         """Remembers that a key was used now. A key that was revoked meanwhile leaves a use, which remove_stale ends."""
         self._catalog.put_document(KEY_USES, id, msgspec.json.encode(KeyUse(self._now_ms())))

@@ -6,6 +6,7 @@ What a kill -9 leaves: nothing. A server that has just started has few samples.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -42,6 +43,7 @@ class LiveSamples:
     def __init__(self, broker: FullBroker) -> None:
         self._broker = broker
         self._taken: deque[Census] = deque(maxlen=KEPT)
+        self._taken_s = float("-inf")
         self._lock = threading.Lock()
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
@@ -58,6 +60,12 @@ class LiveSamples:
         with self._lock:
             if not self._taken or census.now_ms > self._taken[-1].now_ms:
                 self._taken.append(census)
+            self._taken_s = time.monotonic()
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether the broker has answered a moment ago."""
+        return time.monotonic() - self._taken_s < 2 * EVERY_S
 
     def read(self) -> list[LiveSample]:
         """The samples, oldest first. A clock that stepped back, or counters that began anew, leave a gap of zeros."""

@@ -78,7 +78,7 @@ class LoginLink:
 
 
 class LinkLogin:
-    """Begins sessions by the one-time link. `forget_keys` is called after a new key is stored."""
+    """Begins and ends sessions of the one-time link. `forget_keys` is called after their key is stored or removed."""
 
     def __init__(
         self,
@@ -107,6 +107,11 @@ class LinkLogin:
         id = await self._pool.call(self._make_key)
         self._forget_keys()
         return id
+
+    async def end(self, subject: str) -> None:
+        """Ends the session for good, also for a copy of its cookie. A session of another key stays as it is."""
+        await self._pool.call(lambda: self._keys.end_session(subject))
+        self._forget_keys()
 
     def _make_key(self) -> str:
         """Its text is thrown away: only the session uses the key. Its name stands below notes and in the audit."""

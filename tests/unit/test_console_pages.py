@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -23,6 +25,7 @@ from fileq.server.console.dead_page import address_of, cause_of, directory_match
 from fileq.server.console.file_preview import PREVIEW_IMAGE, hex_dump, preview_of_head
 from fileq.server.console.files_page import trail, tree_rows, upload_target
 from fileq.server.console.overview_page import breaker_banners
+from fileq.server.live_samples import LiveSamples
 from fileq.server.problems import ApiProblem
 from fileq.worker.breakers import reason_of
 from tests.support.console_pages import ConsolePages
@@ -204,6 +207,27 @@ def test_a_broker_that_refuses_a_page_makes_it_show_what_it_showed_last(monkeypa
     assert 'data-state="live"' in live
     assert (status, again) == (200, live.replace('data-state="live"', 'data-state="away"'))
     assert (other, 'data-state="away"' in first, "no last known state" in first) == (200, True, True)
+
+
+@pytest.mark.parametrize(("has_answered", "state"), [(True, "live"), (False, "away")])
+def test_a_page_that_was_never_shown_waits_for_a_slow_broker_that_has_answered_a_moment_ago(
+    monkeypatch: pytest.MonkeyPatch, has_answered: bool, state: str
+) -> None:
+    pages, slow = ConsolePages(), threading.Event()
+    overview, census = pages.broker.overview(), pages.broker.census()
+
+    def answer(value: object) -> Callable[[], object]:
+        return lambda *given, **options: slow.wait(10) and value
+
+    monkeypatch.setattr(pages.broker, "overview", answer(overview))
+    monkeypatch.setattr(pages.broker, "census", answer(census))
+    monkeypatch.setattr("tests.support.console_pages.BUSY_S", 0.01)
+    monkeypatch.setattr(LiveSamples, "is_recent", has_answered)
+    if has_answered:
+        threading.Timer(0.3, slow.set).start()
+    [(status, text)] = pages.show(["/queues"])
+    slow.set()
+    assert (status, f'data-state="{state}"' in text) == (200, True)
 
 
 def test_the_log_of_actions_keeps_the_newest_and_a_bounded_number_of_ids() -> None:

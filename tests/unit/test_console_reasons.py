@@ -51,8 +51,8 @@ def test_jobs_that_a_breaker_holds_back_are_counted_and_every_page_says_why() ->
     pages.broker.create_batch(NewBatch("nightly", "nightly"))
     end(pages, replace(a_job("a"), batch_id="nightly"), held, joins=True)
     end(pages, a_job("b"), held)
-    overview, listed, one, batch, dead, workers = shown(
-        pages, "", "/jobs?status=deferred", "/jobs/a", "/batches/nightly", "/dead?probe=b", "/workers"
+    overview, listed, one, batch, dead, workers, groups = shown(
+        pages, "", "/jobs?status=deferred", "/jobs/a", "/batches/nightly", "/dead?probe=b", "/workers", "/dead"
     )
     reason = f"the circuit breaker of {ROUTE} is open"
     assert f"fileq has stopped trying jobs of {ROUTE} in 1 worker process" in overview
@@ -69,6 +69,7 @@ def test_jobs_that_a_breaker_holds_back_are_counted_and_every_page_says_why() ->
     assert "waited" not in one
     assert f"1 job is held back: {reason}" in words(batch)
     assert f"It is held back: {reason}" in dead
+    assert f"Too many jobs of {ROUTE} failed (the breaker is open). Those that wait now are held back." in groups
     for text in (one, dead):
         assert re.search(r"tried again in 9 min , at \d\d:\d\d:\d\d UTC ,", words(text)), "in how long, and when"
         assert "<code>fileq breaker reset</code>" in text, "what to do if the cause is fixed"

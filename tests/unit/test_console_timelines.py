@@ -42,7 +42,7 @@ def test_a_job_that_runs_has_an_attempt_a_time_limit_and_ages_that_fit() -> None
     pages.broker.settle_and_claim([], [SLOT])
     [text] = shown(pages, "/jobs/a")
     assert "Attempts 1, which runs now" in words(text)
-    assert "Time limit 5 min, unless its route has another one" in words(text)
+    assert "Time limit that of its handler 5 min if it sets none" in words(text)
     timeline = text.partition("Timeline")[2].partition("Facts")[0]
     assert timeline.count('<time datetime="') == timeline.count('Z"') == 2
     assert "." not in timeline.partition('datetime="')[2][:20], "steps of the same second have the same age"

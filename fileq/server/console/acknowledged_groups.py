@@ -9,8 +9,6 @@ from msgspec import Struct
 from fileq.client.dead_groups import DeadGroup, DeadGroups
 from fileq.commands.acknowledgements import Acknowledgement, GroupState, group_state
 from fileq.core.job import parse_time
-from fileq.server.api.acknowledgement_endpoints import list_acknowledgements
-from fileq.server.console.page import PageRequest
 
 
 class GroupMark(Struct, frozen=True):
@@ -22,13 +20,6 @@ class GroupMark(Struct, frozen=True):
 
 
 UNMARKED = GroupMark()
-
-
-def acknowledgements(request: PageRequest) -> dict[str, Acknowledgement]:
-    """By fingerprint. One round trip."""
-    found = {one.fingerprint: one for one in request.ask(list_acknowledgements).acknowledgements}
-    request.services.known_causes = found
-    return found
 
 
 def mark_of(group: DeadGroup, known: Mapping[str, Acknowledgement]) -> GroupMark:

@@ -33,6 +33,7 @@ from fileq.server.problems import ApiProblem, problem_of
 from fileq.server.services import Services
 
 QUICK_S = 0.12  # twice this, and a page during an outage is shown
+PATIENT_S = 3.0  # for a page without a last known state: a machine that is busy is no outage
 PAGE_S = 10.0
 STATE_HEADER = "X-Fileq-State"  # the script reads it, because it swaps a part of the page only
 _FRAGMENT = "hx-request"
@@ -80,14 +81,16 @@ class Console:
         def work() -> str:
             return self._rendered(page, request, page.function(request))
 
-        if self._services.authentication.is_away:
+        # With nothing to show, a broker that has answered a moment ago gets more time.
+        is_patient = last is None and self._services.samples.is_recent
+        if self._services.authentication.is_away and not is_patient:
             return self._stale(page, request, last)
         shown = asyncio.ensure_future(
             self._services.pool.call(work, is_scan=page.is_scan, timeout_s=page.timeout_s or PAGE_S)
         )
         shown.add_done_callback(_taken)
         done, _ = await asyncio.wait({shown}, timeout=QUICK_S)
-        if not done and not await self._is_broker_there():
+        if not done and not await self._is_broker_there(PATIENT_S if is_patient else QUICK_S):
             return self._stale(page, request, last)
         try:
             text = await shown
@@ -101,10 +104,10 @@ class Console:
         self._last_known.put(key, text)
         return HTMLResponse(text)
 
-    async def _is_broker_there(self) -> bool:
+    async def _is_broker_there(self, within_s: float) -> bool:
         """Whether it answers at all: a page that takes long on a busy machine is waited for, an outage is not."""
         try:
-            await self._services.pool.call(self._services.broker.census, timeout_s=QUICK_S)
+            await self._services.pool.call(self._services.broker.census, timeout_s=within_s)
         except (ApiProblem, BrokerError):
             return False
         return True

@@ -14,22 +14,23 @@ from msgspec import Meta, Struct
 from fileq.brokers.types import Record
 from fileq.client.dead_groups import DeadGroup, DeadGroups, GroupedBy
 from fileq.client.obstacles import obstacles_of
-from fileq.commands.acknowledgements import GroupState
+from fileq.commands.acknowledgements import Acknowledgement, GroupState
 from fileq.core.api_key import Scope
 from fileq.core.fingerprint import wording
 from fileq.core.job import State, stamp
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.job_conditions import JobConditions, conditions_in
 from fileq.server.api.job_document import JobDocument, job_document
-from fileq.server.console.acknowledged_groups import UNMARKED, GroupMark, acknowledgements, mark_of
+from fileq.server.console.acknowledged_groups import UNMARKED, GroupMark, mark_of
 from fileq.server.console.charts import spark_bars
 from fileq.server.console.file_preview import Preview, preview_of
 from fileq.server.console.job_steps import obstacles_in, paused_of, what_then
 from fileq.server.console.operations_page import DONE, recent_action
 from fileq.server.console.page import PageRequest
+from fileq.server.console.page_notes import ACKNOWLEDGEMENTS, ACTIONS, read_notes
 
 GROUPS_MAX = 50
-GROUPED_MAX = 3_500  # dead jobs that are looked at: a page must be there within 100 ms
+GROUPED_MAX = 3_000  # dead jobs that are looked at: a page must be there within 100 ms
 GROUPINGS: Mapping[GroupedBy, str] = {
     "fingerprint": "Cause",
     "directory": "Directory",
@@ -89,15 +90,17 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
     given = msgspec.structs.asdict(conditions)
     wanted = DeadGroupsQuery(**given, by=query.by, limit=GROUPS_MAX)
     found = request.shown(dead_groups(request.services, wanted, GROUPED_MAX))
-    cards = _cards(request, found, query)
+    notes = read_notes(request, (ACKNOWLEDGEMENTS, ACTIONS))
+    cards = _cards(notes.acknowledgements, found, query)
     opened = cards[0] if query.fingerprint and query.by == "fingerprint" and len(cards) == 1 else None
     filter = _of_jobs(conditions)
     listed = opened.group.newest_ids if opened else found.newest_ids if not filter else ()
     records = _records(request, [*listed, *([query.probe] if query.probe else [])])
     probe = _probe(request, records.get(query.probe)) if query.probe else None
     is_probed = probe is not None and not probe.is_finished  # while a probe waits, its obstacles cost a round trip
-    recent = recent_action(request, filter) if not is_probed else None
+    recent = recent_action(request, notes.actions, filter) if not is_probed else None
     return {
+        "stopped": _stopped_routes(request) if not is_probed else [],
         "recent": recent,
         "recent_word": DONE[recent.action] if recent is not None else "",
         "found": found,
@@ -120,9 +123,14 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
     }
 
 
-def _cards(request: PageRequest, found: DeadGroups, query: DeadQuery) -> list[GroupCard]:
+def _stopped_routes(request: PageRequest) -> list[str]:
+    """The routes whose jobs some worker holds back, because its breaker is not closed. One round trip."""
+    living = (view for view in request.services.broker.overview(1).workers if view.is_alive)
+    return sorted({breaker.route for view in living for breaker in view.info.breakers})
+
+
+def _cards(known: Mapping[str, Acknowledgement], found: DeadGroups, query: DeadQuery) -> list[GroupCard]:
     """Groups without an acknowledgement, and those that came back, are first; among them the largest."""
-    known = acknowledgements(request) if found.groups else {}
     cards = [_card(group, mark_of(group, known), query) for group in found.groups]
     return sorted(cards, key=lambda card: _ORDER[card.mark.state])
 

@@ -59,7 +59,7 @@ def jobs(request: PageRequest) -> Mapping[str, Any]:
     address = address_of(given)
     wanted = JobListQuery(**msgspec.structs.asdict(conditions), limit=query.limit, cursor=query.cursor)
     found = request.shown(list_page(request.services, wanted, "jobs", scan_max=LOOKED_AT))
-    recent = recent_action(request, given)
+    recent = recent_action(request, request.services.action_log.all(), given)
     return {
         "recent": recent,
         "recent_word": DONE[recent.action] if recent is not None else "",

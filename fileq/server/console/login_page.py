@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from fileq.core.errors import BrokerError
 from fileq.core.units import Rate
 from fileq.server.authentication import RequestSender
 from fileq.server.console.addresses import addresses_below
@@ -20,6 +22,7 @@ from fileq.server.csrf import check_same_site
 from fileq.server.problems import ApiProblem, problem_of
 from fileq.server.rate_limit import RateLimiter
 from fileq.server.services import Services
+from fileq.server.sessions import COOKIE
 
 FORM_MAX = 4096
 _TRIES = Rate(10, 60_000)  # wrong keys from one address
@@ -49,10 +52,14 @@ class LoginPage:
         return self._form(request, next_page)
 
     async def logout(self, request: Request, sender: RequestSender, request_id: str) -> Response:
-        """Ends the session of this browser."""
+        """Ends the session of this browser. If the broker is away, a session of the link is not removed there: it ends
+        at its time, and no browser has its cookie."""
         if request.method != "POST":
             raise ApiProblem("method-not-allowed", "send a POST", headers={"Allow": "POST"})
         check_same_site(request.headers, sender.scheme, sender.host)
+        if (session := self._services.sessions.read(request.cookies.get(COOKIE, ""))) is not None:
+            with suppress(ApiProblem, BrokerError):
+                await self._services.link_login.end(session.subject)
         response = RedirectResponse(f"{self._base}/login", 303)
         response.headers["Set-Cookie"] = self._services.sessions.end_cookie(is_https=sender.scheme == "https")
         return response

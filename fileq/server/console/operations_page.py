@@ -109,10 +109,12 @@ def outcomes_of(statuses: Iterable[str], action: JobAction) -> list[OutcomeCount
     return [OutcomeCount(word, words.get(word, word), counts[word]) for word in OUTCOMES if counts[word]]
 
 
-def recent_action(request: PageRequest, conditions: Mapping[str, Any]) -> LoggedAction | None:
-    """The last action on several jobs, if it was a moment ago and belongs to a list with these conditions: from there a
-    page leads to its jobs. One round trip."""
-    latest = next((one for one in request.services.action_log.all() if one.count > 1), None)
+def recent_action(
+    request: PageRequest, actions: Sequence[LoggedAction], conditions: Mapping[str, Any]
+) -> LoggedAction | None:
+    """The last of the actions on several jobs, if it was a moment ago and belongs to a list with these conditions: from
+    there a page leads to its jobs."""
+    latest = next((one for one in actions if one.count > 1), None)
     at = parse_time(latest.at) if latest is not None else None
     if latest is None or at is None:
         return None
