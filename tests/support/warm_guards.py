@@ -95,16 +95,16 @@ def _become_guard(requests: socket.socket) -> NoReturn:
         os.setsid()
         data, fds, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)
         requests.close()
-        if data:
-            _run_guard(json.loads(data), *fds, worker_pid)
-        os._exit(0)
+        if not data:
+            os._exit(0)
+        _run_guard(json.loads(data), *fds, worker_pid)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(1)
 
 
-def _run_guard(request: dict[str, Any], control_fd: int, program_fd: int, stderr: int, worker_pid: int) -> None:
+def _run_guard(request: dict[str, Any], control_fd: int, program_fd: int, stderr: int, worker_pid: int) -> NoReturn:
     """Does what `python -c` does with the command of start_guard()."""
     for target in (1, 2):
         os.dup2(stderr, target)
