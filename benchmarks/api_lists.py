@@ -27,11 +27,11 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
+from fileq.commands.audit_entries import KIND, AuditEntry
 from fileq.config import config_from
 from fileq.core.claim import Claim
 from fileq.core.job import Job, Version, file_job, typed_job
 from fileq.core.settlement import Settlement, complete
-from fileq.server.audit import KIND, AuditEntry
 from fileq.server.routes import ROUTES
 from fileq.testing.conformance.builders import burial, failed, worker_info
 from tests.support.api_client import ADMIN_KEY, API, ApiClient, served_broker

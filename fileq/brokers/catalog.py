@@ -6,6 +6,7 @@ Brokers do not read the documents. The rules of protocol.py hold here too.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -52,6 +53,10 @@ class Catalog(Protocol):
 
     def documents(self, kind: str) -> dict[str, Document]:
         """All documents of a kind by name, of one moment. Only reads."""
+        ...
+
+    def documents_of(self, kinds: Sequence[str]) -> list[dict[str, Document]]:
+        """As documents(), for each of these kinds, in one round trip; each kind is of one moment. Only reads."""
         ...
 
     def put_document(self, kind: str, name: str, body: bytes, expected: int | None = None) -> int:

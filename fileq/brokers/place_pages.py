@@ -155,6 +155,7 @@ def outline_of(record: Record) -> Record:
         queued=0,
         waits_for="",
         unique_key="",
+        deferrals_ms=(0, 0),
     )
 
 

@@ -306,8 +306,8 @@ class Inspector(PlacePages, Protocol):
         ...
 
     def revive(self, revivals: Sequence[Revival]) -> list[Revived]:
-        """Moves dead jobs to the end of their queues, with new bytes. Not one that is not dead (any more), and not one
-        whose unique key belongs to another unfinished job; otherwise the job takes its key again.
+        """Moves dead jobs to the end or front of their queues, with new bytes. Not one that is not dead (any more), and
+        not one whose unique key belongs to another unfinished job; otherwise the job takes its key again.
 
         Removes their orders: their files stay where they are until the jobs end again.
 

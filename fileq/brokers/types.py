@@ -216,6 +216,7 @@ class Record(Struct, frozen=True):
     queued: int = 0  # copies of the job in queues that are counted as produced or adopted
     deferred: str = ""  # why it was deferred last; empty once it has been settled in another way
     deferred_count: int = 0
+    deferrals_ms: tuple[int, int] = (0, 0)  # when it was deferred first and last; zeros if that was not recorded
     moved_to: bytes = b""  # where a worker moved the file after the job had ended
     after: tuple[str, ...] = ()  # ids of earlier jobs of the same file, newest first; it does not run beside them
     waits_for: str = ""  # id of a job that must have ended before this one runs
@@ -250,10 +251,8 @@ class LedgerEntry(Struct, frozen=True):
         return next((id for known, id in self.versions if is_same_version(known, signature)), None)
 
     def jobs_before(self, id: str, unfinished: Iterable[str] = ()) -> tuple[str, ...]:
-        """The ids of the jobs of this path but this one, newest first.
-
-        The entry has only the newest job of each version. `unfinished` are earlier jobs that this newest job names in
-        `after` and that have not ended."""
+        """The ids of the jobs of this path but this one, newest first. The entry has only the newest job of each
+        version; `unfinished` are earlier jobs that this newest job names in `after` and that have not ended."""
         ids = dict.fromkeys((*(job_id for _, job_id in self.versions), *unfinished))
         return tuple(other for other in ids if other != id)[:EARLIER_JOBS_MAX]
 
@@ -316,11 +315,11 @@ class Revival(Struct, frozen=True):
     id: str
     next_raw: bytes
     queue: str  # where it goes if it has no record
+    is_next: bool = False  # it goes to the front of its queue instead of the end
 
 
 class Revived(Struct, frozen=True):
-    """What `revive` did with one dead job. `held_by` is the unfinished job that has its unique key, if that is why it
-    stayed dead."""
+    """What `revive` did with a dead job. `held_by`: the unfinished job with its unique key, if that kept it dead."""
 
     is_revived: bool
     held_by: str = ""

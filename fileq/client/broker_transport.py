@@ -109,7 +109,7 @@ class BrokerTransport:
         [result] = self._broker.cancel([id], self._withdrawals().of_ids([id]))
         return result
 
-    def retry(self, id: str) -> None:
+    def retry(self, id: str, *, is_probe: bool = False) -> None:
         [record] = self._broker.records([id])
         if record is None:
             raise JobError(why_unknown(id))
@@ -119,7 +119,8 @@ class BrokerTransport:
         if job is None:
             raise JobError(f"job {id} can't be retried: {NOT_A_JOB}")
         dead = StoredJob(record.raw, id, job, record, State.DEAD)
-        [answer] = self._broker.revive([revival(dead, record.queue or self._config.producer.default_priority)])
+        queue = record.queue or self._config.producer.default_priority
+        [answer] = self._broker.revive([revival(dead, queue, is_probe=is_probe)])
         if answer.is_revived:
             return
         [now] = self._broker.records([id])

@@ -147,8 +147,8 @@ class HttpTransport:
         result = _decoded(reply, _Cancelled, (200, 202)).result
         return CancelResult.CANCELLED if reply.is_repeat and result is CancelResult.ENDED else result
 
-    def retry(self, id: str) -> None:
-        reply = self._call("POST", f"{_job_path(id)}/retry")
+    def retry(self, id: str, *, is_probe: bool = False) -> None:
+        reply = self._call("POST", f"{_job_path(id)}/retry{'?probe=true' if is_probe else ''}")
         slug = problem_in(reply).slug
         if slug == "conflict" and reply.is_repeat:
             record = self._record(id)

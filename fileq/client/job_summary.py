@@ -35,6 +35,8 @@ class JobSummary(Struct, frozen=True):
     is_job: bool = True
     deferred: str = ""
     deferred_count: int = 0
+    first_deferred: str | None = None
+    last_deferred: str | None = None
     moved_to: str = ""
     output: str = ""
     moved_from: str = ""
@@ -114,6 +116,8 @@ def summarize(raw: bytes, record: Record | None, *, state: State, queue: str = "
         due=stamp(record.due_ms) if record is not None else None,
         deferred=record.deferred if record is not None and state is State.RETRYING else "",
         deferred_count=record.deferred_count if record is not None else 0,
+        first_deferred=stamp(record.deferrals_ms[0]) if record is not None else None,
+        last_deferred=stamp(record.deferrals_ms[1]) if record is not None else None,
         moved_to=record.moved_to.decode(errors="backslashreplace") if record is not None else "",
         output=record.attempts[-1].output if record is not None and record.attempts and state is State.DEAD else "",
         moved_from=job.moved_from or "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from fileq.brokers.protocol import FullBroker
@@ -39,10 +40,18 @@ def _obstacles(record: Record, is_paused: bool, living: Sequence[WorkerView]) ->
         found.append(f"no running worker claims from queue {queue} (worker.priorities)")
     elif record.state is State.PENDING and not is_paused:
         if not any(view.info.is_claiming for view in claiming):
-            found.append("the circuit breaker of every route is open; 'fileq workers' shows the errors")
+            found.append(f"the circuit breaker of every route is open{_next_try(claiming)}; 'fileq workers' shows why")
         else:
             slots = sum(not view.info.is_extra for view in claiming)
             if sum(bool(view.raw) for view in claiming) >= slots:
                 jobs = "1 job" if slots == 1 else f"{slots:,} jobs"
                 found.append(f"all slots are busy ({jobs} running)")
     return found
+
+
+def _next_try(workers: Sequence[WorkerView]) -> str:
+    """When the first of them claims a job again to try it; "" if one is being tried now."""
+    times = [breaker.next_probe_ms for view in workers for breaker in view.info.breakers]
+    if not times or not all(times):
+        return ""
+    return f", the next job is tried at {time.strftime('%H:%M:%S', time.gmtime(min(times) / 1000))} UTC"

@@ -11,13 +11,16 @@ GONE = "it left the dead-letter queue a moment ago"
 NOT_A_JOB = "these bytes are not a job, and a retry would bury them again; delete them"
 
 
-def revival(dead: StoredJob, queue: str) -> Revival:
-    """The job as new. If its file was moved after it had died, the job is for the file where it is now."""
+def revival(dead: StoredJob, queue: str, *, is_probe: bool = False) -> Revival:
+    """The job as new. If its file was moved after it had died, the job is for the file where it is now. A probe is the
+    next job of its queue, and no open breaker defers it."""
     assert dead.job is not None
-    fresh = dead.job.but(retries=0, recoveries=0, error=None, failed_at=None, first_error=dead.error or None)
+    fresh = dead.job.but(
+        retries=0, recoveries=0, error=None, failed_at=None, first_error=dead.error or None, breaker_probe=is_probe
+    )
     if dead.record is not None and dead.record.moved_to:
         fresh = fresh.at(dead.record.moved_to)
-    return Revival(dead.raw, dead.id, encode(fresh), queue)
+    return Revival(dead.raw, dead.id, encode(fresh), queue, is_next=is_probe)
 
 
 def why_stayed(answer: Revived) -> str:

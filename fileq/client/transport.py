@@ -139,8 +139,9 @@ class Transport(Protocol):
 
     def cancel(self, id: str) -> CancelResult: ...
 
-    def retry(self, id: str) -> None:
-        """Puts a dead job back into its queue. Raises JobError, saying why, if that is impossible."""
+    def retry(self, id: str, *, is_probe: bool = False) -> None:
+        """Puts a dead job back into its queue. A probe runs next, and no open circuit breaker defers it. Raises
+        JobError, saying why, if that is impossible."""
         ...
 
     def schedule(self, name: str, options: ScheduleOptions) -> None:

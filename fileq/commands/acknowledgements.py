@@ -7,13 +7,13 @@ A kill -9 leaves each document as it was or as it should be.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog
+from fileq.brokers.catalog import Catalog, Document
 from fileq.core.job import parse_time, stamp
 
 KIND = "acknowledgements"
@@ -45,6 +45,17 @@ def group_state(known: Acknowledgement | None, last_death: str | None) -> GroupS
     return "again" if is_later else "acknowledged"
 
 
+def acknowledgements_in(documents: Mapping[str, Document]) -> dict[str, Acknowledgement]:
+    """By fingerprint. A document that can't be read acknowledges nothing."""
+    found = {}
+    for name, document in documents.items():
+        try:
+            found[name] = msgspec.json.decode(document.body, type=Acknowledgement)
+        except msgspec.DecodeError:
+            continue
+    return found
+
+
 class AcknowledgementStore:
     """The acknowledgements of one broker."""
 
@@ -53,14 +64,7 @@ class AcknowledgementStore:
         self._now_ms = now_ms
 
     def load(self) -> dict[str, Acknowledgement]:
-        """By fingerprint. A document that can't be read acknowledges nothing."""
-        found = {}
-        for name, document in self._catalog.documents(KIND).items():
-            try:
-                found[name] = msgspec.json.decode(document.body, type=Acknowledgement)
-            except msgspec.DecodeError:
-                continue
-        return found
+        return acknowledgements_in(self._catalog.documents(KIND))
 
     def put(self, fingerprint: str, note: str, by: str) -> Acknowledgement:
         """Replaces the one before. `fingerprint` is a whole one."""

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog
+from fileq.brokers.catalog import Catalog, Document
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.errors import BrokerError
 from fileq.core.job import stamp
@@ -85,13 +85,7 @@ class ActionLog:
 
     def all(self) -> list[LoggedAction]:
         """The newest first. One round trip."""
-        found = []
-        for _, document in sorted(self._catalog.documents(KIND).items(), reverse=True):
-            try:
-                found.append(msgspec.json.decode(document.body, type=LoggedAction))
-            except msgspec.DecodeError:
-                continue  # of a later version
-        return found
+        return actions_in(self._catalog.documents(KIND))
 
     def _trim(self) -> None:
         kept = 0
@@ -99,6 +93,17 @@ class ActionLog:
             kept += len(one.ids)
             if number and (number >= ACTIONS_MAX or kept > ALL_IDS_MAX):
                 self._catalog.remove_document(KIND, one.id)
+
+
+def actions_in(documents: Mapping[str, Document]) -> list[LoggedAction]:
+    """The newest first."""
+    found = []
+    for _, document in sorted(documents.items(), reverse=True):
+        try:
+            found.append(msgspec.json.decode(document.body, type=LoggedAction))
+        except msgspec.DecodeError:
+            continue  # of a later version
+    return found
 
 
 def _first(ids: Iterable[str]) -> tuple[str, ...]:

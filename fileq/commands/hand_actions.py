@@ -6,6 +6,7 @@ Both are written after the change. A kill -9 in between leaves the change, and n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from fileq.brokers.catalog import Catalog
@@ -15,6 +16,8 @@ from fileq.commands.action_log import ActionLog
 from fileq.commands.audit_entries import changes_between, short, write_command
 from fileq.commands.bulk_actions import JobAction
 from fileq.commands.operator_name import command_line_user
+from fileq.core.errors import BrokerError
+from fileq.core.job import stamp
 
 # As the API calls the same action on one job, and its target.
 _ONE_JOB = {
@@ -56,12 +59,50 @@ def note_batch(catalog: Catalog, action: JobAction, id: str, *, count: int = 1) 
     write_command(catalog, who, name, target, wall_clock_ms(), count=count)
 
 
-def note_pause(catalog: Catalog, kind: str, name: str, *, is_paused: bool) -> None:
-    """`kind` is `queue` or `one_schedule`, as in the names of the API's actions."""
+def note_pause(
+    catalog: Catalog,
+    kind: str,
+    name: str,
+    *,
+    is_paused: bool,
+    has_changed: bool = True,
+    reason: str = "",
+    old_reason: str = "",
+) -> None:
+    """`kind` is `queue` or `one_schedule`, as in the names of the API's actions. Without a change nothing is noted."""
     verb, area = "pause" if is_paused else "resume", f"{kind.removeprefix('one_')}s"
-    changes = changes_between({"paused": not is_paused}, {"paused": is_paused})
+    old, new = {"paused": is_paused != has_changed, "reason": old_reason}, {"paused": is_paused, "reason": reason}
+    if not (changes := changes_between(old, new)):
+        return
     who, now_ms = command_line_user(), wall_clock_ms()
     write_command(catalog, who, f"{verb}_{kind}", f"/{area}/{name}/{verb}", now_ms, changes=changes)
+
+
+def note_change(
+    action: str, catalog: Catalog, target: str, old: Mapping[str, Any], new: Mapping[str, Any], **more: Any
+) -> None:
+    """`action` and `target` are those of the API. `more` are further fields of the entry. A broker that does not take
+    the entry is no error: the change is made, and the command may have to print a secret that is shown only once."""
+    changes = changes_between(old, new)
+    with suppress(BrokerError):
+        write_command(catalog, command_line_user(), action, target, wall_clock_ms(), changes=changes, **more)
+
+
+def note_reprocess(catalog: Catalog, count: int, wanted: JobFilter) -> None:
+    """`count` files were enqueued again."""
+    if not count:
+        return
+    given = conditions_of(wanted)
+    given |= {name: stamp(ms) or "" for name, ms in (("since", wanted.since_ms), ("until", wanted.until_ms)) if ms}
+    chosen = short(", ".join(f"{name}: {value}" for name, value in given.items()) or "all")
+    note_change("reprocess_files", catalog, "/files/reprocess", {}, {}, count=count, detail=chosen)
+
+
+def note_run(catalog: Catalog, schedule: str, job_id: str) -> None:
+    """A schedule was run by hand. The log of actions lets the job's timeline say who did it."""
+    ActionLog(catalog, wall_clock_ms).add(JobAction.RUN, command_line_user(), [job_id])
+    detail = short(f"schedule: {schedule}")
+    note_change("run_schedule", catalog, f"/schedules/{schedule}/run", {}, {}, job_id=short(job_id), detail=detail)
 
 
 def conditions_of(wanted: JobFilter | None) -> dict[str, str]:

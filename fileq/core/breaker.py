@@ -126,6 +126,15 @@ class Breaker:
             if self.state == STATE_HALF_OPEN and self._probe is _BEING_CLAIMED:
                 self._probe = claims[0] if claims else None
 
+    def try_now(self, claim: object) -> None:
+        """An operator has this job run, whatever the state. Unless another probe runs already, it is the probe."""
+        with self._lock:
+            if self._state == STATE_OPEN:
+                self._probe = None
+                self._states.half_open()
+            if self._state == STATE_HALF_OPEN and self._probe is None:
+                self._probe = claim
+
     def record(self, claim: object, success: bool | None, error: str = "") -> None:
         """Counts how an attempt ended; None is not counted. When half-open only the probe counts, when open nothing."""
         with self._lock:

@@ -44,6 +44,11 @@ class Claim(Struct, frozen=True):
         """The signature of the file that the job is about."""
         return self.job.version if self.job is not None else None
 
+    @property
+    def is_probe(self) -> bool:
+        """An operator tries this job to see if a cause is fixed."""
+        return self.job is not None and self.job.breaker_probe
+
 
 class Buried(Struct, frozen=True):
     """Bytes that a broker buried instead of giving them to the slot: they are too long to be decoded."""

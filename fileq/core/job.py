@@ -83,6 +83,7 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     moved_from: str | None = None  # the first path of a file that worker.after has moved, escaped where it is not UTF-8
     parent_id: str | None = None  # of the job that this one follows
     unique_key: str | None = None  # only one unfinished job has it
+    breaker_probe: bool = False  # an operator tries this job to see if a cause is fixed: no open breaker defers it
     tags: Raw | UnsetType = UNSET  # of any form: other programs may have a field of this name
     unknown: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name=_UNKNOWN)
 

@@ -148,7 +148,7 @@ def _after_failure(
     error = _as_text(failed.error)
     retries = min(claim.job.retries + 1, COUNT_MAX)
     allowed = claim.job.max_retries if claim.job.max_retries is not None else policy.max_retries
-    job = claim.job.but(retries=retries, first_error=_first_error(claim.job, error))
+    job = claim.job.but(retries=retries, first_error=_first_error(claim.job, error), breaker_probe=False)
     if failed.is_permanent or retries > allowed:
         return settlement.bury(
             claim,
@@ -203,7 +203,7 @@ def _after_death(
     if claim.job is None:
         return settlement.bury(claim, claim.raw, error=claim.defect or error, died=True)
     recoveries, kind = min(claim.job.recoveries + 1, COUNT_MAX), kind_of_death(died.cause)
-    job = claim.job.but(recoveries=recoveries, first_error=_first_error(claim.job, error))
+    job = claim.job.but(recoveries=recoveries, first_error=_first_error(claim.job, error), breaker_probe=False)
     if recoveries > policy.max_recoveries:
         buried = dead(job, error, now_ms)
         return settlement.bury(
@@ -246,4 +246,4 @@ def _as_text(error: str) -> str:
 
 def dead(job: Job, error: str, now_ms: int) -> bytes:
     """The bytes of the job as a dead letter."""
-    return encode(job.but(error=error, failed_at=rfc3339_ms(now_ms), first_error=None))
+    return encode(job.but(error=error, failed_at=rfc3339_ms(now_ms), first_error=None, breaker_probe=False))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.lost_workers import LostSlot, note_lost
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config, Loaded
-from fileq.core.errors import FileqError
+from fileq.core.errors import BrokerError, FileqError
 from fileq.core.events import Emit, EmitAll
 from fileq.handlers.routes import Routes
 from fileq.runtime.handlers_program import handlers_program
@@ -105,7 +108,12 @@ def _loops(
 ) -> list[Service]:
     """What runs beside the pump, each in a thread of its own."""
     paths, pause_s, quiet = config.paths, longest_pause_s(config.worker.heartbeat_ttl), without_outages(emit)
-    reaper = Reaper(config, broker, add_follow_ups=FollowUps(routes, paths).added, emit=emit)
+
+    def note(slots: Sequence[LostSlot]) -> None:
+        with suppress(BrokerError):  # their jobs are safe; operators only miss a note
+            note_lost(broker, slots, wall_clock_ms())
+
+    reaper = Reaper(config, broker, add_follow_ups=FollowUps(routes, paths).added, note_lost=note, emit=emit)
     release = DeferredRelease(broker, deferrals)
     loops: list[Service] = [
         Loop("roots", roots.turn, emit=quiet, longest_pause_s=pause_s),

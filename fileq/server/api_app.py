@@ -104,7 +104,9 @@ class ApiApp:
         raw, body = b"", UNSET
         if route.reads_body:
             raw = await _read_body(request, route.body_max)
-            if route.body is not None:
+            if route.body is not None and not raw and route.is_body_optional:
+                body = decode_body(b"{}", route.body)  # type: ignore[assignment]
+            elif route.body is not None:
                 _check_content_type(headers.get("content-type", ""))
                 body = decode_body(raw, route.body)  # type: ignore[assignment]
             elif raw:

@@ -98,7 +98,10 @@ def _operation(route: Route, refs: Mapping[Any, Any], components: Mapping[str, A
     if route.function.__doc__:
         found["description"] = " ".join(route.function.__doc__.split())
     if route.body is not None:
-        found["requestBody"] = {"required": True, "content": {JSON: {"schema": refs[route.body]}}}
+        found["requestBody"] = {
+            "required": not route.is_body_optional,
+            "content": {JSON: {"schema": refs[route.body]}},
+        }
     return found
 
 

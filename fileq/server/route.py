@@ -69,7 +69,8 @@ class Route(Struct, frozen=True, kw_only=True, dict=True):
     `statuses` are other statuses of success than `status`, with their meaning. `problems` are slugs beyond those that
     every endpoint has. `has_etag`: one resource, whose answer has an ETag. `is_scan`: looks through lists, so that few
     run at a time. `reads_body` False: the function reads the body itself, from `http`. `other_types` are further media
-    types of the answer, `headers` those that the request may have beside the usual ones."""
+    types of the answer, `headers` those that the request may have beside the usual ones. `is_body_optional`: no body
+    counts as `{}`."""
 
     method: str
     path: str
@@ -79,6 +80,7 @@ class Route(Struct, frozen=True, kw_only=True, dict=True):
     response: type[Struct] | str
     area: str = ""
     body: type[Struct] | None = None
+    is_body_optional: bool = False
     query: type[Struct] = NoQuery
     status: int = 200
     statuses: Mapping[int, str] = {}

@@ -283,7 +283,7 @@ class Attempts:
         # The breaker last: a job that cannot run must not become the probe of a breaker.
         if self._roots.is_any_missing and task.path and (problem := self._roots.obstacle(task.path)):
             return problem, 0.0
-        if self._breakers.is_closed or self._breakers.admits(task.route, claim.key):
+        if self._breakers.is_closed or self._breakers.admits(task.route, claim.key, is_probe=claim.is_probe):
             return None
         return self._breakers.reason(task.route), self._breakers.wait_s(task.route)
 

@@ -97,10 +97,14 @@ class Breakers:
 
     # one job
 
-    def admits(self, route: int, claim: object) -> bool:
-        """Whether this job may run now. If its breaker is half-open, the first job that asks is the probe."""
+    def admits(self, route: int, claim: object, *, is_probe: bool = False) -> bool:
+        """Whether this job may run now. If its breaker is half-open, the first job that asks is the probe. One that an
+        operator has chosen as a probe does not wait for that."""
         breaker = self._breakers[route]
         if breaker is None or breaker.is_closed:
+            return True
+        if is_probe:
+            breaker.try_now(claim)
             return True
         if not breaker.permits(1):
             return False

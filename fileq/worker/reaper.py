@@ -6,6 +6,7 @@
 4. The broker moves its jobs where the retry policy sends them, only if the slot has no heartbeat at that moment. With
    a job that is buried goes the order to move or delete its file (`worker.after`); order_recovery.py does it. In the
    same step the job that its route names in `on_dead` is enqueued.
+   Then the process is noted for operators (brokers/lost_workers.py).
 5. If its worker is alive after all, the fence rejects its settlements.
 
 After a lost connection checks count only once the connection has lasted for a whole heartbeat. While the broker was
@@ -21,9 +22,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from fileq.brokers.lost_workers import LostSlot
 from fileq.brokers.protocol import Broker
 from fileq.brokers.types import Suspect
 from fileq.config import Config
@@ -46,6 +48,10 @@ def _as_it_is(settlement: Settlement) -> Settlement:
     return settlement
 
 
+def _not_noted(slots: Sequence[LostSlot]) -> None:
+    return None
+
+
 class Reaper:
     """One check per turn. Owns no thread."""
 
@@ -57,12 +63,14 @@ class Reaper:
         broker: Broker,
         *,
         add_follow_ups: AddFollowUps = _as_it_is,
+        note_lost: Callable[[Sequence[LostSlot]], None] = _not_noted,
         emit: Emit = ignore,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         worker = config.worker
         self._add_follow_ups = add_follow_ups
         self._broker = broker
+        self._note_lost = note_lost
         self._emit = emit
         self._monotonic = monotonic
         self._interval_s = worker.reap_interval
@@ -106,12 +114,17 @@ class Reaper:
     def _reap_dead(self, suspects: list[Suspect], now_s: float) -> None:
         silent = {suspect.slot: self._silent_since_s.get(suspect.slot, now_s) for suspect in suspects}
         self._silent_since_s = silent
+        lost = []
         for suspect in suspects:
             if now_s >= silent[suspect.slot] + self._ttl_s / 3:
                 # At the first check its heartbeat had run out already, so it was not renewed for this long before.
-                self._reap(suspect, now_s - silent[suspect.slot] + self._ttl_s)
+                silent_s = now_s - silent[suspect.slot] + self._ttl_s
+                lost.append(LostSlot(suspect.slot, silent_s, self._reap(suspect, silent_s)))
+        if lost:
+            self._note_lost(lost)
 
-    def _reap(self, suspect: Suspect, silent_s: float) -> None:
+    def _reap(self, suspect: Suspect, silent_s: float) -> int:
+        """How many jobs were moved."""
         for_how_long = f" for {two_units(silent_s)} or more"
         moved = reap(self._broker, suspect, self._policy, self._rules, for_how_long, self._add_follow_ups)
         self._silent_since_s.pop(suspect.slot, None)
@@ -119,6 +132,7 @@ class Reaper:
             self._emit(reaped(settlement))
             if settlement.follow_ups:
                 self._emit(followed(settlement))
+        return len(moved)
 
 
 def reap(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import pytest
 
 from fileq.brokers.types import Entry
+from fileq.commands.audit_entries import read_audit
 from fileq.core.job import Version, file_job, rfc3339_ms, typed_job
 from fileq.core.settlement import Settlement, complete
 from fileq.testing.conformance.builders import (
@@ -241,6 +243,16 @@ def test_a_limit_bounds_the_files_that_are_enqueued_again(shell: CommandLine) ->
     add_files(shell)
     assert shell.json("reprocess", "--limit", "2")["enqueued"] == 2
     assert shell.json("reprocess", "--limit", "2")["enqueued"] == 1
+
+
+def test_the_audit_has_how_many_files_were_enqueued_again_and_which(shell: CommandLine) -> None:
+    add_files(shell)
+    for words in (("--all", "--dry-run"), ("--match", "*.gif"), ("--match", "*.txt", "--since", "1h"), ("--all",)):
+        shell.run("reprocess", *words)
+    every, some = read_audit(shell.broker, 5)
+    assert (some.action, some.target, some.count) == ("reprocess_files", "/files/reprocess", 2)
+    assert re.fullmatch(r"match: \*\.txt, since: [-\dT:.]+Z", some.detail)
+    assert (every.count, every.detail) == (1, "all")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fileq.cli import main
@@ -14,7 +16,7 @@ from tests.support.command_line import CommandLine
 
 def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(shell: CommandLine) -> None:
     enqueue(shell, "a")
-    expected = {"queue": "low", "is_paused": True, "has_changed": True, "waiting": 1}
+    expected = {"queue": "low", "is_paused": True, "has_changed": True, "waiting": 1, "reason": "", "old_reason": ""}
     assert shell.json("admin", "pause", "low") == expected
     assert shell.json("pause", "low") == {**expected, "has_changed": False}
     assert shell.broker.census().paused == {"low"}
@@ -25,8 +27,9 @@ def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(shell: Comm
 
 
 def test_the_audit_has_what_a_command_changed_and_the_log_has_its_jobs(shell: CommandLine) -> None:
+    shell.run("pause", "low", "--reason", " the disk ")
     shell.run("pause", "low")
-    shell.run("pause", "low")
+    assert re.search(r"^low +0 +- +paused for .* by .*, command line: the disk$", shell.run("stats"), re.MULTILINE)
     enqueue(shell, "a")
     shell.run("cancel", "a")
     shell.run("resume", "low")
@@ -44,15 +47,56 @@ def test_the_audit_has_what_a_command_changed_and_the_log_has_its_jobs(shell: Co
         ("cancel_job", "/jobs/a", 1, "a", ""),
         ("resume_queue", "/queues/low/resume", 1, "", ""),
         ("act_on_jobs", "/jobs/actions", 2, "", "action: retry, queue: low"),
+        ("put_schedule", "/schedules/nightly", 1, "", ""),
         ("pause_one_schedule", "/schedules/nightly/pause", 1, "", ""),
         ("cancel_one_batch", f"/batches/{batch}/cancel", 1, "", ""),
     ]
     assert {entry.action for entry in entries} < {route.name for route in ROUTES}, "the console knows their words"
+    assert [(one.field, one.old, one.new) for one in entries[2].changes] == [
+        ("paused", "yes", "no"),
+        ("reason", "the disk", None),
+    ]
     assert all(one.who.endswith(", command line") and one.result == 200 for one in entries)
     whole, retried, cancelled = ActionLog(shell.broker, lambda: 0).all()
     assert (cancelled.action, cancelled.ids, {*retried.ids}) == ("cancel", ("a",), {"b", "c"})
     assert retried.id == entries[3].action_id
     assert whole.conditions == {"batch": batch}
+
+
+def test_the_audit_has_what_commands_defined_and_never_a_secret(shell: CommandLine) -> None:
+    for cron in ("@daily", "@hourly", "@hourly"):
+        shell.run("schedule", "add", "nightly", cron, "--type", "report")
+    job_id = shell.json("schedule", "run", "nightly")["id"]
+    shell.run("schedule", "remove", "nightly")
+    key = shell.json("keys", "create", "scanner", "--scope", "read")
+    shell.run("keys", "revoke", "scanner")
+    url = "https://example.org/x?token=hidden"
+    secrets = [key["key"], shell.json("webhook", "add", "told", url, "--event", "job.dead")["secret"]]
+    secrets.append(shell.json("webhook", "rotate", "told")["secret"])
+    shell.run("webhook", "enable", "told")
+    shell.run("webhook", "remove", "told")
+    entries = read_audit(shell.broker, 20)[::-1]
+    assert [(one.action, one.target) for one in entries] == [
+        ("put_schedule", "/schedules/nightly"),
+        ("put_schedule", "/schedules/nightly"),
+        ("run_schedule", "/schedules/nightly/run"),
+        ("delete_schedule", "/schedules/nightly"),
+        ("create_key", "/keys"),
+        ("revoke_key", f"/keys/{key['id']}"),
+        ("add_webhook", "/webhooks"),
+        ("rotate_webhook", "/webhooks/told/rotate"),
+        ("remove_webhook", "/webhooks/told"),
+    ]
+    assert {entry.action for entry in entries} < {route.name for route in ROUTES}
+    said = [{one.field: (one.old, one.new) for one in entry.changes} for entry in entries]
+    assert said[1] == {"cron": ("@daily", "@hourly")}
+    assert (said[3]["cron"], said[5]["name"]) == (("@hourly", None), ("scanner", None))
+    assert said[4] == {"id": (None, key["id"]), "name": (None, "scanner"), "scopes": (None, "read")}
+    assert (said[6]["url"], said[7]) == ((None, "https://example.org/x?***"), {"secret": (None, "replaced")})
+    assert [one for one in (*secrets, "hidden") if one in str(entries)] == []
+    [run] = ActionLog(shell.broker, lambda: 0).all()
+    assert (run.action, run.ids, run.by) == ("run", (job_id,), entries[2].who)
+    assert entries[2].job_id == job_id
 
 
 def test_several_queues_are_paused_and_resumed_at_once(shell: CommandLine) -> None:

@@ -31,3 +31,8 @@ def test_a_worker_that_was_killed_is_silent_since_its_last_heartbeat(shell: Comm
         [process] = shell.json("workers")["workers"]
         assert (process["is_silent"], process["heartbeat_age_s"]) == (True, None)
         assert re.search(r" silent +over 12s ago ", shell.run("workers"))
+    quick = {**shell.settings, "worker.heartbeat_ttl": "3s", "worker.reap_interval": "1s"}
+    with Program("worker", cwd=shell.directory, settings=quick):
+        [lost] = wait_until(lambda: shell.json("workers")["lost"], 30, "a note of its reaper", every_s=0.1)
+        assert (lost["pid"], lost["jobs"]) == (process["pid"], 0)
+        assert f"lost: {lost['host']} {lost['pid']}, silent since " in shell.run("workers")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import socket
 import subprocess
 import sys
@@ -10,6 +12,8 @@ import threading
 import time
 from pathlib import Path
 
+import benchmarks.measures
+import benchmarks.systems
 from benchmarks.runs import slow_network
 
 REPOSITORY = Path(__file__).parents[2]
@@ -26,6 +30,15 @@ def test_the_quick_form_measures_the_installed_program(tmp_path: Path) -> None:
     measured = {key for key, values in figures.items() if len(values) == 1 and values[0] > 0}
     assert measured >= {"drain_1", "cpu_total", "pickup_p50", "pickup_p99"}
     assert "| fileq thread 16 |" in ended.stdout
+
+
+def test_every_measure_that_is_run_by_hand_can_still_be_imported() -> None:
+    """They use parts of fileq that the quick form does not."""
+    packages = (benchmarks, benchmarks.measures, benchmarks.systems)
+    for package in packages:
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
 
 
 def test_the_proxy_delays_replies_and_keeps_their_order() -> None:

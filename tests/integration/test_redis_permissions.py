@@ -152,7 +152,7 @@ QUERIES = {
     "knows": lambda broker: broker.knows([(b"/data/a", "1-1-i1")]),
     "ledger": lambda broker: list(broker.ledger(b"/data")),
     "hourly": lambda broker: broker.hourly(1),
-    "documents": lambda broker: broker.documents("webhooks"),
+    "documents": lambda broker: (broker.documents("webhooks"), broker.documents_of(["webhooks"])),
     "schedules": lambda broker: broker.schedules(),
     "batches": lambda broker: broker.batches_by_id(["b"]),
     "batch_page": lambda broker: (broker.batch_page(), broker.batch_page(unfinished=True)),

@@ -177,7 +177,11 @@ def test_queues_workers_stats_and_configuration_are_shown(api: ServedApi) -> Non
     for is_new in (True, False):
         paused = api.client.post("/queues/high/pause").json
         assert (paused["message"], paused["is_paused"], paused["has_changed"]) == ("Queue paused", True, is_new)
-    assert api.client.get("/queues/high")["is_paused"]
+    assert api.client.get("/queues/high")["pause"]["reason"] == ""
+    paused = api.client.post("/queues/high/pause", {"reason": "the disk is full"}).json
+    assert (paused["has_changed"], paused["reason"]) == (False, "the disk is full")
+    assert api.client.get("/queues/high")["pause"]["reason"] == "the disk is full"
+    assert api.client.call("POST", "/queues/high/pause", {"reason": "x" * 1001}).slug == "invalid"
     assert api.client.post("/queues/high/resume").json["message"] == "Queue resumed"
     assert "did you mean high?" in api.client.call("GET", "/queues/hihg").json["detail"]
     api.broker.register({"here": worker_info()})

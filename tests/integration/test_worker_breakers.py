@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 from fileq.brokers.types import Census, Record
+from fileq.client.broker_transport import BrokerTransport
+from fileq.core.job import decode
 from tests.support import program
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import MODULE, WorkerSetup, ids, let_time_pass
@@ -73,6 +75,25 @@ def test_an_open_breaker_is_shown_and_a_reset_runs_its_jobs_at_once(each_setup: 
     worker.wait_for("breaker.closed")
     assert setup.wait_ended(jobs) == {"dead": 5, "completed": 25}
     assert "all breakers" in fileq(setup, "breaker", "reset")
+
+
+def test_a_dead_job_that_is_tried_as_a_probe_runs_although_the_breaker_is_open(each_setup: WorkerSetup) -> None:
+    """If it fails, the breaker stays open. If it completes, the breaker closes, and what it held back runs."""
+    setup = each_setup
+    jobs = setup.enqueue("fails", *ids("job", 8))
+    worker = setup.worker(count=1, **NEVER_AGAIN)
+    wait_until(lambda: len(deferred(setup, jobs)) == 3)
+    [first, second, *_] = [job for job in jobs if job not in deferred(setup, jobs)]
+    transport = BrokerTransport(setup.broker, setup.config)
+    transport.retry(first, is_probe=True)
+    wait_until(lambda: setup.record(first).attempt_count == 2, what="an attempt of the probe")
+    wait_until(lambda: setup.states([first])["dead"] == 1)
+    assert (len(deferred(setup, jobs)), worker.metric("circuit_breaker_state")) == (3, 2)
+    setup.open_gate("repaired")
+    transport.retry(second, is_probe=True)
+    worker.wait_for("breaker.closed")
+    assert setup.wait_ended(jobs) == {"dead": 4, "completed": 4}
+    assert not decode(setup.record(first).raw).breaker_probe, "a later retry of the job obeys the breaker"
 
 
 def test_a_new_worker_runs_at_once_what_an_ended_one_had_deferred(each_setup: WorkerSetup) -> None:

@@ -21,11 +21,11 @@ from fileq.commands.admin.control import (
 from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
 from fileq.commands.admin.fsck.report import Balance, DuplicateJob, Problem, Repair, Report
 from fileq.commands.admin.producer_process import LastScan, ProducerProcess
+from fileq.commands.admin.queue_stats import QueueStats
 from fileq.commands.admin.reprocess import ReprocessedFile, ReprocessReport
 from fileq.commands.admin.stats import (
     BreakerSummary,
     ErrorCount,
-    QueueStats,
     SlotSummary,
     Stats,
     Throughput,

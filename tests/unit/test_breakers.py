@@ -82,6 +82,29 @@ def test_a_probe_that_fails_starts_the_next_cooldown_with_its_error(setup: Setup
     assert (setup.breakers.open_ones()[0].error, setup.breakers.open_ones()[0].failure_share) == ("OSError: full", 1.0)
 
 
+def test_a_job_that_an_operator_tries_does_not_wait_for_the_cooldown_and_decides(setup: Setup) -> None:
+    setup.fail(PDF)
+    assert [setup.breakers.admits(PDF, claim, is_probe=claim == "tried") for claim in ("other", "tried", "third")] == [
+        *(False, True, False),
+    ]
+    setup.breakers.record(PDF, "tried", False, "OSError: full")
+    assert (setup.breakers.wait_s(PDF), setup.breakers.open_ones()[0].error) == (30.0, "OSError: full")
+    assert setup.breakers.admits(PDF, "tried again", is_probe=True)
+    setup.breakers.record(PDF, "tried again", True)
+    assert setup.ended == [setup.breakers.reason(PDF)]
+
+
+def test_a_job_that_an_operator_tries_beside_a_probe_runs_and_decides_nothing(setup: Setup) -> None:
+    setup.fail(PDF)
+    setup.clocks.advance(30)
+    assert setup.breakers.admits(PDF, "probe")
+    assert setup.breakers.admits(PDF, "tried", is_probe=True)
+    setup.breakers.record(PDF, "tried", True)
+    assert setup.ended == []
+    setup.breakers.record(PDF, "probe", True)
+    assert setup.ended == [setup.breakers.reason(PDF)]
+
+
 def test_a_probe_that_says_nothing_is_replaced_by_the_next_job(setup: Setup) -> None:
     setup.fail(PDF)
     setup.clocks.advance(30)

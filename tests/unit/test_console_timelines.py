@@ -74,4 +74,9 @@ def test_a_reason_that_is_over_is_in_the_past_and_has_a_time() -> None:
     assert held_times(job) == "3 times, before 2026-05-01 12:00:00 UTC"
     again = replace(job, deferred=reason_of("*.csv"))
     assert held_times(again) == "3 times"
+    timed = replace(job, first_deferred_at="2026-05-01T11:40:10.000Z", last_deferred_at="2026-05-01T11:41:05.000Z")
+    assert held_times(timed) == "3 times between 2026-05-01 11:40:10 and 11:41:05 UTC"
+    said = "was held back 3 times between 2026-05-01 11:40:10 and 11:41:05 UTC: "
+    assert any(note.startswith(said) for note in steps_of(life_of(timed))[1].notes)
+    assert held_times(replace(timed, deferred_count=1)) == "once at 2026-05-01 11:40:10 UTC"
     assert reasons_of(again)[-1] == "the circuit breaker of *.csv is open"

@@ -26,8 +26,8 @@ def context_of(view: JobView, timeout_s: float = 60.0) -> Context:
     return Context(view, cancelled=threading.Event(), attempt=2, timeout_s=timeout_s)
 
 
-def test_the_view_has_every_field_of_the_job_but_the_one_that_only_workers_compare() -> None:
-    wire = {field.encode_name for field in msgspec.structs.fields(Job)} - {"\x7f", "file_inode"}
+def test_the_view_has_every_field_of_the_job_but_those_that_only_workers_use() -> None:
+    wire = {field.encode_name for field in msgspec.structs.fields(Job)} - {"\x7f", "file_inode", "breaker_probe"}
     assert wire | {"path"} == set(JobView.__struct_fields__)
 
 

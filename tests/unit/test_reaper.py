@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from fileq.brokers.lost_workers import LostSlot
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Entry, Suspect, WorkerInfo
 from fileq.config import config_from
@@ -46,10 +47,17 @@ class ReaperSetup:
             {"broker": "memory", "worker": {"heartbeat_ttl": f"{TTL_S}s", "reap_interval": f"{REAP_S}s"}}
         )
         self.broker = UnreliableBroker(self.config, clock=lambda: self.clocks.wall_ns() // 1_000_000)
+        self.lost: list[LostSlot] = []
         self.reaper = self.new_reaper()
 
     def new_reaper(self) -> Reaper:
-        return Reaper(self.config, self.broker, emit=self.events, monotonic=self.clocks.monotonic)
+        return Reaper(
+            self.config,
+            self.broker,
+            note_lost=self.lost.extend,
+            emit=self.events,
+            monotonic=self.clocks.monotonic,
+        )
 
     def claim(self, id: str, slot: str = "slot") -> bytes:
         """Enqueues a job and claims it for that slot; its raw bytes."""
@@ -91,6 +99,8 @@ def test_a_silent_slot_is_reaped_at_the_second_check_one_renewal_later(setup: Re
     assert record is not None
     assert (decode(record.raw).recoveries, decode(record.raw).retries) == (1, 0)
     assert setup.broker.workers() == [], "the dead slot is no longer registered"
+    [lost] = setup.lost
+    assert (lost.slot, lost.jobs, round(lost.silent_s)) == ("slot", 1, 40), "it is noted once"
     assert setup.events.fields("job.recovered")["lost_by"] == "slot"
     assert record.attempts[0].error == "its worker died (no heartbeat for 40s or more)"
 

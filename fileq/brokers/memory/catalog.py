@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fileq.brokers.catalog import Document, check_document, check_name, conflict
 from fileq.brokers.memory.store import MemoryStore
 
@@ -13,6 +15,9 @@ class MemoryCatalog:
         check_name("kind", kind)
         with self._store.lock:
             return dict(self._store.documents[kind])
+
+    def documents_of(self, kinds: Sequence[str]) -> list[dict[str, Document]]:
+        return [self.documents(kind) for kind in kinds]
 
     def put_document(self, kind: str, name: str, body: bytes, expected: int | None = None) -> int:
         check_document(kind, name, body)

@@ -221,7 +221,7 @@ class MemoryInspector:
         queue = record.queue if record is not None else revival.queue
         job = decode_or_none(revival.next_raw)
         if job is None:
-            store.push_undecodable(queue, revival.next_raw, front=False, now_ms=now_ms)
+            store.push_undecodable(queue, revival.next_raw, front=revival.is_next, now_ms=now_ms)
             store.records.pop(revival.id, None)
         else:
             key = job.unique_key or ""
@@ -231,7 +231,7 @@ class MemoryInspector:
             record.raw, record.error, record.ended_ms = revival.next_raw, "", 0
             record.is_cancel_requested, record.fingerprint = False, ""
             take_key(store, record, key)
-            store.push(record, front=False)
+            store.push(record, front=revival.is_next)
             revive_member(store, record.batch, record.id)
         store.orders.pop(revival.id, None)
         _remove_oldest(store.dead, revival.raw)

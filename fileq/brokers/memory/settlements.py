@@ -13,7 +13,7 @@ from fileq.brokers.memory.store import MemoryRecord, MemoryStore
 from fileq.brokers.types import Attempt
 from fileq.core.batch import Ending
 from fileq.core.job import State
-from fileq.core.settlement import Settlement, SettleResult, Verb
+from fileq.core.settlement import Settlement, SettleResult, Verb, deferred_again
 
 ENDINGS = {Verb.COMPLETE: Ending.COMPLETED, Verb.BURY: Ending.DEAD, Verb.CANCEL: Ending.CANCELLED}
 
@@ -78,6 +78,7 @@ def _move(store: MemoryStore, s: Settlement, record: MemoryRecord, now_ms: int) 
         store.schedule(record, State.RETRYING, now_ms + s.delay_ms, now_ms)
     elif s.verb is Verb.DEFER:
         record.deferred_count += 1
+        record.deferrals_ms = deferred_again(record.deferrals_ms, record.deferred_count, now_ms)
         store.schedule(record, State.RETRYING, now_ms + s.delay_ms, now_ms)
     elif s.verb is Verb.BURY:
         record.state, record.ended_ms, record.fingerprint = State.DEAD, now_ms, s.fingerprint

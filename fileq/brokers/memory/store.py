@@ -65,6 +65,7 @@ class MemoryRecord(msgspec.Struct):
     is_cancel_requested: bool = False
     deferred: str = ""
     deferred_count: int = 0
+    deferrals_ms: tuple[int, int] = (0, 0)
     moved_to: bytes = b""
     after: tuple[str, ...] = ()
     waits_for: str = ""

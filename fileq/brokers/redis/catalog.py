@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fileq.brokers.catalog import Document, check_document, check_name, conflict
 from fileq.brokers.redis.store import RedisStore
 
@@ -12,9 +14,16 @@ class RedisCatalog:
     _store: RedisStore
 
     def documents(self, kind: str) -> dict[str, Document]:
-        check_name("kind", kind)
-        flat = self._store.call("HGETALL", self._store.keys.documents(kind))
-        return {name.decode(): _as_document(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        return self.documents_of([kind])[0]
+
+    def documents_of(self, kinds: Sequence[str]) -> list[dict[str, Document]]:
+        for kind in kinds:
+            check_name("kind", kind)
+        replies = self._store.calls([("HGETALL", self._store.keys.documents(kind)) for kind in kinds])
+        return [
+            {name.decode(): _as_document(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+            for flat in replies
+        ]
 
     def put_document(self, kind: str, name: str, body: bytes, expected: int | None = None) -> int:
         check_document(kind, name, body)

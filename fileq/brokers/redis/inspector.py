@@ -209,7 +209,8 @@ class RedisInspector:
         for r in revivals:
             job = decode_or_none(r.next_raw)
             facts = ("u", "") if job is None else ("", job.unique_key or "")
-            args = (r.id, r.raw, r.next_raw, keys.queue_numbers[r.queue], *facts)
+            side = "RPUSH" if r.is_next else "LPUSH"
+            args = (r.id, r.raw, r.next_raw, keys.queue_numbers[r.queue], *facts, side)
             jobs.append(SearchedJob((keys.record(r.id), keys.orders, keys.unique), args, keys.dead, r.raw))
         return [_as_revived(answer) for answer in self._search_dead("revive", jobs)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 from fileq.brokers.catalog import Document, check_document, check_name, conflict
 from fileq.brokers.sqlite.store import SqliteStore
@@ -17,6 +18,9 @@ class SqliteCatalog:
         with self._store.snapshot() as (db, _):
             rows = db.execute("SELECT name, body, revision FROM documents WHERE kind = ?", (kind,))
             return {name: Document(body, revision) for name, body, revision in rows}
+
+    def documents_of(self, kinds: Sequence[str]) -> list[dict[str, Document]]:
+        return [self.documents(kind) for kind in kinds]
 
     def put_document(self, kind: str, name: str, body: bytes, expected: int | None = None) -> int:
         check_document(kind, name, body)

@@ -261,7 +261,7 @@ def _revive(work: UnitOfWork, revival: Revival) -> Revived:
     record = work.record(revival.id)
     queue = record.queue if record is not None else revival.queue
     if job is None:
-        work.push_undecodable(queue, revival.next_raw, front=False)
+        work.push_undecodable(queue, revival.next_raw, front=revival.is_next)
         work.delete_record(revival.id)
     else:
         record = work.record_for(revival.id, queue, revival.next_raw)
@@ -269,7 +269,7 @@ def _revive(work: UnitOfWork, revival: Revival) -> Revived:
         record.is_cancel_requested = False
         record.change_facts(fingerprint="")
         take_key(work, record, job.unique_key)
-        work.push(record, front=False)
+        work.push(record, front=revival.is_next)
         revive_member(work, record.batch, record.id)
     work.db.execute("DELETE FROM orders WHERE id = ?", (revival.id,))
     return Revived(True)

@@ -34,6 +34,7 @@ class RareFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     follow_ups: tuple[str, ...] = ()
     outputs: tuple[Output, ...] = ()
     fingerprint: str = ""
+    deferrals_ms: tuple[int, int] = (0, 0)
 
 
 STATES = {state.value: state for state in State}
@@ -105,6 +106,7 @@ class RecordRow(msgspec.Struct):
             queued=self.queued,
             deferred=self.deferred,
             deferred_count=self.deferred_count,
+            deferrals_ms=facts.deferrals_ms,
             moved_to=self.moved_to,
             after=self.jobs_before,
             waits_for=facts.waits_for,

@@ -14,7 +14,7 @@ from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.types import Attempt
 from fileq.core.batch import Ending
 from fileq.core.job import State
-from fileq.core.settlement import Settlement, SettleResult, Verb
+from fileq.core.settlement import Settlement, SettleResult, Verb, deferred_again
 
 ENDINGS = {Verb.COMPLETE: Ending.COMPLETED, Verb.BURY: Ending.DEAD, Verb.CANCEL: Ending.CANCELLED}
 
@@ -79,6 +79,8 @@ def _move(work: UnitOfWork, s: Settlement, record: RecordRow) -> None:
         work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms, work.now_ms)
     elif s.verb is Verb.DEFER:
         record.deferred_count += 1
+        deferrals_ms = deferred_again(record.facts.deferrals_ms, record.deferred_count, work.now_ms)
+        record.change_facts(deferrals_ms=deferrals_ms)
         work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms, work.now_ms)
     elif s.verb is Verb.BURY:
         record.change_facts(fingerprint=s.fingerprint)

@@ -56,13 +56,17 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
 def _create(invocation: Invocation) -> int:
     from fileq.brokers.clocks import wall_clock_ms
     from fileq.commands.api_keys import KeyOptions, KeyStore
+    from fileq.commands.audit_facts import new_key_facts
+    from fileq.commands.hand_actions import note_change
 
     options = invocation.options
     expires_ms = wall_clock_ms() + round(options.expires * 1000) if options.expires is not None else 0
     wanted = KeyOptions(
         options.name, tuple(map(Scope, options.scopes)), expires_ms, tuple(options.types), options.path_prefix
     )
-    made = KeyStore(invocation.broker(create=True), wall_clock_ms).create(wanted)
+    broker = invocation.broker(create=True)
+    made = KeyStore(broker, wall_clock_ms).create(wanted)
+    note_change("create_key", broker, "/keys", {}, new_key_facts(made, wanted))
     if options.json:
         invocation.print_json(made)
         return 0
@@ -101,8 +105,14 @@ def _key_argument(parser: argparse.ArgumentParser) -> None:
 def _revoke(invocation: Invocation) -> int:
     from fileq.brokers.clocks import wall_clock_ms
     from fileq.commands.api_keys import KeyStore
+    from fileq.commands.audit_facts import key_facts
+    from fileq.commands.hand_actions import note_change
 
-    id = KeyStore(invocation.broker(), wall_clock_ms).revoke(invocation.options.key)
+    broker = invocation.broker()
+    store = KeyStore(broker, wall_clock_ms)
+    known = store.load()
+    id = store.revoke(invocation.options.key)
+    note_change("revoke_key", broker, f"/keys/{id}", key_facts(known.get(id)), {})
     if invocation.options.json:
         invocation.print_json({"id": id})
     else:

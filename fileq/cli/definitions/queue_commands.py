@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fileq.cli.arguments import add_json
+from fileq.cli.arguments import add_json, utf8_text
 from fileq.cli.command import Command, Invocation
 from fileq.commands.admin.json_schema import PAUSE_FIELDS
 
@@ -14,6 +14,19 @@ _FIELDS = (*PAUSE_FIELDS, ("queues[]", "instead, if several queues were named: o
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("queues", nargs="+", metavar="QUEUE", help="one or more of worker.priorities, such as low")
     add_json(parser)
+
+
+def _pause_arguments(parser: argparse.ArgumentParser) -> None:
+    _arguments(parser)
+    parser.add_argument("--reason", type=_reason, default="", metavar="TEXT", help="why; others see it with your name")
+
+
+def _reason(text: str) -> str:
+    from fileq.commands.admin.pause_notes import REASON_LENGTH
+
+    if len(utf8_text(text)) > REASON_LENGTH:
+        raise argparse.ArgumentTypeError(f"has {len(text)} characters; at most {REASON_LENGTH} are allowed")
+    return text
 
 
 def _set_paused(invocation: Invocation, *, paused: bool) -> int:
@@ -26,10 +39,18 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
     named = list(dict.fromkeys(invocation.options.queues))
     check_queues(named, queues)
     broker, who = invocation.broker(), command_line_user()
-    results = [set_paused(broker, queue, queues, paused=paused, by=who) for queue in named]
+    reason = invocation.options.reason if paused else ""
+    results = [set_paused(broker, queue, queues, paused=paused, by=who, reason=reason) for queue in named]
     for result in results:
-        if result.has_changed:
-            note_pause(broker, "queue", result.queue, is_paused=paused)
+        note_pause(
+            broker,
+            "queue",
+            result.queue,
+            is_paused=paused,
+            has_changed=result.has_changed,
+            reason=result.reason,
+            old_reason=result.old_reason,
+        )
     if invocation.options.json:
         invocation.print_json(results[0] if len(results) == 1 else {"queues": results})
         return 0
@@ -47,9 +68,16 @@ COMMANDS = (
         summary="stop claiming from one or more queues",
         description="""\
 Workers stop claiming from the queue within a second. Running jobs finish; new jobs are still accepted and wait. The
-queue stays paused, also across restarts, until `fileq resume`.""",
-        examples=(("fileq pause low", "process only urgent jobs for now"), ("fileq pause high low", "process nothing")),
-        arguments=_arguments,
+queue stays paused, also across restarts, until `fileq resume`.
+
+Who paused it, when and with which reason is shown by `fileq stats`, by the console and in the audit. A reason for a
+queue that is paused already replaces the one before. The timelines of jobs that waited show the last 20 pauses of a
+queue.""",
+        examples=(
+            ("fileq pause low", "process only urgent jobs for now"),
+            ("fileq pause high low --reason 'the disk is being replaced'", "process nothing, and say why"),
+        ),
+        arguments=_pause_arguments,
         run=lambda invocation: _set_paused(invocation, paused=True),
         json_fields=_FIELDS,
         only_confirms=True,

@@ -21,6 +21,7 @@ def _reprocess_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _reprocess(invocation: Invocation) -> int:
     from fileq.commands.admin.reprocess import render, reprocess
+    from fileq.commands.hand_actions import note_reprocess
 
     options, config = invocation.options, invocation.loaded().config
     wanted = filter_of(options, config.worker.priorities)
@@ -32,6 +33,8 @@ def _reprocess(invocation: Invocation) -> int:
         is_dry_run=options.dry_run,
         here=config.paths.here,
     )
+    if not options.dry_run:
+        note_reprocess(invocation.broker(), report.enqueued, wanted)
     if report.enqueued:
         print_reload_note(invocation)
     if options.json:

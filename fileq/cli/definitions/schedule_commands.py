@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fileq.cli.arguments import add_json, utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
 from fileq.cli.screen import print_lines, screen_of_stdout
 from fileq.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fileq.brokers.catalog import Document
 
 _TIMES = 5
 _FIELDS = (
@@ -100,6 +103,7 @@ def _next(invocation: Invocation) -> int:
 
 
 def _add(invocation: Invocation) -> int:
+    from fileq.brokers.schedule_definitions import KIND
     from fileq.client.schedule_changes import add_schedule
     from fileq.client.schedule_options import ScheduleOptions
 
@@ -122,9 +126,10 @@ def _add(invocation: Invocation) -> int:
         reprocess=reprocess,
         paused=given.paused or None,
     )
-    add_schedule(
-        invocation.broker(create=True), invocation.loaded().config, given.name, options, where="fileq schedule add"
-    )
+    broker = invocation.broker(create=True)
+    known = broker.documents(KIND).get(given.name)
+    add_schedule(broker, invocation.loaded().config, given.name, options, where="fileq schedule add")
+    _note_definition(invocation, "put_schedule", known, broker.documents(KIND).get(given.name))
     return _confirm(invocation, "is defined")
 
 
@@ -141,15 +146,29 @@ def _payload(text: str | None) -> dict[str, Any]:
 
 
 def _remove(invocation: Invocation) -> int:
+    from fileq.brokers.schedule_definitions import KIND
     from fileq.client.schedule_changes import remove_schedule
 
     name = invocation.options.name
+    known = invocation.broker().documents(KIND).get(name)
     remove_schedule(invocation.broker(), invocation.loaded().config, name)
+    _note_definition(invocation, "delete_schedule", known, None)
     if invocation.options.json:
         invocation.print_json({"name": name, "removed": True})
     else:
         print(f"{name} is removed; its jobs stay")
     return 0
+
+
+def _note_definition(invocation: Invocation, action: str, old: Document | None, new: Document | None) -> None:
+    """The audit has what was changed. The same definition again is no change."""
+    from fileq.commands.audit_facts import schedule_facts
+    from fileq.commands.hand_actions import note_change
+
+    is_change = old is not None and new is not None
+    before, after = schedule_facts(old, is_whole=is_change), schedule_facts(new, is_whole=is_change)
+    if before != after or not is_change:
+        note_change(action, invocation.broker(), f"/schedules/{invocation.options.name}", before, after)
 
 
 def _pause(invocation: Invocation) -> int:
@@ -191,9 +210,11 @@ def _confirm(invocation: Invocation, what: str) -> int:
 
 def _run_now(invocation: Invocation) -> int:
     from fileq.client.schedule_changes import run_now
+    from fileq.commands.hand_actions import note_run
 
     name = invocation.options.name
     id = run_now(invocation.broker(), invocation.loaded().config, name)
+    note_run(invocation.broker(), name, id)
     if invocation.options.json:
         invocation.print_json({"name": name, "id": id})
     else:

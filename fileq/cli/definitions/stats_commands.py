@@ -114,17 +114,18 @@ def _workers(invocation: Invocation) -> int:
     if invocation.options.json:
         invocation.print_json(found)
         return 0
-    if not found.workers:
-        print("no workers; start one with 'fileq worker'")
-        return 0
-    from fileq.commands.admin.stats_text import obstacle_lines, process_table, slot_table
+    from fileq.commands.admin.stats_text import lost_lines, obstacle_lines, process_table, slot_table
 
     screen = screen_of_stdout(is_endless=True)
+    if not found.workers:
+        print("no workers; start one with 'fileq worker'")
+        print_lines(lost_lines(found.lost, screen))
+        return 0
     heads = process_table(found.workers, screen, found.at)
     lines = [heads[0]]
     for process, head in zip(found.workers, heads[1:], strict=True):
         lines += [head, *obstacle_lines(process, screen), *slot_table(process.jobs, screen, with_slots=True)]
-    print_lines(lines)
+    print_lines([*lines, *lost_lines(found.lost, screen)])
     return 0
 
 
@@ -173,7 +174,8 @@ that has been running.
 
 A worker renews its heartbeat after a third of worker.heartbeat_ttl. One that is overdue is silent, with the time since
 its last heartbeat: it was killed or is frozen, or cannot reach the broker. Its jobs stay its own until the heartbeat
-ends. Then the reaper of another worker removes it and returns its jobs to their queues.""",
+ends. Then the reaper of another worker removes it and returns its jobs to their queues. For an hour the process is
+listed as lost, with the time of its last heartbeat and how many jobs it had.""",
         examples=(("fileq workers", "which job runs where, and for how long"),),
         arguments=add_json,
         run=_workers,

@@ -67,13 +67,17 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(invocation: Invocation) -> int:
+    from fileq.commands.audit_facts import webhook_facts
+    from fileq.commands.hand_actions import note_change
     from fileq.commands.webhooks import add
-    from fileq.core.webhook import WebhookFilter
+    from fileq.core.webhook import Webhook, WebhookFilter
 
     options = invocation.options
     wanted = WebhookFilter(options.type, options.match, options.queue, options.batch)
     config, broker = invocation.loaded().config, invocation.broker(create=True)
     made = add(broker, config, options.name, options.url, options.events, wanted)
+    facts = webhook_facts(Webhook(made.name, options.url, tuple(options.events), wanted))
+    note_change("add_webhook", broker, "/webhooks", {}, {"name": made.name, **facts})
     if options.json:
         invocation.print_json(made)
         return 0
@@ -108,9 +112,15 @@ def _list(invocation: Invocation) -> int:
 
 
 def _remove(invocation: Invocation) -> int:
-    from fileq.commands.webhooks import remove
+    from fileq.commands.audit_facts import webhook_facts
+    from fileq.commands.hand_actions import note_change
+    from fileq.commands.webhooks import remove, store_of
 
-    result = remove(invocation.broker(), invocation.loaded().config, invocation.options.name)
+    broker, config, name = invocation.broker(), invocation.loaded().config, invocation.options.name
+    known = store_of(broker, config).load().get(name)
+    result = remove(broker, config, name)
+    facts = webhook_facts(known.webhook) if known is not None else {}
+    note_change("remove_webhook", broker, f"/webhooks/{name}", facts, {})
     return _confirm(invocation, result, f"webhook {result.name} is removed; deliveries that wait are not sent")
 
 
@@ -118,9 +128,17 @@ def _enable(invocation: Invocation) -> int:
     from fileq.commands.webhooks import enable
 
     result = enable(invocation.broker(), invocation.loaded().config, invocation.options.name)
+    if result.has_changed:
+        _note(invocation, "enable_webhook", "enable", {"state": "disabled"}, {"state": "enabled"})
     again = "; 'fileq dlq retry --all --type fileq.webhook --yes' sends again what it missed"
     changed = f"webhook {result.name} is enabled{again}"
     return _confirm(invocation, result, changed if result.has_changed else f"webhook {result.name} was not disabled")
+
+
+def _note(invocation: Invocation, action: str, verb: str, old: dict[str, str], new: dict[str, str]) -> None:
+    from fileq.commands.hand_actions import note_change
+
+    note_change(action, invocation.broker(), f"/webhooks/{invocation.options.name}/{verb}", old, new)
 
 
 def _confirm(invocation: Invocation, result: object, text: str) -> int:
@@ -135,6 +153,7 @@ def _rotate(invocation: Invocation) -> int:
     from fileq.commands.webhooks import rotate
 
     made = rotate(invocation.broker(), invocation.loaded().config, invocation.options.name)
+    _note(invocation, "rotate_webhook", "rotate", {}, {"secret": "replaced"})
     until = f"the one before signs too until {made.previous_secret_until}"
     text = f"the new secret of webhook {made.name}, shown only this once; {until}\n{made.secret}"
     return _confirm(invocation, made, text)
@@ -144,6 +163,7 @@ def _test(invocation: Invocation) -> int:
     from fileq.commands.webhooks import test
 
     done = test(invocation.broker(), invocation.loaded().config, invocation.options.name)
+    _note(invocation, "send_test_message", "test", {}, {})
     if invocation.options.json:
         invocation.print_json(done)
         return 1 if done.error else 0

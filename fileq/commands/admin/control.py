@@ -7,11 +7,13 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from fileq.brokers.lost_workers import KIND as LOST
+from fileq.brokers.lost_workers import LostWorker, lost_workers_in
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import CancelResult, Record
+from fileq.brokers.types import CancelResult, Overview, Record
 from fileq.client.job_filter import JobFilter
 from fileq.client.job_selection import select
-from fileq.commands.admin.pause_notes import remove_note, write_note
+from fileq.commands.admin.pause_notes import PauseNote, end_note, pause_notes, write_note
 from fileq.commands.admin.route_check import check_route, is_configured
 from fileq.commands.admin.stats import WorkerProcess, processes
 from fileq.config import Config
@@ -55,17 +57,24 @@ class Cancellation(Struct, frozen=True):
 
 
 class PauseResult(Struct, frozen=True):
+    """`reason` is why it is paused, `old_reason` why it was before the command; "" if no reason is known."""
+
     queue: str
     is_paused: bool
     has_changed: bool
     waiting: int
+    reason: str = ""
+    old_reason: str = ""
 
 
 class WorkerList(Struct, frozen=True):
+    """`lost` are processes that died within the last hour and that a reaper has removed, the newest first."""
+
     at: str
     workers: tuple[WorkerProcess, ...]
     slots: int
     busy: int
+    lost: tuple[LostWorker, ...] = ()
 
 
 def _nothing(ids: Sequence[str]) -> None:
@@ -174,19 +183,31 @@ def check_queues(named: Sequence[str], queues: Sequence[str]) -> None:
         raise ConfigError([f"no queue is named {name!r}; the queues are {known}" for name in unknown])
 
 
-def set_paused(broker: FullBroker, queue: str, queues: Sequence[str], *, paused: bool, by: str) -> PauseResult:
-    """Pauses or resumes a queue. Idempotent. `by` is who does it: others see who has paused a queue."""
+def set_paused(
+    broker: FullBroker, queue: str, queues: Sequence[str], *, paused: bool, by: str, reason: str = ""
+) -> PauseResult:
+    """Pauses or resumes a queue. Idempotent. `by` is who does it: others see who has paused a queue, and the reason. A
+    reason for a queue that is paused already replaces the one before."""
     check_queues([queue], queues)
     census = broker.census()
     has_changed = (queue in census.paused) != paused
+    note = pause_notes(broker).get(queue)
+    old_reason = note.reason if note is not None and queue in census.paused else ""
     if not paused:
-        remove_note(broker, queue)
+        end_note(broker, queue, note if has_changed else None, census.now_ms)
         broker.resume(queue)
-    else:
-        broker.pause(queue)
-        if has_changed:
-            write_note(broker, queue, by, census.now_ms)
-    return PauseResult(queue, paused, has_changed, census.pending[queue])
+        return PauseResult(queue, False, has_changed, census.pending[queue], "", old_reason)
+    broker.pause(queue)
+    reason = reason.strip()
+    if has_changed or note is None:
+        note = PauseNote(by, stamp(census.now_ms) or "", reason) if has_changed or reason else None
+    elif reason:
+        note = PauseNote(note.by, note.at, reason)
+    if note is not None:
+        write_note(broker, queue, note)
+    return PauseResult(
+        queue, True, has_changed, census.pending[queue], note.reason if note is not None else "", old_reason
+    )
 
 
 class ReportedBreaker(Struct, frozen=True):
@@ -222,8 +243,14 @@ def reset_breaker(broker: FullBroker, config: Config, route: str) -> BreakerRese
 
 
 def workers(broker: FullBroker) -> WorkerList:
-    overview = broker.overview(1)
-    found = processes(overview.workers, overview.census.now_ms)
-    return WorkerList(
-        stamp(overview.census.now_ms) or "", found, sum(p.slots for p in found), sum(p.busy for p in found)
-    )
+    """Two round trips."""
+    return workers_in(broker, broker.overview(1))
+
+
+def workers_in(broker: FullBroker, overview: Overview) -> WorkerList:
+    """The processes of this overview, and those that died. One round trip."""
+    now_ms = overview.census.now_ms
+    found = processes(overview.workers, now_ms)
+    known = {(process.host, process.pid) for process in found}  # such as one that was only frozen
+    lost = [one for one in lost_workers_in(broker.documents(LOST), now_ms) if (one.host, one.pid) not in known]
+    return WorkerList(stamp(now_ms) or "", found, sum(p.slots for p in found), sum(p.busy for p in found), tuple(lost))

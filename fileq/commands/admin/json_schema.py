@@ -10,9 +10,13 @@ STATS_FIELDS = (
     ("broker, where", "string: the kind of the broker, and its address or file"),
     ("at", "string (RFC 3339): the time of the broker's clock"),
     ("queues[]", "name, length, oldest_age_s (number or null: age of the next job), is_paused"),
+    ("queues[].pause", "by, at (RFC 3339), reason (empty if none was given); null if it is not paused or not known"),
     ("scheduled", "number: delayed and retrying jobs"),
     ("processing", "number: jobs held by slots, those included that are about to be deferred"),
-    ("heartbeats", "number: slots that are alive: their heartbeat has not ended"),
+    (
+        "heartbeats",
+        "number: slots that are alive: their heartbeat has not ended; those included that hold jobs claimed in advance",
+    ),
     ("completed, dead, cancelled", "number: jobs in these lists"),
     ("orders", "number: files of ended jobs that are still to be moved or deleted (worker.after)"),
     ("totals", "object: all counters since the first start, such as produced, adopted, completed, failed, dead"),
@@ -73,6 +77,7 @@ WORKERS_FIELDS = (
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: in all processes"),
+    ("lost[]", "processes that died in the last hour and were removed: host, pid, since, found, slots, jobs"),
 )
 # The fields of a JobSummary.
 JOB_FIELDS = (
@@ -92,6 +97,7 @@ JOB_FIELDS = (
     ("is_job", "boolean: false for bytes that are not a job"),
     ("deferred", "string: why a retrying job waits without having been tried; empty if an attempt failed"),
     ("deferred_count", "number: how often the job was deferred"),
+    ("first_deferred, last_deferred", "string (RFC 3339) or null: when; null if that is not known"),
     ("moved_to", "string: where worker.after moved the file after the job had ended; empty if it did not"),
     ("output", "string: the end of what the last attempt of a dead job printed; empty if nothing"),
     ("moved_from", "string: first path of a file that was moved before the job was put back; empty if it was not"),
@@ -152,6 +158,7 @@ PAUSE_FIELDS = (
     ("is_paused", "boolean: the state after the command"),
     ("has_changed", "boolean: false if the queue was in this state before"),
     ("waiting", "number: jobs in the queue"),
+    ("reason, old_reason", "string: why it is paused, and why it was before the command; empty if no reason is known"),
 )
 DLQ_LIST_FIELDS = (
     ("total", "number: jobs in the dead-letter queue"),

@@ -48,6 +48,17 @@ def job_table(jobs: Sequence[JobSummary], screen: Screen, at_ms: int, *, with_st
     return [*table(rows, screen, right=(2,) if with_state else (1,)), *notes]
 
 
+def _deferrals(job: JobSummary, at_ms: int) -> str:
+    """How often, and when if that was recorded."""
+    if not job.deferred_count:
+        return ""
+    count = plural(job.deferred_count, "time")
+    if job.first_deferred is None:
+        return count
+    first, last = when(job.first_deferred, at_ms), when(job.last_deferred, at_ms)
+    return f"{count}: {first}" if job.deferred_count == 1 else f"{count}: first {first}, last {last}"
+
+
 def _state_cell(job: JobSummary, label: str = "deferred") -> Cell:
     """The state. A retrying job that waits without having failed is `retrying (deferred)`."""
     return Cell(f"{job.state} ({label})" if job.deferred else job.state, STATE_STYLES.get(job.state, ""))
@@ -88,7 +99,7 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
         ("failed attempts", _failures(history)),
         ("deaths", deaths_text(history)),
         ("created", when(job.created, at_ms)),
-        ("deferred", plural(job.deferred_count, "time") if job.deferred_count else ""),
+        ("deferred", _deferrals(job, at_ms)),
         ("started", when(job.started, at_ms) if job.state == "running" else ""),
         ("worker", printable(job.worker) if job.state == "running" else ""),
         ("ended", when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),

@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import OpenBreaker, Overview, WorkerView
-from fileq.client.job_summary import waiting_since_ms
+from fileq.commands.admin.pause_notes import pause_notes
 from fileq.commands.admin.producer_process import ProducerProcess, summarise
+from fileq.commands.admin.queue_stats import QueueStats, queues_of
 from fileq.commands.admin.recent_rate import ended_per_second
 from fileq.core.error_kinds import DEATH_KINDS
 from fileq.core.job import decode_or_none, stamp
@@ -24,13 +25,6 @@ LAST_MINUTE = "last_minute"  # values of `eta_basis`: the time whose rate the ET
 LAST_HOURS = "last_hours"
 _SILENT_SHARE = 0.4  # a heartbeat is renewed after a third of its time, under load a moment later
 _SAMPLES = 16  # refreshes over which the current rate is computed
-
-
-class QueueStats(Struct, frozen=True):
-    name: str
-    length: int
-    oldest_age_s: float | None
-    is_paused: bool
 
 
 class SlotSummary(Struct, frozen=True):
@@ -180,7 +174,7 @@ def _refused(counters: Mapping[str, int]) -> int:
 
 
 def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
-    """The stats from one overview; with `recent` also the rates since the calls before."""
+    """The stats from one overview, and who paused queues; with `recent` also the rates since the calls before."""
     overview = broker.overview(2)
     census = overview.census
     now = recent.add(census.now_ms, census.counters) if recent is not None else None
@@ -191,7 +185,7 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
         broker=broker.kind,
         where=broker.where,
         at=stamp(census.now_ms) or "",
-        queues=queues_of(overview),
+        queues=queues_of(overview, pause_notes(broker) if census.paused else {}),
         scheduled=census.scheduled,
         processing=census.running,
         heartbeats=census.heartbeats,
@@ -218,19 +212,6 @@ def _schedules(broker: FullBroker, now_ms: int) -> ScheduleCounts:
     fires = {name: state.next_ms for name, state in states.items() if not state.is_paused}
     late = tuple(sorted(name for name, next_ms in fires.items() if next_ms < now_ms - LATE_MS))
     return ScheduleCounts(len(states), len(states) - len(fires), late)
-
-
-def queues_of(overview: Overview) -> tuple[QueueStats, ...]:
-    census = overview.census
-    return tuple(
-        QueueStats(name, length, _age_s(overview.fronts.get(name), census.now_ms), name in census.paused)
-        for name, length in census.pending.items()
-    )
-
-
-def _age_s(raw: bytes | None, now_ms: int) -> float | None:
-    since_ms = waiting_since_ms(raw) if raw is not None else None
-    return None if since_ms is None else max(0, now_ms - since_ms) / 1000
 
 
 def _throughputs(overview: Overview) -> tuple[Throughput, Throughput]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from fileq.brokers.lost_workers import LostWorker
 from fileq.client.job_ids import short_ids
 from fileq.commands.admin.formatting import (
     ENDLESS,
@@ -16,6 +19,7 @@ from fileq.commands.admin.formatting import (
     table,
 )
 from fileq.commands.admin.producer_process import producer_lines
+from fileq.commands.admin.queue_stats import QueueStats
 from fileq.commands.admin.stats import LAST_MINUTE, BreakerSummary, SlotSummary, Stats, Throughput, WorkerProcess
 from fileq.core.error_kinds import DEATH_KINDS
 from fileq.core.text import broker_name, printable
@@ -48,7 +52,7 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
     rows: list[tuple[str | Cell, ...]] = [("queue", "waiting", "oldest", "")]
     for queue in stats.queues:
         oldest = age(queue.oldest_age_s) if queue.length else "-"
-        rows.append((queue.name, number(queue.length), oldest, Cell("paused", "yellow") if queue.is_paused else ""))
+        rows.append((queue.name, number(queue.length), oldest, _paused(queue, stats.at)))
     rows.append(("scheduled", number(stats.scheduled), "", "delayed, retrying or deferred" if stats.scheduled else ""))
     rows.append(("processing", number(stats.processing), "", _alive(stats)))
     total = stats.totals.get("completed", 0)
@@ -72,6 +76,14 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
     return table(rows, screen, right=(1, 2), from_left=False)
 
 
+def _paused(queue: QueueStats, at: str) -> Cell:
+    if not queue.is_paused or queue.pause is None:
+        return Cell("paused" if queue.is_paused else "", "yellow")
+    since, reason = age(seconds_between(queue.pause.at, at)), queue.pause.reason
+    why = f": {printable(reason)}" if reason else ""
+    return Cell(f"paused for {since} by {printable(queue.pause.by)}{why}", "yellow")
+
+
 def _schedules(stats: Stats) -> Cell:
     late, paused = stats.schedules.late, stats.schedules.paused
     if late:
@@ -84,8 +96,9 @@ def _alive(stats: Stats) -> Cell:
     slots = sum(process.slots for process in stats.workers)
     if not slots:
         return Cell("no worker is running", "red" if stats.waiting or stats.processing else "")
-    style = "red" if not stats.heartbeats else ""
-    return Cell(f"of {plural(slots, 'slot')}, {number(stats.heartbeats)} alive (with a heartbeat)", style)
+    # `stats.heartbeats` also counts the places of jobs that were claimed in advance: more than a worker has slots.
+    alive = sum(process.slots for process in stats.workers if process.is_alive)
+    return Cell(f"of {plural(slots, 'slot')}, {number(alive)} alive (with a heartbeat)", "" if alive else "red")
 
 
 def _rates(stats: Stats, screen: Screen) -> list[str]:
@@ -191,6 +204,17 @@ def _heartbeat(process: WorkerProcess) -> str:
         return f"{age(process.heartbeat_age_s)} ago"
     is_known = not process.is_alive and process.heartbeat_ttl_s is not None
     return f"over {age(process.heartbeat_ttl_s)} ago" if is_known else "-"
+
+
+def lost_lines(lost: Sequence[LostWorker], screen: Screen) -> list[str]:
+    """One line for each process that died."""
+    lines = []
+    for one in lost:
+        held = f"its {plural(one.jobs, 'job')} moved" if one.jobs else "held no job"
+        since = f"{one.since[:19].replace('T', ' ')}Z"
+        line = f"lost: {printable(one.host)} {one.pid}, silent since {since}, {held}"
+        lines.append(screen.paint(cut(line, screen.width), "red"))
+    return lines
 
 
 def obstacle_lines(process: WorkerProcess, screen: Screen) -> list[str]:

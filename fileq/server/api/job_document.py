@@ -14,7 +14,8 @@ from fileq.core.job import decode_or_none
 class JobDocument(Struct, frozen=True):
     """One job. Times are RFC 3339 in UTC; null for what has not happened. `status` is pending, scheduled, running,
     retrying, completed, dead or cancelled. `path` is null if the server shows no names of files. `fingerprint` is that
-    of a dead job's cause. `deferred` is why a job is held back, `deferred_count` how often it was."""
+    of a dead job's cause. `deferred` is why a job is held back, `deferred_count` how often it was;
+    `first_deferred_at` and `last_deferred_at` are null in lists, and if they were not recorded."""
 
     id: str
     type: str | None
@@ -42,6 +43,8 @@ class JobDocument(Struct, frozen=True):
     is_cancel_requested: bool
     deferred: str | None
     deferred_count: int
+    first_deferred_at: str | None
+    last_deferred_at: str | None
     waits_for: tuple[str, ...]
     attempt_count: int
     attempts: tuple[AttemptSummary, ...]
@@ -84,6 +87,8 @@ def job_document(record: Record, waits_for: tuple[str, ...] = ()) -> JobDocument
         is_cancel_requested=known.is_cancel_requested,
         deferred=summary.deferred or None,
         deferred_count=summary.deferred_count,
+        first_deferred_at=summary.first_deferred,
+        last_deferred_at=summary.last_deferred,
         waits_for=known.waits_for,
         attempt_count=summary.attempts,
         attempts=known.attempts,

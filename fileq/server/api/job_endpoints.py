@@ -61,7 +61,8 @@ class WaitQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RetryQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`probe=true`: the audit says that the job is tried to see if the cause is gone. The job is retried as always."""
+    """`probe=true`: the job is tried to see if the cause is gone. It is the next one of its queue, and an open circuit
+    breaker lets it run."""
 
     probe: bool = False
 
@@ -205,7 +206,7 @@ def retry_job(request: ApiRequest[RetryQuery, UnsetType]) -> RetryMessage:
     id = request.params["id"]
     request.note.about(_record(request.services, id))
     request.note.detail = "as a probe" if request.query.probe else ""
-    request.services.client.job(id).retry()
+    request.services.transport.retry(id, is_probe=request.query.probe)
     request.services.action_log.add(JobAction.RETRY, request.caller.name, [id])
     return RetryMessage("Job re-enqueued", State.PENDING.value)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, UnsetType
 
 from fileq.commands.api_keys import KeyList, KeyOptions, NewKey
+from fileq.commands.audit_facts import key_facts, new_key_facts
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
 from fileq.core.job import stamp
@@ -53,12 +54,7 @@ async def create_key(request: ApiRequest[NoQuery, WantedKey]) -> ApiAnswer:
     options = KeyOptions(wanted.name, wanted.scopes, expires_ms, wanted.allowed_types, wanted.path_prefix)
     made = await services.pool.call(lambda: services.keys.create(options))
     services.authentication.forget_cached()
-    facts = {
-        "scopes": ", ".join(made.scopes),
-        "expires": made.expires,
-        "allowed_types": ", ".join(options.allowed_types),
-    }
-    request.note.changed({}, {"id": made.id, "name": made.name, **facts, "path_prefix": options.path_prefix})
+    request.note.changed({}, new_key_facts(made, options))
     return ApiAnswer(made)
 
 
@@ -70,8 +66,7 @@ async def revoke_key(request: ApiRequest[NoQuery, UnsetType]) -> RevokedKey:
     except ConfigError as error:
         raise ApiProblem("not-found", str(error)) from error
     services.authentication.forget_cached()
-    if (key := known.get(revoked)) is not None:
-        request.note.changed({"name": key.name, "scopes": ", ".join(key.scopes)}, {})
+    request.note.changed(key_facts(known.get(revoked)), {})
     return RevokedKey("Key revoked", revoked)
 
 

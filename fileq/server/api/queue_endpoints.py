@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import Annotated, Any
 
-from msgspec import Struct, UnsetType
+from msgspec import Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from fileq.brokers.types import Overview
 from fileq.commands.admin.control import WorkerList, set_paused, workers
-from fileq.commands.admin.stats import queues_of
+from fileq.commands.admin.pause_notes import REASON_LENGTH, PauseNote, pause_notes
+from fileq.commands.admin.queue_stats import queues_of
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
 from fileq.server.problems import ApiProblem
@@ -19,13 +22,14 @@ from fileq.server.services import Services
 
 class QueueDocument(Struct, frozen=True):
     """`oldest_age_s` is for how long the job that comes out next has been ready; null without one. `workers` are the
-    slots of living workers that claim from it."""
+    slots of living workers that claim from it. `pause` says who paused it, when and why; null if that is not known."""
 
     name: str
     waiting: int
     oldest_age_s: float | None
     is_paused: bool
     workers: int
+    pause: PauseNote | None = None
 
 
 class QueueList(Struct, frozen=True):
@@ -39,13 +43,20 @@ class QueueList(Struct, frozen=True):
 
 
 class QueueMessage(Struct, frozen=True):
-    """`has_changed` is false if the queue was so already."""
+    """`has_changed` is false if the queue was so already. `reason` is why it is paused; "" if no reason is known."""
 
     message: str
     queue: str
     is_paused: bool
     has_changed: bool
     waiting: int
+    reason: str = ""
+
+
+class PauseOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """`reason` is shown to others, with the name of the caller."""
+
+    reason: Annotated[str, Meta(max_length=REASON_LENGTH)] = ""
 
 
 def list_queues(request: ApiRequest[NoQuery, UnsetType]) -> QueueList:
@@ -53,10 +64,11 @@ def list_queues(request: ApiRequest[NoQuery, UnsetType]) -> QueueList:
 
 
 def _queues(services: Services) -> QueueList:
-    return queue_list(services.broker.overview(1))
+    overview = services.broker.overview(1)
+    return queue_list(overview, pause_notes(services.broker) if overview.census.paused else {})
 
 
-def queue_list(overview: Overview) -> QueueList:
+def queue_list(overview: Overview, notes: Mapping[str, PauseNote]) -> QueueList:
     living = [view.info for view in overview.workers if view.is_alive and not view.info.is_extra]
     queues = tuple(
         QueueDocument(
@@ -65,8 +77,9 @@ def queue_list(overview: Overview) -> QueueList:
             queue.oldest_age_s,
             queue.is_paused,
             sum(queue.name in info.queues for info in living),
+            queue.pause,
         )
-        for queue in queues_of(overview)
+        for queue in queues_of(overview, notes)
     )
     census = overview.census
     waiting = sum(queue.waiting for queue in queues)
@@ -78,23 +91,26 @@ def show_queue(request: ApiRequest[NoQuery, UnsetType]) -> QueueDocument:
     return next(queue for queue in _queues(request.services).queues if queue.name == name)
 
 
-def pause_queue(request: ApiRequest[NoQuery, UnsetType]) -> QueueMessage:
-    """No job of the queue is claimed until it is resumed. Jobs that run go on."""
-    return _set_paused(request, is_paused=True)
+def pause_queue(request: ApiRequest[NoQuery, PauseOrder]) -> QueueMessage:
+    """No job of the queue is claimed until it is resumed. Jobs that run go on. A reason for a queue that is paused
+    already replaces the one before."""
+    return _set_paused(request, is_paused=True, reason=request.body.reason)
 
 
 def resume_queue(request: ApiRequest[NoQuery, UnsetType]) -> QueueMessage:
     return _set_paused(request, is_paused=False)
 
 
-def _set_paused(request: ApiRequest[NoQuery, UnsetType], *, is_paused: bool) -> QueueMessage:
+def _set_paused(request: ApiRequest[NoQuery, Any], *, is_paused: bool, reason: str = "") -> QueueMessage:
     name, services = _known(request.params["name"], request.services), request.services
     queues, who = services.config.worker.priorities, request.caller.name
-    result = set_paused(services.broker, name, queues, paused=is_paused, by=who)
-    if result.has_changed:
-        request.note.changed({"paused": not is_paused}, {"paused": is_paused})
+    result = set_paused(services.broker, name, queues, paused=is_paused, by=who, reason=reason)
+    was_paused = is_paused != result.has_changed
+    request.note.changed(
+        {"paused": was_paused, "reason": result.old_reason}, {"paused": is_paused, "reason": result.reason}
+    )
     message = "Queue paused" if is_paused else "Queue resumed"
-    return QueueMessage(message, name, result.is_paused, result.has_changed, result.waiting)
+    return QueueMessage(message, name, result.is_paused, result.has_changed, result.waiting, result.reason)
 
 
 def _known(name: str, services: Services) -> str:
@@ -107,9 +123,13 @@ def _known(name: str, services: Services) -> str:
 
 
 def list_workers(request: ApiRequest[NoQuery, UnsetType]) -> WorkerList:
-    """Worker processes with their slots and the jobs that they run."""
-    found = workers(request.services.broker)
-    if request.services.config.server.files != "none":
+    """Worker processes with their slots and the jobs that they run, and those that died within the last hour."""
+    return shown_workers(workers(request.services.broker), request.services)
+
+
+def shown_workers(found: WorkerList, services: Services) -> WorkerList:
+    """Without the paths of files if this server hides them."""
+    if services.config.server.files != "none":
         return found
     hidden = tuple(
         replace(process, jobs=tuple(replace(job, filepath="") for job in process.jobs)) for process in found.workers
@@ -144,6 +164,8 @@ ROUTES = (
         scopes=(Scope.OPERATE,),
         summary="pause a queue",
         function=pause_queue,
+        body=PauseOrder,
+        is_body_optional=True,
         response=QueueMessage,
     ),
     Route(

@@ -5,10 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct, UnsetType
 
-from fileq.brokers.catalog import Document
 from fileq.brokers.schedule_definitions import KIND, broker_now_ms, known_schedules
 from fileq.client.schedule_changes import (
     add_schedule,
@@ -27,12 +25,12 @@ from fileq.commands.admin.schedules import (
     scheduled_time,
     show_schedule,
 )
+from fileq.commands.audit_facts import schedule_facts
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.cron import InvalidZone, parsed
 from fileq.core.errors import BrokerError
-from fileq.core.schedule import decode_document, defining_part
-from fileq.core.units import format_duration
+from fileq.core.schedule import defining_part
 from fileq.server.conditional import check_etag, etag_of
 from fileq.server.decoding import invalid
 from fileq.server.problems import ApiProblem, FieldProblem
@@ -139,7 +137,7 @@ def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer:
     )
     made = services.broker.documents(KIND).get(name)
     is_change = known is not None
-    request.note.changed(_definition(known, is_whole=is_change), _definition(made, is_whole=is_change))
+    request.note.changed(schedule_facts(known, is_whole=is_change), schedule_facts(made, is_whole=is_change))
     return _answer(services, name, 200 if known is not None else 201)
 
 
@@ -148,7 +146,7 @@ def delete_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
     _check_known(services, name)
     known = services.broker.documents(KIND).get(name)
     remove_schedule(services.broker, services.config, name)
-    request.note.changed(_definition(known), {})
+    request.note.changed(schedule_facts(known), {})
     return ScheduleMessage("Schedule removed", name, True)
 
 
@@ -182,21 +180,6 @@ def run_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleRun:
 def _note_pause(request: ApiRequest[NoQuery, UnsetType], has_changed: bool, *, is_paused: bool) -> None:
     if has_changed:
         request.note.changed({"paused": not is_paused}, {"paused": is_paused})
-
-
-def _definition(document: Document | None, *, is_whole: bool = False) -> dict[str, Any]:
-    """What the audit says of a definition: the fields that are set, or with `is_whole` all of them."""
-    if document is None:
-        return {}
-    try:
-        definition = decode_document(document.body).definition
-    except ValueError:  # it can't be read, so it is replaced as a whole
-        return {}
-    found = dict(msgspec.structs.asdict(definition) if is_whole else msgspec.to_builtins(definition))
-    for name in ("within_s", "timeout_s"):
-        if found.get(name) is not None:
-            found[name.removesuffix("_s")] = format_duration(found.pop(name))
-    return found
 
 
 def preview_schedule(request: ApiRequest[NoQuery, WantedTimes]) -> SchedulePreview:

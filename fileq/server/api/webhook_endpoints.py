@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
-import msgspec
 from msgspec import Meta, Struct, UnsetType
 
 from fileq.commands import webhooks
+from fileq.commands.audit_facts import webhook_facts
 from fileq.commands.webhooks import DeliveryList, NewSecret, WebhookChange, WebhookList, WebhookTest
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
-from fileq.core.webhook import Webhook, WebhookFilter, shown_url
+from fileq.core.webhook import Webhook, WebhookFilter
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiRequest, NoQuery, Route
 from fileq.webhooks.store import KnownWebhook
@@ -48,14 +48,14 @@ def add_webhook(request: ApiRequest[NoQuery, WantedWebhook]) -> NewSecret:
     wanted, services = request.body, request.services
     only = WebhookFilter(wanted.type, wanted.match, wanted.queue, wanted.batch)
     made = webhooks.add(services.broker, services.config, wanted.name, wanted.url, wanted.events, only)
-    request.note.changed({}, {"name": made.name} | _facts(Webhook(made.name, wanted.url, wanted.events, only)))
+    request.note.changed({}, {"name": made.name} | webhook_facts(Webhook(made.name, wanted.url, wanted.events, only)))
     return made
 
 
 def remove_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
     def remove(known: KnownWebhook) -> WebhookChange:
         done = webhooks.remove(request.services.broker, request.services.config, known.webhook.name)
-        request.note.changed(_facts(known.webhook), {})
+        request.note.changed(webhook_facts(known.webhook), {})
         return done
 
     return _named(request, remove)
@@ -95,15 +95,6 @@ def list_deliveries(request: ApiRequest[DeliveryQuery, UnsetType]) -> DeliveryLi
         return webhooks.deliveries(services.broker, services.config, name, request.query.limit)
     except ConfigError as error:
         raise ApiProblem("not-found", str(error)) from error
-
-
-def _facts(webhook: Webhook) -> dict[str, Any]:
-    """What the audit says of a webhook: no secret, and no query of the URL."""
-    return {
-        "url": shown_url(webhook.url),
-        "events": ", ".join(webhook.events),
-        **msgspec.structs.asdict(webhook.filter),
-    }
 
 
 def _named(request: ApiRequest[NoQuery, UnsetType], call: Callable[[KnownWebhook], T]) -> T:

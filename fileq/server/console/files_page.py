@@ -24,6 +24,7 @@ from fileq.server.api.file_endpoints import (
 from fileq.server.console.file_preview import may_download, preview_of
 from fileq.server.console.job_steps import life_in, steps_of
 from fileq.server.console.page import PageRequest
+from fileq.server.console.page_notes import ACTIONS, HISTORIES, read_notes
 
 WAITING = ("pending", "scheduled", "retrying")
 STATUSES: tuple[str, ...] = get_args(FileStatus)
@@ -107,19 +108,20 @@ def upload_target(upload_dir: str, under: str) -> str:
 
 
 def file(request: PageRequest) -> Mapping[str, Any]:
-    """A job that waits has cost a round trip to find out why. Then who retried it before is only on its own page."""
+    """A job that waits has cost a round trip to find out why. Then who retried it before, and the pauses of its queue,
+    are only on its own page."""
     query: FilePageQuery = request.query
     found = request.ask(trace_file, TraceQuery(query.path))
-    lives = {one.job_id: life_in(one.job) for one in found.versions if one.job is not None}
-    is_waiting = any(life.status in WAITING for life in lives.values())
-    log = [] if is_waiting else request.services.action_log.all()
+    is_waiting = any(one.job is not None and one.job.job.state in WAITING for one in found.versions)
+    notes = read_notes(request, () if is_waiting else (ACTIONS, HISTORIES))
+    lives = {one.job_id: life_in(one.job, notes.past_pauses) for one in found.versions if one.job is not None}
     newest = found.versions[0].job.job if found.versions and found.versions[0].job is not None else None
     return {
         "trace": found,
         "directory": found.filepath.rpartition("/")[0] or "/",
         "name": found.filepath.rpartition("/")[2],
         "newest": newest,
-        "steps": {id: steps_of(life, log) for id, life in lives.items()},
+        "steps": {id: steps_of(life, notes.actions) for id, life in lives.items()},
         "modified": _modified,
         "missing_since": stamp(found.missing_since_ms) if found.missing_since_ms else None,
         "job_id": query.job,

@@ -1,25 +1,32 @@
 """The life of a job as a list of steps: when it was created, each attempt, its deaths, what people did, how it ended.
 
-Does no I/O. What was not recorded is not guessed: how often a job was held back is known, and why before each attempt,
-but not when, so these times are no steps. Who retried or cancelled a job is known as long as the log of actions has it.
+Does no I/O. What was not recorded is not guessed: how often a job was held back is known, and when first and last, but
+not each time, so these times are no steps. Who retried or cancelled a job is known as long as the log of actions
+has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from fileq.client.job_summary import AttemptSummary, JobHistory
 from fileq.client.obstacles import paused_queue
 from fileq.commands.action_log import LoggedAction, actions_on
+from fileq.commands.admin.pause_notes import PastPause
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.job import State
 from fileq.core.schedule import schedule_of
 from fileq.server.api.job_document import JobDocument
+from fileq.server.console.page_notes import why
 from fileq.server.console.rendering import duration, moment, seconds_between
 
+Pauses: TypeAlias = Mapping[str, tuple[PastPause, ...]]
+_NO_PAUSES: Pauses = {}
+PAUSES_SHOWN = 3  # of one wait, the last ones
 RELEASED = "released"  # the outcome of an attempt that a worker gave back
 CLOCKS_S = 5.0
 BREAKER, IS_OPEN = "the circuit breaker of ", " is open"  # how the reason of a breaker begins and ends
@@ -37,17 +44,23 @@ class JobLife(Struct, frozen=True):
     scheduled_at: str | None
     deferred: str | None
     deferred_count: int
+    first_deferred_at: str | None
+    last_deferred_at: str | None
     attempt_count: int
     attempts: tuple[AttemptSummary, ...]
     is_finished: bool
     is_cancel_requested: bool
+    queue: str = ""
+    pauses: tuple[PastPause, ...] = ()  # of its queue; only those that have ended
 
 
-def life_of(job: JobDocument) -> JobLife:
-    return JobLife(**{name: getattr(job, name) for name in JobLife.__struct_fields__})
+def life_of(job: JobDocument, pauses: Pauses = _NO_PAUSES) -> JobLife:
+    """`pauses` are by queue."""
+    known = {name: getattr(job, name) for name in JobLife.__struct_fields__ if name != "pauses"}
+    return JobLife(**known, pauses=pauses.get(job.queue, ()))
 
 
-def life_in(known: JobHistory) -> JobLife:
+def life_in(known: JobHistory, pauses: Pauses = _NO_PAUSES) -> JobLife:
     """Of a job of a file's trace."""
     job = known.job
     return JobLife(
@@ -60,10 +73,14 @@ def life_in(known: JobHistory) -> JobLife:
         scheduled_at=job.due,
         deferred=job.deferred or None,
         deferred_count=job.deferred_count,
+        first_deferred_at=job.first_deferred,
+        last_deferred_at=job.last_deferred,
         attempt_count=job.attempts,
         attempts=known.attempts,
         is_finished=not State(job.state).is_unfinished,
         is_cancel_requested=known.is_cancel_requested,
+        queue=job.queue,
+        pauses=pauses.get(job.queue, ()),
     )
 
 
@@ -103,12 +120,25 @@ def past(reason: str) -> str:
 
 
 def held_times(job: JobDocument) -> str:
-    """How often the job was held back, and the time before which that was; "" if it never was."""
+    """How often the job was held back and when, or, if that was not recorded, the time before which that was; "" if it
+    never was."""
     if not job.deferred_count:
         return ""
+    if job.first_deferred_at:
+        return f"{times(job.deferred_count)}{_held_between(job)}"
     starts = [one.started for one in job.attempts if one.deferred and one.started]
     is_over = starts and not job.deferred
     return f"{times(job.deferred_count)}{f', before {moment(starts[-1])}' if is_over else ''}"
+
+
+def _held_between(job: JobDocument | JobLife) -> str:
+    """When it was held back, as the end of a sentence; "" if that was not recorded."""
+    if not job.first_deferred_at or not job.last_deferred_at:
+        return ""
+    first, last = moment(job.first_deferred_at), moment(job.last_deferred_at)
+    if job.deferred_count == 1 or first == last:
+        return f" at {first}"
+    return f" between {first.removesuffix(' UTC')} and {last[11:] if first[:10] == last[:10] else last}"
 
 
 def steps_of(job: JobLife, log: Sequence[LoggedAction] = ()) -> list[JobStep]:
@@ -134,7 +164,7 @@ def _attempts(job: JobLife, retries: Sequence[LoggedAction]) -> Iterator[JobStep
     for attempt, following in zip_longest(job.attempts, job.attempts[1:]):
         word = "claimed" if attempt.outcome == RELEASED else "started"
         numbered = word if job.attempt_count == 1 else f"attempt {attempt.number} {word}"
-        waits = (*_wait(before, attempt.started, attempt.number == 1), *_held(attempt))
+        waits = (*_wait(job, before, attempt.started, attempt.number == 1), *_held(job, attempt))
         yield JobStep(numbered, attempt.started, (*waits, _run(attempt)))
         before = attempt.ended
         if attempt.is_fatal and (following is not None or job.status != State.DEAD):
@@ -142,9 +172,12 @@ def _attempts(job: JobLife, retries: Sequence[LoggedAction]) -> Iterator[JobStep
             yield _retried(attempt, following, retries)
 
 
-def _held(attempt: AttemptSummary) -> Iterator[str]:
+def _held(job: JobLife, attempt: AttemptSummary) -> Iterator[str]:
+    """The times are those of the whole job, so they are shown if it was held back before this attempt only."""
     if attempt.deferred:
-        yield f"was held back before: {past(attempt.deferred)}"
+        is_only = not job.deferred and sum(bool(one.deferred) for one in job.attempts) == 1
+        when = f"{times(job.deferred_count)}{_held_between(job)}" if is_only and job.first_deferred_at else "before"
+        yield f"was held back {when}: {past(attempt.deferred)}"
 
 
 def _retried(attempt: AttemptSummary, following: AttemptSummary | None, retries: Sequence[LoggedAction]) -> JobStep:
@@ -165,10 +198,24 @@ def _seconds(first: str | None, second: str | None) -> float | None:
     return -earlier if earlier is not None else None
 
 
-def _wait(before: str | None, at: str | None, is_first: bool) -> Iterator[str]:
+def _wait(job: JobLife, before: str | None, at: str | None, is_first: bool) -> Iterator[str]:
     waited_s = seconds_between(before, at)
-    if waited_s is not None:
-        yield f"waited {duration(waited_s)}" if is_first else f"{duration(waited_s)} after the attempt before"
+    if waited_s is None:
+        return
+    yield f"waited {duration(waited_s)}" if is_first else f"{duration(waited_s)} after the attempt before"
+    during = [one for one in job.pauses if seconds_between(before, one.end) and seconds_between(one.start, at)]
+    for one in during[-PAUSES_SHOWN:]:
+        yield f"queue {job.queue} was paused {_span(one, at)} by {one.by}{why(one.reason)}"
+    if len(during) > PAUSES_SHOWN:
+        yield f"and {times(len(during) - PAUSES_SHOWN)} before"
+
+
+def _span(pause: PastPause, at: str | None) -> str:
+    """From when until when; without the days if they are that of `at`, which the step shows."""
+    start, end = moment(pause.start), moment(pause.end)
+    if start[:10] == end[:10] == moment(at)[:10]:
+        return f"from {start[11:19]} to {end[11:]}"
+    return f"from {start} to {end}"
 
 
 def times(count: int) -> str:
@@ -191,20 +238,25 @@ def _current(job: JobLife, cancellations: Sequence[LoggedAction]) -> Iterator[Jo
     before = last_ended or (job.created_at if not job.attempt_count else None)
     if job.is_finished:
         if job.started_at and not job.attempts and job.status == "completed":
-            yield JobStep("started", job.started_at, tuple(_wait(before, job.started_at, not job.attempt_count)))
+            yield JobStep("started", job.started_at, tuple(_wait(job, before, job.started_at, not job.attempt_count)))
         by = (f"by {cancellations[-1].by}",) if cancellations and job.status == "cancelled" else ()
         if by and last_ended and last_ended > cancellations[-1].at:  # a worker had to stop it first
             yield JobStep("cancellation requested", cancellations[-1].at, by)
             by = ()
         yield JobStep("died" if job.status == "dead" else job.status, job.completed_at, by, job.status == "dead")
     elif job.status == "running":
-        notes = (*_wait(before, job.started_at, not job.attempt_count), "runs now")
+        notes = (*_wait(job, before, job.started_at, not job.attempt_count), "runs now")
         yield JobStep("started", job.started_at, notes)
         if job.is_cancel_requested:
             by = (f"by {cancellations[-1].by}",) if cancellations else ()
             yield JobStep("cancellation requested", cancellations[-1].at if cancellations else None, by)
     elif job.deferred:
-        notes = (job.deferred, f"held back {times(job.deferred_count or 1)} so far", what_then(job.deferred))
+        comma = "," if job.first_deferred_at else ""
+        notes = (
+            job.deferred,
+            f"held back {times(job.deferred_count or 1)} so far{comma}{_held_between(job)}",
+            what_then(job.deferred),
+        )
         yield JobStep("held back, tried again", job.scheduled_at, notes)
     elif job.scheduled_at:
         yield JobStep("due", job.scheduled_at)

@@ -20,12 +20,12 @@ from fileq.server.api.job_conditions import JobConditions, conditions_in
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_endpoints import show_job
 from fileq.server.api.job_lists import JobListQuery, list_page
-from fileq.server.console.acknowledged_groups import acknowledgements
 from fileq.server.console.dead_page import address_of
 from fileq.server.console.file_preview import may_see_content
 from fileq.server.console.job_steps import held_times, life_of, obstacles_in, paused_of, reasons_of, steps_of, what_then
 from fileq.server.console.operations_page import DONE, recent_action
 from fileq.server.console.page import PageRequest
+from fileq.server.console.page_notes import ACKNOWLEDGEMENTS, ACTIONS, HISTORIES, NOTES, read_notes
 from fileq.server.console.rendering import path_part
 
 LOOKED_AT = 7_500  # elements that one page looks at, so that it is there within 100 ms
@@ -111,21 +111,23 @@ def _bulk_actions(status: str | None) -> list[str]:
 
 
 def job(request: PageRequest) -> Mapping[str, Any]:
-    """At most three round trips: a job that waits has no cause of death."""
+    """At most three round trips: the job, why it waits, and the notes of people."""
     found = request.ask(show_job, id=request.params["id"])
+    notes = read_notes(request, (ACTIONS, NOTES, HISTORIES, *([ACKNOWLEDGEMENTS] if found.fingerprint else [])))
     server = request.services.config.server
     address = f"http://{server.bind}:{server.port}{server.base_path}/api/v1/jobs/{path_part(found.id)}"
     return {
         "job": found,
-        "steps": steps_of(life_of(found), request.services.action_log.all()),
+        "steps": steps_of(life_of(found, notes.past_pauses), notes.actions),
         "held": held_times(found),
         "held_by": reasons_of(found),
         "what_then": what_then(found.deferred),
         "paused": paused_of(found),
+        "pause_note": notes.pauses.get(found.queue),
         "schedule": schedule_of(found.id),
         "worker_timeout_s": request.services.config.worker.timeout,
         "obstacles": obstacles_in(found),
-        "acknowledgement": acknowledgements(request).get(found.fingerprint) if found.fingerprint else None,
+        "acknowledgement": notes.acknowledgements.get(found.fingerprint or ""),
         "may_operate": request.has(Scope.OPERATE),
         "may_preview": may_see_content(request),
         "curl": f'curl -H "X-API-Key: $KEY" {shlex.quote(address)}',

@@ -12,17 +12,20 @@ from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.types import Overview
 from fileq.client.job_filter import Conditions, JobFilter, StoredJob
 from fileq.client.job_selection import outlined, with_outlines
-from fileq.commands.admin.stats import BreakerSummary, QueueStats, WorkerProcess, eta_of, processes, queues_of
+from fileq.commands.admin.pause_notes import PauseNote
+from fileq.commands.admin.queue_stats import QueueStats, queues_of
+from fileq.commands.admin.stats import BreakerSummary, WorkerProcess, eta_of, processes
 from fileq.core.job import stamp
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_lists import document_of
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
-from fileq.server.console.acknowledged_groups import acknowledgements, all_known, known_count, mark_of
+from fileq.server.console.acknowledged_groups import all_known, known_count, mark_of
 from fileq.server.console.charts import bar, line_chart
 from fileq.server.console.dead_page import headline
 from fileq.server.console.page import PageRequest
+from fileq.server.console.page_notes import ACKNOWLEDGEMENTS, NOTES, pause_words, read_notes
 from fileq.server.console.rendering import number
 from fileq.server.live_samples import KEPT, LiveSample, per_second
 from fileq.worker.breakers import reason_of
@@ -70,7 +73,7 @@ class Recent(NamedTuple):
 
 
 def overview(request: PageRequest) -> Mapping[str, Any]:
-    """Three round trips, the overview, the outlines of the latest jobs and the acknowledgements, and the scan of the
+    """Three round trips, the overview, the outlines of the latest jobs and the notes of people, and the scan of the
     dead jobs."""
     services, count = request.services, _RANGES[request.query.hours]
     found = services.broker.overview(count, jobs=_LOOKED_AT)
@@ -84,8 +87,11 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
     most = max((queue.length for queue in state.queues), default=0)
     recent = _recent(request, found)
     groups = request.shown(dead_groups(services, DeadGroupsQuery(limit=_GROUPS), _GROUPED)) if state.dead else None
-    known = acknowledgements(request) if groups is not None and groups.groups else {}
-    marks = {group.key: mark_of(group, known) for group in (groups.groups if groups is not None else ())}
+    kinds = ((ACKNOWLEDGEMENTS, groups is not None and groups.groups), (NOTES, found.census.paused))
+    notes = read_notes(request, [kind for kind, is_needed in kinds if is_needed])
+    marks = {
+        group.key: mark_of(group, notes.acknowledgements) for group in (groups.groups if groups is not None else ())
+    }
     return {
         "stats": state,
         "completed": completed,
@@ -110,7 +116,7 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "held_in": recent.held_in,
         "is_held_more": recent.is_more,
         "now": stamp(services.now_ms()) or "",
-        "banners": _banners(state, recent),
+        "banners": _banners(state, recent, notes.pauses),
     }
 
 
@@ -194,7 +200,7 @@ def breaker_banners(breakers: Sequence[BreakerSummary], held: Mapping[str, int],
     return found
 
 
-def _banners(stats: BrokerState, recent: Recent) -> list[Banner]:
+def _banners(stats: BrokerState, recent: Recent, pauses: Mapping[str, PauseNote]) -> list[Banner]:
     found = []
     workers = (("/dashboard/workers", "Workers"),)
     living = [process for process in stats.workers if process.is_alive]
@@ -210,6 +216,7 @@ def _banners(stats: BrokerState, recent: Recent) -> list[Banner]:
     if paused:
         waiting = sum(queue.length for queue in paused)
         jobs = "1 job waits" if waiting == 1 else f"{number(waiting)} jobs wait"
-        text = f"Paused: {', '.join(queue.name for queue in paused)}. {jobs} there."
+        names = (f"{one.name} ({pause_words(pauses[one.name])})" if one.name in pauses else one.name for one in paused)
+        text = f"Paused: {', '.join(names)}. {jobs} there."
         found.append(Banner(text, links=(("/dashboard/queues", "Queues"),)))
     return found

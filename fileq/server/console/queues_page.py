@@ -12,11 +12,12 @@ from msgspec import Struct
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, Record
 from fileq.client.job_summary import id_in
-from fileq.commands.admin.pause_notes import PauseNote, pause_notes
+from fileq.commands.admin.control import workers_in
+from fileq.commands.admin.pause_notes import pause_notes
 from fileq.commands.admin.stats import WorkerProcess
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
-from fileq.server.api.queue_endpoints import QueueDocument, list_workers, queue_list
+from fileq.server.api.queue_endpoints import QueueDocument, queue_list, shown_workers
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
 from fileq.server.console.charts import bar, line_chart
 from fileq.server.console.page import PageRequest
@@ -28,14 +29,12 @@ PROCESSES, JOBS = 100, 20  # that the page of workers shows, of each process so 
 
 
 class QueueRow(Struct, frozen=True):
-    """`came` and `left` are jobs of the last minute; `came` is None before the server has two samples. `note` says who
-    paused the queue; None if that is unknown."""
+    """`came` and `left` are jobs of the last minute; `came` is None before the server has two samples."""
 
     queue: QueueDocument
     came: int | None
     left: int
     chart: Any
-    note: PauseNote | None
 
 
 def queues(request: PageRequest) -> Mapping[str, Any]:
@@ -43,18 +42,17 @@ def queues(request: PageRequest) -> Mapping[str, Any]:
     paused. What has changed within a minute is from samples that the server has taken before."""
     broker = request.services.broker
     overview = broker.overview(1, jobs=ENDED)
-    found = queue_list(overview)
+    found = queue_list(overview, pause_notes(broker) if overview.census.paused else {})
     out = out_a_minute(broker, overview)
     samples = request.services.samples
     change = samples.waiting_change(MINUTE_SAMPLES)
-    notes = pause_notes(broker) if overview.census.paused else {}
     most = max((queue.waiting for queue in found.queues), default=0)
     rows = []
     for queue in found.queues:
         left = out.get(queue.name, 0.0)
         came = max(0, round(change[queue.name] + left)) if queue.name in change else None
         chart = bar(queue.waiting, most, title=f"{queue.waiting} waiting")
-        rows.append(QueueRow(queue, came, round(left), chart, notes.get(queue.name)))
+        rows.append(QueueRow(queue, came, round(left), chart))
     return {
         "found": found,
         "rows": rows,
@@ -103,13 +101,13 @@ def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
 
 
 def workers(request: PageRequest) -> Mapping[str, Any]:
-    """Three round trips: the processes, the newest ended jobs, and the outlines of these and of the running jobs.
+    """Three round trips: the processes with the newest ended jobs, those that died, and the outlines of the jobs.
     `cancelling` are the ids of jobs that still run although they are to be cancelled."""
-    found = request.ask(list_workers)
     broker = request.services.broker
+    overview = broker.overview(1, jobs=ENDED)
+    found = shown_workers(workers_in(broker, overview), request.services)
     shown = sorted(found.workers, key=needs_attention)[:PROCESSES]
     running = [job.job_id for process in shown for job in process.jobs[:JOBS] if job.job_id]
-    overview = broker.overview(1, jobs=ENDED)
     rates, records = out_and_outlines(broker, overview, lambda record: process_of(record.slot), running)
     living = [process for process in found.workers if process.is_alive]
     return {
@@ -119,7 +117,7 @@ def workers(request: PageRequest) -> Mapping[str, Any]:
         "jobs_shown": JOBS,
         "cancelling": {record.id for record in records if record is not None and record.is_cancel_requested},
         "processes": len(living),
-        "silent": sum(process.is_silent for process in found.workers),
+        "silent": sum(process.is_silent for process in found.workers) + len(found.lost),
         "now": stamp(request.services.now_ms()) or "",
         "may_operate": request.has(Scope.OPERATE),
     }

@@ -35,6 +35,9 @@ def test_kinds_are_apart(harness: Harness) -> None:
     harness.broker.put_document("keys", "a", b"3")
     assert harness.broker.documents("keys") == {"a": Document(b"3", 1)}
     assert harness.broker.documents("webhooks") == {"a": Document(b"1", 1), "b": Document(b"2", 2)}
+    kinds = ["keys", "views", "webhooks"]
+    assert harness.broker.documents_of(kinds) == [harness.broker.documents(kind) for kind in kinds]
+    assert harness.broker.documents_of([]) == []
     assert [harness.broker.catalog_revision(kind) for kind in ("webhooks", "keys", "views")] == [2, 1, 0]
 
 
@@ -125,6 +128,7 @@ def test_a_name_that_could_be_mistaken_is_refused(harness: Harness, name: str) -
         lambda: harness.broker.remove_document("webhooks", name),
         lambda: harness.broker.remove_document(name, "a"),
         lambda: harness.broker.documents(name),
+        lambda: harness.broker.documents_of(["webhooks", name]),
         lambda: harness.broker.catalog_revision(name),
     ):
         with pytest.raises(BrokerError, match=r"a name must match \[A-Za-z0-9"):

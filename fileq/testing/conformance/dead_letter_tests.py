@@ -1,5 +1,7 @@
 """revive and discard: an operator puts dead jobs back or deletes them, each one once."""
 
+from msgspec.structs import replace
+
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Revival, Revived
 from fileq.core.job import State, decode, encode, raw_id
@@ -60,6 +62,15 @@ def test_a_revived_job_goes_to_the_back_of_the_queue_it_came_from(harness: Harne
     enqueue(harness, "b", queue="high")
     harness.broker.revive([revival(raw, queue="low")])
     assert (ids_in(harness, "high"), ids_in(harness, "low")) == (["b", "a"], [])
+
+
+def test_a_revived_job_that_is_next_goes_to_the_front_of_its_queue(harness: Harness) -> None:
+    raw = dead(harness, "a", queue="high")
+    enqueue(harness, "b", queue="high")
+    harness.broker.revive([replace(revival(raw), is_next=True)])
+    assert ids_in(harness, "high") == ["a", "b"]
+    assert claim_one(harness).id == "a"
+    assert drift(harness) == 0
 
 
 def test_a_revived_job_runs_and_completes(harness: Harness) -> None:

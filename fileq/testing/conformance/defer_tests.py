@@ -85,10 +85,19 @@ def test_every_other_end_ends_the_deferral_too(harness: Harness) -> None:
 
 def test_the_last_reason_is_kept_and_every_deferral_counted(harness: Harness) -> None:
     enqueue(harness, "a")
+    first_ms = harness.clock.ms
     for i in range(3):
+        last_ms = harness.clock.ms
         settle(harness, deferred(claim_one(harness), reason=f"reason {i}", delay_ms=0))
-        harness.broker.promote()
-    assert (record_of(harness, "a").deferred, record_of(harness, "a").deferred_count) == ("reason 2", 3)
+        run_again(harness)
+    record = record_of(harness, "a")
+    assert (record.deferred, record.deferred_count) == ("reason 2", 3)
+    assert record.deferrals_ms == (first_ms, last_ms)
+    [outline] = harness.broker.outlines(["a"])
+    assert outline is not None
+    assert outline.deferrals_ms == (0, 0), "an outline is short"
+    settle(harness, complete(claim_one(harness)))
+    assert record_of(harness, "a").deferrals_ms == record.deferrals_ms, "they stay"
 
 
 def test_the_next_attempt_keeps_the_reason_and_a_burial_is_the_attempt_that_the_job_died_of(harness: Harness) -> None:

@@ -3,13 +3,14 @@
 --
 -- own KEYS   of each job: its record, orders, the unique keys
 -- own ARGV   the windows (prelude/search.lua); of each job: id, raw, next_raw, queue number if the record has none,
---            'u' = the bytes are no job, so the next claim adopts them again, its unique key ('' = none)
+--            'u' = the bytes are no job, so the next claim adopts them again, its unique key ('' = none), LPUSH or RPUSH
+--            (RPUSH makes it the next job of its queue)
 -- returns    for each: 1, or 0 if it is no longer in the list, or far, or `held` and the id of the unfinished job that has
 --            its unique key; next_offsets()
-local STRIDE, JOB_KEYS = 6, 3
+local STRIDE, JOB_KEYS = 7, 3
 require_access(DEAD, 'list', 'LINDEX', 'LSET', 'LREM')
 require_counters()
-require_queues('LPUSH')
+require_queues('LPUSH', 'RPUSH')
 open_windows()
 local total = (#ARGV - own_args) / STRIDE
 local answers, batch_ids = {}, {}
@@ -24,7 +25,7 @@ require_record_permissions()
 for i = 1, total do
   local a, k = own_args + (i - 1) * STRIDE, own_keys + JOB_KEYS * (i - 1)
   local record, orders, unique = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
-  local id, raw, next_raw, key = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 6]
+  local id, raw, next_raw, key, side = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 6], ARGV[a + 7]
   local offset = find(DEAD, raw)
   answers[i] = offset == FAR and FAR or offset and 1 or 0
   local holder = answers[i] == 1 and key ~= '' and key_holder(unique, key)
@@ -34,14 +35,14 @@ for i = 1, total do
     local number = queue_number[was[1] or ''] or tonumber(ARGV[a + 4])
     if ARGV[a + 5] == 'u' then
       redis.call('DEL', record)
-      push_without_record(next_raw, number, 'LPUSH')
+      push_without_record(next_raw, number, side)
     else
       redis.call('HSET', record, 'error', '', 'ended', '0', 'cancel', '0', 'created', was[2] or NOW, 'fingerprint', '')
       if key ~= '' then
         redis.call('HSET', record, 'unique_key', key)
         redis.call('HSET', unique, key, id)
       end
-      push(record, next_raw, number, 'LPUSH')
+      push(record, next_raw, number, side)
       if batch_ids[i] then revive_member(batch_ids[i], id) end
     end
     redis.call('HDEL', orders, id)

@@ -1,0 +1,88 @@
+"""Worker processes that died: a note of each, so that operators find them after a reaper has removed their slots.
+
+For operators only; nothing is decided by it. Notes are documents of the catalog, one for each process, kept for an hour
+and at most 100 of them. Several reapers may note the same process: the later note adds what it has found.
+
+What a kill -9 leaves: a process without a note, or a note that lasts until the next one is written; readers leave out
+notes that are too old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from fileq.brokers.catalog import Catalog, Document, is_name
+from fileq.core.job import stamp
+
+KIND = "lost-workers"
+KEPT_MS = 3_600_000
+NOTES_MAX = 100
+
+
+class LostSlot(Struct, frozen=True):
+    """A slot that a reaper has removed: for how long it had no heartbeat, at least, and how many jobs it had."""
+
+    slot: str
+    silent_s: float
+    jobs: int
+
+
+class LostWorker(Struct, frozen=True):
+    """It had no heartbeat from `since` on, or from before; `found` is when a reaper removed it. `jobs` were given
+    back to their queues, or are dead."""
+
+    host: str
+    pid: int
+    since: str
+    found: str
+    slots: int
+    jobs: int
+
+
+def note_lost(catalog: Catalog, slots: Sequence[LostSlot], now_ms: int) -> None:
+    """Notes the processes of these slots, and removes notes that are too old or too many."""
+    processes: dict[tuple[str, int], list[LostSlot]] = {}
+    for one in slots:
+        name, _, digits = one.slot.rsplit("-", 2)[0].rpartition("-")
+        if digits.isdecimal() and len(digits) < 12 and is_name(f"{name}-{digits}"):
+            processes.setdefault((name, int(digits)), []).append(one)
+    if not processes:
+        return
+    known, found, oldest = _decoded(catalog.documents(KIND)), stamp(now_ms) or "", stamp(now_ms - KEPT_MS) or ""
+    for (host, pid), some in processes.items():
+        since = stamp(now_ms - round(max(one.silent_s for one in some) * 1000)) or ""
+        made = LostWorker(host, pid, since, found, len(some), sum(one.jobs for one in some))
+        before = known.get(f"{host}-{pid}")
+        if before is not None and before.found > oldest:
+            counts = max(before.slots, made.slots), max(before.jobs, made.jobs)
+            made = LostWorker(host, pid, min(before.since, since), found, *counts)
+        known[f"{host}-{pid}"] = made
+        catalog.put_document(KIND, f"{host}-{pid}", msgspec.json.encode(made))
+    newest = sorted(known, key=lambda name: known[name].found, reverse=True)
+    for place, name in enumerate(newest):
+        if place >= NOTES_MAX or known[name].found <= oldest:
+            catalog.remove_document(KIND, name)
+
+
+def lost_workers_in(documents: Mapping[str, Document], now_ms: int) -> list[LostWorker]:
+    """Those of the last hour, the newest first."""
+    oldest = stamp(now_ms - KEPT_MS) or ""
+    return sorted((one for one in _decoded(documents).values() if one.found > oldest), key=_found, reverse=True)
+
+
+def _found(one: LostWorker) -> str:
+    return one.found
+
+
+def _decoded(documents: Mapping[str, Document]) -> dict[str, LostWorker]:
+    """A note that can't be read is left out."""
+    found = {}
+    for name, document in documents.items():
+        try:
+            found[name] = msgspec.json.decode(document.body, type=LostWorker)
+        except msgspec.DecodeError:
+            continue
+    return found

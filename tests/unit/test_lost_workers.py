@@ -1,0 +1,75 @@
+"""The page of workers: processes that died stay visible, and jobs of a cancelled batch are being cancelled."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fileq.brokers.batches import NewBatch
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.lost_workers import KEPT_MS, KIND, NOTES_MAX, LostSlot, LostWorker, lost_workers_in, note_lost
+from fileq.brokers.types import Entry, WorkerInfo
+from fileq.client.batch_changes import cancel_batch
+from fileq.commands.admin.control import workers
+from fileq.commands.admin.formatting import Screen
+from fileq.commands.admin.stats_text import lost_lines
+from fileq.core.job import rfc3339_ms
+from fileq.testing.conformance.builders import a_job
+from fileq.webhooks.subscriptions import Withdrawals
+from tests.support.console_jobs import QUEUES, SLOT, pages_with_worker, shown, words
+
+NOW_MS = 1_700_000_000_000
+
+
+def lost(pid: int, jobs: int = 0, slots: int = 2, silent_s: float = 40.0) -> list[LostSlot]:
+    return [LostSlot(f"my-host-{pid}-{n}-abcd", silent_s, jobs if n == 0 else 0) for n in range(slots)]
+
+
+def test_a_process_that_died_idle_is_on_the_page_of_workers_until_it_is_back() -> None:
+    pages = pages_with_worker()
+    note_lost(pages.broker, [*lost(11), *lost(12, jobs=2)], wall_clock_ms())
+    [text] = shown(pages, "/workers")
+    assert "Silent 2" in words(text)
+    idle, busy = words(text).partition("my-host 11")[2], words(text).partition("my-host 12")[2]
+    assert "It held no job." in idle.partition("Shown for an hour")[0]
+    assert "Its 2 jobs were taken from it" in busy.partition("Shown for an hour")[0]
+    found = workers(pages.broker).lost
+    assert {one.pid: one.jobs for one in found} == {11: 0, 12: 2}
+    line = next(line for line in lost_lines(found, Screen()) if " 11," in line)
+    assert line.startswith("lost: my-host 11, silent since 2")
+    assert line.endswith("Z, held no job")
+    pages.broker.register({"my-host-11-0-beef": WorkerInfo("my-host", 11, 1, "1", QUEUES)})
+    assert [one.pid for one in workers(pages.broker).lost] == [12], "it was only frozen"
+
+
+def test_reapers_that_note_the_same_process_agree() -> None:
+    broker = pages_with_worker().broker
+    note_lost(broker, lost(11, jobs=2, silent_s=50.0), NOW_MS)
+    note_lost(broker, lost(11, slots=1), NOW_MS + 1000)
+    note_lost(broker, [LostSlot("w1", 40.0, 1), LostSlot("a b-1-0-x", 40.0, 1)], NOW_MS)  # not names of processes
+    since, found = rfc3339_ms(NOW_MS - 50_000), rfc3339_ms(NOW_MS + 1000)
+    assert lost_workers_in(broker.documents(KIND), NOW_MS) == [LostWorker("my-host", 11, since, found, 2, 2)]
+
+
+def test_notes_are_bounded_in_number_and_time() -> None:
+    broker = pages_with_worker().broker
+    for pid in range(NOTES_MAX + 5):
+        note_lost(broker, lost(pid), NOW_MS + pid)
+    broker.put_document(KIND, "unreadable", b"{")
+    names = {f"my-host-{pid}" for pid in range(5, NOTES_MAX + 5)}
+    assert broker.documents(KIND).keys() == names | {"unreadable"}
+    later_ms = NOW_MS + 2 * KEPT_MS
+    assert lost_workers_in(broker.documents(KIND), later_ms) == []
+    note_lost(broker, lost(7), later_ms)
+    assert broker.documents(KIND).keys() == {"my-host-7", "unreadable"}
+
+
+def test_a_running_job_whose_batch_was_cancelled_has_no_button_to_cancel_it() -> None:
+    pages = pages_with_worker()
+    pages.broker.create_batch(NewBatch("nightly", "nightly"))
+    pages.broker.enqueue([Entry(replace(a_job("a"), batch_id="nightly"), "low", joins=True)])
+    pages.broker.settle_and_claim([], [SLOT])
+    assert 'data-action="DELETE /jobs/a"' in shown(pages, "/workers")[0]
+    cancel_batch(pages.broker, "nightly", Withdrawals(pages.broker, pages.config, wall_clock_ms))
+    for text in shown(pages, "/workers", "/jobs/a", "/jobs"):
+        assert "Cancelling…" in text
+        assert 'data-action="DELETE /jobs/a"' not in text
