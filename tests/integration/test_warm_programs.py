@@ -12,7 +12,7 @@ from tests.support.producer_setup import BrokerSetup
 from tests.support.program import Program, environment, run
 from tests.support.waiting import wait_until
 from tests.support.warm_programs import Launcher
-from tests.support.worker_setup import WorkerSetup
+from tests.support.worker_setup import WorkerSetup, is_running
 
 
 def test_a_program_has_the_session_directory_umask_and_limits_that_its_test_chose(on_sqlite: BrokerSetup) -> None:
@@ -73,11 +73,10 @@ def test_the_first_guard_of_a_worker_is_its_child_has_its_own_session_and_ends_w
 ) -> None:
     program = sqlite_setup.worker()
     (guard,) = children_of(program.process.pid)
-    process = Path(f"/proc/{guard}")
-    assert (process / "comm").read_text() == "fileq-guard\n"
+    assert Path(f"/proc/{guard}/comm").read_text() == "fileq-guard\n"
     assert os.getsid(guard) == guard
     program.kill()
-    wait_until(lambda: not process.exists())
+    wait_until(lambda: not is_running(guard))
 
 
 def test_a_failed_command_has_its_exit_code_and_its_error(tmp_path: Path) -> None:
