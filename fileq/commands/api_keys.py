@@ -21,6 +21,7 @@ from fileq.core.job import stamp
 KEYS, KEY_USES = "api-keys", "api-key-uses"
 KEYS_MAX = 1000
 TYPES_MAX = 100
+SESSION_MARK = " (one-time link"  # the name of a session: the person, this, perhaps a number, and the bracket
 
 
 class KeySummary(Struct, frozen=True):
@@ -110,6 +111,28 @@ class KeyStore:
         )
         self._catalog.put_document(KEYS, id, msgspec.json.encode(stored), expected=0)
         return NewKey(id, options.name, scopes, stamp(options.expires_ms), text)
+
+    def free_session_name(self, person: str) -> str:
+        """`root (one-time link)`, with a number if another session has this name."""
+        taken = {key.name for key in self.load().values()}
+        numbers = ("", *(f" {count}" for count in range(2, len(taken) + 3)))
+        return next(name for one in numbers if (name := f"{person or 'unnamed'}{SESSION_MARK}{one})") not in taken)
+
+    def name_session(self, id: str, person: str) -> str:
+        """Names the session after the person who says so. Returns the whole name, which still tells where the session
+        came from. Raises ConfigError for a name that can't be used, or if the session has ended or is changed now."""
+        known = self._catalog.documents(KEYS).get(id)
+        if known is None:
+            raise ConfigError("the session has ended")
+        key = msgspec.json.decode(known.body, type=StoredKey)
+        if key.name.startswith(f"{person}{SESSION_MARK}"):
+            return key.name
+        named = msgspec.structs.replace(key, name=self.free_session_name(person))
+        options = KeyOptions(named.name, key.scopes, key.expires_ms, is_login=True)
+        if problems := [*_problems(options, self._now_ms())]:
+            raise ConfigError(problems)
+        self._catalog.put_document(KEYS, id, msgspec.json.encode(named), expected=known.revision)
+        return named.name
 
     def summaries(self) -> KeyList:
         uses, now_ms = self._catalog.documents(KEY_USES), self._now_ms()

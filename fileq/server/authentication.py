@@ -18,7 +18,7 @@ from msgspec import Struct
 from fileq.commands.api_keys import KeyStore
 from fileq.config import PasswordFile
 from fileq.config.server_settings import ServerSettings
-from fileq.core.api_key import StoredKey, digest, id_in_key
+from fileq.core.api_key import Scope, StoredKey, digest, id_in_key
 from fileq.core.errors import BrokerError
 from fileq.core.units import Rate
 from fileq.server.broker_pool import BrokerPool
@@ -208,6 +208,12 @@ class Authentication:
                 raise
             self.is_away, self._failed_s = True, now_s
             return self._cached[id]
+
+    def admin_keys(self) -> list[tuple[str, str]]:
+        """Names and ids of keys with which a person can log in as an administrator, as the last request knew them."""
+        known = self._cached.items()
+        lasting = [(id, key) for id, key in known if not key.is_login and not key.is_expired(self._now_ms())]
+        return [(key.name, id) for id, key in lasting if Scope.ADMIN in key.scopes]
 
     def forget_cached(self) -> None:
         """After a change of the keys by this server."""

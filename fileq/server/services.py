@@ -10,6 +10,7 @@ from fileq.client.broker_transport import BrokerTransport
 from fileq.client.client import Client
 from fileq.commands.acknowledgements import Acknowledgement
 from fileq.commands.api_keys import KeyStore
+from fileq.commands.upload_notes import UploadNotes
 from fileq.config import Config
 from fileq.core.events import Emit
 from fileq.server.audit import AuditLog
@@ -57,6 +58,7 @@ class Services:
         self.action_log = background.action_log
         self.operation_runner = background.runner
         self.samples = background.samples
+        self.upload_notes = UploadNotes(broker, now_ms)
         self.pool = BrokerPool()
         self.transfers = FileTransfers()
         self.waits = JobWaits(broker.records, self.pool)

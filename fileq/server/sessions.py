@@ -112,6 +112,6 @@ class LinkLogin:
         """Its text is thrown away: only the session uses the key. Its name stands below notes and in the audit."""
         now_ms = self._now_ms()
         maker = self._link.maker[:MAKER_LENGTH].strip() if self._link is not None else ""
-        name = f"{maker}{', ' if maker else ''}one-time link {secrets.token_hex(2)}"
+        name = self._keys.free_session_name(maker)
         options = KeyOptions(name, (Scope.ADMIN,), now_ms + SESSION_S * 1000, is_login=True)
         return self._keys.create(options).id

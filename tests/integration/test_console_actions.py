@@ -159,7 +159,9 @@ def test_a_running_job_is_cancelled_on_the_page_of_workers(tab: Tab, program: Co
     tab.until_text("slow", "[data-live]")
     tab.click("[data-live] button", "Cancel")
     confirm(tab, "Cancel the job")
+    tab.until("document.querySelector('.toast a')?.pathname === '/dashboard/jobs/slow-2'")
     wait_until(lambda: state_of(tab, "slow-2") == "cancelled", 30, "a cancelled job", every_s=0.2)
+    tab.until("!!document.querySelector('[data-live] tr[data-row=slow-2] .cancelled')")
 
 
 def test_a_schedule_runs_now_is_paused_resumed_changed_and_deleted(tab: Tab, program: ConsoleProgram) -> None:
@@ -205,6 +207,7 @@ def test_a_key_is_made_shown_once_and_revoked(tab: Tab, program: ConsoleProgram)
     tab.click("form button", "Make the key")
     key = tab.until("document.querySelector('#secret').textContent.trim()")
     assert program.client(str(key)).get("/queues")["queues"]
+    assert "The new key robot" in tab.text("[data-reveal]:not([hidden]) h2")
     tab.until_text("robot", "[data-live]")
     assert str(key) not in tab.run("fetch(location).then((answer) => answer.text())")
     tab.run("document.querySelectorAll('[data-live] tr').forEach((row) => { row.dataset.name = row.innerText; })")
@@ -247,10 +250,13 @@ def test_on_a_phone_the_menu_is_in_view_and_a_death_has_a_link_and_swallows_no_t
     tab.until_text("broken.pdf died.", "#toasts")
     text = "document.querySelector('.toast span')"
     assert tab.run(f"!!{touched}({text}.getBoundingClientRect()).closest('#toasts')") is False, "a tap goes through"
-    ends = "['.top', '#toasts'].map((one) => document.querySelector(one).getBoundingClientRect().bottom)"
-    assert tab.run(f"(([top, toasts]) => toasts <= top)({ends})"), "it covers nothing of the page"
+    places = "['.top', '#toasts'].map((one) => document.querySelector(one).getBoundingClientRect())"
+    assert tab.run(f"(([top, toasts]) => toasts.top >= top.bottom)({places})"), "search and menu are free"
     tab.click(".toast a", "See why")
     tab.until_text("ValueError", "main")
+    tab.fill("#search", "broken")
+    tab.click(".search button")
+    tab.until("location.pathname === '/dashboard/jobs' && location.search === '?q=broken'")
     tab.resize(1280, 900)
     call(tab, "DELETE", "/dead")
 

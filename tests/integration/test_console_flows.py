@@ -113,14 +113,17 @@ def test_jobs_are_cancelled_run_and_selected_by_keys(operator: Tab, program: Con
     tab.click("#help button", "Close")
 
 
-def test_a_queue_is_paused_and_resumed(operator: Tab, program: ConsoleProgram) -> None:
+def test_a_queue_is_paused_with_a_reason_and_resumed(operator: Tab, program: ConsoleProgram) -> None:
     tab = operator
     tab.open(f"{program.base}/dashboard/queues")
     tab.click('tr[data-row="low"] button', "Pause")
+    tab.until_text("Reason, signed", "#confirm")
+    tab.fill("#confirm-note", "the disk is full")
     confirm(tab, "Pause the queue")
     tab.until_text("paused", 'tr[data-row="low"]')
     tab.open(f"{program.base}/dashboard")
     tab.until_text("Paused: low")
+    tab.until_text("the disk is full")
     tab.open(f"{program.base}/dashboard/queues")
     tab.click('tr[data-row="low"] button', "Resume")
     confirm(tab, "Resume")
@@ -135,6 +138,12 @@ def test_a_schedule_is_made_with_a_preview_while_typing(operator: Tab, program: 
     tab.until_text("06:30", "#preview")
     tab.fill("#s-cron", "61 * * * *")
     tab.until_text("its minute is wrong", "#preview")
+    tab.fill("#s-cron", "06:30 weekdays")
+    tab.click("#preview button", "Use 30 6 * * 1-5")
+    tab.until_text("on Monday through Friday", "#preview")
+    tab.fill("#s-zone", "Berlin")
+    tab.click("#preview button", "Use Europe/Berlin")
+    tab.until_text("CE", "#preview")
     tab.fill("#s-cron", "@every 15m")
     tab.fill("#s-type", "report")
     tab.click("form button", "Save")

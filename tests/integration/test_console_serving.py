@@ -101,7 +101,7 @@ def test_every_page_has_a_scope_and_refuses_a_key_without_it(api: ServedApi) -> 
     for path in addresses():
         reply = shown(api.client, path, cookie)
         assert reply.status == 403, path
-        assert b"this needs the scope" in reply.body
+        assert b"This page needs the scope" in reply.body
         assert api.client.with_key("").send("POST", path, b"", {"Cookie": cookie}).status in (403, 405), path
 
 

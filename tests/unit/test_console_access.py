@@ -58,7 +58,7 @@ def test_the_audit_is_narrowed_to_a_person_and_an_action() -> None:
 
 def test_a_person_who_came_by_link_can_make_a_key_with_one_click_and_send_the_address() -> None:
     pages = ConsolePages(server={"base_path": "/jobs"})
-    session = pages.keys.create(KeyOptions("root, one-time link 4dde", (Scope.ADMIN,), is_login=True))
+    session = pages.keys.create(KeyOptions("root (one-time link)", (Scope.ADMIN,), is_login=True))
     [(_, before)] = pages.show_with(session.key, ["/admin"])
     assert re.search(r'data-action="POST /keys" data-body="[^"]*root&#34;,[^"]*admin[^"]*" data-shows="key"', before)
     assert 'data-copy="http://127.0.0.1/jobs/login"' in before

@@ -26,7 +26,7 @@ from fileq.core.settlement import cancel, retry
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.server.api.audit_endpoints import without_files
 from fileq.server.console.audit_page import in_words
-from fileq.server.console.charts import line_chart, shown_labels
+from fileq.server.console.charts import axis_times, line_chart, shown_labels
 from fileq.server.console.rendering import clock_time
 from fileq.server.event_ring import LiveEvent
 from fileq.server.live_filter import tick_of
@@ -71,7 +71,7 @@ def test_a_schedule_that_was_run_by_hand_says_so_and_is_not_changed_by_it() -> N
     row, other = (listed.split(f'<tr data-row="{name}">')[1].split("</tr>")[0] for name in ("report", "other"))
     assert "not due yet" in other
     assert "not due yet" not in row
-    assert re.search(r"by hand <time", row)
+    assert re.search(r">by hand</div><time [^>]*>[^<]*</time><div", row)
     assert f'href="/dashboard/jobs/{id}"' in row
     assert 'class="state pending"' in row
     assert "0 times by the clock" in row
@@ -244,7 +244,10 @@ def test_labels_of_a_chart_are_at_equal_distances() -> None:
 
 
 def test_a_chart_leaves_time_without_samples_empty() -> None:
-    chart = line_chart([("a", [1.0, 1.0])], ["16:41", "16:42"], title="jobs", places=101)
+    labels = axis_times(["2026-11-17T16:41:55Z", "2026-11-17T16:42:00Z"], 720, 5.0)
+    assert (len(labels), labels[0], labels[-2:]) == (720, "15:42", ["16:41", "16:42"])
+    chart = line_chart([("a", [1.0, 1.0])], labels, title="jobs")
+    assert re.findall(r"\d\d:\d\d(?=</text>)", chart)[:2] == ["15:43", "15:52"], "the whole axis has its times"
     first = float(chart.split('polyline class="line a" points="')[1].split(",")[0])
     assert first > 700
     labels = [float(part.split('"')[0]) for part in chart.split('<text x="')[1:] if "middle" in part.split(">")[0]]
@@ -283,7 +286,7 @@ def test_the_form_of_a_schedule_speaks_plainly_and_deletes_last() -> None:
     assert "US/Eastern" not in form, "an old name"
     assert form.index("Its latest jobs") < form.index('data-action="DELETE /schedules/report"')
     assert re.search(r"06:30 CES?T<", listed)
-    assert "it has 2 fields. Write five" in wrong
+    assert "A cron line has five fields" in wrong
     assert "wrong-cron" in wrong, "the field is marked"
     assert "@hourly" not in wrong, "the examples are beside the field"
 

@@ -45,7 +45,8 @@ def test_dead_jobs_whose_causes_are_all_known_do_not_alarm() -> None:
     overview, dead, job = shown(pages, "", "/dead", "/jobs/a")
     assert 'class="card figure first"' in overview
     assert "all known : each cause is acknowledged" in words(overview)
-    assert "Alerts and webhooks go on." in dead
+    assert "This stops no calls." in dead
+    assert in_order(dead, "a silence in Alertmanager", "on the page Webhooks")
     assert 'class="button main" data-action="POST /jobs/a/retry"' not in job
     acknowledge(pages, OTHER, later_ms=-60_000)
     [overview] = shown(pages, "")

@@ -31,6 +31,7 @@ from fileq.server.console.batches_page import failures_of, parts_bar, progress
 from fileq.server.console.pages import PAGES
 from fileq.server.console.queues_page import ENDED, ended_a_minute, out_a_minute, process_of
 from fileq.server.console.rendering import lines
+from fileq.server.console.schedule_hints import cron_of
 from fileq.server.console.scheduled_page import form_of, json_text, upcoming
 from fileq.server.live_samples import LiveSamples
 from fileq.webhooks.store import WebhookStore
@@ -287,16 +288,41 @@ def test_a_caller_without_the_scope_gets_disabled_buttons_and_no_page_of_adminis
     for address, (status, text) in zip(ADMIN_ADDRESSES, pages.show(ADMIN_ADDRESSES, Scope.READ), strict=True):
         assert (status, "<html" in text) == (403, True), address
     [(_, text)] = pages.show(["/queues"], Scope.READ)
-    assert "/dashboard/admin" not in text, "the navigation has what the caller may see"
+    assert 'href="/dashboard/admin"' not in text, "the navigation has what the caller may see"
 
 
 def test_a_wrong_time_is_explained_in_the_preview() -> None:
-    addresses = ["/scheduled/preview?cron=99+*+*+*+*", "/scheduled/preview?cron=@daily&timezone=Mars"]
-    (first, wrong_time), (second, wrong_zone) = ConsolePages().show(addresses)
-    assert (first, second) == (200, 200)
+    crons = ["cron=99+*+*+*+*", "cron=@daily&timezone=Mars", "cron=06:30+weekdays", "cron=%3Cb%3E"]
+    answers = ConsolePages().show([f"/scheduled/preview?{one}" for one in [*crons, "cron=@daily&timezone=Berlin"]])
+    assert {status for status, _ in answers} == {200}
+    wrong_time, wrong_zone, spoken, hostile, near_zone = (text for _, text in answers)
     assert "its minute is wrong" in wrong_time
-    assert "timezone is &#39;Mars&#39;" in wrong_zone
+    assert "No time zone is called “Mars”" in wrong_zone
+    assert 'data-fill="#s-cron" value="30 6 * * 1-5"' in spoken
+    assert "five fields" in hostile
+    assert "<b>" not in hostile
+    assert 'data-fill="#s-zone" value="Europe/Berlin"' in near_zone
     assert "<html" not in wrong_time, "it is a part of a page"
+
+
+@pytest.mark.parametrize(
+    ("said", "cron"),
+    [
+        ("6:30", "30 6 * * *"),
+        ("Weekdays at 06:30", "30 6 * * 1-5"),
+        ("18:00 sat, sun", "0 18 * * 6,0"),
+        ("07:15 Monday to Friday", "15 7 * * 1-5"),
+        ("22:00 every day", "0 22 * * *"),
+        ("every friday 9.05", "5 9 * * 5"),
+        ("9:00 friday to monday", ""),
+        ("25:00", ""),
+        ("06:30:15", ""),
+        ("06:30 sometimes", ""),
+        ("0 6 * * *", ""),
+    ],
+)
+def test_a_time_as_people_say_it_is_offered_as_an_expression(said: str, cron: str) -> None:
+    assert cron_of(said) == cron
 
 
 def test_one_check_of_the_consistency_runs_at_a_time() -> None:

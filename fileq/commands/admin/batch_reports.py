@@ -29,13 +29,14 @@ class CallbackReport(Struct, frozen=True):
 
 
 class FailureReport(Struct, frozen=True):
-    """A member that is dead. Members with an equal `fingerprint` died of the same cause."""
+    """A member that is dead, since `died`. Members with an equal `fingerprint` died of the same cause."""
 
     id: str
     filepath: str
     type: str | None
     error: str
     fingerprint: str = ""
+    died: str | None = None
 
 
 class BatchReport(Struct, frozen=True):
@@ -133,4 +134,4 @@ def _failures(records: Iterable[Record | None]) -> tuple[FailureReport, ...]:
     """Of the first page of dead members: it is enough to see what goes wrong."""
     dead = sorted((one for one in records if one and one.state is State.DEAD), key=lambda one: one.ended_ms)
     first = [(summarize(one.raw, one, state=one.state), one.fingerprint) for one in islice(dead, FAILURES_SHOWN)]
-    return tuple(FailureReport(job.id, job.filepath, job.type, job.error, mark) for job, mark in first)
+    return tuple(FailureReport(job.id, job.filepath, job.type, job.error, mark, job.ended) for job, mark in first)

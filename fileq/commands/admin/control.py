@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from fileq.brokers.catalog import Document
 from fileq.brokers.lost_workers import KIND as LOST
 from fileq.brokers.lost_workers import LostWorker, lost_workers_in
 from fileq.brokers.protocol import FullBroker
@@ -244,13 +245,13 @@ def reset_breaker(broker: FullBroker, config: Config, route: str) -> BreakerRese
 
 def workers(broker: FullBroker) -> WorkerList:
     """Two round trips."""
-    return workers_in(broker, broker.overview(1))
+    return workers_in(broker.overview(1), broker.documents(LOST))
 
 
-def workers_in(broker: FullBroker, overview: Overview) -> WorkerList:
-    """The processes of this overview, and those that died. One round trip."""
+def workers_in(overview: Overview, documents: Mapping[str, Document]) -> WorkerList:
+    """The processes of this overview, and those that died: `documents` are those of the kind LOST."""
     now_ms = overview.census.now_ms
     found = processes(overview.workers, now_ms)
     known = {(process.host, process.pid) for process in found}  # such as one that was only frozen
-    lost = [one for one in lost_workers_in(broker.documents(LOST), now_ms) if (one.host, one.pid) not in known]
+    lost = [one for one in lost_workers_in(documents, now_ms) if (one.host, one.pid) not in known]
     return WorkerList(stamp(now_ms) or "", found, sum(p.slots for p in found), sum(p.busy for p in found), tuple(lost))

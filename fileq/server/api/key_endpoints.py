@@ -26,6 +26,17 @@ class WantedKey(Struct, frozen=True, forbid_unknown_fields=True):
     path_prefix: Annotated[str, Meta(max_length=4096)] = ""
 
 
+class SaidName(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=50)]
+
+
+class NamedSession(Struct, frozen=True):
+    """`name` is the whole name: that of the person, and that the session came by a one-time link."""
+
+    message: str
+    name: str
+
+
 class RevokedKey(Struct, frozen=True):
     message: str
     id: str
@@ -84,6 +95,20 @@ async def who_am_i(request: ApiRequest[NoQuery, UnsetType]) -> WhoAmI:
     )
 
 
+async def name_session(request: ApiRequest[NoQuery, SaidName]) -> NamedSession:
+    """Only of the own session, and only of one that a one-time link began: a key has the name that its maker gave."""
+    services, caller = request.services, request.caller
+    if not caller.is_login:
+        raise ApiProblem("forbidden", "only a session of the one-time link can be named; a key has its name")
+    try:
+        name = await services.pool.call(lambda: services.keys.name_session(caller.id, request.body.name.strip()))
+    except ConfigError as error:
+        raise ApiProblem("invalid", str(error)) from error
+    services.authentication.forget_cached()
+    request.note.changed({"name": caller.name}, {"name": name})
+    return NamedSession("The session is named", name)
+
+
 ROUTES = (
     Route(
         method="GET",
@@ -93,6 +118,16 @@ ROUTES = (
         summary="the caller and its scopes",
         function=who_am_i,
         response=WhoAmI,
+    ),
+    Route(
+        method="PUT",
+        path="/whoami/name",
+        area="keys",
+        scopes=(Scope.ADMIN,),
+        summary="say your name, in a session of the one-time link",
+        function=name_session,
+        body=SaidName,
+        response=NamedSession,
     ),
     Route(
         method="GET",

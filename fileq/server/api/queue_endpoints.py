@@ -129,7 +129,7 @@ def list_workers(request: ApiRequest[NoQuery, UnsetType]) -> WorkerList:
 
 def shown_workers(found: WorkerList, services: Services) -> WorkerList:
     """Without the paths of files if this server hides them."""
-    if services.config.server.files != "none":
+    if not services.hides_paths:
         return found
     hidden = tuple(
         replace(process, jobs=tuple(replace(job, filepath="") for job in process.jobs)) for process in found.workers

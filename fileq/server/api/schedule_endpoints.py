@@ -28,7 +28,7 @@ from fileq.commands.admin.schedules import (
 from fileq.commands.audit_facts import schedule_facts
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
-from fileq.core.cron import InvalidZone, parsed
+from fileq.core.cron import Cron, InvalidZone, parsed
 from fileq.core.errors import BrokerError
 from fileq.core.schedule import defining_part
 from fileq.server.conditional import check_etag, etag_of
@@ -124,6 +124,7 @@ def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer:
         request.caller.check_type(wanted.type)
     known = services.broker.documents(KIND).get(name)
     check_etag(request.headers, etag_of(defining_part(known.body)) if known is not None else None)
+    _times(wanted.cron, wanted.timezone)
     given = {field: getattr(wanted, field) for field in wanted.__struct_fields__}
     if wanted.reprocess is not None:
         given["reprocess"] = {"match": wanted.reprocess.match, "since": wanted.reprocess.since}
@@ -184,16 +185,21 @@ def _note_pause(request: ApiRequest[NoQuery, UnsetType], has_changed: bool, *, i
 
 def preview_schedule(request: ApiRequest[NoQuery, WantedTimes]) -> SchedulePreview:
     wanted = request.body
+    times = _times(wanted.cron, wanted.timezone)
+    now_ms = broker_now_ms(request.services.broker)
+    found = [scheduled_time(ms, wanted.timezone) for ms in islice(times.times_after(now_ms), TIMES)]
+    return SchedulePreview(times.explain(), tuple(found))
+
+
+def _times(cron: str, timezone: str) -> Cron:
+    """Raises ApiProblem, which names the field that is wrong."""
     try:
-        times = parsed(wanted.cron, wanted.timezone)
-        now_ms = broker_now_ms(request.services.broker)
-        found = [scheduled_time(ms, wanted.timezone) for ms in islice(times.times_after(now_ms), TIMES)]
-        return SchedulePreview(times.explain(), tuple(found))
+        return parsed(cron, timezone)
     except InvalidZone as error:
-        detail = f"timezone is {wanted.timezone!r}; it must be {error}"
+        detail = f"timezone is {timezone!r}; it must be {error}"
         raise invalid([FieldProblem("/timezone", detail)]) from error
     except ValueError as error:
-        raise invalid([FieldProblem("/cron", f"cron is {wanted.cron!r}; it must be {error}")]) from error
+        raise invalid([FieldProblem("/cron", f"cron is {cron!r}; it must be {error}")]) from error
 
 
 def _answer(services: Services, name: str, status: int = 200) -> ApiAnswer:

@@ -14,11 +14,13 @@ import hmac
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 
 from msgspec import Struct, UnsetType
 from starlette.requests import Request
 
 from fileq.core.api_key import Scope
+from fileq.core.errors import BrokerError
 from fileq.files.arriving_file import ArrivingFile
 from fileq.files.exclusive_move import PREFIX
 from fileq.server.decoding import invalid
@@ -79,6 +81,8 @@ async def upload_file(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
     except OSError as error:
         raise _problem_of(error, relative) from error
     request.note.about_job("", None, path)
+    with suppress(ApiProblem, BrokerError):  # the file is stored, and the audit has it too
+        await services.pool.call(lambda: services.upload_notes.add(path, request.caller.name))
     document = UploadedFile(path, file.size, file.digests[SHA_256].hexdigest(), is_new)
     return ApiAnswer(document, 201 if is_new else 200)
 

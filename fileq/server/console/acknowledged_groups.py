@@ -40,6 +40,15 @@ def mark_of(group: DeadGroup, known: Mapping[str, Acknowledgement]) -> GroupMark
     return GroupMark(state, found, died_since(group.newest_times, found.at, group.count) if state == "again" else "")
 
 
+def mark_of_death(fingerprint: str | None, died: str | None, known: Mapping[str, Acknowledgement]) -> GroupMark:
+    """What is known about the cause of one dead job. One that died after the acknowledgement is not covered by it."""
+    found = known.get(fingerprint or "")
+    if found is None:
+        return UNMARKED
+    state = group_state(found, died)
+    return GroupMark(state, found, "died since" if state == "again" else "")
+
+
 def all_known(groups: DeadGroups | None, marks: Mapping[str, GroupMark]) -> bool:
     """Whether every dead job is in a group that is acknowledged and has not come back. False if not all were seen."""
     if groups is None or groups.is_partial or groups.group_count > len(groups.groups):

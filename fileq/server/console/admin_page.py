@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.admin.fsck import Report, fsck
+from fileq.commands.api_keys import SESSION_MARK
 from fileq.commands.doctor.check_schedules import check_schedules
 from fileq.commands.doctor.check_server import check_server
 from fileq.commands.doctor.check_webhooks import check_webhooks
@@ -26,16 +27,29 @@ from fileq.core.errors import FileqError
 from fileq.core.finding import Finding, sound, wrong
 from fileq.server.api.state_endpoints import show_config
 from fileq.server.console.page import PageRequest
+from fileq.server.console.rendering import day_of
 from fileq.server.problems import ApiProblem
 
 FSCK_S, DOCTOR_S = 120.0, 15.0
+DAY_MS = 86_400_000
 SCOPES = {
-    Scope.READ: "look at everything, except the content of files; enough for a colleague who only looks",
+    Scope.READ: "look at everything, except the content of files, keys, the audit, the configuration and checks; "
+    "enough for a colleague who only looks",
     Scope.ENQUEUE: "add jobs and upload files; alone, it sees only jobs whose id it knows",
     Scope.OPERATE: "read, and retry, cancel, run, pause and reprocess",
     Scope.FILES: "with read: also see and download the content of files",
     Scope.ADMIN: "everything, also keys, schedules, webhooks and the configuration",
 }
+# What a person or a program is to do, with the scopes that it takes.
+PRESETS = {
+    "May look at everything, changes nothing": (Scope.READ,),
+    "May look at everything, also into files; changes nothing": (Scope.READ, Scope.FILES),
+    "Operator: also retries, cancels, runs and pauses": (Scope.OPERATE,),
+    "Program that adds jobs": (Scope.ENQUEUE,),
+    "Admin: everything": (Scope.ADMIN,),
+}
+LIFETIMES = {1: "in a day", 7: "in 7 days", 30: "in 30 days", 90: "in 90 days", 365: "in a year"}
+DEFAULT_DAYS = 90
 fsck_runs = threading.Lock()
 
 
@@ -55,16 +69,24 @@ def keys(request: PageRequest) -> Mapping[str, Any]:
         "sessions": [key for key in found if key.is_login],
         "lacks_admin": bool(known) and not has_admin and not has_other_login,
         "scopes": SCOPES,
+        "presets": PRESETS,
+        "lifetimes": lifetimes(request.services.now_ms()),
+        "default_days": DEFAULT_DAYS,
         "own_name": own_name(request.caller.name, {key.name for key in found}),
         "login_address": f"{request.origin}{server.base_path}/login",
         "may_admin": request.has(Scope.ADMIN),
     }
 
 
+def lifetimes(now_ms: int) -> dict[int, str]:
+    """How long a key may last, in days, each in words with its last day."""
+    return {days: f"{words}, on {day_of(now_ms + days * DAY_MS)}" for days, words in LIFETIMES.items()}
+
+
 def own_name(caller: str, taken: Collection[str]) -> str:
-    """A name for the key of the person who reads the page: as in "root, one-time link 4dde", with a number if there is
+    """A name for the key of the person who reads the page: as in "root (one-time link)", with a number if there is
     such a key."""
-    person = caller.partition(",")[0].strip()[:50] or "admin"
+    person = caller.partition(SESSION_MARK)[0].strip()[:50] or "admin"
     numbered = (f"{person} {count}" for count in range(2, len(taken) + 3))
     return next(name for name in (person, *numbered) if name not in taken)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from fileq.commands.audit_entries import AuditEntry
+from fileq.commands.audit_entries import AuditChange, AuditEntry
 from fileq.server.api.audit_endpoints import AuditQuery, list_audit
 from fileq.server.console.page import PageRequest
 from fileq.server.console.rendering import path_part, query_string
@@ -25,6 +26,7 @@ _OVERVIEWS = {
     "operations": "admin/operations",
 }
 _NOT_NAMES = ("actions", "bulk", "preview")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z| UTC)")
 _ABOUT_JOBS = ("/jobs", "/dead", "/files", "/batches", "/queues", "/operations")
 _SCHEDULES = "/schedules/"
 _VERB = "action: "  # how the detail of an action on many jobs begins
@@ -33,8 +35,9 @@ _WORDS = {
     "retry_job": "retry a dead job",
     "run_schedule": "run a schedule now",
     "upload_file": "upload a file",
+    "name_session": "name the own session",
 }
-_HINTS = {"upload_file": "the producer finds it; the page of the file shows its job"}
+_HINTS = {"upload_file": "a job for it follows by itself; the page of the file shows it"}
 # The same for a request that may make something or change it: the words for each.
 _MADE_OR_CHANGED = {
     "put_schedule": ("define a schedule", "change a schedule"),
@@ -52,7 +55,8 @@ class AuditPageQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 class AuditRow(Struct, frozen=True):
     """An entry in words. `page` shows its target, "" if none does; `jobs` is None if it is not about jobs. `target` is
-    what people know: the job, or the target itself. `detail` says which jobs or files were chosen."""
+    what people know: the job, or the target itself. `detail` says which jobs or files were chosen. `changes` are those
+    of the entry, with times as people read them."""
 
     entry: AuditEntry
     action: str
@@ -61,6 +65,7 @@ class AuditRow(Struct, frozen=True):
     jobs: int | None
     target: str
     detail: str
+    changes: tuple[AuditChange, ...]
 
 
 def audit(request: PageRequest) -> Mapping[str, Any]:
@@ -93,7 +98,14 @@ def in_words(entry: AuditEntry) -> AuditRow:
         jobs=entry.count if is_counted and result == "done" else None,
         target=target,
         detail=rest if is_bulk else entry.detail or _HINTS.get(entry.action, ""),
+        changes=tuple(AuditChange(one.field, _time(one.old), _time(one.new)) for one in entry.changes),
     )
+
+
+def _time(value: str | None) -> str | None:
+    """A value that is a time as other pages show it; every other value as it is."""
+    found = _TIME.fullmatch(value or "")
+    return f"{found[1]} {found[2]} UTC" if found else value
 
 
 def _action(entry: AuditEntry) -> str:

@@ -20,6 +20,7 @@ from fileq.core.api_key import Scope
 from fileq.core.delivery import CHECK_TYPE
 from fileq.core.job import State
 from fileq.server.api.batch_endpoints import BatchListQuery, list_all_batches, show_one_batch
+from fileq.server.console.acknowledged_groups import mark_of_death
 from fileq.server.console.page import PageRequest
 
 ALSO = "; also: "  # before the other problems of a delivery, in each error of one
@@ -91,7 +92,7 @@ def batch(request: PageRequest) -> Mapping[str, Any]:
         "wait": request.shown(why_it_waits(request.services.broker, request.services.config.worker.priorities, found)),
         "wrong_files": wrong_files,
         "dead": dead,
-        "notes": request.services.known_causes,
+        "marks": {one.id: mark_of_death(one.fingerprint, one.died, request.services.known_causes) for one in dead},
         "may_seal": request.has(Scope.OPERATE) or request.has(Scope.ENQUEUE),
         "may_operate": request.has(Scope.OPERATE),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from markupsafe import Markup
 
@@ -17,14 +18,13 @@ def line_chart(
     title: str,
     width: int = 720,
     height: int = 200,
-    places: int = 0,
 ) -> Markup:
     """Lines over the same labels. `series` are (class, values); the first one has an area. A few labels are shown.
-    With fewer values than `places` the left part stays empty: nothing is known about that time."""
+    With fewer values than labels the left part stays empty: nothing is known about that time."""
     top_value = _round_up(max((value for _, values in series for value in values), default=0))
-    count = max(len(labels), places, 2)
+    count = max(len(labels), 2)
     step, scale = (width - _LEFT - 8) / (count - 1), (height - _TOP - _BOTTOM) / top_value
-    base, left = height - _BOTTOM, _LEFT + (max(places - len(labels), 0)) * step
+    base, left = height - _BOTTOM, _LEFT + (len(labels) - max(len(values) for _, values in series)) * step
 
     def point(index: int, value: float) -> str:
         return f"{left + index * step:.1f},{base - value * scale:.1f}"
@@ -36,14 +36,22 @@ def line_chart(
             last = f"{left + (len(values) - 1) * step:.1f},{base}"
             parts.append(Markup('<polygon class="area" points="{:.1f},{} {} {}"/>').format(left, base, points, last))
         parts.append(Markup('<polyline class="line {}" points="{}"/>').format(name, points))
-    for index in shown_labels(labels, most=max(1, round(_LABELS * len(labels) / count))):
-        x = min(left + index * step, width - _HALF_LABEL)  # so that no label is over the edge
+    for index in shown_labels(labels, most=_LABELS):
+        x = min(_LEFT + index * step, width - _HALF_LABEL)  # so that no label is over the edge
         parts.append(
             Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(x, height - 4, labels[index])
         )
     if left > width / 3:  # most of the time is unknown
-        parts.append(Markup('<text x="{}" y="{}">{}</text>').format(_LEFT, height - 4, "no samples yet"))
+        middle = (base + _TOP) // 2 - 12  # a group of its own: the stylesheet counts the labels
+        parts.append(Markup('<g><text x="{}" y="{}">no samples yet</text></g>').format(_LEFT + 12, middle))
     return _svg(parts, width, height, title)
+
+
+def axis_times(times: Sequence[str], places: int, every_s: float) -> list[str]:
+    """`16:42` for each of the times in RFC 3339, and before them those of the places without a sample."""
+    first, missing = datetime.fromisoformat(times[0]), places - len(times)
+    before = [first - timedelta(seconds=every_s * count) for count in range(missing, 0, -1)]
+    return [f"{one:%H:%M}" for one in before] + [one[11:16] for one in times]
 
 
 def shown_labels(labels: Sequence[str], most: int = 7) -> list[int]:

@@ -21,6 +21,7 @@ from fileq.server.authentication import RequestSender
 from fileq.server.base_path import without_base
 from fileq.server.console.addresses import addresses_below
 from fileq.server.console.last_known import LastKnown
+from fileq.server.console.login_page import logout_words
 from fileq.server.console.page import ConsolePage, PageRequest
 from fileq.server.console.pages import NAVIGATION, PAGES
 from fileq.server.console.problem_page import page_problem
@@ -120,16 +121,18 @@ class Console:
 
     def _shared(self, caller: Caller | None, page: ConsolePage | None, theme: str = "") -> dict[str, Any]:
         """What every template gets."""
-        now_ms = self._services.now_ms()
+        services, now_ms = self._services, self._services.now_ms()
+        by_link = caller is not None and caller.is_login
         return {
             "page": page,
             "navigation": NAVIGATION,
             **addresses_below(self._base),
             "caller": caller,
+            "logout_words": logout_words(services.authentication.admin_keys()) if by_link else "",
             "ago": lambda value: ago(value, now_ms),
             "now_ms": now_ms,
             "version": __version__,
-            "is_read_only": self._services.config.server.read_only,
+            "is_read_only": services.config.server.read_only,
             "theme": theme,
         }
 

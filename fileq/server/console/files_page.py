@@ -9,7 +9,10 @@ from typing import Annotated, Any, get_args
 from msgspec import Meta, Struct
 
 from fileq.client.file_pages import DEFERRED, EXPIRED, DirectoryCounts, FileStatus, FileTree
+from fileq.client.job_summary import JobSummary
 from fileq.client.queries import FileTrace, VersionTrace
+from fileq.commands.upload_notes import last_upload
+from fileq.config.schema import AfterSettings
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
 from fileq.server.api.file_endpoints import (
@@ -21,10 +24,11 @@ from fileq.server.api.file_endpoints import (
     trace_file,
     tree_and_files,
 )
+from fileq.server.console.acknowledged_groups import UNMARKED, mark_of_death
 from fileq.server.console.file_preview import may_download, preview_of
 from fileq.server.console.job_steps import life_in, steps_of
 from fileq.server.console.page import PageRequest
-from fileq.server.console.page_notes import ACTIONS, HISTORIES, read_notes
+from fileq.server.console.page_notes import ACKNOWLEDGEMENTS, ACTIONS, HISTORIES, UPLOADS, read_notes
 
 WAITING = ("pending", "scheduled", "retrying")
 STATUSES: tuple[str, ...] = get_args(FileStatus)
@@ -108,16 +112,21 @@ def upload_target(upload_dir: str, under: str) -> str:
 
 
 def file(request: PageRequest) -> Mapping[str, Any]:
-    """A job that waits has cost a round trip to find out why. Then who retried it before, and the pauses of its queue,
-    are only on its own page."""
+    """A job that waits has cost a round trip to find out why. Then who retried it before, the pauses of its queue,
+    and who uploaded the file are not shown here."""
     query: FilePageQuery = request.query
     found = request.ask(trace_file, TraceQuery(query.path))
     is_waiting = any(one.job is not None and one.job.job.state in WAITING for one in found.versions)
-    notes = read_notes(request, () if is_waiting else (ACTIONS, HISTORIES))
+    notes = read_notes(request, () if is_waiting else (ACTIONS, HISTORIES, ACKNOWLEDGEMENTS, UPLOADS))
     lives = {one.job_id: life_in(one.job, notes.past_pauses) for one in found.versions if one.job is not None}
     newest = found.versions[0].job.job if found.versions and found.versions[0].job is not None else None
+    preview = preview_of(request, found.filepath, query.job, signature=known_signature(found, query.job))
+    is_seen = preview is not None and preview.kind != "none"
     return {
         "trace": found,
+        "fate": fate_of(found, newest, request.services.config.worker.after, is_seen=is_seen) if newest else "",
+        "mark": mark_of_death(newest.fingerprint, newest.ended, notes.acknowledgements) if newest else UNMARKED,
+        "upload": last_upload(found.filepath, notes.uploads),
         "directory": found.filepath.rpartition("/")[0] or "/",
         "name": found.filepath.rpartition("/")[2],
         "newest": newest,
@@ -125,11 +134,31 @@ def file(request: PageRequest) -> Mapping[str, Any]:
         "modified": _modified,
         "missing_since": stamp(found.missing_since_ms) if found.missing_since_ms else None,
         "job_id": query.job,
-        "preview": preview_of(request, found.filepath, query.job, signature=known_signature(found, query.job)),
+        "preview": preview,
         "may_download": may_download(request),
         "may_operate": request.has(Scope.OPERATE),
         "is_known": any(version.is_in_ledger for version in found.versions),
     }
+
+
+def fate_of(trace: FileTrace, newest: JobSummary, after: AfterSettings, *, is_seen: bool) -> str:
+    """Where the file is after its newest job has ended, and what tries it again; "" before. `is_seen`: this server has
+    just read the version. `after` is the setting of this server; workers with another one tell only where they moved a
+    file."""
+    rule = {"completed": after.completed, "dead": after.dead, "cancelled": "keep"}.get(newest.state)
+    if rule is None:
+        return ""
+    if newest.moved_to:
+        is_here = newest.moved_to == trace.filepath
+        place = f"A worker moved the file here, from {newest.filepath}." if is_here else f"Moved to {newest.moved_to}."
+    elif trace.missing_since_ms and not is_seen:
+        place = "The file is no longer in its place."
+    elif rule == "delete" and not is_seen:
+        place = "The file was deleted, as worker.after says."
+    else:
+        place = "The file was left in its place." if rule == "keep" or is_seen else ""
+    tried = {"dead": "Nothing tries it again until you retry it.", "cancelled": "Nothing tries it again by itself."}
+    return f"{place} {tried.get(newest.state, '')}".strip()
 
 
 def known_signature(trace: FileTrace, job_id: str | None) -> str | None:

@@ -20,6 +20,7 @@ from fileq.server.api.job_conditions import JobConditions, conditions_in
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_endpoints import show_job
 from fileq.server.api.job_lists import JobListQuery, list_page
+from fileq.server.console.acknowledged_groups import mark_of_death
 from fileq.server.console.dead_page import address_of
 from fileq.server.console.file_preview import may_see_content
 from fileq.server.console.job_steps import held_times, life_of, obstacles_in, paused_of, reasons_of, steps_of, what_then
@@ -127,7 +128,7 @@ def job(request: PageRequest) -> Mapping[str, Any]:
         "schedule": schedule_of(found.id),
         "worker_timeout_s": request.services.config.worker.timeout,
         "obstacles": obstacles_in(found),
-        "acknowledgement": notes.acknowledgements.get(found.fingerprint or ""),
+        "mark": mark_of_death(found.fingerprint, found.completed_at, notes.acknowledgements),
         "may_operate": request.has(Scope.OPERATE),
         "may_preview": may_see_content(request),
         "curl": f'curl -H "X-API-Key: $KEY" {shlex.quote(address)}',

@@ -6,6 +6,7 @@ The key travels once, in the body of a request of our own page; the session hold
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
@@ -23,6 +24,7 @@ from fileq.server.services import Services
 FORM_MAX = 4096
 _TRIES = Rate(10, 60_000)  # wrong keys from one address
 HOME = "/dashboard"
+KEYS_NAMED = 3
 
 
 class LoginPage:
@@ -87,6 +89,23 @@ class LoginPage:
         theme = theme_in(request.cookies)
         text = render("login.html", **addresses_below(self._base), next=next_page, detail=detail, theme=theme)
         return HTMLResponse(text, status)
+
+
+def logout_words(admin_keys: Sequence[tuple[str, str]]) -> str:
+    """What a person who came by the one-time link has to know before logging out. `admin_keys` are names and ids."""
+    if not admin_keys:
+        return (
+            "You came by the one-time link, which does not work again. To come back you need a key: make one under "
+            "Admin, Keys and access, before you log out, or type “fileq keys create NAME --scope admin” on the machine "
+            "of the server."
+        )
+    named = [f"“{name}” ({id})" for name, id in admin_keys[:KEYS_NAMED]]
+    more = f" and {len(admin_keys) - KEYS_NAMED} more" if len(admin_keys) > KEYS_NAMED else ""
+    keys = "this key has" if len(admin_keys) == 1 else "these keys have"
+    return (
+        "You came by the one-time link, which does not work again. To come back, log in with a key; "
+        f"{keys} the scope admin: {', '.join(named)}{more}."
+    )
 
 
 def _own_page(given: str) -> str:

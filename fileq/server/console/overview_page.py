@@ -22,12 +22,12 @@ from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_lists import document_of
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
 from fileq.server.console.acknowledged_groups import all_known, known_count, mark_of
-from fileq.server.console.charts import bar, line_chart
+from fileq.server.console.charts import axis_times, bar, line_chart
 from fileq.server.console.dead_page import headline
 from fileq.server.console.page import PageRequest
 from fileq.server.console.page_notes import ACKNOWLEDGEMENTS, NOTES, pause_words, read_notes
 from fileq.server.console.rendering import number
-from fileq.server.live_samples import KEPT, LiveSample, per_second
+from fileq.server.live_samples import EVERY_S, KEPT, LiveSample, per_second
 from fileq.worker.breakers import reason_of
 
 _RANGES = {"24h": 24, "7d": 168, "30d": 720}
@@ -174,8 +174,8 @@ def _live_chart(samples: Sequence[LiveSample]) -> Any:
     every = max(1, len(samples) // 180)
     kept = samples[::every]
     series = [("a", [one.completed_per_second for one in kept]), ("b", [one.failed_per_second for one in kept])]
-    labels, places = [one.at[11:16] for one in kept], KEPT // every
-    return line_chart(series, labels, title="Jobs per second, last hour", places=places)
+    labels = axis_times([one.at for one in kept], KEPT // every, EVERY_S * every)
+    return line_chart(series, labels, title="Jobs per second, last hour")
 
 
 def breaker_banners(breakers: Sequence[BreakerSummary], held: Mapping[str, int], is_more: bool) -> list[Banner]:

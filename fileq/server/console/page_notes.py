@@ -7,26 +7,40 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from fileq.brokers.catalog import Document
 from fileq.commands.acknowledgements import KIND as ACKNOWLEDGEMENTS
 from fileq.commands.acknowledgements import Acknowledgement, acknowledgements_in
 from fileq.commands.action_log import KIND as ACTIONS
 from fileq.commands.action_log import LoggedAction, actions_in
 from fileq.commands.admin.pause_notes import HISTORIES, NOTES, PastPause, PauseNote, notes_in, past_pauses_in
+from fileq.commands.upload_notes import KIND as UPLOADS
 from fileq.server.console.page import PageRequest
 from fileq.server.console.rendering import moment
 
 REASON_SHOWN = 200  # characters
-__all__ = ["ACKNOWLEDGEMENTS", "ACTIONS", "HISTORIES", "NOTES", "PageNotes", "pause_words", "read_notes", "why"]
+__all__ = [
+    "ACKNOWLEDGEMENTS",
+    "ACTIONS",
+    "HISTORIES",
+    "NOTES",
+    "UPLOADS",
+    "PageNotes",
+    "pause_words",
+    "read_notes",
+    "why",
+]
 
 
 class PageNotes(Struct, frozen=True):
     """What was not asked for is empty. `actions` are the newest first; `pauses` are those that last, by queue, and
-    `past_pauses` the last ones that have ended; `acknowledgements` are by fingerprint."""
+    `past_pauses` the last ones that have ended; `acknowledgements` are by fingerprint,
+    and `uploads` are documents of upload_notes.py."""
 
     actions: Sequence[LoggedAction]
     pauses: Mapping[str, PauseNote]
     past_pauses: Mapping[str, tuple[PastPause, ...]]
     acknowledgements: Mapping[str, Acknowledgement]
+    uploads: Mapping[str, Document]
 
 
 def read_notes(request: PageRequest, kinds: Iterable[str]) -> PageNotes:
@@ -41,6 +55,7 @@ def read_notes(request: PageRequest, kinds: Iterable[str]) -> PageNotes:
         notes_in(found.get(NOTES, {})),
         past_pauses_in(found.get(HISTORIES, {})),
         known,
+        found.get(UPLOADS, {}),
     )
 
 

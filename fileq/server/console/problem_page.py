@@ -42,6 +42,10 @@ def page_problem(
     """`page` is the page that was asked for, None if there is no such one; `given` are the parameters of its query."""
     if problem.slug == "not-found" and page is not None and page.path in (JOB, FILE):
         return _unknown(page.path, params, dict(given))
+    if problem.slug == "forbidden" and page is not None:
+        scopes = " or ".join(page.scopes)
+        detail = "A person with the scope admin can make you a key that has it: under Admin, Keys and access."
+        return PageProblem(f"This page needs the scope {scopes}", (f"Your key does not have it. {detail}",))
     title = "Not found" if problem.slug == "not-found" else PROBLEMS[problem.slug][1]
     wrong = _wrong_values(problem, page, dict(given))
     title = "A value can't be used" if wrong else title
@@ -50,7 +54,8 @@ def page_problem(
     details = dict.fromkeys(one.detail for one in problem.errors) if problem.errors else {problem.detail: None}
     known = page.query.__struct_fields__ if page is not None else ()
     kept = tuple((name, value) for name, value in given if value and name not in names and _field(name) in known)
-    return PageProblem(title, tuple(one for one in details if one not in about), wrong, kept if wrong else ())
+    others = tuple(f"{one[:1].upper()}{one[1:]}" for one in details if one not in about)
+    return PageProblem(title, others, wrong, kept if wrong else ())
 
 
 def _unknown(path: str, params: Mapping[str, str], given: Mapping[str, str]) -> PageProblem:

@@ -9,9 +9,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from fileq.brokers.lost_workers import KIND as LOST
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, Record
 from fileq.client.job_summary import id_in
+from fileq.commands.action_log import KIND as ACTIONS
+from fileq.commands.action_log import actions_in
 from fileq.commands.admin.control import workers_in
 from fileq.commands.admin.pause_notes import pause_notes
 from fileq.commands.admin.stats import WorkerProcess
@@ -19,9 +22,10 @@ from fileq.core.api_key import Scope
 from fileq.core.job import stamp
 from fileq.server.api.queue_endpoints import QueueDocument, queue_list, shown_workers
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
-from fileq.server.console.charts import bar, line_chart
+from fileq.server.console.cancelled_jobs import cancelled_ids, cancelled_jobs
+from fileq.server.console.charts import axis_times, bar, line_chart
 from fileq.server.console.page import PageRequest
-from fileq.server.live_samples import KEPT, LiveSample
+from fileq.server.live_samples import EVERY_S, KEPT, LiveSample
 
 ENDED = 100  # of the newest completed and of the newest dead jobs, for the rates of queues and of processes
 MINUTE_MS = 60_000
@@ -91,24 +95,27 @@ def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
     if len(samples) < 2:
         return None
     every = max(1, len(samples) // 180)
-    kept, places = samples[::every], KEPT // every
-    times = [one.at[11:16] for one in kept]
-    waiting = line_chart([("a", [one.waiting for one in kept])], times, title="Waiting jobs, last hour", places=places)
+    kept = samples[::every]
+    times = axis_times([one.at for one in kept], KEPT // every, EVERY_S * every)
+    waiting = line_chart([("a", [one.waiting for one in kept])], times, title="Waiting jobs, last hour")
     produced = [one.produced_per_second for one in kept]
     ended = [one.completed_per_second + one.dead_per_second for one in kept]
     series = [("a", produced), ("c", ended)]
-    return waiting, line_chart(series, times, title="Jobs per second, last hour", places=places)
+    return waiting, line_chart(series, times, title="Jobs per second, last hour")
 
 
 def workers(request: PageRequest) -> Mapping[str, Any]:
-    """Three round trips: the processes with the newest ended jobs, those that died, and the outlines of the jobs.
-    `cancelling` are the ids of jobs that still run although they are to be cancelled."""
-    broker = request.services.broker
+    """Three round trips: the processes with the newest ended jobs, then those that died and the log of what people did,
+    then the outlines of the jobs. `cancelling` are the ids of jobs that still run although they are to be cancelled."""
+    services, broker = request.services, request.services.broker
     overview = broker.overview(1, jobs=ENDED)
-    found = shown_workers(workers_in(broker, overview), request.services)
+    lost, actions = broker.documents_of([LOST, ACTIONS])
+    found = request.shown(shown_workers(workers_in(overview, lost), services))
+    cancelled = cancelled_ids(actions_in(actions), services.now_ms())
     shown = sorted(found.workers, key=needs_attention)[:PROCESSES]
     running = [job.job_id for process in shown for job in process.jobs[:JOBS] if job.job_id]
-    rates, records = out_and_outlines(broker, overview, lambda record: process_of(record.slot), running)
+    others = [*running, *islice(cancelled, ENDED)]
+    rates, records = out_and_outlines(broker, overview, lambda record: process_of(record.slot), others)
     living = [process for process in found.workers if process.is_alive]
     return {
         "found": found,
@@ -116,9 +123,10 @@ def workers(request: PageRequest) -> Mapping[str, Any]:
         "unshown": len(found.workers) - len(shown),
         "jobs_shown": JOBS,
         "cancelling": {record.id for record in records if record is not None and record.is_cancel_requested},
+        "cancelled": cancelled_jobs(cancelled, records[len(running) :], overview, hides_paths=services.hides_paths),
         "processes": len(living),
         "silent": sum(process.is_silent for process in found.workers) + len(found.lost),
-        "now": stamp(request.services.now_ms()) or "",
+        "now": stamp(services.now_ms()) or "",
         "may_operate": request.has(Scope.OPERATE),
     }
 

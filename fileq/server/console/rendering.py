@@ -117,6 +117,12 @@ def clock_time(value: str, now_ms: int, zone_name: str = "UTC") -> str:
     return f"{_DAYS[at.weekday()]} {at.day} {_MONTHS[at.month - 1]}{year}, {at:%H:%M} {zone}"
 
 
+def day_of(ms: int) -> str:
+    """In UTC: `15 Feb 2027`."""
+    at = datetime.fromtimestamp(ms / 1000, UTC)
+    return f"{at.day} {_MONTHS[at.month - 1]} {at.year}"
+
+
 def _zone_word(at: datetime, zone_name: str) -> str:
     """`CET`; the city of a zone that has no such letters."""
     if zone_name == "UTC":

@@ -21,7 +21,7 @@ from fileq.client.job_filter import JobFilter
 from fileq.client.job_pages import job_page
 from fileq.commands.admin.schedules import ScheduledTime, ScheduleView, list_schedules, scheduled_time
 from fileq.core.api_key import Scope
-from fileq.core.cron import EXPECTS, parsed
+from fileq.core.cron import parsed
 from fileq.core.errors import ConfigError
 from fileq.core.job import State
 from fileq.core.schedule import (
@@ -41,6 +41,7 @@ from fileq.server.api.schedule_endpoints import WantedTimes, preview_schedule
 from fileq.server.conditional import etag_of
 from fileq.server.console.page import PageRequest
 from fileq.server.console.rendering import lines, shown
+from fileq.server.console.schedule_hints import EXAMPLE, FIELDS, hint
 from fileq.server.problems import ApiProblem
 
 LIST = "console:scheduled"
@@ -146,7 +147,7 @@ def preview(request: PageRequest) -> Mapping[str, Any]:
     """A part of a page: what the form shows while the user types."""
     query: PreviewQuery = request.query
     cron, timezone = query.cron.strip(), query.timezone.strip() or "UTC"
-    values = {"found": None, "timezone": timezone, "problem": "", "wrong": ""}
+    values = {"found": None, "timezone": timezone, "hint": None}
     if not cron:
         return values
     try:
@@ -154,16 +155,9 @@ def preview(request: PageRequest) -> Mapping[str, Any]:
     except ApiProblem as problem:
         if problem.slug != "invalid":
             raise
-        wrong = problem.errors[0].pointer.strip("/") if problem.errors else ""
+        field = problem.errors[0].pointer.strip("/") if problem.errors else "cron"
         detail = problem.errors[0].detail if problem.errors else problem.detail
-        return {**values, "problem": not_yet(detail) if wrong == "cron" else detail, "wrong": wrong}
-
-
-def not_yet(detail: str) -> str:
-    """What is wrong with an expression in the form: the message of the API without its examples, which the
-    form has."""
-    reason = detail.partition(EXPECTS)[2].removeprefix("; ")
-    return f"This can't be read{f': {reason}' if reason else ''}. Write five fields, as in the examples."
+        return {**values, "hint": hint(field, cron if field == "cron" else timezone, detail)}
 
 
 @cache
@@ -236,6 +230,7 @@ def _form(request: PageRequest, form: ScheduleForm) -> dict[str, Any]:
         "overlaps": OVERLAPS,
         "missed": MISSED if form.missed in MISSED else {**MISSED, form.missed: missed_words(form.missed)},
         "zones": zone_names(),
+        "wrong_cron": f"{FIELDS} {EXAMPLE}",
     }
 
 

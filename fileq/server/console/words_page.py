@@ -10,7 +10,7 @@ from fileq.server.console.page import PageRequest
 WORDS = {
     "Acknowledged": "An operator has seen the cause of these deaths, and may have left a note. When another job dies "
     "of the same cause, the group comes back to the top.",
-    "Backlog": "The jobs that wait in queues, without those that wait for their time.",
+    "Backlog": "The jobs that wait in queues, and those that are held back; without those that wait for their time.",
     "Batch": "Jobs that belong together. Sealed: no job is added any more. Ended: a job of it is completed, dead, "
     "cancelled or deleted. Finished: all of its jobs have ended.",
     "Breaker": "It protects what a handler needs. Closed is the usual state: jobs run. Open is the bad one: too many "

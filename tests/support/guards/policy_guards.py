@@ -88,6 +88,22 @@ BREAKER_GUARDS = (
         BREAKING_ROUTES + "while_every_breaker_is_open_claims_stop_until_the_first_cooldown_ends",
     ),
     Guard(
+        "A job that an operator tries as a probe does not wait for the cooldown",
+        "the cause is fixed, and no operator can see it for as long as the breaker is open",
+        BREAKERS,
+        "        if is_probe:\n",
+        "        if False:\n",
+        BREAKING_ROUTES + "a_job_that_an_operator_tries_does_not_wait_for_the_cooldown_and_decides",
+    ),
+    Guard(
+        "A job that an operator tries beside a probe decides nothing",
+        "two jobs decide about one breaker",
+        BREAKER,
+        "            if self._state == STATE_HALF_OPEN and self._probe is None:\n",
+        "            if self._state == STATE_HALF_OPEN:\n",
+        BREAKING_ROUTES + "a_job_that_an_operator_tries_beside_a_probe_runs_and_decides_nothing",
+    ),
+    Guard(
         "A breaker that closes releases its deferred jobs",
         "they wait for up to ten minutes",
         BREAKERS,

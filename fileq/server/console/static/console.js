@@ -1,19 +1,16 @@
-// The script of the console: live updates, actions, keys, theme. Every action is a request to the API, with the session.
-const body = document.body, root = document.documentElement;
-const api = `${body.dataset.base}/api/v1`;
+// Live updates, actions, keys, theme. Every action is a request to the API, with the session.
+const body = document.body, root = document.documentElement, { base } = body.dataset, api = `${base}/api/v1`;
 const find = (selector, from = document) => from.querySelector(selector);
 const all = (selector, from = document) => [...from.querySelectorAll(selector)];
 const on = (name, react) => document.addEventListener(name, react);
-const stored = (name, value) => { try { return value === undefined ? localStorage.getItem(`fileq.${name}`) : localStorage.setItem(`fileq.${name}`, value); } catch { return null; } };
+const stored = (name, value) => { try { if (value !== undefined) localStorage[`fileq.${name}`] = value; return localStorage[`fileq.${name}`]; } catch { return null; } };
+const joined = (...parts) => parts.filter(Boolean).join(" ");
 
-// Theme. The server reads the cookie, so a page is painted with the choice from the first moment. A page that was kept may be older.
-const setTheme = (theme) => { root.dataset.theme = theme; document.cookie = `fileq_theme=${theme}; Path=${body.dataset.base || "/"}; Max-Age=31536000; SameSite=Strict${location.protocol === "https:" ? "; Secure" : ""}`; };
-const chosen = (document.cookie.match(/(?:^|; )fileq_theme=(dark|light)/) || [])[1];
+// Theme. The server paints a page by the cookie. A page that the browser kept may be older than the choice.
+const setTheme = (theme) => { root.dataset.theme = theme; document.cookie = `fileq_theme=${theme}; Path=${base || "/"}; Max-Age=31536000; SameSite=Strict${location.protocol === "https:" ? "; Secure" : ""}`; };
+const chosen = document.cookie.match(/(?:^|; )fileq_theme=(dark|light)/)?.[1];
 if (chosen && chosen !== root.dataset.theme) setTheme(chosen);
-const toggleTheme = () => {
-  const isLight = root.dataset.theme ? root.dataset.theme === "light" : matchMedia("(prefers-color-scheme: light)").matches;
-  setTheme(isLight ? "dark" : "light");
-};
+const toggleTheme = () => setTheme((root.dataset.theme || (matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark")) === "light" ? "dark" : "light");
 
 const grouped = (count) => count.toLocaleString("en").replaceAll(",", "\u202f"); // as on the pages
 
@@ -21,10 +18,10 @@ const make = (tag, values) => Object.assign(document.createElement(tag), values)
 const toJob = (id) => `/dashboard/jobs/${encodeURIComponent(id)}`;
 
 // Toasts: text only, never HTML. A tap goes through them.
-export const toast = (text, isBad = false, href = "", word = "") => {
+const toast = (text, isBad = false, href = "", word = "") => {
   const made = make("div", { className: isBad ? "toast bad" : "toast" });
   made.append(make("span", { textContent: text }));
-  if (href) made.append(make("a", { href: body.dataset.base + href, textContent: word }));
+  if (href) made.append(make("a", { href: base + href, textContent: word }));
   made.append(make("button", { type: "button", className: "plain", textContent: "×", ariaLabel: "Close", onclick: () => made.remove() }));
   find("#toasts").append(made); setTimeout(() => made.remove(), href ? 30000 : isBad ? 10000 : 5000);
   return made;
@@ -47,15 +44,14 @@ const showSelection = () => {
 let stream = null, isLive = stored("live") !== "off", isDue = false, lastRefresh = 0, timer = 0;
 const live = () => find("[data-live]");
 const isTyped = (one) => one?.matches("input:not([type=checkbox]), select, textarea");
-const isBusy = () => !!find("dialog[open]") || [isTyped(document.activeElement) && document.activeElement, !getSelection().isCollapsed && getSelection().anchorNode].some((one) => one && live()?.contains(one));
+const isBusy = () => find("dialog[open]") || [isTyped(document.activeElement) && document.activeElement, !getSelection().isCollapsed && getSelection().anchorNode].some((one) => one && live()?.contains(one));
 export const refresh = () => {
   clearTimeout(timer); timer = 0;
   if (!live() || document.hidden) { isDue = true; return; }
   const wait = lastRefresh + 1000 - Date.now();
   if (isBusy() || wait > 0) { timer = setTimeout(refresh, Math.max(wait, 250)); return; }
   lastRefresh = Date.now(); isDue = false;
-  const part = live();
-  htmx.ajax("GET", location.pathname + location.search, { source: part, target: part, select: "[data-live]", swap: "outerHTML" });
+  htmx.ajax("GET", location.pathname + location.search, { source: live(), target: live(), select: "[data-live]", swap: "outerHTML" });
 };
 const refreshNow = () => { lastRefresh = 0; refresh(); };
 const concerns = (tick) => { const wanted = body.dataset.changes; return tick.is_reset || tick.dropped || wanted === "*" || Object.keys(tick.events || {}).some((name) => wanted.split(" ").some((one) => one.endsWith("*") ? name.startsWith(one.slice(0, -1)) : name === one)); };
@@ -64,34 +60,30 @@ const connect = () => {
   stream = new EventSource(`${api}/events?mode=ticks`);
   stream.addEventListener("tick", (event) => {
     const tick = JSON.parse(event.data);
-    const count = (tick.events || {})["job.dead"];
+    const count = tick.events?.["job.dead"];
     if (count) tellDeaths(count, tick.last_dead, tick.last_dead_name);
     if (concerns(tick)) refresh();
   });
   // What the page waits for may have happened before the stream was open.
-  stream.addEventListener("open", () => { if (live()?.matches("[data-unsettled]")) refresh(); });
-  stream.addEventListener("reset", refresh); stream.addEventListener("lag", refresh);
+  stream.onopen = () => { if (live()?.matches("[data-unsettled]")) refresh(); };
+  for (const name of ["reset", "lag"]) stream.addEventListener(name, refresh);
 };
-const disconnect = () => { if (stream) stream.close(); stream = null; };
+const disconnect = () => { stream?.close(); stream = null; };
 const showLive = () => { for (const one of all('[data-do="live"]')) { one.setAttribute("aria-pressed", isLive); find("[data-live-word]", one).textContent = isLive ? "Live" : "Paused"; } };
 const toggleLive = () => { isLive = !isLive; stored("live", isLive ? "on" : "off"); showLive(); if (isLive) { connect(); refresh(); } else disconnect(); };
 on("visibilitychange", () => { if (document.hidden) disconnect(); else { connect(); if (isDue && isLive) refresh(); } });
-on("htmx:afterRequest", (event) => {
-  const xhr = event.detail.xhr; if (!xhr || !xhr.status) return;
-  body.dataset.state = xhr.getResponseHeader("X-Fileq-State") || "live";
-});
+on("htmx:afterRequest", ({ detail: { xhr } }) => { if (xhr?.status) body.dataset.state = xhr.getResponseHeader("X-Fileq-State") || "live"; });
 // The focus survives a swap: it goes to the same element of its kind in its row, or in the page. Links come and go.
 let focused = null;
 on("htmx:beforeSwap", () => {
   const one = document.activeElement, row = one.closest("[data-row]"), part = live();
-  focused = part && one !== part && part.contains(one) ? { row: row ? row.dataset.row : null, tag: one.tagName, at: all(one.tagName, row || part).indexOf(one) } : null;
+  focused = part && one !== part && part.contains(one) ? { row: row?.dataset.row, tag: one.tagName, at: all(one.tagName, row || part).indexOf(one) } : null;
 });
-const refocus = () => {
+on("htmx:afterSwap", () => {
   if (!focused || document.activeElement !== body) return;
-  const within = focused.row === null ? live() : all("[data-row]").find((row) => row.dataset.row === focused.row), one = within && all(focused.tag, within)[focused.at];
-  if (one) one.focus({ preventScroll: true });
-};
-on("htmx:afterSwap", refocus);
+  const within = focused.row === undefined ? live() : all("[data-row]").find((row) => row.dataset.row === focused.row), one = within && all(focused.tag, within)[focused.at];
+  one?.focus({ preventScroll: true });
+});
 on("htmx:afterSettle", () => { showSelection(); mark(); });
 on("htmx:responseError", (event) => { if (event.detail.xhr.status !== 401) toast("The page could not be refreshed.", true); });
 setInterval(() => { if (isLive && body.dataset.state !== "live") refresh(); }, 2000);
@@ -102,8 +94,7 @@ const rough = (seconds) => { const [unit, length] = [["d", 86400], ["h", 3600], 
 setInterval(() => {
   if (!isLive || !live() || document.hidden || body.dataset.state === "away" || isBusy()) return;
   for (const one of all("time", live())) {
-    const age = (Date.now() - ahead - Date.parse(one.dateTime)) / 1000, wasDue = one.textContent.startsWith("in ") || one.dataset.due;
-    if (wasDue) one.dataset.due = "1";
+    const age = (Date.now() - ahead - Date.parse(one.dateTime)) / 1000, wasDue = one.dataset.due ||= one.textContent.startsWith("in ") || "";
     const text = Math.abs(age) < 1 || (wasDue && age > 0) ? "now" : age > 0 ? `${rough(age)} ago` : `in ${rough(-age)}`;
     if (one.textContent !== text) one.textContent = text;
   }
@@ -111,23 +102,21 @@ setInterval(() => {
 
 // Actions: <button data-action="POST /jobs/x/retry" data-body='{}' data-confirm="…" data-yes="…">.
 const ask = (title, text, yes, isDanger, sample = [], field = "", total = 0) => new Promise((resolve) => {
-  const dialog = find("#confirm"), list = find("[data-confirm-sample]", dialog);
-  find("[data-confirm-field]", dialog).hidden = !field;
-  find("h2", dialog).textContent = title; find("[data-confirm-text]", dialog).textContent = text;
-  const rest = total - sample.length;
-  list.replaceChildren(...[...sample, ...(rest > 0 ? [`and ${grouped(rest)} more`] : [])].map((one) => make("li", { textContent: one })));
-  const button = find("[data-confirm-yes]", dialog); button.textContent = yes; button.className = isDanger ? "button danger" : "button main"; dialog.returnValue = "no"; dialog.showModal();
-  dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  const dialog = find("#confirm"), part = (name) => find(`[data-confirm-${name}]`, dialog), rest = total - sample.length;
+  find("h2", dialog).textContent = title; part("text").textContent = text; part("field").hidden = !field;
+  part("sample").replaceChildren(...sample.concat(rest > 0 ? `and ${grouped(rest)} more` : []).map((one) => make("li", { textContent: one })));
+  Object.assign(part("yes"), { textContent: yes, className: isDanger ? "button danger" : "button main" });
+  dialog.onclose = () => resolve(dialog.returnValue === "yes"); dialog.returnValue = "no"; dialog.showModal();
 });
-export const call = async (method, path, content, headers = {}) => {
-  const options = { method, credentials: "same-origin", headers: { Accept: "application/json", ...headers } };
+const call = async (method, path, content, headers = {}) => {
+  const options = { method, headers: { Accept: "application/json", ...headers } };
   if (content !== undefined) { options.body = JSON.stringify(content); options.headers["Content-Type"] = "application/json"; }
   let answer;
   try { answer = await fetch(api + path, options); } catch { throw new Error("The server does not answer."); }
-  if (answer.status === 401) { location.assign(`${body.dataset.base}/login?next=${encodeURIComponent(location.pathname.slice(body.dataset.base.length) + location.search)}`); throw new Error("The session has ended."); }
+  if (answer.status === 401) { location.assign(`${base}/login?next=${encodeURIComponent(location.pathname.slice(base.length) + location.search)}`); throw new Error("The session has ended."); }
   const found = answer.status === 204 ? {} : await answer.json().catch(() => ({}));
   if (answer.status === 412) throw headers["If-Match"] ? new Error("It was changed meanwhile. Reload the page to see how.") : Object.assign(new Error("This name is taken. Choose another one."), { field: "name" });
-  if (!answer.ok) throw Object.assign(new Error([found.detail || answer.statusText, ...(found.errors || []).map((one) => one.detail)].filter((one, i, list) => list.indexOf(one) === i).join(" ")), { field: ((found.errors || [])[0]?.pointer || "").split("/")[1] });
+  if (!answer.ok) throw Object.assign(new Error([...new Set([found.detail || answer.statusText, ...(found.errors || []).map((one) => one.detail)])].join(" ")), { field: found.errors?.[0]?.pointer?.split("/")[1] });
   return { ...found, status_code: answer.status, etag: answer.headers.get("ETag") };
 };
 const second = () => new Promise((resolve) => setTimeout(resolve, 1000));
@@ -136,7 +125,7 @@ const follow = async (id) => { // an operation, until it has ended
   for (;;) {
     await second();
     const found = await call("GET", `/operations/${id}`).catch(() => null);
-    if (found && found.ended_at) { toast(found.state === "completed" ? `Done: ${grouped(found.done)} jobs.` : `The operation is ${found.state}: ${found.error || ""}`, found.state === "failed", ...outcome(id)); refresh(); return; }
+    if (found?.ended_at) { toast(found.state === "completed" ? `Done: ${grouped(found.done)} jobs.` : `The operation is ${found.state}: ${found.error || ""}`, found.state === "failed", ...outcome(id)); refresh(); return; }
   }
 };
 // A secret that is shown this once: data-shows names the field of the answer, data-into the place for it.
@@ -144,7 +133,8 @@ const reveal = (one, found) => {
   const { shows, into } = one.dataset; if (!shows || !found[shows]) return false;
   const place = find(into), around = place.closest("[data-reveal]");
   place.textContent = found[shows]; around.hidden = false; around.focus(); around.scrollIntoView({ block: "center" });
-  const copy = find("[data-copy]", around); if (copy) copy.dataset.copy = found[shows];
+  find("[data-named]", around).textContent = found.name;
+  for (const copy of all("[data-copy]", around)) copy.dataset.copy = found[shows];
   return true;
 };
 const proceed = ({ then, done = "Done." }) => { // the next page says it
@@ -157,54 +147,51 @@ const during = async (button, work) => { // a second click does nothing meanwhil
 const act = async (button) => {
   const { action, asks, given = "", confirm, detail = "", yes = "Yes", etag, body: sent, done, opens, doing } = button.dataset;
   const [method, path] = action.split(" "), text = find("#confirm-note"); // the dialog asks for a text named `asks`
-  if (asks) text.value = given;
+  if (asks) { text.value = given; find("#confirm-word").textContent = asks[0].toUpperCase() + asks.slice(1); }
   if (confirm && !await ask(confirm, detail, yes, button.matches(".danger"), [], asks)) return;
   const isDone = await during(button, async () => {
     const content = asks ? { [asks]: text.value } : sent && JSON.parse(sent);
     const found = await call(method, path, content, etag ? { "If-Match": etag } : {});
-    if (found.error) toast(found.error, true); else toast(done || found.message || "Done.", false, opens && found.id ? toJob(found.id) : "", "Open the job");
+    if (found.error) toast(found.error, true); else toast(done || found.message || "Done.", false, opens ? toJob(found.id || opens) : "", "Open the job");
     reveal(button, found);
     if (found.operation) follow(found.operation.id);
     proceed(button.dataset);
   });
   if (isDone && doing) Object.assign(button, { disabled: true, textContent: doing }); // until the refreshed page says it
 };
-const words = { retry: ["Retry", "Retry them", "retried"], cancel: ["Cancel", "Cancel them", "cancelled"], run: ["Run now", "Run them now", "started"], delete: ["Delete", "Delete them", "deleted"] };
-// Bulk actions count first: <button data-bulk="retry" data-filter='{…}'>; without a filter the selected rows are meant.
-const bulk = async (button) => {
-  const action = button.dataset.bulk, filter = button.dataset.filter && JSON.parse(button.dataset.filter);
-  const choice = filter ? { filter } : { ids: [...selected] };
+// A dry run counts, the dialog asks, the action is refused if the count has changed. `question` gives what `ask` takes, or [] for nothing to ask.
+const twice = (button, path, order, countOf, question, report) => during(button, async () => {
+  const dry = await call("POST", path, { ...order, dry_run: true }), count = countOf(dry), [title, text, yes, isDanger, sample] = question(dry);
+  if (title && await ask(title, joined(...text, count > 5 && "Among them:"), yes, isDanger, sample, "", count)) { report(await call("POST", path, { ...order, dry_run: false, expect: count }), dry); refreshNow(); }
+});
+const words = { retry: ["Retry", "retried"], cancel: ["Cancel", "cancelled"], run: ["Run now", "started"], delete: ["Delete", "deleted"] };
+// <button data-bulk="retry" data-filter='{…}'>; without a filter the selected rows are meant.
+const bulk = (button) => {
+  const action = button.dataset.bulk, filter = button.dataset.filter && JSON.parse(button.dataset.filter), [verb, done] = words[action];
   if (!filter && !selected.size) { toast("Select rows first, with x or a click.", true); return; }
-  await during(button, async () => {
-    const dry = await call("POST", "/jobs/actions", { action, ...choice, dry_run: true });
-    if (!dry.matched) { toast("No job matches any more."); refresh(); return; }
-    const count = `${dry.is_partial ? "at least " : ""}${grouped(dry.matched)} ${dry.matched === 1 ? "job" : "jobs"}`;
-    if (!await ask(`${words[action][0]} ${count}?`, [action === "delete" && "Their files stay where they are.", dry.matched > 5 && "Among them:"].filter(Boolean).join(" "), words[action][1], button.matches(".danger"), dry.sample.map((one) => one.path || `${one.type || ""} ${one.id}`), "", dry.matched)) return;
-    const found = await call("POST", "/jobs/actions", { action, ...choice, dry_run: false, expect: dry.matched });
-    if (found.operation) { toast(`${count} are being ${words[action][2]}.`); follow(found.operation.id); } else toast(`${grouped(found.done)} ${words[action][2]}${found.refused.length ? `, ${found.refused.length} refused: ${found.refused[0].reason}` : ""}.`, found.refused.length > 0, ...outcome(found.action_id));
+  const counted = ({ is_partial, matched }) => `${is_partial ? "at least " : ""}${grouped(matched)} ${matched === 1 ? "job" : "jobs"}`;
+  twice(button, "/jobs/actions", { action, ...(filter ? { filter } : { ids: [...selected] }) }, (dry) => dry.matched, (dry) => {
+    if (!dry.matched) { toast("No job matches any more."); refresh(); return []; }
+    return [`${verb} ${counted(dry)}?`, [action === "delete" && "Their files stay where they are."], verb.replace(/^\w+/, "$& them"), button.matches(".danger"), dry.sample.map((one) => one.path || `${one.type || ""} ${one.id}`)];
+  }, ({ operation, done: count, refused, action_id }, dry) => {
+    if (operation) { toast(`${counted(dry)} are being ${done}.`); follow(operation.id); } else toast(`${grouped(count)} ${done}${refused.length ? `, ${refused.length} refused: ${refused[0].reason}` : ""}.`, refused.length > 0, ...outcome(action_id));
     if (!filter) { selected.clear(); showSelection(); }
-    refreshNow();
   });
 };
-
-// Files are enqueued again after a dry run: <button data-reprocess='{"under":"/in"}'>.
-const reprocess = async (button) => {
-  const order = JSON.parse(button.dataset.reprocess), plural = (count) => `${count} ${count === 1 ? "file" : "files"}`;
-  await during(button, async () => {
-    const dry = await call("POST", "/files/reprocess", { ...order, dry_run: true });
-    const left = [dry.missing && `${plural(dry.missing)} no longer there`, dry.unfinished && `${plural(dry.unfinished)} not finished yet`].filter(Boolean).join(", ");
-    if (!dry.enqueued) { toast(`Nothing can be enqueued again${left ? `: ${left}` : ""}.`, true); return; }
-    const text = [left && `Left out: ${left}.`, dry.enqueued >= 1000 && "At most 1,000 at a time.", dry.enqueued > 5 && "Among them:"].filter(Boolean).join(" ");
-    if (!await ask(`Reprocess ${plural(dry.enqueued)}?`, text, "Reprocess", false, dry.files.filter((one) => one.result === "would_enqueue").slice(0, 5).map((one) => one.filepath), "", dry.enqueued)) return;
-    const found = await call("POST", "/files/reprocess", { ...order, dry_run: false, expect: dry.enqueued });
-    toast(`${plural(found.enqueued)} enqueued again.`); refreshNow();
-  });
+// Files are enqueued again: <button data-reprocess='{"under":"/in"}'>.
+const reprocess = (button) => {
+  const plural = (count) => `${count} ${count === 1 ? "file" : "files"}`;
+  twice(button, "/files/reprocess", JSON.parse(button.dataset.reprocess), (dry) => dry.enqueued, ({ missing, unfinished, enqueued, files }) => {
+    const left = [missing && `${plural(missing)} no longer there`, unfinished && `${plural(unfinished)} not finished yet`].filter(Boolean).join(", ");
+    if (!enqueued) { toast(`Nothing can be enqueued again${left ? `: ${left}` : ""}.`, true); return []; }
+    return [`Reprocess ${plural(enqueued)}?`, [left && `Left out: ${left}.`, enqueued >= 1000 && "At most 1,000 at a time."], "Reprocess", false, files.filter((one) => one.result === "would_enqueue").slice(0, 5).map((one) => one.filepath)];
+  }, (found) => toast(`${plural(found.enqueued)} enqueued again.`));
 };
 
 // Uploads: files dropped on <div data-upload="directory/">, or chosen in the input inside it.
 const tellFate = async (area, name, query) => { // the list may show the file on a later page only
   const line = make("p", { className: "small" }), state = make("span", { className: "state", textContent: "waits to be found" });
-  line.append(make("a", { href: `${body.dataset.base}/dashboard/files/trace${query}`, textContent: name })); area.append(line);
+  line.append(make("a", { href: `${base}/dashboard/files/trace${query}`, textContent: name })); area.append(line);
   if (all("p", area).length > 5) return; // enough that are followed at the same time
   line.append(" ", state);
   for (let tries = 0; tries < 60 && !/completed|dead|cancelled/.test(state.className); tries++) {
@@ -218,7 +205,7 @@ const upload = async (area, files) => {
   for (const file of files) {
     const path = (area.dataset.upload + file.name).split("/").map(encodeURIComponent).join("/");
     try {
-      const answer = await fetch(`${api}/uploads/${path}`, { method: "PUT", body: file, credentials: "same-origin", headers: { "If-None-Match": "*" } });
+      const answer = await fetch(`${api}/uploads/${path}`, { method: "PUT", body: file, headers: { "If-None-Match": "*" } });
       const found = await answer.json().catch(() => ({}));
       if (!answer.ok) throw new Error(found.detail || answer.statusText);
       toast(`${file.name} is uploaded.`);
@@ -232,24 +219,27 @@ overArea("dragover", true); overArea("dragleave", false); overArea("drop", false
 
 // Forms whose fields become a JSON body: <form data-send="PUT /schedules/{name}" data-then="…">. An empty field is left out.
 const blame = (form, name, text) => { // beside the wrong field, until it is changed
-  const field = name && find(`[name="${CSS.escape(name)}"]:not([type=hidden])`, form); if (!field) { toast(text, true); return; }
+  const field = name && find(`[name="${CSS.escape(name)}"]:not([type=hidden])`, form); const told = find(`.wrong-${name}`, form); // the preview
+  if (!field || told) { toast(told?.textContent || text, true); field?.focus(); return; }
+  text = field.dataset.wrong || text;
   const note = make("p", { className: "small bad blame", role: "alert", textContent: text });
   field.after(note); field.ariaInvalid = "true"; field.focus();
   field.addEventListener("input", () => { note.remove(); field.ariaInvalid = null; }, { once: true });
 };
+const kinds = { json: JSON.parse, number: Number, days: (value) => new Date(Date.now() + value * 864e5).toISOString(), list: (value) => value.split(/[\s,]+/).filter(Boolean) };
 const send = async (form) => {
   for (const one of all(".blame", form)) one.remove();
   const data = new FormData(form), fields = Object.fromEntries([...data.keys()].map((name) => [name, data.getAll(name).join(" ")])); // boxes may share a name
   const path = form.dataset.send.replace(/\{(\w+)\}/g, (_, name) => { const value = fields[name] || ""; delete fields[name]; return encodeURIComponent(value); });
-  const [method, target] = path.split(" "), content = {};
+  const [method, target] = path.split(" "), content = {}, { etag, isNew, done } = form.dataset;
   for (const [name, value] of Object.entries(fields)) {
     if (value === "") continue;
-    const { kind } = find(`[name="${name}"]`, form).dataset;
-    try { content[name] = kind === "json" ? JSON.parse(value) : kind === "days" ? new Date(Date.now() + value * 864e5).toISOString() : kind === "list" ? value.split(/[\s,]+/).filter(Boolean) : kind === "number" ? Number(value) : value; } catch { blame(form, name, "This is not valid JSON."); return; }
+    const read = kinds[find(`[name="${name}"]`, form).dataset.kind];
+    try { content[name] = read ? read(value) : value; } catch { blame(form, name, "This is not valid JSON."); return; }
   }
   try {
-    const found = await call(method, target, content, form.dataset.etag ? { "If-Match": form.dataset.etag } : form.dataset.isNew ? { "If-None-Match": "*" } : {});
-    toast(form.dataset.done || found.message || "Saved.");
+    const found = await call(method, target, content, etag ? { "If-Match": etag } : isNew ? { "If-None-Match": "*" } : {});
+    toast(done || found.message || "Saved.");
     if (reveal(form, found)) form.reset();
     proceed(form.dataset);
   } catch (error) { blame(form, error.field, error.message); }
@@ -258,27 +248,28 @@ const send = async (form) => {
 on("submit", (event) => {
   const form = event.target, { asksFirst, detail, yes } = form.dataset;
   if (form.matches("[data-send]")) { event.preventDefault(); send(form); }
-  else if (asksFirst) { event.preventDefault(); ask(asksFirst, detail, yes, true).then((isSure) => isSure && form.submit()); }
+  else if (asksFirst) { event.preventDefault(); ask(asksFirst, find("[data-logout]")?.dataset.logout || detail, yes, true).then((isSure) => isSure && form.submit()); }
 });
 on("change", (event) => {
   const one = event.target;
-  if (one.matches("input[data-id]")) { selected[one.checked ? "add" : "delete"](one.dataset.id); showSelection(); }
-  else if (one.matches("input[data-all]")) { for (const box of all("input[data-id]")) selected[one.checked ? "add" : "delete"](box.dataset.id); showSelection(); }
+  if (one.matches("input[data-id], input[data-all]")) { for (const box of one.dataset.id ? [one] : all("input[data-id]")) selected[one.checked ? "add" : "delete"](box.dataset.id); showSelection(); }
   else if (one.matches('[data-do="keys"]')) stored("keys", one.checked ? "on" : "off");
   else if (one.matches("[data-upload] input[type=file]")) upload(one.closest("[data-upload]"), one.files);
   else if (one.matches("[data-submits]")) one.form.requestSubmit();
+  else if (one.dataset.ticks) for (const box of all(`[name="${one.dataset.ticks}"]`, one.form)) box.checked = one.value.split(" ").includes(box.value);
 });
 const openMenu = (isOpen) => { body.classList.toggle("open", isOpen); find(".menu")?.setAttribute("aria-expanded", isOpen); };
 const showHelp = () => find("#help").showModal();
 const tools = { theme: toggleTheme, live: toggleLive, help: showHelp, menu: () => openMenu(!body.classList.contains("open")) };
 on("click", (event) => {
-  const one = event.target.closest("[data-action], [data-bulk], [data-reprocess], [data-do], [data-copy]");
+  const one = event.target.closest("[data-action], [data-bulk], [data-reprocess], [data-do], [data-copy], [data-fill]");
   if (!event.target.closest(".top, nav")) openMenu(false);
   if (!one || one.disabled) return;
   if (one.dataset.action) act(one);
   else if (one.dataset.bulk) bulk(one);
   else if (one.dataset.reprocess) reprocess(one);
   else if (one.dataset.copy) navigator.clipboard.writeText(one.dataset.copy).then(() => toast("Copied."), () => toast("The browser does not allow copying here.", true));
+  else if (one.dataset.fill) { const field = find(one.dataset.fill); field.value = one.value; field.focus(); field.dispatchEvent(new Event("input")); }
   else tools[one.dataset.do]?.();
 });
 
@@ -287,8 +278,8 @@ let here = "", afterG = 0;
 const rows = () => all("tr[data-row], article[data-row]");
 const mark = () => { for (const row of rows()) row.classList.toggle("here", row.dataset.row === here); };
 const move = (step) => { const list = rows(), at = list.findIndex((row) => row.dataset.row === here), row = list[Math.min(list.length - 1, Math.max(0, at + step))]; if (row) { here = row.dataset.row; mark(); row.scrollIntoView({ block: "nearest" }); } };
-const current = () => rows().find((row) => row.dataset.row === here);
-const press = (selector) => { const button = (current() && find(selector, current())) || find(`[data-page-actions] ${selector}`); if (button && !button.disabled) button.click(); };
+const inRow = (selector) => { const row = rows().find((one) => one.dataset.row === here); return row && find(selector, row); };
+const press = (key) => { const selector = `[data-key="${key}"]`; (inRow(selector) || find(`[data-page-actions] ${selector}`))?.click(); };
 on("keydown", (event) => {
   if (stored("keys") === "off" || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
   if (isTyped(event.target)) { if (event.key === "Escape") event.target.blur(); return; }
@@ -296,13 +287,11 @@ on("keydown", (event) => {
   if (Date.now() - afterG < 1500) { afterG = 0; const link = find(`[data-go="${CSS.escape(event.key)}"]`); if (link) { event.preventDefault(); link.click(); } return; }
   const keys = {
     "/": () => find("#search").focus(), g: () => { afterG = Date.now(); }, j: () => move(1), k: () => move(-1),
-    x: () => { const box = current() && find("input[data-id]", current()); if (box) box.click(); },
-    o: () => { const link = current() && find("a[href]", current()); if (link) link.click(); },
-    e: () => press('[data-key="e"]'), c: () => press('[data-key="c"]'), r: toggleLive, t: toggleTheme, "?": showHelp,
+    x: () => inRow("input[data-id]")?.click(), o: () => inRow("a[href]")?.click(), e: () => press("e"), c: () => press("c"), r: toggleLive, t: toggleTheme, "?": showHelp,
   };
   if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
 });
 
-const keysBox = find('[data-do="keys"]'); if (keysBox) keysBox.checked = stored("keys") !== "off";
+for (const box of all('[data-do="keys"]')) box.checked = stored("keys") !== "off";
 showLive(); showSelection(); connect();
 const { said } = sessionStorage; if (said) { toast(said); delete sessionStorage.said; }

@@ -1,0 +1,207 @@
+"""What pages say about how something came out: cancelled jobs, files after their jobs, keys, and who may do what."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from msgspec.structs import replace
+
+from fileq.brokers.batches import NewBatch
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.types import Entry
+from fileq.client.job_summary import JobSummary
+from fileq.client.queries import FileTrace
+from fileq.commands.acknowledgements import AcknowledgementStore
+from fileq.commands.action_log import ActionLog
+from fileq.commands.api_keys import KeyOptions
+from fileq.commands.audit_entries import AuditChange, AuditEntry
+from fileq.commands.bulk_actions import JobAction
+from fileq.commands.upload_notes import KIND, UPLOADS_MAX, UploadNotes, last_upload
+from fileq.config.schema import AfterSettings
+from fileq.core.api_key import Scope
+from fileq.core.claim import Claim
+from fileq.core.job import Job, Version, file_job
+from fileq.core.settlement import Settlement, cancel, complete
+from fileq.server.console.audit_page import in_words
+from fileq.server.console.files_page import fate_of
+from fileq.testing.conformance.builders import a_job
+from tests.support.console_jobs import HOSTILE, SLOT, dies, end, held, in_order, pages_with_worker, shown, words
+from tests.support.console_pages import ConsolePages
+
+CAUSE, PATH = "0123456789ab", "/in/inv-7.pdf"
+
+
+def dies_of_cause(claim: Claim) -> Settlement:
+    return replace(dies(claim), fingerprint=CAUSE)
+
+
+def acknowledge(pages: ConsolePages, later_ms: int) -> None:
+    AcknowledgementStore(pages.broker, lambda: wall_clock_ms() + later_ms).put(CAUSE, "rescan tomorrow", "olga")
+
+
+def a_file_job(path: str = PATH) -> tuple[Job, Version]:
+    job = file_job(path.encode(), size=2, priority="low", now=datetime.now(UTC), signature="2-1", id="file")
+    return job, Version(path.encode(), "2-1")
+
+
+def test_a_running_job_that_was_cancelled_stays_on_the_page_of_workers_with_its_outcome() -> None:
+    pages = pages_with_worker()
+    for name, ending in (("a", cancel), ("b", complete), ("old", cancel)):
+        end(pages, a_job(name, filepath=f"/in/{name}-{HOSTILE}.csv"), ending)
+    pages.broker.enqueue([Entry(a_job("waits"), "high"), Entry(a_job("runs"), "low")])
+    pages.broker.cancel(["waits"])
+    pages.broker.settle_and_claim([], [SLOT])
+    ages_s = {"a": 5, "b": 4, "old": 3600, "waits": 3, "runs": 2, "gone": 1}
+    for name, age_s in ages_s.items():
+        log = ActionLog(pages.broker, lambda age_s=age_s: wall_clock_ms() - age_s * 1000)  # type: ignore[misc]
+        log.add(JobAction.CANCEL, "olga", [name])
+    [text] = shown(pages, "/workers")
+    part = text.partition("Cancelled by hand, last 15 minutes")[2].partition("</section>")[0]
+    assert in_order(
+        words(part),
+        "b-&lt;script&gt;",
+        "completed before its worker could stop it",
+        "a-&lt;",
+        "cancelled 5 s ago by olga",
+    )
+    assert 'href="/dashboard/jobs/a"' in part
+    assert part.count("data-row=") == 2, "not those that never ran, still run, are unknown or long ago"
+    pages = pages_with_worker(server={"files": "none"})
+    end(pages, a_job("a", filepath="/in/private.csv"), cancel)
+    ActionLog(pages.broker, wall_clock_ms).add(JobAction.CANCEL, "olga", ["a"])
+    [text] = shown(pages, "/workers")
+    assert 'href="/dashboard/jobs/a"' in text
+    assert "private" not in text
+
+
+def test_a_dead_member_that_died_after_the_acknowledgement_is_not_covered_by_it() -> None:
+    pages = pages_with_worker()
+    pages.broker.create_batch(NewBatch("nightly", "nightly", allow_failures=True))
+    end(pages, replace(a_job("a"), batch_id="nightly"), dies_of_cause, joins=True)
+    acknowledge(pages, -60_000)
+    _, batch, job = shown(pages, "", "/batches/nightly", "/jobs/a")
+    assert "died since olga acknowledged the cause: rescan tomorrow" in words(batch)
+    assert "state acknowledged" not in batch
+    assert "this job died since" in job
+    assert 'class="button main" data-action="POST /jobs/a/retry"' in job
+    assert "a dead job does not stop the others" in batch
+    acknowledge(pages, 1)
+    _, batch, job = shown(pages, "", "/batches/nightly", "/jobs/a")
+    assert "acknowledged by olga: rescan tomorrow" in words(batch)
+    assert "died since" not in batch + job
+
+
+def test_the_page_of_a_dead_file_says_where_it_is_what_tries_it_again_and_what_is_known() -> None:
+    pages = pages_with_worker()
+    job, version = a_file_job()
+    end(pages, job, dies_of_cause, version=version)
+    uploads = UploadNotes(pages.broker, wall_clock_ms)
+    uploads.add(PATH, f"anna {HOSTILE}")
+    [text] = shown(pages, f"/files/trace?path={PATH}")
+    assert "The file was left in its place. Nothing tries it again until you retry it." in words(text)
+    assert in_order(text, "Retry runs the same job again", "Reprocess makes a new job for the file as it is now")
+    assert 'class="button main" data-action="POST /jobs/file/retry"' in text
+    assert "by anna &lt;script&gt;" in text.partition("Uploaded")[2]
+    acknowledge(pages, 1)
+    [text] = shown(pages, f"/files/trace?path={PATH}")
+    assert "olga acknowledged this cause" in words(text)
+    assert "rescan tomorrow" in text
+    assert 'class="button main"' not in text.partition("<main")[2].partition("</main")[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "moved_to", "missing_ms", "is_seen", "expected"),
+    [
+        ("running", "", 0, True, ""),
+        ("completed", "", 0, False, "The file was deleted, as worker.after says."),
+        ("completed", "", 0, True, "The file was left in its place."),
+        ("dead", "/bad/a", 0, False, "Moved to /bad/a. Nothing tries it again until you retry it."),
+        (
+            "dead",
+            "/in/a",
+            0,
+            True,
+            "A worker moved the file here, from /x/a. Nothing tries it again until you retry it.",
+        ),
+        ("dead", "", 0, False, "Nothing tries it again until you retry it."),
+        ("dead", "", 1, False, "The file is no longer in its place. Nothing tries it again until you retry it."),
+        ("cancelled", "", 0, False, "The file was left in its place. Nothing tries it again by itself."),
+    ],
+)
+def test_the_fate_of_a_file(state: str, moved_to: str, missing_ms: int, is_seen: bool, expected: str) -> None:
+    job = JobSummary(
+        "a", state, "low", "/x/a", 1, None, "low", 0, 0, 1, "", "", None, None, None, None, moved_to=moved_to
+    )
+    after = AfterSettings(completed="delete", dead="move:/bad")
+    assert fate_of(FileTrace("/in/a", missing_ms, ()), job, after, is_seen=is_seen) == expected
+
+
+def test_the_newest_uploads_are_kept() -> None:
+    pages = ConsolePages()
+    times = iter(range(1_800_000_000_000, 1_900_000_000_000))
+    notes = UploadNotes(pages.broker, lambda: next(times))
+    for number in range(UPLOADS_MAX + 20):
+        notes.add(f"/in/{number}", "anna")
+    notes.add(f"/in/{UPLOADS_MAX}", "bob")
+    documents = pages.broker.documents(KIND)
+    assert UPLOADS_MAX <= len(documents) < UPLOADS_MAX + 20
+    assert last_upload("/in/0", documents) is None
+    found = last_upload(f"/in/{UPLOADS_MAX}", documents)
+    assert found is not None
+    assert found.by == "bob"
+
+
+def test_the_backlog_counts_what_is_held_back() -> None:
+    pages = pages_with_worker()
+    end(pages, a_job("a"), held)
+    [overview] = shown(pages, "")
+    assert "Backlog 1 1 held back" in words(overview)
+    pages.broker.enqueue([Entry(a_job(name), "low") for name in "xyz"])
+    [overview] = shown(pages, "")
+    assert "Backlog 4 3 in queues, 1 held back" in words(overview)
+
+
+def test_a_reader_has_nothing_to_select_finds_operations_and_is_told_the_missing_scope() -> None:
+    pages = pages_with_worker()
+    end(pages, a_job("a"), dies)
+    addresses = ["/jobs", "/dead", "/admin/operations", "/admin/audit"]
+    (_, jobs), (_, dead), (_, operations), (status, refused) = pages.show(addresses, Scope.READ)
+    assert "data-id=" not in jobs + dead
+    assert "data-all" not in jobs + dead
+    assert "<h1>Operations</h1>" in operations
+    assert '<a href="/dashboard/admin/operations" aria-current="page">Operations</a>' in operations
+    assert 'class="tabs"' not in operations
+    assert status == 403
+    assert "<h1>This page needs the scope admin</h1>" in refused
+    assert "Your key does not have it." in refused
+    jobs, operations = shown(pages, "/jobs", "/admin/operations")
+    assert 'data-id="a"' in jobs
+    assert "<h1>Admin</h1>" in operations
+
+
+def test_logging_out_after_the_link_names_the_keys_that_lead_back() -> None:
+    pages = ConsolePages()
+    session = pages.keys.create(KeyOptions("root, one-time link 4dde", (Scope.ADMIN,), is_login=True))
+    pages.keys.create(KeyOptions("viewer", (Scope.READ,)))
+    [(_, before)] = pages.show_with(session.key, ["/admin"])
+    assert (
+        'data-logout="You came by the one-time link, which does not work again. To come back you need a key' in before
+    )
+    made = pages.keys.create(KeyOptions("<b>root", (Scope.ADMIN,)))
+    [(_, after)] = pages.show_with(session.key, ["/admin"])
+    assert f"this key has the scope admin: “&lt;b&gt;root” ({made.id})." in after
+
+
+def test_times_in_the_audit_are_as_on_other_pages() -> None:
+    changes = (
+        AuditChange("expires", None, "2026-11-24T22:00:39.069Z"),
+        AuditChange("covers deaths until", "2026-11-17 21:53:13.704 UTC", "2026-11-17 21:57:10.969 UTC"),
+        AuditChange("note", None, "since 2026-11-24T22:00:39.069Z"),
+    )
+    entry = AuditEntry("2026-05-01T12:00:00.000Z", "me", "id", "create_key", "/keys", 1, 201, "r", changes=changes)
+    assert [(one.old, one.new) for one in in_words(entry).changes] == [
+        (None, "2026-11-24 22:00:39 UTC"),
+        ("2026-11-17 21:53:13 UTC", "2026-11-17 21:57:10 UTC"),
+        (None, "since 2026-11-24T22:00:39.069Z"),
+    ]
