@@ -6,15 +6,17 @@ waits for. Asked from another thread, or by a signal handler in the thread itsel
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fileq.handlers.tracebacks import stack_text, stack_text_of_frames
+
+if TYPE_CHECKING:
+    import asyncio
 
 _elsewhere: dict[int, Callable[[], str]] = {}  # by the thread that waits
 
@@ -38,6 +40,8 @@ def place_of(thread_id: int | None, frame: FrameType | None = None) -> str:
 
 def place_of_task(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, thread_id: int | None) -> str:
     """The same for a task of the event loop that this thread runs."""
+    import asyncio  # not above: programs without async handlers start faster without it
+
     if asyncio.current_task(loop) is task:  # it does not await: its frames are those of the thread
         return place_of(thread_id)
     return stack_text_of_frames(traceback.StackSummary.extract(list(_awaiting(task.get_coro()))))

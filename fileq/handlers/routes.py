@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from difflib import get_close_matches
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from msgspec.json import Decoder
@@ -294,7 +295,7 @@ class _Loading:
             self._taken.add(route.name)
             return route.name
         wanted = route.type if route.type is not None else route.match or ""
-        candidates = (wanted, *(f"{wanted} ({n})" for n in range(2, 10_000)))
+        candidates = chain((wanted,), (f"{wanted} ({n})" for n in count(2)))
         name = next(name for name in candidates if name not in self._taken and name not in self._names)
         self._taken.add(name)
         return name

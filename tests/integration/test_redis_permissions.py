@@ -14,7 +14,7 @@ from fileq.testing.conformance.builders import an_entry, completed, enqueue, ids
 from tests.support.redis_batch_calls import is_tolerated
 from tests.support.redis_calls import CALLS
 from tests.support.redis_scenario import use_every_method
-from tests.support.redis_store import Store, claimed, contents, dump, opened, spoil
+from tests.support.redis_store import Store, claimed, contents, dump, opened, piped, spoil
 
 # Without settle_and_claim of several verbs: each verb is here alone, and the refusal of one does not undo another.
 SINGLE = [call for call in CALLS if call.name != "settle_and_claim"]
@@ -31,8 +31,9 @@ def prepared(store, subject):
     """The call with its scene set, and a copy of every key to restore it."""
     store.empty()
     call = subject.prepare(store)
-    copies = {key: (store.client.dump(key), store.client.pexpiretime(key)) for key in keys_in(store)}
-    return call, copies
+    keys = keys_in(store)
+    answers = piped(store.client, [(command, key) for key in keys for command in ("DUMP", "PEXPIRETIME")])
+    return call, dict(zip(keys, zip(answers[::2], answers[1::2], strict=True), strict=True))
 
 
 def keys_in(store):

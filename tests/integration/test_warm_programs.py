@@ -7,9 +7,12 @@ import resource
 import signal
 from pathlib import Path
 
+from fileq.worker.executors.process.descendants import children_of
 from tests.support.producer_setup import BrokerSetup
 from tests.support.program import Program, environment, run
+from tests.support.waiting import wait_until
 from tests.support.warm_programs import Launcher
+from tests.support.worker_setup import WorkerSetup, is_running
 
 
 def test_a_program_has_the_session_directory_umask_and_limits_that_its_test_chose(on_sqlite: BrokerSetup) -> None:
@@ -63,6 +66,17 @@ def test_a_program_has_its_own_variables_and_none_of_the_launcher_or_an_earlier_
         assert path_with(SQLITE_PATH="other.db") == "other.db\n"
         assert path_with() == default
         assert default not in ("", "launcher.db\n", "other.db\n")
+
+
+def test_the_first_guard_of_a_worker_is_its_child_has_its_own_session_and_ends_with_it(
+    sqlite_setup: WorkerSetup,
+) -> None:
+    program = sqlite_setup.worker()
+    (guard,) = children_of(program.process.pid)
+    assert Path(f"/proc/{guard}/comm").read_text() == "fileq-guard\n"
+    assert os.getsid(guard) == guard
+    program.kill()
+    wait_until(lambda: not is_running(guard))
 
 
 def test_a_failed_command_has_its_exit_code_and_its_error(tmp_path: Path) -> None:

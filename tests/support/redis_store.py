@@ -5,6 +5,7 @@ runs of the same calls leave the same bytes; only the expiries of keys follow th
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from importlib import resources
 from typing import Any
@@ -72,11 +73,14 @@ class Store:
 
 def load_scripts(client: redis.Redis) -> None:
     """Gives the server every script, so that the first call is one round trip like all others."""
-    for file in (resources.files("fileq.brokers.redis") / "lua").iterdir():
-        if file.is_file() and file.read_bytes().startswith(b"#!"):
-            client.script_load(script(file.name.removesuffix(".lua")).text)
-    for name in VARIANTS:
-        client.script_load(script(name).text)
+    piped(client, [("SCRIPT", "LOAD", text) for text in _script_texts()])
+
+
+@functools.cache
+def _script_texts() -> tuple[str, ...]:
+    files = [file for file in (resources.files("fileq.brokers.redis") / "lua").iterdir() if file.is_file()]
+    names = [file.name.removesuffix(".lua") for file in files if file.read_bytes().startswith(b"#!")]
+    return tuple(script(name).text for name in (*names, *VARIANTS))
 
 
 def config_on(**settings: Any) -> Config:
@@ -105,9 +109,9 @@ def claimed(store: Store, *slots: str, ids: tuple[str, ...] = ()) -> list[Claim]
 def dump(client: redis.Redis) -> dict[bytes, tuple[bytes, Any, int]]:
     """Type, exact contents and expiry of every key. If two dumps are equal, nothing was written between them."""
     keys = sorted(client.keys())
-    kinds = piped(client, [("TYPE", key) for key in keys])
+    answers = piped(client, [(command, key) for command in ("TYPE", "PEXPIRETIME") for key in keys])
+    kinds, ends = answers[: len(keys)], answers[len(keys) :]
     held = piped(client, [_READ[kind](key) for kind, key in zip(kinds, keys, strict=True)])
-    ends = piped(client, [("PEXPIRETIME", key) for key in keys])
     return dict(zip(keys, zip(kinds, map(_in_order, kinds, held), ends, strict=True), strict=True))
 
 

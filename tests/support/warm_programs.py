@@ -3,7 +3,8 @@
 One process, the launcher, imports fileq once and never starts a thread. It forks a process for each program, which then
 runs `python -m fileq` as a fresh interpreter would: in a session of its own, with its own arguments, environment,
 working directory, standard streams and default signals, and with the umask and the limit of open files that the test
-process has now. The launcher ends with the test process, however that ends; the programs do not.
+process has now. The launcher ends with the test process, however that ends; the programs do not. The first guard of a
+worker is forked too: see warm_guards.py.
 
 Not for tests of the start itself or of variables that Python or a library reads while it starts.
 """
@@ -27,6 +28,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from msgspec import msgpack
+
+from tests.support.warm_guards import PRELOADED_BY_SERVERS, prepare_guard
 
 REPOSITORY = Path(__file__).parents[2]
 # What the roles and the commands import when they start, on each broker.
@@ -227,13 +232,15 @@ def _become(request: dict[str, Any], streams: list[int]) -> list[str]:
 
 def preload() -> None:
     """Imports what programs need, and fills the caches of what never changes: the commands and the settings."""
-    for name in PRELOADED:
+    for name in (*PRELOADED, *PRELOADED_BY_SERVERS):
         importlib.import_module(name)
     from fileq.cli.definitions import all_commands
     from fileq.config import config_from
+    from fileq.runtime import handlers_program as program
 
     all_commands()
-    config_from({})
+    config = config_from({"handlers": [{"match": "*", "use": "module:function"}]})
+    msgpack.decode(program.handlers_program(config, app_dir="").argument, type=program._Handlers)
 
 
 def main() -> None:
@@ -243,6 +250,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     sys.argv[1:] = serve(requests)
+    prepare_guard(sys.argv[1:])
     runpy.run_module("fileq", run_name="__main__", alter_sys=True)
 
 

@@ -29,6 +29,14 @@ HOST = "127.0.0.1"
 PORTS = range(11_000, 21_000)
 BUS_OFFSET = 10_000
 START_TIMEOUT_S = 10.0
+RESET_COMMANDS = (
+    ("REPLICAOF", "NO", "ONE"),
+    ("CLIENT", "UNPAUSE"),
+    ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"),
+    ("FLUSHALL", "SYNC"),
+    ("SCRIPT", "FLUSH", "SYNC"),
+    ("FUNCTION", "FLUSH", "SYNC"),
+)
 
 Directive = str | int | bool | list[str]
 
@@ -304,14 +312,10 @@ class Server:
 
     def _restore_baseline(self) -> None:
         with contextlib.closing(self.client()) as client:
-            client.execute_command("REPLICAOF", "NO", "ONE")
-            client.execute_command("CLIENT", "UNPAUSE")
-            client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            client.execute_command("FLUSHALL", "SYNC")
-            client.execute_command("SCRIPT", "FLUSH", "SYNC")
-            client.execute_command("FUNCTION", "FLUSH", "SYNC")
-            settings = client.config_get("*")
-            users = client.acl_list()
+            with client.pipeline(transaction=False) as pipeline:  # one round trip: this happens before each test
+                for command in RESET_COMMANDS:
+                    pipeline.execute_command(*command)
+                *_, settings, users = pipeline.config_get("*").acl_list().execute()
             if self._baseline is None:
                 self._baseline = settings, users
                 return

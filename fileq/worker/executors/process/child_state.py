@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, cast
 
-from fileq.handlers.event_loop import own_threads
 from fileq.worker.executors.process.messages import DirtyExit
 
 # Signals that users handle; their handlers are restored. Not SIGPROF and SIGVTALRM: nothing stops their timers, and
@@ -117,6 +116,8 @@ class ChildState:
 
     def _has_left_threads(self) -> bool:
         """Whether threads run that a task started, apart from those of the event loop of coroutines."""
+        from fileq.handlers.event_loop import own_threads  # not above: it imports asyncio
+
         deadline_s = time.monotonic() + THREAD_GRACE_S
         while True:
             own = sum(thread.is_alive() and thread not in self._threads for thread in own_threads())

@@ -62,7 +62,7 @@ from fileq.worker.executors.process.program import Program, error_line, python_c
 from fileq.worker.executors.protocol import Run
 
 
-def main() -> None:
+def main() -> NoReturn:
     """The guard. Its arguments: the control socket, a file that holds the program, the worker's pid."""
     control_fd, program_fd, worker_pid = map(int, sys.argv[1:])
     sys.argv[1:] = []
@@ -90,6 +90,7 @@ def main() -> None:
             control.send(encode(ended), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
     control.close()
     end_children()
+    os._exit(0)  # the interpreter has nothing to clean up
 
 
 def _be_server(control: socket.socket, program_fd: int, guard_pid: int) -> NoReturn:

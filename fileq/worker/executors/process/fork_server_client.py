@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -49,16 +49,8 @@ class ForkServerClient:
         program_fd = os.memfd_create("fileq-program")
         try:
             os.write(program_fd, msgspec.msgpack.encode(program))
-            fds = (server_end.fileno(), program_fd)
-            self._guard = subprocess.Popen(
-                python_command("fileq.worker.executors.process.fork_server", *fds, os.getpid()),
-                stdin=subprocess.DEVNULL,
-                stdout=_stderr(),
-                stderr=_stderr(),
-                pass_fds=fds,
-                env={name: value for name, value in os.environ.items() if name not in program.hidden_variables},
-                start_new_session=True,
-            )
+            environment = {name: value for name, value in os.environ.items() if name not in program.hidden_variables}
+            self._guard = start_guard(server_end.fileno(), program_fd, environment)
         except BaseException:
             self._control.close()
             raise
@@ -143,6 +135,20 @@ class ForkServerClient:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+
+def start_guard(control_fd: int, program_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the guard in a fresh interpreter and a session of its own, with these descriptors and variables."""
+    fds = (control_fd, program_fd)
+    return subprocess.Popen(
+        python_command("fileq.worker.executors.process.fork_server", *fds, os.getpid()),
+        stdin=subprocess.DEVNULL,
+        stdout=_stderr(),
+        stderr=_stderr(),
+        pass_fds=fds,
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def _stderr() -> int:

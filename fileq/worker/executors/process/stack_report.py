@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import threading
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from fileq.handlers.handler_place import place_of
 from fileq.handlers.task import Task
-from fileq.worker.executors.process.child_handle import ChildHandle
 from fileq.worker.executors.process.output_pipe import OutputPipe
 from fileq.worker.executors.stop_request import StopRequest
+
+if TYPE_CHECKING:  # of the worker; children do not need it
+    from fileq.worker.executors.process.child_handle import ChildHandle
 
 ASKS = 5  # signals: one may have no effect (see ChildHandle.wake()), or a busy machine has no core for the child
 ANSWER_S = 0.05  # how long the child may take after each signal
