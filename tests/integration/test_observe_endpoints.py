@@ -77,13 +77,13 @@ def test_a_scrape_passes_promtool(each_setup: WorkerSetup) -> None:
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
-def test_two_thousand_files_and_a_hundred_restarts_add_no_series(sqlite_setup: WorkerSetup) -> None:
+def test_ten_thousand_files_and_a_hundred_restarts_add_no_series(sqlite_setup: WorkerSetup) -> None:
     """Of workers elsewhere, which come and go in the registry, and of the children of this one."""
     setup = sqlite_setup
     program = setup.worker(role="all", count=8, handlers=NOOP, max_recoveries=0, circuit_breaker__enabled=False)
     wait_until(lambda: scrape(program))
     before = set(scrape(program))
-    for n in range(2_000):
+    for n in range(10_000):
         (setup.inbox / f"{n}.txt").touch()
     for n in range(100):
         slot = f"elsewhere-{n}-0-{n:08x}"
@@ -91,8 +91,8 @@ def test_two_thousand_files_and_a_hundred_restarts_add_no_series(sqlite_setup: W
         setup.broker.deregister([slot])
     deaths = setup.enqueue("exits", *ids("death", 100))
     setup.wait_for(State.DEAD, deaths, 60)
-    wait_until(lambda: program.metric("jobs_completed_total") == 2_000, 60, every_s=0.1)
-    assert program.metric("jobs_produced_total") == 2_000
+    wait_until(lambda: program.metric("jobs_completed_total") == 10_000, 60, every_s=0.1)
+    assert program.metric("jobs_produced_total") == 10_000
     assert program.metric("jobs_dead_letter_total") == 100
     assert set(scrape(program)) == before
     assert program.stop() == 0
