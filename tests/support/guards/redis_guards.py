@@ -67,7 +67,7 @@ SETTLING = (
         "  end_claim(job)\n  redis.call('HSET'",
         "  end_attempt(job, 'retrying')\n  redis.call('HSET'",
     ),
-    guard(promises.DEFERRALS_COUNTED, SETTLEMENTS, "  redis.call('HINCRBY', job.record, 'deferred_count', 1)\n", ""),
+    guard(promises.DEFERRALS_COUNTED, SETTLEMENTS, "redis.call('HINCRBY', job.record, 'deferred_count', 1)", "1"),
     guard(promises.DEFERRAL_ENDS, SETTLEMENTS, "  if was[7] then redis.call('HDEL', job.record, 'deferred') end\n", ""),
 )
 
