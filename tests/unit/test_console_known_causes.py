@@ -99,6 +99,17 @@ def test_an_action_is_told_on_the_lists_where_it_belongs() -> None:
     assert "jobs were retried by key-" not in shown(pages, f"/dead?fingerprint={OTHER}")[0], "to nobody else"
 
 
+def test_an_action_names_the_cause_of_its_jobs_unless_paths_are_hidden() -> None:
+    for files, is_shown in (("preview", True), ("none", False)):
+        pages = pages_with_worker(server={"files": files})
+        log = ActionLog(pages.broker, wall_clock_ms)
+        chosen = {"status": "dead", "fingerprint": CAUSE}
+        id = log.add(JobAction.RETRY, "olga", ["x", "y"], conditions=chosen, cause=f"{HOSTILE} in /in/a.pdf")
+        for text in shown(pages, "/admin/operations", f"/admin/operations/{id}"):
+            assert f'href="/dashboard/dead?fingerprint={CAUSE}"' in text
+            assert ("cause: &lt;script&gt;" in text, "/in/a.pdf" in text) == (is_shown, is_shown)
+
+
 def test_a_list_says_how_many_it_leaves_out_and_one_group_has_one_set_of_buttons() -> None:
     pages = pages_with_worker()
     for number in range(21):
