@@ -26,7 +26,7 @@ from fileq.core.settlement import Settlement, cancel, complete
 from fileq.server.console.audit_page import in_words
 from fileq.server.console.files_page import fate_of
 from fileq.testing.conformance.builders import a_job
-from fileq.worker.pump import KILL_GRACE_S
+from fileq.worker.executors.stop_request import CANCEL_GRACE_S
 from tests.support.console_jobs import HOSTILE, SLOT, dies, end, held, in_order, pages_with_worker, shown, words
 from tests.support.console_pages import ConsolePages
 
@@ -70,7 +70,9 @@ def test_a_running_job_that_was_cancelled_stays_on_the_page_of_workers_with_its_
     assert part.count("data-row=") == 2, "not those that never ran, still run, are unknown or long ago"
     pages.broker.enqueue([Entry(a_job("next"), "low")])
     listed, runs, waits = shown(pages, "/jobs?status=running", "/jobs/runs", "/jobs/next")
-    assert [f"ended by force if it still runs {KILL_GRACE_S:g} s later" in text for text in (listed, runs, waits)] == [
+    assert [
+        f"ended by force if it still runs {CANCEL_GRACE_S:g} s later" in text for text in (listed, runs, waits)
+    ] == [
         True,
         True,
         False,

@@ -174,7 +174,7 @@ const bulk = (button) => {
   const counted = ({ is_partial, matched }) => `${is_partial ? "at least " : ""}${grouped(matched)} ${matched === 1 ? "job" : "jobs"}`;
   twice(button, "/jobs/actions", { action, ...(filter ? { filter } : { ids: [...selected] }) }, (dry) => dry.matched, (dry) => {
     if (!dry.matched) { toast("No job matches any more."); refresh(); return []; }
-    return [`${verb} ${counted(dry)}?`, [action === "cancel" && "Handlers that run are stopped; what they did is not undone.", /cancel|delete/.test(action) && "Files stay where they are."], verb.replace(/^\w+/, "$& them"), button.matches(".danger"), dry.sample.map((one) => one.path || `${one.type || ""} ${one.id}`)];
+    return [`${verb} ${counted(dry)}?`, [action === "cancel" && "Handlers that run are asked to stop; what they did is not undone.", /cancel|delete/.test(action) && "Files stay where they are."], verb.replace(/^\w+/, "$& them"), button.matches(".danger"), dry.sample.map((one) => one.path || `${one.type || ""} ${one.id}`)];
   }, ({ operation, done: count, refused, action_id }, dry) => {
     if (operation) { toast(`${counted(dry)} are being ${done}.`); follow(operation.id); } else toast(`${grouped(count)} ${done}${refused.length ? `, ${refused.length} refused: ${refused[0].reason}` : ""}.`, refused.length > 0, ...outcome(action_id));
     if (!filter) { selected.clear(); showSelection(); }
