@@ -27,7 +27,8 @@ TRIM_EVERY = 16
 
 class LoggedAction(Struct, frozen=True, omit_defaults=True):
     """`count` jobs were changed, and `refused` were not. `ids` are those of the first of them. `conditions` are how the
-    caller chose them; empty if by ids. `is_running`: an operation still works on the others."""
+    caller chose them; empty if by ids. `is_running`: an operation still works on the others. `cause` is what the errors
+    of the jobs say, if they were chosen by their fingerprint and it is known."""
 
     id: str
     action: JobAction
@@ -38,6 +39,7 @@ class LoggedAction(Struct, frozen=True, omit_defaults=True):
     conditions: dict[str, Any] = {}
     refused: int = 0
     is_running: bool = False
+    cause: str = ""
 
     def is_about(self, job_id: str, batch_id: str) -> bool:
         """An action on a whole batch names no jobs."""
@@ -64,6 +66,7 @@ class ActionLog:
         id: str = "",
         at_ms: int = 0,
         is_running: bool = False,
+        cause: str = "",
     ) -> str:
         """The id of the entry; "" if nothing was changed, or the broker did not take it: the action itself is done. An
         entry with the same `id` is replaced. `at_ms` is when it was done, if that is not now."""
@@ -74,7 +77,7 @@ class ActionLog:
         now_ms = at_ms or self._now_ms()
         name = id or f"{now_ms:013d}-{secrets.token_hex(4)}"
         chosen = dict(conditions or {})
-        made = LoggedAction(name, action, by, stamp(now_ms) or "", changed, kept, chosen, refused, is_running)
+        made = LoggedAction(name, action, by, stamp(now_ms) or "", changed, kept, chosen, refused, is_running, cause)
         with suppress(BrokerError):
             self._catalog.put_document(KIND, name, msgspec.json.encode(made))
             if self._written % TRIM_EVERY == 0 or len(kept) > TRIM_EVERY:

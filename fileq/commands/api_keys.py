@@ -125,9 +125,11 @@ class KeyStore:
         if known is None:
             raise ConfigError("the session has ended")
         key = msgspec.json.decode(known.body, type=StoredKey)
-        if key.name.startswith(f"{person}{SESSION_MARK}"):
+        is_same = key.name.startswith(f"{person}{SESSION_MARK}")
+        if is_same and key.is_named:
             return key.name
-        named = msgspec.structs.replace(key, name=self.free_session_name(person))
+        name = key.name if is_same else self.free_session_name(person)
+        named = msgspec.structs.replace(key, name=name, is_named=True)
         options = KeyOptions(named.name, key.scopes, key.expires_ms, is_login=True)
         if problems := [*_problems(options, self._now_ms())]:
             raise ConfigError(problems)

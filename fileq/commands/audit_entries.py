@@ -137,9 +137,10 @@ def audit_page(
     has_dry_runs: bool = True,
     who: str | None = None,
     action: str | None = None,
+    caller_id: str | None = None,
 ) -> tuple[list[AuditEntry], AuditPosition | None]:
     """Entries, newest first, and where the next page begins; None at the end. Entries that are added meanwhile are
-    newer, so no page changes. `who` and `action` leave out the entries of others."""
+    newer, so no page changes. `who`, `action` and `caller_id` leave out the entries of others."""
     found: list[AuditEntry] = []
     for name, document in sorted(catalog.documents(KIND).items(), reverse=True):
         if after is not None and name > after.document:
@@ -150,7 +151,8 @@ def audit_page(
         except msgspec.DecodeError:
             continue  # of a later version
         for number, entry in enumerate(entries[skip:], skip + 1):
-            is_other = who not in (None, entry.who) or action not in (None, entry.action)
+            wanted = ((who, entry.who), (action, entry.action), (caller_id, entry.caller_id))
+            is_other = any(value not in (None, of_entry) for value, of_entry in wanted)
             if is_other or (entry.is_dry_run and not has_dry_runs):
                 continue
             found.append(entry)

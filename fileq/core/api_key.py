@@ -40,7 +40,8 @@ class StoredKey(Struct, frozen=True, omit_defaults=True):
     """A key as the catalog holds it. Times are ms since the epoch; `expires_ms` is 0 for a key that does not expire.
 
     `allowed_types` and `path_prefix` limit what it enqueues; empty is no limit. `is_login` marks a key that only
-    stands behind a session of the one-time link: its text was never given to a caller."""
+    stands behind a session of the one-time link: its text was never given to a caller. `is_named`: the person of that
+    session has said a name."""
 
     name: str
     sha256: str
@@ -50,6 +51,7 @@ class StoredKey(Struct, frozen=True, omit_defaults=True):
     allowed_types: tuple[str, ...] = ()
     path_prefix: str = ""
     is_login: bool = False
+    is_named: bool = False
 
     def __repr__(self) -> str:
         return f"StoredKey({self.name!r})"

@@ -11,6 +11,8 @@ import re
 
 from fileq.core.error_kinds import kind_of
 
+_PLACEHOLDER = re.compile("<(?:text|path|id|address)>|#")  # in what wording() returns
+_WORD = re.compile(r"[^\W\d_]{2,}")
 LENGTH = 12  # hexadecimal digits
 _LONGEST_LINE = 400  # characters of a message that are looked at
 
@@ -64,6 +66,14 @@ def wording(error: str, path: str = "") -> str:
     for pattern, replacement in _RULES:
         line = pattern.sub(replacement, line)
     return line.strip()
+
+
+def common_words(error: str, path: str = "") -> str:
+    """What all errors of this wording say, with `…` for the rest; "" if nothing differs, or if little is said, as in
+    `KeyError: …`."""
+    common = _PLACEHOLDER.sub("…", wording(error, path))
+    said = _WORD.findall(common.partition(": ")[2] or common)
+    return common if "…" in common and len(said) > 1 else ""
 
 
 def innermost_frame(traceback: str) -> str:

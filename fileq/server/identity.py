@@ -24,6 +24,7 @@ class Caller(Struct, frozen=True):
     path_prefix: str = ""
     expires_ms: int = 0
     is_login: bool = False  # by the one-time link, so that it can't log in again
+    is_named: bool = False  # the person of such a session has said a name
 
     @property
     def is_browser(self) -> bool:
@@ -55,7 +56,8 @@ class Caller(Struct, frozen=True):
 
 def caller_of_key(id: str, key: StoredKey, how: str = KEY) -> Caller:
     scopes = effective_scopes(key.scopes)
-    return Caller(id, key.name, how, scopes, key.allowed_types, key.path_prefix, key.expires_ms, key.is_login)
+    limits = key.allowed_types, key.path_prefix, key.expires_ms
+    return Caller(id, key.name, how, scopes, *limits, is_login=key.is_login, is_named=key.is_named)
 
 
 def admin(id: str, name: str, how: str) -> Caller:

@@ -250,8 +250,12 @@ def test_on_a_phone_the_menu_is_in_view_and_a_death_has_a_link_and_swallows_no_t
     tab.until_text("broken.pdf died.", "#toasts")
     text = "document.querySelector('.toast span')"
     assert tab.run(f"!!{touched}({text}.getBoundingClientRect()).closest('#toasts')") is False, "a tap goes through"
-    places = "['.top', '#toasts'].map((one) => document.querySelector(one).getBoundingClientRect())"
-    assert tab.run(f"(([top, toasts]) => toasts.top >= top.bottom)({places})"), "search and menu are free"
+    places = "['h1', '#toasts'].map((one) => document.querySelector(one).getBoundingClientRect())"
+    assert tab.run(f"(([title, toasts]) => toasts.top >= title.bottom)({places})"), "search, menu and title are free"
+    tab.click(".menu", "Menu")
+    above = "['#toasts', 'nav', '.top'].map((one) => Number(getComputedStyle(document.querySelector(one)).zIndex))"
+    assert tab.run(f"(([toasts, menu, top]) => toasts < menu && toasts < top)({above})"), "the open menu lies above it"
+    tab.run("document.querySelector('main').click()")
     tab.click(".toast a", "See why")
     tab.until_text("ValueError", "main")
     tab.fill("#search", "broken")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 
@@ -77,13 +78,18 @@ def test_failed_files_are_two_groups_and_a_probe_and_a_retry_bring_them_back(
     confirm(tab, "Retry them")
     tab.click("#toasts a", "What became of them")
     tab.until_text(f"{FILES - 1} completed", timeout_s=60)
+    assert re.search("cause: (ValueError|KeyError)", tab.text("main")), "no digits that nobody knows"
     tab.open(f"{program.base}/dashboard/dead")
     tab.until_text(f"{FILES} dead jobs, 1 group", timeout_s=60)
     tab.click("article button", "Acknowledge")
     tab.until("document.querySelector('#confirm').open")
     tab.fill("#confirm-note", "the supplier <b>knows</b>")
+    tab.fill("#confirm-name", "Olga")
     tab.click("#confirm button", "Acknowledge")
+    tab.until_text("Olga (one-time link) · Change your name", "footer")
     tab.until_text("the supplier <b>knows</b>", "article")
+    tab.until_text("Olga (one-time link) acknowledged this", "article")
+    assert tab.run("document.querySelector('#confirm-name')") is None, "the name is asked for once"
     tab.click("article button", "Retry all")
     confirm(tab, "Retry them")
     tab.until_text("No dead jobs", timeout_s=60)
@@ -142,7 +148,7 @@ def test_a_schedule_is_made_with_a_preview_while_typing(operator: Tab, program: 
     tab.click("#preview button", "Use 30 6 * * 1-5")
     tab.until_text("on Monday through Friday", "#preview")
     tab.fill("#s-zone", "Berlin")
-    tab.click("#preview button", "Use Europe/Berlin")
+    tab.click("#s-zone-hint button", "Use Europe/Berlin")
     tab.until_text("CE", "#preview")
     tab.fill("#s-cron", "@every 15m")
     tab.fill("#s-type", "report")

@@ -187,7 +187,7 @@ def test_the_audit_says_what_was_edited_and_never_a_secret(api: ServedApi) -> No
     key = caller.post("/keys", {"name": f"{who}-2", "scopes": ["read"]}).json
     caller.delete(f"/keys/{key['id']}")
     for note in ("known", "fixed tomorrow"):
-        caller.call("PUT", "/dead/groups/0123456789ab/acknowledgement", {"note": note})
+        caller.call("PUT", "/dead/groups/0123456789ab/acknowledgement", {"note": note, "cause": "page 3"})
     caller.post("/queues/low/pause")
     caller.post("/queues/low/resume")
     every = wait_until(lambda: len(found := audit_of(api, who)) == 13 and found, 30, "all are written")
@@ -209,6 +209,7 @@ def test_the_audit_says_what_was_edited_and_never_a_secret(api: ServedApi) -> No
     assert said["put_acknowledgement"].pop("note") == ("known", "fixed tomorrow")
     [(before, after)] = said["put_acknowledgement"].values()  # deaths until then are covered
     assert before < after
+    assert {one["detail"] for one in every if one["action"] == "put_acknowledgement"} == {"page 3"}
     assert said["resume_queue"] == {"paused": ("yes", "no")}
     assert [secret for secret in (*secrets, key["key"], "hidden") if secret in str(every)] == []
 

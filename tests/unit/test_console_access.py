@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from msgspec.structs import replace
+
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import KeyOptions
-from fileq.commands.audit_entries import AuditChange, AuditEntry, write_command
+from fileq.commands.audit_entries import AuditChange, AuditEntry, write_command, write_entries
 from fileq.core.api_key import Scope
 from fileq.server.console.audit_page import in_words
+from tests.support.console_jobs import in_order
 from tests.support.console_pages import ConsolePages
 
 
@@ -31,6 +34,11 @@ def test_an_entry_of_the_audit_says_exactly_what_was_done() -> None:
     assert key == ("make a key", "anna", "/dashboard/admin", None)
     state = AuditChange("state", "running", "cancellation requested")
     assert words("cancel_job", "/jobs/x", job_id="x", changes=(state,))[3] == 1
+    group, page = "/dead/groups/0123/acknowledgement", "/dashboard/dead?fingerprint=0123"
+    known = words("put_acknowledgement", group, detail="ValueError: page … is empty")
+    assert known == ("acknowledge a cause again", "ValueError: page … is empty", page, None)
+    assert words("remove_acknowledgement", group)[1:3] == ("group 0123", page), "its cause is not known"
+    assert words("name_session", "/whoami/name")[:3] == ("say the own name", "the own session", "/dashboard/admin")
 
 
 def test_the_audit_is_narrowed_to_a_person_and_an_action() -> None:
@@ -53,7 +61,26 @@ def test_the_audit_is_narrowed_to_a_person_and_an_action() -> None:
     ]
     assert 'href="/dashboard/admin/audit?who=anna+%3Cb%3E"' in everything
     assert "anna <b>" not in everything + anna
-    assert "All entries" in none
+    assert in_order(none, "No entry matches.", "All entries")
+
+
+def test_the_own_entries_are_those_of_the_session_under_each_of_its_names() -> None:
+    pages = ConsolePages()
+    session = pages.keys.create(KeyOptions("root (one-time link)", (Scope.ADMIN,), is_login=True))
+    for number, (who, id) in enumerate((("root", session.id), ("Nina", session.id), ("Nina", "other"))):
+        made = AuditEntry(f"2026-05-01T12:00:0{number}Z", who, id, "retry_job", f"/jobs/{number}", 1, 200, "r")
+        write_entries(pages.broker, [replace(made, job_id=f"job-{number}")], wall_clock_ms())
+    [(_, unnamed)] = pages.show_with(session.key, ["/admin/audit?mine=true"])
+    assert [f"job-{number}" in unnamed for number in range(3)] == [True, True, False]
+    assert "done by: this session" in unnamed
+    assert in_order(unnamed, "Say your name</a>", "signed “root (one-time link)”", 'id="confirm-name"')
+    assert pages.keys.name_session(session.id, "root") == "root (one-time link)", "who is called so says it too"
+    [(_, named)] = pages.show_with(session.key, ["/admin/audit"])
+    assert in_order(named, "Change your name</a>", "signed “root”")
+    assert 'id="confirm-name"' not in named
+    key = pages.keys.create(KeyOptions("nina", (Scope.ADMIN,)))
+    [(_, text)] = pages.show_with(key.key, ["/admin/audit?mine=true"])
+    assert in_order(text, "done by: the key nina", "No entry matches.")
 
 
 def test_a_person_who_came_by_link_can_make_a_key_with_one_click_and_send_the_address() -> None:

@@ -45,12 +45,12 @@ def test_dead_jobs_whose_causes_are_all_known_do_not_alarm() -> None:
     overview, dead, job = shown(pages, "", "/dead", "/jobs/a")
     assert 'class="card figure first"' in overview
     assert "all known : each cause is acknowledged" in words(overview)
-    assert "This stops no calls." in dead
-    assert in_order(dead, "a silence in Alertmanager", "on the page Webhooks")
+    assert in_order(dead, "Alerts are not silenced", "on the page Webhooks")
+    assert 'data-body="{&#34;cause&#34;:' in dead, "the audit gets the cause in words"
     assert 'class="button main" data-action="POST /jobs/a/retry"' not in job
     acknowledge(pages, OTHER, later_ms=-60_000)
     [overview] = shown(pages, "")
-    assert "1 more died since olga acknowledged it: known" in words(overview)
+    assert "died since olga acknowledged it: known" in words(overview)
     assert 'class="card figure first bad"' in overview, "it came back"
 
 
@@ -84,12 +84,30 @@ def test_an_action_is_told_on_the_lists_where_it_belongs() -> None:
     others = [f"/dead?fingerprint={OTHER}", "/jobs?q=b", "/dead?match=*.pdf"]
     assert [told in text for text in shown(pages, *own, probed, *others)] == [True] * 6 + [False] * 3
     [listed] = shown(pages, "/admin/operations")
-    assert in_order(listed, "Latest actions on jobs", "2 jobs retried", "runs in the background")
+    assert in_order(
+        listed,
+        "Latest actions on several jobs",
+        "What was done to one job",
+        "2 jobs retried",
+        f"cause: {CAUSE}",
+        "runs in the background",
+    )
     assert "No operations" not in listed
     pages.broker.remove_document("job-actions", id)
     log.add(JobAction.RETRY, f"key-{len(pages.keys.load())}", ["x", "y"])  # the one that shown() makes next
     assert "jobs were retried by key-" in shown(pages, f"/dead?fingerprint={OTHER}")[0], "where its jobs were chosen"
     assert "jobs were retried by key-" not in shown(pages, f"/dead?fingerprint={OTHER}")[0], "to nobody else"
+
+
+def test_an_action_names_the_cause_of_its_jobs_unless_paths_are_hidden() -> None:
+    for files, is_shown in (("preview", True), ("none", False)):
+        pages = pages_with_worker(server={"files": files})
+        log = ActionLog(pages.broker, wall_clock_ms)
+        chosen = {"status": "dead", "fingerprint": CAUSE}
+        id = log.add(JobAction.RETRY, "olga", ["x", "y"], conditions=chosen, cause=f"{HOSTILE} in /in/a.pdf")
+        for text in shown(pages, "/admin/operations", f"/admin/operations/{id}"):
+            assert f'href="/dashboard/dead?fingerprint={CAUSE}"' in text
+            assert ("cause: &lt;script&gt;" in text, "/in/a.pdf" in text) == (is_shown, is_shown)
 
 
 def test_a_list_says_how_many_it_leaves_out_and_one_group_has_one_set_of_buttons() -> None:

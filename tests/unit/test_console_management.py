@@ -35,6 +35,7 @@ from fileq.server.console.schedule_hints import cron_of
 from fileq.server.console.scheduled_page import form_of, json_text, upcoming
 from fileq.server.live_samples import LiveSamples
 from fileq.webhooks.store import WebhookStore
+from tests.support.console_jobs import in_order
 from tests.support.console_pages import ConsolePages
 
 NOW_MS = 1_800_000_000_000
@@ -301,7 +302,10 @@ def test_a_wrong_time_is_explained_in_the_preview() -> None:
     assert 'data-fill="#s-cron" value="30 6 * * 1-5"' in spoken
     assert "five fields" in hostile
     assert "<b>" not in hostile
-    assert 'data-fill="#s-zone" value="Europe/Berlin"' in near_zone
+    zone_part = near_zone.partition('id="s-zone-hint" hx-swap-oob="true"')[2]
+    assert in_order(zone_part, "Berlin is in the zone Europe/Berlin", 'data-fill="#s-zone" value="Europe/Berlin"')
+    assert "wrong-timezone" not in near_zone, "a city is what the field asks for"
+    assert 'wrong-timezone"' in wrong_zone.partition('id="s-zone-hint"')[2]
     assert "<html" not in wrong_time, "it is a part of a page"
 
 

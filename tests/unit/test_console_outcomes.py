@@ -26,6 +26,7 @@ from fileq.core.settlement import Settlement, cancel, complete
 from fileq.server.console.audit_page import in_words
 from fileq.server.console.files_page import fate_of
 from fileq.testing.conformance.builders import a_job
+from fileq.worker.executors.stop_request import CANCEL_GRACE_S
 from tests.support.console_jobs import HOSTILE, SLOT, dies, end, held, in_order, pages_with_worker, shown, words
 from tests.support.console_pages import ConsolePages
 
@@ -67,6 +68,16 @@ def test_a_running_job_that_was_cancelled_stays_on_the_page_of_workers_with_its_
     )
     assert 'href="/dashboard/jobs/a"' in part
     assert part.count("data-row=") == 2, "not those that never ran, still run, are unknown or long ago"
+    pages.broker.enqueue([Entry(a_job("next"), "low")])
+    listed, runs, waits = shown(pages, "/jobs?status=running", "/jobs/runs", "/jobs/next")
+    assert [
+        f"ended by force if it still runs {CANCEL_GRACE_S:g} s later" in text for text in (listed, runs, waits)
+    ] == [
+        True,
+        True,
+        False,
+    ], "the dialog says what becomes of the handler"
+    assert "It does not run any more; its file, if it has one, stays in its place." in waits
     pages = pages_with_worker(server={"files": "none"})
     end(pages, a_job("a", filepath="/in/private.csv"), cancel)
     ActionLog(pages.broker, wall_clock_ms).add(JobAction.CANCEL, "olga", ["a"])

@@ -156,9 +156,9 @@ def test_an_acknowledgement_is_seen_wherever_its_cause_is() -> None:
 
 def test_how_many_died_since_an_acknowledgement() -> None:
     times = ["2026-05-01T12:00:03Z", "2026-05-01T12:00:02Z", None, "2026-05-01T11:00:00Z"]
-    assert died_since(times, "2026-05-01T12:00:00Z", 9) == "2 more died since"
-    assert died_since(times[:2], "2026-05-01T12:00:00Z", 9) == "2 or more died since"
-    assert died_since(times[:2], "2026-05-01T12:00:00Z", 2) == "2 more died since"
+    assert died_since(times, "2026-05-01T12:00:00Z", 9) == "2 of them died since"
+    assert died_since(times[:2], "2026-05-01T12:00:00Z", 9) == "2 or more of them died since"
+    assert died_since(times[:2], "2026-05-01T12:00:00Z", 2) == "all 2 died since"
     assert died_since(times, "2026-05-01T13:00:00Z", 9) == ""
 
 

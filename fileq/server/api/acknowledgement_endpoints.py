@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, UnsetType
 
 from fileq.commands.acknowledgements import NOTE_LENGTH, Acknowledgement, AcknowledgementStore, is_fingerprint
+from fileq.commands.audit_entries import short
 from fileq.core.api_key import Scope
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiRequest, NoQuery, Route
@@ -21,7 +22,10 @@ class AcknowledgementList(Struct, frozen=True):
 
 
 class AcknowledgementNote(Struct, frozen=True, forbid_unknown_fields=True):
+    """`cause` is what people call the group, such as the first line of its error. Only the audit keeps it."""
+
     note: Annotated[str, Meta(max_length=NOTE_LENGTH)] = ""
+    cause: Annotated[str, Meta(max_length=500)] = ""
 
 
 class AcknowledgementMessage(Struct, frozen=True):
@@ -42,6 +46,7 @@ def put_acknowledgement(request: ApiRequest[NoQuery, AcknowledgementNote]) -> Ac
     before = store.load().get(fingerprint)
     made = store.put(fingerprint, request.body.note, request.caller.name)
     request.note.changed(_facts(before), _facts(made))
+    request.note.detail = short(request.body.cause)
     return made
 
 

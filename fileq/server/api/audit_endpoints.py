@@ -18,13 +18,15 @@ _WITH_PATHS = ("path_prefix", "payload", "match")  # fields of changes
 
 class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`cursor` is the `next_cursor` of the page before. `dry_runs=false` leaves out requests that only counted.
-    `who` and `action` choose the entries whose fields are equal to them."""
+    `who`, `action` and `caller_id` choose the entries whose fields are equal to them. A session keeps its
+    `caller_id` when it is named."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     cursor: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
     dry_runs: bool = True
     who: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
     action: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+    caller_id: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
 
 
 class AuditList(Struct, frozen=True):
@@ -39,7 +41,13 @@ def list_audit(request: ApiRequest[AuditQuery, UnsetType]) -> AuditList:
     query, services, signer = request.query, request.services, request.services.signer
     after = signer.read_cursor(LIST, query.cursor, AuditPosition) if query.cursor is not None else None
     entries, following = audit_page(
-        services.broker, query.limit, after, has_dry_runs=query.dry_runs, who=query.who, action=query.action
+        services.broker,
+        query.limit,
+        after,
+        has_dry_runs=query.dry_runs,
+        who=query.who,
+        action=query.action,
+        caller_id=query.caller_id,
     )
     shown = map(without_files, entries) if services.hides_paths else entries
     return AuditList(tuple(shown), signer.cursor(LIST, following) if following is not None else None)

@@ -9,9 +9,11 @@ from msgspec import Meta, Struct
 
 from fileq.client.job_filter import JobFilter, StoredJob
 from fileq.client.revivals import GONE
+from fileq.commands.audit_entries import short
 from fileq.commands.bulk_actions import GONE_ELSEWHERE, JobAction, RefusedJob, changed_ids, checked
 from fileq.commands.operations import Operation
 from fileq.core.errors import ConfigError
+from fileq.core.fingerprint import common_words
 from fileq.core.job import stamp
 from fileq.server.api.job_conditions import JobConditions, filter_of
 from fileq.server.api.job_document import JobDocument
@@ -104,7 +106,7 @@ def act_on_filter(
     services, actions = request.services, request.services.actions
     request.note.chose({"action": action.value} | (conditions or {"jobs": "all"}))
     cutoff_ms = actions.now_ms()  # before the count: what comes later is neither counted nor changed
-    matched = actions.matched(action, wanted, SAMPLE if is_dry_run else 0)
+    matched = actions.matched(action, wanted, SAMPLE if is_dry_run else 1)
     if is_dry_run:
         return _answer(services, action, matched.count, sample=matched.sample, is_partial=matched.is_partial, count=0)
     if expect is not None and matched.count > expect + expect // 100:
@@ -112,7 +114,10 @@ def act_on_filter(
         raise ApiProblem("count-changed", detail)
     if matched.count <= AT_ONCE_MAX and not matched.is_partial:
         ids, refused = _act_at_once(services, action, wanted, cutoff_ms)
-        logged = _logged(request, action, ids, len(refused), conditions)
+        cause = _cause_of(matched.sample) if "fingerprint" in conditions else ""
+        if cause:
+            request.note.chose({"action": action.value} | conditions | {"cause": cause})
+        logged = _logged(request, action, ids, len(refused), conditions, cause)
         count = len(ids)
         return _answer(services, action, matched.count, done=count, refused=refused, count=count, action_id=logged)
     operation = services.operations.create(
@@ -124,12 +129,25 @@ def act_on_filter(
     return _answer(services, action, count, operation=operation, count=count, action_id=operation.id)
 
 
+def _cause_of(sample: tuple[StoredJob, ...]) -> str:
+    """What the errors of jobs with the same fingerprint say, in few words; "" if it is not known."""
+    if not sample or not sample[0].error:
+        return ""
+    error, job = sample[0].error, sample[0].job
+    return short(common_words(error, job.filepath if job is not None else "") or error.strip().partition("\n")[0])
+
+
 def _logged(
-    request: ApiRequest[Any, Any], action: JobAction, ids: list[str], refused: int, conditions: dict[str, Any]
+    request: ApiRequest[Any, Any],
+    action: JobAction,
+    ids: list[str],
+    refused: int,
+    conditions: dict[str, Any],
+    cause: str = "",
 ) -> str:
     log = request.services.action_log
     request.note.action_id = log.add(
-        action, request.caller.name, ids, count=len(ids), refused=refused, conditions=conditions
+        action, request.caller.name, ids, count=len(ids), refused=refused, conditions=conditions, cause=cause
     )
     return request.note.action_id
 

@@ -60,4 +60,6 @@ def died_since(newest: Sequence[str | None], at: str, count: int) -> str:
     later = sum(time is not None and acknowledged is not None and time > acknowledged for time in times)
     if not later:
         return ""
-    return f"{later} or more died since" if later == len(newest) < count else f"{later} more died since"
+    if later == count:
+        return "died since" if count == 1 else f"all {count} died since"
+    return f"{later} or more of them died since" if later == len(newest) else f"{later} of them died since"

@@ -33,8 +33,7 @@ from fileq.server.problems import ApiProblem
 FSCK_S, DOCTOR_S = 120.0, 15.0
 DAY_MS = 86_400_000
 SCOPES = {
-    Scope.READ: "look at everything, except the content of files, keys, the audit, the configuration and checks; "
-    "enough for a colleague who only looks",
+    Scope.READ: "look at every page but Admin, and not into files; enough for a colleague who only looks",
     Scope.ENQUEUE: "add jobs and upload files; alone, it sees only jobs whose id it knows",
     Scope.OPERATE: "read, and retry, cancel, run, pause and reprocess",
     Scope.FILES: "with read: also see and download the content of files",
@@ -42,8 +41,8 @@ SCOPES = {
 }
 # What a person or a program is to do, with the scopes that it takes.
 PRESETS = {
-    "May look at everything, changes nothing": (Scope.READ,),
-    "May look at everything, also into files; changes nothing": (Scope.READ, Scope.FILES),
+    "Looks only, at every page but Admin": (Scope.READ,),
+    "Looks only, also into files": (Scope.READ, Scope.FILES),
     "Operator: also retries, cancels, runs and pauses": (Scope.OPERATE,),
     "Program that adds jobs": (Scope.ENQUEUE,),
     "Admin: everything": (Scope.ADMIN,),

@@ -13,6 +13,7 @@ from fileq.commands.audit_entries import AuditChange, AuditEntry
 from fileq.server.api.audit_endpoints import AuditQuery, list_audit
 from fileq.server.console.page import PageRequest
 from fileq.server.console.rendering import path_part, query_string
+from fileq.server.identity import Caller
 from fileq.server.routes import ROUTES
 
 # The page below which the target of a request is shown, by the first part of its path.
@@ -29,13 +30,14 @@ _NOT_NAMES = ("actions", "bulk", "preview")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z| UTC)")
 _ABOUT_JOBS = ("/jobs", "/dead", "/files", "/batches", "/queues", "/operations")
 _SCHEDULES = "/schedules/"
+_GROUPS = "/dead/groups/"  # the detail of such an entry is the cause
 _VERB = "action: "  # how the detail of an action on many jobs begins
 # What people call it, if that is not what the documentation of the API says.
 _WORDS = {
     "retry_job": "retry a dead job",
     "run_schedule": "run a schedule now",
     "upload_file": "upload a file",
-    "name_session": "name the own session",
+    "name_session": "say the own name",
 }
 _HINTS = {"upload_file": "a job for it follows by itself; the page of the file shows it"}
 # The same for a request that may make something or change it: the words for each.
@@ -46,11 +48,14 @@ _MADE_OR_CHANGED = {
 
 
 class AuditPageQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`mine`: only what this caller did, also before its session got a name."""
+
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     cursor: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
     dry_runs: bool = False
     who: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
     action: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+    mine: bool = False
 
 
 class AuditRow(Struct, frozen=True):
@@ -70,17 +75,28 @@ class AuditRow(Struct, frozen=True):
 
 def audit(request: PageRequest) -> Mapping[str, Any]:
     query: AuditPageQuery = request.query
-    wanted = AuditQuery(query.limit, query.cursor, query.dry_runs, query.who, query.action)
+    wanted = AuditQuery(
+        query.limit, query.cursor, query.dry_runs, query.who, query.action, request.caller.id if query.mine else None
+    )
     found = request.ask(list_audit, wanted)
-    chosen = {"dry_runs": "true" if query.dry_runs else "", "who": query.who or "", "action": query.action or ""}
+    flags = {name: "true" if getattr(query, name) else "" for name in ("dry_runs", "mine")}
+    chosen = flags | {"who": query.who or "", "action": query.action or ""}
     return {
         "entries": [in_words(entry) for entry in found.entries],
         "next_cursor": found.next_cursor,
         "is_later_page": query.cursor is not None,
         "has_dry_runs": query.dry_runs,
         "chosen": chosen,
+        "mine_words": own_words(request.caller),
         "action_word": summaries().get(query.action or "", query.action),
     }
+
+
+def own_words(caller: Caller) -> str:
+    """Whose entries are the own ones: a person may have several keys, and an entry is about one of them."""
+    if caller.is_login:
+        return "this session"
+    return caller.name if caller.id.startswith("user:") else f"the key {caller.name}"
 
 
 def in_words(entry: AuditEntry) -> AuditRow:
@@ -88,7 +104,7 @@ def in_words(entry: AuditEntry) -> AuditRow:
     result = "done" if entry.result < 400 else "refused" if entry.result < 500 else "failed"
     verb, _, rest = entry.detail.removeprefix(_VERB).partition(", ")
     is_bulk = entry.detail.startswith(_VERB)
-    is_about_jobs = entry.target.startswith(_ABOUT_JOBS) and not entry.target.startswith("/dead/groups/")
+    is_about_jobs = entry.target.startswith(_ABOUT_JOBS) and not entry.target.startswith(_GROUPS)
     is_counted = bool(entry.job_id) or (is_about_jobs and not entry.changes)
     return AuditRow(
         entry,
@@ -97,7 +113,7 @@ def in_words(entry: AuditEntry) -> AuditRow:
         result=result,
         jobs=entry.count if is_counted and result == "done" else None,
         target=target,
-        detail=rest if is_bulk else entry.detail or _HINTS.get(entry.action, ""),
+        detail=rest if is_bulk else entry.detail * (entry.detail != target) or _HINTS.get(entry.action, ""),
         changes=tuple(AuditChange(one.field, _time(one.old), _time(one.new)) for one in entry.changes),
     )
 
@@ -130,9 +146,11 @@ def _target(entry: AuditEntry) -> tuple[str, str]:
         return entry.path, f"/dashboard/files/trace{query_string(path=entry.path)}"
     first, _, rest = entry.target.strip("/").partition("/")
     name = rest.partition("/")[0] if first != "jobs" else rest.removesuffix("/retry").removesuffix("/run")
-    if entry.target.startswith("/dead/groups/"):
+    if first == "whoami":
+        return "the own session", "/dashboard/admin"
+    if entry.target.startswith(_GROUPS):
         fingerprint = rest.split("/")[1]
-        return f"group {fingerprint}", f"/dashboard/dead{query_string(fingerprint=fingerprint)}"
+        return entry.detail or f"group {fingerprint}", f"/dashboard/dead{query_string(fingerprint=fingerprint)}"
     if first in _PAGES and name and name not in _NOT_NAMES:
         return name, f"/dashboard/{_PAGES[first]}{path_part(name)}"
     if first in _PAGES:

@@ -16,7 +16,7 @@ from fileq.client.dead_groups import DeadGroup, DeadGroups, GroupedBy
 from fileq.client.obstacles import obstacles_of
 from fileq.commands.acknowledgements import Acknowledgement, GroupState
 from fileq.core.api_key import Scope
-from fileq.core.fingerprint import wording
+from fileq.core.fingerprint import common_words
 from fileq.core.job import State, stamp
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.job_conditions import JobConditions, conditions_in
@@ -46,8 +46,6 @@ GROUPING_HINTS: Mapping[GroupedBy, str] = {
 TITLE_LENGTH = 200
 NO_EXTENSION = "(none)"
 _ORDER: Mapping[GroupState, int] = {"again": 0, "new": 0, "acknowledged": 1}
-_PLACEHOLDER = re.compile("<(?:text|path|id|address)>|#")  # in what wording() returns
-_WORD = re.compile(r"[^\W\d_]{2,}")
 _UNSAFE = re.compile(r"\\x[89a-f][0-9a-f]|[*?\[\]{}\\]")
 
 
@@ -157,10 +155,8 @@ def _card(group: DeadGroup, mark: GroupMark, query: DeadQuery) -> GroupCard:
 
 
 def cause_of(group: DeadGroup) -> str:
-    """What the errors of a group have in common. One job needs no such headline, and `KeyError: …` says nothing."""
-    common = _PLACEHOLDER.sub("…", wording(group.error, group.sample_path))
-    said = _WORD.findall(common.partition(": ")[2] or common)
-    return common if group.count > 1 and "…" in common and len(said) > 1 else ""
+    """What the errors of a group have in common. One job needs no such headline."""
+    return common_words(group.error, group.sample_path) if group.count > 1 else ""
 
 
 def headline(group: DeadGroup) -> str:

@@ -89,10 +89,10 @@ def operation(request: PageRequest) -> Mapping[str, Any]:
 
 
 def _shown(request: PageRequest, action: LoggedAction) -> LoggedAction:
-    """Without conditions that may name files, if this server hides them."""
+    """Without conditions and errors that may name files, if this server hides them."""
     if not request.services.hides_paths:
         return action
-    return replace(action, conditions={k: v for k, v in action.conditions.items() if k not in _WITH_PATHS})
+    return replace(action, conditions={k: v for k, v in action.conditions.items() if k not in _WITH_PATHS}, cause="")
 
 
 def _statuses(ids: Sequence[str], outlines: Sequence[Record | None]) -> dict[str, str]:

@@ -7,6 +7,8 @@ until the person takes it.
 from __future__ import annotations
 
 import re
+from functools import cache
+from zoneinfo import available_timezones
 
 from msgspec import Struct
 
@@ -15,6 +17,7 @@ from fileq.core.cron import EXPECTS, InvalidCron, parsed
 FIELDS = "A cron line has five fields: minute hour day month weekday."
 EXAMPLE = "For 06:30 on weekdays: 30 6 * * 1-5"
 _TIME = re.compile(r"(?:at\s+)?([01]?\d|2[0-3])[:.h]([0-5]\d)\b", re.IGNORECASE)
+_AREAS = ("Africa", "America", "Antarctica", "Arctic", "Asia", "Atlantic", "Australia", "Europe", "Indian", "Pacific")
 _EVERY_DAY = ("", "daily", "everyday", "day", "days")
 _GROUPS = {"weekday": "1-5", "weekdays": "1-5", "workdays": "1-5", "weekend": "6,0", "weekends": "6,0"}
 _DAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
@@ -23,16 +26,21 @@ _RANGE = re.compile(r"\b([a-z]+)\s*(?:-|–|\bto\b|\bthrough\b)\s*([a-z]+)\b")
 
 
 class ScheduleHint(Struct, frozen=True):
-    """`field` is cron or timezone; `better` is a text that fits there, "" if none is known."""
+    """`field` is cron or timezone; `better` is a text that fits there, "" if none is known. `is_city`: a person typed a
+    city as the page asks for it, which is no mistake."""
 
     problem: str
     field: str
     better: str = ""
+    is_city: bool = False
 
 
 def hint(field: str, given: str, detail: str) -> ScheduleHint:
     """For what the API says about a field."""
     if field != "cron":
+        if zone := zone_of_city(given):
+            city = zone.rpartition("/")[2].replace("_", " ")
+            return ScheduleHint(f"{city} is in the zone {zone}.", field, zone, is_city=True)
         nearest = detail.partition("did you mean ")[2].rstrip("?")
         return ScheduleHint(f"No time zone is called “{given}”.", field, nearest) if nearest else _unknown(field, given)
     if better := cron_of(given):
@@ -44,7 +52,20 @@ def hint(field: str, given: str, detail: str) -> ScheduleHint:
 
 
 def _unknown(field: str, given: str) -> ScheduleHint:
-    return ScheduleHint(f"No time zone is called “{given}”. Type a city, for example: Europe/Berlin", field)
+    return ScheduleHint(f"No time zone is called “{given}”. Type a city, such as Berlin.", field)
+
+
+@cache
+def zone_names() -> list[str]:
+    """Zones with a city, without old names such as US/Eastern."""
+    return ["UTC", *sorted(name for name in available_timezones() if name.partition("/")[0] in _AREAS)]
+
+
+def zone_of_city(text: str) -> str:
+    """`Europe/Berlin` for "berlin"; "" if no zone, or more than one, is called after this city."""
+    city = "_".join(text.split()).casefold()
+    found = [name for name in zone_names() if name.rpartition("/")[2].casefold() == city]
+    return found[0] if len(found) == 1 else ""
 
 
 def cron_of(text: str) -> str:

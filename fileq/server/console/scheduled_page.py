@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cache
 from itertools import islice
 from typing import Annotated, Any
-from zoneinfo import available_timezones
 
 from msgspec import Meta, Struct
 
@@ -41,7 +39,7 @@ from fileq.server.api.schedule_endpoints import WantedTimes, preview_schedule
 from fileq.server.conditional import etag_of
 from fileq.server.console.page import PageRequest
 from fileq.server.console.rendering import lines, shown
-from fileq.server.console.schedule_hints import EXAMPLE, FIELDS, hint
+from fileq.server.console.schedule_hints import EXAMPLE, FIELDS, hint, zone_names
 from fileq.server.problems import ApiProblem
 
 LIST = "console:scheduled"
@@ -58,7 +56,6 @@ MISSED = {
     "all:10": "run each of the last 10",
     "all:100": "run each of the last 100",
 }
-_AREAS = ("Africa", "America", "Antarctica", "Arctic", "Asia", "Atlantic", "Australia", "Europe", "Indian", "Pacific")
 _WITHOUT_TIMES = ("paused", "broken", "incomplete")
 
 
@@ -158,12 +155,6 @@ def preview(request: PageRequest) -> Mapping[str, Any]:
         field = problem.errors[0].pointer.strip("/") if problem.errors else "cron"
         detail = problem.errors[0].detail if problem.errors else problem.detail
         return {**values, "hint": hint(field, cron if field == "cron" else timezone, detail)}
-
-
-@cache
-def zone_names() -> list[str]:
-    """Zones with a city, without old names such as US/Eastern."""
-    return ["UTC", *sorted(name for name in available_timezones() if name.partition("/")[0] in _AREAS)]
 
 
 def new_schedule(request: PageRequest) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ const toast = (text, isBad = false, href = "", word = "") => {
   made.append(make("span", { textContent: text }));
   if (href) made.append(make("a", { href: base + href, textContent: word }));
   made.append(make("button", { type: "button", className: "plain", textContent: "×", ariaLabel: "Close", onclick: () => made.remove() }));
-  find("#toasts").append(made); setTimeout(() => made.remove(), href ? 30000 : isBad ? 10000 : 5000);
+  find("#toasts").append(made); setTimeout(() => made.remove(), href ? 15000 : isBad ? 10000 : 5000);
   return made;
 };
 let died = 0, shown; // one toast, however many die
@@ -145,17 +145,19 @@ const during = async (button, work) => { // a second click does nothing meanwhil
   try { await work(); return true; } catch (error) { toast(error.message, true); return false; } finally { button.disabled = false; }
 };
 const act = async (button) => {
-  const { action, asks, given = "", confirm, detail = "", yes = "Yes", etag, body: sent, done, opens, doing } = button.dataset;
+  const { action, asks, given: before = "", confirm, detail = "", yes = "Yes", etag, body: sent, done, opens, doing } = button.dataset;
   const [method, path] = action.split(" "), text = find("#confirm-note"); // the dialog asks for a text named `asks`
-  if (asks) { text.value = given; find("#confirm-word").textContent = asks[0].toUpperCase() + asks.slice(1); }
+  if (asks) { text.value = before; find("#confirm-word").textContent = asks[0].toUpperCase() + asks.slice(1); }
   if (confirm && !await ask(confirm, detail, yes, button.matches(".danger"), [], asks)) return;
   const isDone = await during(button, async () => {
-    const content = asks ? { [asks]: text.value } : sent && JSON.parse(sent);
+    const given = sent && JSON.parse(sent), content = asks ? { ...given, [asks]: text.value } : given;
+    const name = asks && find("#confirm-name")?.value.trim(); // who has said no name yet
+    if (name) await call("PUT", "/whoami/name", { name });
     const found = await call(method, path, content, etag ? { "If-Match": etag } : {});
     if (found.error) toast(found.error, true); else toast(done || found.message || "Done.", false, opens ? toJob(found.id || opens) : "", "Open the job");
     reveal(button, found);
     if (found.operation) follow(found.operation.id);
-    proceed(button.dataset);
+    proceed(name ? { then: location.pathname + location.search, done } : button.dataset);
   });
   if (isDone && doing) Object.assign(button, { disabled: true, textContent: doing }); // until the refreshed page says it
 };
@@ -172,7 +174,7 @@ const bulk = (button) => {
   const counted = ({ is_partial, matched }) => `${is_partial ? "at least " : ""}${grouped(matched)} ${matched === 1 ? "job" : "jobs"}`;
   twice(button, "/jobs/actions", { action, ...(filter ? { filter } : { ids: [...selected] }) }, (dry) => dry.matched, (dry) => {
     if (!dry.matched) { toast("No job matches any more."); refresh(); return []; }
-    return [`${verb} ${counted(dry)}?`, [action === "delete" && "Their files stay where they are."], verb.replace(/^\w+/, "$& them"), button.matches(".danger"), dry.sample.map((one) => one.path || `${one.type || ""} ${one.id}`)];
+    return [`${verb} ${counted(dry)}?`, [action === "cancel" && "Handlers that run are asked to stop; what they did is not undone.", /cancel|delete/.test(action) && "Files stay where they are."], verb.replace(/^\w+/, "$& them"), button.matches(".danger"), dry.sample.map((one) => one.path || `${one.type || ""} ${one.id}`)];
   }, ({ operation, done: count, refused, action_id }, dry) => {
     if (operation) { toast(`${counted(dry)} are being ${done}.`); follow(operation.id); } else toast(`${grouped(count)} ${done}${refused.length ? `, ${refused.length} refused: ${refused[0].reason}` : ""}.`, refused.length > 0, ...outcome(action_id));
     if (!filter) { selected.clear(); showSelection(); }
