@@ -51,8 +51,9 @@ def test_jobs_that_a_breaker_holds_back_are_counted_and_every_page_says_why() ->
     pages.broker.create_batch(NewBatch("nightly", "nightly"))
     end(pages, replace(a_job("a"), batch_id="nightly"), held, joins=True)
     end(pages, a_job("b"), held)
-    overview, listed, one, batch, dead, workers, groups = shown(
-        pages, "", "/jobs?status=deferred", "/jobs/a", "/batches/nightly", "/dead?probe=b", "/workers", "/dead"
+    overview, listed, one, batch, dead, workers, groups, scheduled = shown(
+        *(pages, "", "/jobs?status=deferred", "/jobs/a", "/batches/nightly", "/dead?probe=b", "/workers", "/dead"),
+        "/scheduled",
     )
     reason = f"the circuit breaker of {ROUTE} is open"
     assert f"fileq has stopped trying jobs of {ROUTE} in 1 worker process" in overview
@@ -62,7 +63,8 @@ def test_jobs_that_a_breaker_holds_back_are_counted_and_every_page_says_why() ->
     assert "and 2 held back" in overview
     assert listed.count(f"held back: {reason}") == 2
     assert '<option selected value="deferred">held back' in listed
-    assert "state retrying" not in listed, "they were never tried"
+    assert "state retrying" not in listed + scheduled, "they were never tried"
+    assert scheduled.count('class="state deferred"') == 2
     assert f"This job is held back: {reason}" in one
     assert re.search("held back once so far, at [-0-9: ]+ UTC", one)
     assert re.search(f"<dd>once at [-0-9: ]+ UTC: {re.escape(reason)}</dd>", one)
