@@ -49,6 +49,8 @@ def what_is_left(broker: FullBroker, worker: WorkerParts, census: Census) -> Wha
         if _has_work(census, holds_all=holds_all):
             return None
     later = census.scheduled - missing.total() - held.total()
+    if later < 0:
+        return None  # a job was promoted after it was read: it would be counted twice
     if holds_all and (pending := sum(n for queue, n in census.pending.items() if queue not in census.paused)):
         held[everything] += pending
     return WhatIsLeft(

@@ -37,7 +37,14 @@ def locked(job: fileq.JobView, context: fileq.Context) -> None:
 
 
 def starting(job: fileq.JobView, context: fileq.Context) -> None:
-    subprocess.run(["sleep", "3600"], check=True)
+    # A stop in the middle of Popen would leave the program behind.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    with subprocess.Popen(["sleep", "3600"]) as program:
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+            program.wait()
+        finally:
+            program.kill()
 
 
 def stubborn(job: fileq.JobView, context: fileq.Context) -> None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fileq.brokers.types import Census
+from fileq.config import CircuitBreakerSettings
 from fileq.core.events import JobCompleted, JobDead, JobFailed
 from fileq.core.process_events import BrokerLost
 from fileq.core.text import printable
 from fileq.runtime.once import _name, _Pace, is_counted
+from fileq.runtime.once_left import what_is_left
 from fileq.runtime.terminal import live_line
+from fileq.testing.conformance.builders import failed, running, settle
+from fileq.testing.conformance.harness import config_of
+from fileq.testing.conformance.memory_harness import MemoryHarness
+from fileq.worker.breakers import Breakers
 from tests.support.event_samples import end_event
 
 
@@ -49,3 +57,25 @@ def test_where_there_is_no_terminal_there_is_no_line(capfd: pytest.CaptureFixtur
     with live_line("starting") as (show, is_shown):
         show("going on")
     assert (is_shown, *capfd.readouterr()) == (False, "", "")
+
+
+def test_a_job_that_is_promoted_while_what_is_left_is_counted_is_not_counted_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = MemoryHarness(config_of("memory", {}))
+    settle(harness, failed(running(harness, "a"), delay_ms=1_000))
+    breakers = Breakers([("*", CircuitBreakerSettings(min_samples=1, cooldown_period=3_600.0))])
+    breakers.record(0, "a", False, "ValueError: broken")
+    worker: Any = SimpleNamespace(breakers=breakers, roots=SimpleNamespace(problems={}))
+    before, count = harness.broker.census(), harness.broker.census
+
+    def after_promotion() -> Census:
+        harness.advance(2)
+        harness.broker.promote()
+        return count()
+
+    monkeypatch.setattr(harness.broker, "census", after_promotion)
+    assert what_is_left(harness.broker, worker, before) is None, "look again"
+    left = what_is_left(harness.broker, worker, count())
+    assert left is not None
+    assert left.lines == ["left 1 deferred: the circuit breaker of * is open (ValueError: broken)"]
