@@ -20,6 +20,7 @@ from fileq.server.broker_pool import BrokerPool
 from fileq.server.event_hub import EventHub
 from fileq.server.file_transfers import FileTransfers
 from fileq.server.job_waits import JobWaits
+from fileq.server.open_breakers import OpenBreakers
 from fileq.server.rate_limit import RateLimiter
 from fileq.server.sessions import LinkLogin, LoginLink, Sessions
 from fileq.server.signing import Signer
@@ -58,6 +59,7 @@ class Services:
         self.action_log = background.action_log
         self.operation_runner = background.runner
         self.samples = background.samples
+        self.open_breakers = OpenBreakers(broker)
         self.upload_notes = UploadNotes(broker, now_ms)
         self.pool = BrokerPool()
         self.transfers = FileTransfers()

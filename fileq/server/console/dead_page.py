@@ -30,7 +30,7 @@ from fileq.server.console.page import PageRequest
 from fileq.server.console.page_notes import ACKNOWLEDGEMENTS, ACTIONS, read_notes
 
 GROUPS_MAX = 50
-GROUPED_MAX = 3_000  # dead jobs that are looked at: a page must be there within 100 ms
+GROUPED_MAX = 2_500  # dead jobs that are looked at: a page must be there within 100 ms
 GROUPINGS: Mapping[GroupedBy, str] = {
     "fingerprint": "Cause",
     "directory": "Directory",
@@ -98,7 +98,7 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
     is_probed = probe is not None and not probe.is_finished  # while a probe waits, its obstacles cost a round trip
     recent = recent_action(request, notes.actions, filter) if not is_probed else None
     return {
-        "stopped": _stopped_routes(request) if not is_probed else [],
+        "stopped": request.services.open_breakers.routes() if not is_probed else (),
         "recent": recent,
         "recent_word": DONE[recent.action] if recent is not None else "",
         "found": found,
@@ -119,12 +119,6 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
         "shows_paths": not request.services.hides_paths,
         "may_operate": request.has(Scope.OPERATE),
     }
-
-
-def _stopped_routes(request: PageRequest) -> list[str]:
-    """The routes whose jobs some worker holds back, because its breaker is not closed. One round trip."""
-    living = (view for view in request.services.broker.overview(1).workers if view.is_alive)
-    return sorted({breaker.route for view in living for breaker in view.info.breakers})
 
 
 def _cards(known: Mapping[str, Acknowledgement], found: DeadGroups, query: DeadQuery) -> list[GroupCard]:
