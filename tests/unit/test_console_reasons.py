@@ -152,7 +152,7 @@ def test_an_acknowledgement_is_seen_wherever_its_cause_is() -> None:
         assert "olga" in text
     [dead] = shown(pages, "/dead")
     assert 'class="button main"' not in dead.partition("</article>")[0], "nothing urges to retry"
-    assert in_order(dead, "<dt>Type</dt>", "<dt>Fingerprint</dt>", f">{record.fingerprint}</dd>")
+    assert in_order(dead, ">Type</dt>", ">Fingerprint</dt>", f">{record.fingerprint}</dd>")
     assert "died <time" in dead, "the list says when they died"
 
 
