@@ -12,4 +12,5 @@ REQUESTS = 200  # `make fuzz` sends more, and other ones each time
 def test_no_request_that_the_description_suggests_is_answered_with_a_defect(tmp_path: Path) -> None:
     seen = fuzz(tmp_path, REQUESTS, is_repeatable=True)
     assert len(operations()) > 8
-    assert seen.get(200, 0) > REQUESTS // 20, f"the requests hardly get past the checks: {seen}"
+    done = sum(count for status, count in seen.items() if status < 300)
+    assert done > REQUESTS // 12, f"the requests hardly get past the checks: {seen}"
