@@ -6,9 +6,10 @@ Brokers do not read the documents. The rules of protocol.py hold here too.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from fileq.core.errors import BrokerError, Conflict
@@ -16,6 +17,7 @@ from fileq.core.errors import BrokerError, Conflict
 MAX_DOCUMENT_BYTES = 64 << 10
 NAME_RULE = "[A-Za-z0-9._-]{1,100}"
 _NAME = re.compile(NAME_RULE)
+D = TypeVar("D")
 
 
 class Document(Struct, frozen=True):
@@ -23,6 +25,17 @@ class Document(Struct, frozen=True):
 
     body: bytes
     revision: int
+
+
+def readable(documents: Mapping[str, Document], type: type[D]) -> dict[str, D]:
+    """What the documents say, by their names. One that can't be read, perhaps of a later version, is left out."""
+    found = {}
+    for name, document in documents.items():
+        try:
+            found[name] = msgspec.json.decode(document.body, type=type)
+        except msgspec.DecodeError:
+            continue
+    return found
 
 
 def is_name(name: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog, Document, is_name
+from fileq.brokers.catalog import Catalog, Document, is_name, readable
 from fileq.core.job import stamp
 
 KIND = "lost-workers"
@@ -51,7 +51,8 @@ def note_lost(catalog: Catalog, slots: Sequence[LostSlot], now_ms: int) -> None:
             processes.setdefault((name, int(digits)), []).append(one)
     if not processes:
         return
-    known, found, oldest = _decoded(catalog.documents(KIND)), stamp(now_ms) or "", stamp(now_ms - KEPT_MS) or ""
+    known = readable(catalog.documents(KIND), LostWorker)
+    found, oldest = stamp(now_ms) or "", stamp(now_ms - KEPT_MS) or ""
     for (host, pid), some in processes.items():
         since = stamp(now_ms - round(max(one.silent_s for one in some) * 1000)) or ""
         made = LostWorker(host, pid, since, found, len(some), sum(one.jobs for one in some))
@@ -70,19 +71,9 @@ def note_lost(catalog: Catalog, slots: Sequence[LostSlot], now_ms: int) -> None:
 def lost_workers_in(documents: Mapping[str, Document], now_ms: int) -> list[LostWorker]:
     """Those of the last hour, the newest first."""
     oldest = stamp(now_ms - KEPT_MS) or ""
-    return sorted((one for one in _decoded(documents).values() if one.found > oldest), key=_found, reverse=True)
+    known = readable(documents, LostWorker).values()
+    return sorted((one for one in known if one.found > oldest), key=_found, reverse=True)
 
 
 def _found(one: LostWorker) -> str:
     return one.found
-
-
-def _decoded(documents: Mapping[str, Document]) -> dict[str, LostWorker]:
-    """A note that can't be read is left out."""
-    found = {}
-    for name, document in documents.items():
-        try:
-            found[name] = msgspec.json.decode(document.body, type=LostWorker)
-        except msgspec.DecodeError:
-            continue
-    return found

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog, Document
+from fileq.brokers.catalog import Catalog, Document, readable
 from fileq.core.job import parse_time, stamp
 
 KIND = "acknowledgements"
@@ -47,13 +47,7 @@ def group_state(known: Acknowledgement | None, last_death: str | None) -> GroupS
 
 def acknowledgements_in(documents: Mapping[str, Document]) -> dict[str, Acknowledgement]:
     """By fingerprint. A document that can't be read acknowledges nothing."""
-    found = {}
-    for name, document in documents.items():
-        try:
-            found[name] = msgspec.json.decode(document.body, type=Acknowledgement)
-        except msgspec.DecodeError:
-            continue
-    return found
+    return readable(documents, Acknowledgement)
 
 
 class AcknowledgementStore:

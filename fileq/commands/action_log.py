@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog, Document
+from fileq.brokers.catalog import Catalog, Document, readable
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.errors import BrokerError
 from fileq.core.job import stamp
@@ -100,13 +100,7 @@ class ActionLog:
 
 def actions_in(documents: Mapping[str, Document]) -> list[LoggedAction]:
     """The newest first."""
-    found = []
-    for _, document in sorted(documents.items(), reverse=True):
-        try:
-            found.append(msgspec.json.decode(document.body, type=LoggedAction))
-        except msgspec.DecodeError:
-            continue  # of a later version
-    return found
+    return [one for _, one in sorted(readable(documents, LoggedAction).items(), reverse=True)]
 
 
 def _first(ids: Iterable[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog
+from fileq.brokers.catalog import Catalog, readable
 from fileq.core.api_key import KEY_NAME_LENGTH, Scope, StoredKey, digest, new_key
 from fileq.core.errors import ConfigError
 from fileq.core.job import stamp
@@ -80,13 +80,7 @@ class KeyStore:
 
     def load(self) -> dict[str, StoredKey]:
         """All keys by id, also those that have expired. A document that can't be read grants nothing."""
-        found = {}
-        for id, document in self._catalog.documents(KEYS).items():
-            try:
-                found[id] = msgspec.json.decode(document.body, type=StoredKey)
-            except msgspec.DecodeError:
-                continue
-        return found
+        return readable(self._catalog.documents(KEYS), StoredKey)
 
     def create(self, options: KeyOptions) -> NewKey:
         """Raises ConfigError, with everything that is wrong, for options that can't be used."""

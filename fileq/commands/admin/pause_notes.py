@@ -9,12 +9,11 @@ same pause is never twice in the history. Notes and histories are documents of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog, Document, is_name
+from fileq.brokers.catalog import Catalog, Document, is_name, readable
 from fileq.core.errors import Conflict
 from fileq.core.job import stamp
 
@@ -22,7 +21,6 @@ NOTES, HISTORIES = "pauses", "past-pauses"  # kinds of documents
 REASON_LENGTH = 1_000
 PAST_MAX, PAST_TEXT_MAX = 20, 200  # pauses in the history of a queue; characters of each of their texts
 _TRIES = 5
-T = TypeVar("T")
 
 
 class PauseNote(Struct, frozen=True):
@@ -49,22 +47,12 @@ def pause_notes(catalog: Catalog) -> dict[str, PauseNote]:
 
 def notes_in(documents: Mapping[str, Document]) -> dict[str, PauseNote]:
     """A note that can't be read is left out."""
-    return _decoded(documents, PauseNote)
+    return readable(documents, PauseNote)
 
 
 def past_pauses_in(documents: Mapping[str, Document]) -> dict[str, tuple[PastPause, ...]]:
     """By queue, the oldest first."""
-    return _decoded(documents, tuple[PastPause, ...])
-
-
-def _decoded(documents: Mapping[str, Document], type: type[T]) -> dict[str, T]:
-    found = {}
-    for name, document in documents.items():
-        try:
-            found[name] = msgspec.json.decode(document.body, type=type)
-        except msgspec.DecodeError:
-            continue
-    return found
+    return readable(documents, tuple[PastPause, ...])
 
 
 def write_note(catalog: Catalog, queue: str, note: PauseNote) -> None:
