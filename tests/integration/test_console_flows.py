@@ -241,22 +241,24 @@ def test_while_the_broker_is_away_pages_show_the_last_state(
 ) -> None:
     binary = available_servers()["valkey"]
     assert binary is not None
-    for server in server_pool.lend("valkey", lambda: Server(binary)):
+    # With an append-only file: the session and the jobs are there after the kill.
+    for server in server_pool.lend("valkey with aof", lambda: Server(binary, aof=True)):
         settings = {"redis.addr": server.address}
         with console_program(tmp_path_factory.mktemp("away"), settings) as program:
             tab.open(program.link)
             tab.open(f"{program.base}/dashboard/jobs")
             program.drop("before.txt")
             tab.until_text("completed", "[data-live]")
-            server.pause()
-            tab.open(f"{program.base}/dashboard/jobs")
-            tab.until("document.body.dataset.state === 'away'")
-            assert "before.txt" in tab.text("[data-live]")
-            assert "The broker does not answer" in tab.text("main")
-            server.resume()
-            tab.until("document.body.dataset.state === 'live'", timeout_s=60)
-            program.drop("after.txt")
-            tab.until_text("after.txt", "[data-live]", timeout_s=60)
+            for leave, come_back in ((server.pause, server.resume), (server.kill, server.start)):
+                leave()
+                tab.open(f"{program.base}/dashboard/jobs")
+                tab.until("document.body.dataset.state === 'away'")
+                assert "before.txt" in tab.text("[data-live]")
+                assert "The broker does not answer" in tab.text("main")
+                come_back()
+                tab.until("document.body.dataset.state === 'live'", timeout_s=60)
+                program.drop(f"after {leave.__name__}.txt")
+                tab.until_text(f"after {leave.__name__}.txt", "[data-live]", timeout_s=60)
             tab.open("about:blank")  # or its page would ask for events of a program that has stopped
             tab.drain()
             tab.problems.clear()  # requests that were refused during the outage
