@@ -72,8 +72,4 @@ def lost_workers_in(documents: Mapping[str, Document], now_ms: int) -> list[Lost
     """Those of the last hour, the newest first."""
     oldest = stamp(now_ms - KEPT_MS) or ""
     known = readable(documents, LostWorker).values()
-    return sorted((one for one in known if one.found > oldest), key=_found, reverse=True)
-
-
-def _found(one: LostWorker) -> str:
-    return one.found
+    return sorted((one for one in known if one.found > oldest), key=lambda one: one.found, reverse=True)

@@ -127,7 +127,8 @@ class Breaker:
                 self._probe = claims[0] if claims else None
 
     def try_now(self, claim: object) -> None:
-        """An operator has this job run, whatever the state. Unless another probe runs already, it is the probe."""
+        """Lets the job of this claim run, because an operator wants it: also if the breaker is open. It is the probe,
+        unless another probe runs already."""
         with self._lock:
             if self._state == STATE_OPEN:
                 self._probe = None

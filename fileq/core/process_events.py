@@ -103,7 +103,7 @@ class BreakerOpened(BreakerChanged, frozen=True):
 
 
 class BreakerHalfOpened(BreakerChanged, frozen=True):
-    """The cooldown is over: the next job of the route is the probe."""
+    """The cooldown is over, and the next job of the route is the probe; or an operator tries one before."""
 
     name = "breaker.half_opened"
 

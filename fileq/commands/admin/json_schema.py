@@ -247,5 +247,5 @@ BATCH_FIELDS = (
     ("callbacks[].is_fired", "boolean: the job was enqueued"),
     ("callbacks[].state, callbacks[].type", "string or null: of that job; null if it has no record"),
     ("callbacks[].error", "string: of that job"),
-    ("failures[]", "id, filepath, type (null for a file), error and fingerprint of the first ten dead jobs"),
+    ("failures[]", "id, filepath, type (null for a file), error, fingerprint and died of the first ten dead jobs"),
 )
