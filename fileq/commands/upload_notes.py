@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog, Document
+from fileq.brokers.catalog import Catalog, Document, readable
 from fileq.core.job import stamp
 
 KIND = "uploads"
@@ -45,12 +45,7 @@ class UploadNotes:
 
 
 def last_upload(path: str, documents: Mapping[str, Document]) -> UploadNote | None:
-    """That of this file, among the documents of the kind."""
-    for _, document in sorted(documents.items(), reverse=True):
-        try:
-            note = msgspec.json.decode(document.body, type=UploadNote)
-        except msgspec.DecodeError:
-            continue  # of a later version
-        if note.path == path:
-            return note
-    return None
+    """That of this file, among the documents of the kind. Their names begin with the time."""
+    known = readable(documents, UploadNote)
+    newest_first = (known[name] for name in sorted(known, reverse=True))
+    return next((note for note in newest_first if note.path == path), None)
