@@ -1,6 +1,6 @@
 # One image for every role: docker build -t fileq:0.1.0 . && docker run --rm -v "$PWD/inbox:/data" fileq:0.1.0 all
 # Put your handlers into an image on top of it: docs/deploying-handlers.md
-ARG PYTHON=3.11-slim-bookworm
+ARG PYTHON=3.11.15-slim-bookworm@sha256:b18992999dbe963a45a8a4da40ac2b1975be1a776d939d098c647482bcad5cba
 
 FROM python:${PYTHON} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore

@@ -1,4 +1,4 @@
-"""docs/production.md and docs/deploying-handlers.md: links and settings exist, and the snippets are the real files."""
+"""The pages about running fileq: links and settings exist, and the snippets are the real files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.program import REPOSITORY, Program
 from tests.support.servers import Server
 
 DOCS = REPOSITORY / "docs"
-PAGES = ["production.md", "deploying-handlers.md"]
+PAGES = ["production.md", "deploying-handlers.md", "security.md"]
 EXAMPLE = REPOSITORY / "examples" / "container"
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 import fileq
 from tests.support.container import Container, Image, Pod, instructions
+from tests.support.manifests import K8S, built, compose, container_of
 from tests.support.program import REPOSITORY as ROOT
 
 # The first of them builds the image, which takes a minute on a busy machine.
@@ -138,20 +140,17 @@ def test_the_program_in_it_is_the_one_that_was_installed(running: Container) -> 
 
 # Compose
 
-
-def compose() -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    return content
+PASSWORDS = {"REDIS_PASSWORD": "of Redis", "GRAFANA_PASSWORD": "of Grafana"}
 
 
 def test_compose_builds_and_names_this_version() -> None:
     for role in ("producer", "worker"):
         service = compose()["services"][role]
         assert (service["build"], service["image"]) == (".", f"fileq:{fileq.__version__}")
-        assert (service["command"], service["read_only"]) == ([role], True)
-        assert service["environment"]["FILEQ_BROKER"] == "redis"
-    server = compose()["services"]["server"]
-    assert (server["image"], server["read_only"]) == (f"fileq:{fileq.__version__}", True)
+        assert service["command"] == [role]
+    assert compose()["services"]["server"]["image"] == f"fileq:{fileq.__version__}"
+    for role in ("producer", "worker", "server"):
+        assert compose()["services"][role]["environment"]["FILEQ_BROKER"] == "redis"
     volumes = {role: compose()["services"][role]["volumes"] for role in ("producer", "worker")}
     assert volumes == {"producer": ["./inbox:/data:ro"], "worker": ["./inbox:/data"]}
 
@@ -163,9 +162,18 @@ def test_compose_gives_the_worker_time_to_stop() -> None:
     assert float(compose()["services"]["worker"]["stop_grace_period"].removesuffix("s")) >= shutdown_s + 15
 
 
-def test_compose_pins_its_images_publishes_to_this_machine_only_and_mounts_what_is_there() -> None:
+def test_base_images_are_pinned_by_version_and_digest(image: Image) -> None:
+    """Low: images without digests. A tag can be moved to another image; a digest can't."""
+    bases = [service["image"] for service in compose()["services"].values() if "build" not in service]
+    assert len(bases) == 3
+    for name in (*bases, *(stage.base for stage in image.stages)):
+        assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+[a-z0-9.-]*@sha256:[0-9a-f]{64}", name), name
+    redis = container_of(built(K8S / "overlays" / "redis").get("StatefulSet", "redis"))["image"]
+    assert redis == compose()["services"]["redis"]["image"]
+
+
+def test_compose_publishes_to_this_machine_only_and_mounts_what_is_there() -> None:
     for service in compose()["services"].values():
-        assert re.fullmatch(r"[a-z/]+:v?\d[\w.-]+", service["image"])
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         for volume in service["volumes"]:
             source = volume.split(":")[0]
@@ -175,10 +183,58 @@ def test_compose_pins_its_images_publishes_to_this_machine_only_and_mounts_what_
                 assert source in compose()["volumes"]
 
 
-def test_compose_configures_redis_without_data_loss() -> None:
-    words = compose()["services"]["redis"]["command"]
-    given = dict(zip(words[1::2], words[2::2], strict=True))
-    assert given == {"--appendonly": "yes", "--appendfsync": "everysec", "--maxmemory-policy": "noeviction"}
+def test_compose_runs_every_service_unprivileged_on_a_read_only_root() -> None:
+    for name, service in compose()["services"].items():
+        hardened = {key: service.get(key) for key in ("read_only", "cap_drop", "security_opt")}
+        assert hardened == {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}, name
+        assert "cap_add" not in service, name
+        assert not service.get("privileged"), name
+
+
+def test_compose_keeps_redis_and_prometheus_from_other_networks() -> None:
+    """Low: Redis without password; nothing but fileq reaches it, and it reaches nothing outside."""
+    services, networks = compose()["services"], compose()["networks"]
+    on = {name: {who for who, service in services.items() if name in service["networks"]} for name in networks}
+    assert on["broker"] == {"redis", "producer", "worker", "server"}
+    assert on["metrics"] == {"prometheus", "grafana", "producer", "worker"}
+    assert networks["broker"] == networks["metrics"] == {"internal": True}
+    assert on["default"] == {"worker", "server", "grafana"}
+    assert {name for name, service in services.items() if "ports" in service} == {"server", "grafana"}
+
+
+def test_compose_starts_only_with_passwords_and_grafana_asks_for_one() -> None:
+    """Low: Redis without password, Grafana anonymous."""
+    for missing in PASSWORDS:
+        with pytest.raises(LookupError, match=f"{missing}: run sh deploy/compose/setup"):
+            compose(**{missing: ""})
+    services = compose()["services"]
+    for role in ("producer", "worker", "server"):
+        assert services[role]["environment"]["FILEQ_REDIS_PASSWORD"] == "of Redis"
+    grafana = services["grafana"]["environment"]
+    assert grafana["GF_SECURITY_ADMIN_PASSWORD"] == "of Grafana"
+    assert (grafana["GF_AUTH_ANONYMOUS_ENABLED"], grafana["GF_USERS_ALLOW_SIGN_UP"]) == ("false", "false")
+
+
+def test_the_setup_of_compose_makes_passwords_once_that_others_can_not_read(tmp_path: Path) -> None:
+    script = tmp_path / "deploy/compose/setup"
+    script.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "deploy/compose/setup", script)
+    for _ in range(2):
+        subprocess.run(["sh", script], cwd="/", check=True, umask=0o022)
+        made = (tmp_path / ".env").read_text()
+    values = dict(line.split("=") for line in made.splitlines())
+    assert values.keys() == PASSWORDS.keys()
+    assert len(set(values.values())) == 2
+    assert all(re.fullmatch("[0-9a-f]{48}", value) for value in values.values())
+    assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "inbox").stat().st_mode & 0o777 == 0o755
+    assert sorted(os.listdir(tmp_path)) == [".env", "deploy", "inbox"]
+    subprocess.run(["sh", script], check=True)
+    assert (tmp_path / ".env").read_text() == made
+    ignored = subprocess.run(
+        ["git", "-c", "safe.directory=*", "check-ignore", ".env", ".env.new", "inbox/"], cwd=ROOT, check=False
+    )
+    assert ignored.returncode == 0
 
 
 def test_grafana_finds_its_data_source_and_its_dashboard() -> None:

@@ -18,6 +18,7 @@ from tests.support.manifests import (
     Manifest,
     Manifests,
     built,
+    compose,
     container_of,
     environment_of,
     mounts_of,
@@ -155,6 +156,17 @@ def test_the_redis_overlay_processes_a_file(
     assert all(PASSWORD not in container.text() for container in (redis, worker, producer))
 
 
+def test_the_redis_for_trials_does_not_start_without_a_password(
+    redis_image: Image, pod: Pod, redis_overlay: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example of the Secret has an empty password, which would mean none."""
+    example = yaml.safe_load((K8S / "base" / "secret.example.yaml").read_text())
+    monkeypatch.setitem(SECRETS, "fileq-redis", example["stringData"])
+    redis = start(pod, redis_image, redis_overlay.get("StatefulSet", "redis"), Volumes(tmp_path, redis_overlay))
+    assert redis.wait() != 0
+    assert "the redis-password of the Secret fileq-redis is empty" in redis.text()
+
+
 def test_the_redis_for_trials_keeps_its_data_over_a_kill(
     redis_image: Image, pod: Pod, redis_overlay: Manifests, tmp_path: Path
 ) -> None:
@@ -183,14 +195,14 @@ def test_the_single_overlay_processes_a_file(image: Image, pod: Pod, tmp_path: P
 
 
 def test_the_services_of_compose_process_a_file(image: Image, redis_image: Image, pod: Pod, tmp_path: Path) -> None:
-    services = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())["services"]
-    shutil.copytree(REPOSITORY / "deploy/compose/server", tmp_path / "server-script")
+    """Low: Redis without password; here every service uses the one that Compose passes, and Redis asks for it."""
+    services = compose(REDIS_PASSWORD=PASSWORD)["services"]
+    sources = {"./deploy/compose/server": "server-script", "./deploy/k8s/components/redis": "redis-config"}
+    for source, name in sources.items():
+        shutil.copytree(REPOSITORY / source, tmp_path / name)
     for name in ("inbox", "redis", "server"):
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(0o777)
-
-    def source_of(source: str) -> str:
-        return "server-script" if source == "./deploy/compose/server" else Path(source).name
 
     def start(name: str, image: Image, **env: str) -> Container:
         service = services[name]
@@ -200,16 +212,26 @@ def test_the_services_of_compose_process_a_file(image: Image, redis_image: Image
             service.get("command", []),
             command=service.get("entrypoint", []),
             env=service.get("environment", {}) | {"FILEQ_PRODUCER_SETTLE_UNCLOSED": "200ms"} | env,
-            volumes=[(target, tmp_path / source_of(source), "ro" in how) for source, target, *how in mounts],
+            volumes=[
+                (target, tmp_path / sources.get(source, Path(source).name), "ro" in how)
+                for source, target, *how in mounts
+            ],
             tmpfs=service.get("tmpfs", []),
             hosts=["redis"],
-            user=999 if name == "redis" else None,
+            user=int(service["user"].partition(":")[0]) if "user" in service else None,
         )
 
     redis = start("redis", redis_image)
-    kind, *ping = services["redis"]["healthcheck"]["test"]
-    assert kind == "CMD"
-    wait_until(lambda: redis.execute(ping).stdout == "PONG\n", 20, "Redis is healthy", every_s=0.1)
+    kind, line = services["redis"]["healthcheck"]["test"]
+    assert kind == "CMD-SHELL"
+    wait_until(lambda: redis.execute(["sh", "-c", line]).returncode == 0, 20, "Redis is healthy", every_s=0.1)
+    assert "NOAUTH" in redis.execute(["redis-cli", "ping"]).stdout
+    assert redis.execute(["env", "REDIS_PASSWORD=another", "sh", "-c", line]).returncode != 0
+    own = Path(f"/proc/{redis.pid}/cmdline").read_text()
+    assert own.startswith("redis-server"), own
+    assert PASSWORD not in own
+    config = 'REDISCLI_AUTH="$REDIS_PASSWORD" redis-cli config get maxmemory-policy'
+    assert redis.execute(["sh", "-c", config]).stdout.split() == ["maxmemory-policy", "noeviction"]
     worker = start("worker", image)
     worker.wait_for("role.started")
     producer = start("producer", image, FILEQ_OBSERVABILITY_METRICS_PORT="9091")
@@ -228,6 +250,7 @@ def test_the_services_of_compose_process_a_file(image: Image, redis_image: Image
     assert answer_of(again, key) == "200 1", "the volume keeps the key"
     assert key not in again.text()
     assert [container.stop() for container in (again, producer, worker, redis)] == [0, 0, 0, 0]
+    assert all(PASSWORD not in container.text() for container in pod.containers)
 
 
 def answer_of(server: Container, key: str) -> str:

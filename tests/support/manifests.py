@@ -1,4 +1,4 @@
-"""The Kubernetes manifests as `kubectl kustomize` builds them, and the parts that tests need to run a pod."""
+"""The manifests as `kubectl kustomize` and Compose read them, and the parts that tests need to run a pod."""
 
 from __future__ import annotations
 
@@ -108,3 +108,29 @@ def amount(text: str) -> float:
     found = re.fullmatch(r"(\d+)(Ki|Mi|Gi|)", text)
     assert found, text
     return int(found[1]) * _UNITS[found[2]]
+
+
+def compose(**passwords: str) -> Manifest:
+    """docker-compose.yml as Compose reads it, with these variables in `.env`; LookupError for a required one."""
+    variables = {"REDIS_PASSWORD": "of Redis", "GRAFANA_PASSWORD": "of Grafana"} | passwords
+
+    def value_of(found: re.Match[str]) -> str:
+        if found["name"] is None:
+            return "$"
+        if not variables.get(found["name"]):
+            raise LookupError(f"{found['name']}: {found['message']}")
+        return variables[found["name"]]
+
+    def read(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: read(value) for key, value in node.items()}
+        if isinstance(node, list):
+            return [read(value) for value in node]
+        return (
+            re.sub(r"\$(?:\$|\{(?P<name>\w+):\?(?P<message>[^}]+)\})", value_of, node)
+            if isinstance(node, str)
+            else node
+        )
+
+    content: Manifest = read(yaml.safe_load((ROOT / "docker-compose.yml").read_text()))
+    return content
