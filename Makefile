@@ -1,7 +1,7 @@
 # Everything happens in .venv under this checkout; nothing here needs root.
 
 .DELETE_ON_ERROR:
-.PHONY: help run test coverage check compile docs mutants soak fuzz bench venv clean
+.PHONY: help run test coverage check compile docs mutants soak fuzz siege bench venv clean
 
 BIN := .venv/bin
 # What the program needs, and beside it what its tests need.
@@ -74,6 +74,10 @@ soak: $(TOOLS)  ## random faults for minutes: in the end nothing is lost and not
 # Not in CI, which sends a few hundred requests. FUZZ_MINUTES=30 for half an hour.
 fuzz: $(TOOLS)  ## requests made from docs/openapi.json for minutes: no answer is a 500
 	$(BIN)/python -m tests.fuzz
+
+# Not in CI, which does it for seconds. SIEGE_MINUTES=1 for a minute; SIEGE=Redis for one of two.
+siege: $(TOOLS)  ## one client does its worst for minutes: probes are answered within a second and jobs go on
+	$(BIN)/python -m tests.siege
 
 # Half an hour; not in CI. BENCH='drain "fileq thread" huey' chooses measures and systems, BENCH=--quick tries all of them
 # in small sizes, BENCH=--list lists them, BENCH=--continue resumes an interrupted run. docs/benchmarks.md explains it.

@@ -33,6 +33,7 @@ from fileq.core.batch import LEVELS_MAX, Batch, BatchState, Callback, CallbackKi
 from fileq.core.errors import BrokerError
 from fileq.core.follow_up import FollowUp
 from fileq.core.job import decode
+from fileq.core.own_jobs import check_batch, check_type
 
 MEMBERS_PAGE = 500
 CHILDREN_CANCELLED = 1_000  # child batches that one call of cancel_batch() cancels
@@ -47,6 +48,7 @@ class NewBatch(Struct, frozen=True):
     allow_failures: bool = False
     callbacks: tuple[Callback, ...] = ()
     info: bytes = b""
+    is_own: bool = False  # it is the batch of a delivery
 
 
 class BatchView(Struct, frozen=True):
@@ -117,12 +119,18 @@ class JoinResult(enum.StrEnum):
 
 
 def check_new_batch(new: NewBatch, known: Sequence[str]) -> None:
-    """Raises BrokerError for wrong names and callbacks, and for callbacks in a queue that is not among the known."""
+    """Raises BrokerError for wrong names and callbacks, and for callbacks in a queue that is not among the known;
+    JobError for a callback, or the batch of a delivery, that only fileq itself may make."""
     check_name("batch", new.id)
+    if not new.is_own:
+        check_batch(new.id)
+        check_batch(new.parent)
     if new.parent:
         check_name("batch", new.parent)
     for callback in new.callbacks:
-        if (id := decode(callback.raw).id) != callback_id(new.id, callback.kind):
+        job = decode(callback.raw)
+        check_type(job.type)
+        if (id := job.id) != callback_id(new.id, callback.kind):
             raise BrokerError(f"batch {new.id}: its {callback.kind} has the id {id!r}, not <batch>.{callback.kind}")
     if len({callback.kind for callback in new.callbacks}) != len(new.callbacks):
         raise BrokerError(f"batch {new.id} has two callbacks of one kind; give at most one then, catch and finally")
@@ -131,7 +139,7 @@ def check_new_batch(new: NewBatch, known: Sequence[str]) -> None:
 
 def follow_up_of(callback: Callback) -> FollowUp:
     """The follow-up that enqueues a callback. Its batch is that of the caller: the parent, if there is one."""
-    return FollowUp(decode(callback.raw), callback.queue)
+    return FollowUp(decode(callback.raw), callback.queue, is_own=True)
 
 
 def parent_refused(id: str, parent: Batch | None, name: str) -> BrokerError:
@@ -180,7 +188,8 @@ class Batches(Protocol):
 
     enqueue() answers REFUSED, and changes nothing, for an entry that joins a batch that is not open or is cancelled. A
     follow-up joins also while its batch is sealed, if the job that it follows is an unfinished member of the same
-    batch. A follow-up whose batch takes no jobs is enqueued all the same, without being a member."""
+    batch. A follow-up whose batch takes no jobs is enqueued all the same, without being a member; so is one that would
+    join the batch of a delivery (core/own_jobs.py) and follows no unfinished member of it."""
 
     def create_batch(self, new: NewBatch) -> bool:
         """Creates an open batch; as a member of its parent, if it has one. False, and no change, if the id is taken.

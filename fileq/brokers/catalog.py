@@ -33,7 +33,7 @@ def readable(documents: Mapping[str, Document], type: type[D]) -> dict[str, D]:
     for name, document in documents.items():
         try:
             found[name] = msgspec.json.decode(document.body, type=type)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return found
 

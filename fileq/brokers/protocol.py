@@ -95,12 +95,19 @@ class Broker(FileOrders, Protocol):
         Bytes over MAX_DECODED_BYTES are a claim without a job, or the broker buries them in the same step and names
         them in `buried`.
 
+        Bytes that another program pushed never touch a record that has an `origin` or a `batch`. In a queue they are
+        foreign if they differ from the record's `raw`, or if its `queued` is 0: every way of a broker into a queue
+        writes both. A claim buries them in the same step under raw_id(), one a call, and names them in `buried`. So
+        does the settlement of a job whose record a job of fileq's own has replaced since; promote() and deregister()
+        put such bytes into a queue, clear() leaves them there, revive() refuses them.
+
         Atomicity: each settlement as a whole (job, record, ledger, counters, follow-ups, outputs), and each claim as a
         whole (job, record, heartbeat, counters). No other call can see a job in two places or in none.
         Repeat: a settlement is DONE_ALREADY if it took effect and is the slot's last one, otherwise FENCED; neither
         changes anything. A slot that already holds a job gets that job again, with a new token.
         Kill -9: each job is in its queue, in its slot's processing list, or settled. A job in the processing list of a
-        dead slot is found by suspects() when its heartbeat has ended."""
+        dead slot is found by suspects() when its heartbeat has ended. Foreign bytes are in their queue, and the next
+        claim buries them, or in the dead-letter list with their record; the job that has their id is as it was."""
         ...
 
     def send_settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> PendingReply:
@@ -287,14 +294,15 @@ class Inspector(PlacePages, Protocol):
 
     def clear(
         self, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
-    ) -> int:
-        """Cancels those of these jobs that are among the first CLEAR_REACH of the queue, and returns how many.
+    ) -> list[bool]:
+        """Cancels those of these jobs that are among the first CLEAR_REACH of the queue. Returns for each whether this
+        call has cancelled it.
 
         At most CLEAR_MAX, as peek() returned them. Unlike cancel(), it also takes jobs without a record, which another
         program pushed. Leaves bytes that are not a job, and copies of a job whose record says that it runs or is
         scheduled. `follow_ups` as for cancel().
 
-        Atomicity: the whole call. Repeat: 0, unless the same bytes were pushed again. Kill -9: all or none."""
+        Atomicity: the whole call. Repeat: False, unless the same bytes were pushed again. Kill -9: all or none."""
         ...
 
     def makers(self, paths: Sequence[bytes]) -> list[str | None]:
@@ -314,10 +322,10 @@ class Inspector(PlacePages, Protocol):
         Atomicity: each job with its key. Repeat: not revived. Kill -9: each job is dead or in its queue."""
         ...
 
-    def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:
-        """Deletes dead jobs, by id and raw, with their records. Returns how many were there.
+    def discard(self, dead: Sequence[tuple[str, bytes]]) -> list[bool]:
+        """Deletes dead jobs, by id and raw, with their records. Returns for each whether this call has deleted it.
 
-        Atomicity: each job. Repeat: 0. Kill -9: each job is deleted or still dead."""
+        Atomicity: each job. Repeat: False. Kill -9: each job is deleted or still dead."""
         ...
 
     def pause(self, queue: str) -> None:

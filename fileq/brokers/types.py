@@ -14,7 +14,8 @@ from fileq.brokers.producer_types import ProducerView
 from fileq.core.claim import Buried, Claim
 from fileq.core.errors import BrokerError
 from fileq.core.follow_up import FollowUp, Output
-from fileq.core.job import Job, State, Version, check_size, check_unique_key
+from fileq.core.job import MAX_DECODED_NESTING, MAX_NESTING, Job, State, Version, check_content, check_unique_key
+from fileq.core.own_jobs import check_job, origin_of
 from fileq.core.settlement import SettleResult
 from fileq.core.signature import is_same_version
 
@@ -38,6 +39,7 @@ class Entry(Struct, frozen=True):
     delay_ms: int = 0
     at_ms: int = 0
     joins: bool = False  # the job becomes a member of the batch that its `batch_id` names
+    is_own: bool = False  # fileq made the job, see core/own_jobs.py
 
 
 def check_queues(wanted: Iterable[str], known: Sequence[str]) -> None:
@@ -48,10 +50,15 @@ def check_queues(wanted: Iterable[str], known: Sequence[str]) -> None:
 
 
 def check_entries(entries: Sequence[Entry | FollowUp], known: Sequence[str]) -> None:
-    """Raises BrokerError for an unknown queue, and JobError for a job that is too long or whose unique key is wrong."""
+    """Raises BrokerError for an unknown queue, and JobError for a job that no worker could read, that is too long or
+    nested too deeply, whose unique key is wrong, or that only fileq itself may make."""
     check_queues((entry.queue for entry in entries), known)
     for entry in entries:
-        check_size(entry.job)
+        if not entry.is_own:
+            # A handler may add jobs to the batch of its own job, whichever that is.
+            check_job(entry.job, joins=entry.joins and isinstance(entry, Entry))
+        # A job that fileq makes may hold a result in its payload, which has checked bounds of its own.
+        check_content(entry.job, MAX_DECODED_NESTING - 1 if entry.is_own else MAX_NESTING)
         if entry.job.unique_key is not None:
             check_unique_key(entry.job)
 
@@ -72,7 +79,13 @@ def check_clear(queue: str, raws: Sequence[bytes], known: Sequence[str]) -> None
 
 def entry_of(added: FollowUp) -> Entry:
     """The entry that enqueues this follow-up, also if the ledger knows its version."""
-    return Entry(added.job, added.queue, added.version, True, added.delay_ms, added.at_ms, added.joins)
+    due = added.delay_ms, added.at_ms
+    return Entry(added.job, added.queue, added.version, True, *due, added.joins, added.is_own)
+
+
+def origin_of_entry(entry: Entry) -> str:
+    """What the record of the job says about its origin."""
+    return origin_of(entry.job) if entry.is_own else ""
 
 
 class EnqueueResult(enum.StrEnum):
@@ -225,6 +238,7 @@ class Record(Struct, frozen=True):
     outputs: tuple[Output, ...] = ()  # the files it made
     batch: str = ""  # id of the batch that it is a member of
     fingerprint: str = ""  # of a dead job; "" if an older release buried it
+    origin: str = ""  # of a job that fileq made itself, see core/own_jobs.py; "" if another program may have made it
 
 
 class LedgerEntry(Struct, frozen=True):
@@ -319,10 +333,12 @@ class Revival(Struct, frozen=True):
 
 
 class Revived(Struct, frozen=True):
-    """What `revive` did with a dead job. `held_by`: the unfinished job with its unique key, if that kept it dead."""
+    """What `revive` did with a dead job. `held_by`: the unfinished job with its unique key, if that kept it dead.
+    `is_foreign`: another job has its id, and that kept it dead."""
 
     is_revived: bool
     held_by: str = ""
+    is_foreign: bool = False
 
 
 class CancelResult(enum.StrEnum):

@@ -14,8 +14,8 @@ import msgspec
 from fileq.brokers.batches import BatchWireEvent
 from fileq.brokers.types import WireEvent
 from fileq.core.batch import Batch
-from fileq.core.claim import Claim
-from fileq.core.events import JobCancelled, JobClaimed, JobCompleted, JobProduced, published_name
+from fileq.core.claim import Buried, Claim
+from fileq.core.events import JobCancelled, JobClaimed, JobCompleted, JobDead, JobProduced, published_name
 from fileq.core.job import Job, decode_or_none
 from fileq.core.settlement import Settlement, Verb
 
@@ -78,6 +78,11 @@ def cancelled(id: str, queue: str, raw: bytes) -> bytes:
     job = decode_or_none(raw)
     filepath = job.filepath if job is not None else ""
     return _event(JobCancelled.published_as, None, id, priority=queue, error="cancelled", filepath=filepath)
+
+
+def buried(found: Buried) -> bytes:
+    """The event of bytes that a claim buried."""
+    return _event(JobDead.published_as, None, found.id, priority=found.queue, slot=found.slot, error=found.error)
 
 
 def batch_finished(batch: Batch) -> bytes:

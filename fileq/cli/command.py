@@ -6,7 +6,7 @@ import argparse
 import functools
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 from msgspec import Struct
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fileq.brokers.protocol import FullBroker
     from fileq.config import Loaded
 
+_P = ParamSpec("_P")
 WIDTH = 80  # columns of help pages, and of tables where stdout is not a terminal
 
 
@@ -72,6 +73,17 @@ class Invocation:
 
             self._broker = open_for_operator(self.loaded().config, create=create)
         return self._broker
+
+    def note(self, write: Callable[Concatenate[FullBroker, _P], None], *args: _P.args, **kwargs: _P.kwargs) -> None:
+        """Writes what others read about this command, by a function of commands/hand_actions.py.
+
+        A broker that does not take it, such as a full one, is no error: the work of the command is done."""
+        from fileq.core.errors import BrokerError
+
+        try:
+            write(self.broker(), *args, **kwargs)
+        except BrokerError as error:
+            print(f"fileq: warning: done, but not noted in the audit: {error}", file=sys.stderr)
 
     def print_json(self, value: Any) -> None:
         """Prints one JSON document: on one line, or indented if stdout is a terminal."""

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import msgspec
-from msgspec.structs import replace
 
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.protocol import FullBroker
@@ -22,8 +21,9 @@ from fileq.client.revivals import NOT_A_JOB, revival, why_stayed
 from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest
 from fileq.config import Config
 from fileq.core.batch import Callback, callback_id
-from fileq.core.errors import ConfigError
-from fileq.core.job import State, check_size, decode_or_none, encode
+from fileq.core.errors import ConfigError, JobError
+from fileq.core.job import State, check_content, checked_id, decode_or_none, encode
+from fileq.core.own_jobs import check_batch
 from fileq.webhooks.subscriptions import Withdrawals
 from fileq.worker.batch_reconciler import cancel_waiting
 
@@ -31,26 +31,48 @@ CANCEL_PAGES = 20  # pages of members that cancel_batch() cancels; the reconcile
 
 
 def new_batch(config: Config, request: BatchRequest, now: datetime) -> NewBatch:
-    """The batch with its callbacks as complete jobs. ConfigError for a queue that does not exist."""
+    """The batch with its callbacks as complete jobs. ConfigError for a queue that does not exist, and for what only
+    fileq itself may make."""
     priorities = config.worker.priorities
     for given in (request.priority, *(callback.job.options.priority for callback in request.callbacks)):
         if given and given not in priorities:
             raise ConfigError(f"priority is {given!r}; it must be one of {', '.join(priorities)}")
+    check_client_batch(request.id)
+    check_client_batch(request.parent)
+    info = BatchInfo(request.priority, request.made_by)
     return NewBatch(
         id=request.id,
         name=request.name,
         parent=request.parent,
         allow_failures=request.allow_failures,
         callbacks=tuple(_callback(config, request, one, now) for one in request.callbacks),
-        info=msgspec.json.encode(BatchInfo(request.priority)) if request.priority else b"",
+        info=msgspec.json.encode(info) if info != BatchInfo() else b"",
     )
 
 
 def _callback(config: Config, request: BatchRequest, callback: CallbackRequest, now: datetime) -> Callback:
-    options = replace(callback.job.options, id=callback_id(request.id, callback.kind))
-    entry = typed_entry(config, callback.job.type, callback.job.payload, options, now, request.parent or None)
-    check_size(entry.job)
-    return Callback(callback.kind, encode(entry.job), entry.queue)
+    wanted = callback.job
+    try:
+        entry = typed_entry(config, wanted.type, wanted.payload, wanted.options, now, request.parent or None)
+        job = entry.job.but(id=checked_id(callback_id(request.id, callback.kind)))
+    except JobError as error:
+        raise ConfigError(f"{callback.kind}: {error}") from error
+    check_content(job)
+    return Callback(callback.kind, encode(job), entry.queue)
+
+
+def check_client_batch(id: str) -> None:
+    """ConfigError for a batch that only producers create, fill and seal. It can be cancelled and retried like any."""
+    try:
+        check_batch(id)
+    except JobError as error:
+        raise ConfigError(str(error)) from error
+
+
+def seal_batch(broker: FullBroker, id: str) -> bool:
+    """False if it is not open."""
+    check_client_batch(id)
+    return broker.seal_batch(id)
 
 
 def cancel_batch(broker: FullBroker, id: str, withdrawals: Withdrawals) -> bool:

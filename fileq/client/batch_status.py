@@ -63,9 +63,11 @@ class BatchStatus(Struct, frozen=True):
 
 
 class BatchInfo(Struct, frozen=True, omit_defaults=True):
-    """What fileq keeps in the `info` of a batch."""
+    """What fileq keeps in the `info` of a batch. `made_by` is the id of the key that created it through a server, if
+    that key may add to its own batches only."""
 
     priority: str = ""
+    made_by: str = ""
 
 
 def info_of(raw: bytes) -> BatchInfo:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from fileq.brokers.batches import BatchPage, BatchView
 from fileq.brokers.protocol import FullBroker
-from fileq.client.batch_changes import cancel_batch, new_batch, retry_batch
+from fileq.client.batch_changes import cancel_batch, new_batch, retry_batch, seal_batch
 from fileq.client.transport import BatchRequest, BatchRetry, DeadPage
 from fileq.config import Config
 from fileq.core.job import State
@@ -33,7 +33,7 @@ class BrokerBatches:
         return self._broker.batch_page(cursor, limit, unfinished=unfinished)
 
     def seal(self, id: str) -> bool:
-        return self._broker.seal_batch(id)
+        return seal_batch(self._broker, id)
 
     def cancel(self, id: str) -> bool:
         return cancel_batch(self._broker, id, Withdrawals(self._broker, self._config, self._clock))

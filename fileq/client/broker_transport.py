@@ -98,11 +98,10 @@ class BrokerTransport:
             batch = front[: min(CLEAR_MAX, left)]
             if not batch:
                 break
-            count = self._broker.clear(queue, batch, self._withdrawals().of_raws(queue, batch))
-            cleared += count
+            answers = self._broker.clear(queue, batch, self._withdrawals().of_raws(queue, batch))
+            cleared += sum(answers)
             left -= len(batch)
-            if count < len(batch):
-                passed_over.update(batch)
+            passed_over.update(raw for raw, is_cleared in zip(batch, answers, strict=True) if not is_cleared)
         return cleared
 
     def cancel(self, id: str) -> CancelResult:
@@ -124,7 +123,7 @@ class BrokerTransport:
         if answer.is_revived:
             return
         [now] = self._broker.records([id])
-        if not answer.held_by and now is not None and now.state is not State.DEAD:
+        if not (answer.held_by or answer.is_foreign) and now is not None and now.state is not State.DEAD:
             return  # the reply was lost and the call repeated, or another caller put it back
         raise JobError(f"job {id} can't be retried: {why_stayed(answer)}")
 

@@ -111,6 +111,8 @@ def group_dead(
     largest = sorted(found.items(), key=lambda item: (-item[1].count, item[0]))[:limit]
     newest = complete_records(broker, [gathered.newest for _, gathered in largest])
     groups = tuple(gathered.group(key, dead) for (key, gathered), dead in zip(largest, newest, strict=True))
+    if wanted.only is not None:  # how many jobs others have is not for this caller
+        total = scanned = sum(gathered.count for gathered in found.values())
     seen = DeadGroups(by, total, scanned, bool(cursor), len(found), groups, newest_ids=tuple(newest_ids))
     return _with_timelines(seen, found)
 

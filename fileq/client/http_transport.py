@@ -83,7 +83,7 @@ class HttpTransport:
             reply = self._call("POST", "/jobs/bulk", body=body, headers=trace_headers(requests[start]))
             found = _decoded(reply, _BulkReply, (200, 201)).jobs
             for item, request, id in zip(found, requests[start:], ids[start:], strict=False):
-                accepted.append(Accepted(item.id, _fate(item.result, item.id, request, id, reply)))
+                accepted.append(Accepted(item.id or id, _fate(item.result, item.id, request, id, reply)))
         return accepted
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:
@@ -184,6 +184,8 @@ class HttpTransport:
         reply = self._call("POST", "/jobs", body=msgspec.json.encode(body), headers=trace_headers(request))
         if problem_in(reply).slug == "vetoed":
             return Accepted(id, VETOED)
+        if problem_in(reply).slug == "duplicate":
+            return Accepted(id, EnqueueResult.DUPLICATE)  # of a job that this key does not see
         found = _decoded(reply, JobReply, (200, 201))
         fate = EnqueueResult.ENQUEUED if reply.status == 201 else EnqueueResult.DUPLICATE
         return Accepted(found.id, _fate(fate, found.id, request, id, reply))

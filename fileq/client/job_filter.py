@@ -11,11 +11,15 @@ from msgspec import Struct
 
 from fileq.brokers.types import Record
 from fileq.client.job_summary import JobSummary, created_ms, fingerprint_of, summarize
+from fileq.core.api_key import Restriction
 from fileq.core.delivery import without_files
 from fileq.core.error_kinds import kind_of
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, State
-from fileq.core.webhook import OWN_TYPES
+from fileq.core.own_jobs import is_own_type
+from fileq.core.schedule import is_of_schedule
+from fileq.core.text import without_path
+from fileq.files.globs import Globs
 
 
 class JobFilter(Struct, frozen=True):
@@ -27,7 +31,8 @@ class JobFilter(Struct, frozen=True):
     of the batch that a job is a member of or names. `fingerprint` is that of a dead job, or its beginning. `text` is in
     the id, path, type or error of a job; case-insensitive. `leaves_deliveries` leaves out the deliveries of webhooks,
     unless `type` is set; it is no condition. Nor is `ignores_paths`: `text` and `error` are then compared with texts
-    that have `…` in place of the job's path, and of the files that the check of a delivery names."""
+    that have `…` in place of the job's path and the name of its file, and of the files that the check of a delivery
+    names. `only` is the restriction of the caller's key, None without one."""
 
     state: State | None = None
     type: str | None = None
@@ -47,12 +52,13 @@ class JobFilter(Struct, frozen=True):
     text: str | None = None
     leaves_deliveries: bool = False
     ignores_paths: bool = False
+    only: Restriction | None = None
 
     @property
     def has_conditions(self) -> bool:
         """Whether a condition other than the state is set."""
         others = (self.type, self.match, self.error, self.since_ms, self.until_ms, self.queue, self.fingerprint)
-        more = (self.priority, self.worker, self.batch, self.schedule, self.text, self.tags or None)
+        more = (self.priority, self.worker, self.batch, self.schedule, self.text, self.tags or None, self.only)
         return any(value is not None for value in (*others, *more))
 
     def states(self, possible: Sequence[State], why: str) -> tuple[State, ...]:
@@ -133,13 +139,15 @@ class Conditions:
     def meets_bytes(self, job: Job | None) -> bool:
         """The conditions that need no record. None: bytes that are not a job, which have neither type nor path."""
         wanted = self._wanted
+        if wanted.only is not None and not wanted.only.covers(job):
+            return False
         if wanted.type is not None and (job is None or job.type != wanted.type):
             return False
         if wanted.leaves_deliveries and wanted.type is None and job is not None and is_delivery(job):
             return False
         if wanted.priority is not None and (job is None or job.priority != wanted.priority):
             return False
-        if wanted.schedule is not None and (job is None or not job.id.startswith(f"sched.{wanted.schedule}.")):
+        if wanted.schedule is not None and (job is None or not is_of_schedule(job.id, wanted.schedule)):
             return False
         if wanted.tags and (job is None or not job.tag_values.items() >= set(wanted.tags)):
             return False
@@ -175,7 +183,7 @@ class Conditions:
     def _meets_words(self, id: str, job: Job | None, error: str) -> bool:
         path = job.filepath if job is not None else ""
         if self._wanted.ignores_paths:
-            path, error = "", without_files(error.replace(path, "…") if path else error)
+            path, error = "", without_files(without_path(error, path))
         words = (id, path, (job.type if job is not None else "") or "", error)
         return self.meets_error(error) and (self._text is None or self._text in "\n".join(words).casefold())
 
@@ -193,7 +201,7 @@ class Conditions:
 
 def is_delivery(job: Job) -> bool:
     """Whether it is a delivery of a webhook. Those about cancellations must not be cancelled with the jobs."""
-    return job.type is not None and job.type.startswith(OWN_TYPES)
+    return is_own_type(job.type)
 
 
 def _error_in(job: Job | None, state: State) -> str | None:
@@ -211,8 +219,6 @@ def path_matcher(pattern: str) -> Callable[[bytes], bool]:
     """Returns a predicate for paths. A pattern that begins with a slash matches the whole path, any other its end."""
     if not pattern:
         raise ConfigError("--match is empty; give a glob such as '*.pdf' or '/srv/inbox/**/*.pdf'")
-    from fileq.files.globs import Globs  # imports wcmatch
-
     globs = Globs([pattern.lstrip("/") if pattern.startswith("/") else f"**/{pattern}"])
 
     def matches(path: bytes) -> bool:

@@ -9,12 +9,11 @@ from typing import Any, Protocol, TypeAlias, TypedDict
 from msgspec import Struct
 
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import COUNT_MAX, UNIQUE_KEY_LENGTH, Job, checked_id, rfc3339_ms
+from fileq.core.job import COUNT_MAX, FIRST_MS, LAST_MS, UNIQUE_KEY_LENGTH, Job, checked_id, rfc3339_ms
 from fileq.core.tags import encoded_tags
-from fileq.core.units import parse_duration
+from fileq.core.units import LONGEST_S, parse_duration
 
 Duration: TypeAlias = float | str | timedelta  # seconds, "5m" or a timedelta
-_LONGEST_S = 36_500 * 86_400.0
 
 
 class NamedBatch(Protocol):
@@ -152,7 +151,11 @@ class _Reading:
                 f"{name} is {moment!r}; it must be a datetime with its zone, such as datetime.now(UTC)"
             )
             return 0
-        return round(moment.timestamp() * 1000)
+        ms = round(moment.timestamp() * 1000)
+        if not FIRST_MS <= ms <= LAST_MS:
+            self._problems.append(f"{name} is {moment.isoformat()}; it must be in the years 1 to 9999 of UTC")
+            return 0
+        return ms
 
     def count(self, name: str) -> int | None:
         value: Any = self._given.get(name)
@@ -182,6 +185,6 @@ def seconds(duration: Duration) -> float:
     if isinstance(duration, bool) or not isinstance(duration, int | float | timedelta):
         raise ValueError("a number of seconds, a duration such as '5m' or a timedelta")
     value = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
-    if not 0 <= value <= _LONGEST_S:
+    if not 0 <= value <= LONGEST_S:
         raise ValueError("between 0 and 36500d")
     return value

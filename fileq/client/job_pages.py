@@ -23,6 +23,7 @@ SCAN_MAX = 10_000  # elements that one call looks at
 OUTLINE_COST = 5  # an element whose outline is read counts as this many
 SHORT_LIST_COST = 3  # the same in a list that is short enough to be read as a whole, to count its jobs
 STATE_COST = 2  # an element of which only the state is read counts as this many
+BYTES_MAX = 32 << 20  # of the jobs of one page, or one job
 _PAGE = 500
 _DELAYED = (State.RETRYING, State.SCHEDULED)
 _ALL = (State.RUNNING, State.PENDING, *_DELAYED, State.DEAD, State.COMPLETED, State.CANCELLED)
@@ -38,9 +39,9 @@ _PLACE_OF = {
 
 class JobPage(Struct, frozen=True):
     """Jobs of a list. `next_cursor` is "" at its end. `is_partial`: the scan ended before the list did and before the
-    page was full, so the next page may have more. `total` is None if it is not known. `matched` counts what was found,
-    skipped jobs and those behind the page included. `paused` are the queues that are paused, `pending` how many
-    jobs wait in each queue."""
+    page was full, or its jobs have more than BYTES_MAX, so the next page may have more. `total` is None if it is not
+    known. `matched` counts what was found, skipped jobs and those behind the page included. `paused` are the queues
+    that are paused, `pending` how many jobs wait in each queue."""
 
     jobs: tuple[StoredJob, ...]
     next_cursor: str
@@ -71,6 +72,7 @@ def job_page(
     skip: int = 0,
     scan_max: int = SCAN_MAX,
     is_counted: bool = False,
+    has_records: bool = True,
 ) -> JobPage:
     """The next jobs of a list after a cursor: running, waiting, delayed, dead, completed, cancelled ones.
 
@@ -78,8 +80,8 @@ def job_page(
     at most: 1 for each element, or more if only the job's record can answer a condition: STATE_COST for its state, and
     for its outline OUTLINE_COST or, if the places hold `scan_max` elements at most, SHORT_LIST_COST. In such a short
     list the scan of the first page goes on behind a full page, to count the jobs; without conditions the lengths of the
-    places say it. With `is_counted` it goes on in any list, and each element costs 1. ConfigError for a cursor of
-    another list."""
+    places say it. With `is_counted` it goes on in any list, and each element costs 1. Without `has_records` the jobs
+    may have no record, or an outline of it. ConfigError for a cursor of another list."""
     wanted_states = (wanted.state,) if wanted.state is not None else tuple(states) or _ALL
     scan = _Scan(broker, queues, wanted, wanted_states, limit, skip, scan_max)
     length = scan.length_of_places()
@@ -91,9 +93,10 @@ def job_page(
         total = length
     elif not cursor and scan.is_complete:
         total = scan.matched
-    is_partial = not scan.is_complete and scan.matched < skip + limit
-    jobs = tuple(complete_records(broker, scan.found))
-    return JobPage(jobs, scan.next_cursor, scan.scanned, is_partial, total, scan.matched, scan.paused, scan.pending)
+    is_partial = scan.is_cut or (not scan.is_complete and scan.matched < skip + limit)
+    jobs = tuple(complete_records(broker, scan.found) if has_records else scan.found)
+    scanned = scan.scanned if wanted.only is None else scan.matched  # how many jobs others have is not for this caller
+    return JobPage(jobs, scan.next_cursor, scanned, is_partial, total, scan.matched, scan.paused, scan.pending)
 
 
 class _Scan:
@@ -118,7 +121,8 @@ class _Scan:
         self._is_half_a_place = sum(state in _DELAYED for state in states) == 1
         self.is_plain = not wanted.has_conditions and not wanted.is_deferred and not self._is_half_a_place
         self.found: list[StoredJob] = []
-        self.matched = self.scanned = self._cost = 0
+        self.matched = self.scanned = self._cost = self._bytes = 0
+        self.is_cut = False  # the page is full because of its bytes
         self.next_cursor = ""
         self.is_complete = False  # the end of the last place was reached
         self.paused = frozenset[str]()
@@ -146,12 +150,25 @@ class _Scan:
         self._cost += len(page.raws) + outlines * (outline_cost - 1) + states * (min(STATE_COST, outline_cost) - 1)
         jobs = [job for job in jobs if job.state in self._states] if self._is_half_a_place else jobs
         self.matched += len(jobs)
-        left = max(0, self._end - before)
-        self.found += jobs[max(0, self._skip - before) : left]
+        left = self._take(jobs, before)
         following = self._after(position.place, page.next_cursor)
+        if self.is_cut and left == 0 and not self.next_cursor:
+            self.next_cursor = msgspec.json.encode(position).decode()
         if before < self._end <= self.matched and not self.next_cursor:
             self._set_next(position, page.raws, jobs, left, following)
         return following
+
+    def _take(self, jobs: Sequence[StoredJob], before: int) -> int:
+        """Adds those that belong to the page. Returns how many of these jobs lead up to its end."""
+        left = max(0, self._end - before)
+        for at in range(max(0, self._skip - before), min(left, len(jobs))):
+            self._bytes += len(jobs[at].raw)
+            if self.found and self._bytes > BYTES_MAX:
+                self.is_cut = True
+                self._end = before + at
+                return at
+            self.found.append(jobs[at])
+        return left
 
     def _size_of_next(self, place: str) -> int:
         left = self._scan_max - self._cost

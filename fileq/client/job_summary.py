@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct
 
 from fileq.brokers.types import Attempt, Record
 from fileq.core.errors import Undecodable
@@ -178,7 +178,7 @@ def history(record: Record, waits_for: tuple[str, ...] = ()) -> JobHistory:
     job = decode_or_none(record.raw)
     return JobHistory(
         job=summarize(record.raw, record, state=record.state, queue=record.queue),
-        json=msgspec.json.decode(record.raw) if job is not None else None,
+        json=_fields(record.raw) if job is not None else None,
         raw_b64=None if job is not None else base64.b64encode(record.raw).decode(),
         signature=job.version if job is not None else None,
         is_cancel_requested=record.is_cancel_requested,
@@ -228,17 +228,27 @@ def _attempt(number: int, attempt: Attempt) -> AttemptSummary:
 
 
 def _payload(job: Job | None) -> Any:
-    try:
-        return job.payload_value if job is not None else None
-    except (msgspec.DecodeError, ValueError):
-        return None
+    return _value(job.payload) if job is not None and job.payload is not UNSET else None
 
 
 def _result(result: bytes) -> Any:
+    return _value(result) if result else None
+
+
+def _fields(raw: bytes) -> Any:
+    """The JSON of a job as values."""
     try:
-        return msgspec.json.decode(result) if result else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, ValueError):
+        return {name: _value(value) for name, value in msgspec.json.decode(raw, type=dict[str, Raw]).items()}
+
+
+def _value(json: bytes | Raw) -> Any:
+    """The value of this JSON. One that Python can't hold, such as the number 1e999, is shown as its text."""
+    try:
+        return msgspec.json.decode(json)
+    except (msgspec.DecodeError, ValueError):
+        return bytes(json).decode(errors="backslashreplace")
 
 
 def waiting_since_ms(raw: bytes) -> int | None:

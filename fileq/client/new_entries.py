@@ -21,7 +21,9 @@ from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.job import Version, file_job, typed_job
 from fileq.core.outcome import Failed
+from fileq.core.own_jobs import check_job
 from fileq.core.signature import signature_text
+from fileq.files.globs import exact_glob
 from fileq.files.mounts import keeps_inodes, mount_of, mounts
 from fileq.producer.finder.database_files import DatabaseFiles
 from fileq.producer.finder.found_file import found_at
@@ -37,11 +39,13 @@ _ADVICE = {
 def typed_entry(
     config: Config, type: str, payload: bytes | None, options: JobOptions, now: datetime, batch_id: str | None = None
 ) -> Entry:
-    """The entry of a job without a file; `payload` is JSON. Raises JobError for a wrong id."""
+    """The entry of a job without a file; `payload` is JSON. Raises JobError for a wrong id, and for a job that only
+    fileq itself may make."""
     queue = options.priority or config.producer.default_priority
     job = typed_job(type, None, priority=queue, now=now, id=options.id)
     job = job.but(payload=UNSET if payload is None else Raw(payload))
     job = options.applied(job, round(now.timestamp() * 1000), batch_id)
+    check_job(job, joins=bool(options.batch))
     due = options.delay_ms, options.at_ms
     return Entry(job, queue, None, True, *due, joins=bool(options.batch))
 
@@ -58,8 +62,6 @@ def moved_to(broker: FullBroker, path: bytes) -> bytes:
 
 
 def _how_to_run_again(path: bytes) -> str:
-    from fileq.files.globs import exact_glob  # imports wcmatch
-
     return f"to process it again: fileq reprocess --match {shlex.quote(exact_glob(os.fsdecode(path)))}"
 
 
@@ -108,24 +110,24 @@ class FileEntries:
             content = content_of(found, follows_links=True)
         version = Version(path, signature_text(found.signature, inode, content), device)
         job = options.applied(job, round(now.timestamp() * 1000), batch_id)
+        check_job(job, joins=bool(options.batch))
         due = options.delay_ms, options.at_ms
         return Entry(job, queue, version, True, *due, joins=bool(options.batch))
 
     def _check(self, name: str, where: bytes) -> None:
         if not name:
             raise ConfigError("a path is empty; name a file")
-        if os.path.isdir(where):
-            raise ConfigError(f"{name!r} can't be enqueued: it is a directory; name the files in it")
         from fileq.handlers.file_check import check_file  # slow to import, and jobs of a type have no file
 
         refused = check_file(where, self._roots)
         if isinstance(refused, Failed):
-            if refused.kind == "OutsideRoots" and not os.path.lexists(where):
-                raise ConfigError(f"{name!r} can't be enqueued: {_ADVICE['FileVanished']}")
-            if refused.kind == "OutsideRoots" and any(where.startswith(dir + b"/") for dir in self._paths.folders):
-                raise ConfigError(f"{refused.error}; worker.after moves files there; {_how_to_run_again(where)}")
-            if refused.kind == "OutsideRoots":
-                raise ConfigError(f"{refused.error}; move the file there or add its directory to worker.allowed_roots")
+            if refused.kind == "OutsideRoots" and where not in self._roots:  # before any look at what is there
+                if any(where.startswith(dir + b"/") for dir in self._paths.folders):
+                    raise ConfigError(f"{refused.error}; worker.after moves files there; {_how_to_run_again(where)}")
+                advice = "check the name, move the file there or add its directory to worker.allowed_roots"
+                raise ConfigError(f"{refused.error}; {advice}")
+            if os.path.isdir(where):
+                raise ConfigError(f"{name!r} can't be enqueued: it is a directory; name the files in it")
             if refused.kind == "FileVanished" and (place := self._moved_to(path := self._as_produced(where))):
                 moved = f"a worker moved it to {os.fsdecode(place)!r}"
                 raise ConfigError(f"{name!r} can't be enqueued: {moved}; {_how_to_run_again(path)}")

@@ -27,6 +27,8 @@ def why_stayed(answer: Revived) -> str:
     """Why a job was not put back; empty if it was."""
     if answer.is_revived:
         return ""
+    if answer.is_foreign:
+        return "another program enqueued it under the id of another job"
     if answer.held_by:
         return f"job {printable(answer.held_by)} has the same unique key and is not finished"
     return GONE

@@ -86,7 +86,7 @@ def run_now(broker: FullBroker, config: Config, name: str) -> str:
     queue = definition.priority or config.producer.default_priority
     id = manual_id_of(name)
     job = job_of(definition, id=id, slot_ms=now_ms, missed=0, queue=queue, now_ms=now_ms)
-    broker.enqueue([Entry(job, queue, always=True)])
+    broker.enqueue([Entry(job, queue, always=True, is_own=True)])
     noted = replace(document, by_hand_ms=now_ms, by_hand_id=id)
     with suppress(BrokerError):  # its definition was changed meanwhile, or the broker is away: the job is there
         broker.put_document(KIND, name, encode_document(noted), found.catalog_revision)

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from fileq.client.job_options import EnqueueOptions
 from fileq.core.errors import ConfigError
+from fileq.core.job import MAX_NESTING, TOO_NESTED, is_nested_deeper
 from fileq.handlers.registry import REGISTRY
 from fileq.handlers.task_definition import LONGEST_NAME, TaskDefinition
 
@@ -56,9 +57,12 @@ def task_named(task: TaskDefinition[Any, Any] | str) -> TaskDefinition[Any, Any]
 
 def encoded_payload(payload: Any, name: str) -> bytes:
     try:
-        return msgspec.json.encode(payload)
+        encoded = msgspec.json.encode(payload)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"the payload of task {name!r} can't be written as JSON: {error}") from error
+    if is_nested_deeper(encoded, MAX_NESTING):
+        raise ConfigError(f"the payload of task {name!r} {TOO_NESTED}")
+    return encoded
 
 
 class FileCall:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, Un
 
 from msgspec import UNSET, UnsetType
 
-from fileq.core.errors import ConfigError
+from fileq.core.errors import ConfigError, JobError
+from fileq.core.own_jobs import check_type
 from fileq.handlers.context import Context, JobView
 from fileq.handlers.registry import REGISTRY, Registration, RetryIf
 from fileq.handlers.task_definition import LONGEST_NAME, TaskDefinition
@@ -111,4 +112,8 @@ def _name_for(function: Callable[..., Any], name: str | None) -> str:
     found = name if name is not None else f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
     if not 0 < len(found) <= LONGEST_NAME or not found.isprintable():
         raise ConfigError(f"a task is named {found!r:.120}; use 1 to {LONGEST_NAME} printable characters")
+    try:
+        check_type(found)
+    except JobError as error:
+        raise ConfigError(f"a task can't have this name: {error}") from error
     return found

@@ -54,7 +54,7 @@ class CallbackRequest(Struct, frozen=True):
 
 
 class BatchRequest(Struct, frozen=True):
-    """A batch to create. `priority` is for the jobs that are added without one."""
+    """A batch to create. `priority` is for the jobs that are added without one. Only a server sets `made_by`."""
 
     id: str
     name: str = ""
@@ -62,6 +62,7 @@ class BatchRequest(Struct, frozen=True):
     allow_failures: bool = False
     priority: str = ""
     callbacks: tuple[CallbackRequest, ...] = ()
+    made_by: str = ""
 
 
 class BatchRetry(Struct, frozen=True):

@@ -8,19 +8,23 @@ What a kill -9 leaves: each document is the old or the new one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from fileq.brokers.catalog import Catalog, readable
-from fileq.core.api_key import KEY_NAME_LENGTH, Scope, StoredKey, digest, new_key
-from fileq.core.errors import ConfigError
+from fileq.core.api_key import KEY_NAME_LENGTH, LATEST_MS, Scope, StoredKey, StoredTime, digest, new_key
+from fileq.core.errors import ConfigError, Conflict
 from fileq.core.job import stamp
 
-KEYS, KEY_USES = "api-keys", "api-key-uses"
+KEYS, KEY_USES, ENDED_SESSIONS = "api-keys", "api-key-uses", "ended-sessions"
 KEYS_MAX = 1000
+ENDED_MAX = 100  # sessions of one key that are named one by one
+WRITES = 5  # tries to note the end of a session while others do the same
 TYPES_MAX = 100
+SESSION_MS = 12 * 3600 * 1000  # how long a session lasts at most
 SESSION_MARK = " (one-time link"  # the name of a session: the person, this, perhaps a number, and the bracket
 
 
@@ -57,7 +61,18 @@ class KeyList(Struct, frozen=True):
 
 
 class KeyUse(Struct, frozen=True):
-    last_used_ms: int
+    last_used_ms: StoredTime
+
+
+class EndedSessions(Struct, frozen=True, omit_defaults=True):
+    """The sessions of one key that a person has ended: by id, until when each would last. All that began until
+    `before_ms` have ended too, so that the document never grows without end."""
+
+    sessions: dict[str, int] = {}
+    before_ms: int = 0
+
+    def has(self, id: str, begun_ms: int) -> bool:
+        return id in self.sessions or begun_ms <= self.before_ms
 
 
 class KeyOptions(Struct, frozen=True):
@@ -81,6 +96,11 @@ class KeyStore:
     def load(self) -> dict[str, StoredKey]:
         """All keys by id, also those that have expired. A document that can't be read grants nothing."""
         return readable(self._catalog.documents(KEYS), StoredKey)
+
+    def load_with_ended(self) -> tuple[dict[str, StoredKey], dict[str, EndedSessions]]:
+        """As load(), and the sessions that have ended, both by the id of the key. One round trip."""
+        keys, ended = self._catalog.documents_of([KEYS, ENDED_SESSIONS])
+        return readable(keys, StoredKey), readable(ended, EndedSessions)
 
     def create(self, options: KeyOptions) -> NewKey:
         """Raises ConfigError, with everything that is wrong, for options that can't be used."""
@@ -150,22 +170,40 @@ class KeyStore:
             advice = f"did you mean {near[0]}?" if near else "'fileq keys list' lists them"
             raise ConfigError(f"no key has the id or name {wanted!r}; {advice}")
         self._catalog.remove_document(KEY_USES, id)
+        self._catalog.remove_document(ENDED_SESSIONS, id)
         return id
 
-    def end_session(self, id: str) -> None:
-        """Removes the key of a session of the one-time link. Does nothing for a key of another kind, or one that is
-        gone."""
+    def end_session(self, id: str, session: str, expires_ms: int) -> None:
+        """Ends a session of this key, which would last until a time. The key of a one-time link is removed with it.
+        What a kill -9 leaves: the session, or its end. Repeated, it changes nothing."""
         key = self.load().get(id)
         if key is not None and key.is_login:
             self._catalog.remove_document(KEYS, id)
             self._catalog.remove_document(KEY_USES, id)
+            return
+        for attempt in range(WRITES):
+            stored = self._catalog.documents(ENDED_SESSIONS).get(id)
+            known = readable({id: stored}, EndedSessions).get(id) if stored is not None else None
+            now_ms, known = self._now_ms(), known or EndedSessions()
+            lasting = {one: until_ms for one, until_ms in known.sessions.items() if until_ms > now_ms}
+            ended = EndedSessions({**lasting, session: expires_ms}, known.before_ms)
+            if len(ended.sessions) > ENDED_MAX:
+                ended = EndedSessions(before_ms=now_ms)
+            expected = stored.revision if stored is not None else 0
+            try:
+                self._catalog.put_document(ENDED_SESSIONS, id, msgspec.json.encode(ended), expected=expected)
+                return
+            except Conflict:
+                if attempt == WRITES - 1:
+                    raise
 
     def note_use(self, id: str) -> None:
         """Remembers that a key was used now. A key that was revoked meanwhile leaves a use, which remove_stale ends."""
         self._catalog.put_document(KEY_USES, id, msgspec.json.encode(KeyUse(self._now_ms())))
 
     def remove_stale(self) -> None:
-        """Removes sessions' keys that have expired, and uses of keys that are gone."""
+        """Removes sessions' keys that have expired, uses of keys that are gone, and ends of sessions that would have
+        expired."""
         known, now_ms = self.load(), self._now_ms()
         for id, key in known.items():
             if key.is_login and key.is_expired(now_ms):
@@ -173,6 +211,9 @@ class KeyStore:
         for id in self._catalog.documents(KEY_USES):
             if id not in known:
                 self._catalog.remove_document(KEY_USES, id)
+        for id, ended in readable(self._catalog.documents(ENDED_SESSIONS), EndedSessions).items():
+            if max((*ended.sessions.values(), ended.before_ms + SESSION_MS), default=0) <= now_ms:
+                self._catalog.remove_document(ENDED_SESSIONS, id)
 
 
 def _summary(id: str, key: StoredKey, last_used_ms: int, now_ms: int) -> KeySummary:
@@ -204,10 +245,14 @@ def _problems(options: KeyOptions, now_ms: int) -> Sequence[str]:
         problems.append(f"the name is {name!r:.120}; use 1 to {KEY_NAME_LENGTH} printable characters")
     if not options.scopes:
         problems.append(f"the key has no scope; give one or more of {', '.join(Scope)}")
-    if options.expires_ms and options.expires_ms <= now_ms:
-        problems.append(f"the key would have expired at {stamp(options.expires_ms)}; give a time to come")
+    if options.expires_ms > LATEST_MS:
+        problems.append("the key would expire after the year 9999; give an earlier time, or none for a key that lasts")
+    elif options.expires_ms and options.expires_ms <= now_ms:
+        problems.append("the time at which the key expires has passed; give one to come")
     if len(options.allowed_types) > TYPES_MAX:
         problems.append(f"{len(options.allowed_types)} types are too many; at most {TYPES_MAX} are allowed")
-    if options.path_prefix and not options.path_prefix.startswith("/"):
-        problems.append(f"the path prefix is {options.path_prefix!r:.200}; it must be an absolute path")
+    prefix = options.path_prefix
+    plain = "/" + os.path.normpath(prefix).strip("/")
+    if prefix and (not prefix.startswith("/") or plain != (prefix.rstrip("/") or "/")):
+        problems.append(f"the path prefix is {prefix!r:.200}; it must be an absolute path without . and ..")
     return problems

@@ -1,5 +1,8 @@
 """The audit list: who did what, the newest 10,000 entries. Documents of the catalog, which every broker has.
 
+What was refused has a list of its own: however many requests a caller sends in vain, they push out nothing that was
+done. Readers get both as one.
+
 Entries of a moment share one new document, whose name begins with the time and says how many it has. So no writer ever
 changes the document of another. A server writes the entries of its requests, a command of `fileq` its own. What a
 kill -9 leaves: each document whole, or none.
@@ -18,8 +21,8 @@ from msgspec import Struct
 from fileq.brokers.catalog import Catalog
 from fileq.core.job import stamp
 
-KIND = "audit"
-ENTRIES_MAX = 10_000
+KIND, REFUSED_KIND = "audit", "audit-refused"
+ENTRIES_MAX, REFUSED_MAX = 10_000, 2_000
 DOCUMENT_ENTRIES_MAX = 100
 DOCUMENT_BYTES = 48_000  # of the entries of one document; a catalog takes 64 KiB
 TEXT_MAX = 200
@@ -59,6 +62,11 @@ class AuditEntry(Struct, frozen=True, omit_defaults=True):
     action_id: str = ""
     is_dry_run: bool = False
 
+    @property
+    def kind(self) -> str:
+        """Of the documents that hold it."""
+        return REFUSED_KIND if self.result >= 400 else KIND
+
 
 class AuditPosition(Struct, frozen=True, array_like=True):
     """The last entry of a page: its document, and how many of the document's entries were on pages before."""
@@ -91,7 +99,7 @@ def short(text: str) -> str:
 
 
 def write_entries(catalog: Catalog, entries: Sequence[AuditEntry], now_ms: int) -> int:
-    """Writes as many of the entries as one document takes. Returns how many. One step."""
+    """Writes as many of the entries, all of one kind, as one document takes. Returns how many. One step."""
     encoded: list[bytes] = []
     size = 0
     for entry in entries[:DOCUMENT_ENTRIES_MAX]:
@@ -101,7 +109,7 @@ def write_entries(catalog: Catalog, entries: Sequence[AuditEntry], now_ms: int) 
             break
         encoded.append(body)
     name = f"{now_ms:013d}-{len(encoded):03d}-{secrets.token_hex(4)}"
-    catalog.put_document(KIND, name, b"[" + b",".join(encoded) + b"]")
+    catalog.put_document(entries[0].kind, name, b"[" + b",".join(encoded) + b"]")
     return len(encoded)
 
 
@@ -115,13 +123,14 @@ def write_command(
         trim(catalog)
 
 
-def trim(catalog: Catalog, keep: int = ENTRIES_MAX) -> None:
+def trim(catalog: Catalog, keep: int = ENTRIES_MAX, keep_refused: int = REFUSED_MAX) -> None:
     """Removes the oldest documents beyond this many entries."""
-    count = 0
-    for name in sorted(catalog.documents(KIND), reverse=True):
-        count += _entries_in(name)
-        if count > keep:
-            catalog.remove_document(KIND, name)
+    for kind, most in ((KIND, keep), (REFUSED_KIND, keep_refused)):
+        count = 0
+        for name in sorted(catalog.documents(kind), reverse=True):
+            count += _entries_in(name)
+            if count > most:
+                catalog.remove_document(kind, name)
 
 
 def read_audit(catalog: Catalog, limit: int) -> list[AuditEntry]:
@@ -142,7 +151,8 @@ def audit_page(
     """Entries, newest first, and where the next page begins; None at the end. Entries that are added meanwhile are
     newer, so no page changes. `who`, `action` and `caller_id` leave out the entries of others."""
     found: list[AuditEntry] = []
-    for name, document in sorted(catalog.documents(KIND).items(), reverse=True):
+    done, refused = catalog.documents_of([KIND, REFUSED_KIND])
+    for name, document in sorted((done | refused).items(), reverse=True):
         if after is not None and name > after.document:
             continue
         skip = after.count if after is not None and name == after.document else 0

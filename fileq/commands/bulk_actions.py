@@ -25,7 +25,7 @@ from fileq.client.job_selection import outlined
 from fileq.client.revivals import GONE, NOT_A_JOB, revival, why_stayed
 from fileq.config import Config
 from fileq.core.errors import ConfigError
-from fileq.core.job import State, decode_or_none, parse_time
+from fileq.core.job import Job, State, decode_or_none, parse_time
 from fileq.webhooks.subscriptions import Withdrawals
 
 BATCH = 200  # jobs that are changed in one step
@@ -120,17 +120,21 @@ class BulkActions:
             return
         yield from self._broker.pages(place, BATCH)
 
-    def by_ids(self, action: JobAction, ids: Sequence[str]) -> tuple[list[StoredJob], list[RefusedJob]]:
-        """The jobs with these ids that can be changed, and why the others can't."""
+    def by_ids(
+        self, action: JobAction, ids: Sequence[str], is_seen: Callable[[Job | None], bool]
+    ) -> tuple[list[StoredJob], list[RefusedJob]]:
+        """The jobs with these ids that can be changed, and why the others can't. To a caller that does not see a job
+        there is none."""
         jobs, refused = [], []
         unique = list(dict.fromkeys(ids))
         for id, record in zip(unique, self._broker.records(unique), strict=True):
-            if record is None:
+            job = decode_or_none(record.raw) if record is not None else None
+            if record is None or not is_seen(job):
                 refused.append(RefusedJob(id, NO_RECORD))
             elif record.state not in STATES[action]:
                 refused.append(RefusedJob(id, f"it is {record.state.value}; {_RULES[action]}"))
             else:
-                jobs.append(StoredJob(record.raw, id, decode_or_none(record.raw), record, record.state))
+                jobs.append(StoredJob(record.raw, id, job, record, record.state))
         return jobs, refused
 
     def apply(self, action: JobAction, jobs: Sequence[StoredJob]) -> list[str]:
@@ -157,11 +161,7 @@ class BulkActions:
         return [reasons.get(job.id, NOT_A_JOB) for job in jobs]
 
     def _delete(self, jobs: Sequence[StoredJob]) -> list[str]:
-        count = self._broker.discard([(job.id, job.raw) for job in jobs])
-        if count == len(jobs):
-            return [""] * len(jobs)
-        # Another caller deleted or retried some at the same time: the broker says only how many are left.
-        return ["" if i < count else GONE for i in range(len(jobs))]
+        return ["" if is_done else GONE for is_done in self._broker.discard([(job.id, job.raw) for job in jobs])]
 
     def changed(self, action: JobAction, ids: Sequence[str], cutoff_ms: int) -> int:
         """How many of these jobs are no longer to be changed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry
-from fileq.client.batch_changes import new_batch
+from fileq.client.batch_changes import check_client_batch, new_batch
 from fileq.client.batch_options import batch_request
 from fileq.client.batch_status import info_of, status_of_batch
 from fileq.client.transport import BatchRequest
@@ -58,6 +59,7 @@ def existing_batch(broker: FullBroker, id: str) -> BatchPlan | None:
         raise ConfigError(str(error)) from error
     if view is None:
         return None
+    check_client_batch(id)
     _check_open(broker, id)
     return BatchPlan(BatchRequest(id, view.name, priority=info_of(view.info).priority), is_new=False)
 
@@ -110,14 +112,22 @@ def manifest_paths(file: str) -> list[str]:
 
 def _difference(entry: ManifestEntry, path: str) -> str:
     try:
-        size = os.stat(path).st_size
+        status = os.stat(path)
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            return f"{entry.path!r} of the manifest is not a regular file"
         if entry.size is not None and size != entry.size:
             return f"{entry.path!r} has {size} bytes; the manifest says {entry.size}"
         if entry.sha256:
-            with open(path, "rb") as stream:
+            with open(path, "rb", opener=_without_waiting) as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             if digest != entry.sha256:
                 return f"{entry.path!r} has the sha256 {digest}; the manifest says {entry.sha256}"
     except OSError as error:
         return f"{entry.path!r} of the manifest can't be read: {error.strerror}"
     return ""
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a file that may be a pipe by now."""
+    return os.open(path, flags | os.O_NONBLOCK)

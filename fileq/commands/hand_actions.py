@@ -1,12 +1,13 @@
 """What a command of `fileq` did, for others: an entry of the audit and, of jobs, one of the log that timelines read.
 
-Both are written after the change. A kill -9 in between leaves the change, and no entry.
+Both are written after the change. A kill -9 in between leaves the change, and no entry. A broker that does not take an
+entry raises: Invocation.note() says so, because the change is made, and a command may have to print a secret that is
+shown only once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from fileq.brokers.catalog import Catalog
@@ -16,7 +17,6 @@ from fileq.commands.action_log import ActionLog
 from fileq.commands.audit_entries import changes_between, short, write_command
 from fileq.commands.bulk_actions import JobAction
 from fileq.commands.operator_name import command_line_user
-from fileq.core.errors import BrokerError
 from fileq.core.job import stamp
 
 # As the API calls the same action on one job, and its target.
@@ -79,13 +79,11 @@ def note_pause(
 
 
 def note_change(
-    action: str, catalog: Catalog, target: str, old: Mapping[str, Any], new: Mapping[str, Any], **more: Any
+    catalog: Catalog, /, action: str, target: str, old: Mapping[str, Any], new: Mapping[str, Any], **more: Any
 ) -> None:
-    """`action` and `target` are those of the API. `more` are further fields of the entry. A broker that does not take
-    the entry is no error: the change is made, and the command may have to print a secret that is shown only once."""
+    """`action` and `target` are those of the API. `more` are further fields of the entry."""
     changes = changes_between(old, new)
-    with suppress(BrokerError):
-        write_command(catalog, command_line_user(), action, target, wall_clock_ms(), changes=changes, **more)
+    write_command(catalog, command_line_user(), action, target, wall_clock_ms(), changes=changes, **more)
 
 
 def note_reprocess(catalog: Catalog, count: int, wanted: JobFilter) -> None:
@@ -95,14 +93,14 @@ def note_reprocess(catalog: Catalog, count: int, wanted: JobFilter) -> None:
     given = conditions_of(wanted)
     given |= {name: stamp(ms) or "" for name, ms in (("since", wanted.since_ms), ("until", wanted.until_ms)) if ms}
     chosen = short(", ".join(f"{name}: {value}" for name, value in given.items()) or "all")
-    note_change("reprocess_files", catalog, "/files/reprocess", {}, {}, count=count, detail=chosen)
+    note_change(catalog, "reprocess_files", "/files/reprocess", {}, {}, count=count, detail=chosen)
 
 
 def note_run(catalog: Catalog, schedule: str, job_id: str) -> None:
     """A schedule was run by hand. The log of actions lets the job's timeline say who did it."""
     ActionLog(catalog, wall_clock_ms).add(JobAction.RUN, command_line_user(), [job_id])
     detail = short(f"schedule: {schedule}")
-    note_change("run_schedule", catalog, f"/schedules/{schedule}/run", {}, {}, job_id=short(job_id), detail=detail)
+    note_change(catalog, "run_schedule", f"/schedules/{schedule}/run", {}, {}, job_id=short(job_id), detail=detail)
 
 
 def conditions_of(wanted: JobFilter | None) -> dict[str, str]:

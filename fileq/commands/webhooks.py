@@ -20,6 +20,7 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import Job, State, stamp
 from fileq.core.text import printable
 from fileq.core.webhook import ANSWERED, DELIVERY_TYPE, Webhook, WebhookFilter, shown_url
+from fileq.files.globs import Globs
 from fileq.webhooks.event_body import DeliveryPayload, event_of, test_body
 from fileq.webhooks.store import KnownWebhook, WebhookStore, definition_problems
 
@@ -105,8 +106,6 @@ def add(
     if problems := [*definition_problems(webhook, config.webhooks, config.worker.priorities)]:
         raise ConfigError(problems)
     if wanted.match:
-        from fileq.files.globs import Globs
-
         Globs([wanted.match])  # ConfigError for one that can't be read
     return NewSecret(name, store_of(broker, config).add(webhook), None)
 

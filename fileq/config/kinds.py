@@ -250,6 +250,7 @@ class UrlKind(ValueKind, frozen=True):
 
     schemes: tuple[str, ...]
     example: str
+    hides_query: bool = False  # all of it, not only its passwords
 
     @property
     def expects(self) -> str:
@@ -273,7 +274,8 @@ class UrlKind(ValueKind, frozen=True):
         return text
 
     def mask(self, text: str) -> str:
-        return mask_credentials(text)
+        shown = mask_credentials(text)
+        return re.sub(r"(?s)\?.+", f"?{HIDDEN}", shown) if self.hides_query else shown
 
     def mask_invalid(self, text: str) -> str:
         # In a malformed URL a password can be anywhere.

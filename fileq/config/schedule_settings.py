@@ -109,8 +109,6 @@ class ScheduleSettings(Section, frozen=True):
             yield "payload", "goes with a type only"
         elif self.payload is not None and (problem := payload_problem(self.payload)):
             yield "payload", f"can't be used: {problem}"
-        if self.type is not None and self.type.startswith("fileq."):
-            yield "type", f"is {self.type!r}; types that begin with 'fileq.' are fileq's own"
 
     @property
     def definition(self) -> ScheduleDefinition:

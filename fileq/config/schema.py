@@ -49,6 +49,7 @@ from fileq.config.value_types import (
     SecondsOrZero,
 )
 from fileq.config.webhook_settings import WebhookSettings
+from fileq.core.own_jobs import is_own_type
 from fileq.core.units import Rate
 from fileq.files.paths import Paths
 
@@ -228,6 +229,8 @@ class RouteSettings(Section, frozen=True):
                 yield "", f"has both {one} and {other}; keep one of them"
         if self.command is not None and not (self.command and self.command[0]):
             yield "command", "is empty; give the program and its arguments"
+        if is_own_type(self.type):
+            yield "type", f"is {self.type!r}; types that begin with 'fileq.' are fileq's own"
         for name in ("on_completed", "on_dead"):
             if self.type is not None and getattr(self, name) == self.type:
                 yield (

@@ -47,11 +47,19 @@ class OriginKind(ValueKind, frozen=True):
         return text
 
 
+OUTSIDE_KEY = f"a key of at least {FEWEST_CHARACTERS} printable characters without blanks"
+
+
+def is_outside_key(text: str) -> bool:
+    """Whether a text is accepted as the key from outside, in `api_key` or in the file."""
+    return len(text) >= FEWEST_CHARACTERS and text.isascii() and text.isprintable() and " " not in text
+
+
 class ApiKeyKind(SecretKind, frozen=True):
-    description: str = f"a key of at least {FEWEST_CHARACTERS} printable characters without blanks"
+    description: str = OUTSIDE_KEY
 
     def read(self, text: str) -> str:
-        if text and not (len(text) >= FEWEST_CHARACTERS and text.isascii() and text.isprintable() and " " not in text):
+        if text and not is_outside_key(text):
             raise InvalidValue(self.expects)
         return text
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, TypeAlias
 
 from fileq.config.kinds import DurationKind, IntegerKind, TextKind, UrlKind
+from fileq.core.own_jobs import OWN_TYPES
 
 Seconds: TypeAlias = Annotated[float, DurationKind()]
 SecondsOrZero: TypeAlias = Annotated[float, DurationKind(allows_zero=True)]
@@ -18,7 +20,13 @@ Module: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_]\w*(\.\w+)*", "a module s
 Function: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", "package.module:function")]
 After: TypeAlias = Annotated[str, TextKind(r"(?s)keep|delete|move:.+", "keep, delete or move:DIR")]
 MOVE = "move:"
-JobType: TypeAlias = Annotated[str, TextKind(r"\S(.{0,98}\S)?", "the type of a job, up to 100 characters")]
+JobType: TypeAlias = Annotated[
+    str,
+    TextKind(
+        rf"(?!{re.escape(OWN_TYPES)})\S(.{{0,98}}\S)?",
+        f"the type of a job, up to 100 characters; types that begin with '{OWN_TYPES}' are fileq's own",
+    ),
+]
 Isolation: TypeAlias = Literal["process", "thread"]
 Priority: TypeAlias = Annotated[
     str,
@@ -28,4 +36,4 @@ Priority: TypeAlias = Annotated[
     ),
 ]
 REDIS_URL = UrlKind(("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"), "redis://localhost:6379/0")
-OTLP_URL = UrlKind(("http", "https", "grpc"), "http://localhost:4318")
+OTLP_URL = UrlKind(("http", "https", "grpc"), "http://localhost:4318", hides_query=True)

@@ -37,7 +37,7 @@ class NetworkKind(ValueKind, frozen=True):
 
 
 class WebhookUrlKind(ValueKind, frozen=True):
-    """The URL of a receiver. Its query may hold a token, and its user part a password, so both are hidden."""
+    """The URL of a receiver. Its path and query may hold a token, so only its host is shown."""
 
     expects = "a URL such as https://example.org/hook"
 

@@ -87,3 +87,15 @@ class DeliveryUnreadable(DeliveryEvent, frozen=True):
     level = "warning"
 
     error: str
+
+
+class DeliveryFailed(DeliveryEvent, frozen=True):
+    """A producer could not go on with a delivery because of an error that only this delivery causes. Reported once; it
+    is tried again, and the other deliveries go on."""
+
+    name = "delivery.failed"
+    level = "error"
+    hidden = ("exception",)
+
+    error: str
+    exception: BaseException

@@ -51,7 +51,8 @@ class Claim(Struct, frozen=True):
 
 
 class Buried(Struct, frozen=True):
-    """Bytes that a broker buried instead of giving them to the slot: they are too long to be decoded."""
+    """Bytes that a broker buried instead of giving them to the slot: they are too long to be decoded, or another job
+    has their id."""
 
     id: str
     slot: str

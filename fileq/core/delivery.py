@@ -12,13 +12,13 @@ import msgspec
 from msgspec import Struct
 
 CHECK_TYPE = "fileq.delivery_check"
-BATCH_PREFIX = "delivery-"  # how the ids of the batches of deliveries begin; such a batch is named after its directory
 ALSO_MAX = 20  # other problems that one error names
 _ALSO = "; also: "
 _CUT_FROM = 200  # characters of an error that may have been cut
 # As problem_of() writes them. An error that is too long is cut, perhaps within a path.
 _KINDS = "(?:missing|wrong size|wrong checksum): "
-_NAMING = re.compile(rf"({_KINDS}).*?( is in the manifest and| has \d+ bytes, the manifest| has sha256 )", re.DOTALL)
+_KIND = re.compile(_KINDS)
+_AFTER_FILE = re.compile(r" is in the manifest and| has \d+ bytes, the manifest| has sha256 ")
 _CUT = re.compile(rf"((?:\A|; |also: ){_KINDS})(?!…).*", re.DOTALL)
 _UNREADABLE = re.compile(r"(it could not be read \().*", re.DOTALL)
 
@@ -50,6 +50,11 @@ def problem_of(check: DeliveryCheck, size: int | None, sha256: str) -> str:
     return ""
 
 
+def unreadable(path: str, why: str) -> str:
+    """What is wrong with a file that exists and is not read, such as a link."""
+    return f"missing: {path} is in the manifest and can't be read: {why}"
+
+
 def with_others(problem: str, check: DeliveryCheck) -> str:
     """The problem, and those of the other files of the delivery."""
     if not check.also:
@@ -62,7 +67,11 @@ def without_files(error: str) -> str:
     """The error of a check with `…` in place of the files that it names; any other text as it is."""
     if error.startswith("incomplete: "):
         return _UNREADABLE.sub(r"\1…)", error)
-    hidden = _NAMING.sub(r"\1…\2", error)
+    shown, place = [], 0
+    while (kind := _KIND.search(error, place)) and (after := _AFTER_FILE.search(error, kind.end())):
+        shown += [error[place : kind.end()], "…", after[0]]
+        place = after.end()
+    hidden = "".join(shown) + error[place:]
     return _CUT.sub(r"\1…", hidden) if _ALSO in error or len(error) >= _CUT_FROM else hidden
 
 

@@ -24,6 +24,7 @@ _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"deadline passed"), "DeadlinePassed"),
     (re.compile(r"not a job"), "Undecodable"),
     (re.compile(r"no handler for |commands in jobs are disabled|the job names neither "), "NoHandler"),
+    (re.compile(r"refused: another program enqueued "), "ForeignJob"),
     (re.compile(r"['\"].* leads outside the allowed roots", re.DOTALL), "OutsideRoots"),
     (re.compile(r"used \d+MB of memory, more than worker\.max_memory"), "MemoryLimit"),
     (re.compile(re.escape(WORKER_DIED)), WORKER_DEATH),

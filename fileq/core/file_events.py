@@ -15,6 +15,7 @@ class SkipReason(enum.StrEnum):
     SYMLINK = "symlink"
     OUTSIDE = "outside"
     LOOP = "loop"
+    DEEP = "deep"
     SPECIAL = "special"
     UNREADABLE = "unreadable"
     VANISHED = "vanished"
@@ -25,7 +26,8 @@ class SkipReason(enum.StrEnum):
 
 
 class FileSkipped(Event, frozen=True):
-    """A file or directory could not be read, or a link leads outside `scan_dir` or in a circle."""
+    """A file or directory could not be read, a link leads outside `scan_dir`, in a circle or from one linked directory
+    to another, or a directory is nested too deeply."""
 
     name = "file.skipped"
     level = "warning"

@@ -17,7 +17,7 @@ LENGTH = 12  # hexadecimal digits
 _LONGEST_LINE = 400  # characters of a message that are looked at
 
 # What fileq appends to the error of a handler: ` (at jobs.py:12 in convert, parser.py:7 in read)`.
-_LOCATION = re.compile(r" \(at ([^()\n]*:\d+ in [^()\n]*)\)")
+_LOCATION = re.compile(r" \(at (?=[^()\n]*:\d+ in )([^()\n]*)\)")
 _FRAME = re.compile(r'^[ |]*File "([^"\n]+)", line \d+, in (.+)$', re.MULTILINE)
 # Frames of the standard library and of installed packages, on whichever machine the worker runs.
 _NOT_THE_USERS = re.compile(r"^<frozen |/(?:site|dist)-packages/|/lib(?:64)?/python3(?:\.\d+)?t?/")

@@ -26,6 +26,7 @@ class FollowUp(Struct, frozen=True):
     at_ms: int = 0
     version: Version | None = None
     joins: bool = False  # the job becomes a member of the batch that its `batch_id` names
+    is_own: bool = False  # fileq made the job, see core/own_jobs.py
 
 
 class Output(Struct, frozen=True):

@@ -12,6 +12,7 @@ import enum
 import os
 import re
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -19,15 +20,18 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from fileq.core.errors import JobError, Undecodable
 from fileq.core.signature import signature_text
+from fileq.core.units import LONGEST_S
 
 # The wire name of Job.unknown. A job of another program that has such a field is decoded again, as an unknown field.
 _UNKNOWN = "\x7f"
 
 # Jobs come from other programs too, so each number has bounds: it must fit into a column, a message and a sum.
+# check_content() has the same bounds, so that no job enters a broker that decode() would refuse.
 COUNT_MAX = 2**31 - 1
+BYTES_MAX = 2**63 - 1
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
-Bytes: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Bytes: TypeAlias = Annotated[int, Meta(ge=0, le=BYTES_MAX)]
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=LONGEST_S)]
 
 
 class State(enum.StrEnum):
@@ -146,7 +150,17 @@ MAX_JOB_BYTES = 16 << 20  # of what a caller puts into a job: its payload and th
 # and a failed attempt adds its error.
 MAX_DECODED_BYTES = MAX_JOB_BYTES + (1 << 20)
 
+# A script of Redis finds the id of a job that begins with `id` and `filepath`, as fileq writes it, without parsing the
+# rest. It parses other jobs, which stops the server for as long. So longer ones are no jobs, for every reader.
+MAX_PARSED_BYTES = 1 << 20
+
+# Lists and objects within each other. Deeper values take a parser's stack, and pages and commands grow with the depth.
+MAX_NESTING = 64  # of a payload or a result
+TOO_NESTED = f"has more than {MAX_NESTING} lists and objects within each other; make it flatter"
+MAX_DECODED_NESTING = MAX_NESTING + 16  # of a whole job: fileq puts results into the payloads of its own jobs
+
 _FIRST_ID = re.compile(rb'\{"id":"([^"\\\x00-\x1f\x7f]+)","filepath":')
+_FIRST_ID_TEXT = re.compile(rb'\{"id":("(?:[^"\\]|\\.)*+"),"filepath":', re.DOTALL)  # with escapes
 
 _decoder = msgspec.json.Decoder(Job)
 _fields_decoder = msgspec.json.Decoder(dict[str, Raw])
@@ -162,8 +176,22 @@ def encode(job: Job) -> bytes:
     return known[:-1] + b"," + _encoder.encode(job.unknown)[1:]
 
 
-def check_size(job: Job) -> None:
-    """Raises JobError for a job that is too long to be enqueued: it would stop the broker for seconds."""
+def check_content(job: Job, nesting: int = MAX_NESTING) -> None:
+    """Raises JobError for a job that must not enter a broker: no worker could read it, or it is so long or so deeply
+    nested that it would stop the broker or a reader for seconds."""
+    if not (
+        0 <= job.filesize <= BYTES_MAX
+        and 0 <= job.retries <= COUNT_MAX
+        and 0 <= job.recoveries <= COUNT_MAX
+        and (job.timeout is None or 0 <= job.timeout <= LONGEST_S)
+        and (job.max_retries is None or 0 <= job.max_retries <= COUNT_MAX)
+        and (job.file_inode is None or 0 <= job.file_inode <= BYTES_MAX)
+    ):
+        numbers = {name: getattr(job, name) for name in _NUMBERS}
+        wrong = next(name for name, most in _NUMBERS.items() if not 0 <= (numbers[name] or 0) <= most)
+        raise JobError(f"{wrong} of job {job.id} is {numbers[wrong]!r}; it must be from 0 to {_NUMBERS[wrong]:.0f}")
+    if defect := _defect(job):
+        raise JobError(f"job {job.id!r:.220} can't be enqueued: {defect}")
     if job.payload is UNSET and job.unknown is UNSET:
         return
     parts = [*([] if job.payload is UNSET else [job.payload]), *([] if job.unknown is UNSET else job.unknown.values())]
@@ -173,12 +201,46 @@ def check_size(job: Job) -> None:
             f"the payload of job {job.id} has {size} bytes; at most {MAX_JOB_BYTES} (16MB) can be enqueued: "
             "put the data into a file and its path into the payload"
         )
+    if any(is_nested_deeper(bytes(part), nesting) for part in parts):
+        raise JobError(f"the payload of job {job.id} {TOO_NESTED}")
+
+
+_NUMBERS = {
+    "filesize": BYTES_MAX,
+    "retries": COUNT_MAX,
+    "recoveries": COUNT_MAX,
+    "timeout": LONGEST_S,
+    "max_retries": COUNT_MAX,
+    "file_inode": BYTES_MAX,
+}
+_STRUCTURE = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # an opening bracket is 1, a closing one -1
+_NO_STRUCTURE = bytes(set(range(256)) - set(b'[{]}"'))
+
+
+def is_nested_deeper(raw: bytes, levels: int) -> bool:
+    """Whether this JSON has more lists and objects within each other. Takes no stack, and time in proportion to the
+    length; for few brackets next to none."""
+    if raw.count(b"[") + raw.count(b"{") <= levels:
+        return False
+    if b"\\" in raw:
+        raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Without the text between them two quotes can go. What is left between quotes are the brackets in texts.
+    steps = raw.translate(_STRUCTURE, _NO_STRUCTURE).replace(b'""', b"")
+    if b'"' in steps:
+        steps = b"".join(steps.split(b'"')[::2])
+    return max(accumulate(memoryview(steps).cast("b")), default=0) > levels
 
 
 def decode(raw: bytes) -> Job:
     """The job in these bytes. Raises Undecodable and nothing else."""
     if len(raw) > MAX_DECODED_BYTES:
         raise Undecodable(f"not a job: it has {len(raw)} bytes; at most {MAX_DECODED_BYTES} are decoded")
+    first = first_id(raw)
+    if not first and len(raw) > MAX_PARSED_BYTES:
+        first = _first_escaped_id(raw)
+    # By a bound of its own: where the decoder gives up depends on how deep the stack of its caller is.
+    if is_nested_deeper(raw, MAX_DECODED_NESTING):
+        raise Undecodable(f"not a job: it has more than {MAX_DECODED_NESTING} lists and objects within each other")
     try:
         try:
             job = _decoder.decode(raw)
@@ -188,10 +250,11 @@ def decode(raw: bytes) -> Job:
             job = _decode_with_unknown(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"not a job: {error}") from error
-    _check(job)
+    if defect := _defect(job):
+        raise Undecodable(f"not a job: {defect}")
     # Lua reads the id at the beginning of a job that looks like ours, and never its other fields. Of two different ids
     # the decoder returns the last one: record and claim would be those of different jobs.
-    if (first := _FIRST_ID.match(raw)) and first[1] != job.id.encode():
+    if first and first != job.id.encode():
         raise Undecodable("not a job: it has two ids")
     return job
 
@@ -200,6 +263,20 @@ def first_id(raw: bytes) -> bytes:
     """The id that Lua reads at the beginning of these bytes; b"" if they do not begin as a job of fileq does."""
     first = _FIRST_ID.match(raw)
     return first[1] if first else b""
+
+
+def _first_escaped_id(raw: bytes) -> bytes:
+    """The id at the beginning of long bytes, of which Lua parses only this. Raises Undecodable if it is not there."""
+    first = _FIRST_ID_TEXT.match(raw, 0, MAX_PARSED_BYTES)
+    try:
+        if first:
+            return msgspec.json.decode(first[1], type=str).encode()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    raise Undecodable(
+        f"not a job: it has {len(raw)} bytes and does not begin with its id and filepath; at most {MAX_PARSED_BYTES} "
+        'such bytes are decoded: write {"id":"…","filepath":"…" first, without blanks'
+    )
 
 
 def decode_or_none(raw: bytes) -> Job | None:
@@ -218,16 +295,18 @@ def _decode_with_unknown(raw: bytes) -> Job:
     return job.but(unknown={name: value.copy() for name, value in unknown.items()}) if unknown else job
 
 
-def _check(job: Job) -> None:
+def _defect(job: Job) -> str:
+    """What is wrong with a job whose fields have their types and bounds; "" if nothing is."""
     if not job.id:
-        raise Undecodable("not a job: its id is empty")
+        return "its id is empty"
     if "\0" in job.filepath:
-        raise Undecodable("not a job: filepath holds a NUL")
+        return "filepath holds a NUL"
     if job.filepath_b64 is not None:
         try:
             base64.b64decode(job.filepath_b64, validate=True)
         except ValueError as error:
-            raise Undecodable(f"not a job: filepath_b64 is not base64 ({error})") from error
+            return f"filepath_b64 is not base64 ({error})"
+    return ""
 
 
 def raw_id(raw: bytes) -> str:
@@ -299,10 +378,17 @@ def new_id() -> str:
 
 
 def checked_id(id: str) -> str:
-    """The id that a caller chose. Raises JobError for one that is unsafe in a key or on a terminal."""
-    if not 0 < len(id) <= 200 or not id.isprintable() or any(c in ' "\\' for c in id):
-        raise JobError(f"id {id!r} can't be used; use up to 200 printable characters, no blank, quote or backslash")
+    """The id that a caller chose. Raises JobError for one that is unsafe in a key, in an address, on a terminal or as
+    an argument of a command."""
+    if not _CHOSEN_ID.fullmatch(id):
+        raise JobError(
+            f"id {id!r:.220} can't be used; use up to 200 letters of ASCII, digits and . _ : @ + = -, and begin with a "
+            "letter, a digit or _"
+        )
     return id
+
+
+_CHOSEN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@+=-]{0,199}")
 
 
 UNIQUE_KEY_LENGTH = 200
@@ -321,8 +407,14 @@ def rfc3339(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def rfc3339_ms(now_ms: int) -> str:
-    return rfc3339(datetime.fromtimestamp(now_ms / 1000, UTC))
+# What RFC 3339 can say, in ms: the years 1 to 9999.
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+
+
+def rfc3339_ms(ms: int) -> str:
+    """A time before or after what RFC 3339 can say, such as that of a file with a wrong date, becomes its first or last
+    one."""
+    return rfc3339(datetime.fromtimestamp(min(max(ms, FIRST_MS), LAST_MS) / 1000, UTC))
 
 
 def stamp(ms: int) -> str | None:
@@ -331,9 +423,15 @@ def stamp(ms: int) -> str | None:
 
 
 def parse_time(text: str) -> datetime | None:
-    """A time that another program wrote, or None if it can't be read: a wrong time never makes a job invalid."""
+    """A time that another program wrote, in UTC, or None if it can't be read: a wrong time never makes a job invalid.
+    One that is in UTC before the year 1 or after 9999 is the first or the last time."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
+    if time.tzinfo is None:
+        return time.replace(tzinfo=UTC)
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        return (datetime.min if time.year == 1 else datetime.max).replace(tzinfo=UTC)

@@ -300,6 +300,24 @@ class HttpOpened(Event, frozen=True):
     port: int
 
 
+class AcceptStopped(Event, frozen=True):
+    """A port of this process accepts no clients, for want of descriptors or memory. It is tried again all the time."""
+
+    name = "accept.stopped"
+    level = "warning"
+
+    port: int
+    reason: str
+
+
+class AcceptResumed(Event, frozen=True):
+    """The port accepts clients again."""
+
+    name = "accept.resumed"
+
+    port: int
+
+
 class HttpPortTaken(Event, frozen=True):
     """The default port is in use, so a free one was chosen."""
 

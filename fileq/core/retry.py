@@ -19,6 +19,7 @@ from fileq.core.error_kinds import kind_of_death
 from fileq.core.job import COUNT_MAX, Job, Version, encode, rfc3339_ms
 from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Outcome, Refused, Released
 from fileq.core.settlement import Settlement
+from fileq.core.tags import MADE_BY_TAG
 
 Chance = Callable[[float, float], float]
 ERROR_MAX = 4_000  # characters of an error that are stored with a job
@@ -147,7 +148,10 @@ def _after_failure(
         return _after_refusal(claim, Refused(failed.error, failed.kind), now_ms)
     error = _as_text(failed.error)
     retries = min(claim.job.retries + 1, COUNT_MAX)
-    allowed = claim.job.max_retries if claim.job.max_retries is not None else policy.max_retries
+    allowed = policy.max_retries
+    if (own := claim.job.max_retries) is not None:
+        # As for the timeout in worker/prepare.py.
+        allowed = min(own, allowed) if MADE_BY_TAG in claim.job.tag_values else own
     job = claim.job.but(retries=retries, first_error=_first_error(claim.job, error), breaker_probe=False)
     if failed.is_permanent or retries > allowed:
         return settlement.bury(

@@ -16,7 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.core.cron import NEVER_MS, Cron, parsed
-from fileq.core.job import Job, rfc3339, typed_job
+from fileq.core.job import MAX_NESTING, TOO_NESTED, Job, is_nested_deeper, rfc3339, typed_job
+from fileq.core.own_jobs import SCHEDULE_IDS
 
 REPROCESS_TYPE = "fileq.reprocess"
 SCAN_TYPE = "fileq.scan"
@@ -167,13 +168,13 @@ def is_same_times(one: ScheduleDefinition, other: ScheduleDefinition) -> bool:
 
 
 def job_id_of(name: str, slot_ms: int) -> str:
-    return f"sched.{name}.{datetime.fromtimestamp(slot_ms / 1000, UTC):%Y%m%dT%H%M%SZ}"
+    return f"{SCHEDULE_IDS}{name}.{datetime.fromtimestamp(slot_ms / 1000, UTC):%Y%m%dT%H%M%SZ}"
 
 
 def manual_id_of(name: str) -> str:
     import uuid
 
-    return f"sched.{name}.manual.{uuid.uuid4()}"
+    return f"{SCHEDULE_IDS}{name}.manual.{uuid.uuid4()}"
 
 
 def schedule_of(job_id: str) -> tuple[str, bool] | None:
@@ -181,6 +182,11 @@ def schedule_of(job_id: str) -> tuple[str, bool] | None:
     schedule did."""
     found = _JOB_ID.fullmatch(job_id)
     return (found["name"], found["hand"] is not None) if found is not None else None
+
+
+def is_of_schedule(job_id: str, name: str) -> bool:
+    """Whether the schedule of this name enqueued the job: `report` has no part in the jobs of `report.eu`."""
+    return job_id.startswith(f"sched.{name}.") and (schedule_of(job_id) or ("", False))[0] == name
 
 
 def job_payload(definition: ScheduleDefinition, slot_ms: int, missed: int) -> Mapping[str, Any]:
@@ -203,4 +209,10 @@ def payload_problem(payload: object) -> str:
         return "it must be a mapping: each job gets it with scheduled_for and missed added"
     if taken := [key for key in ADDED_KEYS if key in payload]:
         return f"it has the key {taken[0]!r}, which fileq sets itself; choose another name"
-    return ""
+    try:
+        is_flat = not is_nested_deeper(msgspec.json.encode(payload), MAX_NESTING)
+    except RecursionError:
+        is_flat = False
+    except (TypeError, ValueError):
+        return ""  # what is no JSON is refused where it is encoded
+    return "" if is_flat else f"it {TOO_NESTED}"

@@ -46,6 +46,19 @@ class RequestAudited(Event, frozen=True):
     request_id: str
 
 
+class LoginsFailed(Event, frozen=True):
+    """Passwords, keys or one-time links were wrong: how many, and from how many addresses. Those that come together are
+    one event, at most one in ten minutes. `address` and `how` (basic, key or link) are those of the last one."""
+
+    name = "logins.failed"
+    level = "warning"
+
+    failures: int
+    addresses: int
+    address: str
+    how: str
+
+
 class RequestFailed(Event, frozen=True):
     """A defect in fileq: a request was answered with status 500."""
 

@@ -10,13 +10,16 @@ from msgspec import UNSET, Raw, UnsetType
 from fileq.core.errors import JobError
 
 TAGS_MAX = 20
+OWN_TAGS = "fileq."  # how tags begin that a server adds; its clients can't give them
+MADE_BY_TAG = "fileq.made_by"  # the id of the key that enqueued the job, if that key is limited, see server/identity.py
 TAG_NAME_LENGTH, TAG_LENGTH = 100, 200
 
 
 def encoded_tags(tags: Mapping[str, str]) -> Raw | UnsetType:
     """The field `tags` of a job. Raises JobError for tags that can't be used."""
-    if len(tags) > TAGS_MAX:
-        raise JobError(f"there are {len(tags)} tags; a job can have {TAGS_MAX}")
+    given = sum(not str(name).startswith(OWN_TAGS) for name in tags)
+    if given > TAGS_MAX:
+        raise JobError(f"there are {given} tags; a job can have {TAGS_MAX}")
     for name, value in tags.items():
         if not (isinstance(name, str) and 0 < len(name) <= TAG_NAME_LENGTH and name.isprintable()):
             raise JobError(f"the tag {name!r:.120} can't be used; use 1 to {TAG_NAME_LENGTH} printable characters")

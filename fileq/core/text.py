@@ -33,6 +33,17 @@ def printable_json(text: str) -> str:
     return "".join(c if c.isprintable() or c < " " else json.dumps(c)[1:-1].replace("\x7f", "\\u007f") for c in text)
 
 
+SHORTEST_HIDDEN = 3  # a shorter path or name, such as "/", would be found in any text
+
+
+def without_path(text: str, path: str) -> str:
+    """The text with `…` in place of the path, and of the name of its file, which errors often say alone."""
+    for part in (path, path.rpartition("/")[2]):
+        if len(part) >= SHORTEST_HIDDEN:
+            text = text.replace(part, "…")
+    return text
+
+
 def end_of_path(path: str, longest: int) -> str:
     """`…/2026/a.pdf`: the name of the file, and as many directories before it as fit into so many characters."""
     if not path.startswith("/"):

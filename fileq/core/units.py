@@ -12,7 +12,8 @@ from msgspec import Struct
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?")
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
-_LONGEST_DAYS = 36_500  # far beyond any use, and still small enough for timers and Redis expiries
+_LONGEST_DAYS = 36_500
+LONGEST_S = _LONGEST_DAYS * 86_400.0  # far beyond any use, and still small enough for timers and Redis expiries
 
 _SIZE = re.compile(rf"{_NUMBER}\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _RATE = re.compile(r"(\d{1,12})/([smh])")
@@ -32,7 +33,7 @@ def parse_duration(text: str) -> float:
         raise ValueError("a duration such as 500ms, 30s, 1m, 1h30m or 30d")
     # Milliseconds first and one division last: 4s350ms is then exactly the float 4.35.
     total_ms = sum(float(part) * unit for part, unit in zip(match.groups("0"), _UNITS_MS.values(), strict=True))
-    if total_ms > _LONGEST_DAYS * _UNITS_MS["d"]:
+    if total_ms > LONGEST_S * 1000:
         raise ValueError(f"a duration of at most {_LONGEST_DAYS}d")
     return total_ms / 1000
 

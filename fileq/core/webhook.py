@@ -14,7 +14,6 @@ from msgspec import Struct
 DELIVERY_TYPE = "fileq.webhook"
 DELIVERY_ROUTE = -1  # the number of the route of deliveries; all others count from 0
 DELIVERIES_MAX = 4  # that one worker makes at the same time, beside its `worker.count` jobs
-OWN_TYPES = "fileq."  # how the types of fileq's own jobs begin; they have no webhooks
 TEST_EVENT = "webhook.test"
 ANSWERED = "the receiver answered"  # how the error of an attempt begins, before the status
 # Not job.started: a follow-up can only be part of a transition that settles or cancels a job.
@@ -115,9 +114,10 @@ def url_problem(url: str, *, allow_http: bool, allow_ports: Sequence[int]) -> st
 
 
 def shown_url(url: str) -> str:
-    """The URL without its query, where tokens are often kept."""
-    base, question, _ = url.partition("?")
-    return f"{base}{question}{'***' * bool(question)}"
+    """Where the URL leads: its scheme, host and port. Its path and query often hold a token."""
+    scheme, separator, rest = url.partition("://")
+    shown = f"{scheme}{separator}{re.split('[/?#]', rest)[0]}"
+    return shown if url.rstrip("/") == shown else f"{shown}/***"
 
 
 def secret_key(secret: str) -> bytes | None:

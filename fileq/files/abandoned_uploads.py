@@ -10,9 +10,11 @@ import contextlib
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
+from fileq.files.beneath import open_directory
 from fileq.files.exclusive_move import PREFIX, SUFFIX
+from fileq.files.paths import MAX_DEPTH
 
 UPLOAD = b"upload"  # begins the key in the private name of an upload
 ABANDONED_S = 3600.0  # a server writes at the latest after a MiB, and gives up a client that sends nothing for a minute
@@ -26,29 +28,42 @@ def hold(fd: int) -> None:
 
 
 def remove_abandoned(top: bytes, now_s: float, is_stopping: Callable[[], bool] = lambda: False) -> int:
-    """How many files were removed from the directory and those below it. What can't be read or removed stays."""
-    count = 0
-    for path in _uploads_below(top, is_stopping):
+    """How many files were removed from the directory and those below it. What can't be read or removed stays, and so
+    does what is deeper than an upload can be."""
+    count, left = 0, [(top, 0)]
+    while left and not is_stopping():
+        directory, depth = left.pop()
         try:
-            if _is_abandoned(path, now_s):
-                os.unlink(path)
-                count += 1
+            opened = open_directory(directory, (top,))
         except OSError:
-            continue  # committed or discarded in this moment, or not ours to remove
+            continue
+        try:
+            with os.scandir(opened) as entries:
+                for entry in entries:
+                    name = os.fsencode(entry.name)
+                    if entry.is_dir(follow_symlinks=False) and depth < MAX_DEPTH:
+                        left.append((os.path.join(directory, name), depth + 1))
+                    elif name.startswith(PREFIX + UPLOAD) and name.endswith(SUFFIX):
+                        count += _remove_if_abandoned(opened, name, now_s)
+        except OSError:
+            continue
+        finally:
+            os.close(opened)
     return count
 
 
-def _uploads_below(top: bytes, is_stopping: Callable[[], bool]) -> Iterator[bytes]:
-    for directory, _, names in os.walk(top):
-        if is_stopping():
-            return
-        for name in names:
-            if name.startswith(PREFIX + UPLOAD) and name.endswith(SUFFIX):
-                yield os.path.join(directory, name)
+def _remove_if_abandoned(directory: int, name: bytes, now_s: float) -> bool:
+    try:
+        if _is_abandoned(directory, name, now_s):
+            os.unlink(name, dir_fd=directory)
+            return True
+    except OSError:
+        pass  # committed or discarded in this moment, or not ours to remove
+    return False
 
 
-def _is_abandoned(path: bytes, now_s: float) -> bool:
-    fd = os.open(path, _OPEN)
+def _is_abandoned(directory: int, name: bytes, now_s: float) -> bool:
+    fd = os.open(name, _OPEN, dir_fd=directory)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or now_s - found.st_mtime < ABANDONED_S:

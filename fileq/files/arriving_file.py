@@ -11,14 +11,14 @@ import errno
 import hashlib
 import os
 import secrets
+import stat
 import threading
 from collections.abc import Iterator
 
 from fileq.files.abandoned_uploads import UPLOAD, hold
-from fileq.files.exclusive_move import private_name, rename_exclusively
+from fileq.files.exclusive_move import NEW_FILE, Place, exists, private_name, rename_exclusively
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ArrivingFile:
@@ -43,7 +43,7 @@ class ArrivingFile:
             try:
                 while self._missing and self._enter(self._missing[0]):
                     del self._missing[0]
-                self._fd = os.open(self._private, _NEW_FILE, 0o666, dir_fd=self._directory)
+                self._fd = os.open(self._private, NEW_FILE, 0o666, dir_fd=self._directory)
                 hold(self._fd)
             except BaseException:
                 os.close(self._directory)
@@ -52,7 +52,7 @@ class ArrivingFile:
     @property
     def is_replacing(self) -> bool:
         """Whether there is something at the path now."""
-        return not self._missing and _exists(self._name, self._directory)
+        return not self._missing and exists(Place(self._directory, self._name))
 
     def write(self, data: bytes, algorithms: frozenset[str]) -> None:
         """Appends the data, and adds it to the digests of these algorithms."""
@@ -67,15 +67,20 @@ class ArrivingFile:
     def commit(self, *, is_exclusive: bool) -> bool:
         """Gives the file its name, durably; True if there was none before. After an error the caller discards it.
 
-        Raises FileExistsError if it is exclusive and there is something."""
+        Raises FileExistsError if it is exclusive and there is something, and OSError (ELOOP) if that is a link: another
+        program put it there, and what uploads replace are uploads."""
         with self._at_work(), contextlib.ExitStack() as opened:
             os.fsync(self._fd)
             made: list[tuple[int, bytes]] = []
             try:
                 folder = self._make_directories(opened, made)
-                is_new = not _exists(self._name, folder)
-                rename = rename_exclusively if is_exclusive else os.rename
-                rename(_below(self._directory, self._private), _below(folder, self._name))
+                is_new = not exists(Place(folder, self._name))
+                if is_exclusive:
+                    rename_exclusively(Place(self._directory, self._private), Place(folder, self._name))
+                else:
+                    if not is_new and _is_link(self._name, folder):
+                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                    os.rename(self._private, self._name, src_dir_fd=self._directory, dst_dir_fd=folder)
             except BaseException:
                 for above, name in reversed(made):
                     with contextlib.suppress(OSError):  # another upload is in it
@@ -137,14 +142,5 @@ class ArrivingFile:
         return True
 
 
-def _exists(name: bytes, directory: int) -> bool:
-    try:
-        os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _below(directory: int, name: bytes) -> bytes:
-    """A path that leads to the open directory also after the directory was renamed."""
-    return b"/proc/self/fd/%d/%b" % (directory, name)
+def _is_link(name: bytes, folder: int) -> bool:
+    return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)

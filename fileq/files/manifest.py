@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -14,8 +15,11 @@ from msgspec import Struct
 from fileq.core.errors import ConfigError
 
 MAX_BYTES = 64 << 20
+ENTRIES_MAX = 1_000_000  # a list of the same size with shorter entries would fill the memory
+PROBLEMS_MAX = 100  # that one error names
 _SUM_LINE = re.compile(r"(\\?)([0-9a-fA-F]{64}) [ *](.+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_SIZE = re.compile(r"[0-9]{1,18}")
 _ESCAPES = {"\\\\": "\\", "\\n": "\n", "\\r": "\r"}
 
 
@@ -28,24 +32,34 @@ class ManifestEntry(Struct, frozen=True):
 
 
 def read_manifest(raw: bytes, name: str) -> list[ManifestEntry]:
-    """The files of a list, in its order. ConfigError names every line that is wrong; `name` is that of the list.
+    """The files of a list, in its order. ConfigError names the lines that are wrong; `name` is that of the list.
 
     The first character says what it is: `[` a JSON array, `{` one JSON object on each line. Then come the output of
     sha256sum, and CSV, whose first line names the columns: path, and size and sha256 if it has them."""
     if len(raw) > MAX_BYTES:
         raise ConfigError(f"{name} has {len(raw)} bytes; a manifest has at most {MAX_BYTES}")
+    try:
+        return _read(raw, name)
+    except csv.Error as error:  # a column that is too long
+        raise ConfigError(f"{name} can't be read: {error}") from error
+
+
+def _read(raw: bytes, name: str) -> list[ManifestEntry]:
     text = raw.decode(errors="surrogateescape").removeprefix("\ufeff")
     start = text.lstrip()[:1]
-    lines = [line for line in text.splitlines() if line.strip()]
+    # Counted before anything is made of them. An entry in JSON has few commas, also with columns that are not known.
+    if text.count(",") > 8 * ENTRIES_MAX if start == "[" else text.count("\n") > ENTRIES_MAX:
+        raise ConfigError(f"{name} has too many entries; a manifest has at most {ENTRIES_MAX:,}")
     if start == "[":
         return _from_json(_decoded(text, name), name)
+    lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
     if start == "{":
         return _from_json([_decoded(line, f"{name}, line {n}") for n, line in enumerate(lines, 1)], name)
     if lines and _SUM_LINE.fullmatch(lines[0]):
         return _from_sums(lines, name)
     if lines and "path" in _header(lines[0]):
         return _from_csv(lines, name)
-    return _checked([(line, ManifestEntry(line)) for line in lines], name)
+    return _checked(((line, ManifestEntry(line)) for line in lines), name)
 
 
 def _decoded(text: str, where: str) -> object:
@@ -57,7 +71,7 @@ def _decoded(text: str, where: str) -> object:
 
 def _from_json(values: object, name: str) -> list[ManifestEntry]:
     assert isinstance(values, list)
-    return _checked([(f"entry {n}", _entry_of(value)) for n, value in enumerate(values, 1)], name)
+    return _checked(((f"entry {n}", _entry_of(value)) for n, value in enumerate(values, 1)), name)
 
 
 def _entry_of(value: object) -> ManifestEntry | str:
@@ -72,17 +86,17 @@ def _entry_of(value: object) -> ManifestEntry | str:
 
 
 def _from_sums(lines: list[str], name: str) -> list[ManifestEntry]:
-    found: list[tuple[str, ManifestEntry | str]] = []
-    for n, line in enumerate(lines, 1):
-        match = _SUM_LINE.fullmatch(line)
-        if match is None:
-            found.append((f"line {n}", f"{line!r:.120} is not a line of sha256sum"))
-            continue
-        is_escaped, sha256, path = match.groups()
-        if is_escaped:
-            path = re.sub(r"\\[\\nr]", lambda one: _ESCAPES[one[0]], path)
-        found.append((f"line {n}", ManifestEntry(path, None, sha256.lower())))
-    return _checked(found, name)
+    return _checked(((f"line {n}", _entry_of_sum(line)) for n, line in enumerate(lines, 1)), name)
+
+
+def _entry_of_sum(line: str) -> ManifestEntry | str:
+    match = _SUM_LINE.fullmatch(line)
+    if match is None:
+        return f"{line!r:.120} is not a line of sha256sum"
+    is_escaped, sha256, path = match.groups()
+    if is_escaped:
+        path = re.sub(r"\\[\\nr]", lambda one: _ESCAPES[one[0]], path)
+    return ManifestEntry(path, None, sha256.lower())
 
 
 def _header(line: str) -> list[str]:
@@ -91,24 +105,26 @@ def _header(line: str) -> list[str]:
 
 def _from_csv(lines: list[str], name: str) -> list[ManifestEntry]:
     columns = _header(lines[0])
-    found: list[tuple[str, ManifestEntry | str]] = []
-    for n, row in enumerate(csv.reader(lines[1:]), 2):
-        values = dict(zip(columns, (value.strip() for value in row), strict=False))
-        size = values.get("size", "")
-        if size and not (size.isascii() and size.isdigit()):
-            found.append((f"line {n}", f"size is {size!r}; it must be a number of bytes"))
-            continue
-        entry = ManifestEntry(values.get("path", ""), int(size) if size else None, values.get("sha256", "").lower())
-        found.append((f"line {n}", entry))
-    return _checked(found, name)
+    rows = enumerate(csv.reader(lines[1:]), 2)
+    return _checked(((f"line {n}", _entry_of_row(dict(zip(columns, row, strict=False)))) for n, row in rows), name)
 
 
-def _checked(found: list[tuple[str, ManifestEntry | str]], name: str) -> list[ManifestEntry]:
+def _entry_of_row(row: Mapping[str, str]) -> ManifestEntry | str:
+    path, size, sha256 = (row.get(column, "").strip() for column in ("path", "size", "sha256"))
+    if size and not _SIZE.fullmatch(size):
+        return f"size is {size!r:.80}; it must be a number of bytes"
+    return ManifestEntry(path, int(size) if size else None, sha256.lower())
+
+
+def _checked(found: Iterable[tuple[str, ManifestEntry | str]], name: str) -> list[ManifestEntry]:
     problems, entries, seen = list[str](), list[ManifestEntry](), set[str]()
     for where, entry in found:
         problem = entry if isinstance(entry, str) else _problem(entry, seen)
         if problem:
-            problems.append(f"{name}, {where}: {problem}")
+            problems.append(f"{name}, {where[:120]}: {problem}")
+            if len(problems) > PROBLEMS_MAX:
+                problems[-1] = f"{name}: there may be more problems; these are the first {PROBLEMS_MAX}"
+                break
         elif isinstance(entry, ManifestEntry):
             seen.add(entry.path)
             entries.append(entry)
@@ -119,9 +135,9 @@ def _checked(found: list[tuple[str, ManifestEntry | str]], name: str) -> list[Ma
 
 def _problem(entry: ManifestEntry, seen: set[str]) -> str:
     if not entry.path or "\0" in entry.path:
-        return f"path is {entry.path!r}; it must name a file"
+        return f"path is {entry.path!r:.80}; it must name a file"
     if entry.path in seen:
-        return f"{entry.path!r} is listed twice"
+        return f"{entry.path!r:.120} is listed twice"
     if entry.size is not None and entry.size < 0:
         return f"size is {entry.size}; it must be at least 0"
     if entry.sha256 and not _SHA256.fullmatch(entry.sha256):

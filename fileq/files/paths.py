@@ -8,12 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+# Directories below a root, one in the other, that are entered. A sender can nest thousands, and each costs more than
+# the one above it: its path is longer.
+MAX_DEPTH = 100
+
 
 class Paths:
     """The `path_map` and `allowed_roots` of one worker. Without roots, the mapped `scan_dir` is the only one.
 
     `folders` are those that files are moved to after their job. A job that is retried runs there, so files in them are
-    allowed too. A folder above a root allows nothing more."""
+    allowed too. A folder above a root allows nothing more. A folder below a root is no root of its own: those who may
+    write there could put a link in its place, and no root may be chosen by them."""
 
     def __init__(
         self, scan_dir: str, path_map: Mapping[str, str], allowed_roots: Sequence[str], folders: Sequence[str] = ()
@@ -25,7 +30,8 @@ class Paths:
         self.roots = given or (self.here(os.path.abspath(os.fsencode(scan_dir))),)
         absolute = (os.path.abspath(os.fsencode(folder)) for folder in folders)
         self.folders = tuple(folder for folder in absolute if not any(_is_in(root, folder) for root in self.roots))
-        self.allowed = (*self.roots, *self.folders)
+        apart = (folder for folder in self.folders if not any(_is_in(folder, root) for root in self.roots))
+        self.allowed = (*self.roots, *apart)
 
     def here(self, path: bytes) -> bytes:
         """This worker's path for a producer's path: replaces the longest matching prefix."""

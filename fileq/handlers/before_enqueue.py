@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from fileq.config import Config
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import Job, check_size, check_unique_key
+from fileq.core.job import Job, check_content, check_unique_key
+from fileq.core.own_jobs import check_type
 from fileq.handlers import extensions
 from fileq.handlers.targets import Importer, InvalidTarget, is_async, unfitness
 
@@ -41,7 +42,8 @@ def load_before_enqueue(config: Config, *, app_dir: str) -> Callable[[Job], Job 
 def apply_before_enqueue(job: Job) -> Job | None:
     """The job to enqueue; None if a function vetoed it. The functions are called in the order of their import.
 
-    Raises what they raise. Raises JobError if one returns something else than a job, or has changed what is fixed."""
+    Raises what they raise. Raises JobError if one returns something else than a job, has changed what is fixed, or
+    gives the job a type that only fileq's own jobs have."""
     for target, one in tuple(extensions.EXTENSIONS.before_enqueue.items()):
         result = one.function(job)
         if result is None:
@@ -52,6 +54,7 @@ def apply_before_enqueue(job: Job) -> Job | None:
         if changed:
             raise JobError(f"{target} changed {', '.join(changed)} of job {job.id}, which can't be changed")
         job = result
-        check_size(job)
+        check_content(job)
         check_unique_key(job)
+        check_type(job.type)
     return job

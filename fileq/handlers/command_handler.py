@@ -177,7 +177,15 @@ def _values(job: Job, file: GivenFile, attempt: int) -> dict[str, bytes]:
 
 def _argument(argument: str, values: dict[str, bytes]) -> bytes:
     found = _PLACEHOLDER.fullmatch(argument)
-    return values[found[1]] if found else os.fsencode(argument)
+    if not found:
+        return os.fsencode(argument)
+    name, value = found[1], values[found[1]]
+    # Other programs and clients choose these values, and the command would take such a one as an option. A payload may
+    # be a negative number; it is JSON, so it can't be an option with a name.
+    if value.startswith(b"-") and name != "payload":
+        shown = value.decode(errors="backslashreplace")
+        raise Permanent(f"{{{name}}} is {shown!r:.120}, which the command would take as an option; it was not run")
+    return value
 
 
 def _fitting(tail: Tail) -> str:

@@ -17,6 +17,7 @@ from msgspec.structs import force_setattr
 from fileq.core.follow_up import Made
 from fileq.core.job import Job
 from fileq.core.trace import traceparent
+from fileq.core.units import LONGEST_S
 from fileq.handlers.context_batch import ContextBatch
 from fileq.handlers.job_file import JobFile
 from fileq.handlers.log import Log
@@ -124,7 +125,6 @@ class JobView(Struct, Generic[P], frozen=True, dict=True):
         return self._file.open(mode, buffering, encoding, errors, newline)
 
 
-_MAX_TIMEOUT_S = 36_500 * 86_400.0  # as in the configuration; a datetime can still represent the deadline
 _shared_fields = attrgetter(*JobView.__struct_fields__[2:-1])  # all but path, payload and tags
 
 
@@ -158,7 +158,7 @@ class Context:
         queues: Sequence[str] = (),
     ) -> None:
         # Bounded: other programs write jobs too, with any number as their timeout.
-        self.timeout_s = min(max(0.0, timeout_s), _MAX_TIMEOUT_S)
+        self.timeout_s = min(max(0.0, timeout_s), LONGEST_S)
         self.cancelled = cancelled
         self.attempt = attempt
         self._ends_at_s = time.time() + self.timeout_s

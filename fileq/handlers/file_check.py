@@ -45,7 +45,10 @@ def open_file(path: bytes, roots: Sequence[bytes], signature: str | None = None)
 
 
 def check_file(path: bytes, roots: Sequence[bytes]) -> Failed | None:
-    """Why a handler would not run on this file now, or None."""
+    """Why a handler would not run on this file now, or None. Outside the roots the answer is the same, whatever is
+    there: the caller may be a client that must not learn it."""
+    if b"\0" not in path and not is_below(os.path.realpath(path), roots):
+        return _outside(path, roots)
     found = open_file(path, roots)
     if isinstance(found, JobFile):
         found.close()

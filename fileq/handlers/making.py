@@ -26,8 +26,18 @@ from fileq.core.follow_up import (
     Output,
     follow_up_id,
 )
-from fileq.core.job import COUNT_MAX, UNIQUE_KEY_LENGTH, checked_id, parse_time, rfc3339
-from fileq.core.units import parse_duration
+from fileq.core.job import (
+    COUNT_MAX,
+    MAX_NESTING,
+    TOO_NESTED,
+    UNIQUE_KEY_LENGTH,
+    checked_id,
+    is_nested_deeper,
+    parse_time,
+    rfc3339,
+)
+from fileq.core.own_jobs import check_id, check_type
+from fileq.core.units import LONGEST_S, parse_duration
 from fileq.files.version import signature_of
 from fileq.handlers.file_check import check_file
 from fileq.handlers.outcomes import number_outside_json
@@ -139,6 +149,7 @@ class Making:
             raise JobError(f"unique_key is {unique_key!r}; use up to {UNIQUE_KEY_LENGTH} printable characters")
         if max_retries is not None and not 0 <= max_retries <= COUNT_MAX:
             raise JobError(f"max_retries is {max_retries}; it must be at least 0")
+        check_id(id)
         return {
             "id": checked_id(id) if id else follow_up_id(self._parent_id, len(self._requests) + 1),
             "priority": priority,
@@ -159,6 +170,7 @@ def _type_of(task: NamedTask | str) -> str:
     name = task if isinstance(task, str) else getattr(task, "name", None) or getattr(task, "type", None)
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_TYPE or not name.isprintable():
         raise JobError(f"{task!r:.200} is no type; give a task, or the type of a route as text")
+    check_type(name)
     return name
 
 
@@ -172,6 +184,8 @@ def _encoded(payload: Any) -> bytes:
         raise JobError(f"the payload is not JSON: {error}") from error
     if number is not None:
         raise JobError(f"the payload contains {number}, which JSON does not have")
+    if is_nested_deeper(encoded, MAX_NESTING):
+        raise JobError(f"the payload {TOO_NESTED}")
     return encoded
 
 
@@ -208,7 +222,7 @@ def _seconds(value: Duration, name: str) -> float:
         seconds = parse_duration(value) if isinstance(value, str) else float(value)
     except (TypeError, ValueError) as error:
         raise JobError(f"{name} is {value!r}; it must be {error}") from None
-    if not 0 <= seconds <= 1e9:
+    if not 0 <= seconds <= LONGEST_S:
         raise JobError(f"{name} is {value!r}; it must be a number of seconds from 0 on, or a text such as 5m")
     return seconds
 
@@ -219,4 +233,7 @@ def _moment(value: Moment, name: str) -> datetime:
         raise JobError(f"{name} is {value!r}; it must be a datetime, or a text such as 2026-11-16T12:00:00Z")
     if moment.tzinfo is None:
         raise JobError(f"{name} is {value!r} without a time zone; give one, such as datetime.now(UTC)")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise JobError(f"{name} is {value!r}; it must be in the years 1 to 9999 of UTC") from None

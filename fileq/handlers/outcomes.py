@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 
 from fileq.core.errors import JobError, Permanent, Retry
+from fileq.core.job import MAX_NESTING, TOO_NESTED, is_nested_deeper
 from fileq.core.outcome import Done, Failed
-from fileq.core.units import format_duration
+from fileq.core.units import LONGEST_S, format_duration
 from fileq.handlers.tracebacks import stack_text_of, traceback_text
 
 LONGEST_RESULT = 64 * 1024  # bytes of JSON
 LONGEST_ERROR = 4_000  # characters
-LONGEST_DELAY_S = 36_500 * 86_400.0
 _LONGEST_KIND = 100
 _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -57,6 +57,8 @@ def done(value: Any) -> Done:
         return Done(warning=f"the result is not JSON and was dropped ({_described(error)})")
     if len(result) > LONGEST_RESULT:
         return Done(warning=f"the result has {len(result)} bytes of JSON and was dropped; {LONGEST_RESULT} are kept")
+    if is_nested_deeper(result, MAX_NESTING):
+        return Done(warning=f"the result was dropped: it {TOO_NESTED}")
     return Done(result)
 
 
@@ -184,4 +186,4 @@ def _delay_s(after: object) -> float | None:
     """The delay that Retry carries, bounded; None, which means the policy's own delay, if it is not a number."""
     if isinstance(after, bool) or not isinstance(after, int | float) or math.isnan(after):
         return None
-    return min(max(0.0, float(after)), LONGEST_DELAY_S)
+    return min(max(0.0, float(after)), LONGEST_S)

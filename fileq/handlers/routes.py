@@ -22,8 +22,9 @@ from fileq.config import (
 )
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job
+from fileq.core.own_jobs import is_own_type
 from fileq.core.units import format_duration
-from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE, OWN_TYPES
+from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE
 from fileq.files.globs import Globs
 from fileq.handlers import registry
 from fileq.handlers.bound_route import BoundRoute, built_in_route, delivery_route
@@ -154,7 +155,7 @@ class Routes:
         if job.type == COMMAND_TYPE and not self._allows_commands:
             return "commands in jobs are disabled; worker.allow_commands: true enables them"
         type = job.type[:_LONGEST_TYPE]  # another program can push a job with a type of a megabyte
-        types = [known for known in self._types if not known.startswith(OWN_TYPES)]
+        types = [known for known in self._types if not is_own_type(known)]
         near = get_close_matches(type, types, n=1)
         known = ", ".join(types) or "none"
         advice = f"did you mean {near[0]!r}?" if near else f"known types: {known}"

@@ -20,6 +20,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from fileq.files.descriptor_limit import restore_limit_of
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.tail import Tail
 
@@ -71,6 +72,7 @@ def run_process(
             start_new_session=True,
         )
         _RUNNING.add(spawned.pid)
+    restore_limit_of(spawned.pid)
     with spawned as process:
         try:
             with contextlib.closing(_Watch(process, tail, on_output)) as watch:

@@ -7,10 +7,11 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from fileq.core.claim import ClaimKey
-from fileq.core.outcome import Changed, Died, Done, Failed
+from fileq.core.outcome import Changed, Died, Done, Failed, Refused, Released
 
-# What a run can give. Died is reported by the executor when the process of the run ended.
-Ran: TypeAlias = Done | Failed | Died | Changed
+# What a run can give. Died is reported by the executor when the process of the run ended. Refused and Released are only
+# for jobs of fileq's own types: another program enqueued the job, or the broker can't be asked about that.
+Ran: TypeAlias = Done | Failed | Died | Changed | Refused | Released
 
 
 class Task(Struct, frozen=True, array_like=True):

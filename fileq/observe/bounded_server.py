@@ -1,8 +1,9 @@
 """An HTTP server that slow clients cannot occupy: few connections, a time limit for each, and room for the next one.
 
 Each connection has a thread and serves one request. Connections that have taken longer than the limit are closed. A new
-connection always gets in: if there are too many, the oldest one that has not sent its request yet is closed for it. A
-probe sends its request at once, so clients that send nothing do not keep it out.
+connection always gets in: if there are too many, one of the address with the most of them is closed for it, the oldest
+one that has not sent its request yet. A probe sends its request at once, so clients that send nothing do not keep it
+out.
 
 The server sleeps until a client connects, a time limit ends or shutdown() is called: without clients it uses no CPU.
 """
@@ -10,12 +11,15 @@ The server sleeps until a client connects, a time limit ends or shutdown() is ca
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
 import socketserver
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -24,25 +28,37 @@ REQUEST_TIMEOUT_S = 5.0  # from the connection to the end of the answer
 _RECHECK_S = 0.05  # how long a closed connection may take to leave before another one is closed
 
 
+_RETRY_S = 0.2
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
 class _Connection:
-    def __init__(self, ends_s: float) -> None:
+    def __init__(self, address: str, ends_s: float) -> None:
+        self.address = address
         self.ends_s = ends_s
         self.has_request = False
         self.is_cut = False  # closed by the server; its thread has not ended yet
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """The handler must call request_received() once it has read a request."""
+    """The handler must call request_received() once it has read a request. `on_accept` gets why no client can be
+    accepted, once, and "" when one is again."""
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
 
     def __init__(
-        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], timeout_s: float = REQUEST_TIMEOUT_S
+        self,
+        address: tuple[str, int],
+        handler: type[BaseHTTPRequestHandler],
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        on_accept: Callable[[int, str], None] = lambda port, problem: None,
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._timeout_s = timeout_s
+        self._on_accept = on_accept
+        self._problem = ""
         self._open: dict[Any, _Connection] = {}  # oldest first
         self._changed = threading.Condition()
         self._is_stopping = False
@@ -65,6 +81,28 @@ class BoundedServer(ThreadingHTTPServer):
                 self._handle_request_noblock()  # type: ignore[attr-defined]  # its stub leaves it out
             self.service_actions()
 
+    def get_request(self) -> Any:
+        try:
+            accepted = super().get_request()
+        except OSError as error:
+            if error.errno in _OUT_OF_RESOURCES:
+                self._report(error.strerror or repr(error))
+                time.sleep(_RETRY_S)  # the client is still waiting, so poll() would return at once
+            raise  # the base class ignores it
+        if self._problem and not self._has_waiting():
+            self._report("")
+        return accepted
+
+    def _has_waiting(self) -> bool:
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _report(self, problem: str) -> None:
+        if bool(problem) != bool(self._problem):
+            self._on_accept(self.server_port, problem)
+        self._problem = problem
+
     def shutdown(self) -> None:
         """Ends serve_forever(), or keeps it from beginning. The caller waits for the thread before server_close()."""
         self._is_stopping = True
@@ -85,7 +123,7 @@ class BoundedServer(ThreadingHTTPServer):
             while len(self._open) >= MAX_CONNECTIONS:
                 self._cut_one()
                 self._changed.wait(_RECHECK_S)
-            self._open[request] = _Connection(time.monotonic() + self._timeout_s)
+            self._open[request] = _Connection(client_address[0], time.monotonic() + self._timeout_s)
         super().process_request(request, client_address)
 
     def request_received(self, request: Any) -> None:
@@ -115,7 +153,9 @@ class BoundedServer(ThreadingHTTPServer):
     def _cut_one(self) -> None:
         left = [(request, connection) for request, connection in self._open.items() if not connection.is_cut]
         if left:
-            _cut(*next((one for one in left if not one[1].has_request), left[0]))
+            [(fullest, _)] = Counter(connection.address for _, connection in left).most_common(1)
+            theirs = [one for one in left if one[1].address == fullest]
+            _cut(*next((one for one in theirs if not one[1].has_request), theirs[0]))
 
 
 def _cut(request: Any, connection: _Connection) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit
-from fileq.core.process_events import HttpOpened, HttpPortTaken
+from fileq.core.process_events import AcceptResumed, AcceptStopped, HttpOpened, HttpPortTaken
 from fileq.observe.bounded_server import REQUEST_TIMEOUT_S, BoundedServer
 from fileq.observe.metrics import CONTENT_TYPE
 
@@ -41,9 +41,13 @@ class Endpoints:
         metrics: Callable[[], bytes],
         broker_problem: Callable[[], str] = lambda: "",
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        emit: Emit = lambda event: None,
     ) -> None:
+        def report(port: int, problem: str) -> None:
+            emit(AcceptStopped(port, problem) if problem else AcceptResumed(port))
+
         handler = _handler(services, metrics, broker_problem)
-        self._server = BoundedServer((bind, port), handler, request_timeout_s)
+        self._server = BoundedServer((bind, port), handler, request_timeout_s, report)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
         self._thread.start()
@@ -66,13 +70,13 @@ def open_endpoints(
 ) -> Endpoints:
     """Raises ConfigError if a configured port is in use; if the default port is in use, takes a free one."""
     try:
-        endpoints = Endpoints(bind, port, services, metrics, broker_problem)
+        endpoints = Endpoints(bind, port, services, metrics, broker_problem, emit=emit)
     except OSError as error:
         if is_port_chosen or error.errno != errno.EADDRINUSE:
             raise ConfigError(
                 f"observability.metrics_port is {port} on {bind}: {error.strerror}; choose another, or 0 for any"
             ) from error
-        endpoints = Endpoints(bind, 0, services, metrics, broker_problem)
+        endpoints = Endpoints(bind, 0, services, metrics, broker_problem, emit=emit)
         emit(HttpPortTaken(port, endpoints.port))
     emit(HttpOpened(bind, endpoints.port))
     return endpoints

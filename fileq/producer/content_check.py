@@ -4,7 +4,9 @@ It reads each stable file that the ledger does not know by size, time and inode.
 has for the newest version, the file is that version: touched, copied back or restored. Then the ledger gets the new
 size, time and inode, and the next scan does not read the file again. Otherwise the file goes on, with its hash.
 
-Each turn reads for a bounded time, so a large file takes several turns. Files stay here until the broker has answered.
+Each turn reads for a bounded time. Files take turns, a part of each, so a large one takes long and holds up no other.
+It is opened anew for each part: one that was changed, replaced or deleted meanwhile is not read to its end. A scan that
+finds it again, unchanged, does not begin anew. Files stay here until the broker has answered.
 A kill -9 loses them from memory; the next scan finds them again.
 """
 
@@ -13,13 +15,14 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import Broker
 from fileq.brokers.types import LedgerEntry
+from fileq.files.beneath import open_regular
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.found_file import FoundFile, found_at
 from fileq.producer.finder.rules import ScanRules
@@ -27,6 +30,7 @@ from fileq.producer.identity import FileIdentity
 from fileq.producer.ledger_sweep import Change, without_mark
 
 CHUNK = 1 << 20
+PART = 16  # chunks of one file, before it is the next one's turn
 TURN_S = 0.1  # how long one turn reads
 BATCH = 500  # files of one broker call
 HASH_BYTES = 16
@@ -58,7 +62,7 @@ class ContentCheck:
         self._added: dict[bytes, FoundFile] = {}  # to be looked up
         self._unread: dict[bytes, tuple[FoundFile, LedgerEntry | None]] = {}
         self._read: dict[bytes, tuple[FoundFile, LedgerEntry | None]] = {}  # to be compared
-        self._reading: ContentReading | None = None  # the first of the unread files
+        self._readings: dict[bytes, ContentReading] = {}  # of the unread files that were begun
 
     def __len__(self) -> int:
         return len(self._added) + len(self._unread) + len(self._read)
@@ -68,22 +72,21 @@ class ContentCheck:
         if not self._identity.is_by_content:
             return CheckedBatch(stable, [])
         for file in stable:
-            self._drop(file.path)  # it was another version
-            self._added[file.path] = file
+            if not self._has(file):
+                self._drop(file.path)  # it was another version
+                self._added[file.path] = file
         while self._added:
             self._look_up(list(self._added.values())[:BATCH])
         # _compare() calls the broker and may raise, so it comes first: nothing that _read_some() returns gets lost.
         return CheckedBatch(self._compare(), self._read_some())
 
-    def close(self) -> None:
-        if self._reading is not None:
-            self._reading.close()
-            self._reading = None
+    def _has(self, file: FoundFile) -> bool:
+        """Whether a scan or an event has found a file again that is here already."""
+        held = self._unread.get(file.path) or self._read.get(file.path)
+        return held is not None and file.is_unchanged_since(held[0])
 
     def _drop(self, path: bytes) -> None:
-        if self._reading is not None and self._reading.file.path == path:
-            self.close()
-        for files in (self._added, self._unread, self._read):
+        for files in (self._added, self._unread, self._read, self._readings):
             files.pop(path, None)
 
     def _look_up(self, files: list[FoundFile]) -> None:
@@ -118,10 +121,12 @@ class ContentCheck:
         until_s = self._monotonic() + TURN_S
         while self._unread and len(self._read) < BATCH:
             path, (file, entry) = next(iter(self._unread.items()))
-            content = self._step(file)
-            if content is not None:
-                self.close()
-                del self._unread[path]
+            content = self._read_part(file, until_s)
+            del self._unread[path]
+            if content is None:
+                self._unread[path] = (file, entry)  # the last one from now on
+            else:
+                self._readings.pop(path, None)
                 now = self._rules.find(path)
                 if now is not None and now.is_unchanged_since(file):
                     self._read[path] = (replace(file, content=content), entry)
@@ -131,56 +136,64 @@ class ContentCheck:
                 break
         return changed
 
-    def _step(self, file: FoundFile) -> str | None:
+    def _read_part(self, file: FoundFile, until_s: float) -> str | None:
         """Reads a part of the file. The hash at its end; "" for a file that cannot be read, which has none."""
         try:
-            if self._reading is None:
-                self._reading = ContentReading(file, follows_links=self._rules.follows_links)
-                if not self._reading.is_unchanged():
-                    return ""
-            return self._reading.step()
+            reading = self._readings.get(file.path)
+            if reading is None:
+                reading = ContentReading(file, follows_links=self._rules.follows_links, roots=(self._rules.root,))
+                self._readings[file.path] = reading
+            return reading.read_part(lambda: self._monotonic() < until_s)
         except OSError:
             return ""
 
 
 def content_of(file: FoundFile, *, follows_links: bool) -> str:
     """The hash of the whole file, in one go; "" if it cannot be read or changes meanwhile."""
+    reading = ContentReading(file, follows_links=follows_links)
     try:
-        reading = ContentReading(file, follows_links=follows_links)
-    except OSError:
-        return ""
-    try:
-        if not reading.is_unchanged():
-            return ""
-        while (content := reading.step()) is None:
+        while (content := reading.read_part()) is None:
             pass
-        return content if reading.is_unchanged() else ""
+        return content
     except OSError:
         return ""
-    finally:
-        reading.close()
 
 
 class ContentReading:
-    """A file that is being read."""
+    """A file that is read in parts. Unless links are followed, none below the roots leads to it."""
 
-    def __init__(self, file: FoundFile, *, follows_links: bool) -> None:
-        self.file = file
-        self._left = file.size
+    def __init__(self, file: FoundFile, *, follows_links: bool, roots: Sequence[bytes] = (b"/",)) -> None:
+        self._file = file
+        self._follows_links = follows_links
+        self._roots = roots
+        self._at = 0
         self._hash = hashlib.blake2b(digest_size=HASH_BYTES)
-        # A pipe that has taken the name must not block the producer.
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follows_links else os.O_NOFOLLOW)
-        self._fd = os.open(file.path, flags)
 
-    def is_unchanged(self) -> bool:
+    def read_part(self, goes_on: Callable[[], bool] = lambda: True) -> str | None:
+        """The hash at the end of the file, "" if it is not the file that was found, None if there is more to read.
+        Raises OSError."""
+        fd = self._open()
+        try:
+            is_ended = False
+            if self._is_unchanged(fd):
+                for _ in range(PART):
+                    chunk = os.pread(fd, min(CHUNK, self._file.size - self._at), self._at)
+                    self._hash.update(chunk)
+                    self._at += len(chunk)
+                    is_ended = not chunk or self._at == self._file.size
+                    if is_ended or not goes_on():
+                        break
+            if not self._is_unchanged(fd):
+                return ""
+            return self._hash.hexdigest() if is_ended else None
+        finally:
+            os.close(fd)
+
+    def _open(self) -> int:
+        if self._follows_links:  # _is_unchanged() notices what else has taken the name; a pipe must not block
+            return os.open(self._file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        return open_regular(self._file.path, self._roots)
+
+    def _is_unchanged(self, fd: int) -> bool:
         """Whether the open file is the one that was found."""
-        return found_at(self.file.path, os.fstat(self._fd)).is_unchanged_since(self.file)
-
-    def step(self) -> str | None:
-        part = os.read(self._fd, min(CHUNK, self._left))
-        self._hash.update(part)
-        self._left -= len(part)
-        return self._hash.hexdigest() if not part or not self._left else None
-
-    def close(self) -> None:
-        os.close(self._fd)
+        return found_at(self._file.path, os.fstat(fd)).is_unchanged_since(self._file)

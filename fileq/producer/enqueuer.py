@@ -161,9 +161,15 @@ class Enqueuer:
         return fresh
 
     def _send(self, entries: list[_Unsent], batch: SentBatch) -> None:
-        sent = [unsent.entry for unsent in entries]
         if self._deliveries:
-            sent = [self._deliveries.joined(unsent.entry, unsent.file) for unsent in entries]
+            joined = [(unsent, self._deliveries.joined(unsent.entry, unsent.file)) for unsent in entries]
+            for unsent, entry in joined:
+                if entry is None:
+                    del self._unsent[unsent.file.path]
+            entries = [unsent for unsent, entry in joined if entry is not None]
+            sent = [entry for _, entry in joined if entry is not None]
+        else:
+            sent = [unsent.entry for unsent in entries]
         answer = self._broker.enqueue(sent, limit=self._limit)
         if answer.wait_ms:
             self._throttle.window_is_full(self._monotonic(), answer.wait_ms)

@@ -124,7 +124,6 @@ class Producer:
     def close(self) -> None:
         self._finder.close()
         self._deliveries.close()
-        self._content.close()
 
     @property
     def problem(self) -> str:

@@ -38,13 +38,13 @@ class Loop:
         self._wake = wake if wake is not None else threading.Event()
         self._stopping = threading.Event()
         self._failure = ""
-        self._turned_s = time.monotonic()
+        self._moved_s = time.monotonic()  # when the current turn began; in a pause, when the pause ends
         # A daemon: a hanging file system or server must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         if self._thread.ident is None:
-            self._turned_s = time.monotonic()
+            self._moved_s = time.monotonic()
             self._thread.start()
 
     def quiet(self) -> None:
@@ -68,13 +68,14 @@ class Loop:
         return "stopping" if self._stopping.is_set() else self._outage.reason or self._failure
 
     def is_turning(self) -> bool:
-        """A loop that was stopped is not stuck, even if other services still run."""
-        is_moving = self._thread.is_alive() and time.monotonic() - self._turned_s < STUCK_S
+        """Whether the current turn is not longer than STUCK_S. A loop that was stopped is not stuck, even if other
+        services still run."""
+        is_moving = self._thread.is_alive() and time.monotonic() - self._moved_s < STUCK_S
         return is_moving or self._stopping.is_set()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._turned_s = time.monotonic()
+            self._moved_s = time.monotonic()
             self._turn_once()
         self._at_end()
 
@@ -96,4 +97,5 @@ class Loop:
             self._outage.ended()
             self._failure = ""
             if not self._stopping.is_set():  # quiet() may have set `wake` before the turn cleared it
+                self._moved_s = time.monotonic() + pause_s
                 self._wake.wait(pause_s)

@@ -45,7 +45,7 @@ class ProducerService(Loop):
         pause_s = longest_pause_s(config.worker.heartbeat_ttl)
         super().__init__("producer", producer.turn, emit=emit, longest_pause_s=pause_s, wake=producer.wake)
         self._producer = producer
-        self._report = ReportLoop(config, producer, registry, emit=emit, is_turning=self.is_turning)
+        self._report = ReportLoop(config, producer, registry, emit=emit, is_turning=super().is_turning)
 
     def start(self) -> None:
         super().start()
@@ -63,6 +63,9 @@ class ProducerService(Loop):
 
     def problem(self) -> str:
         return super().problem() or self._producer.problem
+
+    def is_turning(self) -> bool:
+        return super().is_turning() and self._report.is_turning()
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from fileq.core.process_events import (
     RoleStopping,
     VariableIgnored,
 )
+from fileq.files.descriptor_limit import raise_limit
 from fileq.handlers.before_enqueue import load_before_enqueue
 from fileq.handlers.reload import reload_routes
 from fileq.handlers.route_warnings import warnings_of
@@ -180,6 +181,7 @@ def run_until_signal(
     """Runs until the first signal, then stops within `shutdown_timeout`; a second signal stops at once.
 
     SIGHUP reloads. Raises the fatal error if one is reported: the broker's data is gone, or the worker has failed."""
+    raise_limit()
     observability, emit = reloader.loaded.config.observability, observers.emit
     with closing(StopSignals(reloads=True)) as signals, closing(BrokerWatch(broker, fatal.report, emit)) as watch:
         endpoints = open_endpoints(

@@ -76,7 +76,7 @@ def build_worker(
     roots = RootsWatch(paths.roots, paths.folders, emit=emit, on_end=deferrals.end)
     program = handlers_program(config, app_dir=app_dir)
     deliveries = _deliveries(config, broker, routes, breakers, emit)
-    executor = ExecutorsByIsolation(worker, routes, program, deliver=deliveries.run, emit=emit)
+    executor = ExecutorsByIsolation(worker, routes, program, deliver=deliveries.run, records=broker.records, emit=emit)
     pump = Pump(config, broker, executor, routes, paths, breakers, deferrals, roots, emit=emit, emit_all=emit_all)
     service = WorkerService(
         pump,

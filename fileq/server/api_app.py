@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -24,8 +24,12 @@ from fileq.server.decoding import decode_body, decode_query
 from fileq.server.hidden_paths import without_paths
 from fileq.server.identity import Caller
 from fileq.server.problems import MEDIA_TYPE, ApiProblem, problem_of
+from fileq.server.request_bodies import RequestBody
 from fileq.server.route import JSON, SAFE, ApiAnswer, ApiRequest, Route
 from fileq.server.services import Services
+
+SHORT_BODY = 16 << 10
+DECODE_S = 10.0
 
 
 class ApiApp:
@@ -51,11 +55,10 @@ class ApiApp:
             if found.is_unsafe and self._services.config.server.read_only:
                 raise ApiProblem("read-only", "server.read_only is set: only GET is answered")
             self._services.rate_limiter.take(caller.id)
-            caller.require(found.scopes)
-            made = replace(await self._read(found, params, request, headers, caller, request_id), note=note)
-            content = await self._run(found, made)
-            count = content.count if isinstance(content, ApiAnswer) else 1
-            response = _response(found, content, headers, hides_paths=self._services.hides_paths)
+            caller.require(found.scopes, serves_limited=found.serves_limited)
+            with self._services.bodies.of(caller.id) as body:
+                made = await self._read(found, params, request, body, caller, request_id)
+                response, count = await self._run(found, replace(made, note=note))
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -95,29 +98,43 @@ class ApiApp:
         route: Route,
         params: Mapping[str, str],
         request: Request,
-        headers: Mapping[str, str],
+        given: RequestBody,
         caller: Caller,
         id: str,
     ) -> ApiRequest[Any, Any]:
+        headers = request.headers
         _check_accept(route, headers.get("accept", ""))
         query = decode_query(request.query_params.multi_items(), route.query)
         raw, body = b"", UNSET
         if route.reads_body:
-            raw = await _read_body(request, route.body_max)
+            raw = await given.read(request, route.body_max)
             if route.body is not None and not raw and route.is_body_optional:
                 body = decode_body(b"{}", route.body)  # type: ignore[assignment]
             elif route.body is not None:
                 _check_content_type(headers.get("content-type", ""))
-                body = decode_body(raw, route.body)  # type: ignore[assignment]
+                body = await self._decoded(raw, route.body)
             elif raw:
                 raise ApiProblem("invalid", "this endpoint takes no body")
         return ApiRequest(caller, params, query, body, self._services, id, headers, raw, request)
 
-    async def _run(self, route: Route, made: ApiRequest[Any, Any]) -> Any:
+    async def _decoded(self, raw: bytes, type: type[Struct]) -> Any:
+        """A long body is decoded in a thread, so that other requests go on meanwhile."""
+        if len(raw) <= SHORT_BODY:
+            return decode_body(raw, type)
+        return await self._services.pool.call(lambda: decode_body(raw, type), timeout_s=DECODE_S)
+
+    async def _run(self, route: Route, made: ApiRequest[Any, Any]) -> tuple[Response, int]:
+        """The answer, and the count for the audit. What a thread returns is also encoded there: it may be long."""
+        hides_paths = self._services.hides_paths
         if route.is_async:
-            return await route.function(made)
+            return _response(route, await route.function(made), made.headers, hides_paths=hides_paths)
+
+        def work() -> tuple[Response, int]:
+            return _response(route, route.function(made), made.headers, hides_paths=hides_paths)
+
+        scans_for = made.caller.id if route.is_scan else ""
         timeout_s = route.timeout_s if route.timeout_s is not None else 30.0 if route.is_scan else None
-        return await self._services.pool.call(lambda: route.function(made), is_scan=route.is_scan, timeout_s=timeout_s)
+        return await self._services.pool.call(work, scans_for=scans_for, timeout_s=timeout_s)
 
     def _problem(self, error: Exception, action: str, request_id: str) -> Response:
         problem = problem_of(error)
@@ -131,9 +148,9 @@ def problem_response(problem: ApiProblem, request_id: str) -> Response:
     return Response(problem.body(request_id), problem.status, problem.headers, MEDIA_TYPE)
 
 
-def _response(route: Route, content: Any, headers: Mapping[str, str], *, hides_paths: bool) -> Response:
+def _response(route: Route, content: Any, headers: Mapping[str, str], *, hides_paths: bool) -> tuple[Response, int]:
     if isinstance(content, Response):
-        return content
+        return content, 1
     answer = content if isinstance(content, ApiAnswer) else ApiAnswer(content)
     shown = without_paths(msgspec.to_builtins(answer.content)) if hides_paths else answer.content
     body = encoded(shown)
@@ -141,8 +158,8 @@ def _response(route: Route, content: Any, headers: Mapping[str, str], *, hides_p
     if route.has_etag:
         more["ETag"] = etag_of(body)
         if not route.is_unsafe and is_unchanged(headers, more["ETag"]):
-            return Response(status_code=304, headers=more)
-    return Response(body, answer.status or route.status, more, JSON)
+            return Response(status_code=304, headers=more), answer.count
+    return Response(body, answer.status or route.status, more, JSON), answer.count
 
 
 def encoded(content: Any) -> bytes:
@@ -171,13 +188,3 @@ def _check_accept(route: Route, accept: str) -> None:
 def _check_content_type(content_type: str) -> None:
     if content_type.partition(";")[0].strip().lower() != JSON:
         raise ApiProblem("unsupported-media-type", f"Content-Type is {content_type[:100]!r}; it must be {JSON}")
-
-
-async def _read_body(request: Request, most: int) -> bytes:
-    """Stops reading above the limit, whatever Content-Length says."""
-    found = bytearray()
-    async for part in request.stream():
-        found += part
-        if len(found) > most:
-            raise ApiProblem("too-large", f"the body has more than {most:,} bytes", headers={"Connection": "close"})
-    return bytes(found)

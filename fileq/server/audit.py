@@ -17,6 +17,8 @@ from fileq.brokers.catalog import Catalog
 from fileq.brokers.types import Record
 from fileq.commands.audit_entries import (
     DOCUMENT_ENTRIES_MAX,
+    KIND,
+    REFUSED_KIND,
     AuditChange,
     AuditEntry,
     changes_between,
@@ -25,7 +27,7 @@ from fileq.commands.audit_entries import (
     write_entries,
 )
 from fileq.core.errors import BrokerError
-from fileq.core.events import Emit
+from fileq.core.events import Emit, Event
 from fileq.core.job import decode_or_none, stamp
 from fileq.core.server_events import RequestAudited
 
@@ -66,7 +68,8 @@ class AuditLog:
         self._catalog = catalog
         self._emit = emit
         self._now_ms = now_ms
-        self._waiting: deque[AuditEntry] = deque(maxlen=_WAITING_MAX)  # bounded, for an outage
+        # By kind, and bounded, for an outage.
+        self._waiting = {kind: deque[AuditEntry](maxlen=_WAITING_MAX) for kind in (KIND, REFUSED_KIND)}
         self._wake = threading.Event()
         self._is_stopping = threading.Event()
         self._written = 0
@@ -86,13 +89,15 @@ class AuditLog:
         result: int,
         request_id: str,
         note: AuditNote | None = None,
+        event: Event | None = None,
     ) -> None:
+        """`event` is what the log says, if that is not the request itself."""
         action, target = short(action), short(target)
         entry = AuditEntry(stamp(self._now_ms()) or "", who, caller_id, action, target, count, result, request_id)
         if note is not None:
             entry = replace(entry, **vars(note))
-        self._emit(RequestAudited(who, caller_id, action, target, count, result, request_id))
-        self._waiting.append(entry)
+        self._emit(event or RequestAudited(who, caller_id, action, target, count, result, request_id))
+        self._waiting[entry.kind].append(entry)
         self._wake.set()
 
     def stop(self, timeout_s: float) -> None:
@@ -116,10 +121,11 @@ class AuditLog:
                 return
 
     def _write(self) -> None:
-        while self._waiting:
-            waiting = [self._waiting[i] for i in range(min(len(self._waiting), DOCUMENT_ENTRIES_MAX))]
-            for _ in range(write_entries(self._catalog, waiting, self._now_ms())):
-                self._waiting.popleft()
-            if self._written % TRIM_EVERY == 0:
-                trim(self._catalog)
-            self._written += 1
+        for entries in self._waiting.values():
+            while entries:
+                waiting = [entries[i] for i in range(min(len(entries), DOCUMENT_ENTRIES_MAX))]
+                for _ in range(write_entries(self._catalog, waiting, self._now_ms())):
+                    entries.popleft()
+                if self._written % TRIM_EVERY == 0:
+                    trim(self._catalog)
+                self._written += 1

@@ -9,22 +9,24 @@ import asyncio
 import base64
 import binascii
 import hmac
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 
 from msgspec import Struct
+from msgspec.structs import replace
+from starlette.datastructures import Headers
 
-from fileq.commands.api_keys import KeyStore
+from fileq.commands.api_keys import EndedSessions, KeyStore
 from fileq.config import PasswordFile
-from fileq.config.server_settings import ServerSettings
+from fileq.config.server_settings import ServerSettings, is_outside_key
 from fileq.core.api_key import Scope, StoredKey, digest, id_in_key
 from fileq.core.errors import BrokerError
-from fileq.core.units import Rate
 from fileq.server.broker_pool import BrokerPool
 from fileq.server.identity import BASIC, KEY, PROXY, SESSION, Caller, admin, caller_of_key
 from fileq.server.problems import ApiProblem
-from fileq.server.rate_limit import RateLimiter
+from fileq.server.rate_limit import FailedLogins
 from fileq.server.sessions import COOKIE, Sessions
 
 CACHE_S = 3.0
@@ -33,12 +35,13 @@ NOTE_S = 0.1
 KEYS_S = 0.2  # how long a page waits for the keys
 AGAIN_S = 1.0
 OLD_S = 900.0
+_WITH_PORT = re.compile(r"\[([^\]]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")  # as some proxies forward an address
 OUTSIDE = "outside"  # the id of the key from outside
-_WRONG_PASSWORDS = Rate(10, 60_000)  # from one address
 
 
 class RequestSender(Struct, frozen=True):
-    """Where a request comes from: the address of the peer, and scheme and host as its client knows them."""
+    """Where a request comes from: the address of the client, as a trusted proxy names it, otherwise of the peer; and
+    scheme and host as the client knows them."""
 
     address: str
     scheme: str
@@ -50,14 +53,22 @@ class Authentication:
     """Belongs to the event loop."""
 
     def __init__(
-        self, settings: ServerSettings, keys: KeyStore, pool: BrokerPool, sessions: Sessions, now_ms: Callable[[], int]
+        self,
+        settings: ServerSettings,
+        keys: KeyStore,
+        pool: BrokerPool,
+        sessions: Sessions,
+        failures: FailedLogins,
+        now_ms: Callable[[], int],
     ) -> None:
         self._settings = settings
         self._keys = keys
         self._pool = pool
         self._sessions = sessions
         self._now_ms = now_ms
+        self._failures = failures
         self._cached: dict[str, StoredKey] = {}
+        self._ended: dict[str, EndedSessions] = {}
         self._read_s = self._failed_s = float("-inf")
         self.is_away = False  # whether the last reading of the keys failed
         self._noted_ms: dict[str, int] = {}
@@ -66,18 +77,31 @@ class Authentication:
         self._outside = PasswordFile(settings.api_key_file, settings.api_key) if settings.api_key_file else None
         self._password = PasswordFile(settings.password_file, "") if settings.password_file else None
         self._has_basic = bool(settings.password or settings.password_file)
-        self._wrong = RateLimiter(_WRONG_PASSWORDS, time.monotonic)
 
-    def sender(self, address: str, scheme: str, headers: Mapping[str, str]) -> RequestSender:
+    def sender(self, address: str, scheme: str, headers: Headers) -> RequestSender:
         """Forwarded headers count only if they come from a trusted proxy."""
         is_proxy = self._is_proxy(address)
         if is_proxy and (given := headers.get("x-forwarded-proto", "").strip().lower()) in ("http", "https"):
             scheme = given
-        return RequestSender(address, scheme, headers.get("host", ""), is_proxy)
+        client = self._forwarded(address, headers.getlist("x-forwarded-for")) if is_proxy else address
+        return RequestSender(client, scheme, headers.get("host", ""), is_proxy)
+
+    def _forwarded(self, peer: str, names: Sequence[str]) -> str:
+        """The last address that is no trusted proxy: those before it are what the client claims. It may have a port."""
+        for name in reversed(",".join(names).split(",")[-10:]):
+            text = name.strip()
+            with_port = _WITH_PORT.fullmatch(text)
+            try:
+                address = str(ip_address((with_port[1] or with_port[2]) if with_port is not None else text))
+            except ValueError:
+                return peer
+            if not self._is_proxy(address):
+                return address
+        return peer
 
     async def caller(
         self,
-        headers: Mapping[str, str],
+        headers: Headers,
         cookies: Mapping[str, str],
         sender: RequestSender,
         *,
@@ -91,7 +115,7 @@ class Authentication:
         kind, _, value = authorization.partition(" ")
         given = headers.get("x-api-key") or (value.strip() if kind.lower() == "bearer" else "")
         if given:
-            return await self._of_key(given)
+            return await self._of_key(given, sender)
         if kind.lower() == "basic" and self._has_basic:
             return self._of_basic(value.strip(), sender)
         if authorization:
@@ -99,13 +123,16 @@ class Authentication:
         if COOKIE in cookies:
             return await self._of_session(cookies[COOKIE], bears_outage=bears_outage)
         header = self._settings.auth_header
-        if header and sender.is_proxy and (name := headers.get(header.lower(), "").strip()):
+        names = headers.getlist(header) if header and sender.is_proxy else []
+        if len(names) > 1:
+            raise self._refused(f"{header} is given {len(names)} times; the proxy must remove what clients send")
+        if names and (name := names[0].strip()):
             return admin(f"user:{name[:100]}", name[:100], PROXY)
         raise self._refused("send a key as X-API-Key, or as Authorization: Bearer; 'fileq keys create' makes one")
 
-    async def login(self, key: str) -> tuple[str, str]:
+    async def login(self, key: str, sender: RequestSender) -> tuple[str, str]:
         """The subject and the mark of a session for this key."""
-        caller = await self._of_key(key)
+        caller = await self._of_key(key, sender)
         return caller.id, self._mark() if caller.id == OUTSIDE else ""
 
     def mark_of(self, caller: Caller) -> str:
@@ -114,40 +141,53 @@ class Authentication:
 
     async def is_accepted(self, caller: Caller, mark: str) -> bool:
         """Whether a caller of an earlier request would still be let in. True during an outage of the broker."""
-        if caller.id == OUTSIDE:
-            return bool(self._outside_key()) and hmac.compare_digest(mark, self._mark())
         if caller.how not in (KEY, SESSION):
             return True
+        if caller.id == OUTSIDE and not (self._outside_key() and hmac.compare_digest(mark, self._mark())):
+            return False
         try:
             key = await self._known(caller.id)
         except (ApiProblem, BrokerError):
             return True
-        return key is not None and not key.is_expired(self._now_ms())
+        if caller.how == SESSION and self._has_ended(caller.id, *caller.session):
+            return False
+        return caller.id == OUTSIDE or (key is not None and not key.is_expired(self._now_ms()))
 
-    async def _of_key(self, given: str) -> Caller:
+    async def _of_key(self, given: str, sender: RequestSender) -> Caller:
+        """A key is compared however many logins have failed: one that fileq made has 256 random bits, the one from
+        outside at least 20 characters."""
         outside = self._outside_key()
         if outside and hmac.compare_digest(given.encode(), outside.encode()):
-            return admin(OUTSIDE, "server.api_key", "key")
+            return admin(OUTSIDE, "server.api_key", KEY)
         id = id_in_key(given)
         key = (await self._known(id)) if id is not None else None
-        if id is None or key is None or not key.matches(given):
-            raise self._refused("the key is not known; it may have been revoked")
-        return await self._accepted(id, key, "key")
+        if id is not None and key is not None and key.matches(given):
+            return await self._accepted(id, key, "key")
+        self._failures.failed(sender.address, KEY)
+        raise self._refused("the key is not known; it may have been revoked")
 
     async def _of_session(self, cookie: str, *, bears_outage: bool) -> Caller:
         session = self._sessions.read(cookie)
         if session is None:
             raise self._refused("the session has ended; log in again")
-        if session.subject == OUTSIDE:
+        is_outside = session.subject == OUTSIDE
+        key = await (self._known_in_outage if bears_outage or is_outside else self._known)(session.subject)
+        if self._has_ended(session.subject, session.id, session.begun_ms):
+            raise self._refused("the session has ended; log in again")
+        mark = session.id, session.begun_ms
+        if is_outside:
             if not self._outside_key() or not hmac.compare_digest(session.mark, self._mark()):
                 raise self._refused("the key of the session is no longer accepted")
-            return admin(OUTSIDE, "server.api_key", SESSION)
-        key = await (self._known_in_outage if bears_outage else self._known)(session.subject)
+            return replace(admin(OUTSIDE, "server.api_key", SESSION), session=mark)
         if key is None:
             raise self._refused("the key of the session was revoked")
         if self.is_away:
-            return caller_of_key(session.subject, key, SESSION)
-        return await self._accepted(session.subject, key, SESSION)
+            return replace(caller_of_key(session.subject, key, SESSION), session=mark)
+        return replace(await self._accepted(session.subject, key, SESSION), session=mark)
+
+    def _has_ended(self, subject: str, session: str, begun_ms: int) -> bool:
+        """As the broker said it last."""
+        return subject in self._ended and self._ended[subject].has(session, begun_ms)
 
     async def _accepted(self, id: str, key: StoredKey, how: str) -> Caller:
         if key.is_expired(self._now_ms()):
@@ -180,18 +220,19 @@ class Authentication:
             user, _, password = base64.b64decode(value, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             user, password = "", ""
+        self._failures.check(sender.address, is_password=True)
         expected = self._password.current() if self._password is not None else self._settings.password
         is_right = hmac.compare_digest(user.encode(), self._settings.username.encode())
         is_right &= bool(expected) and hmac.compare_digest(password.encode(), expected.encode())
         if not is_right:
-            self._wrong.take(sender.address)
+            self._failures.failed(sender.address, BASIC)
             raise self._refused("the user name or the password is wrong")
         return admin(f"user:{user}", user, BASIC)
 
     async def _known(self, id: str, timeout_s: float | None = None) -> StoredKey | None:
         if time.monotonic() - self._read_s >= CACHE_S:
             began_s = time.monotonic()
-            self._cached = await self._pool.call(self._keys.load, timeout_s=timeout_s)
+            self._cached, self._ended = await self._pool.call(self._keys.load_with_ended, timeout_s=timeout_s)
             self._read_s = began_s
             self.is_away = False
         return self._cached.get(id)
@@ -204,10 +245,10 @@ class Authentication:
         try:
             return await self._known(id, timeout_s=KEYS_S)
         except (ApiProblem, BrokerError):
-            if id not in self._cached or now_s - self._read_s > OLD_S:
+            if id != OUTSIDE and (id not in self._cached or now_s - self._read_s > OLD_S):
                 raise
             self.is_away, self._failed_s = True, now_s
-            return self._cached[id]
+            return self._cached.get(id)
 
     def admin_keys(self) -> list[tuple[str, str]]:
         """Names and ids of keys with which a person can log in as an administrator, as the last request knew them."""
@@ -220,7 +261,9 @@ class Authentication:
         self._read_s = float("-inf")
 
     def _outside_key(self) -> str:
-        return self._outside.current() if self._outside is not None else self._settings.api_key
+        """ "" while there is none: a file may have been given a key that can be guessed since the start."""
+        key = self._outside.current() if self._outside is not None else self._settings.api_key
+        return key if is_outside_key(key) else ""
 
     def _mark(self) -> str:
         return digest(self._outside_key())[:32]

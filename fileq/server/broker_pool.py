@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from fileq.server.problems import ApiProblem, broker_away
 
 T = TypeVar("T")
 CALLS_MAX = 16
-SCANS_MAX = 2
+SCANS_MAX = 3
+SCANS_OF_ONE = 2  # of one caller
 TURN_S = 0.4  # how long a request waits for its turn
 ANSWER_S = 0.9  # with it and its turn a request is answered within about a second
 _SILENT_S = 0.5  # a call that has run for this long is probably waiting for the broker
@@ -29,23 +31,31 @@ class BrokerPool:
     def __init__(self, calls_max: int = CALLS_MAX, scans_max: int = SCANS_MAX) -> None:
         self._turns = asyncio.Semaphore(calls_max)
         self._scan_turns = asyncio.Semaphore(scans_max)
+        self._own_scan_turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._calls_max = calls_max
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = 0
         self._running: dict[int, float] = {}  # since when
         self._number = 0
 
-    async def call(self, work: Callable[[], T], *, is_scan: bool = False, timeout_s: float | None = None) -> T:
-        """What the work returns or raises. Raises ApiProblem: busy, or broker-away if it does not return in time."""
-        if is_scan:
-            await self._turn(self._scan_turns, "too many lists are being read")
+    async def call(self, work: Callable[[], T], *, scans_for: str = "", timeout_s: float | None = None) -> T:
+        """What the work returns or raises. Raises ApiProblem: busy, or broker-away if it does not return in time.
+        `scans_for` is the caller for whom the work looks through lists; "" if it does not."""
+        needed = [(self._turns, "too many requests are being served at a time")]
+        if scans_for:
+            own = self._own_scan_turns.setdefault(scans_for, asyncio.Semaphore(SCANS_OF_ONE))
+            needed.insert(0, (self._scan_turns, "too many lists are being read at a time"))
+            needed.insert(0, (own, f"this key reads {SCANS_OF_ONE} lists already"))
+        taken: list[asyncio.Semaphore] = []
         try:
-            await self._turn(self._turns, "too many requests are being served")
-        except ApiProblem:
-            if is_scan:
-                self._scan_turns.release()
+            for turns, what in needed:
+                await self._turn(turns, what)
+                taken.append(turns)
+        except BaseException:
+            for turns in taken:
+                turns.release()
             raise
-        ended = self._start(work, is_scan=is_scan)
+        ended = self._start(work, taken)
         try:
             return await asyncio.wait_for(asyncio.shield(ended), ANSWER_S if timeout_s is None else timeout_s)
         except TimeoutError:
@@ -68,9 +78,9 @@ class BrokerPool:
             silent_s = time.monotonic() - min(self._running.values(), default=time.monotonic())
             if turns is self._turns and silent_s > _SILENT_S:
                 raise broker_away("the broker does not answer") from None
-            raise ApiProblem("busy", f"{what} at a time; try again", retry_after_s=1) from None
+            raise ApiProblem("busy", f"{what}; try again", retry_after_s=1) from None
 
-    def _start(self, work: Callable[[], T], *, is_scan: bool) -> asyncio.Future[T]:
+    def _start(self, work: Callable[[], T], taken: Sequence[asyncio.Semaphore]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[T] = loop.create_future()
         self._number += 1
@@ -79,9 +89,8 @@ class BrokerPool:
 
         def finish(result: Any, error: BaseException | None) -> None:
             del self._running[number]
-            self._turns.release()
-            if is_scan:
-                self._scan_turns.release()
+            for turns in taken:
+                turns.release()
             if ended.cancelled():
                 return
             if error is not None:

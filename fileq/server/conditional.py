@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.signing import Signer
 
 KEY_LENGTH = 255
 
@@ -61,15 +62,18 @@ class IdempotentRequest(Struct, frozen=True):
     digest: str
 
 
-def idempotent_request(headers: Mapping[str, str], caller: Caller, body: bytes) -> IdempotentRequest | None:
-    """None without an Idempotency-Key. Raises ApiProblem for one that can't be used."""
+def idempotent_request(
+    headers: Mapping[str, str], caller: Caller, body: bytes, signer: Signer
+) -> IdempotentRequest | None:
+    """None without an Idempotency-Key. Raises ApiProblem for one that can't be used. Only servers can compute the id of
+    the job, so that another caller can't take it before."""
     key = headers.get("idempotency-key")
     if key is None:
         return None
     if not (0 < len(key) <= KEY_LENGTH and key.isascii() and key.isprintable()):
         detail = f"Idempotency-Key must be 1 to {KEY_LENGTH} printable ASCII characters"
         raise ApiProblem("invalid", detail, errors=[FieldProblem("", detail)])
-    digest = hashlib.sha256(f"{caller.id}\0{key}".encode()).digest()
+    digest = signer.digest("idempotency-key", f"{caller.id}\0{key}")
     return IdempotentRequest(str(uuid.UUID(bytes=digest[:16], version=4)), _canonical_digest(body))
 
 

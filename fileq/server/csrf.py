@@ -23,3 +23,11 @@ def check_same_site(headers: Mapping[str, str], scheme: str, host: str) -> None:
         )
     if origin.lower() != f"{scheme}://{host}".lower():
         raise ApiProblem("cross-site", f"Origin is {origin[:100]!r}; with a session it must be {scheme}://{host}")
+
+
+def check_not_cross_site(headers: Mapping[str, str]) -> None:
+    """Raises ApiProblem if the browser says that another site led to a page which starts work. `none` is an address
+    that a person typed; over plain http a browser says nothing."""
+    site = headers.get("sec-fetch-site", "none")
+    if site not in ("same-origin", "none"):
+        raise ApiProblem("cross-site", f"Sec-Fetch-Site is {site[:40]!r}; open this page and start the check there")

@@ -20,15 +20,22 @@ from fileq.server.type_words import in_words
 
 S = TypeVar("S", bound=Struct)
 ERRORS_MAX = 100  # of one request; a list of a thousand wrong jobs would make a long answer
+LOOKED_AT = 2000  # items of a list or members of an object, to find the wrong ones
+ADVISED = 10  # unknown names for which a similar one is looked for
+NAME_MAX = 50  # characters of such a name
 
 
 def decode_body(raw: bytes, type: type[S]) -> S:
     """Raises ApiProblem: malformed-request for what is no JSON, invalid for what is not of this type."""
     try:
+        return msgspec.json.decode(raw, type=type)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # what is wrong is looked for below
+    try:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiProblem("malformed-request", f"the body is not JSON: {error}") from None
-    found = list(_struct_problems(value, type, "", is_text=False))
+    found = _first(_struct_problems(value, type, "", is_text=False))
     return _converted(value, type, found, is_text=False)
 
 
@@ -51,7 +58,7 @@ def decode_query(pairs: Sequence[tuple[str, str]], type: type[S]) -> S:
             found.append(FieldProblem(f"?{name}", f"{name} is given twice"))
         else:
             value[name] = text
-    found += _struct_problems(value, type, "?", is_text=True)
+    found += _first(_struct_problems(value, type, "?", is_text=True))
     return _converted(value, type, found, is_text=True)
 
 
@@ -65,9 +72,15 @@ def _converted(value: Any, type: type[S], found: list[FieldProblem], *, is_text:
 
 
 def invalid(found: Sequence[FieldProblem]) -> ApiProblem:
-    """The problem of a request with these mistakes."""
-    shown = "; ".join(one.detail for one in found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
+    """The problem of a request with these mistakes. Beyond ERRORS_MAX they are not counted."""
+    more = f"more than {ERRORS_MAX - 5}" if len(found) > ERRORS_MAX else f"{len(found) - 5}"
+    shown = "; ".join(one.detail for one in found[:5]) + (f"; and {more} more" if len(found) > 5 else "")
     return ApiProblem("invalid", shown, errors=found[:ERRORS_MAX])
+
+
+def _first(problems: Iterator[FieldProblem]) -> list[FieldProblem]:
+    """As many as are reported, and one to know that there are more."""
+    return list(itertools.islice(problems, ERRORS_MAX + 1))
 
 
 def _struct_problems(value: Any, type: type[Struct], at: str, *, is_text: bool) -> Iterator[FieldProblem]:
@@ -75,9 +88,9 @@ def _struct_problems(value: Any, type: type[Struct], at: str, *, is_text: bool) 
         yield FieldProblem(at, f"{at or 'the body'} must be an object")
         return
     known = _fields(type)
-    for name in value:
-        if name not in known:
-            yield FieldProblem(_below(at, name), _unknown(name, known))
+    unknown = (name for name in value if name not in known)
+    for number, name in enumerate(unknown):
+        yield FieldProblem(_below(at, name), _unknown(name, known, is_advised=number < ADVISED))
     for name, field in known.items():
         pointer = _below(at, name)
         if name in value:
@@ -93,7 +106,7 @@ def _value_problems(value: Any, type: Any, name: str, at: str, *, is_text: bool)
     try:
         msgspec.convert(value, type, strict=not is_text)
     except msgspec.ValidationError:
-        inside = () if is_text else [*itertools.islice(_item_problems(value, type, name, at), ERRORS_MAX)]
+        inside = () if is_text else _first(_item_problems(value, type, name, at))
         yield from inside or [FieldProblem(at, f"{name} is {_shown(value)}; it must be {in_words(type)}")]
     except RecursionError:
         yield FieldProblem(at, f"{name} is nested too deeply; send a flatter value")
@@ -102,10 +115,10 @@ def _value_problems(value: Any, type: Any, name: str, at: str, *, is_text: bool)
 def _item_problems(value: Any, type: Any, name: str, at: str) -> Iterator[FieldProblem]:
     """What is wrong with the items of a list or with the members of an object."""
     if isinstance(value, list) and (item := _item_type(type, list, tuple)) is not None:
-        for index, one in enumerate(value):
+        for index, one in enumerate(value[:LOOKED_AT]):
             yield from _value_problems(one, item, f"{name}[{index}]", f"{at}/{index}", is_text=False)
     if isinstance(value, dict) and (item := _item_type(type, dict)) is not None:
-        for key, one in value.items():
+        for key, one in itertools.islice(value.items(), LOOKED_AT):
             yield from _value_problems(one, item, f"{name}.{key[:100]}", _below(at, key), is_text=False)
 
 
@@ -123,8 +136,8 @@ def _below(at: str, name: str) -> str:
     return f"?{name[:200]}" if at == "?" else f"{at}/{escaped}"
 
 
-def _unknown(name: str, known: Mapping[str, FieldInfo]) -> str:
-    near = get_close_matches(name[:100], known, n=1)
+def _unknown(name: str, known: Mapping[str, FieldInfo], *, is_advised: bool) -> str:
+    near = get_close_matches(name[:NAME_MAX], known, n=1) if is_advised else []
     advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}" if known else "there are none"
     return f"{_shown(name[:100])} is unknown; {advice}"
 

@@ -26,8 +26,10 @@ from fileq.server.event_ring import EventRing, LiveEvent
 from fileq.server.identity import Caller
 from fileq.server.live_filter import LiveFilter, sse_frame, text_frame, tick_of
 from fileq.server.problems import ApiProblem, broker_away
+from fileq.server.shares import Share
 
 STREAMS_MAX = 1_000
+STREAMS_OF_ONE = 250  # of one caller
 SENT_BYTES_S = 16 << 20  # of all streams together
 SENDS_S = 400
 TURN_S = 0.05
@@ -37,11 +39,11 @@ LOOKED_AT_S = 100_000  # events that filters look at
 TICK_S = 1.0
 KEEP_ALIVE_S = 15.0
 CHECK_S = 2.0  # together with the cache of keys, a revoked key ends its streams within 5 s
-STUCK_S = 60.0  # a client that has read nothing for so long is disconnected
 LINGER_S = 15.0  # without a stream, the subscription is kept for so long, for clients that come back
 CONNECT_S = 0.9
 END_S = 1.0  # at a stop, clients that do not read are disconnected after it
 _BATCHES_READ = 500  # events whose jobs are looked up for a turn
+_READ_AT_ONCE = 20
 _BATCHES_KEPT = 20_000
 
 
@@ -58,7 +60,6 @@ class LiveStream(Struct, eq=False):
     is_ended: bool = False
     turn: int = -1  # in which it got its last chunk
     due_s: float = 0.0  # of the next tick
-    sending_since_s: float = 0.0  # 0: it is not sending
 
 
 class Chunk(Struct, frozen=True):
@@ -85,6 +86,7 @@ class EventHub:
         self._reader: EventReader | None = None
         self._connected = asyncio.Event()
         self._streams: set[LiveStream] = set()
+        self._share = Share("streams of events", STREAMS_MAX, STREAMS_OF_ONE, retry_after_s=10)
         self._chunks: dict[tuple[LiveFilter, bool, bool, int], Chunk] = {}
         self._batches: OrderedDict[str, str | None] = OrderedDict()
         self._wake: asyncio.Future[None] = self._loop.create_future()
@@ -101,8 +103,16 @@ class EventHub:
         """A stream of the events from now on. The caller must leave() it. Raises ApiProblem."""
         if self._is_closed:
             raise ApiProblem("stopping", "the server is stopping", retry_after_s=1)
-        if len(self._streams) >= STREAMS_MAX:
-            raise ApiProblem("busy", f"{STREAMS_MAX} streams are open already; try again", retry_after_s=10)
+        self._share.take(caller.id)
+        try:
+            return await self._open(filter, caller, abort, is_socket=is_socket, is_ticks=is_ticks)
+        except BaseException:
+            self._share.give_back(caller.id)
+            raise
+
+    async def _open(
+        self, filter: LiveFilter, caller: Caller, abort: Callable[[], None], *, is_socket: bool, is_ticks: bool
+    ) -> LiveStream:
         self._idle_since_s = self._loop.time()
         if self._reader is None:
             self._start_reader()
@@ -119,7 +129,9 @@ class EventHub:
         return stream
 
     def leave(self, stream: LiveStream) -> None:
-        self._streams.discard(stream)
+        if stream in self._streams:
+            self._streams.remove(stream)
+            self._share.give_back(stream.caller.id)
         self._idle_since_s = self._loop.time()
 
     def resume(self, stream: LiveStream, last_id: str) -> bytes:
@@ -263,8 +275,13 @@ class EventHub:
             self._batches.popitem(last=False)
 
     def _batches_of(self, ids: Sequence[str]) -> list[str | None]:
-        jobs = [decode_or_none(record.raw) if record is not None else None for record in self._broker.records(ids)]
-        return [job.batch_id if job is not None else None for job in jobs]
+        """In parts: the records have the payloads too."""
+        found: list[str | None] = []
+        for start in range(0, len(ids), _READ_AT_ONCE):
+            records = self._broker.records(ids[start : start + _READ_AT_ONCE])
+            jobs = [decode_or_none(record.raw) if record is not None else None for record in records]
+            found += [job.batch_id if job is not None else None for job in jobs]
+        return found
 
     # the subscription, and streams that must end
 
@@ -298,9 +315,7 @@ class EventHub:
         while self._streams or self._loop.time() - self._idle_since_s < LINGER_S:
             await asyncio.sleep(CHECK_S)
             for stream in list(self._streams):
-                if stream.sending_since_s and self._loop.time() - stream.sending_since_s > STUCK_S:
-                    stream.abort()
-                elif not await self._authentication.is_accepted(stream.caller, stream.mark):
+                if not await self._authentication.is_accepted(stream.caller, stream.mark):
                     stream.is_ended = True
                     self._schedule()
         if self._reader is not None:

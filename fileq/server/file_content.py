@@ -135,9 +135,9 @@ def kind_of(head: bytes) -> str:
 
 
 class ContentResponse(StreamingResponse):
-    """Sends an open file, and closes it."""
+    """Sends an open file, and closes it. Gives back the slot that the caller has taken."""
 
-    def __init__(self, content: OpenContent, transfers: FileTransfers) -> None:
+    def __init__(self, content: OpenContent, transfers: FileTransfers, caller: str) -> None:
         is_shown = content.kind in (TEXT, *IMAGE_TYPES)
         how = "inline" if is_shown else "attachment"
         headers = {
@@ -151,13 +151,14 @@ class ContentResponse(StreamingResponse):
         super().__init__((), headers=headers, media_type=content.kind)
         self._content = content
         self._transfers = transfers
+        self._caller = caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await until_first(self._send_all(scope["method"], send), until_gone(receive, "http.disconnect"))
         finally:
             os.close(self._content.fd)
-            self._transfers.release()
+            self._transfers.slots.give_back(self._caller)
 
     async def _send_all(self, method: str, send: Send) -> None:
         """A file that was shortened meanwhile ends the connection before its length: the client notices."""

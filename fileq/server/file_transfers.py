@@ -5,42 +5,34 @@ A disk that hangs holds these threads only.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from fileq.server.broker_pool import BrokerPool
-from fileq.server.problems import ApiProblem
+from fileq.server.shares import Share
 
 T = TypeVar("T")
 TRANSFERS_MAX = 16
+TRANSFERS_OF_ONE = 8  # of one caller
 DISK_S = 120.0
 
 
 class FileTransfers:
-    """Belongs to the event loop. A client has a slot() during its transfer, and makes one call() at a time."""
+    """Belongs to the event loop. A client has one of the slots during its transfer, and makes one call() at a time."""
 
     def __init__(self) -> None:
         self._pool = BrokerPool(calls_max=TRANSFERS_MAX)
-        self._running = 0
+        self.slots = Share("transfers of files", TRANSFERS_MAX, TRANSFERS_OF_ONE)
 
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Raises ApiProblem if TRANSFERS_MAX clients have one."""
-        self.take()
+    @contextmanager
+    def slot(self, caller: str) -> Iterator[None]:
+        """Raises ApiProblem if the caller, or all together, have too many."""
+        self.slots.take(caller)
         try:
             yield
         finally:
-            self.release()
-
-    def take(self) -> None:
-        if self._running >= TRANSFERS_MAX:
-            detail = f"{TRANSFERS_MAX} files are being transferred; try again"
-            raise ApiProblem("busy", detail, retry_after_s=5, headers={"Connection": "close"})
-        self._running += 1
-
-    def release(self) -> None:
-        self._running -= 1
+            self.slots.give_back(caller)
 
     async def call(self, work: Callable[[], T]) -> T:
         return await self._pool.call(work, timeout_s=DISK_S)

@@ -10,31 +10,80 @@ import asyncio
 import errno
 import logging
 import socket
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address, ip_network
+from typing import Any
 
 import uvicorn
 
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit
 from fileq.core.server_events import ServerOpened, ServerWarned
-from fileq.server.abortable import AbortableHttp, AbortableWebSocket
+from fileq.files.descriptor_limit import soft_limit
+from fileq.server.connections import (
+    CONNECTIONS_MAX,
+    KEEP_ALIVE_S,
+    AbortableHttp,
+    AbortableWebSocket,
+    Connections,
+    Listener,
+)
 from fileq.server.web_app import WebApp
 
 STOP_S = 5
 START_S = 20.0
-KEEP_ALIVE_S = 30
+AGAIN_S = 60.0
+SWITCH_S = 0.0005
+_REASONS_KEPT = 100
 
 
 class _ToEvents(logging.Handler):
-    """uvicorn's own log lines, from warnings on, as events."""
+    """uvicorn's own log lines, from warnings on, and asyncio's errors as events: one line each, without a traceback.
+    The same one is reported once in AGAIN_S, with how often it was left out: strangers can cause them."""
 
     def __init__(self, emit: Emit) -> None:
         super().__init__(logging.WARNING)
         self._emit = emit
+        self._reported: dict[str, tuple[float, int]] = {}  # when, and how often it was left out since then
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._emit(ServerWarned(record.getMessage()[:500]))
+        error = record.exc_info[1] if record.exc_info else None
+        self.report(record.getMessage().strip(), error)
+
+    def report_context(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.report(context["message"], context.get("exception"))
+
+    def report(self, message: str, error: BaseException | None = None) -> None:
+        reason = (f"{message}: {error!r}" if error is not None else message)[:500]
+        now_s = time.monotonic()
+        then_s, left_out = self._reported.get(reason, (float("-inf"), 0))
+        if now_s - then_s < AGAIN_S:
+            self._reported[reason] = then_s, left_out + 1
+            return
+        if len(self._reported) >= _REASONS_KEPT:
+            self._reported.clear()
+        self._reported[reason] = now_s, 0
+        self._emit(ServerWarned(f"{reason} ({left_out} more before)" if left_out else reason))
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with a listener of our own."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections, emit: Emit) -> None:
+        super().__init__(config)
+        self.server_state = connections
+        self._connections = connections
+        self._emit = emit
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        [listening] = sockets or []
+        all = self._connections
+        listener = Listener(listening, lambda made: AbortableHttp(self.config, all, made), all, self._emit)
+        self.servers = [listener]  # type: ignore[list-item]  # it has what uvicorn calls
+        self.started = True
 
 
 class HttpService:
@@ -42,13 +91,23 @@ class HttpService:
 
     name = "server"
 
-    def __init__(self, bind: str, port: int, make: Callable[[], WebApp], *, emit: Emit, is_read_only: bool) -> None:
+    def __init__(
+        self,
+        bind: str,
+        port: int,
+        make: Callable[[], WebApp],
+        *,
+        emit: Emit,
+        is_read_only: bool,
+        proxies: Sequence[str] = (),
+    ) -> None:
         self._socket = listening(bind, port)
         self.port: int = self._socket.getsockname()[1]
         self._bind = bind
         self._make = make
         self._emit = emit
         self._is_read_only = is_read_only
+        self._proxies = [ip_network(text) for text in proxies]
         self._server: uvicorn.Server | None = None
         self._app: WebApp | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -63,7 +122,10 @@ class HttpService:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def start(self) -> None:
+        """Threads that read lists compete with the event loop, which gives up the interpreter for each part that it
+        sends, and would wait up to 5 ms each time to get it back."""
         if self._thread.ident is None:
+            sys.setswitchinterval(SWITCH_S)
             self._thread.start()
             self._is_ready.wait(START_S)
             self._emit(ServerOpened(self.url, self._is_read_only))
@@ -125,16 +187,22 @@ class HttpService:
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=STOP_S,
-            h11_max_incomplete_event_size=64 << 10,
         )
-        logger = logging.getLogger("uvicorn.error")
-        logger.handlers, logger.propagate = [_ToEvents(self._emit)], False
+        logger, warnings = logging.getLogger("uvicorn.error"), _ToEvents(self._emit)
+        logger.handlers, logger.propagate = [warnings], False
         logging.getLogger("uvicorn.access").disabled = True
-        self._server = uvicorn.Server(config)
+        self._loop.set_exception_handler(warnings.report_context)
+        # The other half of the descriptors is for the metrics port, the broker, files and handlers.
+        connections = Connections(min(CONNECTIONS_MAX, soft_limit() // 2), self._is_proxy, warnings.report)
+        self._server = _Server(config, connections, self._emit)
         if self._is_stopping:
             self._server.should_exit = True
         self._loop.call_soon(self._is_ready.set)
         await self._server.serve(sockets=[self._socket])
+
+    def _is_proxy(self, address: str) -> bool:
+        found = ip_address(address.partition("%")[0])
+        return any(found in network for network in self._proxies)
 
 
 def listening(bind: str, port: int) -> socket.socket:

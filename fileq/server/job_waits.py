@@ -6,32 +6,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from fileq.brokers.types import Record
+from fileq.core.job import State
 from fileq.server.broker_pool import BrokerPool
-from fileq.server.problems import ApiProblem
+from fileq.server.shares import Share
 
 INTERVAL_S = 0.25
 WAITS_MAX = 1_000
+WAITS_OF_ONE = 500  # of one caller
 BATCH = 500
 
 
 class JobWaits:
     """Belongs to the event loop. look() may be called earlier than the interval says, for example by an event."""
 
-    def __init__(self, records: Callable[[Sequence[str]], list[Record | None]], pool: BrokerPool) -> None:
-        self._records = records
+    def __init__(self, states: Callable[[Sequence[str]], list[State | None]], pool: BrokerPool) -> None:
+        self._states = states
         self._pool = pool
         self._waits: dict[str, set[asyncio.Future[None]]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._share = Share("waiting requests", WAITS_MAX, WAITS_OF_ONE)
         self._wake = asyncio.Event()
         self._is_closed = False
 
-    async def until_ended(self, id: str, timeout_s: float) -> None:
+    async def until_ended(self, id: str, timeout_s: float, caller: str) -> None:
         """Returns when the job has ended or is unknown, after the timeout, or when the server stops."""
         if self._is_closed:
             return
-        if len(self._waits) >= WAITS_MAX:
-            raise ApiProblem("busy", f"{WAITS_MAX} jobs are waited for already; try again in 5 s", retry_after_s=5)
+        self._share.take(caller)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waits.setdefault(id, set()).add(ended)
         if self._task is None or self._task.done():
@@ -41,6 +42,7 @@ class JobWaits:
         except TimeoutError:
             return
         finally:
+            self._share.give_back(caller)
             waiting = self._waits.get(id, set())
             waiting.discard(ended)
             if not waiting:
@@ -68,11 +70,11 @@ class JobWaits:
 
     async def _look_at(self, ids: list[str]) -> None:
         try:
-            records = await self._pool.call(lambda: self._records(ids))
+            states = await self._pool.call(lambda: self._states(ids))
         except Exception:  # an outage is waited out, as Handle.wait() does
             return
-        for id, record in zip(ids, records, strict=True):
-            if record is None or not record.state.is_unfinished:
+        for id, state in zip(ids, states, strict=True):
+            if state is None or not state.is_unfinished:
                 self._end(id)
 
     def _end(self, id: str) -> None:

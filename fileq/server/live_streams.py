@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from secrets import token_hex
 from typing import Any
@@ -14,8 +13,8 @@ from starlette.websockets import WebSocket
 
 from fileq.core.api_key import Scope as KeyScope
 from fileq.core.server_events import RequestFailed
-from fileq.server.abortable import ABORT
 from fileq.server.authentication import RequestSender
+from fileq.server.connections import ABORT
 from fileq.server.decoding import decode_query
 from fileq.server.event_hub import EventHub, LiveStream
 from fileq.server.live_filter import EventsQuery, filter_of
@@ -43,14 +42,10 @@ class SseResponse(StreamingResponse):
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await self._send(send, self._first, is_more=True)
+        await send({"type": "http.response.body", "body": self._first, "more_body": True})
         while (chunk := await self._hub.next_chunk(self._stream)) is not None:
-            await self._send(send, chunk.body, is_more=True)
-        await self._send(send, b"", is_more=False)
-
-    async def _send(self, send: Send, body: bytes, *, is_more: bool) -> None:
-        with sending(self._stream):
-            await send({"type": "http.response.body", "body": body, "more_body": is_more})
+            await send({"type": "http.response.body", "body": chunk.body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class EventSocket:
@@ -77,6 +72,10 @@ class EventSocket:
     async def _opened(self, socket: WebSocket, sender: RequestSender) -> LiveStream:
         services = self._services
         caller = await services.authentication.caller(socket.headers, socket.cookies, sender)
+        origin = socket.headers.get("origin")
+        if caller.is_browser and origin not in (None, f"{sender.scheme}://{sender.host}"):
+            # server.cors_origins let pages call the API with a key; answers to other credentials they can't read.
+            raise ApiProblem("cross-site", f"Origin is {str(origin)[:100]!r}; from another origin, send a key")
         services.rate_limiter.take(caller.id)
         caller.require(self.scopes)
         query = decode_query(socket.query_params.multi_items(), EventsQuery)
@@ -87,10 +86,8 @@ class EventSocket:
     async def _send_all(self, send: Callable[[Message], Awaitable[None]], stream: LiveStream) -> None:
         while (chunk := await self._services.hub.next_chunk(stream)) is not None:
             for text in chunk.texts:
-                with sending(stream):
-                    await send({"type": "websocket.send", "text": text})
-        with sending(stream):
-            await send({"type": "websocket.close", "code": GOING_AWAY})
+                await send({"type": "websocket.send", "text": text})
+        await send({"type": "websocket.close", "code": GOING_AWAY})
 
     def _refusal(self, error: Exception, request_id: str) -> Response:
         problem = problem_of(error)
@@ -99,16 +96,6 @@ class EventSocket:
             problem = ApiProblem("internal", "see the log of the server for this request id")
         headers = {**problem.headers, "X-Request-Id": request_id}
         return Response(problem.body(request_id), problem.status, headers, MEDIA_TYPE)
-
-
-@contextlib.contextmanager
-def sending(stream: LiveStream) -> Any:
-    """Notes since when the client has been sent something that it has not read."""
-    stream.sending_since_s = asyncio.get_running_loop().time()
-    try:
-        yield
-    finally:
-        stream.sending_since_s = 0.0
 
 
 async def until_first(*works: Coroutine[Any, Any, None]) -> None:

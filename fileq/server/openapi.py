@@ -26,12 +26,14 @@ COMMON = (
     "busy",
     "internal",
 )
-_WITH_BODY = ("malformed-request", "too-large", "unsupported-media-type", "invalid")
+_WITH_BODY = ("malformed-request", "too-large", "too-slow", "unsupported-media-type", "invalid")
 
 
 def slugs_of(route: Route) -> list[str]:
     """The problems that this endpoint can answer with."""
     found = [*COMMON, "invalid", *route.problems]
+    if not route.serves_limited:
+        found.append("not-allowed")
     if route.parameters:
         found.append("not-found")
     if route.is_unsafe:
@@ -94,6 +96,7 @@ def _operation(route: Route, refs: Mapping[Any, Any], components: Mapping[str, A
         "parameters": [*_parameters(route, components)],
         "responses": _responses(route, refs),
         "x-scopes": [scope.value for scope in route.scopes],
+        "x-serves-limited": route.serves_limited,
     }
     if route.function.__doc__:
         found["description"] = " ".join(route.function.__doc__.split())
@@ -169,7 +172,8 @@ proxies, keys and single sign-on.
   follow `next_cursor`, even if there are no jobs on this page. `total` is exact without conditions, and with some if
   the whole list was read; otherwise it is null.
 - `GET /dead/groups` looks at the newest 7,500 dead jobs, or 2,000 where records must be read; `scanned` and `total`
-  say how many there were. `GET /files` with a status looks at 5,000 files, and `GET /files/tree` counts 4,000.
+  say how many there were, and for a restricted key how many of its jobs match, as in lists. `GET /files` with a status
+  looks at 5,000 files, and `GET /files/tree` counts 4,000.
 - The conditions are the same for lists, groups and actions; `tag.colour=red` in a query is `{"tag": {"colour": "red"}}`
   in a body.
 - Actions on many jobs take two requests: `{"action": "retry", "filter": {"error": "timeout"}}` is a dry run and answers
@@ -182,6 +186,13 @@ proxies, keys and single sign-on.
 - `429` and `503` have `Retry-After`, in seconds. The limit is `server.rate_limit` for each key.
 - Scopes: `read`, `enqueue`, `operate` (includes `read`), `files`, `admin` (includes all). An endpoint needs one of
   those in its row.
+- A key without `read` sees only the jobs and batches that it made itself; about others it learns no more than that an
+  id or a unique key is taken (`duplicate`). Adding to a batch of another caller, and sealing it, takes `operate`.
+- A key with `allowed_types` or `path_prefix` is restricted: it enqueues, sees and changes only jobs of these types and
+  jobs of files below this directory, and has the batches that it made itself. What it does not name is not allowed:
+  with a directory only, there are no types and no commands. Endpoints marked “whole” are about more than a restriction
+  can name, and refuse such keys and keys without `read`.
+- Paths in requests have no `..`, and tags do not begin with `fileq.`.
 """
 
 
@@ -198,6 +209,7 @@ def api_markdown() -> str:
 
 def _row(route: Route) -> str:
     scopes = ", ".join(f"`{scope}`" for scope in route.scopes) or "any key"
+    scopes += "" if route.serves_limited else ", whole"
     made = route.response.__name__ if isinstance(route.response, type) else route.response
     statuses = " or ".join(str(status) for status in (route.status, *route.statuses))
     names = [field.encode_name for field in msgspec.structs.fields(route.query)]

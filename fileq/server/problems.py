@@ -25,6 +25,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "not-acceptable": (406, "The answer has no media type that Accept allows"),
     "too-slow": (408, "The body did not arrive in time"),
     "conflict": (409, "The present state does not allow it"),
+    "duplicate": (409, "A job of another caller is there already"),
     "batch-closed": (409, "The batch takes no more jobs"),
     "count-changed": (409, "More jobs match than expected"),
     "precondition-failed": (412, "The resource is not in the expected state"),

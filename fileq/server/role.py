@@ -14,7 +14,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.commands.api_keys import KeyStore
 from fileq.commands.operator_name import os_user
 from fileq.config import Config, Loaded
-from fileq.config.server_settings import GUESSABLE, is_guessable, is_loopback
+from fileq.config.server_settings import GUESSABLE, OUTSIDE_KEY, is_guessable, is_loopback, is_outside_key
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit
 from fileq.runtime.fatal_error import FatalError
@@ -53,7 +53,14 @@ class ServerService(HttpService):
             )
 
         settings = config.server
-        super().__init__(settings.bind, settings.port, make, emit=emit, is_read_only=settings.read_only)
+        super().__init__(
+            settings.bind,
+            settings.port,
+            make,
+            emit=emit,
+            is_read_only=settings.read_only,
+            proxies=settings.trusted_proxies,
+        )
         self._base_path = settings.base_path
 
     def start(self) -> None:
@@ -112,7 +119,8 @@ def with_short_timeouts(config: Config) -> Config:
 def _check_secret_files(config: Config) -> None:
     """What can be refused before the broker is asked."""
     settings = config.server
-    _read_secret("api_key_file", settings.api_key_file)
+    if settings.api_key_file and not is_outside_key(_read_secret("api_key_file", settings.api_key_file)):
+        raise ConfigError(f"server.api_key_file {settings.api_key_file!r} must hold {OUTSIDE_KEY}")
     if is_guessable(settings.username, _read_secret("password_file", settings.password_file)):
         raise ConfigError(f"the password in server.password_file {GUESSABLE}")
 

@@ -70,7 +70,8 @@ class Route(Struct, frozen=True, kw_only=True, dict=True):
     every endpoint has. `has_etag`: one resource, whose answer has an ETag. `is_scan`: looks through lists, so that few
     run at a time. `reads_body` False: the function reads the body itself, from `http`. `other_types` are further media
     types of the answer, `headers` those that the request may have beside the usual ones. `is_body_optional`: no body
-    counts as `{}`."""
+    counts as `{}`. `serves_limited`: the function shows and changes only what `caller` sees, so that callers
+    with a restriction or without the scope `read` are let in; see identity.py."""
 
     method: str
     path: str
@@ -94,6 +95,7 @@ class Route(Struct, frozen=True, kw_only=True, dict=True):
     reads_body: bool = True
     body_max: int = BODY_MAX
     timeout_s: float | None = None  # None: the pool's own
+    serves_limited: bool = False
 
     @property
     def is_unsafe(self) -> bool:

@@ -13,7 +13,8 @@ from fileq.commands.api_keys import KeyStore
 from fileq.commands.upload_notes import UploadNotes
 from fileq.config import Config
 from fileq.core.events import Emit
-from fileq.server.audit import AuditLog
+from fileq.core.server_events import LoginsFailed
+from fileq.server.audit import AuditLog, AuditNote
 from fileq.server.authentication import Authentication
 from fileq.server.background_work import BackgroundWork
 from fileq.server.broker_pool import BrokerPool
@@ -21,9 +22,12 @@ from fileq.server.event_hub import EventHub
 from fileq.server.file_transfers import FileTransfers
 from fileq.server.job_waits import JobWaits
 from fileq.server.open_breakers import OpenBreakers
-from fileq.server.rate_limit import RateLimiter
+from fileq.server.rate_limit import FailedLogins, RateLimiter
+from fileq.server.request_bodies import RequestBodies
 from fileq.server.sessions import LinkLogin, LoginLink, Sessions
 from fileq.server.signing import Signer
+
+UNKNOWN = "unknown"  # who failed to log in, in the audit
 
 
 class Services:
@@ -62,12 +66,16 @@ class Services:
         self.open_breakers = OpenBreakers(broker)
         self.upload_notes = UploadNotes(broker, now_ms)
         self.pool = BrokerPool()
+        self.bodies = RequestBodies()
         self.transfers = FileTransfers()
-        self.waits = JobWaits(broker.records, self.pool)
+        self.waits = JobWaits(broker.states, self.pool)
         self.sessions = Sessions(signer, now_ms, config.server.base_path)
-        self.authentication = Authentication(config.server, self.keys, self.pool, self.sessions, now_ms)
+        self.failed_logins = FailedLogins(loop.time, loop.call_later, self._report_failed_logins)
+        self.authentication = Authentication(
+            config.server, self.keys, self.pool, self.sessions, self.failed_logins, now_ms
+        )
         forget = self.authentication.forget_cached
-        self.link_login = LinkLogin(link, self.keys, self.pool, now_ms, forget_keys=forget)
+        self.link_login = LinkLogin(link, self.keys, self.pool, self.failed_logins, now_ms, forget_keys=forget)
         self.rate_limiter = RateLimiter(config.server.rate_limit, loop.time)
         self.known_causes: Mapping[str, Acknowledgement] = {}
         self.hides_paths = config.server.files == "none"
@@ -79,3 +87,12 @@ class Services:
         self.stopping.set()
         self.hub.close()
         self.waits.close()
+        self.failed_logins.flush()
+
+    def _report_failed_logins(self, failures: int, addresses: int, address: str, how: str) -> None:
+        note = AuditNote()
+        note.detail = f"the last one from {address}, by {how}; from {addresses} addresses"
+        event = LoginsFailed(failures, addresses, address, how)
+        self.audit.add(
+            UNKNOWN, "", "failed_login", "/login", count=failures, result=401, request_id="", note=note, event=event
+        )

@@ -1,6 +1,7 @@
 """Sessions of browsers: a signed cookie that names a key or a user, and the one-time link that begins the first one.
 
 A session holds no rights of its own. The key that it names is looked up on every request, so revoking the key ends it.
+Logging out ends it on the broker, so that a copy of its cookie is worth nothing.
 """
 
 from __future__ import annotations
@@ -11,25 +12,32 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from fileq.commands.api_keys import KeyOptions, KeyStore
+from fileq.commands.api_keys import SESSION_MS, KeyOptions, KeyStore
 from fileq.core.api_key import Scope
 from fileq.server.broker_pool import BrokerPool
 from fileq.server.problems import ApiProblem
+from fileq.server.rate_limit import FailedLogins
 from fileq.server.signing import Signer
 
 COOKIE = "fileq_session"
-SESSION_S = 12 * 3600
+SESSION_S = SESSION_MS // 1000
 LINK_S = 600
 MAKER_LENGTH = 50  # so that the name of the session is one of a key
 _PURPOSE = "session"
 
 
 class Session(Struct, frozen=True):
-    """`subject` is the id of a key. `mark` is part of the digest of the key from outside, if that is the subject."""
+    """`subject` is the id of a key. `mark` is part of the digest of the key from outside, if that is the subject. `id`
+    is that of the session itself, which ends it for good when the person logs out."""
 
     subject: str
     expires_ms: int
     mark: str = ""
+    id: str = ""
+
+    @property
+    def begun_ms(self) -> int:
+        return self.expires_ms - SESSION_S * 1000
 
 
 class Sessions:
@@ -40,7 +48,7 @@ class Sessions:
 
     def cookie(self, subject: str, *, is_https: bool, mark: str = "") -> str:
         """The Set-Cookie header that begins a session."""
-        session = Session(subject, self._now_ms() + SESSION_S * 1000, mark)
+        session = Session(subject, self._now_ms() + SESSION_S * 1000, mark, secrets.token_hex(8))
         return self._header(self._signer.seal(_PURPOSE, session), SESSION_S, is_https=is_https)
 
     def end_cookie(self, *, is_https: bool) -> str:
@@ -78,13 +86,15 @@ class LoginLink:
 
 
 class LinkLogin:
-    """Begins and ends sessions of the one-time link. `forget_keys` is called after their key is stored or removed."""
+    """Begins sessions of the one-time link, and ends sessions. `forget_keys` is called after what is stored of them has
+    changed."""
 
     def __init__(
         self,
         link: LoginLink | None,
         keys: KeyStore,
         pool: BrokerPool,
+        failures: FailedLogins,
         now_ms: Callable[[], int],
         *,
         forget_keys: Callable[[], None],
@@ -92,13 +102,16 @@ class LinkLogin:
         self._link = link
         self._keys = keys
         self._pool = pool
+        self._failures = failures
         self._now_ms = now_ms
         self._forget_keys = forget_keys
 
-    async def subject(self, token: str) -> str:
+    async def subject(self, token: str, address: str) -> str:
         """Uses the link: the id of a new key, which is the subject of the session. Raises ApiProblem for a token that
         is not valid (any more), and what the broker raises."""
+        self._failures.check(address)
         if self._link is None or not self._link.use(token):
+            self._failures.failed(address, "link")
             detail = (
                 "the link was used already, or is older than 10 minutes; make a key, or restart the server: "
                 "without any key it prints a new link"
@@ -108,9 +121,9 @@ class LinkLogin:
         self._forget_keys()
         return id
 
-    async def end(self, subject: str) -> None:
-        """Ends the session for good, also for a copy of its cookie. A session of another key stays as it is."""
-        await self._pool.call(lambda: self._keys.end_session(subject))
+    async def end(self, session: Session) -> None:
+        """Ends the session for good, also for a copy of its cookie. Other sessions of the key stay as they are."""
+        await self._pool.call(lambda: self._keys.end_session(session.subject, session.id, session.expires_ms))
         self._forget_keys()
 
     def _make_key(self) -> str:

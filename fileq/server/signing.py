@@ -55,8 +55,12 @@ class Signer:
             raise ApiProblem("invalid", detail, errors=[FieldProblem("?cursor", detail)])
         return value
 
+    def digest(self, purpose: str, text: str) -> bytes:
+        """The same on all servers of a broker, and unknown to everyone else."""
+        return hmac.digest(self._secret, f"{purpose}\n{text}".encode(errors="replace"), hashlib.sha256)
+
     def _signature(self, purpose: str, body: str) -> str:
-        return _text(hmac.digest(self._secret, f"{purpose}\n{body}".encode(errors="replace"), hashlib.sha256))
+        return _text(self.digest(purpose, body))
 
 
 def _text(value: bytes) -> str:

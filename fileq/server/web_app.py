@@ -176,7 +176,7 @@ class WebApp:
         if request.method != "GET" or not token:
             raise ApiProblem("not-found", "the link to log in is printed when the server starts without a key")
         try:
-            id = await services.link_login.subject(token)
+            id = await services.link_login.subject(token, sender.address)
         except Exception as error:
             if (problem := problem_of(error)) is None:
                 raise

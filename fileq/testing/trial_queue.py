@@ -38,6 +38,7 @@ from fileq.commands.built_in_jobs import built_in_jobs
 from fileq.config import BackoffSettings, Config, config_from
 from fileq.core.errors import ConfigError
 from fileq.core.events import ignore
+from fileq.core.schedule import is_of_schedule
 from fileq.handlers.routes import Routes
 from fileq.handlers.task_definition import TaskDefinition
 from fileq.producer.producer import Producer
@@ -179,8 +180,7 @@ class TrialQueue:
 
     def fired(self, schedule: str) -> list[ListedJob]:
         """The jobs that this schedule has made, in any state, in the order of their times."""
-        begin = f"sched.{schedule}."
-        return sorted((job for job in self.client.jobs() if job.id.startswith(begin)), key=lambda job: job.id)
+        return sorted((job for job in self.client.jobs() if is_of_schedule(job.id, schedule)), key=lambda job: job.id)
 
     @property
     def dead(self) -> list[ListedJob]:

@@ -20,11 +20,13 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from fileq.config.webhook_settings import WebhookSettings
+from fileq.core.text import printable
 from fileq.core.webhook import TIMEOUT_S, InvalidUrl, Target, parse_target, url_problem
 from fileq.webhooks.address_rules import Network, blocked_because, networks
 
 ANSWER_MAX = 64 << 10  # bytes of an answer that are read, headers included
 ANSWER_KEPT = 500  # characters of an answer that are kept
+DEFECT_KEPT = 100  # characters of what is said about an answer that is not HTTP
 ADDRESSES_MAX = 4  # how many addresses of a name are tried, one after the other
 
 Resolve: TypeAlias = Callable[[str, int], Sequence[str]]
@@ -237,4 +239,5 @@ def _described(error: Exception, target: Target, deadline: _Deadline) -> str:
         return f"{target.host} can't be resolved: {error.strerror or error}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate of {target.host} is not valid: {error.verify_message}"
-    return f"{target.host}: {getattr(error, 'strerror', None) or str(error) or type(error).__name__}"
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return f"{target.host}: {printable(text[:DEFECT_KEPT])}"  # it may hold what the receiver sent

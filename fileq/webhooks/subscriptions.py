@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Raw, Struct
 
@@ -20,14 +20,13 @@ from fileq.core.errors import ConfigError
 from fileq.core.events import event_name
 from fileq.core.follow_up import FollowUp, follow_up_id
 from fileq.core.job import Job, decode_or_none, typed_job
+from fileq.core.own_jobs import is_own_type
 from fileq.core.settlement import Settlement
-from fileq.core.webhook import DELIVERY_TYPE, OWN_TYPES, Webhook
+from fileq.core.webhook import DELIVERY_TYPE, Webhook
+from fileq.files.globs import Globs
 from fileq.files.paths import Paths
 from fileq.webhooks.event_body import DeliveryPayload, body_of, settled_data, withdrawn_data
 from fileq.webhooks.store import KnownWebhook, WebhookStore
-
-if TYPE_CHECKING:
-    from fileq.files.globs import Globs
 
 CANCELLED = "job.cancelled"
 
@@ -66,7 +65,7 @@ class Subscriptions:
         for one in known:
             webhook = one.webhook
             try:
-                globs = _globs(webhook.filter.match)
+                globs = Globs([webhook.filter.match]) if webhook.filter.match else None
             except ConfigError as error:
                 problems.append(f"webhook {webhook.name!r}: {error}")
                 continue
@@ -96,7 +95,7 @@ class Subscriptions:
         return self._deliveries(CANCELLED, job, wanted, place, now_ms, lambda: withdrawn_data(job, queue))
 
     def _wanted(self, event: str, job: Job, queue: str) -> Iterator[Webhook]:
-        if job.type is not None and job.type.startswith(OWN_TYPES):
+        if is_own_type(job.type):
             return  # a webhook about a delivery would never end
         path = self._paths.here(job.path) if job.filepath else b""
         relative_path = self._paths.relative(path) if path else ""
@@ -121,16 +120,8 @@ class Subscriptions:
             payload = DeliveryPayload(webhook.name, Raw(body))
             made = typed_job(DELIVERY_TYPE, payload, priority=self._queue, now=now, id=id)
             made = made.but(parent_id=job.id, trace_id=job.trace_id, span_id=job.span_id)
-            deliveries.append(FollowUp(made, self._queue))
+            deliveries.append(FollowUp(made, self._queue, is_own=True))
         return deliveries
-
-
-def _globs(match: str) -> Globs | None:
-    if not match:
-        return None
-    from fileq.files.globs import Globs  # needed here only, and commands should start fast
-
-    return Globs([match])
 
 
 def current_subscriptions(broker: FullBroker, config: Config) -> Subscriptions:

@@ -200,8 +200,7 @@ class Attempts:
 
     def _run(self, slot: Slot, claim: Claim, *, changed_to: str | None = None) -> Task | None:
         """The task to submit; None if the claim is refused or deferred."""
-        now_ms = self._wall_ms()
-        task = prepare(claim, self._routes, self._paths, now_ms=now_ms, runs_changed=changed_to is not None)
+        task = prepare(claim, self._routes, self._paths, runs_changed=changed_to is not None)
         is_new = changed_to is None
         if is_new and isinstance(task, Task) and (obstacle := self._obstacle(claim, task)) is not None:
             self._defer(slot, claim, *obstacle)
@@ -291,7 +290,7 @@ class Attempts:
         delay_ms = self._deferrals.delay_ms(reason, wait_s)
         slot.settle(defer(claim, reason=reason, delay_ms=delay_ms), claim.version)
 
-    def _end(self, slot: Slot, running: Running, task: Task, ran: Ran | Cancelled | Released) -> None:
+    def _end(self, slot: Slot, running: Running, task: Task, ran: Ran | Cancelled) -> None:
         claim, policy = running.claim, self._policies.routes[running.route]
         if isinstance(ran, Done):
             if ran.warning:

@@ -24,11 +24,15 @@ from fileq.config import Config
 from fileq.core.batch import UNTOUCHED_MS, BatchState
 from fileq.core.batch_events import BatchCancelled, BatchFinished, BatchReconciled
 from fileq.core.events import Emit, ignore
+from fileq.core.job import State
 from fileq.webhooks.subscriptions import Withdrawals
 
 EVERY_S = 60.0
 BATCHES_A_TURN = 100
 PAGES_A_TURN = 20  # pages of members that one turn reads, 500 each
+# A waiting job is removed from the middle of its queue by comparing, 40 ms for a queue of a million. In a longer queue
+# than this, the jobs of a cancelled batch stay until a worker claims them, which cancels them too.
+LONG_QUEUE = 20_000
 UNTOUCHED = "nothing was added to it for 24 hours"
 PARENT_CANCELLED = "its parent was cancelled"
 
@@ -85,7 +89,7 @@ class BatchReconciler:
             if page.ids:
                 counted += self._broker.count_members(view.id, page.ids)
                 if view.is_cancelled:
-                    self._broker.cancel(page.ids, self._withdrawals.of_ids(page.ids))
+                    _cancel(self._broker, page.ids, self._withdrawals)
             cursor = page.next_cursor
             if not cursor:
                 break
@@ -110,7 +114,17 @@ def cancel_waiting(broker: FullBroker, id: str, withdrawals: Withdrawals, pages:
     for _ in range(pages):
         page = broker.unfinished_members(id, cursor)
         if page.ids:
-            broker.cancel(page.ids, withdrawals.of_ids(page.ids))
+            _cancel(broker, page.ids, withdrawals)
         cursor = page.next_cursor
         if not cursor:
             return
+
+
+def _cancel(broker: FullBroker, ids: Sequence[str], withdrawals: Withdrawals) -> None:
+    """Cancels these members, except those that wait in a long queue."""
+    long_queues = {queue for queue, count in broker.census().pending.items() if count > LONG_QUEUE}
+    if long_queues:
+        found = zip(ids, broker.outlines(ids), strict=True)
+        ids = [id for id, one in found if not (one and one.state is State.PENDING and one.queue in long_queues)]
+    if ids:
+        broker.cancel(ids, withdrawals.of_ids(ids))

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from fileq.core.claim import Claim
 from fileq.core.follow_up import FollowUp, FollowUpRequest, Made, follow_up_id
 from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
+from fileq.core.own_jobs import is_own_type
 from fileq.core.settlement import Settlement, Verb
 from fileq.core.trace import attempt_span_id, parent_of
 from fileq.files.paths import Paths
@@ -63,7 +64,7 @@ class FollowUps:
             return settlement
         follow_ups: list[FollowUp] = []
         if made is not None:
-            follow_ups += [self._requested(settlement.claim, job, request) for request in made.follow_ups]
+            follow_ups += [self._requested(settlement.claim, job, *one) for one in enumerate(made.follow_ups, 1)]
             outputs = tuple(replace(output, path=self._paths.there(output.path)) for output in made.outputs)
             settlement = replace(settlement, outputs=outputs)
         type = self._routes[route].on_completed if route is not None else None
@@ -93,9 +94,9 @@ class FollowUps:
         queue = settlement.claim.queue
         now = _as_time(self._now_ms())
         told = typed_job(type, _ending(settlement, job), priority=queue, now=now, id=follow_up_id(job.id, *place))
-        return FollowUp(self._following(told, settlement.claim, job), queue)
+        return FollowUp(self._following(told, settlement.claim, job), queue, is_own=not is_own_type(type))
 
-    def _requested(self, claim: Claim, parent: Job, request: FollowUpRequest) -> FollowUp:
+    def _requested(self, claim: Claim, parent: Job, number: int, request: FollowUpRequest) -> FollowUp:
         queue, now_ms, version = request.priority or claim.queue, self._now_ms(), None
         now = _as_time(now_ms)
         if request.path:
@@ -116,7 +117,11 @@ class FollowUps:
             batch_id=parent.batch_id if request.joins else None,
         )
         due = request.delay_ms, request.at_ms
-        return FollowUp(self._following(job, claim, parent), queue, *due, version, joins=request.joins)
+        # An id that fileq chose can be computed by others: a job that they enqueued under it is replaced. Not for one
+        # that joins a batch, since jobs of fileq's own may join also what takes no others.
+        has_own_id = request.id == follow_up_id(parent.id, number)
+        is_own = has_own_id and not request.joins and not is_own_type(request.type)
+        return FollowUp(self._following(job, claim, parent), queue, *due, version, joins=request.joins, is_own=is_own)
 
     def _following(self, job: Job, claim: Claim, parent: Job) -> Job:
         """In the trace of its parent: below the span of the attempt that it follows, if there is one."""

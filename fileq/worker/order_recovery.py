@@ -65,6 +65,6 @@ class OrderRecovery:
         here = self._paths.here(path)
         if self._roots.obstacle(here):
             return None
-        action = FileAction(order.id, rule, here, self._paths.allowed, processed or None)
+        action = FileAction(order.id, rule, here, self._paths.allowed, self._paths.folders, processed or None)
         moved_to = act(action, self._emit, looks_for_moved=True)
         return self._paths.there(moved_to) if moved_to else moved_to

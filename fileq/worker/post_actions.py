@@ -70,8 +70,8 @@ class PostActions:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="post_actions", daemon=True)
             self._thread.start()
-        path = self._paths.here(job.path)
-        self._queue.put(FileAction(job.id, self._rules[settlement.verb], path, self._paths.allowed, processed))
+        paths, rule = self._paths, self._rules[settlement.verb]
+        self._queue.put(FileAction(job.id, rule, paths.here(job.path), paths.allowed, paths.folders, processed))
 
     def close(self, timeout_s: float) -> None:
         """Waits for the actions that were added, but not longer than this."""

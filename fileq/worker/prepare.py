@@ -5,24 +5,26 @@ from __future__ import annotations
 from fileq.core.claim import Claim
 from fileq.core.job import parse_time
 from fileq.core.outcome import Cancelled, Refused
+from fileq.core.tags import MADE_BY_TAG
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
 
 
-def prepare(
-    claim: Claim, routes: Routes, paths: Paths, *, now_ms: int, runs_changed: bool = False
-) -> Task | Refused | Cancelled:
+def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = False) -> Task | Refused | Cancelled:
     """The task; Refused if the bytes are not a job, no route takes it, or its deadline has passed; Cancelled if its
-    batch is. Never raises."""
+    batch is. Never raises.
+
+    A deadline is compared with the broker's time of the claim, which begins within milliseconds: the clocks of workers
+    differ."""
     try:
-        return _task_of(claim, routes, paths, now_ms, runs_changed)
+        return _task_of(claim, routes, paths, runs_changed)
     except Exception as error:
         # Any program can push a job. One that fileq was not made for must not end the worker, which has others to run.
         return Refused(f"can't be prepared: {error!r}", "CannotPrepare")
 
 
-def _task_of(claim: Claim, routes: Routes, paths: Paths, now_ms: int, runs_changed: bool) -> Task | Refused | Cancelled:
+def _task_of(claim: Claim, routes: Routes, paths: Paths, runs_changed: bool) -> Task | Refused | Cancelled:
     job = claim.job
     if job is None:
         return Refused(claim.defect, "Undecodable")
@@ -30,12 +32,15 @@ def _task_of(claim: Claim, routes: Routes, paths: Paths, now_ms: int, runs_chang
         return Cancelled(f"batch {job.batch_id} was cancelled" if job.batch_id else "its batch was cancelled")
     if job.deadline is not None:
         deadline = parse_time(job.deadline)
-        if deadline is not None and deadline.timestamp() * 1000 <= now_ms:
+        if deadline is not None and deadline.timestamp() * 1000 <= claim.claimed_ms:
             return Refused("deadline passed", "DeadlinePassed")
     path = paths.here(job.path) if job.filepath else b""
     number = routes.find(job, paths.relative(path) if path else "")
     if number is None:
         return Refused(routes.refusal(job), "NoHandler")
     attempt = job.retries + job.recoveries + 1
-    timeout_s = job.timeout if job.timeout is not None else routes[number].timeout
+    timeout_s = routes[number].timeout
+    if job.timeout is not None:
+        # A client with a limited key can shorten what the operator allows, not extend it.
+        timeout_s = min(job.timeout, timeout_s) if MADE_BY_TAG in job.tag_values else job.timeout
     return Task(claim.key, claim.raw, number, path, paths.allowed, attempt, timeout_s, runs_changed)

@@ -113,7 +113,7 @@ class ScheduleFiring:
             entry, id = None, job_id_of(known.name, step.last_ms)
             if step.is_fired:
                 job = job_of(definition, id=id, slot_ms=step.last_ms, missed=step.missed, queue=queue, now_ms=now_ms)
-                entry = FollowUp(job, queue)
+                entry = FollowUp(job, queue, is_own=True)
             fire = Fire(
                 known.name,
                 state.revision,

@@ -1,6 +1,7 @@
 """fsck reports no problem where there is none, on every broker."""
 
 from fileq.brokers.types import UnrecordedJob
+from fileq.core.job import raw_id
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import (
     burial,
@@ -15,6 +16,7 @@ from fileq.testing.conformance.builders import (
     settle,
     snapshot,
 )
+from fileq.testing.conformance.own_jobs_tests import each_owner, each_plant, fire_slot, plant, run_all
 from tests.conformance.fsck_checks import check, fill
 
 
@@ -68,6 +70,33 @@ def test_a_copy_of_a_job_that_runs_or_has_ended_is_listed(harness):
     assert [(copies.id, copies.count) for copies in report.duplicates] == [("a", 1)]
     settle(harness, complete(claim_one(harness, "w1")))
     assert [(copies.id, copies.count) for copies in check(harness).duplicates] == [("a", 1)]
+
+
+def assert_nothing_to_repair(harness):
+    report = check(harness, repair=True)
+    repairs = [repair for repair in report.repairs if repair.action != "forgotten"]  # that is about slots
+    assert (report.is_clean, repairs, report.balance.excess) == (True, [], 0), report
+
+
+@each_owner
+def test_bytes_under_the_id_of_another_job_are_not_a_problem(harness, owner):
+    """ADV2 1, 2: before and after the claim that buries them, and after they are deleted."""
+    raw = foreign(owner(harness), type="flaky")
+    harness.push_raw("high", raw)
+    for _ in range(2):
+        assert_nothing_to_repair(harness)
+        run_all(harness, None)
+    assert harness.broker.discard([(raw_id(raw), raw)]) == [True]
+    assert_nothing_to_repair(harness)
+
+
+@each_plant
+def test_a_job_of_fileqs_own_that_took_a_planted_id_is_not_a_problem(harness, how):
+    held = plant(harness, "sched.nightly.1", how)
+    fire_slot(harness)
+    assert_nothing_to_repair(harness)
+    run_all(harness, held)
+    assert_nothing_to_repair(harness)
 
 
 def test_dead_bytes_that_are_not_a_job_are_counted_and_are_not_a_problem(harness):

@@ -8,18 +8,19 @@ from fileq.testing.conformance.builders import (
     completed,
     dead,
     enqueue,
+    ids_in,
     places_of,
     record_of,
 )
 from tests.conformance.fsck_checks import assert_repaired, check, kinds
 
 
-def known_file(harness, path, id, *, age_s=0.0):
+def known_file(harness, path, id, *, age_s=0.0, **options):
     """Enqueues a job for a version of a file, as a producer does."""
     path.write_bytes(b"four")
     modified_ns = harness.clock.ms * 1_000_000 - int(age_s * 1e9)
     version = a_version(f"4-{modified_ns}", os.fsencode(path))
-    harness.broker.enqueue([an_entry(id, version=version)])
+    harness.broker.enqueue([an_entry(id, version=version, **options)])
 
 
 def lose_without_a_trace(harness, id):
@@ -40,6 +41,14 @@ def test_a_file_whose_job_left_no_trace_is_named_and_enqueued_again(harness, tmp
     assert places_of(harness, "lost") == ["low"]
     [entry] = harness.broker.lookup([os.fsencode(tmp_path / "lost")])
     assert [id for _, id in entry.versions] == ["lost"]
+
+
+def test_an_id_that_only_fileq_may_give_is_not_used_again(harness, tmp_path):
+    """Another program chose it, for a job that left a version of its file."""
+    known_file(harness, tmp_path / "lost", "payroll.then", is_own=True)
+    lose_without_a_trace(harness, "payroll.then")
+    assert assert_repaired(harness) == [("enqueued", ids_in(harness, "low")[0]), ("counted", "deleted")]
+    assert (len(ids_in(harness, "low")), places_of(harness, "payroll.then")) == (1, [])
 
 
 def test_a_file_is_not_enqueued_again_if_its_record_may_have_expired(harness, tmp_path):

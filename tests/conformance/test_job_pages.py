@@ -49,7 +49,7 @@ def ids_of(pages: list[JobPage]) -> list[str]:
 
 
 def bury(harness: Harness, job: Job, error: str) -> None:
-    harness.broker.enqueue([Entry(job, "low")])
+    harness.broker.enqueue([Entry(job, "low", is_own=job.id.startswith("sched."))])
     settle(harness, burial(claim_one(harness), error=error))
 
 
@@ -156,7 +156,7 @@ def test_groups_read_the_records_of_their_samples_only(harness: Harness) -> None
 
 
 def test_every_condition_chooses(harness: Harness) -> None:
-    job = a_job("sched.nightly.1", type="mail", batch_id="b1", tags=Raw(b'{"team":"red"}'))
+    job = a_job("sched.nightly.20260102T030405Z", type="mail", batch_id="b1", tags=Raw(b'{"team":"red"}'))
     bury(harness, job, "ValueError: row 7 is bad")
     bury(harness, a_job("other", priority="high"), "OSError: disk full")
     group = record_of(harness, job.id).fingerprint

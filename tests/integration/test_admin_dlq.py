@@ -6,10 +6,17 @@ import json
 import signal
 import subprocess
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry
+from fileq.client.job_filter import JobFilter
+from fileq.commands.admin.dlq import DlqReport, delete, delete_all, purge
+from fileq.commands.bulk_actions import BulkActions, JobAction, changed_ids
 from fileq.core.job import decode, raw_id
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import (
@@ -300,6 +307,80 @@ def test_dead_jobs_and_dead_bytes_are_deleted_by_id(shell: CommandLine) -> None:
     assert ids_in(shell, "dead_letter") == ["b"]
     assert shell.broker.records(["a", id]) == [None, None]
     assert "a: unknown: no job has this id" in shell.run("dlq", "delete", "a", code=1)
+    assert shell.broker.census().drift == 0
+
+
+class Overtaken:
+    """The broker of a command; another caller changes every third job just before each change."""
+
+    def __init__(self, shell: CommandLine) -> None:
+        self._broker = shell.broker
+        self.taken: list[str] = []
+
+    def discard(self, dead: Sequence[tuple[str, bytes]]) -> list[bool]:
+        self._broker.discard(dead[::3])
+        self.taken += [id for id, _ in dead[::3]]
+        return self._broker.discard(dead)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+
+def deleted_by(report: DlqReport) -> set[str]:
+    return {result.id for result in report.results if result.result == "deleted"}
+
+
+def test_a_delete_names_the_jobs_that_it_has_deleted_when_another_deletes_some(shell: CommandLine) -> None:
+    """medium: `dlq delete` and bulk actions name wrong ids when others act meanwhile."""
+    by_filter = lambda broker: delete_all(broker, JobFilter())  # noqa: E731
+    by_ids = lambda broker: delete(broker, names(30))  # noqa: E731
+    for act in (by_filter, by_ids):
+        bury_all(shell, names(30))
+        broker = Overtaken(shell)
+        report = act(broker)
+        assert deleted_by(report) == set(names(30)) - set(broker.taken)
+        assert report.count == 30 - len(broker.taken) < 30
+        assert ids_in(shell, "dead_letter") == []
+
+
+def test_an_action_on_many_jobs_names_those_that_it_has_deleted_when_another_deletes_some(shell: CommandLine) -> None:
+    """medium: as above, for the API and its operations."""
+    bury_all(shell, names(30))
+    broker: Any = Overtaken(shell)
+    actions = BulkActions(broker, shell.config, wall_clock_ms)
+    changed: list[str] = []
+    for batch in actions.batches(JobAction.DELETE, JobFilter(), actions.now_ms()):
+        changed += changed_ids(batch, actions.apply(JobAction.DELETE, batch))
+    assert set(changed) == set(names(30)) - set(broker.taken)
+
+
+def test_a_purge_goes_on_when_another_deletes_a_page_of_it(shell: CommandLine) -> None:
+    bury_all(shell, names(450))
+
+    class OneAhead(Overtaken):
+        def discard(self, dead: Sequence[tuple[str, bytes]]) -> list[bool]:
+            if not self.taken:
+                self._broker.discard(dead)
+                self.taken += [id for id, _ in dead]
+            return self._broker.discard(dead)
+
+    broker: Any = OneAhead(shell)
+    assert purge(broker) == 450 - len(broker.taken) < 450
+    assert ids_in(shell, "dead_letter") == []
+
+
+def test_a_delete_and_a_retry_at_the_same_time_name_each_job_once(shell: CommandLine) -> None:
+    """medium: 52 of 900 ids were named by the wrong command."""
+    bury_all(shell, names(900))
+    calls = [("dlq", "delete", "--all", "--yes", "--json"), ("dlq", "retry", "--all", "--json")]
+    with ThreadPoolExecutor() as pool:
+        ended = list(pool.map(lambda words: run(*words, cwd=shell.directory, settings=shell.settings), calls))
+    assert [one.returncode for one in ended] == [0, 0], ended
+    deleted, retried = (json.loads(one.stdout) for one in ended)
+    named = [{r["id"] for r in report["results"]} for report in (deleted, retried)]
+    assert [len(ids) for ids in named] == [deleted["count"], retried["count"]]
+    assert named[1] == set(ids_in(shell, "low"))
+    assert named[0] == set(names(900)) - named[1]
     assert shell.broker.census().drift == 0
 
 

@@ -92,7 +92,7 @@ def test_the_audit_has_what_commands_defined_and_never_a_secret(shell: CommandLi
     assert said[1] == {"cron": ("@daily", "@hourly")}
     assert (said[3]["cron"], said[5]["name"]) == (("@hourly", None), ("scanner", None))
     assert said[4] == {"id": (None, key["id"]), "name": (None, "scanner"), "scopes": (None, "read")}
-    assert (said[6]["url"], said[7]) == ((None, "https://example.org/x?***"), {"secret": (None, "replaced")})
+    assert (said[6]["url"], said[7]) == ((None, "https://example.org/***"), {"secret": (None, "replaced")})
     assert [one for one in (*secrets, "hidden") if one in str(entries)] == []
     [run] = ActionLog(shell.broker, lambda: 0).all()
     assert (run.action, run.ids, run.by) == ("run", (job_id,), entries[2].who)

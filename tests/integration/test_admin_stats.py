@@ -326,7 +326,7 @@ def test_stats_does_not_load_rich(shell: CommandLine) -> None:
     code = (
         "import sys\nfrom fileq.cli import main\n"
         "assert main(sys.argv[1:]) == 0\n"
-        "assert 'rich' not in sys.modules and 'structlog' not in sys.modules and 'wcmatch' not in sys.modules"
+        "assert 'rich' not in sys.modules and 'structlog' not in sys.modules and 'bracex' not in sys.modules"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code, "stats", *shell.sets],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import Any
 
@@ -110,8 +111,11 @@ def test_the_command_line_creates_seals_and_cancels(each_setup: WorkerSetup) -> 
         ended = run(*words, cwd=setup.directory, settings=settings)
         assert ended.returncode == 1
         assert re.search(message, ended.stderr)
-    (setup.inbox / "list.json").write_text('[{"path": "a.csv", "size": 6}, {"path": "c.csv"}]')
+    os.mkfifo(setup.inbox / "pipe")  # C2: it is not waited for
+    listed = f'[{{"path": "a.csv", "size": 6}}, {{"path": "c.csv"}}, {{"path": "pipe", "sha256": "{"0" * 64}"}}]'
+    (setup.inbox / "list.json").write_text(listed)
     ended = run("batch", "create", "--manifest", str(setup.inbox / "list.json"), cwd=setup.directory, settings=settings)
     assert ended.returncode == 2
     assert "'a.csv' has 5 bytes; the manifest says 6" in ended.stderr
     assert "'c.csv' of the manifest can't be read" in ended.stderr
+    assert "'pipe' of the manifest is not a regular file" in ended.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fileq.config.server_settings import OUTSIDE_KEY
 from tests.support.doctor import Doctor
 from tests.support.program import Program, run
 
@@ -38,6 +39,8 @@ def test_secret_files_proxies_and_uploads_are_checked(cwd: Path, doctor: Doctor)
         *("server api_key_file", "server password_file"),
         *("server proxy", "server uploads"),
     ]
+    (cwd / "key").write_text("guessable")
+    assert doctor("serve", **given).find("server api_key_file")[0]["detail"] == f"key must hold {OUTSIDE_KEY}"
     for name in ("key", "password"):
         (cwd / name).write_text("a-long-enough-secret")
         (cwd / name).chmod(0o600)

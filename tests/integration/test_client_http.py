@@ -68,12 +68,12 @@ def test_a_key_that_is_wrong_or_too_weak_is_an_error_that_names_the_reason(api: 
     weak = api.client_with(Scope.ENQUEUE, allowed_types=["double"])
     with client_at(api.client.port, weak.key) as client:
         handle = client.enqueue(double, Number(1))
-        assert handle.status().state == "pending", "it may look at a job whose id it knows"
+        assert handle.status().state == "pending", "it may look at a job that it made"
         with pytest.raises(TimeoutError):
             handle.wait(0.01)
         with pytest.raises(BrokerError, match="needs the scope operate"):
             handle.cancel()
-        with pytest.raises(BrokerError, match="may enqueue jobs of the types double, not 'other'"):
+        with pytest.raises(BrokerError, match="is for jobs of the types double only, not for type 'other'"):
             client.enqueue("other")
         with pytest.raises(BrokerError, match="needs the scope read"):
             client.events()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from fileq.brokers.sqlite import open_sqlite
-from fileq.core.job import State
+from fileq.core.job import State, rfc3339
 from fileq.testing.conformance.builders import an_entry, claim_one, deferred, enqueue, failed, ids_in, record_of, settle
 from fileq.testing.conformance.harness import config_of
 from tests.support.old_schemas import downgrade
+from tests.support.program import REPOSITORY
 from tests.support.sqlite_store import change_one_row
 from tests.support.worker_setup import WorkerSetup
 
@@ -52,6 +56,31 @@ def test_a_worker_that_starts_after_the_step_runs_jobs_that_wait_for_their_delay
     setup.wait_for(State.COMPLETED, ["failed", "deferred"])
     assert ids_in(setup, "scheduled") == ["at"]
     assert setup.census().drift == 0
+
+
+SHIFTED = """
+import time
+
+_time, _time_ns = time.time, time.time_ns
+time.time = lambda: _time() + {by_s}
+time.time_ns = lambda: _time_ns() + {by_s} * 10**9
+"""
+
+
+@pytest.mark.parametrize("by_s", [3600, -3600], ids=["ahead", "behind"])
+def test_a_worker_whose_clock_is_wrong_starts_no_job_after_its_deadline_and_all_before(
+    setup: WorkerSetup, by_s: int
+) -> None:
+    """low: deadlines use the worker's clock. Its process is an hour ahead of Redis, or behind."""
+    (setup.directory / "sitecustomize.py").write_text(SHIFTED.format(by_s=by_s))
+    now = datetime.now(UTC)
+    passed, ahead = (rfc3339(now + timedelta(minutes=minutes)) for minutes in (-10, 10))
+    setup.enqueue("note", "late", deadline=passed)
+    setup.enqueue("note", "early", deadline=ahead)
+    setup.worker(count=1, variables={"PYTHONPATH": f"{setup.directory}:{REPOSITORY}"})
+    setup.wait_ended(["late", "early"])
+    assert (setup.record("late").state, setup.record("late").error) == (State.DEAD, "deadline passed")
+    assert setup.record("early").state is State.COMPLETED
 
 
 def test_delays_of_schema_4_stay_after_the_migration(tmp_path: Path) -> None:

@@ -90,11 +90,16 @@ def filled(store: Store, config: Config, file: Path) -> None:
     broker.create_batch(NewBatch("nightly", "nightly", allow_failures=True, callbacks=(then,)))
     members = [Entry(replace(a_job(f"m{n}"), batch_id="nightly"), "low", joins=True) for n in range(3)]
     end(
-        members[0], Entry(replace(a_job("check"), type=CHECK_TYPE, batch_id="nightly"), "low", joins=True), error="E: a"
+        members[0],
+        Entry(replace(a_job("check"), type=CHECK_TYPE, batch_id="nightly"), "low", joins=True, is_own=True),
+        error="E: a",
     )
     end(*(Entry(a_job(f"dead-{n}"), "low") for n in range(30)), error="ValueError: page 3")
     end(*(Entry(a_job(f"done-{n}"), "low") for n in range(5)), made=str(file).encode())
-    end(*(Entry(replace(a_job(f"hook-{n}"), type=DELIVERY_TYPE), "low") for n in range(3)), error="E: no answer")
+    end(
+        *(Entry(replace(a_job(f"hook-{n}"), type=DELIVERY_TYPE), "low", is_own=True) for n in range(3)),
+        error="E: no answer",
+    )
     add_schedule(broker, config, "report", ScheduleOptions("@every 15m", "report"), where="a test")
     run_now(broker, config, "report")
     WebhookStore(broker, config.webhooks, wall_clock_ms).add(

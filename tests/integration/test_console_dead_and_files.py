@@ -131,10 +131,10 @@ def test_a_server_that_hides_paths_hides_them_in_answers_and_on_pages(tmp_path: 
         broker, client = api.broker, api.client
         path = add_file(api, "hushed.txt", b"x")
         bury(broker, error=f"ValueError: {path} is bad")
-        broker.create_batch(NewBatch("delivery-1", name="/in/hushed"))
+        broker.create_batch(NewBatch("delivery-1", name="/in/hushed", is_own=True))
         check = DeliveryCheck("/in/hushed", "/in/hushed/a.pdf", also=("missing: /in/hushed/b.pdf is in",))
         job = typed_job(CHECK_TYPE, to_builtins(check), priority="low", now=datetime.now(UTC), id="check-1")
-        broker.enqueue([Entry(job.but(batch_id="delivery-1"), "low", joins=True)])
+        broker.enqueue([Entry(job.but(batch_id="delivery-1"), "low", joins=True, is_own=True)])
         bury(broker, error=with_others(problem_of(check, None, ""), check))
         client.call("PUT", "/schedules/s", {"cron": "0 3 * * *", "scan": "/in/hushed"}, {"If-None-Match": "*"})
         add_file(api, "hushed 2.txt", b"x")

@@ -88,11 +88,12 @@ def test_the_login_leads_to_our_own_pages_only(api: ServedApi, given: str) -> No
     assert reply.headers["location"] == "/dashboard"
 
 
-def test_wrong_keys_are_refused_and_limited(api: ServedApi) -> None:
+def test_wrong_keys_are_refused_and_the_right_one_still_logs_in(api: ServedApi) -> None:
+    """Finding: wrong keys locked out server.api_key for their address, also in the form of the login."""
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
     statuses = [api.client.with_key("").send("POST", "/login", b"key=wrong", headers).status for _ in range(25)]
-    assert statuses[0] == 401
-    assert statuses[-1] == 429
+    assert statuses == [401] * 25
+    assert shown(api.client, "/dashboard", logged_in(api.client, ADMIN_KEY)).status == 200
 
 
 def test_every_page_has_a_scope_and_refuses_a_key_without_it(api: ServedApi) -> None:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from fileq.brokers.types import Record
 from fileq.config import config_from
-from fileq.core.errors import ConfigError
-from fileq.core.job import Job, encode
-from fileq.core.outcome import Cancelled, Done, Released
+from fileq.core.errors import BrokerUnavailable, ConfigError
+from fileq.core.job import Job, State, decode, encode
+from fileq.core.outcome import Cancelled, Done, Refused, Released
+from fileq.core.own_jobs import origin_of
+from fileq.core.webhook import DELIVERY_ROUTE
 from fileq.handlers.routes import Routes
 from fileq.runtime.handlers_program import handlers_program
+from fileq.webhooks.subscriptions import Subscriptions
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
+from fileq.worker.executors.protocol import Run
 from tests.support.executor_driver import ExecutorDriver
 from tests.support.thread_executor import handler_threads
 
@@ -79,6 +84,48 @@ def test_each_task_runs_where_its_route_wants_it(start: Start) -> None:
     driver = start("process", "thread", "process")
     pids = [answer(driver, number)[0] for number in range(3)]
     assert [pid == os.getpid() for pid in pids] == [False, True, False]
+
+
+def own_record(origin: str) -> Callable[[Sequence[str]], list[Record | None]]:
+    return lambda ids: [Record(id, State.RUNNING, b"", "low", origin=origin) for id in ids]
+
+
+def away(ids: Sequence[str]) -> list[Record | None]:
+    raise BrokerUnavailable("the broker is away")
+
+
+@pytest.mark.parametrize(
+    ("records", "outcome"),
+    [
+        (own_record(origin_of(decode(raw("fileq.x")))), Done),
+        (own_record(origin_of(decode(raw("fileq.x", b'{"a":1}')))), Refused),
+        (own_record("fileq"), Refused),
+        (own_record(""), Refused),
+        (lambda ids: [None for _ in ids], Refused),
+        (away, Released),
+        (None, Refused),
+    ],
+    ids=["its own", "another payload", "another kind", "none", "no record", "broker away", "no broker"],
+)
+def test_a_job_of_fileqs_own_runs_only_with_its_origin(
+    records: Callable[[Sequence[str]], list[Record | None]] | None, outcome: type
+) -> None:
+    """C1: it is dead at once without one. While the broker is away it goes back, and no attempt is counted."""
+    config, ran = config_from({"worker": {"count": 1}}), list[str]()
+    routes = Routes.load(config, app_dir=str(Path(__file__).parents[2]))
+    routes = routes.with_built_in({"fileq.x": lambda job, context: ran.append(job.id)}, config)
+    deliver: Run = lambda task, cancelled: ran.append("1") or Done()  # noqa: E731
+    routes.enable_deliveries(Subscriptions(config.paths, "low"))
+    program = handlers_program(config, app_dir=str(Path(__file__).parents[2]))
+    executor = ExecutorsByIsolation(config.worker, routes, program, deliver=deliver, records=records)
+    try:
+        driver = ExecutorDriver(executor)
+        for number in (len(routes) - 1, DELIVERY_ROUTE):
+            ended = driver.outcome(driver.submit(raw("fileq.x"), name=f"{number}", route=number))
+            assert isinstance(ended, outcome), ended
+    finally:
+        executor.close()
+    assert ran == (["1", "1"] if outcome is Done else [])
 
 
 def test_without_process_isolation_there_is_no_fork_server(start: Start) -> None:

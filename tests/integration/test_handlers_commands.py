@@ -7,14 +7,17 @@ import os
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fileq.core.job import decode
+from fileq.core.errors import Permanent
+from fileq.core.job import decode, typed_job
 from fileq.core.outcome import Done, Failed
-from fileq.handlers.command_handler import NAMES
+from fileq.handlers.command_handler import NAMES, _argument, _values
+from fileq.handlers.job_file import GivenFile
 from fileq.handlers.run import run_task
 from tests.support.handler_runs import (
     command,
@@ -71,6 +74,18 @@ def test_every_placeholder_is_a_whole_argument_and_anything_else_is_literal() ->
         "", "", "j1", "t", '{"to":"ü"}', "3", "0", "low", "0", job.creation_time, "", "",
         "{}", "x{job_id}", "{job_id}x", "{ job_id }", "{print $1}",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["id", "priority", "creation_time", "trace_id", "span_id"])
+def test_no_value_of_a_job_becomes_an_option_of_the_command(name: str, tmp_path: Path) -> None:
+    """A2: `sort {job_id}` wrote to any file for a job with the id --output=FILE."""
+    out = tmp_path / "out"
+    job = typed_job("idx", -1, priority="low", now=datetime.now(UTC)).but(**{name: f"--output={out}"})
+    placeholder = "job_id" if name == "id" else name
+    values = _values(job, GivenFile(b"", b""), 1)
+    with pytest.raises(Permanent, match=rf"{{{placeholder}}} is '--output=.*would take as an option"):
+        _argument(f"{{{placeholder}}}", values)
+    assert _argument("{payload}", values) == b"-1"
 
 
 def test_the_environment_describes_the_job(tmp_path: Path) -> None:

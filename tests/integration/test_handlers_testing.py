@@ -102,7 +102,7 @@ def test_importing_fileq_imports_nothing_else_until_a_name_is_used() -> None:
         "print(sorted(name for name in set(sys.modules) - before if name.startswith('fileq')))\n"
         "fileq.handler('*')(lambda job, context: None)\n"
         "fileq.task('t')(lambda job, context: None)\n"
-        "heavy = {'redis', 'sqlite3', 'yaml', 'wcmatch', 'fileq.brokers', 'fileq.config', 'fileq.client.client'}\n"
+        "heavy = {'redis', 'sqlite3', 'yaml', 'bracex', 'fileq.brokers', 'fileq.config', 'fileq.client.client'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
         "print(fileq.Retry.__name__, fileq.Permanent.__name__, 'fileq.handlers.registry' in sys.modules)\n"
     )

@@ -30,8 +30,8 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def slow_client(port: int, sent: bytes) -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", port), 10)
+def slow_client(port: int, sent: bytes, source: str = "127.0.0.1") -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port), 10, source_address=(source, 0))
     client.sendall(sent)
     return client
 
@@ -66,6 +66,18 @@ def test_a_thousand_slow_clients_take_64_connections_and_probes_are_answered(on_
                 assert program.readiness() == (200, {"status": "ok"})
         assert sockets_of(pid) - before <= MAX_CONNECTIONS
         assert program.get("/metrics")[0] == 200
+
+
+def test_the_address_with_the_most_connections_loses_one() -> None:
+    """H3: one address can't take the connections of another."""
+    with closing(Endpoints("127.0.0.1", 0, [], lambda: b"", request_timeout_s=60)) as endpoints, ExitStack() as stack:
+        mine = stack.enter_context(closing(slow_client(endpoints.port, b"G")))
+        theirs = [
+            stack.enter_context(closing(slow_client(endpoints.port, b"G", "127.0.0.2")))
+            for _ in range(2 * MAX_CONNECTIONS)
+        ]
+        wait_until(lambda: sum(not is_closed(one) for one in theirs) < MAX_CONNECTIONS, what="the most are open")
+        assert not is_closed(mine)
 
 
 def test_a_client_that_sends_a_byte_now_and_then_is_closed_at_its_deadline() -> None:

@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 
+from fileq.brokers.batches import CHILDREN_CANCELLED
 from fileq.brokers.redis import scripts
 from fileq.brokers.redis.scripts import COMPLETE_AND_CLAIM, SETTLE_AND_CLAIM
+from fileq.brokers.types import Entry
+from fileq.client.batch_changes import cancel_batch
 from fileq.core.settlement import complete
 from fileq.testing.conformance.batch_builders import EVERY_KIND, add, batch_of, callback_jobs, counts, create, end
-from fileq.testing.conformance.builders import burial, claim_one, enqueue, register, settle
+from fileq.testing.conformance.builders import a_job, burial, claim_one, enqueue, names, register, settle
+from fileq.webhooks.subscriptions import Withdrawals
+from fileq.worker import batch_reconciler
+from fileq.worker.batch_reconciler import BatchReconciler
 from tests.support.fault_proxy import FaultProxy
 from tests.support.redis_batch_calls import claims_of, family
 from tests.support.redis_store import Store, opened, spoil
@@ -122,3 +128,45 @@ def test_the_keys_of_an_expired_batch_are_removed_by_new_batches(store):
         create(store, id=f"new{number}")
         store.advance(0.001)
     assert b"old" not in store.client.zrange("jobqueue:batches", 0, -1)
+
+
+def calls_of(store: Store) -> dict[str, int]:
+    found = store.client.info("commandstats")
+    return {name.removeprefix("cmdstat_"): facts["calls"] for name, facts in found.items()}
+
+
+def test_of_very_many_child_batches_one_call_looks_at_a_bounded_number(store):
+    """A batch of a million child batches must not block the server while it is cancelled."""
+    create(store)
+    create(store, id="child", parent="b")
+    for start in range(0, 5_000, 1_000):
+        store.client.sadd("jobqueue:batch:b:children", *(f"c{n}" for n in range(start, start + 1_000)))
+    store.client.config_resetstat()
+    assert store.broker.cancel_batch("b")
+    calls = calls_of(store)
+    assert "smembers" not in calls
+    assert calls["hmget"] <= CHILDREN_CANCELLED + 10
+    assert batch_of_state(store) == ("sealed", True)
+
+
+def batch_of_state(store: Store) -> tuple[str, bool]:
+    [batch] = store.broker.batches_by_id(["b"])
+    assert batch is not None
+    return batch.state.value, batch.is_cancelled
+
+
+def test_members_of_a_cancelled_batch_in_a_long_queue_wait_for_their_claim(store, monkeypatch):
+    """To remove one from the middle of a queue of a million jobs takes the server 40 ms; a claim ends it for less."""
+    monkeypatch.setattr(batch_reconciler, "LONG_QUEUE", 50)
+    create(store)
+    add(store, *names(60))
+    store.broker.enqueue([Entry(a_job("later", batch_id="b"), "low", joins=True, delay_ms=60_000)])
+    withdrawals = Withdrawals(store.broker, store.config, lambda: store.clock.ms)
+    store.client.config_resetstat()
+    assert cancel_batch(store.broker, "b", withdrawals)
+    assert "lrem" not in calls_of(store)
+    assert counts(store) == {"total": 61, "waiting": 60, "cancelled": 1}
+    assert claim_one(store).is_cancelled
+    monkeypatch.setattr(batch_reconciler, "LONG_QUEUE", 59)
+    BatchReconciler(store.config, store.broker).turn()
+    assert counts(store) == {"total": 61, "running": 1, "cancelled": 60}

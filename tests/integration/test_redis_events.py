@@ -12,7 +12,7 @@ import pytest
 
 from fileq.brokers import wire_events
 from fileq.brokers.types import Entry
-from fileq.core.job import encode, typed_job
+from fileq.core.job import MAX_PARSED_BYTES, encode, typed_job
 from fileq.core.settlement import SettleResult, complete
 from fileq.testing.conformance.builders import a_job, claim_one, claims_of, enqueue, foreign, names, register, settle
 from fileq.testing.conformance.harness import START_MS, FakeClock
@@ -138,6 +138,7 @@ def test_with_a_hash_tag_events_are_always_published(redis_server: Server) -> No
 
 
 ODD = 'a"b\\c/d\n\t\b\f\r\x01\x1f\x7fé\u2028😀'
+LONG = {"type": "x", "id": "y", "text": "x" * MAX_PARSED_BYTES}
 JOBS = {
     "a file": a_job("a"),
     "an odd path": a_job("a", filepath=f"/data/{ODD}"),
@@ -145,6 +146,12 @@ JOBS = {
     "a type": typed_job("noop", {"type": "x", "retries": 7}, priority="low", now=CREATED, id="a"),
     "an odd type": typed_job(ODD, None, priority="low", now=CREATED, id="a"),
     "an odd id": a_job(ODD),
+    "a long payload": typed_job("noop", LONG, priority="low", now=CREATED, id="a"),
+    "a long payload and an odd type": typed_job(ODD, LONG, priority="low", now=CREATED, id="a"),
+    "a long payload and an odd id": typed_job("noop", LONG, priority="low", now=CREATED, id="a").but(id=ODD),
+    "a long payload, an odd path and no type": typed_job("noop", LONG, priority="low", now=CREATED).but(
+        type=None, filepath=ODD
+    ),
 }
 
 

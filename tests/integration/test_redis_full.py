@@ -1,12 +1,15 @@
 """A server whose memory is full: it accepts no new job, and every job it has can still end."""
 
 import contextlib
+import re
 import select
 import time
 from collections.abc import Iterator
+from importlib import resources
 
 import pytest
 
+from fileq.brokers.redis.scripts import ENQUEUE_MEMBERS, LOOKS, VARIANTS, script
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.settlement import SettleResult, complete
 from fileq.testing.conformance.builders import enqueue, ids_in, names, register
@@ -70,14 +73,13 @@ REFUSED_WHEN_FULL = {
         "restore",
         "create_record",
     ),
-    *("fire", "fire and skip", "fire and queue", "fire and withdraw", "fire and ask to stop", "define_schedule"),
-    *("pause_schedule", "resume_schedule", "remove_schedule", "put_document"),
+    *("fire", "fire and skip", "fire and queue", "fire and withdraw", "fire and ask to stop", "put_document"),
     *("enqueue members", "create_batch", "join_batch", "revive a member"),
 }
 
 
 def test_a_full_server_still_lets_every_job_end(redis_server):
-    """Refused is only what adds data: enqueue, revive, schedules, documents, the repairs, and pause, which is a plain
+    """Refused is only what adds data: enqueue, revive, fire, documents, the repairs, and pause, which is a plain
     command. Follow-ups are part of an end."""
     with opened(redis_server) as store:
         for subject in CALLS:
@@ -91,6 +93,34 @@ def test_a_full_server_still_lets_every_job_end(redis_server):
                         call(store.broker)
                     assert dump(store.client) == before
             store.empty()
+
+
+# The scripts that add data. The others that write settle, free memory, or write a few bytes.
+ADDING = {
+    *("enqueue", ENQUEUE_MEMBERS, "enqueue_plain", "revive", "fire", "create_batch", "join_batch", "put_document"),
+    *("restore", "create_record"),
+}
+CALLED = re.compile(rb"(?:redis\.p?call|read)\('(\w+)'")
+LUA = resources.files("fileq.brokers.redis") / "lua"
+FILES = {file.name.removesuffix(".lua"): file.read_text() for file in LUA.iterdir() if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    "name", sorted({name for name, text in FILES.items() if text.startswith("#!")} | VARIANTS.keys())
+)
+def test_a_script_is_declared_as_what_it_does(name, redis_server):
+    """medium: a full Redis made `batch list` and `fsck` fail. A script that only reads is declared so; of those that
+    write, only the ones that add data are refused by a full server."""
+    text = script(name).text
+    flags = text.split(b"\n", 1)[0].removeprefix(b"#!lua").strip().removeprefix(b"flags=")
+    commands = sorted({command.decode() for command in CALLED.findall(text)})
+    with opened(redis_server) as store:
+        facts = store.client.execute_command("COMMAND", "INFO", *commands)
+    writes = {command for command, fact in zip(commands, facts.values(), strict=True) if "write" in fact["flags"]}
+    if name in LOOKS or not writes:
+        assert flags == b"no-writes", writes
+    else:
+        assert flags == (b"" if name in ADDING else b"allow-oom"), writes
 
 
 def test_while_the_server_is_full_a_waiter_lets_the_pump_claim_every_20_ms(store):

@@ -103,10 +103,10 @@ def test_jobs_in_the_middle_of_a_long_dead_letter_list_are_discarded(store):
     elements = list(zip(IDS, raws, strict=True))
     answers = []
     assert_no_long_search(store, lambda: answers.append(store.broker.discard(elements)))
-    assert answers == [24]
+    assert answers == [[True] * 24]
     assert in_list(store, store.keys.dead) == []
     assert store.broker.records(IDS) == [None] * 24
-    assert store.broker.discard(elements) == 0
+    assert store.broker.discard(elements) == [False] * len(elements)
 
 
 @pytest.mark.parametrize("count", [1, 24], ids=["one job", "many"])
@@ -253,5 +253,5 @@ def test_the_oldest_of_copies_far_apart_is_revived(store):
     ]
     assert store.client.lrange(store.keys.dead, 0, -1) == rest[::-1]
     piped(store.client, [("LPUSH", store.keys.dead, same), ("RPUSH", store.keys.dead, same)])
-    assert store.broker.discard([(raw_id(same), same)] * 2) == 2
+    assert store.broker.discard([(raw_id(same), same)] * 2) == [True, True]
     assert store.client.lrange(store.keys.dead, 0, -1) == rest[::-1]

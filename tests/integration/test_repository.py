@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -112,6 +113,22 @@ def test_everything_installed_for_fileq_is_pinned_to_what_is_installed():
             todo += [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
     assert not wrong
     assert len(seen) > 40
+
+
+def test_workflows_may_only_read_and_run_actions_by_their_commit():
+    """A tag of an action can be moved to other code, which would run with the token of the repository."""
+    files = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
+    assert files
+    for file in files:
+        workflow = yaml.safe_load(file.read_text())
+        assert workflow["permissions"] == {"contents": "read"}, file.name
+        for job in workflow["jobs"].values():
+            assert "permissions" not in job, file.name
+            for step in job["steps"]:
+                action = step.get("uses", "")
+                assert re.fullmatch(r"([\w-]+/[\w-]+@[0-9a-f]{40})?", action), action
+                if action.startswith("actions/checkout@"):
+                    assert step["with"]["persist-credentials"] is False
 
 
 SKIPPED = {

@@ -70,7 +70,9 @@ def test_batches_are_listed_by_pages_and_wrong_ones_are_refused(api: ServedApi) 
     assert api.client.post("/batches/no-such/jobs", {"jobs": [{"type": "a"}]}).slug == "not-found"
     narrow = api.client_with(Scope.ENQUEUE, allowed_types=["a"])
     assert narrow.post("/batches", {"then": {"type": "b"}}).slug == "not-allowed"
-    assert narrow.post(f"/batches/{made[0]}/jobs", {"jobs": [{"type": "b"}]}).slug == "not-allowed"
+    own = narrow.post("/batches", {"then": {"type": "a"}}).json["id"]
+    assert narrow.post(f"/batches/{own}/jobs", {"jobs": [{"type": "b"}]}).slug == "not-allowed"
+    assert narrow.post(f"/batches/{made[0]}/jobs", {"jobs": [{"type": "a"}]}).slug == "not-found", "of another key"
 
 
 # schedules

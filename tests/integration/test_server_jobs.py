@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fileq.commands.audit_entries import AuditChange, AuditEntry, read_audit, trim
+from fileq.commands.audit_entries import REFUSED_KIND, AuditChange, AuditEntry, read_audit, trim
 from fileq.core.api_key import Scope
+from fileq.core.job import decode
 from tests.support.api_client import ServedApi, served_api
 from tests.support.waiting import wait_until
 
@@ -73,6 +77,32 @@ def test_everything_that_is_wrong_is_reported_at_once(api: ServedApi) -> None:
     assert api.client.call("GET", "/nothing").slug == "not-found"
 
 
+def test_every_timeout_that_is_accepted_makes_a_job_that_can_be_read(api: ServedApi) -> None:
+    """A1: 2e9 seconds were accepted, and the job was lost at its claim."""
+    for timeout, seconds in ((2e9, 2e9), ("30000d", 30_000 * 86_400), (36_500 * 86_400, 36_500 * 86_400)):
+        made = api.client.post("/jobs", {"type": "noop", "timeout": timeout})
+        [record] = api.broker.records([made.json["id"]])
+        assert record is not None
+        assert (made.status, decode(record.raw).timeout) == (201, seconds)
+    assert api.client.post("/jobs", {"type": "noop", "timeout": 4e9}).slug == "invalid"
+
+
+def test_a_payload_that_is_nested_too_deeply_is_refused_wherever_it_is_given(api: ServedApi) -> None:
+    """A4: a page or an answer that shows it grows with its depth."""
+    deep: Any = 1
+    for _ in range(65):
+        deep = [deep]
+    schedule = {"cron": "@daily", "type": "noop"}
+    for reply in (
+        api.client.post("/jobs", {"type": "noop", "payload": deep}),
+        api.client.post("/jobs/bulk", {"jobs": [{"type": "noop", "payload": deep}]}),
+        api.client.post("/batches", {"id": "deep", "then": {"type": "noop", "payload": {"deep": deep}}}),
+        api.client.call("PUT", "/schedules/deep", {**schedule, "payload": {"deep": deep}}),
+    ):
+        assert (reply.slug, "more than 64 lists and objects" in reply.json["detail"]) == ("invalid", True), reply
+    assert api.client.post("/jobs", {"type": "noop", "payload": deep[0]}).status == 201
+
+
 def test_an_idempotency_key_makes_one_job_and_refuses_another_body(api: ServedApi) -> None:
     key = {"Idempotency-Key": "order-17"}
     first = api.client.post("/jobs", {"type": "order", "payload": {"n": 1}}, key)
@@ -86,6 +116,14 @@ def test_an_idempotency_key_makes_one_job_and_refuses_another_body(api: ServedAp
     assert (known.status, known.json["id"]) == (200, first.json["id"])
 
 
+def test_the_id_of_an_idempotency_key_can_not_be_computed_by_others(api: ServedApi) -> None:
+    """A3: a job with the hash of another caller and its key as its id made that caller's request fail."""
+    digest = hashlib.sha256(b"outside\0order-18").digest()
+    api.client.post("/jobs", {"type": "plant", "id": str(uuid.UUID(bytes=digest[:16], version=4))})
+    made = api.client.post("/jobs", {"type": "order"}, {"Idempotency-Key": "order-18"})
+    assert (made.status, made.json["type"]) == (201, "order")
+
+
 def test_a_key_enqueues_only_its_types_and_files(api: ServedApi, tmp_path: Path) -> None:
     typed = api.client_with(Scope.ENQUEUE, name="typed", allowed_types=("ocr",))
     made = typed.post("/jobs", {"type": "ocr"})
@@ -96,8 +134,9 @@ def test_a_key_enqueues_only_its_types_and_files(api: ServedApi, tmp_path: Path)
     below = api.client_with(Scope.ENQUEUE, name="below", path_prefix=str(tmp_path / "in"))
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "link").symlink_to("/etc/passwd")
-    for path in ("/etc/passwd", f"{tmp_path}/in/../x", f"{tmp_path}/in/link", f"{tmp_path}/inside"):
+    for path in ("/etc/passwd", f"{tmp_path}/in/link", f"{tmp_path}/inside"):
         assert below.post("/jobs", {"path": path}).slug == "not-allowed", path
+    assert below.post("/jobs", {"path": f"{tmp_path}/in/../x"}).slug == "invalid"
 
 
 def test_waiting_returns_when_the_job_ends(api: ServedApi) -> None:
@@ -139,3 +178,27 @@ def test_the_audit_keeps_the_newest_entries(api: ServedApi) -> None:
         api.broker.put_document("audit", f"{number:013d}-100-x", b"[]")
     trim(api.broker, keep=250)
     assert not [name for name in api.broker.documents("audit") if name.startswith("0000000000000-")]
+
+
+def test_refused_requests_push_nothing_out_of_the_audit_that_was_done(tmp_path: Path) -> None:
+    """Low: refused requests push admin entries out of the audit."""
+    with served_api(tmp_path) as api:
+        api.client.post("/queues/low/pause")
+        reader = api.client_with(Scope.READ)
+        for number in range(5):
+            assert reader.post(f"/queues/low/resume?n={number}").slug == "forbidden"
+
+        def written() -> list[AuditEntry]:
+            return [entry for entry in read_audit(api.broker, 100) if entry.result == 403]
+
+        wait_until(lambda: len(written()) == 5)
+        trim(api.broker, keep=250, keep_refused=0)
+        assert not written(), "they have an end of their own"
+        assert "pause_queue" in [entry.action for entry in read_audit(api.broker, 100)]
+        for number in range(20):  # as 2,000 entries that were refused
+            api.broker.put_document(REFUSED_KIND, f"{9_999_999_999_990 + number}-100-x", b"[]")
+        trim(api.broker, keep=250)
+        shown = api.client.get("/audit?limit=1")
+        assert shown["entries"][0]["action"] == "create_key"
+        following = api.client.get(f"/audit?limit=1&cursor={shown['next_cursor']}")
+        assert following["entries"][0]["action"] == "pause_queue", "pages go over both lists"

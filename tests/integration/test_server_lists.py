@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from fileq.brokers.types import Entry
+from fileq.client import job_pages
 from fileq.core.server_events import OperationEnded, OperationStarted
-from fileq.testing.conformance.builders import worker_info
+from fileq.testing.conformance.builders import a_job, worker_info
 from tests.support.api_client import ServedApi, served_api
 from tests.support.dead_jobs import bury
 from tests.support.waiting import wait_until
@@ -67,9 +69,9 @@ def test_what_is_wrong_with_a_list_is_named(api: ServedApi) -> None:
         ("since=yesterday", "?since", "a duration such as 2h"),
         ("since=1h&until=2h", "?since", "later than until"),
         ("fingerprint=xyz", "?fingerprint", "a text that matches ^["),
-        ("match={1..999999}", "?match", "must not have a range"),
-        ("match={a,b}{a,b}{a,b}", "?match", "at most one pair of braces"),
-        ("match=*a*a*a*a*a*a*b", "?match", "at most 6 stars"),
+        ("match={1..999999}", "?match", "stand for more than 1,000 globs"),
+        (f"match={'{a,b}' * 10}", "?match", "stand for more than 1,000 globs"),
+        (f"match={'*/' * 100}{{1..60}}", "?match", "more than 1,000 wildcards"),
         ("cursor=abc", "?cursor", "begin without it"),
         (f"cursor={cursor}&status=dead", "?cursor", "begin without it"),
         (f"cursor={cursor}&status=cancelled&page=2", "?page", "give one of them"),
@@ -80,11 +82,24 @@ def test_what_is_wrong_with_a_list_is_named(api: ServedApi) -> None:
         assert detail in found.get(pointer, ""), (query, found)
     for path in ("/files", "/events"):
         reply = api.client.call("GET", f"{path}?match={{1..999999}}")
-        assert "must not have a range" in reply.json["errors"][0]["detail"], path
+        assert "stand for more than 1,000 globs" in reply.json["errors"][0]["detail"], path
     reply = api.client.post("/files/reprocess", {"match": "{1..999999}", "dry_run": True})
-    assert "must not have a range" in reply.json["errors"][0]["detail"]
+    assert "stand for more than 1,000 globs" in reply.json["errors"][0]["detail"]
     assert api.client.call("GET", f"/dead?cursor={cursor}").slug == "invalid"
     assert api.client.call("GET", "/dead?status=pending").slug == "invalid"
+
+
+def test_a_glob_with_many_stars_is_compared_with_a_deep_path_at_once(api: ServedApi) -> None:
+    """H1: one GET with six `**/` stopped the server for more than 35 s, longer than this client waits."""
+    deep = f"/srv/{'a/' * 1500}x.bin"
+    api.broker.enqueue([Entry(a_job("deep", filepath=deep), "low")])
+    for match, found in (
+        ("/**/a/**/a/**/a/**/a/**/a/**/b", []),
+        ("**/a/**/a/**/a/**/a/**/a/**/a/**/a/**/*.pdf", []),
+        ("*a*a*a*a*a*a*a*b", []),
+        ("/**/a/**/a/**/a/**/a/**/a/**/*.bin", ["deep"]),
+    ):
+        assert ids_in(api.client.get(f"/jobs?status=pending&match={match}")) == found, match
 
 
 def test_of_many_new_jobs_none_is_enqueued_if_one_is_wrong(api: ServedApi) -> None:
@@ -214,3 +229,34 @@ def test_an_operation_does_many_jobs_shows_its_progress_and_can_be_stopped(
     assert api.client.delete("/operations/unknown").slug == "not-found"
     names = [event.name for event in api.events if isinstance(event, OperationStarted | OperationEnded)]
     assert names[-2:] == ["operation.started", "operation.ended"]
+
+
+def test_a_list_leaves_out_what_is_long(api: ServedApi) -> None:
+    """Medium: lists of large payloads: they carry outlines, and say what is left out."""
+    short = api.client.post("/jobs", {"type": "note", "payload": {"a": 1}}).json["id"]
+    long = api.client.post("/jobs", {"type": "note", "payload": "x" * 10_000, "tags": {"k": "v"}}).json["id"]
+    found = {job["id"]: job for job in api.client.get("/jobs?type=note")["jobs"]}
+    assert (found[short]["payload"], found[short]["left_out"]) == ({"a": 1}, [])
+    assert (found[long]["payload"], found[long]["left_out"]) == (None, ["payload"])
+    assert found[long]["tags"] == {"k": "v"}
+    whole = api.client.get(f"/jobs/{long}")
+    assert (whole["payload"], whole["left_out"]) == ("x" * 10_000, [])
+
+
+@pytest.mark.parametrize("query", ["", "&type=note", "&status=pending", "&tag.k=v"])
+def test_the_bytes_of_a_page_are_bounded(api: ServedApi, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
+    """Medium: lists of large payloads: a page ends before it has too many bytes, and the next one goes on there."""
+    monkeypatch.setattr(job_pages, "BYTES_MAX", 5000)
+    job = {"type": "note", "payload": "x" * 2000, "tags": {"k": "v"}}
+    first, *_, last = api.config.worker.priorities
+    wanted = [api.client.post("/jobs", {**job, "priority": queue}).json["id"] for queue in (*[first] * 3, *[last] * 3)]
+    found, cursor, pages = list[str](), "", 0
+    while cursor is not None:
+        page = api.client.get(f"/jobs?limit=100{query}" + (f"&cursor={cursor}" if cursor else ""))
+        found += ids_in(page)
+        assert len({*wanted} & {*ids_in(page)}) <= 2
+        assert page["is_partial"] == (page["next_cursor"] is not None)
+        cursor, pages = page["next_cursor"], pages + 1
+    assert len(found) == len(set(found)), "none is twice"
+    assert set(wanted) <= set(found), "none is missing"
+    assert pages >= 3

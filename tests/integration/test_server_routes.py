@@ -51,6 +51,7 @@ def test_every_route_refuses_callers_without_a_key_and_callers_without_its_scope
 
 
 def test_every_unsafe_route_refuses_other_sites_in_all_three_situations_and_accepts_its_own(api: ServedApi) -> None:
+    api.client_with(Scope.ADMIN, name="of the session")
     session = session_of(api)
     own = f"http://{api.client.host}"
     for route in ROUTES:
@@ -73,7 +74,7 @@ def session_of(api: ServedApi) -> ApiClient:
 def cookie_of(api: ServedApi) -> dict[str, str]:
     from fileq.brokers.clocks import wall_clock_ms
 
-    [id] = [id for id, key in api.keys.load().items() if key.scopes == (Scope.ADMIN,)]
+    id = next(id for id, key in api.keys.load().items() if key.name == "of the session")
     header = Sessions(signer_of(api.broker), wall_clock_ms, "").cookie(id, is_https=False)
     assert header.startswith(f"{COOKIE}=")
     return {"Cookie": header.partition(";")[0]}

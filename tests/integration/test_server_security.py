@@ -6,12 +6,24 @@ import base64
 import contextlib
 import http.client
 import signal
+import socket
 import subprocess
 import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
+import pytest
+
+from fileq.commands.api_keys import ENDED_SESSIONS
+from fileq.core.api_key import Scope
+from fileq.core.server_events import LoginsFailed
+from fileq.core.units import Rate
+from fileq.server import rate_limit
 from fileq.server.sessions import COOKIE
-from tests.support.api_client import ADMIN_KEY, API, ApiClient, served_api
+from tests.support.api_client import ADMIN_KEY, API, ApiClient, Reply, served_api
+from tests.support.live_client import SocketClient, SseClient
 from tests.support.program import Program, command, environment, run
 from tests.support.servers.server import Server
 from tests.support.waiting import wait_until
@@ -59,6 +71,150 @@ def test_basic_and_a_trusted_proxy_name_a_user(tmp_path: Path) -> None:
         assert 429 in tries, "guessing is limited"
     with served_api(tmp_path, {"server": proxy | {"trusted_proxies": ["10.0.0.1"]}}) as api:
         assert api.client.with_key("").call("GET", "/whoami", headers={"X-User": "bob"}).slug == "unauthenticated"
+
+
+def test_a_new_key_in_the_file_counts_at_once_and_one_that_can_be_guessed_never(tmp_path: Path) -> None:
+    """Low: secret.example names 16 characters. The rule for server.api_key holds for the key in a file too."""
+    file, first, second = tmp_path / "key", "k" * 20, "l" * 20
+    file.write_text("k" * 19)
+    settings = {"server.port": 0, "server.api_key_file": str(file)}
+    refused = run("serve", cwd=tmp_path, settings=settings)
+    assert (refused.returncode, "must hold a key of at least 20 printable characters" in refused.stderr) == (2, True)
+    file.write_text(f"{first}\n")
+    with served_api(tmp_path, {"server": {"api_key": "", "api_key_file": str(file)}}) as api:
+
+        def statuses() -> list[int]:
+            return [api.client.with_key(key).call("GET", "/whoami").status for key in (first, second, "short")]
+
+        assert statuses() == [200, 401, 401]
+        file.write_text(second)
+        assert statuses() == [401, 200, 401]
+        file.write_text("short")
+        assert statuses() == [401, 401, 401]
+
+
+def test_guessing_is_limited_by_address_and_is_one_entry_of_the_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Medium: password guessing unlimited and unlogged."""
+    monkeypatch.setattr(rate_limit, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
+    (tmp_path / "password").write_text("pass:word\n")
+    server = {"username": "ann", "password_file": str(tmp_path / "password"), "trusted_proxies": ["127.0.0.1"]}
+    with served_api(tmp_path, {"server": server}) as api:
+        stranger, made = api.client.with_key(""), api.client_with(Scope.READ)
+        admin = api.client_with(Scope.ADMIN)
+
+        def basic(password: str, address: str) -> Reply:
+            text = base64.b64encode(f"ann:{password}".encode()).decode()
+            given = {"Authorization": f"Basic {text}", "X-Forwarded-For": f"10.9.9.9, {address}"}
+            return stranger.call("GET", "/whoami", headers=given)
+
+        tries = [basic(f"x{n}", "192.0.2.1") for n in range(30)]
+        assert [one.status for one in tries] == [401] * 20 + [429] * 10
+        assert int(tries[-1].headers["retry-after"]) >= 1
+        assert basic("pass:word", "192.0.2.1").status == 429, "the password is not compared any more"
+        assert basic("pass:word", "192.0.2.2").status == 200, "another address is not locked out"
+        lines = (b"X-Forwarded-For: 192.0.2.2", b"X-Forwarded-For: 192.0.2.1", b"Authorization: Basic eDp5")
+        with socket.create_connection(("127.0.0.1", stranger.port), 10) as own:
+            own.sendall(b"\r\n".join([b"GET /api/v1/whoami HTTP/1.1", b"Host: localhost", *lines, b"", b""]))
+            assert b" 429 " in own.recv(100), "the address that a client claims in a line of its own does not count"
+        here = {"X-Forwarded-For": "192.0.2.1"}
+        for client in (api.client, made):
+            assert client.call("GET", "/whoami", headers=here).status == 200, "a key is too long to be guessed"
+
+        def entries() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = admin.get("/audit?action=failed_login")["entries"]
+            return found
+
+        [entry] = wait_until(entries)
+        [event] = [one for one in api.events if isinstance(one, LoginsFailed)]
+        assert entry["result"] == 401
+        assert entry["count"] == event.failures > 0
+
+
+@pytest.mark.parametrize(
+    ("guesser", "same", "other"),
+    [
+        ("192.0.2.1:{port}", "192.0.2.1", "192.0.2.2:1"),
+        ("[2001:db8::1]:{port}", "2001:db8::1", "[2001:db8:0:1::1]:1"),
+        ("[2001:db8::1]", "[2001:db8::2]:1", "[2001:db8:0:1::1]"),
+    ],
+)
+def test_a_forwarded_address_with_a_port_is_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guesser: str, same: str, other: str
+) -> None:
+    """Finding: X-Forwarded-For entries with a port counted as the address of the proxy: all clients were one."""
+    monkeypatch.setattr(rate_limit, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
+    server = {"username": "ann", "password": "pass:word", "trusted_proxies": ["127.0.0.1"]}
+    with served_api(tmp_path, {"server": server}) as api:
+
+        def status(password: str, address: str) -> int:
+            text = base64.b64encode(f"ann:{password}".encode()).decode()
+            given = {"Authorization": f"Basic {text}", "X-Forwarded-For": f"192.0.2.9, {address}"}
+            return api.client.with_key("").call("GET", "/whoami", headers=given).status
+
+        assert [status("x", guesser.format(port=4000 + n)) for n in range(25)] == [401] * 20 + [429] * 5
+        assert status("pass:word", same) == 429
+        assert status("pass:word", other) == 200
+        assert status("pass:word", "unknown") == 200, "what is no address stands for the proxy"
+
+
+def test_wrong_keys_and_links_lock_out_no_password_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding: strangers lock out HTTP Basic for everyone with wrong keys, and server.api_key for their address."""
+    monkeypatch.setattr(rate_limit, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
+    monkeypatch.setattr(rate_limit, "OF_ALL", Rate(10, 3_600_000))
+    server = {"username": "ann", "password": "pass:word", "trusted_proxies": ["127.0.0.1"]}
+    with served_api(tmp_path, {"server": server}) as api:
+        stranger = api.client.with_key("")
+        right = {"Authorization": f"Basic {base64.b64encode(b'ann:pass:word').decode()}"}
+        for wrong in ("x" * 20, "fq_abcdefgh_" + "a" * 43):
+            guesses = [stranger.with_key(wrong).call("GET", "/whoami").status for _ in range(25)]
+            assert guesses == [401] * 25
+        for number in range(25):
+            there = {"X-Forwarded-For": f"192.0.2.{number}"}
+            assert stranger.send("GET", f"/login?once={'x' * 43}", headers=there).status == 401
+        assert api.client.call("GET", "/whoami").status == 200, "server.api_key, from the address of the wrong ones"
+        assert stranger.call("GET", "/whoami", headers=right).status == 200, "the password too"
+        assert wait_until(lambda: [one.failures for one in api.events if isinstance(one, LoginsFailed)])
+
+
+def test_the_one_time_link_is_limited_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Medium: password guessing unlimited and unlogged."""
+    monkeypatch.setattr(rate_limit, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
+    with served_api(tmp_path) as api:
+        tries = [api.client.send("GET", f"/login?once={'x' * 43}").status for _ in range(25)]
+        assert tries == [401] * 20 + [429] * 5
+
+
+def test_logging_out_ends_the_session_of_a_key_also_for_a_copy_of_its_cookie(tmp_path: Path) -> None:
+    """Low: logout of a key's session leaves its cookie valid."""
+    with served_api(tmp_path) as api:
+        own, stranger = {"Sec-Fetch-Site": "same-origin"}, api.client.with_key("")
+
+        def cookie_of(key: str) -> dict[str, str]:
+            reply = stranger.send("POST", "/login", urlencode({"key": key}).encode(), own)
+            assert reply.status == 303
+            return {"Cookie": reply.headers["set-cookie"].partition(";")[0]}
+
+        def is_refused(cookie: dict[str, str]) -> bool:
+            return stranger.call("GET", "/whoami", headers=cookie).status == 401
+
+        for key in (api.client_with(Scope.READ).key, ADMIN_KEY):
+            first, second = cookie_of(key), cookie_of(key)
+            with SseClient(stranger, first) as stream:
+                assert stranger.send("POST", "/logout", headers={**first, **own}).status == 303
+                assert stranger.call("GET", "/whoami", headers=first).slug == "unauthenticated"
+                assert stranger.send("GET", "/dashboard", headers=first).status == 303
+                assert stranger.call("GET", "/whoami", headers=second).status == 200, "another browser"
+                wait_until(lambda: not stream.is_open, 10)
+            id = stranger.call("GET", "/whoami", headers=second).json["id"]
+            for number in range(150):
+                api.keys.end_session(id, f"session-{number}", 1 << 50)
+            wait_until(partial(is_refused, first), 10)
+            [kept] = [one for name, one in api.broker.documents(ENDED_SESSIONS).items() if name == id]
+            assert len(kept.body) < 10_000, "what is kept of ended sessions has a bound"
+            wait_until(partial(is_refused, second), 10)
+            assert stranger.call("GET", "/whoami", headers=cookie_of(key)).status == 200, "a new login"
 
 
 def says_a_name(client: ApiClient, own: dict[str, str]) -> None:
@@ -159,3 +315,49 @@ def test_start_processes_jobs_and_serves_and_a_waiting_request_does_not_delay_th
         assert program.stop() == 0
         wait.join(10)
         assert not program.events("server.warned"), "no request was cut off"
+
+
+PROXY = {"auth_header": "X-User", "trusted_proxies": ["127.0.0.1"]}
+
+
+def test_another_site_can_not_start_a_check(tmp_path: Path) -> None:
+    """L2: a link of another site started a check of the whole broker in the name of a proxy's user."""
+    with served_api(tmp_path, {"server": PROXY}) as api:
+        browser = api.client.with_key("")
+        for page in ("consistency", "environment"):
+            for site, is_run, status in (
+                ("cross-site", True, 403),
+                ("same-site", True, 403),
+                ("same-origin", True, 200),
+                ("none", True, 200),
+                ("cross-site", False, 200),
+            ):
+                address = f"/dashboard/admin/{page}{'?run=true' if is_run else ''}"
+                headers = {"X-User": "bob", "Sec-Fetch-Site": site}
+                assert browser.send("GET", address, headers=headers).status == status, (address, site)
+            assert api.client.send("GET", f"{address}?run=true", headers={"Sec-Fetch-Site": "cross-site"}).status == 200
+
+
+def test_a_page_of_another_origin_opens_a_socket_only_with_a_key(tmp_path: Path) -> None:
+    """L3: a page of server.cors_origins read the events with the identity that the proxy adds."""
+    with served_api(tmp_path, {"server": PROXY | {"cors_origins": ["https://app.example"]}}) as api:
+        port, user, foreign = api.client.port, {"X-User": "bob"}, {"Origin": "https://app.example"}
+        assert SocketClient(port, f"{API}/ws", user | foreign).status == 403
+        for headers in (user, user | {"Origin": f"http://127.0.0.1:{port}"}, {"X-API-Key": ADMIN_KEY} | foreign):
+            opened = SocketClient(port, f"{API}/ws", headers)
+            assert opened.status == 0, headers
+            opened.close()
+
+
+def test_two_users_in_one_request_are_none(tmp_path: Path) -> None:
+    """L4: of two headers with the name of the user the first counted, which a client may have sent."""
+    with served_api(tmp_path, {"server": PROXY}) as api:
+        for names, status in ((("bob",), 200), (("admin", "bob"), 401), (("bob", "bob"), 401), (("", "bob"), 401)):
+            connection = http.client.HTTPConnection("127.0.0.1", api.client.port, timeout=30)
+            connection.putrequest("GET", WHOAMI)
+            for name in names:
+                connection.putheader("X-User", name)
+            connection.endheaders()
+            answer = connection.getresponse()
+            assert answer.status == status, (names, answer.read())
+            connection.close()

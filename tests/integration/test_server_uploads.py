@@ -6,6 +6,7 @@ import base64
 import hashlib
 import http.client
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,11 @@ import pytest
 
 from fileq.core.api_key import Scope
 from fileq.core.server_events import UploadsRemoved
+from fileq.files.abandoned_uploads import remove_abandoned
 from fileq.files.arriving_file import ArrivingFile
+from fileq.server.api.upload_endpoints import DEPTH
 from tests.support.api_client import ADMIN_KEY, API, ApiClient, Reply, ServedApi, check_described, served_api
+from tests.support.deep_tree import nested
 from tests.support.program import Program
 from tests.support.waiting import wait_until
 
@@ -126,6 +130,29 @@ def test_what_a_killed_server_left_is_removed_by_the_next(tmp_path: Path) -> Non
     assert new not in os.listdir(below)
 
 
+def test_nested_directories_do_not_stop_the_removal(tmp_path: Path) -> None:
+    """Medium: 1,480 nested directories ended the sweep of abandoned uploads; a link in the tree is not followed."""
+    top, outside = tmp_path / "in", tmp_path / "outside"
+    outside.mkdir()
+    top.mkdir()
+    for directory in (top, outside):
+        (directory / ".fileq-uploadleft.tmp").write_bytes(b"part")
+        os.utime(directory / ".fileq-uploadleft.tmp", (1, 1))
+    (top / "link").symlink_to(outside)
+    with nested(top / "a", 1480, ".fileq-uploaddeep.tmp"), nested(top / "z", 1480):
+        assert remove_abandoned(bytes(top), time.time()) == 1
+    assert os.listdir(outside) == [".fileq-uploadleft.tmp"]
+
+
+def test_an_upload_is_no_deeper_than_producers_look(api: ServedApi) -> None:
+    """H1 and medium: `PUT /uploads/a/a/a/…` made a tree that was too deep for the sweep and the matcher."""
+    before = files_in(api)
+    deep = put(api.client, "/".join("a" * (DEPTH + 1)), b"x")
+    assert (deep.slug, deep.status) == ("invalid", 422)
+    assert files_in(api) == before
+    assert put(api.client, "/".join("a" * DEPTH), b"x").status == 201
+
+
 def test_without_a_directory_there_are_no_uploads(tmp_path: Path) -> None:
     with served_api(tmp_path) as api:
         assert put(api.client, "x", b"x").slug == "not-found"
@@ -154,3 +181,15 @@ def test_an_uploaded_file_becomes_one_job(tmp_path: Path) -> None:
         program.wait_for("job.completed", count=2)
         assert program.stop() == 0
         assert len(program.events("job.produced")) == 2
+
+
+def test_an_upload_does_not_replace_a_link(api: ServedApi, tmp_path: Path) -> None:
+    """L7: a link that another program had put below upload_dir was replaced by the upload."""
+    target, link = tmp_path / "target", Path(api.config.server.upload_dir) / "current"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    before = files_in(api)
+    refused = put(api.client, "current", b"new")
+    assert (refused.slug, "is a link" in refused.json["detail"]) == ("conflict", True)
+    assert (link.is_symlink(), target.read_bytes(), files_in(api)) == (True, b"old", before)
+    link.unlink()

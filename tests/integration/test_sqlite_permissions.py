@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fileq.brokers.sqlite import SqliteBroker, database_schema, open_sqlite
-from fileq.brokers.sqlite.file_access import check_side_file, narrowed
+from fileq.brokers.sqlite.file_access import check_side_file, check_writers, narrowed
 from fileq.core.errors import BrokerError
 from tests.support.producer_setup import BrokerSetup
 from tests.support.program import run
@@ -143,3 +143,23 @@ def test_a_database_that_another_program_holds_keeps_its_locks(tmp_path: Path) -
         assert f":{(tmp_path / 'fileq.db-shm').stat().st_ino} " in locks
         held.execute("ROLLBACK")
         broker.enqueue([an_entry("a")])
+
+
+def test_a_database_of_another_user_that_all_can_write_to_is_refused(tmp_path: Path) -> None:
+    """L8: root ran the jobs of a database that any user could have filled."""
+    with pytest.raises(BrokerError, match=f"belongs to the user {STRANGER}"):
+        check_writers("x.db", of_user(STRANGER))
+    if os.geteuid() != 0:
+        return  # only root can give a file to another user
+    path = tmp_path / "fileq.db"
+    SqliteBroker(a_config(path)).close()
+    os.chown(path, STRANGER, STRANGER)
+    path.chmod(0o666)
+    with pytest.raises(BrokerError, match=r"every user can write to it \(mode 0666\)"):
+        SqliteBroker(a_config(path))
+    for command in ("doctor", "stats"):
+        shown = run(command, cwd=tmp_path, settings={"broker": "sqlite", "sqlite.path": str(path)})
+        assert shown.returncode != 0
+        assert "every user can write to it" in shown.stdout + shown.stderr
+    path.chmod(0o640)
+    SqliteBroker(a_config(path)).close()

@@ -21,7 +21,7 @@ def test_a_program_has_the_session_directory_umask_and_limits_that_its_test_chos
     before = os.umask(0o027)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
     try:
-        program = Program("producer", "in", cwd=on_sqlite.directory, settings=on_sqlite.settings)
+        program = Program("worker", "in", cwd=on_sqlite.directory, settings=on_sqlite.settings)
     finally:
         os.umask(before)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -30,7 +30,10 @@ def test_a_program_has_the_session_directory_umask_and_limits_that_its_test_chos
         assert os.getsid(program.process.pid) == program.process.pid
         assert (process / "cwd").readlink() == on_sqlite.directory
         assert "Umask:\t0027\n" in (process / "status").read_text()
-        assert re.search(r"^Max open files +(\d+)", (process / "limits").read_text(), re.M)[1] == str(soft - 1)
+        # A role raises its own limit. The processes of its handlers have the one that it was started with.
+        [guard] = children_of(program.process.pid)
+        limits = Path(f"/proc/{guard}/limits")
+        wait_until(lambda: re.search(r"^Max open files +(\d+)", limits.read_text(), re.M)[1] == str(soft - 1))
         assert [(process / "fd" / str(fd)).readlink() for fd in (0, 1, 2)] == [
             Path(os.devnull),
             program.log_file,

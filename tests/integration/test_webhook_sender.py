@@ -205,6 +205,16 @@ def test_what_is_no_answer_is_a_failure(answer: bytes) -> None:
         post(sender_to(port), f"http://127.0.0.1:{port}/")
 
 
+def test_what_a_receiver_sends_instead_of_http_is_cut_and_printable() -> None:
+    """L5: the error of a delivery held the whole first line, with its control characters."""
+    answer = b"\x1b[2J\x00" + b"A" * 9000 + b"\r\n\r\n"
+    with raw_server(lambda client: client.sendall(answer)) as port, pytest.raises(NotSent) as refused:
+        post(sender_to(port), f"http://127.0.0.1:{port}/")
+    assert str(refused.value).isprintable()
+    assert "AAA" in str(refused.value)
+    assert len(str(refused.value)) < 200
+
+
 def test_nothing_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -48,11 +48,11 @@ def test_a_moved_file_keeps_its_path_below_the_root_and_replaces_nothing(setup: 
     for name in names:
         (inbox / name).parent.mkdir(parents=True, exist_ok=True)
         (inbox / name).write_text(name)
-        setup.enqueue_file(inbox / name, name)
+        setup.enqueue_file(inbox / name, name.replace("/", ":"))
     (done / "a/dir").mkdir(parents=True)
     (done / "a/taken.tar").write_text("old")
     worker = setup.worker(count=2, handlers=on_files("on_file"), worker__after__completed="move:done")
-    setup.wait_for(State.COMPLETED, names)
+    setup.wait_for(State.COMPLETED, [name.replace("/", ":") for name in names])
     assert worker.stop() == 0  # it waits for the post actions
     assert files_below(done) == ["a/b/deep.txt", "a/dir.1", "a/taken.1.tar", "a/taken.tar", "top.txt"]
     assert (done / "a/taken.tar").read_text() == "old"

@@ -24,7 +24,7 @@ def test_files_of_equal_names_that_several_workers_move_are_all_kept(setup: Work
         root.mkdir()
     for name in range(NAMES):
         for root in roots:  # files of equal names come next to each other
-            contents.append(f"{root.name}/{name}")
+            contents.append(f"{root.name}:{name}")
             (root / f"{name}.txt").write_text(contents[-1])
             setup.enqueue_file(root / f"{name}.txt", contents[-1])
     done = setup.directory / "done"

@@ -123,9 +123,9 @@ _ENDS = (
     BrokerCall("cancel members", _settling(cancel), _done_already),
     BrokerCall("reap a member", _reaping, lambda answer: ("fenced",)),
     BrokerCall("cancel a member by id", _cancel, lambda answer: ["ended"]),
-    BrokerCall("clear members", _clear, lambda answer: 0),
+    BrokerCall("clear members", _clear, lambda answer: [False] * len(answer)),
     BrokerCall("revive a member", _revive, lambda answer: [False]),
-    BrokerCall("discard a member", _discard, lambda answer: 0),
+    BrokerCall("discard a member", _discard, lambda answer: [False] * len(answer)),
 )
 _CALLBACKS = re.compile(rb"jobqueue:job:[bp]\.(then|catch|finally)")
 

@@ -249,7 +249,7 @@ CALLS = (
     BrokerCall("deregister", _deregister),
     BrokerCall("cancel by id", _cancel_by_id, lambda answer: ["requested", "ended", "ended", "unknown"]),
     BrokerCall("revive", _revive, lambda answer: [Revived(False)] * 2),
-    BrokerCall("discard", _discard, lambda answer: 0),
+    BrokerCall("discard", _discard, lambda answer: [False] * len(answer)),
     BrokerCall("update_ledger", _update_ledger, lambda answer: [False, False]),
     BrokerCall("pause", _pause),
     BrokerCall("resume", _resume),

@@ -95,12 +95,12 @@ def _revive(store: Store) -> Invocation:
 def _firing(overlap: Overlap, *, is_running: bool = False) -> Callable[[Store], Invocation]:
     def prepare(store: Store) -> Invocation:
         store.broker.define_schedule("nightly", "r1", 1000)
-        entry = FollowUp(a_job("sched.1"), "low")
+        entry = FollowUp(a_job("sched.1"), "low", is_own=True)
         assert store.broker.fire(Fire("nightly", "r1", 1000, 2000, entry)) is FireResult.FIRED
         if is_running:
             claim_one(store)
-        entry = FollowUp(a_job("sched.2", unique_key=KEY), "low", version=Version(b"/data/a", "s1"))
-        cancelled = follow_ups("sched.1")[:2]
+        entry = FollowUp(a_job("sched.2", unique_key=KEY), "low", version=Version(b"/data/a", "s1"), is_own=True)
+        cancelled = follow_ups("last")[:2]
         fire = Fire("nightly", "r1", 2000, 3000, entry, 1, overlap, cancelled)
         return lambda broker: broker.fire(fire)
 
@@ -153,7 +153,7 @@ JOB_CALLS = (
     BrokerCall("bury and follow", _settling(burial), _done_already),
     BrokerCall("reap and follow", _reaping, lambda answer: ("fenced",)),
     BrokerCall("cancel by id and follow", _cancel, lambda answer: ["ended", "ended"]),
-    BrokerCall("clear", _clear, lambda answer: 0),
+    BrokerCall("clear", _clear, lambda answer: [False] * len(answer)),
     BrokerCall("revive with a unique key", _revive, lambda answer: [Revived(False)]),
     BrokerCall("sweep_unique", _sweep),
     BrokerCall("fire", _firing(Overlap.ALLOW), _fired_or_stale),

@@ -99,7 +99,7 @@ def _fail_and_reap(broker: RedisBroker, client: Any, keys: Keys) -> None:
     broker.resume("high")
     dead = burial(claims["a"])
     assert list(broker.settle_and_claim([dead], []).settled) == ["done"]
-    assert broker.discard([("a", dead.next_raw)]) == 1
+    assert broker.discard([("a", dead.next_raw)]) == [True]
     client.delete(keys.heartbeat(claims["c"].slot))
     [suspect] = broker.suspects(sweep=True)
     assert list(broker.reap(suspect.slot, [recovered(claim) for claim in suspect.claims])) == ["done"]
@@ -165,14 +165,14 @@ def _make_jobs(broker: RedisBroker) -> None:
     assert broker.remove_document("webhooks", "a") is True
     broker.define_schedule("nightly", "r1", 1000)
     for slot in (1000, 2000):
-        entry = FollowUp(a_job(f"sched.{slot}"), "low")
+        entry = FollowUp(a_job(f"sched.{slot}"), "low", is_own=True)
         assert broker.fire(Fire("nightly", "r1", slot, slot + 1000, entry, overlap=Overlap.CANCEL)) is FireResult.FIRED
     assert broker.promote().next_fire_ms == 3000
     assert broker.pause_schedule("nightly")
     assert broker.resume_schedule("nightly", 4000)
     assert list(broker.schedules()) == ["nightly"]
     assert broker.remove_schedule("nightly")
-    assert broker.clear("low", broker.peek("low", 500)) == 3
+    assert broker.clear("low", broker.peek("low", 500)) == [True] * 3
     assert [str(word) for word in broker.cancel(["u1.1"])] == ["cancelled"]
     broker.deregister(["w9"])
 

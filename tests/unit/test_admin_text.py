@@ -89,3 +89,10 @@ def test_a_note_on_a_terminal_ends_its_lines_between_words() -> None:
         ]
     os.close(ours)
     assert wrapped(text, io.StringIO()) == text
+
+
+def test_one_long_cell_does_not_widen_a_table_without_a_bound() -> None:
+    """L9: an id of 200 kB, pushed by another program, made every line of `fileq list` that long."""
+    lines = table([("ID", "FILE"), ("x" * 200_000, "/a"), ("short", "/b")], Screen())
+    assert max(map(len, lines)) < 300
+    assert lines[1].split() == ["x" * 249 + "…", "/a"]

@@ -28,6 +28,14 @@ def test_a_duration_is_a_text_a_number_of_seconds_or_a_timedelta(delay: Any) -> 
     assert (job.process_at, job.deadline) == ("2026-11-16T00:05:00.000Z",) * 2
 
 
+def test_the_longest_timeout_that_is_accepted_can_be_read_by_a_worker() -> None:
+    """A1: from 1e9 seconds on the broker lost the job."""
+    for timeout in ("36500d", 36_500 * 86_400):
+        job = options_of({"timeout": timeout}).applied(typed_job("t", None, priority="low", now=NOW), 1)
+        assert decode(encode(job)).timeout == 36_500 * 86_400
+    assert "timeout is 3153600001" in problems(timeout=36_500 * 86_400 + 1)[0]
+
+
 def test_a_time_needs_its_zone() -> None:
     assert options_of({"at": NOW, "deadline": NOW}).at_ms == round(NOW.timestamp() * 1000)
     assert "must be a datetime with its zone" in problems(at=datetime(2026, 1, 1))[0]

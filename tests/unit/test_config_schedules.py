@@ -132,7 +132,7 @@ def test_all_that_is_wrong_is_named_at_once_with_its_path() -> None:
             {"cron": "@daily", "type": "t", "payload": {"missed": 1}},
             "schedules.s.payload can't be used: it has the key",
         ),
-        ({"cron": "@daily", "type": "fileq.scan"}, "schedules.s.type is 'fileq.scan'; types that begin with"),
+        ({"cron": "@daily", "type": "fileq.scan"}, "types that begin with 'fileq.' are fileq's own"),
         ({"cron": "@daily", "reprocess": {}}, "schedules.s.reprocess has neither match nor since"),
         (
             {"cron": "@daily", "type": "t", "priority": "mid"},

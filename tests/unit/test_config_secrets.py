@@ -102,3 +102,10 @@ def test_a_url_is_masked_for_every_password(noise: str) -> None:
 )
 def test_masking_keeps_the_rest_of_the_url(url: str, masked: str) -> None:
     assert mask_credentials(url) == masked
+
+
+def test_the_query_of_the_collector_is_hidden() -> None:
+    """L6: `fileq config list` showed the token in observability.tracing.endpoint."""
+    config = config_from({"observability": {"tracing": {"endpoint": "https://otel.example/v1?token=hunter2"}}})
+    assert redacted(config)["observability"]["tracing"]["endpoint"] == "https://otel.example/v1?***"
+    assert "hunter2" not in repr(config)

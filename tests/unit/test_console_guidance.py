@@ -220,7 +220,7 @@ def test_a_delivery_that_is_retried_has_the_last_answer() -> None:
     pages.broker.register({"s": WorkerInfo("host", 7, NOW_MS, "1", ("high", "low"))})
     payload = {"webhook": "alerts", "body": {"type": "job.dead"}}
     job = typed_job(DELIVERY_TYPE, payload, priority="low", now=datetime.now(UTC))
-    pages.broker.enqueue([Entry(job, "low")])
+    pages.broker.enqueue([Entry(job, "low", is_own=True)])
     [claim] = pages.broker.settle_and_claim([], ["s"]).claims
     error = "the receiver answered 503: come back later"
     pages.broker.settle_and_claim([retry(claim, claim.raw, delay_ms=60_000, error=error, kind="HTTP503")], [])

@@ -223,7 +223,7 @@ def filled(**config: Any) -> ConsolePages:
     broker.register({"slot-7-0-ffff": info})
     broker.create_batch(NewBatch("nightly", "nightly", allow_failures=True))
     for type in (HOSTILE, CHECK_TYPE):
-        broker.enqueue([Entry(replace(new_job(type), batch_id="nightly"), "high", joins=True)])
+        broker.enqueue([Entry(replace(new_job(type), batch_id="nightly"), "high", joins=True, is_own=True)])
         [claim] = broker.settle_and_claim([], ["slot-7-0-ffff"]).claims
         error = f"missing: /in/{HOSTILE}; also: missing: /in/b"
         broker.settle_and_claim([bury(claim, claim.raw, error=error, kind="ValueError")], [])

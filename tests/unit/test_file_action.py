@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from fileq.files.exclusive_move import is_private, take
+from fileq.files.exclusive_move import Place, is_private, move_into, take
 from fileq.files.version import signature_of
 from fileq.worker import file_action
 from fileq.worker.file_action import FileAction, KeepFile
@@ -22,15 +23,15 @@ def rule(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def action_on(path: Path, rule: str, roots: tuple[Path, ...] = ()) -> FileAction:
     path.write_text("1")
     allowed = tuple(map(bytes, roots or (path.parent,)))
-    return FileAction("id/with odd\nletters", rule, bytes(path), allowed, signature_of(path.stat()))
+    return FileAction("id/with odd\nletters", rule, bytes(path), allowed, (), signature_of(path.stat()))
 
 
 def replace_before_taking(monkeypatch: pytest.MonkeyPatch, path: Path, *more: str) -> None:
     """Another program replaces the file between the look at it and the rename; with `more` once again after it."""
 
-    def late_take(source: bytes, private: bytes) -> None:
+    def late_take(directory: int, name: bytes, private: bytes) -> None:
         path.write_text("22")
-        take(source, private)
+        take(directory, name, private)
         for text in more:
             path.write_text(text)
 
@@ -38,8 +39,8 @@ def replace_before_taking(monkeypatch: pytest.MonkeyPatch, path: Path, *more: st
 
 
 def kill_after_taking(monkeypatch: pytest.MonkeyPatch, action: FileAction) -> None:
-    def killed(source: bytes, private: bytes) -> None:
-        take(source, private)
+    def killed(directory: int, name: bytes, private: bytes) -> None:
+        take(directory, name, private)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -103,6 +104,105 @@ def test_a_file_that_cannot_be_moved_has_its_name_again(tmp_path: Path) -> None:
     (tmp_path / "done").mkdir()
     (tmp_path / "done/a").write_text("not a directory")
     action = action_on(path, f"move:{tmp_path}/done", (tmp_path / "in",))
-    with pytest.raises(FileExistsError):
+    with pytest.raises(NotADirectoryError):
         action.perform()
     assert os.listdir(path.parent) == ["file.txt"]
+
+
+def test_a_directory_that_becomes_a_link_at_the_last_moment_is_not_followed(
+    tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H7: the file of another directory was deleted or moved, because the path was followed again at each step."""
+    path, other = tmp_path / "in/a/file.txt", tmp_path / "other"
+    path.parent.mkdir()
+    other.mkdir()
+    (other / "file.txt").write_text("1")
+    action = action_on(path, rule, (tmp_path / "in",))
+    os.utime(other / "file.txt", ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+
+    def swapped(directory: int, name: bytes, private: bytes) -> None:
+        path.parent.rename(tmp_path / "in/b")
+        path.parent.symlink_to(other)
+        take(directory, name, private)
+
+    monkeypatch.setattr(file_action, "take", swapped)
+    action.perform()
+    assert os.listdir(other) == ["file.txt"]
+    assert os.listdir(tmp_path / "in/b") == []  # the file that was meant
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("moment", ["before", "before the rename", "before the move"])
+@pytest.mark.parametrize("planted", ["link", "pipe", "directory"])
+def test_what_is_not_a_regular_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool, moment: str, planted: str
+) -> None:
+    """B6: a sender's link to the file, in its place, was moved into the archive, at whatever moment it came. So was a
+    pipe or a directory, if the version that was processed is unknown."""
+    path, away = tmp_path / "in/file.txt", tmp_path / "in/.keep"
+    path.parent.mkdir()
+    action = action_on(path, f"move:{tmp_path}/done")
+    if not is_known:
+        action = replace(action, processed=None)
+
+    def swap(name: Path = path) -> None:
+        name.rename(away)
+        if planted == "link":
+            name.symlink_to(away)
+        elif planted == "pipe":
+            os.mkfifo(name)
+        else:
+            name.mkdir()
+
+    def late_take(directory: int, name: bytes, private: bytes) -> None:
+        swap()
+        take(directory, name, private)
+
+    def late_move(source: Place, folder: int, name: bytes) -> bytes:
+        if not away.exists():
+            swap(path.parent / os.fsdecode(source.name))
+        return move_into(source, folder, name)
+
+    if moment == "before":
+        swap()
+    elif moment == "before the rename":
+        monkeypatch.setattr(file_action, "take", late_take)
+    else:
+        monkeypatch.setattr(file_action, "move_into", late_move)
+    with pytest.raises(KeepFile, match="only regular files"):
+        action.perform()
+    assert sorted(os.listdir(path.parent)) == [".keep", "file.txt"]
+    assert not (tmp_path / "done").exists() or os.listdir(tmp_path / "done") == []
+
+
+@pytest.mark.parametrize("planted", ["in/done", "in/done/a"])
+def test_what_was_moved_is_not_looked_for_behind_a_link(tmp_path: Path, planted: str) -> None:
+    """H7: a worker that does the order of another one looks where the file may be."""
+    path = tmp_path / "in/a/file.txt"
+    path.parent.mkdir(parents=True)
+    action = action_on(path, f"move:{tmp_path}/in/done", (tmp_path / "in",))
+    (tmp_path / "other/a").mkdir(parents=True)
+    (tmp_path / planted).parent.mkdir(exist_ok=True)
+    (tmp_path / planted).symlink_to(tmp_path / "other")
+    for name in ("other/file.txt", "other/a/file.txt"):
+        path.rename(tmp_path / name)
+        assert action.find_moved() == b""
+        (tmp_path / name).rename(path)
+    (tmp_path / planted).unlink()
+    assert action.perform() == bytes(tmp_path / "in/done/a/file.txt") == action.find_moved()
+
+
+@pytest.mark.parametrize("above", ["in", "link"])
+def test_a_folder_in_a_root_is_found_by_whatever_links_lead_to_the_root(tmp_path: Path, above: str) -> None:
+    """H7: an operator's link above the root is followed, and one that a sender planted below it is not."""
+    path = tmp_path / "in/file.txt"
+    path.parent.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    action = action_on(path, f"move:{tmp_path}/{above}/done", (tmp_path / "in",))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "in/done").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="no link is followed"):
+        action.perform()
+    assert os.listdir(tmp_path / "other") == []
+    (tmp_path / "in/done").unlink()
+    assert action.perform() == bytes(tmp_path / above / "done/file.txt")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fileq.files import openat2
-from fileq.files.beneath import LeadsOutside, open_beneath
+from fileq.files.beneath import LeadsOutside, NotRegular, open_beneath, open_regular
 
 
 @pytest.fixture(autouse=True, params=["openat2", "steps"])
@@ -134,3 +135,44 @@ def test_a_link_that_appears_after_the_links_were_resolved_is_not_followed(
     monkeypatch.setattr(os.path, "realpath", raced)
     with pytest.raises(OSError, match="keep changing"):
         content(f"{root}//link", root)
+
+
+def read_regular(path: str | Path | bytes, *roots: Path) -> bytes:
+    with open(open_regular(os.fsencode(path), [os.fsencode(root) for root in roots]), "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"new\nline", b"-rf", b"x" * 255])
+def test_a_regular_file_below_a_root_is_read(name: bytes, root: Path) -> None:
+    path = os.path.join(os.fsencode(root), b"sub", name)
+    Path(os.fsdecode(path)).write_bytes(b"inside")
+    assert read_regular(path, root) == read_regular(path, root.parent / "other", root) == b"inside"
+    (root.parent / "alias").symlink_to(root)
+    assert read_regular(root.parent / "alias" / "sub" / "a", root.parent / "alias") == b"inside"
+
+
+def test_no_link_below_the_root_leads_to_a_file_that_is_read(root: Path) -> None:
+    (root / "link").symlink_to("sub/a")
+    (root / "dir").symlink_to("sub")
+    (root / "out").symlink_to(root.parent)
+    for path in ("link", "dir/a", "out/secret", "sub/../sub/a", "sub//a", "./sub/a"):
+        with pytest.raises(OSError, match=r"no link is followed|cross-device"):
+            read_regular(f"{root}/{path}", root)
+    for outside in (f"{root}/../secret", root.parent / "secret", "/proc/self/environ"):
+        with pytest.raises((LeadsOutside, OSError)):
+            read_regular(outside, root)
+    with pytest.raises(ValueError, match="embedded null"):
+        read_regular(bytes(root) + b"/sub/a\0", root)
+
+
+def test_only_a_regular_file_is_read_and_none_is_waited_for(root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(root / "socket"))
+    for path in ("pipe", "socket", "sub"):
+        with pytest.raises(NotRegular, match="not a regular file"):
+            read_regular(root / path, root)
+    with pytest.raises(NotRegular):
+        read_regular("/dev/zero", Path("/dev"))
+    with pytest.raises(FileNotFoundError):
+        read_regular(root / "no", root)

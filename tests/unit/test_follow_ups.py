@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fileq.brokers.types import Entry, Record, Revival
 from fileq.core.claim import Claim
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.follow_up import FollowUpRequest, Made, Output
+from fileq.core.follow_up import FollowUpRequest, Made, Output, follow_up_id
 from fileq.core.job import State, decode, encode, file_job, typed_job
 from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Released
 from fileq.core.settlement import complete, skip_vanished
@@ -44,6 +44,18 @@ def end(setup: PumpSetup, ran: Any, id: str = "a") -> None:
     setup.pump.turn()
     setup.executor.end(ran)
     setup.pump.turn(may_claim=False)
+
+
+def test_a_planted_id_keeps_no_follow_up_out(told: PumpSetup) -> None:
+    """A3: the ids of follow-ups can be computed from the id of the job before it ends."""
+    ids = follow_up_id("a", 1), follow_up_id("a", "on_completed")
+    for id in ids:
+        told.broker.enqueue([Entry(typed_job("plant", None, priority="low", now=NOW, id=id), "low", delay_ms=9_999)])
+    end(told, Done(made=Made((FollowUpRequest(ids[0], type="index"),))))
+    assert {type: job.id for type, job in jobs_in_queue(told).items()} == {"index": ids[0], "tell": ids[1]}
+    parent = record(told, "a")
+    assert parent is not None
+    assert parent.follow_ups == ids
 
 
 def test_requested_jobs_are_enqueued_when_the_job_is_completed() -> None:

@@ -18,6 +18,21 @@ from fileq.handlers.outcomes import LONGEST_ERROR, LONGEST_RESULT, CommandFailed
 from fileq.worker.executors.stop_request import timed_out
 
 
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_a_result_that_is_nested_too_deeply_is_dropped() -> None:
+    """A4: pages and commands that show it grow with its depth."""
+    assert done(nested(64)).result == msgspec.json.encode(nested(64))
+    assert done(nested(65)) == Done(
+        warning="the result was dropped: it has more than 64 lists and objects within each other; make it flatter"
+    )
+
+
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no message")

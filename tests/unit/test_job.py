@@ -17,16 +17,21 @@ from fileq.core.errors import JobError, Undecodable
 from fileq.core.job import (
     FIELDS,
     MAX_DECODED_BYTES,
+    MAX_DECODED_NESTING,
+    MAX_PARSED_BYTES,
     Job,
     State,
+    check_content,
     checked_id,
     decode,
     encode,
     file_job,
+    is_nested_deeper,
     new_id,
     parse_time,
     raw_id,
     rfc3339,
+    rfc3339_ms,
     typed_job,
 )
 
@@ -159,6 +164,75 @@ def test_bytes_that_are_not_a_job_raise_undecodable_and_nothing_else(raw: bytes)
         decode(raw)
 
 
+def nested(levels: int) -> bytes:
+    return b'{"a":[' * (levels // 2) + b"1" + b"]}" * (levels // 2)
+
+
+def test_how_deep_a_job_may_be_does_not_depend_on_the_stack_of_its_reader() -> None:
+    """A7: bytes nested 983 deep were a job for one reader and none for another."""
+    deepest = encode(a_job())[:-1] + b',"payload":' + nested(MAX_DECODED_NESTING - 2) + b',"x":[]}'
+
+    def with_less_stack(raw: bytes, frames: int) -> Job:
+        return with_less_stack(raw, frames - 1) if frames else decode(raw)
+
+    assert with_less_stack(deepest, 500) == decode(deepest)
+    for field in (b"payload", b"later", b"tags"):
+        for levels in (MAX_DECODED_NESTING, 900):
+            with pytest.raises(Undecodable, match="more than 80 lists and objects within each other"):
+                decode(encode(a_job())[:-1] + b',"%s":%s}' % (field, nested(levels)))
+
+
+def depth_of(value: object) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
+
+
+bracketed = st.text(st.sampled_from('[]{}"\\a'), max_size=8)
+
+
+@given(
+    st.recursive(
+        bracketed,
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(bracketed, inner, max_size=4),
+        max_leaves=20,
+    )
+)
+def test_the_nesting_is_that_of_the_value_whatever_its_texts_contain(value: object) -> None:
+    raw = json.dumps(value).encode()
+    depth = depth_of(value)
+    assert not is_nested_deeper(raw, depth)
+    assert depth == 0 or is_nested_deeper(raw, depth - 1)
+
+
+@given(jobs)
+def test_what_enters_a_broker_can_be_decoded(fields: dict[str, object]) -> None:
+    """A1: a job that passes the check of new jobs is never refused by the decoder."""
+    check_content(decode(json.dumps(fields).encode()))
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    {
+        "timeout": (-1.0, 3.16e9, float("nan")),
+        "max_retries": (-1, 2**31),
+        "retries": (-1, 2**31),
+        "recoveries": (-1, 2**31),
+        "filesize": (-1, 2**63),
+        "file_inode": (-1, 2**63),
+        "id": ("",),
+        "filepath": ("/a\0b",),
+        "filepath_b64": ("?",),
+        "payload": (msgspec.Raw(nested(66)),),
+        "unknown": ({"later": msgspec.Raw(nested(66))},),
+    }.items(),
+)
+def test_what_could_not_be_decoded_does_not_enter_a_broker(field: str, values: tuple[object, ...]) -> None:
+    """A1: a timeout of 2e9 was enqueued, and lost at its claim."""
+    for value in values:
+        with pytest.raises(JobError, match=r"one|''"):
+            check_content(a_job(**{field: value}))
+
+
 @given(st.binary(max_size=60))
 def test_any_bytes_decode_or_raise_undecodable(raw: bytes) -> None:
     try:
@@ -173,10 +247,35 @@ def test_fields_may_be_in_any_order_with_blanks_between() -> None:
     assert decode(foreign) == a_job()
 
 
-@pytest.mark.parametrize("id", ["", "a b", 'a"b', "a\\b", "a\nb", "x" * 201, "\x7f"])
-def test_an_id_that_is_unsafe_in_a_key_or_on_a_terminal_is_refused(id: str) -> None:
+@pytest.mark.parametrize(
+    "id",
+    [
+        "",
+        "a b",
+        'a"b',
+        "a\\b",
+        "a\nb",
+        "a\n",
+        "x" * 201,
+        "\x7f",
+        "--output=/tmp/x",
+        "-",
+        ".",
+        "..",
+        "x/y",
+        "日本",
+        "a%2F",
+    ],
+)
+def test_an_id_that_is_unsafe_in_a_key_an_address_a_terminal_or_a_command_is_refused(id: str) -> None:
+    """A2, A9: an id was an option of the command that got it, or had no address in the API."""
     with pytest.raises(JobError, match="can't be used"):
         checked_id(id)
+
+
+@pytest.mark.parametrize("id", ["a", "_x", "7", "order:2026-11@eu+1=x.y_z", "x" * 200])
+def test_an_id_may_have_what_names_usually_have(id: str) -> None:
+    assert checked_id(id) == id
 
 
 def test_a_typed_job_has_a_payload_and_no_file() -> None:
@@ -198,6 +297,13 @@ def test_times_are_written_as_rfc3339_in_utc_and_read_leniently() -> None:
     assert parse_time("yesterday") is None
 
 
+def test_a_time_outside_the_years_of_rfc3339_is_its_first_or_last_one() -> None:
+    """A6: the time of a file after the year 9999 could not be written."""
+    assert [rfc3339_ms(sign * 10**30)[:19] for sign in (-1, 1)] == ["0001-01-01T00:00:00", "9999-12-31T23:59:59"]
+    for text, time in (("0001-01-01T00:00:00+10:00", datetime.min), ("9999-12-31T23:00:00-10:00", datetime.max)):
+        assert parse_time(text) == time.replace(tzinfo=UTC)
+
+
 def test_a_job_cannot_be_changed_in_place() -> None:
     with pytest.raises(AttributeError):
         a_job().retries = 3  # type: ignore[misc]
@@ -207,6 +313,7 @@ def test_a_job_cannot_be_changed_in_place() -> None:
 def test_the_scripts_of_redis_parse_no_more_bytes_than_are_decoded() -> None:
     script = files("fileq.brokers.redis") / "lua" / "prelude" / "jobs.lua"
     assert f"local MAX_DECODED_BYTES = {MAX_DECODED_BYTES} " in script.read_text()
+    assert f"local MAX_PARSED_BYTES = {MAX_PARSED_BYTES} " in script.read_text()
 
 
 def test_a_new_id_is_a_random_uuid_of_version_4() -> None:

@@ -40,7 +40,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "hiredis": "fileq.brokers.redis",
     "sqlite3": "fileq.brokers.sqlite",
     "yaml": "fileq.config",
-    "wcmatch": "fileq.files.globs",
+    "bracex": "fileq.files.globs",
     "watchdog": "fileq.producer.finder.inotify",
     "structlog": "fileq.observe.logs",
     "prometheus_client": "fileq.observe.metrics",

@@ -118,3 +118,15 @@ def test_one_that_has_stood_still_for_long_is_not_turning(turns, monkeypatch):
     assert turns.loop.is_turning()
     monkeypatch.setattr(module, "STUCK_S", -1.0)
     assert not turns.loop.is_turning()
+
+
+def test_a_turn_that_stands_still_is_stuck_and_a_long_pause_is_not(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C2: /healthz asks this. A loop that pauses for a minute, such as that of the batches, was stuck at its end."""
+    monkeypatch.setattr(module, "STUCK_S", 0.0)
+    wait_until(lambda: not turns.loop.is_turning(), what="its turn waits for the test")
+    turns.turn(1000.0)
+    wait_until(turns.loop.is_turning, what="it pauses")
+    turns.wake.set()
+    wait_until(lambda: not turns.loop.is_turning(), what="the next turn waits for the test")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from fileq.core.errors import ConfigError
-from fileq.files.manifest import ManifestEntry, read_manifest
+from fileq.files.manifest import PROBLEMS_MAX, ManifestEntry, read_manifest
 
 A, B = "a" * 64, "b" * 64
 TWO = [ManifestEntry("a.csv", 3, A), ManifestEntry("in/b c.csv")]
@@ -51,3 +53,40 @@ def test_what_is_wrong_is_named(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_manifest(text.encode(), "list")
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x" * 200_000, "path,size\na," + "9" * 5000, 'path\n"' + "y" * 200_000 + '"', "[" * 100_000, '["\\ud800"]'],
+    ids=["long line", "digits", "long column", "nested", "surrogate"],
+)
+def test_a_hostile_list_is_a_clear_error(text: str) -> None:
+    """H5: what a manifest holds is up to its sender; any other error would stop the producer for all deliveries."""
+    with pytest.raises(ConfigError) as caught:
+        read_manifest(text.encode(), "list")
+    assert len(str(caught.value)) < 1000
+
+
+def test_an_error_names_a_bounded_number_of_lines() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_manifest(b"path,size\n" + b"a,x\n" * 5000, "list")
+    assert len(caught.value.problems) == PROBLEMS_MAX + 1
+
+
+@pytest.mark.parametrize("text", [b"a\n" * 1_000_002, b"\n" * 1_000_002, b"[" + b"0," * 8_000_001 + b"0]"])
+def test_a_list_of_too_many_entries_is_refused_before_anything_is_made_of_it(text: bytes) -> None:
+    """H5: 64 MB of the shortest entries filled gigabytes of the producer's memory."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigError, match="at most 1,000,000"):
+            read_manifest(text, "list")
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_name_may_have_any_character_that_is_no_new_line() -> None:
+    assert read_manifest("a\u2028b\r\nc\x0bd\n".encode(), "list") == [
+        ManifestEntry("a\u2028b"),
+        ManifestEntry("c\x0bd"),
+    ]

@@ -146,6 +146,55 @@ def test_a_file_that_vanishes_while_it_is_read_is_dropped(by_content, monkeypatc
     assert (by_content.jobs(), by_content.producer.unsent) == ([], 0)
 
 
+@pytest.mark.parametrize("change", ["deleted", "replaced"])
+def test_a_large_file_that_is_gone_is_not_read_to_its_end(by_content, monkeypatch, change):
+    """B3: the producer read on in a deleted file, for days if it was sparse, and took no other one meanwhile."""
+    monkeypatch.setattr(content_check, "CHUNK", 1)
+    monkeypatch.setattr(content_check, "TURN_S", 0.0)
+    by_content.add("a", size=1)
+    os.truncate(by_content.root / "a", 1_000_000)
+    os.utime(by_content.root / "a", ns=(1, 1))
+    for _ in range(5):
+        assert by_content.turn() == 0
+    (by_content.root / "a").unlink()
+    if change == "replaced":
+        by_content.add("a")
+    by_content.run(UNCLOSED + 1)
+    by_content.run(UNCLOSED + 1)
+    assert by_content.producer.unsent == 0
+    assert by_content.names() == (["a"] if change == "replaced" else [])
+
+
+def test_a_large_file_does_not_hold_up_small_ones(by_content, monkeypatch):
+    """B3: files were read one after the other."""
+    monkeypatch.setattr(content_check, "CHUNK", 10)
+    monkeypatch.setattr(content_check, "TURN_S", 0.0)
+    by_content.add("a", size=1)
+    os.truncate(by_content.root / "a", 1_000_000)
+    os.utime(by_content.root / "a", ns=(1, 1))
+    assert by_content.turn() == 0
+    by_content.add("b", "c")
+    by_content.make_event(closed="b")
+    by_content.make_event(closed="c")
+    by_content.turn()
+    for _ in range(20):
+        by_content.turn(SETTLE)
+    assert by_content.names() == ["b", "c"]
+    assert by_content.producer.unsent == 1
+
+
+def test_a_scan_does_not_begin_a_large_file_anew(by_content, reads, monkeypatch):
+    """B3: a file whose reading takes longer than rescan_interval was begun anew by each scan, and never enqueued."""
+    monkeypatch.setattr(content_check, "CHUNK", 10)
+    monkeypatch.setattr(content_check, "TURN_S", 0.0)
+    by_content.add("a", size=95)
+    by_content.clock.advance(UNCLOSED + 1)
+    for _ in range(15):
+        by_content.turn(RESCAN)
+    assert reads == ["a"]
+    assert recorded(by_content).content == hashlib.blake2b(b"x" * 95, digest_size=16).hexdigest()
+
+
 def test_a_file_that_cannot_be_read_is_enqueued_without_a_hash(by_content, monkeypatch):
     def refuse(*arguments, **options):
         raise PermissionError

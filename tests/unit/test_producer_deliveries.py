@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,8 @@ from fileq.core.delivery import CHECK_TYPE
 from fileq.core.errors import BrokerError, Permanent
 from fileq.core.job import Job, decode
 from fileq.core.settlement import complete
+from fileq.producer.deliveries import look
+from fileq.producer.deliveries.checksums import ChecksumReader
 from fileq.producer.deliveries.register import DeliveryRegister
 from tests.support.producer_scenario import UNCLOSED, FakeWatcher, Scenario
 
@@ -292,7 +295,9 @@ def test_a_delivery_that_an_operator_cancelled_is_over(tmp_path: Path) -> None:
     s.run(LOOK)
     s.broker.real.cancel_batch(batch(s).id)
     look_until_sealed(s)
-    (record,) = DeliveryRegister(s.broker.real, bytes(s.root)).refresh()
+    register = DeliveryRegister(s.broker.real, bytes(s.root))
+    register.refresh()
+    (record,) = register.records()
     assert record.batch_id == ""
     assert s.events.count("delivery.sealed") == 0
 
@@ -318,6 +323,34 @@ def test_of_two_producers_one_opens_a_delivery(tmp_path: Path) -> None:
     assert opened == [1, 1]
 
 
+def test_the_register_is_not_read_again_after_a_write_of_our_own(tmp_path: Path) -> None:
+    """B9: each delivery that was opened read the documents of all others."""
+    s = scenario(tmp_path / "in")
+    s.run()
+    s.add(*(f"acme/{n}/1" for n in range(40)))
+    s.run(60)
+    s.run(LOOK)
+    assert len(batches(s)) == 40
+    assert s.broker.calls.count("documents") <= 2
+
+
+def test_what_another_producer_wrote_between_two_writes_is_read(tmp_path: Path) -> None:
+    """B9: only if all that was written since the last reading is our own, nothing is read."""
+    s = scenario(tmp_path / "in")
+    ours, other = (DeliveryRegister(s.broker.real, bytes(s.root)) for _ in range(2))
+    for register in (ours, other):
+        register.refresh()
+    ours.open(s.path("acme/a"), 1)
+    other.open(s.path("acme/b"), 1)
+    ours.open(s.path("acme/c"), 1)
+    for register in (ours, other):
+        register.refresh()
+        assert {record.path for record in register.records()} == {s.path(f"acme/{name}") for name in "abc"}
+
+
+RUNNING: Any = SimpleNamespace(cancelled=threading.Event())  # the context of an attempt that goes on
+
+
 def check_job(s: Scenario, path: str, **fields: Any) -> Any:
     payload = {"directory": str(s.root), "path": str(s.root / path), **fields}
     return SimpleNamespace(payload=payload)
@@ -328,13 +361,190 @@ def test_a_check_fails_with_what_is_wrong_and_succeeds_when_it_is_fixed(tmp_path
     right = hashlib.sha256(b"x").hexdigest()
     job = check_job(s, "1", sha256=right, also=["missing: 2"], also_more=4)
     with pytest.raises(Permanent, match=r"missing: .*/1 is in the manifest.*; also: missing: 2 and 4 more"):
-        check_delivered(job, s.config)
+        check_delivered(job, RUNNING, s.config)
     s.add("1", size=2)
     with pytest.raises(
         Permanent, match=f"wrong checksum: .*/1 has sha256 {hashlib.sha256(b'xx').hexdigest()}.*{right}"
     ):
-        check_delivered(job, s.config)
+        check_delivered(job, RUNNING, s.config)
     with pytest.raises(Permanent, match=r"wrong size: .*/1 has 2 bytes, the manifest says 1"):
-        check_delivered(check_job(s, "1", size=1), s.config)
+        check_delivered(check_job(s, "1", size=1), RUNNING, s.config)
     s.add("1", size=1)
-    assert check_delivered(job, s.config)["size"] == 1
+    assert check_delivered(job, RUNNING, s.config)["size"] == 1
+
+
+@pytest.mark.parametrize("kind", ["link", "linked directory", "pipe", "directory", "outside", "no root", "dots"])
+def test_a_check_opens_only_a_regular_file_of_its_delivery(tmp_path: Path, kind: str) -> None:
+    """C1 and H6: neither a job that a client made nor a link in a delivery reveals the hash or the size of a file."""
+    s = Scenario(tmp_path / "in")
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    delivery = s.root / "a"
+    delivery.mkdir()
+    directory, path = delivery, delivery / "1"
+    match kind:
+        case "link":
+            path.symlink_to(secret)
+        case "linked directory":
+            (delivery / "sub").symlink_to(tmp_path)
+            path = delivery / "sub" / "secret"
+        case "pipe":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case "outside":
+            directory, path = Path("/proc/self"), Path("/proc/self/environ")
+        case "no root":
+            directory, path = Path("/dev"), Path("/dev/zero")
+        case "dots":
+            path = Path(f"{delivery}/../../secret")
+    for wrong in ({"sha256": "0" * 64}, {"size": 1_000_000}):
+        job: Any = SimpleNamespace(payload={"directory": str(directory), "path": str(path), **wrong})
+        with pytest.raises(Permanent) as caught:
+            check_delivered(job, RUNNING, s.config)
+        assert "has sha256" not in str(caught.value)
+        assert "bytes" not in str(caught.value)
+
+
+def test_an_error_of_one_delivery_is_reported_once_and_the_others_go_on(tmp_path: Path) -> None:
+    """H5: whatever fails for one delivery, in any step, stays with it."""
+    s = scenario(tmp_path / "in", done_marker="_DONE")
+    s.add("acme/a/1", "acme/a/COMPLETED", "acme/b/1", "acme/b/COMPLETED")
+    real = s.broker.real.create_batch
+
+    def refuses_one(new: Any) -> bool:
+        if "acme_a" in new.id:
+            raise BrokerError("refused")
+        return real(new)
+
+    s.broker.real.create_batch = refuses_one  # type: ignore[method-assign]
+    look_until_sealed(s)
+    complete_jobs(s)
+    s.run(LOOK)
+    assert (s.root / "acme/b/_DONE").exists()
+    assert s.events.count("delivery.failed") == 1
+    assert s.events.fields("delivery.failed")["directory"] == str(s.root / "acme/a")
+    s.broker.real.create_batch = real  # type: ignore[method-assign]
+    s.run(60)
+    look_until_sealed(s)
+    complete_jobs(s)
+    s.run(LOOK)
+    assert (s.root / "acme/a/_DONE").exists()
+
+
+def test_a_document_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
+    """H5: one document of the register that is no record ended the ending of all deliveries."""
+    s = scenario(tmp_path / "in", done_marker="_DONE")
+    s.broker.real.put_document("deliveries", "x", b'{"path": 7}')
+    s.add("acme/a/1", "acme/a/COMPLETED")
+    look_until_sealed(s)
+    complete_jobs(s)
+    s.run(LOOK)
+    assert (s.root / "acme/a/_DONE").exists()
+
+
+def test_a_delivery_of_too_many_entries_is_reported_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B4: a look at the directory of one delivery had no bound."""
+    monkeypatch.setattr(look, "ENTRIES_MAX", 3)
+    s = scenario(tmp_path / "in", done_marker="_DONE")
+    s.add("acme/a/1", "acme/a/sub/2", "acme/a/sub/3", "acme/a/COMPLETED", "acme/b/1", "acme/b/COMPLETED")
+    look_until_sealed(s)
+    complete_jobs(s)
+    s.run(LOOK)
+    assert (s.root / "acme/b/_DONE").exists()
+    assert not (s.root / "acme/a/_DONE").exists()
+    assert s.events.count("delivery.unreadable") == 1
+    assert "more than 3 entries" in s.events.fields("delivery.unreadable")["error"]
+
+
+@pytest.mark.parametrize("follows_links", [False, True])
+def test_a_linked_file_of_a_manifest_is_a_problem_and_is_not_read(tmp_path: Path, follows_links: bool) -> None:
+    """H6: neither the size nor the checksum of what a link leads to is compared, also where links are followed."""
+    given = {"match": "acme/*/", "complete": {"manifest": "*.manifest.json"}, "deadline": "1h", "done_marker": "_DONE"}
+    s = Scenario(tmp_path / "in", deliveries=[given], follow_symlinks=follows_links)
+    (tmp_path / "out").write_bytes(b"secret")
+    s.add("acme/a/1", "other/2", size=3)
+    (s.root / "acme/a/2").symlink_to(s.root / "other/2")
+    (s.root / "acme/a/3").symlink_to(tmp_path / "out")
+    (s.root / "acme/a/sub").symlink_to(s.root / "other")
+    listed = [{"path": "1", "size": 3}, {"path": "2", "size": 1}, {"path": "3", "size": 1}]
+    listed += [{"path": "2x", "sha256": "0" * 64}, {"path": "sub/2", "sha256": "0" * 64}]
+    (s.root / "acme/a/x.manifest.json").write_text(json.dumps(listed))
+    s.run(LOOK)
+    s.run(3600)
+    look_until_sealed(s)
+    found = checks(s)
+    assert len(found) == 4
+    text = json.dumps([job.payload_value for job in found])
+    assert "has sha256" not in text
+    assert "bytes" not in text
+
+
+def test_a_file_of_a_manifest_that_cannot_be_read_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H6: a file that is a pipe while its checksum is read is neither waited for nor taken for right."""
+    s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"})
+    s.add("acme/a/1", "acme/a/2")
+    manifest(s, "acme/a", "1", "2")
+    file, away = s.root / "acme/a/2", tmp_path / "away"
+    read = ChecksumReader.step
+
+    def raced(reader: ChecksumReader) -> None:
+        file.rename(away)
+        os.mkfifo(file)
+        read(reader)
+        away.rename(file)
+
+    monkeypatch.setattr(ChecksumReader, "step", raced)
+    look_until_sealed(s)
+    (check,) = checks(s)
+    assert check.payload_value["path"] == str(file)
+
+
+def test_a_file_that_vanishes_while_checksums_are_read_lets_the_producer_rest(tmp_path: Path) -> None:
+    """C2: a sender that removes a file at this moment kept the producer busy for ever."""
+    s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"})
+    s.add("acme/a/1", "acme/a/2")
+    manifest(s, "acme/a", "1", "2")
+    look = s.producer._deliveries  # to see the moment; the rest is by its effects
+    for _ in range(1000):
+        s.clock.advance(LOOK)
+        s.producer.turn()
+        if look.is_reading:
+            break
+    assert look.is_reading
+    (s.root / "acme/a/2").unlink()
+    for _ in range(6):
+        s.run(LOOK)  # fails if the producer never comes to rest
+    assert batch(s).state is BatchState.SEALED  # it had come: workers remove files too
+
+
+def test_a_marker_is_not_written_through_a_link_to_the_directory(tmp_path: Path) -> None:
+    """C2: the directory itself is replaced by a link, after its delivery was sealed."""
+    s = scenario(tmp_path / "in", done_marker="_DONE")
+    (tmp_path / "victim").mkdir()
+    s.add("acme/a/1", "acme/a/COMPLETED")
+    look_until_sealed(s)
+    (s.root / "acme/a").rename(tmp_path / "moved")
+    (s.root / "acme/a").symlink_to(tmp_path / "victim")
+    complete_jobs(s)
+    s.run(LOOK)
+    assert list((tmp_path / "victim").iterdir()) == []
+    assert batch(s).state is BatchState.FINISHED
+
+
+def test_the_checksums_of_many_deliveries_are_read_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C2: each delivery of a sender with large files made every turn of the producer longer."""
+    s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"})
+    for name in "abc":
+        s.add(f"acme/{name}/1")
+        manifest(s, f"acme/{name}", "1")
+    stepped: list[ChecksumReader] = []
+    monkeypatch.setattr(ChecksumReader, "step", lambda reader: stepped.append(reader))  # they never end
+    for _ in range(30):
+        s.clock.advance(LOOK)
+        before = len(stepped)
+        s.producer.turn()
+        assert len(stepped) - before <= 1
+    assert len(set(stepped[-3:])) == 3

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fileq.files.paths import MAX_DEPTH
 from fileq.producer.finder import scan as module
 from fileq.producer.finder.scan import DirectoryWalk
 from tests.support.scanned_tree import ScannedTree, following, walked
@@ -40,6 +41,35 @@ def test_a_walk_over_a_part_detects_a_loop_to_a_directory_above_it(tmp_path):
     (tree.root / "x/y/up").symlink_to(tree.root)
     assert tree.walk("x/y") == ["x/y/b"]
     assert tree.skipped == {"loop": 1}
+
+
+def test_links_that_lead_to_links_do_not_multiply_the_files(tmp_path):
+    """B5: n directories, each with two links to the next one, gave the last of them 2^n names. A path now leads through
+    one linked directory, whatever part is walked and also if an event names the file."""
+    tree = following(tmp_path)
+    for n in range(12):
+        tree.add(f"z{n}/f")
+        if n < 11:
+            (tree.root / f"z{n}/a").symlink_to(f"../z{n + 1}")
+            (tree.root / f"z{n}/b").symlink_to(f"../z{n + 1}")
+    real, linked = [f"z{n}/f" for n in range(12)], [f"z{n}/{name}/f" for n in range(11) for name in "ab"]
+    assert tree.walk() == sorted(real + linked)
+    assert tree.skipped == {"loop": 40}
+    assert tree.walk("z3") == ["z3/a/f", "z3/b/f", "z3/f"]
+    assert tree.walk("z3/a") == ["z3/a/f"]
+    assert tree.finds("z3/a/f")
+    assert not tree.finds("z3/a/b/f")
+
+
+def test_a_link_is_followed_also_to_a_directory_of_its_own_name_and_from_below_it(tmp_path):
+    """B5: what one link leads to is walked as before: subdirectories, and files to which a second link leads."""
+    tree = following(tmp_path)
+    tree.add("real/x/deep/a", "real/b")
+    (tree.root / "real/x/deep/c").symlink_to("../../b")
+    (tree.root / "alias").mkdir()
+    (tree.root / "alias/x").symlink_to("../real/x")
+    assert tree.walk("alias") == ["alias/x/deep/a", "alias/x/deep/c"]
+    assert tree.finds("alias/x/deep/a")
 
 
 def test_a_link_to_itself_counts_as_loop_and_a_broken_link_as_vanished(tmp_path):
@@ -169,3 +199,16 @@ def test_a_closed_walk_is_done(tree, monkeypatch):
     walk.close()
     assert walk.is_done
     assert walk.step() == []
+
+
+def test_a_directory_that_is_nested_too_deeply_is_skipped_and_counted(tmp_path: Path) -> None:
+    """Medium: the deepest directory that is entered is the same for scans, for events and for the ledger's sweep."""
+    tree = ScannedTree(tmp_path / "in")
+    deepest = "/".join("d" * MAX_DEPTH)
+    tree.add(f"{deepest}/file", f"{deepest}/d/file", f"{deepest}/d/d/file")
+    assert tree.walk() == [f"{deepest}/file"]
+    assert tree.skipped == {"deep": 1}
+    assert tree.is_complete
+    for name, counts in ((f"{deepest}/file", True), (f"{deepest}/d/file", False)):
+        assert tree.finds(name) is counts
+        assert tree.rules.covers(bytes(tree.root / name)) is counts

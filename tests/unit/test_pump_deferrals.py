@@ -121,7 +121,7 @@ def test_a_job_of_a_schedule_waits_until_the_last_one_has_ended() -> None:
     setup.broker.define_schedule("nightly", "r1", 1000)
     for slot in (1000, 2000):
         job = typed_job("report", None, priority="low", now=datetime.now(UTC), id=f"sched.{slot}")
-        entry = FollowUp(job, "low")
+        entry = FollowUp(job, "low", is_own=True)
         fire = Fire("nightly", "r1", slot, slot + 1000, entry, overlap=Overlap.QUEUE)
         assert setup.broker.fire(fire) is FireResult.FIRED
     turn(setup)

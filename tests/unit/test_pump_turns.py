@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from fileq.brokers.types import Entry
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.job import State, typed_job
+from fileq.core.job import State, rfc3339, typed_job
 from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
 from fileq.handlers.task import Task
 from tests.support.pump_setup import NOW, PumpSetup
@@ -45,6 +46,19 @@ def test_what_ends_while_it_is_submitted_makes_a_turn_due_at_once(
     assert setup.pump.is_turn_due
     setup.pump.turn()
     assert (setup.state("a"), setup.state("b")) == (State.COMPLETED, State.COMPLETED)
+
+
+@pytest.mark.parametrize(("broker_year", "state"), [(1, State.DEAD), (-1, State.RUNNING)])
+def test_the_clock_of_the_broker_decides_on_a_deadline(broker_year: int, state: State) -> None:
+    """low: deadlines use the worker's clock. Here that is the machine's, by which the deadline is about now."""
+    setup = PumpSetup(count=1, handlers=[{"type": "t", "use": "fileq.handlers:checksum"}])
+    now, half_a_year = datetime.now(UTC), timedelta(days=183)
+    setup.clocks.wall = round((now + 2 * broker_year * half_a_year).timestamp()) * 10**9
+    deadline = rfc3339(now + broker_year * half_a_year)
+    setup.broker.enqueue([Entry(typed_job("t", None, priority="low", now=NOW, id="a").but(deadline=deadline), "low")])
+    setup.pump.turn()
+    setup.pump.turn(may_claim=False)
+    assert setup.state("a") is state
 
 
 def test_outcomes_are_settled_and_their_slots_filled_in_one_round_trip(setup: PumpSetup) -> None:

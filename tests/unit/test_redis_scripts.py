@@ -8,6 +8,7 @@ import pytest
 from fileq.brokers.redis.scripts import (
     COMPLETE_AND_CLAIM,
     ENQUEUE_MEMBERS,
+    LOOKS,
     PARTS,
     PRELUDE,
     SETTLE_AND_CLAIM,
@@ -42,7 +43,8 @@ def test_a_script_defines_every_shared_name_before_it_uses_it(name: str) -> None
 def test_a_script_holds_its_file_and_begins_with_its_flags(name: str) -> None:
     text = script(name).text.decode()
     file = FILES[VARIANTS.get(name, name)]
-    assert text.split("\n", 1)[0] == file.split("\n", 1)[0]
+    flags = "#!lua flags=no-writes" if name in LOOKS else file.split("\n", 1)[0]
+    assert text.split("\n", 1)[0] == flags
     assert text.endswith(file[file.rindex("\nreturn ") :])
 
 
@@ -55,7 +57,7 @@ def test_every_file_of_the_folder_is_a_script_or_a_part() -> None:
 def test_a_script_holds_nothing_it_does_not_use() -> None:
     assert b"local function settle(" in script(SETTLE_AND_CLAIM).text
     assert b"local function settle(" not in script("renew").text
-    assert b"local function move_to_dead(" not in script(COMPLETE_AND_CLAIM).text
+    assert b"local function move_to_scheduled(" not in script(COMPLETE_AND_CLAIM).text
     for name in (COMPLETE_AND_CLAIM, SETTLE_AND_CLAIM):
         assert b"local function add_follow_ups(" not in script(name).text
     assert b"local function add_follow_ups(" in script(SETTLE_AND_FOLLOW).text

@@ -27,6 +27,17 @@ def claim_of(**fields: object) -> Claim:
     return Claim("w", 1, "low", encode(job), job, job.id)
 
 
+@pytest.mark.parametrize(("own", "retries", "verb"), [(99, 3, Verb.BURY), (99, 2, Verb.RETRY), (1, 1, Verb.BURY)])
+def test_a_limited_key_can_lower_the_retries_of_the_route_and_not_raise_them(
+    own: int, retries: int, verb: Verb
+) -> None:
+    """A8: a key that may only enqueue made its jobs hold slots as long as it wanted."""
+    tags = msgspec.Raw(b'{"fileq.made_by":"k1"}')
+    found = decide(claim_of(max_retries=own, retries=retries, tags=tags), Failed("boom", "E"), POLICY, now_ms=NOW_MS)
+    assert isinstance(found, Settlement)
+    assert found.verb is verb
+
+
 @pytest.mark.parametrize(
     ("strategy", "base", "delays"),
     [

@@ -19,10 +19,10 @@ def test_calls_beyond_the_limit_are_refused_and_a_call_that_hangs_is_the_broker_
         assert await pool.call(lambda: 7) == 7
         with pytest.raises(KeyError):
             await pool.call(lambda: {}["x"])
-        scan = asyncio.create_task(pool.call(release.wait, is_scan=True, timeout_s=60))
+        scan = asyncio.create_task(pool.call(release.wait, scans_for="a key", timeout_s=60))
         await asyncio.sleep(0)
         with pytest.raises(ApiProblem, match=r"^busy"):
-            await pool.call(lambda: 1, is_scan=True)
+            await pool.call(lambda: 1, scans_for="another")
         assert await pool.call(lambda: 2) == 2, "a list does not hold up other calls"
         with pytest.raises(ApiProblem, match=r"^broker-away"):
             await pool.call(release.wait, timeout_s=0.05)
@@ -30,7 +30,26 @@ def test_calls_beyond_the_limit_are_refused_and_a_call_that_hangs_is_the_broker_
             await pool.call(lambda: 3)  # both threads hang
         release.set()
         assert await scan
-        assert await pool.call(lambda: 4, is_scan=True) == 4
+        assert await pool.call(lambda: 4, scans_for="another") == 4
+        pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_lists_of_one_caller_leave_a_turn_to_others() -> None:
+    """Medium: one key starves all: it has some of the turns for lists, never all."""
+    release = threading.Event()
+
+    async def scenario() -> None:
+        pool = BrokerPool()
+        scans = [asyncio.create_task(pool.call(release.wait, scans_for="greedy", timeout_s=60)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(ApiProblem, match=r"^busy: this key reads 2 lists already"):
+            await pool.call(lambda: 1, scans_for="greedy")
+        assert await pool.call(lambda: 2, scans_for="another") == 2
+        release.set()
+        assert await asyncio.gather(*scans) == [True, True]
+        assert await pool.call(lambda: 3, scans_for="greedy") == 3
         pool.close()
 
     asyncio.run(scenario())

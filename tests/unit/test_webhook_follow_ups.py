@@ -204,7 +204,7 @@ def test_what_fsck_gives_back_is_told(told: PumpSetup) -> None:
 def enqueue_deliveries(setup: PumpSetup, count: int) -> None:
     for n in range(count):
         job = typed_job(DELIVERY_TYPE, {"webhook": "all"}, priority="low", now=NOW, id=f"d{n}")
-        setup.broker.enqueue([Entry(job, "low")])
+        setup.broker.enqueue([Entry(job, "low", is_own=True)])
 
 
 def running(setup: PumpSetup) -> tuple[int, int]:

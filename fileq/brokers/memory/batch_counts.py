@@ -74,6 +74,7 @@ def _fire(store: MemoryStore, batch: KeptBatch, callbacks: Iterable[Callback], n
     parent = store.batches.get(batch.facts.parent)
     if parent is not None and parent.facts.state is BatchState.FINISHED:
         parent = None
-    for follow_up in map(follow_up_of, callbacks):
-        if not existing_job(store, follow_up.job):
-            add(store, entry_of(follow_up), now_ms, batch=parent)
+    for callback in callbacks:
+        entry = entry_of(follow_up_of(callback))
+        if not existing_job(store, entry):
+            add(store, entry, now_ms, batch=parent)

@@ -139,8 +139,10 @@ class MemoryBatches:
 
     def _view(self, batch: KeptBatch) -> BatchView:
         held = (decode_or_none(raw) for raws in self._store.processing.values() for raw in raws)
-        running = {job.id for job in held if job is not None and job.id in batch.members}
-        return view_of(batch.facts, len(running))
+        ids = {job.id for job in held if job is not None and job.id in batch.members}
+        # If its record names another batch, or none, it is another job, enqueued after the record was lost.
+        records = (self._store.records.get(id) for id in ids)
+        return view_of(batch.facts, sum(record is None or record.batch == batch.facts.id for record in records))
 
     def unfinished_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:
         with self._store.lock:

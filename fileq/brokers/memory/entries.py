@@ -6,15 +6,24 @@ from collections.abc import Iterable
 
 from fileq.brokers import wire_events
 from fileq.brokers.memory.store import KeptBatch, MemoryRecord, MemoryStore
-from fileq.brokers.types import FOLLOW_UPS_KEPT, Entry, entry_of
+from fileq.brokers.types import FOLLOW_UPS_KEPT, Entry, entry_of, origin_of_entry
 from fileq.core.batch import add_member
 from fileq.core.follow_up import FollowUp
-from fileq.core.job import Job, State, encode
+from fileq.core.job import State, encode
+from fileq.core.own_jobs import is_own_batch
 
 
-def existing_job(store: MemoryStore, job: Job) -> str:
+def existing_job(store: MemoryStore, entry: Entry) -> str:
     """The id of the job because of which this one is a duplicate; empty if it is none."""
-    return job.id if job.id in store.records else key_holder(store, job.unique_key or "")
+    job = entry.job
+    return job.id if has_record(store, entry) else key_holder(store, job.unique_key or "")
+
+
+def has_record(store: MemoryStore, entry: Entry) -> bool:
+    """Whether a record keeps this job out. One without an origin is not that of a job of fileq's own: another program
+    has used its id, and add() replaces it."""
+    record = store.records.get(entry.job.id)
+    return record is not None and (not entry.is_own or bool(record.origin))
 
 
 def key_holder(store: MemoryStore, key: str) -> str:
@@ -32,9 +41,11 @@ def take_key(store: MemoryStore, record: MemoryRecord, key: str) -> None:
 
 def batch_to_join(store: MemoryStore, entry: Entry, follows: MemoryRecord | None = None) -> KeptBatch | None:
     """The batch that the job of this entry becomes a member of; None if it takes no jobs. `follows` is the record of
-    the job that this one follows: an unfinished member also adds jobs to a sealed batch."""
+    the job that this one follows: an unfinished member also adds jobs to a sealed batch, and no other job adds any to
+    the batch of a delivery."""
     batch = store.batches.get(entry.job.batch_id or "") if entry.joins else None
-    if batch is None or batch.facts.is_takeable:
+    is_open_to_it = entry.is_own or not is_own_batch(entry.job.batch_id)
+    if batch is None or (batch.facts.is_takeable and is_open_to_it):
         return batch
     return batch if follows is not None and follows.id in batch.members else None
 
@@ -42,7 +53,12 @@ def batch_to_join(store: MemoryStore, entry: Entry, follows: MemoryRecord | None
 def add(store: MemoryStore, entry: Entry, now_ms: int, *, waits_for: str = "", batch: KeptBatch | None = None) -> None:
     """Enqueues a job that is no duplicate, as a member of this batch."""
     job = entry.job
+    foreign = store.records.pop(job.id, None)
     record = store.record_for(job.id, entry.queue, encode(job), now_ms)
+    record.origin = origin_of_entry(entry)
+    if foreign is not None:
+        # Foreign from now on: the claim that meets a copy in a queue buries it, and counts it as adopted again.
+        store.count(now_ms, "adopted", -foreign.queued)
     record.waits_for = waits_for
     if batch is not None:
         record.batch = batch.facts.id
@@ -68,9 +84,8 @@ def add_follow_ups(
     store: MemoryStore, parent: MemoryRecord | None, follow_ups: Iterable[FollowUp], now_ms: int
 ) -> None:
     """Enqueues the follow-ups that are no duplicates, and keeps their ids in the record of the job they follow."""
-    for follow_up in follow_ups:
-        if not existing_job(store, follow_up.job):
-            entry = entry_of(follow_up)
+    for entry in map(entry_of, follow_ups):
+        if not existing_job(store, entry):
             add(store, entry, now_ms, batch=batch_to_join(store, entry, parent))
             if parent is not None:
-                parent.follow_ups = (*parent.follow_ups, follow_up.job.id)[-FOLLOW_UPS_KEPT:]
+                parent.follow_ups = (*parent.follow_ups, entry.job.id)[-FOLLOW_UPS_KEPT:]

@@ -43,7 +43,7 @@ from fileq.brokers.types import (
 )
 from fileq.core.errors import BrokerError
 from fileq.core.follow_up import FollowUp
-from fileq.core.job import Job, State, decode_or_none
+from fileq.core.job import Job, State, decode_or_none, raw_id
 
 
 class MemoryInspector:
@@ -162,11 +162,11 @@ class MemoryInspector:
         check_follow_ups(wanted.values(), store.queue_names)
         with store.lock:
             now_ms = store.begin()
-            return [cancel(store, store.records.get(id), wanted.get(id, ()), now_ms) for id in ids]
+            return cancel(store, ids, wanted, now_ms)
 
     def clear(
         self, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
-    ) -> int:
+    ) -> list[bool]:
         store, wanted = self._store, follow_ups or {}
         check_clear(queue, raws, store.queue_names)
         check_follow_ups(wanted.values(), store.queue_names)
@@ -174,20 +174,21 @@ class MemoryInspector:
             now_ms = store.begin()
             waiting = store.queues[queue]
             near = Counter(islice(reversed(waiting), CLEAR_REACH))
-            count = 0
+            cleared = []
             for raw in raws:
                 job = decode_or_none(raw) if near[raw] else None
-                if job is not None and self._clear(queue, raw, job, wanted.get(job.id, ()), now_ms):
-                    near[raw] -= 1
-                    count += 1
+                cleared.append(job is not None and self._clear(queue, raw, job, wanted.get(job.id, ()), now_ms))
+                near[raw] -= cleared[-1]
             store.trim_ended(State.CANCELLED)
-            return count
+            return cleared
 
     def _clear(self, queue: str, raw: bytes, job: Job, follow_ups: Sequence[FollowUp], now_ms: int) -> bool:
         store = self._store
         record = store.records.get(job.id)
         if record is not None and record.state.is_unfinished and record.state is not State.PENDING:
             return False  # a copy of a job that is somewhere else
+        if store.is_foreign(raw, State.PENDING):
+            return False
         record = store.record_for(job.id, queue, raw, now_ms)
         record.raw, record.queue = raw, queue
         if record.queued:
@@ -227,6 +228,10 @@ class MemoryInspector:
             key = job.unique_key or ""
             if (holder := key_holder(store, key)) and holder != revival.id:
                 return Revived(False, holder)
+            if job.id != revival.id or store.is_foreign(revival.raw, State.DEAD):
+                return Revived(False, is_foreign=True)
+            if record is None:  # the job that had its id is forgotten
+                store.records.pop(raw_id(revival.raw), None)
             record = store.record_for(revival.id, queue, revival.next_raw, now_ms)
             record.raw, record.error, record.ended_ms = revival.next_raw, "", 0
             record.is_cancel_requested, record.fingerprint = False, ""
@@ -237,19 +242,19 @@ class MemoryInspector:
         _remove_oldest(store.dead, revival.raw)
         return Revived(True)
 
-    def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:
+    def discard(self, dead: Sequence[tuple[str, bytes]]) -> list[bool]:
         store = self._store
         with store.lock:
             now_ms = store.begin()
-            count = 0
-            for id, raw in dead:
-                if raw in store.dead:
-                    self._discard(id, raw)
-                    count += 1
-            store.count(now_ms, "deleted", count)
-            return count
+            discarded = [self._discard(id, raw) for id, raw in dead]
+            store.count(now_ms, "deleted", sum(discarded))
+            return discarded
 
-    def _discard(self, id: str, raw: bytes) -> None:
+    def _discard(self, id: str, raw: bytes) -> bool:
+        if raw not in self._store.dead:
+            return False
+        if id not in self._store.records or self._store.is_foreign(raw, State.DEAD):
+            id = raw_id(raw)
         record = self._store.records.get(id)
         if record is not None and record.state is State.DEAD:
             delete_member(self._store, record.batch, id)
@@ -257,6 +262,7 @@ class MemoryInspector:
         if record is not None and record.state is State.DEAD and not record.queued:
             del self._store.records[id]
         _remove_oldest(self._store.dead, raw)
+        return True
 
     def pause(self, queue: str) -> None:
         with self._store.lock:

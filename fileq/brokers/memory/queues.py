@@ -30,8 +30,8 @@ from fileq.brokers.types import (
     check_entries,
     check_follow_ups,
 )
-from fileq.core.claim import Claim
-from fileq.core.job import State, decode_or_none
+from fileq.core.claim import Buried, Claim
+from fileq.core.job import State, decode_or_none, raw_id
 from fileq.core.settlement import Settlement, SettleResult
 
 
@@ -49,7 +49,7 @@ class MemoryQueues:
             results: list[EnqueueResult] = []
             existing: list[str] = []
             for entry in entries:
-                existing.append(existing_job(store, entry.job))
+                existing.append(existing_job(store, entry))
                 result = EnqueueResult.DUPLICATE if existing[-1] else self._known_result(entry)
                 batch = batch_to_join(store, entry)
                 if result is None and entry.joins and batch is None:
@@ -94,20 +94,27 @@ class MemoryQueues:
             now_ms = store.begin()
             settled = tuple(settle(store, s, now_ms) for s in settlements)
             gone = tuple(slot for slot in slots if slot not in store.registry)
-            claims = [self._held(slot) or self._claim(slot, now_ms) for slot in slots if slot in store.registry]
+            buried: list[Buried] = []
+            claims = [self._held(slot) or self._claim(slot, buried, now_ms) for slot in slots if slot in store.registry]
             found = tuple(claim for claim in claims if claim is not None)
             finished = tuple(store.finished_batches)
-            return TurnReply(settled, found, gone, frozenset(store.paused), finished_batches=finished)
+            return TurnReply(settled, found, gone, frozenset(store.paused), tuple(buried), finished)
 
     def _held(self, slot: str) -> Claim | None:
         """The job the slot already holds: the reply that carried it was lost."""
         held = self._store.processing[slot]
         return self._store.claim_to_run(slot, held[-1]) if held else None
 
-    def _claim(self, slot: str, now_ms: int) -> Claim | None:
+    def _claim(self, slot: str, buried: list[Buried], now_ms: int) -> Claim | None:
+        """The next job. Foreign bytes under the id of another job are buried first; one call buries one of them."""
         store = self._store
         for queue in store.order.next_order():
             if queue not in store.paused and store.queues[queue]:
+                if store.is_foreign(store.queues[queue][-1], State.PENDING):
+                    if buried:
+                        return None
+                    buried.append(self._bury(slot, queue, store.queues[queue].pop(), now_ms))
+                    return self._claim(slot, buried, now_ms)
                 raw = store.queues[queue].pop()
                 store.order.claimed()
                 store.processing[slot].append(raw)
@@ -118,6 +125,15 @@ class MemoryQueues:
                 store.publish(now_ms, wire_events.started(claim) if claim.job is not None else b"")
                 return claim
         return None
+
+    def _bury(self, slot: str, queue: str, raw: bytes, now_ms: int) -> Buried:
+        store = self._store
+        for name in ("adopted", "consumed"):
+            store.count(now_ms, name)
+        error = store.bury_foreign(slot, queue, raw, now_ms)
+        found = Buried(raw_id(raw), slot, queue, error)
+        store.publish(now_ms, wire_events.buried(found))
+        return found
 
     def _mark_running(self, slot: str, queue: str, raw: bytes, now_ms: int) -> None:
         job = decode_or_none(raw)
@@ -182,6 +198,10 @@ class MemoryQueues:
         job = decode_or_none(raw)
         if job is None:  # another program put it here; the claim counts it as adopted
             store.push_raw(store.queue_names[-1], raw, front=False)
+            return
+        known = store.records.get(job.id)
+        if known is not None and not known.is_about(raw):  # another job has its id; the claim buries it
+            store.push_undecodable(store.queue_names[-1], raw, front=False, now_ms=now_ms)
             return
         record = store.record_for(job.id, store.queue_names[-1], raw, now_ms)
         record.raw = raw
@@ -277,7 +297,8 @@ class MemoryQueues:
                 self._store.forget_slot(slot)
 
     def _give_back(self, claim: Claim, now_ms: int) -> None:
-        if claim.job is None:
+        record = self._store.records.get(claim.id)
+        if claim.job is None or (record is not None and not record.is_about(claim.raw)):  # the next claim buries it
             self._store.push_undecodable(claim.queue, claim.raw, front=True, now_ms=now_ms)
         else:
             record = self._store.record_for(claim.job.id, claim.queue, claim.raw, now_ms)

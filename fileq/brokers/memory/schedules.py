@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import check_name
-from fileq.brokers.memory.entries import add, batch_to_join, existing_job
+from fileq.brokers.memory.entries import add, batch_to_join, existing_job, has_record
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.withdrawals import cancel
 from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire, defined
@@ -74,15 +74,15 @@ class MemorySchedules:
         store = self._store
         if fire.entry is None:
             return FireResult.PASSED
-        if fire.entry.job.id in store.records:
+        entry = entry_of(fire.entry)
+        if has_record(store, entry):
             return FireResult.DUPLICATE
         if unfinished_id and fire.overlap is Overlap.SKIP:
             return FireResult.SKIPPED
         if unfinished_id and fire.overlap is Overlap.CANCEL:
-            cancel(store, store.records[unfinished_id], fire.cancel_follow_ups, now_ms)
-        if existing := existing_job(store, fire.entry.job):  # now that the last job may have ended
-            return FireResult.DUPLICATE if existing == fire.entry.job.id else FireResult.SKIPPED
+            cancel(store, [unfinished_id], {unfinished_id: fire.cancel_follow_ups}, now_ms)
+        if existing := existing_job(store, entry):  # now that the last job may have ended
+            return FireResult.DUPLICATE if existing == entry.job.id else FireResult.SKIPPED
         waits_for = unfinished_id if fire.overlap in (Overlap.QUEUE, Overlap.CANCEL) else ""
-        entry = entry_of(fire.entry)
         add(store, entry, now_ms, waits_for=waits_for, batch=batch_to_join(store, entry))
         return FireResult.FIRED

@@ -42,6 +42,11 @@ def reap(store: MemoryStore, slot: str, s: Settlement, now_ms: int) -> SettleRes
 
 
 def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
+    store.processing[s.claim.slot].remove(s.claim.raw)
+    record = store.records.get(s.claim.id)
+    if record is not None and not record.is_about(s.claim.raw):
+        _bury_foreign(store, s, now_ms)
+        return
     record = None
     if s.claim.record_id is None and s.verb is Verb.RELEASE:
         store.push_undecodable(s.claim.queue, s.next_raw, front=True, now_ms=now_ms)
@@ -55,7 +60,6 @@ def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
         _move(store, s, record, now_ms)
         if s.order:
             store.orders[s.claim.id] = Order(s.claim.id, s.claim.slot, now_ms, s.order)
-    store.processing[s.claim.slot].remove(s.claim.raw)
     _count(store, s, now_ms)
     store.publish(now_ms, wire_events.settled(s))
     add_follow_ups(store, record, s.follow_ups, now_ms)
@@ -63,6 +67,15 @@ def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
         count_member(store, record.batch, record.id, ending, s.error, now_ms)
     if s.verb in (Verb.COMPLETE, Verb.CANCEL):
         store.trim_ended(State.COMPLETED if s.verb is Verb.COMPLETE else State.CANCELLED)
+
+
+def _bury_foreign(store: MemoryStore, s: Settlement, now_ms: int) -> None:
+    """A job of fileq's own has come in under the id of this one while it ran, and has the record now."""
+    store.bury_foreign(s.claim.slot, s.claim.queue, s.claim.raw, now_ms)
+    if s.order:
+        store.orders[s.claim.id] = Order(s.claim.id, s.claim.slot, now_ms, s.order)
+    store.publish(now_ms, wire_events.settled(s))
+    add_follow_ups(store, None, s.follow_ups, now_ms)
 
 
 def _move(store: MemoryStore, s: Settlement, record: MemoryRecord, now_ms: int) -> None:

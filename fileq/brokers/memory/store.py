@@ -37,8 +37,10 @@ from fileq.config import Config
 from fileq.core.batch import KEPT_MS, Batch, BatchState
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
+from fileq.core.fingerprint import fingerprint
 from fileq.core.follow_up import Output
-from fileq.core.job import State, Version, decode, decode_or_none
+from fileq.core.job import State, Version, decode, decode_or_none, raw_id
+from fileq.core.own_jobs import foreign_error
 
 
 class MemoryRecord(msgspec.Struct):
@@ -74,11 +76,21 @@ class MemoryRecord(msgspec.Struct):
     outputs: tuple[Output, ...] = ()
     batch: str = ""
     fingerprint: str = ""
+    origin: str = ""
     expires_ms: int | None = None
 
     def add_attempt(self, attempt: Attempt) -> None:
         self.attempt_count += 1
         self.attempts = [*self.attempts, attempt][-ATTEMPTS_KEPT:]
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether other bytes than its own never touch it: it is that of a job of fileq's own or of a member."""
+        return bool(self.origin or self.batch)
+
+    def is_about(self, raw: bytes) -> bool:
+        """Whether these bytes are those of its job. If it is not protected, every copy is."""
+        return self.raw == raw or not self.is_protected
 
     def view(self) -> Record:
         fields: dict[str, Any] = {name: getattr(self, name) for name in Record.__struct_fields__}
@@ -217,6 +229,28 @@ class MemoryStore:
         """Whether the job is a member of a batch that is cancelled."""
         batch = self.batches.get(record.batch)
         return batch is not None and batch.facts.is_cancelled
+
+    def is_foreign(self, raw: bytes, place: State) -> bool:
+        """Whether these bytes, which are waiting (PENDING) or DEAD, are under the id of another job."""
+        job = decode_or_none(raw)
+        record = self.records.get(job.id) if job is not None else None
+        if record is None or not record.is_protected:
+            return False
+        is_there = bool(record.queued) if place is State.PENDING else record.state is place
+        return not (is_there and record.is_about(raw))
+
+    def bury_foreign(self, slot: str, queue: str, raw: bytes, now_ms: int) -> str:
+        """Buries bytes that are under the id of another job, under an id of their own. Returns the error."""
+        job = decode_or_none(raw)
+        error = foreign_error(job.id if job is not None else "")
+        record = self.record_for(raw_id(raw), queue, raw, now_ms)
+        record.add_attempt(Attempt(record.started_ms, now_ms, slot, "refused", error, is_fatal=True))
+        record.state, record.slot, record.queue, record.error = State.DEAD, slot, queue, error
+        record.ended_ms, record.fingerprint = now_ms, fingerprint(error)
+        self.dead.appendleft(raw)
+        self.count(now_ms, "dead")
+        self.count(now_ms, "error:ForeignJob")
+        return error
 
     def learn(self, version: Version, job_id: str) -> None:
         known = self.ledger.get(version.path, LedgerEntry())

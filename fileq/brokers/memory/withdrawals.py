@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from fileq.brokers import wire_events
 from fileq.brokers.memory.batch_counts import count_member
@@ -15,9 +15,17 @@ from fileq.core.job import State
 
 
 def cancel(
+    store: MemoryStore, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]], now_ms: int
+) -> list[CancelResult]:
+    """Cancels jobs that wait, and requests it of those that run. The list of cancelled jobs is trimmed at the end."""
+    results = [_cancel(store, store.records.get(id), follow_ups.get(id, ()), now_ms) for id in ids]
+    store.trim_ended(State.CANCELLED)
+    return results
+
+
+def _cancel(
     store: MemoryStore, record: MemoryRecord | None, follow_ups: Iterable[FollowUp], now_ms: int
 ) -> CancelResult:
-    """Cancels a job that waits, or requests it of one that runs."""
     if record is None:
         return CancelResult.UNKNOWN
     if record.state is State.RUNNING:
@@ -31,7 +39,6 @@ def cancel(
     else:
         return CancelResult.ENDED
     end_withdrawn(store, record, follow_ups, now_ms)
-    store.trim_ended(State.CANCELLED)
     return CancelResult.CANCELLED
 
 

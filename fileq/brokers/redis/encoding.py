@@ -195,6 +195,7 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
         outputs=_outputs_decoder.decode(fields[b"outputs"]) if b"outputs" in fields else (),
         batch=word(b"batch"),
         fingerprint=word(b"fingerprint"),
+        origin=word(b"origin"),
     )
 
 

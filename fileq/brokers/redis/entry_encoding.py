@@ -9,7 +9,7 @@ import msgspec
 
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.redis.scripts import Argument
-from fileq.brokers.types import Entry, entry_of
+from fileq.brokers.types import Entry, entry_of, origin_of_entry
 from fileq.core.follow_up import FollowUp, Output
 from fileq.core.job import Version, encode
 
@@ -31,13 +31,15 @@ def entry_args(entry: Entry, keys: Keys) -> tuple[Argument, ...]:
         entry.at_ms,
         job.unique_key or "",
         (job.batch_id or "") if entry.joins else "",
+        origin_of_entry(entry),
     )
 
 
 def is_plain_entry(entry: Entry) -> bool:
     """Whether lua/enqueue_plain.lua can enqueue it."""
     is_due = not entry.delay_ms and not entry.at_ms
-    return is_due and entry.version is None and entry.job.unique_key is None and not entry.joins
+    is_special = entry.joins or entry.is_own
+    return is_due and entry.version is None and entry.job.unique_key is None and not is_special
 
 
 def extra_keys(follow_ups: Sequence[FollowUp], keys: Keys, outputs: Sequence[Output] = ()) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ from fileq.core.units import short_duration
 OLDEST = {"redis": (7, 0), "valkey": (7, 2)}
 MOST_SKEW_S = 2.0
 _PROBE = "fileq-doctor"  # a slot that is never registered, so a claim gives it no job
+_RIGHTS = "the README lists the permissions fileq needs"
+_FULL = "make room: delete dead jobs ('fileq purge-dlq'), or raise maxmemory"
 _FORBIDDEN = "this user is not permitted to ask"
 
 
@@ -151,7 +153,7 @@ def examine_permissions(store: RedisStore) -> Finding:
         try:
             trial()
         except BrokerError as error:
-            return wrong("rights", f"can't {verb}: {error}", "the README lists the permissions fileq needs")
+            return wrong("rights", f"can't {verb}: {error}", _FULL if "OOM" in str(error) else _RIGHTS)
     return sound("rights", "enough to read, enqueue, claim and settle")
 
 

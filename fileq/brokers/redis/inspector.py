@@ -183,7 +183,7 @@ class RedisInspector:
 
     def clear(
         self, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
-    ) -> int:
+    ) -> list[bool]:
         wanted = follow_ups or {}
         check_clear(queue, raws, self._store.queues)
         check_follow_ups(wanted.values(), self._store.queues)
@@ -208,16 +208,16 @@ class RedisInspector:
         jobs = []
         for r in revivals:
             job = decode_or_none(r.next_raw)
-            facts = ("u", "") if job is None else ("", job.unique_key or "")
+            facts = ("u", "") if job is None else ("" if job.id == r.id else "f", job.unique_key or "")
             side = "RPUSH" if r.is_next else "LPUSH"
             args = (r.id, r.raw, r.next_raw, keys.queue_numbers[r.queue], *facts, side)
             jobs.append(SearchedJob((keys.record(r.id), keys.orders, keys.unique), args, keys.dead, r.raw))
         return [_as_revived(answer) for answer in self._search_dead("revive", jobs)]
 
-    def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:
+    def discard(self, dead: Sequence[tuple[str, bytes]]) -> list[bool]:
         keys = self._store.keys
         jobs = [SearchedJob((keys.record(id),), (raw,), keys.dead, raw) for id, raw in dead]
-        return sum(self._search_dead("discard", jobs))
+        return [bool(answer) for answer in self._search_dead("discard", jobs)]
 
     def _search_dead(self, name: str, jobs: Sequence[SearchedJob]) -> list[Any]:
         script = SearchScript(name, removes=frozenset([1]))
@@ -239,7 +239,9 @@ class RedisInspector:
 
 
 def _as_revived(answer: Any) -> Revived:
-    """1, 0, or `held` and the id of the job that has the unique key."""
+    """1, 0, `foreign`, or `held` and the id of the job that has the unique key."""
+    if answer == b"foreign":
+        return Revived(False, is_foreign=True)
     if isinstance(answer, bytes):
         return Revived(False, answer.removeprefix(b"held ").decode())
     return Revived(bool(answer))

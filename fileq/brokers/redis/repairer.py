@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fileq.brokers.redis.list_search import PROOF_FIELDS, SearchedJob, SearchScript, proof_of, run_searching
-from fileq.brokers.redis.scripts import Argument
+from fileq.brokers.redis.scripts import LOOK_FOR_LOST, LOOK_FOR_UNRECORDED, Argument
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.types import UnrecordedJob
 
@@ -26,14 +26,14 @@ class RedisRepairer:
                 yield found[start : start + size]
 
     def lost(self, ids: Sequence[str]) -> list[bool]:
-        return self._run_restore("look", ids)
+        return self._run_restore(LOOK_FOR_LOST, "look", ids)
 
     def restore(self, ids: Sequence[str]) -> list[bool]:
-        return self._run_restore("repair", ids)
+        return self._run_restore("restore", "repair", ids)
 
-    def _run_restore(self, mode: str, ids: Sequence[str]) -> list[bool]:
+    def _run_restore(self, name: str, mode: str, ids: Sequence[str]) -> list[bool]:
         store = self._store
-        script = SearchScript("restore", (mode, *store.keys.split_patterns()[:2]), takes_proofs=True)
+        script = SearchScript(name, (mode, *store.keys.split_patterns()[:2]), takes_proofs=True)
 
         def describe(numbers: Sequence[int]) -> list[SearchedJob]:
             records = [store.keys.record(ids[i]) for i in numbers]
@@ -57,14 +57,14 @@ class RedisRepairer:
         return keys.list_of(name) or "" if state == b"pending" and name in keys.queue_numbers else ""
 
     def unrecorded(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
-        return self._run_create_record("look", jobs)
+        return self._run_create_record(LOOK_FOR_UNRECORDED, "look", jobs)
 
     def create_record(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
-        return self._run_create_record("repair", jobs)
+        return self._run_create_record("create_record", "repair", jobs)
 
-    def _run_create_record(self, mode: str, jobs: Sequence[UnrecordedJob]) -> list[bool]:
+    def _run_create_record(self, name: str, mode: str, jobs: Sequence[UnrecordedJob]) -> list[bool]:
         searched = [self._as_searched(job) for job in jobs]
-        script = SearchScript("create_record", (mode,))
+        script = SearchScript(name, (mode,))
         answers = run_searching(self._store, script, len(jobs), lambda numbers: [searched[i] for i in numbers])
         return [bool(n) for n in answers]
 

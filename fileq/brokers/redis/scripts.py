@@ -21,7 +21,7 @@ Argument: TypeAlias = bytes | str | int
 Command: TypeAlias = tuple[Argument, ...]
 
 PRELUDE = (  # in order of use
-    *("arguments", "checks", "counters", "events", "search", "jobs", "withdrawals", "ledger", "entries", "follow_ups"),
+    *("arguments", "checks", "counters", "search", "jobs", "events", "withdrawals", "ledger", "entries", "follow_ups"),
     *("batches", "settlements"),
 )
 SETTLE_AND_CLAIM = "settle_and_claim"
@@ -29,12 +29,16 @@ COMPLETE_AND_CLAIM = "complete_and_claim"  # the same for the usual call: smalle
 SETTLE_AND_FOLLOW = "settle_and_follow"  # the same for settlements with follow-ups or outputs
 SETTLE_MEMBERS = "settle_members"  # the same for members of batches, also with follow-ups or outputs
 ENQUEUE_MEMBERS = "enqueue_members"  # enqueue for jobs that join batches
+# What `fsck` looks at, by the scripts that repair it. A full server runs no other script that may write.
+LOOK_FOR_LOST = "look_for_lost"
+LOOK_FOR_UNRECORDED = "look_for_unrecorded"
 _ALL_PARTS = ("complete", "retry", "bury", "release", "cancel", "defer", "claim")
 PARTS = {
     COMPLETE_AND_CLAIM: ("complete", "claim"),
     **dict.fromkeys((SETTLE_AND_CLAIM, SETTLE_AND_FOLLOW, SETTLE_MEMBERS), _ALL_PARTS),
 }
-VARIANTS = {**dict.fromkeys(PARTS, SETTLE_AND_CLAIM), ENQUEUE_MEMBERS: "enqueue"}  # name → its file
+LOOKS = {LOOK_FOR_LOST: "restore", LOOK_FOR_UNRECORDED: "create_record"}
+VARIANTS = {**dict.fromkeys(PARTS, SETTLE_AND_CLAIM), ENQUEUE_MEMBERS: "enqueue", **LOOKS}  # name → its file
 # What the variants do in addition: they set functions of lua/prelude/ as hooks, which settlements.lua, entries.lua and
 # enqueue.lua call.
 _HOOKS = {
@@ -69,6 +73,8 @@ def script(name: str) -> Script:
     functions = (b"PARTS.%s = function()\n%send\n" % (part.encode(), _file(part)) for part in PARTS.get(name, ()))
     if name in PARTS:
         body = b"local PARTS = {}\n" + b"".join(functions) + body
+    if name in LOOKS:
+        shebang = b"#!lua flags=no-writes"
     body = _HOOKS.get(name, b"") + body
     text = b"".join((shebang, b"\n", *_needed_by(body), body))
     sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()

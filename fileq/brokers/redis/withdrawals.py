@@ -36,14 +36,18 @@ def _cancellable(
     return SearchedJob(own_keys, extra_args(follow_ups, keys), key or "", raw, proof_of(values))
 
 
-def clear(store: RedisStore, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]]) -> int:
+def clear(
+    store: RedisStore, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]]
+) -> list[bool]:
     """One script call. Bytes that are not a job stay."""
     keys: list[str] = []
     args: list[Argument] = [store.keys.queue_numbers[queue], CLEAR_REACH]
-    for raw in raws:
+    sent: list[int] = []
+    for i, raw in enumerate(raws):
         if (job := decode_or_none(raw)) is not None:
             some = follow_ups.get(job.id, ())
             keys += (store.keys.record(job.id), *extra_keys(some, store.keys))
             args += (raw, *extra_args(some, store.keys))
-    count: int = store.run("clear", keys, args) if keys else 0
-    return count
+            sent.append(i)
+    answers = dict(zip(sent, store.run("clear", keys, args) if keys else (), strict=True))
+    return [bool(answers.get(i)) for i in range(len(raws))]

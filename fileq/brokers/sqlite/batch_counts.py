@@ -70,6 +70,7 @@ def _fire(work: UnitOfWork, batch: Batch, callbacks: Iterable[Callback]) -> None
     parent = work.batches.find(batch.parent)
     if parent is not None and parent.state is BatchState.FINISHED:
         parent = None
-    for follow_up in map(follow_up_of, callbacks):
-        if not existing_job(work, follow_up.job):
-            add(work, entry_of(follow_up), batch=parent)
+    for callback in callbacks:
+        entry = entry_of(follow_up_of(callback))
+        if not existing_job(work, entry):
+            add(work, entry, batch=parent)

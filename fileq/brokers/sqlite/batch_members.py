@@ -51,6 +51,13 @@ class BatchMembers:
             self._has_unmarked[batch.id] = True
         return True
 
+    def keep(self, record: RecordRow) -> None:
+        """Keeps a member whose record is replaced in the table."""
+        if record.member is not None:
+            values = record.batch, record.member, record.id
+            self._db.execute("INSERT OR IGNORE INTO batch_members VALUES (?, ?, ?)", values)
+            self._has_unmarked[record.batch] = True
+
     def take(self, batch: Batch, id: str, state: MemberState) -> bool:
         """Removes a member in this state; False if there is none."""
         if (record := self._marked(batch, id, state)) is not None:
@@ -107,13 +114,15 @@ def member_page(db: sqlite3.Connection, batch_id: str, state: MemberState, curso
 
 
 def unfinished_among(db: sqlite3.Connection, batch_id: str, ids: Collection[str]) -> int:
-    """How many of these jobs are unfinished members."""
+    """How many of these jobs are unfinished members. One whose record names another batch, or none, is another job: it
+    was enqueued again after the record was lost."""
     listed, found = list(ids), 0
     for start in range(0, len(listed), _IDS_AT_ONCE):
         some = listed[start : start + _IDS_AT_ONCE]
         marks = ", ".join("?" * len(some))
         for sql in (
-            f"SELECT count(*) FROM batch_members WHERE batch = ? AND state = ? AND id IN ({marks})",
+            f"SELECT count(*) FROM batch_members m WHERE batch = ? AND state = ? AND id IN ({marks}) "
+            "AND NOT EXISTS (SELECT 1 FROM records r WHERE r.id = m.id AND r.batch != m.batch)",
             f"SELECT count(*) FROM records WHERE +batch = ? AND +member = ? AND id IN ({marks})",
         ):
             found += db.execute(sql, (batch_id, MemberState.UNFINISHED, *some)).fetchone()[0]

@@ -8,15 +8,24 @@ from fileq.brokers import wire_events
 from fileq.brokers.sqlite.batch_members import MemberState
 from fileq.brokers.sqlite.rows import RecordRow
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, join_batch, unfinished_before
-from fileq.brokers.types import FOLLOW_UPS_KEPT, Entry, entry_of
+from fileq.brokers.types import FOLLOW_UPS_KEPT, Entry, entry_of, origin_of_entry
 from fileq.core.batch import Batch
 from fileq.core.follow_up import FollowUp
-from fileq.core.job import Job, State, encode
+from fileq.core.job import State, encode
+from fileq.core.own_jobs import is_own_batch
 
 
-def existing_job(work: UnitOfWork, job: Job) -> str:
+def existing_job(work: UnitOfWork, entry: Entry) -> str:
     """The id of the job because of which this one is a duplicate; empty if it is none."""
-    return job.id if work.record(job.id) is not None else key_holder(work, job.unique_key)
+    job = entry.job
+    return job.id if has_record(work, entry) else key_holder(work, job.unique_key)
+
+
+def has_record(work: UnitOfWork, entry: Entry) -> bool:
+    """Whether a record keeps this job out. One without an origin is not that of a job of fileq's own: another program
+    has used its id, and add() replaces it."""
+    record = work.record(entry.job.id)
+    return record is not None and (not entry.is_own or bool(record.facts.origin))
 
 
 def key_holder(work: UnitOfWork, key: str | None) -> str:
@@ -39,9 +48,11 @@ def take_key(work: UnitOfWork, record: RecordRow, key: str | None) -> None:
 
 def batch_to_join(work: UnitOfWork, entry: Entry, follows: RecordRow | None = None) -> Batch | None:
     """The batch that the job of this entry becomes a member of; None if it takes no jobs. `follows` is the record of
-    the job that this one follows: an unfinished member also adds jobs to a sealed batch."""
+    the job that this one follows: an unfinished member also adds jobs to a sealed batch, and no other job adds any to
+    the batch of a delivery."""
     batch = work.batches.find(entry.job.batch_id or "") if entry.joins else None
-    if batch is None or batch.is_takeable:
+    is_open_to_it = entry.is_own or not is_own_batch(entry.job.batch_id)
+    if batch is None or (batch.is_takeable and is_open_to_it):
         return batch
     is_member = follows is not None and work.members.has(batch, follows.id, MemberState.UNFINISHED)
     return batch if is_member else None
@@ -50,7 +61,13 @@ def batch_to_join(work: UnitOfWork, entry: Entry, follows: RecordRow | None = No
 def add(work: UnitOfWork, entry: Entry, *, waits_for: str = "", batch: Batch | None = None) -> None:
     """Enqueues a job that is no duplicate, as a member of this batch."""
     job, version = entry.job, entry.version
+    foreign = work.replace_record(job.id) if entry.is_own else None
     record = work.record_for(job.id, entry.queue, encode(job))
+    if foreign is not None:
+        # Foreign from now on: the claim that meets a copy in a queue buries it, and counts it as adopted again.
+        work.count("adopted", -foreign.queued)
+    if entry.is_own:
+        record.change_facts(origin=origin_of_entry(entry))
     if waits_for:
         record.change_facts(waits_for=waits_for)
     if batch is not None:
@@ -77,10 +94,9 @@ def add_follow_ups(work: UnitOfWork, parent: RecordRow | None, follow_ups: Seque
         return
     work.read_records(follow_up.job.id for follow_up in follow_ups)
     added = []
-    for follow_up in follow_ups:
-        if not existing_job(work, follow_up.job):
-            entry = entry_of(follow_up)
+    for entry in map(entry_of, follow_ups):
+        if not existing_job(work, entry):
             add(work, entry, batch=batch_to_join(work, entry, parent))
-            added.append(follow_up.job.id)
+            added.append(entry.job.id)
     if parent is not None and added:
         parent.change_facts(follow_ups=(*parent.facts.follow_ups, *added)[-FOLLOW_UPS_KEPT:])

@@ -34,6 +34,8 @@ def protect_database(path: str, *, create: bool) -> os.stat_result:
     database = os.stat(real)
     if database.st_uid == os.geteuid():
         _narrow(real, database, narrowed(database.st_mode))
+    else:
+        check_writers(real, database)
     for suffix in _OPENED_BY_SQLITE:
         with contextlib.suppress(FileNotFoundError):
             status = os.lstat(real + suffix)
@@ -78,6 +80,17 @@ def check_side_file(path: str, status: os.stat_result, database: os.stat_result 
     trusted = {0, os.geteuid()} | (set() if database is None else {database.st_uid})
     if status.st_uid not in trusted:
         raise _refused(path, f"belongs to the user {_name(status.st_uid)}, who could stop the queue with it")
+
+
+def check_writers(path: str, database: os.stat_result) -> None:
+    """Raises BrokerError for a database of another user that every user can write to: any of them may have chosen its
+    jobs, which this user would run."""
+    if database.st_mode & stat.S_IWOTH:
+        raise BrokerError(
+            f"{path} belongs to the user {_name(database.st_uid)}, and every user can write to it (mode "
+            f"{stat.S_IMODE(database.st_mode):04o}); fileq does not use it: if its jobs are yours, "
+            f"'chmod 600 {path}' keeps other users out"
+        )
 
 
 def narrowed(mode: int) -> int:

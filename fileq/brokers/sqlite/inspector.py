@@ -46,7 +46,7 @@ from fileq.brokers.types import (
 )
 from fileq.core.errors import BrokerError
 from fileq.core.follow_up import FollowUp
-from fileq.core.job import State, decode_or_none
+from fileq.core.job import State, decode_or_none, raw_id
 
 _NEWEST_FIRST = ("dead_letter", "completed", "cancelled")  # the places that `peek` reads from their newest job
 
@@ -179,11 +179,11 @@ class SqliteInspector:
         with self._store.unit_of_work() as work:
             records = [record for id in ids if (record := work.record(id)) is not None]
             work.queued.locate({(r.queue, r.raw) for r in records if r.state == State.PENDING})
-            return [cancel(work, work.record(id), wanted.get(id, ())) for id in ids]
+            return cancel(work, ids, wanted)
 
     def clear(
         self, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
-    ) -> int:
+    ) -> list[bool]:
         wanted = follow_ups or {}
         check_clear(queue, raws, self._store.queue_names)
         check_follow_ups(wanted.values(), self._store.queue_names)
@@ -203,18 +203,23 @@ class SqliteInspector:
         with self._store.unit_of_work() as work:
             return [_revive(work, revival) for revival in revivals]
 
-    def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:
+    def discard(self, dead: Sequence[tuple[str, bytes]]) -> list[bool]:
         with self._store.unit_of_work() as work:
-            removed = [id for id, raw in dead if work.remove_dead(raw)]
-            for id in removed:
+            discarded = [work.remove_dead(raw) for _, raw in dead]
+            for (id, raw), is_discarded in zip(dead, discarded, strict=True):
+                if not is_discarded:
+                    continue
                 record = work.record(id)
+                if record is None or work.is_foreign(raw, decode_or_none(raw), State.DEAD):
+                    id = raw_id(raw)
+                    record = work.record(id)
                 if record is not None and record.state == State.DEAD:
                     delete_member(work, record.batch, id)
                 # A copy that still waits in a queue needs the record.
                 if record is not None and record.state == State.DEAD and not record.queued:
                     work.delete_record(id)
-            work.count("deleted", len(removed))
-            return len(removed)
+            work.count("deleted", sum(discarded))
+            return discarded
 
     def pause(self, queue: str) -> None:
         with self._store.unit_of_work() as work:
@@ -257,6 +262,8 @@ def _revive(work: UnitOfWork, revival: Revival) -> Revived:
     holder = key_holder(work, job.unique_key) if job is not None else ""
     if holder and holder != revival.id:
         return Revived(False, holder)
+    if job is not None and (job.id != revival.id or work.is_foreign(revival.raw, job, State.DEAD)):
+        return Revived(False, is_foreign=True)
     work.remove_dead(revival.raw)
     record = work.record(revival.id)
     queue = record.queue if record is not None else revival.queue
@@ -264,6 +271,8 @@ def _revive(work: UnitOfWork, revival: Revival) -> Revived:
         work.push_undecodable(queue, revival.next_raw, front=revival.is_next)
         work.delete_record(revival.id)
     else:
+        if record is None and work.record(raw_id(revival.raw)) is not None:  # the job that had its id is forgotten
+            work.delete_record(raw_id(revival.raw))
         record = work.record_for(revival.id, queue, revival.next_raw)
         record.raw, record.error, record.ended_ms = revival.next_raw, "", 0
         record.is_cancel_requested = False

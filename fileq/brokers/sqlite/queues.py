@@ -7,7 +7,7 @@ line, on a unit of work instead of dictionaries.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -48,8 +48,8 @@ from fileq.brokers.types import (
     check_entries,
     check_follow_ups,
 )
-from fileq.core.claim import Claim
-from fileq.core.job import State, decode_or_none
+from fileq.core.claim import Buried, Claim
+from fileq.core.job import State, decode_or_none, raw_id
 from fileq.core.settlement import Settlement, SettleResult
 
 GONE_SLOTS_KEPT = 1000  # deregistered slots whose last token is kept
@@ -85,29 +85,42 @@ class SqliteQueues(SqliteLedger):
             settled = tuple(settle(work, s) for s in settlements)
             paused = paused_queues(work.db)
             registered = {slot: row for slot in slots if (row := work.slot(slot)) and row.info is not None}
-            claims = self._claim(work, [registered[slot] for slot in slots if slot in registered], paused)
+            claims, buried = self._claim(work, [registered[slot] for slot in slots if slot in registered], paused)
             gone = tuple(slot for slot in slots if slot not in registered)
-            return TurnReply(settled, tuple(claims), gone, paused, finished_batches=tuple(work.finished_batches))
+            return TurnReply(settled, tuple(claims), gone, paused, tuple(buried), tuple(work.finished_batches))
 
-    def _claim(self, work: UnitOfWork, slots: list[SlotRow], paused: frozenset[str]) -> list[Claim]:
-        """For each slot the job it already holds, or else the next one. Reads each queue once for all slots."""
+    def _claim(
+        self, work: UnitOfWork, slots: list[SlotRow], paused: frozenset[str]
+    ) -> tuple[list[Claim], list[Buried]]:
+        """For each slot the job it already holds, or else the next one. Reads each queue once for all slots.
+
+        Foreign bytes under the id of another job are buried. One call buries one of them: if another follows, the
+        other slots get nothing, and the caller claims again."""
         order = self._store.order
         wanted = sum(slot_row.raw is None for slot_row in slots)
-        fronts = {queue: _fronts(work, queue, wanted) for queue in self._store.queue_names if queue not in paused}
+        fronts = {queue: _fronts(work, queue, wanted + 1) for queue in self._store.queue_names if queue not in paused}
         claimed: list[tuple[str, int]] = []
-        claims = []
+        claims: list[Claim] = []
+        buried: list[Buried] = []
+        is_full = False
         for slot_row in slots:
             if slot_row.raw is not None:
                 claims.append(self._held(work, slot_row, slot_row.raw))
                 continue
-            for queue in order.next_order():
-                if queue in fronts and (queued := next(fronts[queue], None)) is not None:
+            while not is_full and (found := _next_front(order.next_order(), fronts)) is not None:
+                queue, queued = found
+                is_foreign = work.is_foreign(queued.raw, queued.job, State.PENDING)
+                is_full = is_foreign and bool(buried)
+                if is_full:
+                    break
+                claimed.append((queue, queued.position))
+                if not is_foreign:
                     order.claimed()
-                    claimed.append((queue, queued.position))
                     claims.append(_start(work, slot_row, queue, queued))
                     break
+                buried.append(_bury(work, slot_row.slot, queue, queued))
         work.queued.remove(claimed)
-        return claims
+        return claims, buried
 
     def _held(self, work: UnitOfWork, slot_row: SlotRow, raw: bytes) -> Claim:
         token = work.change_slot(slot_row).next_token()
@@ -157,6 +170,10 @@ class SqliteQueues(SqliteLedger):
         job, last_queue = decode_or_none(raw), self._store.queue_names[-1]
         if job is None:  # another program put it here; the claim counts it as adopted
             work.queued.push(last_queue, raw, front=False)
+            return
+        known = work.record(job.id)
+        if known is not None and not known.is_about(raw):  # another job has its id; the claim buries it
+            work.push_undecodable(last_queue, raw, front=False)
             return
         record = work.record_for(job.id, last_queue, raw)
         record.raw = raw
@@ -265,7 +282,7 @@ class SqliteQueues(SqliteLedger):
 def _enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> tuple[EnqueueResult, str]:
     """The result, and the job that is there already if it is DUPLICATE."""
     version = entry.version
-    if existing := existing_job(work, entry.job):
+    if existing := existing_job(work, entry):
         return EnqueueResult.DUPLICATE, existing
     if version is not None and not entry.always:
         known = work.ledger.entry(version.path)
@@ -305,6 +322,25 @@ def _fronts(work: UnitOfWork, queue: str, wanted: int) -> Iterator[QueuedRow]:
     yield from rows
 
 
+def _next_front(order: Iterable[str], fronts: Mapping[str, Iterator[QueuedRow]]) -> tuple[str, QueuedRow] | None:
+    """The next job of the first of these queues that has one."""
+    for queue in order:
+        if queue in fronts and (queued := next(fronts[queue], None)) is not None:
+            return queue, queued
+    return None
+
+
+def _bury(work: UnitOfWork, slot: str, queue: str, queued: QueuedRow) -> Buried:
+    """Buries foreign bytes. The caller removes them from their queue."""
+    for name in ("adopted", "consumed"):
+        work.count(name)
+    assert queued.job is not None
+    error = work.bury_foreign(slot, queue, queued.raw, queued.job.id)
+    found = Buried(raw_id(queued.raw), slot, queue, error)
+    work.publish(wire_events.buried(found) if work.has_subscribers else b"")
+    return found
+
+
 def _start(work: UnitOfWork, slot_row: SlotRow, queue: str, queued: QueuedRow) -> Claim:
     """Gives the job to the slot. The caller removes it from its queue."""
     _, raw, job = queued
@@ -339,7 +375,8 @@ def _status_of(work: UnitOfWork, raw: bytes | None) -> LeaseStatus:
 
 
 def _give_back(work: UnitOfWork, claim: Claim) -> None:
-    if claim.job is None:
+    known = work.record(claim.id)
+    if claim.job is None or (known is not None and not known.is_about(claim.raw)):  # the next claim buries it
         work.push_undecodable(claim.queue, claim.raw, front=True)
     else:
         record = work.record_for(claim.job.id, claim.queue, claim.raw)

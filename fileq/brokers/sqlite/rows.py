@@ -35,6 +35,7 @@ class RareFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     outputs: tuple[Output, ...] = ()
     fingerprint: str = ""
     deferrals_ms: tuple[int, int] = (0, 0)
+    origin: str = ""
 
 
 STATES = {state.value: state for state in State}
@@ -85,6 +86,15 @@ class RecordRow(msgspec.Struct):
         facts = msgspec.structs.replace(self.facts, **changes)
         self.extra = b"" if facts == _NO_FACTS else _encoder.encode(facts)
 
+    @property
+    def is_protected(self) -> bool:
+        """Whether other bytes than its own never touch it: it is that of a job of fileq's own or of a member."""
+        return bool(self.batch or (self.extra and self.facts.origin))
+
+    def is_about(self, raw: bytes) -> bool:
+        """Whether these bytes are those of its job. If it is not protected, every copy is."""
+        return self.raw == raw or not self.is_protected
+
     def view(self) -> Record:
         facts = self.facts
         return Record(
@@ -115,6 +125,7 @@ class RecordRow(msgspec.Struct):
             outputs=facts.outputs,
             batch=self.batch,
             fingerprint=facts.fingerprint,
+            origin=facts.origin,
         )
 
     @property

@@ -8,7 +8,7 @@ from msgspec.structs import astuple, replace
 
 from fileq.brokers.catalog import check_name
 from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire, defined
-from fileq.brokers.sqlite.entries import add, batch_to_join, existing_job
+from fileq.brokers.sqlite.entries import add, batch_to_join, existing_job, has_record
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.sqlite.withdrawals import cancel
@@ -79,16 +79,16 @@ def _enqueue(work: UnitOfWork, fire: Fire, unfinished_id: str) -> FireResult:
     """Enqueues the job of a slot. `unfinished_id` is the last job, unless it has ended."""
     if fire.entry is None:
         return FireResult.PASSED
-    if work.record(fire.entry.job.id) is not None:
+    entry = entry_of(fire.entry)
+    if has_record(work, entry):
         return FireResult.DUPLICATE
     if unfinished_id and fire.overlap is Overlap.SKIP:
         return FireResult.SKIPPED
     if unfinished_id and fire.overlap is Overlap.CANCEL:
-        cancel(work, work.record(unfinished_id), fire.cancel_follow_ups)
-    if existing := existing_job(work, fire.entry.job):  # now that the last job may have ended
-        return FireResult.DUPLICATE if existing == fire.entry.job.id else FireResult.SKIPPED
+        cancel(work, [unfinished_id], {unfinished_id: fire.cancel_follow_ups})
+    if existing := existing_job(work, entry):  # now that the last job may have ended
+        return FireResult.DUPLICATE if existing == entry.job.id else FireResult.SKIPPED
     waits_for = unfinished_id if fire.overlap in (Overlap.QUEUE, Overlap.CANCEL) else ""
-    entry = entry_of(fire.entry)
     add(work, entry, waits_for=waits_for, batch=batch_to_join(work, entry))
     return FireResult.FIRED
 

@@ -43,6 +43,11 @@ def reap(work: UnitOfWork, slot_row: SlotRow, s: Settlement) -> SettleResult:
 
 
 def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
+    work.change_slot(slot_row).raw = None
+    record = work.record(s.claim.id)
+    if record is not None and not record.is_about(s.claim.raw):
+        _bury_foreign(work, s)
+        return
     record = None
     if s.claim.record_id is None and s.verb is Verb.RELEASE:
         work.push_undecodable(s.claim.queue, s.next_raw, front=True)
@@ -54,10 +59,7 @@ def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
             record.error = s.error
         record.raw, record.slot, record.queue, record.deferred = s.next_raw, s.claim.slot, s.claim.queue, s.reason
         _move(work, s, record)
-        if s.order:
-            order = (s.claim.id, s.claim.slot, work.now_ms, s.order)
-            work.db.execute("INSERT OR REPLACE INTO orders VALUES (?, ?, ?, ?)", order)
-    work.change_slot(slot_row).raw = None
+        _keep_order(work, s)
     _count(work, s)
     work.publish(wire_events.settled(s) if work.has_subscribers else b"")
     add_follow_ups(work, record, s.follow_ups)
@@ -65,6 +67,20 @@ def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
         count_member(work, record.batch, record.id, ending, s.error)
     if s.verb in (Verb.COMPLETE, Verb.CANCEL):
         work.trim_ended(State.COMPLETED if s.verb is Verb.COMPLETE else State.CANCELLED)
+
+
+def _bury_foreign(work: UnitOfWork, s: Settlement) -> None:
+    """A job of fileq's own has come in under the id of this one while it ran, and has the record now."""
+    work.bury_foreign(s.claim.slot, s.claim.queue, s.claim.raw, s.claim.id)
+    _keep_order(work, s)
+    work.publish(wire_events.settled(s) if work.has_subscribers else b"")
+    add_follow_ups(work, None, s.follow_ups)
+
+
+def _keep_order(work: UnitOfWork, s: Settlement) -> None:
+    if s.order:
+        order = (s.claim.id, s.claim.slot, work.now_ms, s.order)
+        work.db.execute("INSERT OR REPLACE INTO orders VALUES (?, ?, ?, ?)", order)
 
 
 def _move(work: UnitOfWork, s: Settlement, record: RecordRow) -> None:

@@ -31,10 +31,13 @@ from fileq.brokers.sqlite.rows import (
     find_records,
     find_slots,
 )
+from fileq.brokers.types import Attempt
 from fileq.brokers.wire_events import stamped
 from fileq.config import Config
 from fileq.core.batch import Batch, add_member
-from fileq.core.job import ENDED_STATES, State, decode_or_none
+from fileq.core.fingerprint import fingerprint
+from fileq.core.job import ENDED_STATES, Job, State, decode_or_none, raw_id
+from fileq.core.own_jobs import foreign_error
 
 EVENTS_KEPT = 10_000
 EXPIRED_PER_TRANSACTION = 500  # bounds what one transaction spends on deleting expired records
@@ -110,6 +113,14 @@ class UnitOfWork:
         self._records[id] = None
         self._changed_records[id] = None
 
+    def replace_record(self, id: str) -> RecordRow | None:
+        """Forgets the record of this id, for record_for() to create another. Its batch still knows the member. Returns
+        the record; None if there is none."""
+        record, self._records[id] = self.record(id), None
+        if record is not None and record.batch:
+            self.members.keep(record)
+        return record
+
     # slots
 
     def read_slots(self, slots: Iterable[str]) -> None:
@@ -176,6 +187,25 @@ class UnitOfWork:
         record.state, record.ended_ms = State.DEAD, self.now_ms
         self.db.execute("INSERT INTO dead (raw, crc) VALUES (?, ?)", (record.raw, crc32(record.raw)))
         self.count("dead")
+
+    def is_foreign(self, raw: bytes, job: Job | None, place: State) -> bool:
+        """Whether these bytes, which are waiting (PENDING) or DEAD, are under the id of another job."""
+        record = self.record(job.id) if job is not None else None
+        if record is None or not record.is_protected:
+            return False
+        is_there = bool(record.queued) if place is State.PENDING else record.state == place
+        return not (is_there and record.is_about(raw))
+
+    def bury_foreign(self, slot: str, queue: str, raw: bytes, id: str) -> str:
+        """Buries bytes that are under this id of another job, under an id of their own. Returns the error."""
+        error = foreign_error(id)
+        record = self.record_for(raw_id(raw), queue, raw)
+        record.add_attempt(Attempt(record.started_ms, self.now_ms, slot, "refused", error, is_fatal=True))
+        record.slot, record.queue, record.error = slot, queue, error
+        record.change_facts(fingerprint=fingerprint(error))
+        self.bury(record)
+        self.count("error:ForeignJob")
+        return error
 
     def remove_dead(self, raw: bytes) -> bool:
         """Removes the oldest dead job with these bytes; False if there is none."""

@@ -16,8 +16,15 @@ from fileq.core.follow_up import FollowUp
 from fileq.core.job import Job, State, decode_or_none
 
 
-def cancel(work: UnitOfWork, record: RecordRow | None, follow_ups: Sequence[FollowUp]) -> CancelResult:
-    """Cancels a job that waits, or requests it of one that runs."""
+def cancel(work: UnitOfWork, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]]) -> list[CancelResult]:
+    """Cancels jobs that wait, and requests it of those that run. The list of cancelled jobs is trimmed at the end."""
+    results = [_cancel(work, work.record(id), follow_ups.get(id, ())) for id in ids]
+    if CancelResult.CANCELLED in results:
+        work.trim_ended(State.CANCELLED)
+    return results
+
+
+def _cancel(work: UnitOfWork, record: RecordRow | None, follow_ups: Sequence[FollowUp]) -> CancelResult:
     if record is None:
         return CancelResult.UNKNOWN
     if record.state == State.RUNNING:
@@ -28,32 +35,38 @@ def cancel(work: UnitOfWork, record: RecordRow | None, follow_ups: Sequence[Foll
     elif record.state not in (State.SCHEDULED, State.RETRYING) or not work.unschedule(record.raw):
         return CancelResult.ENDED
     _end_withdrawn(work, work.change_record(record), follow_ups)
-    work.trim_ended(State.CANCELLED)
     return CancelResult.CANCELLED
 
 
-def clear(work: UnitOfWork, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]]) -> int:
-    """Cancels those of these jobs that are near the front of the queue."""
+def clear(
+    work: UnitOfWork, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]]
+) -> list[bool]:
+    """Cancels those of these jobs that are near the front of the queue, and says which."""
     positions: dict[bytes, deque[int]] = defaultdict(deque)
     for position, raw in work.queued.raws(queue, CLEAR_REACH):
         positions[raw].append(position)
-    jobs = [(raw, job) for raw in raws if raw in positions and (job := decode_or_none(raw)) is not None]
-    work.read_records(job.id for _, job in jobs)
-    cleared: list[int] = []
-    for raw, job in jobs:
-        if positions[raw] and (record := _withdrawn(work, queue, raw, job)) is not None:
-            cleared.append(positions[raw].popleft())
-            _end_withdrawn(work, record, follow_ups.get(job.id, ()))
-    work.queued.remove_anywhere(queue, cleared)
-    if cleared:
+    jobs = [decode_or_none(raw) if raw in positions else None for raw in raws]
+    work.read_records(job.id for job in jobs if job is not None)
+    taken: list[int] = []
+    cleared = [False] * len(raws)
+    for i, (raw, job) in enumerate(zip(raws, jobs, strict=True)):
+        if job is None or not positions[raw] or (record := _withdrawn(work, queue, raw, job)) is None:
+            continue
+        taken.append(positions[raw].popleft())
+        cleared[i] = True
+        _end_withdrawn(work, record, follow_ups.get(job.id, ()))
+    work.queued.remove_anywhere(queue, taken)
+    if taken:
         work.trim_ended(State.CANCELLED)
-    return len(cleared)
+    return cleared
 
 
 def _withdrawn(work: UnitOfWork, queue: str, raw: bytes, job: Job) -> RecordRow | None:
     """The record of a job that leaves its queue; None for a copy of a job that is somewhere else."""
     found = work.record(job.id)
     if found is not None and State(found.state).is_unfinished and found.state != State.PENDING:
+        return None
+    if work.is_foreign(raw, job, State.PENDING):
         return None
     record = work.record_for(job.id, queue, raw)
     record.raw, record.queue = raw, queue

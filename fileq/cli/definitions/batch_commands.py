@@ -145,9 +145,11 @@ def _show(invocation: Invocation) -> int:
 
 
 def _seal(invocation: Invocation) -> int:
+    from fileq.client.batch_changes import seal_batch
+
     id = invocation.options.id
     report = _report(invocation, id)
-    if not invocation.broker().seal_batch(id):
+    if not seal_batch(invocation.broker(), id):
         raise BatchError(f"batch {id} is not open; it is {report.state}")
     return _confirm(invocation, "is sealed")
 
@@ -163,7 +165,7 @@ def _cancel(invocation: Invocation) -> int:
     report = _report(invocation, id)
     if not cancel_batch(broker, id, Withdrawals(broker, invocation.loaded().config, wall_clock_ms)):
         raise BatchError(f"batch {id} can't be cancelled: it is {'cancelled' if report.is_cancelled else report.state}")
-    note_batch(broker, JobAction.CANCEL, id)
+    invocation.note(note_batch, JobAction.CANCEL, id)
     return _confirm(invocation, "is cancelled")
 
 
@@ -177,7 +179,7 @@ def _retry(invocation: Invocation) -> int:
     id = invocation.options.id
     _report(invocation, id)
     done = retry_batch(invocation.broker(), invocation.loaded().config, id)
-    note_batch(invocation.broker(), JobAction.RETRY, id, count=done.count)
+    invocation.note(note_batch, JobAction.RETRY, id, count=done.count)
     if invocation.options.json:
         left = [{"id": job_id, "reason": why} for job_id, why in done.left.items()]
         invocation.print_json({"id": id, "retried": done.count, "left": left})

@@ -103,7 +103,7 @@ def _note(invocation: Invocation, action: str, report: DlqReport, wanted: JobFil
     if not report.is_dry_run:
         jobs = {one.id: one.filepath for one in report.results if one.result in ("retried", "deleted")}
         chosen = wanted if invocation.options.all else None
-        note_command(invocation.broker(), JobAction(action), jobs, count=report.count, wanted=chosen)
+        invocation.note(note_command, JobAction(action), jobs, count=report.count, wanted=chosen)
 
 
 def _print_report(invocation: Invocation, report: DlqReport, verb: str, *, has_failed: bool) -> int:
@@ -172,7 +172,7 @@ def _purge(invocation: Invocation) -> int:
             print(f"{plural(count, 'dead job')}; nothing was deleted")
         raise ConfigError("purge-dlq deletes all dead jobs permanently; add --yes to confirm")
     deleted = purge(broker)
-    note_command(broker, JobAction.DELETE, {}, count=deleted)
+    invocation.note(note_command, JobAction.DELETE, {}, count=deleted)
     if invocation.options.json:
         invocation.print_json({"deleted": deleted, "dead": deleted})
     else:

@@ -140,7 +140,8 @@ def _cancel(invocation: Invocation) -> int:
         done = cancel(broker, resolve_ids(broker, options.ids), ttl_s, is_dry_run=is_dry_run, follow_ups=told)
     if not is_dry_run:
         jobs = {one.id: one.filepath for one in done.results if one.result in ("cancelled", "requested")}
-        note_command(broker, JobAction.CANCEL, jobs, count=done.count, wanted=wanted if options.all else None)
+        chosen = wanted if options.all else None
+        invocation.note(note_command, JobAction.CANCEL, jobs, count=done.count, wanted=chosen)
     if options.json:
         invocation.print_json(done)
     else:

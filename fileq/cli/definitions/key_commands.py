@@ -18,8 +18,8 @@ _NEW_FIELDS = (
 )
 _LIST_FIELDS = (
     ("keys[]", "id, name, scopes, created, expires, last_used (RFC 3339 or null)"),
-    ("keys[].allowed_types", "array of string: the types of jobs that it may enqueue; empty: all"),
-    ("keys[].path_prefix", "string: the files that it may enqueue are below this directory; empty: no limit"),
+    ("keys[].allowed_types", "array of string: its restriction: the types of its jobs"),
+    ("keys[].path_prefix", "string: its restriction: the directory of its files; both empty: none"),
     ("keys[].is_expired", "boolean: it is no longer accepted"),
     ("keys[].is_login", "boolean: it stands behind a session that a one-time link began"),
 )
@@ -45,10 +45,14 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="types",
         metavar="TYPE",
-        help="enqueue only jobs of this type; may be repeated",
+        help="only jobs of this type, to enqueue, see and change; may be repeated",
     )
     parser.add_argument(
-        "--path-prefix", type=utf8_text, default="", metavar="DIR", help="enqueue only files below this directory"
+        "--path-prefix",
+        type=utf8_text,
+        default="",
+        metavar="DIR",
+        help="only files below this directory and their jobs",
     )
     add_json(parser)
 
@@ -66,7 +70,7 @@ def _create(invocation: Invocation) -> int:
     )
     broker = invocation.broker(create=True)
     made = KeyStore(broker, wall_clock_ms).create(wanted)
-    note_change("create_key", broker, "/keys", {}, new_key_facts(made, wanted))
+    invocation.note(note_change, "create_key", "/keys", {}, new_key_facts(made, wanted))
     if options.json:
         invocation.print_json(made)
         return 0
@@ -112,7 +116,7 @@ def _revoke(invocation: Invocation) -> int:
     store = KeyStore(broker, wall_clock_ms)
     known = store.load()
     id = store.revoke(invocation.options.key)
-    note_change("revoke_key", broker, f"/keys/{id}", key_facts(known.get(id)), {})
+    invocation.note(note_change, "revoke_key", f"/keys/{id}", key_facts(known.get(id)), {})
     if invocation.options.json:
         invocation.print_json({"id": id})
     else:
@@ -129,7 +133,11 @@ Makes a key and prints it, only this once: the broker keeps its SHA-256. Program
 Authorization: Bearer. Servers accept it within 5 s.
 
 Scopes: read (look at everything but the contents of files), enqueue (add jobs and uploads, look at jobs by id), operate
-(read, and cancel, retry, run, pause, reprocess), files (contents of files), admin (everything).""",
+(read, and cancel, retry, run, pause, reprocess), files (contents of files), admin (everything). A key with enqueue and
+without read looks only at jobs and batches that it made itself.
+
+--allow-type and --path-prefix restrict a key: it enqueues, sees and changes only what they name. With --path-prefix
+alone it has no types and no commands, with --allow-type alone no files.""",
         examples=(
             ("fileq keys create dashboard --scope read", "a key that changes nothing"),
             (

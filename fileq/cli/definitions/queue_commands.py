@@ -42,8 +42,8 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
     reason = invocation.options.reason if paused else ""
     results = [set_paused(broker, queue, queues, paused=paused, by=who, reason=reason) for queue in named]
     for result in results:
-        note_pause(
-            broker,
+        invocation.note(
+            note_pause,
             "queue",
             result.queue,
             is_paused=paused,

@@ -34,7 +34,7 @@ def _reprocess(invocation: Invocation) -> int:
         here=config.paths.here,
     )
     if not options.dry_run:
-        note_reprocess(invocation.broker(), report.enqueued, wanted)
+        invocation.note(note_reprocess, report.enqueued, wanted)
     if report.enqueued:
         print_reload_note(invocation)
     if options.json:

@@ -168,7 +168,7 @@ def _note_definition(invocation: Invocation, action: str, old: Document | None, 
     is_change = old is not None and new is not None
     before, after = schedule_facts(old, is_whole=is_change), schedule_facts(new, is_whole=is_change)
     if before != after or not is_change:
-        note_change(action, invocation.broker(), f"/schedules/{invocation.options.name}", before, after)
+        invocation.note(note_change, action, f"/schedules/{invocation.options.name}", before, after)
 
 
 def _pause(invocation: Invocation) -> int:
@@ -191,7 +191,7 @@ def _note_pause(invocation: Invocation, has_changed: bool, *, is_paused: bool) -
     from fileq.commands.hand_actions import note_pause
 
     if has_changed:
-        note_pause(invocation.broker(), "one_schedule", invocation.options.name, is_paused=is_paused)
+        invocation.note(note_pause, "one_schedule", invocation.options.name, is_paused=is_paused)
 
 
 def _confirm(invocation: Invocation, what: str) -> int:
@@ -214,7 +214,7 @@ def _run_now(invocation: Invocation) -> int:
 
     name = invocation.options.name
     id = run_now(invocation.broker(), invocation.loaded().config, name)
-    note_run(invocation.broker(), name, id)
+    invocation.note(note_run, name, id)
     if invocation.options.json:
         invocation.print_json({"name": name, "id": id})
     else:

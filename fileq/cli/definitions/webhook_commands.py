@@ -77,7 +77,7 @@ def _add(invocation: Invocation) -> int:
     config, broker = invocation.loaded().config, invocation.broker(create=True)
     made = add(broker, config, options.name, options.url, options.events, wanted)
     facts = webhook_facts(Webhook(made.name, options.url, tuple(options.events), wanted))
-    note_change("add_webhook", broker, "/webhooks", {}, {"name": made.name, **facts})
+    invocation.note(note_change, "add_webhook", "/webhooks", {}, {"name": made.name, **facts})
     if options.json:
         invocation.print_json(made)
         return 0
@@ -120,7 +120,7 @@ def _remove(invocation: Invocation) -> int:
     known = store_of(broker, config).load().get(name)
     result = remove(broker, config, name)
     facts = webhook_facts(known.webhook) if known is not None else {}
-    note_change("remove_webhook", broker, f"/webhooks/{name}", facts, {})
+    invocation.note(note_change, "remove_webhook", f"/webhooks/{name}", facts, {})
     return _confirm(invocation, result, f"webhook {result.name} is removed; deliveries that wait are not sent")
 
 
@@ -138,7 +138,7 @@ def _enable(invocation: Invocation) -> int:
 def _note(invocation: Invocation, action: str, verb: str, old: dict[str, str], new: dict[str, str]) -> None:
     from fileq.commands.hand_actions import note_change
 
-    note_change(action, invocation.broker(), f"/webhooks/{invocation.options.name}/{verb}", old, new)
+    invocation.note(note_change, action, f"/webhooks/{invocation.options.name}/{verb}", old, new)
 
 
 def _confirm(invocation: Invocation, result: object, text: str) -> int:

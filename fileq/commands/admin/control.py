@@ -21,8 +21,8 @@ from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.follow_up import FollowUp
 from fileq.core.job import Job, State, decode_or_none, stamp
+from fileq.core.own_jobs import is_own_type
 from fileq.core.units import two_units
-from fileq.core.webhook import OWN_TYPES
 
 WOULD_CANCEL = "would_cancel"
 _UNFINISHED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED)
@@ -135,7 +135,7 @@ def cancel_all(
 
 def _is_own(job: Job | None) -> bool:
     """Whether it is a delivery of a webhook. Those about the cancellations themselves must not be cancelled."""
-    return job is not None and job.type is not None and job.type.startswith(OWN_TYPES)
+    return job is not None and is_own_type(job.type)
 
 
 def _cancellation(id: str, result: str, record: Record | None) -> JobCancellation:

@@ -83,7 +83,7 @@ def retry(broker: FullBroker, ids: Sequence[str], *, queue: str, is_dry_run: boo
             results.append(DeadJobResult(id, "refused", reason=NOT_A_JOB))
         elif answers[id].is_revived:
             results.append(DeadJobResult(id, RETRY[is_dry_run], _path_of(dead)))
-        elif answers[id].held_by:
+        elif answers[id].held_by or answers[id].is_foreign:
             results.append(DeadJobResult(id, "refused", _path_of(dead), why_stayed(answers[id])))
         else:
             results.append(DeadJobResult(id, "unknown", reason=GONE))
@@ -103,7 +103,9 @@ def retry_all(
 
 def delete(broker: FullBroker, ids: Sequence[str], *, is_dry_run: bool = False) -> DlqReport:
     found, others = _by_ids(broker, ids)
-    deleted = set(found) if is_dry_run else _discard(broker, list(found.values()))
+    pairs = [(dead.id, dead.raw) for dead in found.values()]
+    answers = [True] * len(pairs) if is_dry_run else broker.discard(pairs)
+    deleted = {id for (id, _), is_done in zip(pairs, answers, strict=True) if is_done}
     results = []
     for id in dict.fromkeys(ids):
         dead = found.get(id)
@@ -120,9 +122,7 @@ def delete_all(broker: FullBroker, wanted: JobFilter, *, is_dry_run: bool = Fals
     """Deletes every job that meets the conditions. The report counts all and names the first `shown`."""
 
     def discard(jobs: Sequence[StoredJob]) -> list[str]:
-        # The broker says how many it deleted. Fewer: another command deleted some of them at the same time.
-        count = broker.discard([(dead.id, dead.raw) for dead in jobs])
-        return ["" if i < count else GONE for i in range(len(jobs))]
+        return ["" if is_done else GONE for is_done in broker.discard([(dead.id, dead.raw) for dead in jobs])]
 
     return _all(_Pass(broker, wanted, discard, DELETE, is_dry_run, takes_bytes=True), shown)
 
@@ -175,17 +175,6 @@ def _batches(broker: FullBroker, wanted: JobFilter, handled: set[str]) -> Iterat
             yield list(reversed(unique.values()))
 
 
-def _discard(broker: FullBroker, dead: Sequence[StoredJob]) -> set[str]:
-    """Deletes these jobs in one call, because each call may read the whole list. Returns the ids that were deleted.
-
-    If some were not there, these are the ones whose record still says that they are dead."""
-    if broker.discard([(job.id, job.raw) for job in dead]) == len(dead):
-        return {job.id for job in dead}
-    ids = [job.id for job in dead]
-    records = broker.records(ids)
-    return {id for id, record in zip(ids, records, strict=True) if record is None or record.state is not State.DEAD}
-
-
 def count_dead(broker: FullBroker) -> int:
     return broker.census().dead
 
@@ -198,10 +187,7 @@ def purge(broker: FullBroker) -> int:
         page = next(broker.pages(PLACE, _BATCH), [])[:left]
         if not page:
             break
-        discarded = broker.discard([(id_in(raw), raw) for raw in page])
-        if not discarded:
-            break  # another command deleted these jobs first
-        deleted += discarded
+        deleted += sum(broker.discard([(id_in(raw), raw) for raw in page]))
         left -= len(page)
     return deleted
 

@@ -19,6 +19,7 @@ from fileq.client.published_events import PublishedBatchEvent, decode_event
 from fileq.commands.admin.formatting import ENDLESS, columns, cut_inside
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobClaimed, JobDeferred
+from fileq.core.job import rfc3339_ms
 from fileq.core.text import broker_name, end_of_path, printable
 from fileq.core.units import short_duration, two_units
 
@@ -132,7 +133,7 @@ def event_line(event: bytes, width: int = ENDLESS) -> str:
     A line of more than `width` columns loses the queue, then the first directories of the path, then the middle of the
     error: `fileq show` has them."""
     e = decode_event(event)
-    moment = time.strftime("%H:%M:%SZ", time.gmtime(e.at / 1000))
+    moment = f"{rfc3339_ms(e.at)[11:19]}Z"
     if isinstance(e, PublishedBatchEvent):
         counts = ("total", "completed", "dead", "cancelled", "deleted")
         shown = {name: f"{name}={count}" for name in counts if (count := getattr(e, name))}

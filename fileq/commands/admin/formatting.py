@@ -11,6 +11,7 @@ from fileq.core.job import parse_time, rfc3339_ms
 from fileq.core.units import two_units
 
 ENDLESS = 100_000  # columns and lines where stdout is not a terminal: only errors are cut there
+CELL_SHOWN = 250  # columns of a cell of a table; ids of fileq are shorter, and other programs choose theirs
 ERROR_SHOWN = 300  # characters of an error in a list; `fileq show` prints all of it
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "yellow": "33", "green": "32"}
 
@@ -78,6 +79,7 @@ def table(
         cells[0] = [Cell(cell.text, "dim") for cell in cells[0]]
     widths = [max(columns(row[i].text) for row in cells) for i in range(len(cells[0]))]
     flexible %= len(widths)
+    widths = [width if i == flexible else min(width, CELL_SHOWN) for i, width in enumerate(widths)]
     others = sum(widths) - widths[flexible] + 2 * (len(widths) - 1) + indent
     widths[flexible] = max(8, min(widths[flexible], screen.width - others))
     return [_line(row, widths, screen, right, flexible, indent, from_left) for row in cells]
@@ -94,7 +96,7 @@ def _line(
 ) -> str:
     parts = []
     for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
-        text = cut(cell.text, width, from_left=from_left) if i == flexible else cell.text
+        text = cut(cell.text, width, from_left=from_left and i == flexible)
         blanks = " " * (width - columns(text))
         painted = screen.paint(text, cell.style)
         parts.append(blanks + painted if i in right else painted + blanks)

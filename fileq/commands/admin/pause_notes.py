@@ -9,12 +9,13 @@ same pause is never twice in the history. Notes and histories are documents of t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
 
 from fileq.brokers.catalog import Catalog, Document, is_name, readable
-from fileq.core.errors import Conflict
+from fileq.core.errors import BrokerError, Conflict
 from fileq.core.job import stamp
 
 NOTES, HISTORIES = "pauses", "past-pauses"  # kinds of documents
@@ -62,11 +63,13 @@ def write_note(catalog: Catalog, queue: str, note: PauseNote) -> None:
 
 
 def end_note(catalog: Catalog, queue: str, note: PauseNote | None, now_ms: int) -> None:
-    """Adds the pause to the history, then removes its note."""
+    """Adds the pause to the history, then removes its note. A full broker takes no history: the queue is resumed all
+    the same."""
     if not is_name(queue):
         return
     if note is not None:
-        _remember(catalog, queue, PastPause(note.at, stamp(now_ms) or "", _short(note.by), _short(note.reason)))
+        with suppress(BrokerError):
+            _remember(catalog, queue, PastPause(note.at, stamp(now_ms) or "", _short(note.by), _short(note.reason)))
     catalog.remove_document(NOTES, queue)
 
 

@@ -63,16 +63,17 @@ def reprocess(
     path: bytes | None = None,
     is_dry_run: bool = False,
     here: Callable[[bytes], bytes] = lambda path: path,
+    on_entry: Callable[[], None] = lambda: None,
 ) -> ReprocessReport:
     """Path and times of the filter are about the file, its other conditions about the file's last job.
 
     Only files whose path in the ledger begins with `prefix`, or only the file `path`. `here` maps a producer's path to
-    a path on this machine."""
+    a path on this machine. `on_entry` is called for each entry of the ledger; what it raises ends the call."""
     counts = {"enqueued": 0, "missing": 0, "unfinished": 0}
     shown: list[ReprocessedFile] = []
     left = sys.maxsize if wanted.limit is None else wanted.limit
     entries = broker.ledger(prefix) if path is None else zip([path], broker.lookup([path]), strict=True)
-    for batch in _batches(_wanted(broker, entries, wanted), min(_BATCH, left)):
+    for batch in _batches(_wanted(broker, _reported(entries, on_entry), wanted), min(_BATCH, left)):
         room = left - counts["enqueued"]
         if not room:
             break
@@ -81,6 +82,14 @@ def reprocess(
             if len(shown) < _SHOWN:
                 shown.append(file)
     return ReprocessReport(**counts, is_dry_run=is_dry_run, files=tuple(shown))
+
+
+def _reported(
+    entries: Iterable[tuple[bytes, LedgerEntry | None]], on_entry: Callable[[], None]
+) -> Iterator[tuple[bytes, LedgerEntry | None]]:
+    for entry in entries:
+        on_entry()
+        yield entry
 
 
 def render(report: ReprocessReport) -> list[str]:

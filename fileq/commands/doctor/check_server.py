@@ -13,7 +13,14 @@ from fileq.commands.api_keys import KeyStore
 from fileq.commands.doctor.check_port import answers_health, bind_error
 from fileq.commands.doctor.check_webhooks import catalog_of
 from fileq.config import Loaded
-from fileq.config.server_settings import GUESSABLE, ServerSettings, is_guessable, is_loopback
+from fileq.config.server_settings import (
+    GUESSABLE,
+    OUTSIDE_KEY,
+    ServerSettings,
+    is_guessable,
+    is_loopback,
+    is_outside_key,
+)
 from fileq.core.api_key import StoredKey
 from fileq.core.finding import Finding, sound, unknown, wrong
 
@@ -87,6 +94,8 @@ def _secret_file(name: str, path: str, username: str = "") -> Iterator[Finding]:
         return
     if not content:
         yield wrong(f"server {name}", f"{path} is empty", "write the secret into it")
+    elif name == "api_key_file" and not is_outside_key(content):
+        yield wrong(f"server {name}", f"{path} must hold {OUTSIDE_KEY}", "write another one into the file")
     elif username and is_guessable(username, content):
         yield wrong(f"server {name}", f"the password {GUESSABLE}", "write another one into the file")
     elif mode & stat.S_IROTH:

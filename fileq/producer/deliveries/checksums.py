@@ -13,13 +13,20 @@ TURN_S = 0.1  # how long one step reads
 
 
 class ChecksumReader:
-    """`files` are paths with what the manifest says of them. A file that can't be read has no checksum."""
+    """`files` are paths with what the manifest says of them. `open_file` opens one for reading, or raises OSError."""
 
-    def __init__(self, files: Iterable[tuple[bytes, ManifestEntry]], monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        files: Iterable[tuple[bytes, ManifestEntry]],
+        open_file: Callable[[bytes], int],
+        monotonic: Callable[[], float],
+    ) -> None:
         self._left = [(path, entry) for path, entry in files if entry.sha256]
+        self._open_file = open_file
         self._monotonic = monotonic
         self._open: tuple[int, hashlib._Hash] | None = None
         self.found: dict[bytes, str] = {}  # the checksum of each file that was read
+        self.failed: dict[bytes, str] = {}  # why a file was not read
 
     @property
     def is_done(self) -> bool:
@@ -31,7 +38,8 @@ class ChecksumReader:
             path, _ = self._left[-1]
             try:
                 self._read(path)
-            except OSError:
+            except OSError as error:
+                self.failed[path] = error.strerror or str(error)
                 self.close()
                 self._left.pop()
 
@@ -42,7 +50,7 @@ class ChecksumReader:
 
     def _read(self, path: bytes) -> None:
         if self._open is None:
-            self._open = os.open(path, os.O_RDONLY | os.O_CLOEXEC), hashlib.sha256()
+            self._open = self._open_file(path), hashlib.sha256()
         fd, digest = self._open
         if chunk := os.read(fd, CHUNK):
             digest.update(chunk)

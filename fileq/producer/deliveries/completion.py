@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from fileq.core.delivery import DeliveryCheck, naming_others, problem_of
+from fileq.core.delivery import DeliveryCheck, naming_others, problem_of, unreadable
 from fileq.core.errors import ConfigError
 from fileq.core.units import format_duration
 from fileq.files.manifest import ManifestEntry, read_manifest
+from fileq.producer.deliveries.checksums import ChecksumReader
 from fileq.producer.deliveries.look import MANIFEST_MAX, DirectoryLook
 from fileq.producer.deliveries.places import DeliveryPlace
-from fileq.producer.finder.found_file import FoundFile
 
 
 class Completion(Struct):
@@ -23,9 +23,15 @@ class Completion(Struct):
     listed: tuple[tuple[bytes, ManifestEntry], ...] = ()
 
 
-def listed_files(place: DeliveryPlace, look: DirectoryLook) -> tuple[tuple[bytes, ManifestEntry], ...]:
+def listed_files(
+    place: DeliveryPlace, look: DirectoryLook, open_file: Callable[[bytes], int]
+) -> tuple[tuple[bytes, ManifestEntry], ...]:
     """The files of the manifest, if there is one. Raises ConfigError or OSError if it can't be read."""
-    return tuple(_listed(place.directory, look.manifest)) if look.manifest is not None else ()
+    if look.manifest is None:
+        return ()
+    with open(open_file(look.manifest), "rb") as file:
+        raw = file.read(MANIFEST_MAX + 1)
+    return tuple(_listed(place.directory, raw, shown(look.manifest)))
 
 
 def completion_of(
@@ -55,28 +61,26 @@ def completion_of(
     return Completion(f"{len(absent)} of the {len(listed)} files of the manifest did not come", listed)
 
 
-def _listed(directory: bytes, manifest: bytes) -> list[tuple[bytes, ManifestEntry]]:
+def _listed(directory: bytes, raw: bytes, name: str) -> list[tuple[bytes, ManifestEntry]]:
     """The paths of a manifest are relative to its directory."""
-    with open(manifest, "rb") as file:
-        raw = file.read(MANIFEST_MAX + 1)
-    entries = read_manifest(raw, os.fsdecode(manifest))
+    entries = read_manifest(raw, name)
     listed = [(os.path.normpath(os.path.join(directory, os.fsencode(entry.path))), entry) for entry in entries]
     outside = [entry.path for path, entry in listed if not path.startswith(directory + b"/")]
     if outside:
-        raise ConfigError(f"{os.fsdecode(manifest)} lists {outside[0]!r}, which is not below its directory")
+        raise ConfigError(f"{name} lists {outside[0]!r:.120}, which is not below its directory")
     return listed
 
 
 def problems_of(
     place: DeliveryPlace,
     completion: Completion,
-    files: Mapping[bytes, FoundFile],
+    look: DirectoryLook,
     arrived: frozenset[bytes],
-    checksums: Mapping[bytes, str],
+    checksums: ChecksumReader | None = None,
 ) -> list[DeliveryCheck]:
-    """One check for each file of the manifest that is missing or differs, or one for the delivery if it has no
-    manifest and is not complete."""
-    directory = os.fsdecode(place.directory)
+    """One check for each file of the manifest that is missing, differs or can't be read, or one for the delivery if it
+    has no manifest and is not complete."""
+    directory = shown(place.directory)
     if not completion.listed:
         if not completion.missing:
             return []
@@ -84,20 +88,30 @@ def problems_of(
         return [DeliveryCheck(directory, directory, incomplete=f"after {waited} {completion.missing}")]
     found: list[tuple[DeliveryCheck, str]] = []
     for path, entry in completion.listed:
-        file = files.get(path)
+        file = look.files.get(path)
         if file is None and path in arrived:
             continue
-        sha256 = checksums.get(path, "")
-        check = DeliveryCheck(directory, _shown(path), entry.size, entry.sha256, sha256)
-        if problem := problem_of(check, file.size if file is not None else None, sha256):
+        sha256 = checksums.found.get(path, "") if checksums is not None else ""
+        why = checksums.failed.get(path, "") if checksums is not None else ""
+        if path in look.linked:
+            why = "a link leads to it"
+        check = DeliveryCheck(directory, shown(path), entry.size, entry.sha256, sha256)
+        problem = unreadable(check.path, why) if why else problem_of(check, file.size if file else None, sha256)
+        if problem:
             found.append((check, problem))
     return naming_others(found)
 
 
-def _shown(path: bytes) -> str:
+def shown(path: bytes) -> str:
+    """The path as text that fits into JSON, whatever its bytes are."""
     return path.decode(errors="backslashreplace")
 
 
-def to_be_read(completion: Completion, files: Mapping[bytes, FoundFile]) -> Sequence[tuple[bytes, ManifestEntry]]:
-    """The files whose checksums the manifest has."""
-    return [(path, entry) for path, entry in completion.listed if path in files and entry.sha256]
+def to_be_read(completion: Completion, look: DirectoryLook) -> Sequence[tuple[bytes, ManifestEntry]]:
+    """The files whose checksums the manifest has. To none of them a link leads: the checksum of its target would be
+    shown to the sender."""
+    return [
+        (path, entry)
+        for path, entry in completion.listed
+        if path in look.files and path not in look.linked and entry.sha256
+    ]

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from fileq.config.delivery_settings import FAILED_MARKER, DeliverySettings
 from fileq.files.globs import Globs
+from fileq.files.paths import MAX_DEPTH
 
 _REMEMBERED_MAX = 10_000
 
@@ -77,7 +78,7 @@ class DeliveryPlaces:
 
     def _find(self, directory: bytes) -> DeliveryPlace | None:
         """The outermost directory that matches."""
-        names = directory[len(self._root) :].strip(b"/").split(b"/")
+        names = directory[len(self._root) :].strip(b"/").split(b"/")[:MAX_DEPTH]
         for depth, name in enumerate(names):
             if not name:
                 return None

@@ -17,9 +17,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.batches import Batches
-from fileq.brokers.catalog import Catalog
-from fileq.core.delivery import BATCH_PREFIX
+from fileq.brokers.catalog import Catalog, readable
 from fileq.core.errors import BrokerError, Conflict
+from fileq.core.own_jobs import DELIVERY_BATCHES
 
 KIND = "deliveries"
 WAITING_MAX = 16  # sealed deliveries of one directory whose end is still to be written down
@@ -65,7 +65,7 @@ def batch_id_of(path: bytes, number: int) -> str:
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in os.fsdecode(path)[-40:]).strip(
         "_"
     )
-    return f"{BATCH_PREFIX}{name or 'root'}-{document_name(path)[:8]}-{number}"
+    return f"{DELIVERY_BATCHES}{name or 'root'}-{document_name(path)[:8]}-{number}"
 
 
 class DeliveryRegister:
@@ -77,16 +77,19 @@ class DeliveryRegister:
         self._known: dict[bytes, RegisteredDelivery] = {}
         self._revision = -1
 
-    def refresh(self) -> list[DeliveryRecord]:
-        """Reads what other producers have written, and returns all records."""
+    def refresh(self) -> None:
+        """Reads what other producers have written."""
         revision = self._broker.catalog_revision(KIND)
         if revision != self._revision:
-            known = {}
-            for document in self._broker.documents(KIND).values():
-                record = msgspec.json.decode(document.body, type=DeliveryRecord)
-                if record.path.startswith(self._above):
-                    known[record.path] = RegisteredDelivery(record, document.revision)
-            self._known, self._revision = known, revision
+            documents = self._broker.documents(KIND)
+            self._known = {
+                record.path: RegisteredDelivery(record, documents[name].revision)
+                for name, record in readable(documents, DeliveryRecord).items()
+                if record.path.startswith(self._above)
+            }
+            self._revision = revision
+
+    def records(self) -> list[DeliveryRecord]:
         return [one.record for one in self._known.values()]
 
     def record(self, path: bytes) -> DeliveryRecord:
@@ -106,6 +109,8 @@ class DeliveryRegister:
             self.refresh()
             return self.record(record.path)
         self._known[record.path] = RegisteredDelivery(record, revision)
+        if revision == self._revision + 1:  # no other producer has written in between, so there is nothing to read
+            self._revision = revision
         return record
 
     def remove(self, path: bytes) -> None:

@@ -7,13 +7,17 @@ reason are added for what is missing. When all jobs have ended, a marker is writ
 Everything that must outlive this process is on the broker: the batch, and the register of the directories. Each step
 can be repeated: ids are derived from the batch and the file. A kill -9 leaves an open delivery, which the next producer
 looks at again, or a sealed one, whose marker it writes.
+
+Senders write what they like into their directories. An error that one delivery causes stays with it: it is reported
+once, and the others go on. Only an outage of the broker ends a turn.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 import msgspec
@@ -24,15 +28,22 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
 from fileq.config import Config
 from fileq.core.batch import BatchState, Callback, CallbackKind, callback_id, callback_payload
-from fileq.core.batch_events import DeliveryFinished, DeliveryOpened, DeliverySealed, DeliveryUnreadable
+from fileq.core.batch_events import (
+    DeliveryFailed,
+    DeliveryFinished,
+    DeliveryOpened,
+    DeliverySealed,
+    DeliveryUnreadable,
+)
 from fileq.core.delivery import CHECK_TYPE, DeliveryCheck
-from fileq.core.errors import ConfigError
+from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable
 from fileq.core.events import Emit, ignore
 from fileq.core.follow_up import follow_up_id
 from fileq.core.job import encode, typed_job
 from fileq.core.signature import split_signature
+from fileq.files.beneath import open_directory, open_regular_in
 from fileq.producer.deliveries.checksums import ChecksumReader
-from fileq.producer.deliveries.completion import Completion, completion_of, listed_files, problems_of, to_be_read
+from fileq.producer.deliveries.completion import Completion, completion_of, listed_files, problems_of, shown, to_be_read
 from fileq.producer.deliveries.done_marker import remove_markers, write_marker
 from fileq.producer.deliveries.look import DirectoryLook, look_at
 from fileq.producer.deliveries.places import DeliveryPlace
@@ -43,6 +54,8 @@ from fileq.producer.identity import FileIdentity
 
 PAGE = 500  # jobs of one broker call
 SHORTEST_LOOK_S = 0.2
+TURN_S = 1.0  # a turn begins no look after this time
+FAILURES_MAX = 1_000  # that are reported
 SHARE = 20  # the pause between two looks is this many times as long as one look took
 
 
@@ -83,6 +96,8 @@ class DeliveryStage:
         self._open: dict[bytes, OpenDelivery] = {}
         self._created: set[str] = set()  # batches that are known to exist
         self._next_s = 0.0
+        self._next_path = b""  # where the next turn begins, if the last one took too long
+        self._failures: set[tuple[bytes, str]] = set()  # those that were reported
 
     def __bool__(self) -> bool:
         return bool(self._places)
@@ -90,7 +105,7 @@ class DeliveryStage:
     @property
     def is_reading(self) -> bool:
         """Checksums are being read: the next turn should follow at once."""
-        return any(one.checksums is not None for one in self._open.values())
+        return any(one.checksums is not None and not one.checksums.is_done for one in self._open.values())
 
     @property
     def is_sealing(self) -> bool:
@@ -99,20 +114,25 @@ class DeliveryStage:
 
     # files on their way to the broker
 
-    def joined(self, entry: Entry, file: FoundFile) -> Entry:
-        """The entry as a member of its delivery; the same entry if the file is in none. Raises BrokerError."""
+    def joined(self, entry: Entry, file: FoundFile) -> Entry | None:
+        """The entry as a member of its delivery; the same entry if the file is in none. None if its delivery can't be
+        opened: the next scan finds the file again. Raises BrokerError."""
         place = self._places.of(os.path.dirname(file.path))
         if place is None:
             return entry
-        batch_id = self._opened(place).batch_id
-        job = entry.job.but(id=_member_id(batch_id, file.path, file.signature), batch_id=batch_id)
-        return Entry(job, entry.queue, entry.version, joins=True)
+        joined = None
+        with self._alone(place.directory):
+            batch_id = self._opened(place).batch_id
+            job = entry.job.but(id=_member_id(batch_id, file.path, file.signature), batch_id=batch_id)
+            joined = Entry(job, entry.queue, entry.version, joins=True, is_own=True)
+        return joined
 
     def refused(self, entry: Entry, file: FoundFile) -> None:
         """The delivery takes no more files, so the file begins the next one. Raises BrokerError."""
         place = self._places.of(os.path.dirname(file.path))
         if place is not None and entry.job.batch_id is not None:
-            self._close(place.directory, entry.job.batch_id)
+            with self._alone(place.directory, entry.job.batch_id):
+                self._close(place.directory, entry.job.batch_id)
 
     def _opened(self, place: DeliveryPlace) -> DeliveryRecord:
         record = self._register.record(place.directory)
@@ -124,22 +144,25 @@ class DeliveryStage:
         return record
 
     def _create(self, place: DeliveryPlace, record: DeliveryRecord) -> None:
-        settings, directory = place.settings, os.fsdecode(place.directory)
+        settings, directory = place.settings, shown(place.directory)
         given = {CallbackKind.THEN: settings.then, CallbackKind.CATCH: settings.catch}
         callbacks = [self._callback(kind, type, record) for kind, type in given.items() if type is not None]
         new = NewBatch(
             record.batch_id,
-            name=directory.encode(errors="backslashreplace").decode()[-200:],
+            name=directory[-200:],
             allow_failures=settings.allow_failures,
             callbacks=tuple(callbacks),
+            is_own=True,
         )
         if self._broker.create_batch(new):
-            remove_markers(place.directory, settings.done_marker)
+            if settings.done_marker:
+                with suppress(OSError), self._directory(place) as opened:
+                    remove_markers(opened, settings.done_marker)
             self._emit(DeliveryOpened(directory, record.batch_id))
         self._created.add(record.batch_id)
 
     def _callback(self, kind: CallbackKind, type: str, record: DeliveryRecord) -> Callback:
-        payload = {**callback_payload(kind, record.batch_id), "directory": os.fsdecode(record.path)}
+        payload = {**callback_payload(kind, record.batch_id), "directory": shown(record.path)}
         id = callback_id(record.batch_id, kind)
         return Callback(kind, encode(typed_job(type, payload, priority=self._queue, now=_now(), id=id)), self._queue)
 
@@ -149,22 +172,27 @@ class DeliveryStage:
         """Looks at the deliveries that are due. Raises BrokerError; the next turn repeats what was not done."""
         if not self._places:
             return
-        for one in self._open.values():
-            if one.checksums is not None:
-                one.checksums.step()
-                one.next_s = now_s if one.checksums.is_done else one.next_s
+        self._read_checksums(now_s)
         self._open_announced()
         if now_s < self._next_s and not any(one.next_s <= now_s for one in self._open.values()):
             return
         self._next_s = now_s + self._interval_s
-        for record in self._register.refresh():
+        self._register.refresh()
+        records, until_s = self._register.records(), self._monotonic() + TURN_S
+        first = next((n for n, record in enumerate(records) if record.path == self._next_path), 0)
+        for record in (*records[first:], *records[:first]):
+            if self._monotonic() > until_s:
+                self._next_path, self._next_s = record.path, now_s  # the next turn goes on here
+                break
             place = self._places.of(record.path)
             if place is None or place.directory != record.path:
                 continue
             for sealed in record.waiting:
-                self._finish(place, sealed.batch_id)
+                with self._alone(record.path, sealed.batch_id):
+                    self._finish(place, sealed.batch_id)
             if record.batch_id:
-                self._look(place, record, now_s)
+                with self._alone(record.path, record.batch_id):
+                    self._look(place, record, now_s)
             elif not record.waiting and not os.path.lexists(record.path):
                 self._register.remove(record.path)
 
@@ -172,6 +200,16 @@ class DeliveryStage:
         for one in self._open.values():
             if one.checksums is not None:
                 one.checksums.close()
+
+    def _read_checksums(self, now_s: float) -> None:
+        """Reads for one delivery, in turn: however many there are, the time of a turn is bounded."""
+        for directory, one in self._open.items():
+            if one.checksums is not None and not one.checksums.is_done:
+                self._open[directory] = self._open.pop(directory)  # the last one from now on
+                with self._alone(directory, one.batch_id):
+                    one.checksums.step()
+                    one.next_s = now_s if one.checksums.is_done else one.next_s
+                break
 
     def _open_announced(self) -> None:
         """Opens the deliveries whose marker or manifest was found, unless it is that of an earlier one."""
@@ -181,12 +219,10 @@ class DeliveryStage:
                 continue
             self._register.refresh()
             record = self._register.record(directory)
-            try:
+            with self._alone(directory, record.batch_id), suppress(OSError):
                 look = look_at(place, self._rules, record.newest_ns)
-            except OSError:
-                continue
-            if look.has_marker or look.manifest is not None:
-                self._opened(place)
+                if look.has_marker or look.manifest is not None:
+                    self._opened(place)
 
     def _look(self, place: DeliveryPlace, record: DeliveryRecord, now_s: float) -> None:
         state = self._open.get(place.directory)
@@ -198,13 +234,16 @@ class DeliveryStage:
         began_s = self._monotonic()
         deadline = place.settings.deadline
         is_late = deadline is not None and self._now_ms() - record.first_ms >= deadline * 1000
+        state.next_s = now_s + self._interval_s
         try:
             self._decide(place, record, state, now_s, is_late)
-        except (OSError, ConfigError) as error:
-            self._report_unreadable(place, state, str(error))
+        except BrokerError:
+            raise
+        except Exception as error:  # what it can't be read for is up to its sender, so it may be anything
+            self._report_unreadable(place, state, str(error) or repr(error))
             if is_late:
                 completion = Completion(f"it could not be read ({error})")
-                self._seal(place, state, problems_of(place, completion, {}, frozenset(), {}), 0, is_late)
+                self._seal(place, state, problems_of(place, completion, DirectoryLook({}), frozenset()), 0, is_late)
         state.next_s = now_s + max(self._interval_s, (self._monotonic() - began_s) * SHARE)
 
     def _decide(
@@ -212,7 +251,7 @@ class DeliveryStage:
     ) -> None:
         look = look_at(place, self._rules, record.newest_ns)
         state.newest_ns = max(state.newest_ns, look.newest_ns)
-        listed = listed_files(place, look)
+        listed = listed_files(place, look, self._opener(place))
         is_enqueued = self._take_known(state, look)
         if look.files != state.files or not is_enqueued:
             state.news_s, state.files, state.is_complete = now_s, look.files, False
@@ -226,12 +265,12 @@ class DeliveryStage:
         is_done = not completion.missing and is_enqueued
         if not is_late and not (is_done and state.is_complete and state.news_s < now_s):
             state.is_complete = is_done and state.news_s < now_s
+            state.checksums = None  # they are those of files that have changed meanwhile
             return
-        if state.checksums is None and (unread := to_be_read(completion, look.files)):
-            state.checksums = ChecksumReader(unread, self._monotonic)
+        if state.checksums is None and (unread := to_be_read(completion, look)):
+            state.checksums = ChecksumReader(unread, self._opener(place), self._monotonic)
             return
-        checksums = state.checksums.found if state.checksums is not None else {}
-        problems = problems_of(place, completion, look.files, arrived, checksums)
+        problems = problems_of(place, completion, look, arrived, state.checksums)
         self._seal(place, state, problems, view.total, bool(completion.missing))
 
     def _take_known(self, state: OpenDelivery, look: DirectoryLook) -> bool:
@@ -275,13 +314,13 @@ class DeliveryStage:
         for start in range(0, len(entries), PAGE):
             self._broker.enqueue(entries[start : start + PAGE])  # repeated: duplicates, or refused as sealed already
         if self._broker.seal_batch(state.batch_id):
-            self._emit(DeliverySealed(os.fsdecode(place.directory), state.batch_id, files, len(problems), is_late))
+            self._emit(DeliverySealed(shown(place.directory), state.batch_id, files, len(problems), is_late))
         self._close(place.directory, state.batch_id)
 
     def _check_entry(self, batch_id: str, check: DeliveryCheck) -> Entry:
         id = follow_up_id(batch_id, "check", check.path)
         job = typed_job(CHECK_TYPE, msgspec.to_builtins(check), priority=self._queue, now=_now(), id=id)
-        return Entry(job.but(batch_id=batch_id, max_retries=0), self._queue, joins=True)
+        return Entry(job.but(batch_id=batch_id, max_retries=0), self._queue, joins=True, is_own=True)
 
     def _close(self, directory: bytes, batch_id: str) -> None:
         state = self._open.pop(directory, None)
@@ -293,26 +332,61 @@ class DeliveryStage:
         if view is not None and view.state is not BatchState.FINISHED:
             return
         if view is not None:
-            if place.settings.done_marker and os.path.isdir(place.directory):
+            if place.settings.done_marker:
                 try:
-                    write_marker(place.directory, place.settings.done_marker, view, self._broker)
+                    with self._directory(place) as opened:
+                        write_marker(opened, place.settings.done_marker, view, self._broker)
+                except FileNotFoundError:
+                    pass  # the directory is gone
                 except OSError as error:
                     self._report_unreadable(place, OpenDelivery(batch_id), f"no marker was written: {error}")
             failed = view.dead + view.cancelled + view.deleted
-            self._emit(DeliveryFinished(os.fsdecode(place.directory), batch_id, view.total, failed))
+            self._emit(DeliveryFinished(shown(place.directory), batch_id, view.total, failed))
         self._register.finished(place.directory, batch_id)
 
     def _report_unreadable(self, place: DeliveryPlace, state: OpenDelivery, error: str) -> None:
         if error != state.error:
             state.error = error
-            self._emit(DeliveryUnreadable(os.fsdecode(place.directory), state.batch_id, error))
+            self._emit(DeliveryUnreadable(shown(place.directory), state.batch_id, error))
+
+    @contextmanager
+    def _alone(self, directory: bytes, batch_id: str = "") -> Iterator[None]:
+        """What fails here concerns one delivery, which is tried again. Raises only what concerns them all: the broker
+        does not answer."""
+        try:
+            yield
+        except (BrokerUnavailable, BrokerRemoved):
+            raise
+        except Exception as error:
+            failure = directory, repr(error)
+            if failure not in self._failures and len(self._failures) < FAILURES_MAX:
+                self._failures.add(failure)
+                self._emit(DeliveryFailed(shown(directory), batch_id, repr(error), error))
+
+    @contextmanager
+    def _directory(self, place: DeliveryPlace) -> Iterator[int]:
+        """The directory of a delivery, opened. Raises OSError, also if a link leads to it that is not followed."""
+        opened = open_directory(place.directory, (self._rules.root,), follows_links=self._rules.follows_links)
+        try:
+            yield opened
+        finally:
+            os.close(opened)
+
+    def _opener(self, place: DeliveryPlace) -> Callable[[bytes], int]:
+        """Opens a file of the delivery for reading: a regular file, to which no link in the delivery leads."""
+
+        def open_file(path: bytes) -> int:
+            with self._directory(place) as opened:
+                return open_regular_in(opened, path[len(place.directory) + 1 :])
+
+        return open_file
 
     def _now_ms(self) -> int:
         return self._wall_ns() // 1_000_000
 
 
 def _member_id(batch_id: str, path: bytes, signature: str) -> str:
-    return follow_up_id(batch_id, path.decode(errors="backslashreplace"), signature)
+    return follow_up_id(batch_id, shown(path), signature)
 
 
 def _now() -> datetime:

@@ -14,6 +14,7 @@ from fileq.config import Config
 from fileq.core.file_events import SkipReason
 from fileq.files.exclusive_move import PREFIX, is_private
 from fileq.files.globs import FileFilter
+from fileq.files.paths import MAX_DEPTH
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.deliveries.places import DeliveryPlaces
 from fileq.producer.finder.database_files import DatabaseFiles
@@ -24,6 +25,11 @@ from fileq.producer.finder.move_folders import MoveFolders
 def text_of(name: bytes) -> str:
     """A name as globs see it. Globs are UTF-8, independent of the locale."""
     return name.decode("utf-8", "surrogateescape")
+
+
+def _is_too_deep(name: bytes) -> bool:
+    """Of the path of a directory below scan_dir."""
+    return name.count(b"/") >= MAX_DEPTH
 
 
 class ScanRules:
@@ -69,21 +75,22 @@ class ScanRules:
     def covers(self, path: bytes) -> bool:
         """Whether a file with this path would count, by its name alone."""
         directory, name = os.path.split(path)
-        if self._moved.contains_name(self._name_of(directory)) or is_private(name):
+        below = self._name_of(directory)
+        if _is_too_deep(below) or self._moved.contains_name(below) or is_private(name):
             return False
         prefix = self.prefix_of(directory)
         return self._enters_all(prefix.split("/")[:-1]) and self.filter.takes(prefix, text_of(name))
 
     def is_entered(self, directory: bytes) -> bool:
-        """Whether a scan comes here: below scan_dir, not excluded, not through a link that is not followed."""
+        """Whether a scan comes here: below scan_dir, not excluded, not too deep, not through links that are not
+        followed."""
         prefix, name = self.prefix_of(directory), self._name_of(directory)
+        if _is_too_deep(name):
+            return False
         real = os.path.realpath(directory)
         if self._moved.contains_name(name) or self._moved.contains_real(real):
             return False
-        as_named = os.path.join(self._real_root, name).rstrip(b"/")
-        if real != (as_named or b"/") and not (self.follows_links and self._is_inside(real)):
-            return False
-        return self._enters_all(prefix.split("/")[:-1])
+        return self._is_reached(name, real) and self._enters_all(prefix.split("/")[:-1])
 
     def is_linked_directory(self, path: bytes) -> bool:
         """Whether this is a link to a directory that scans enter. Events cannot tell it from a file."""
@@ -116,10 +123,20 @@ class ScanRules:
 
     def enters(self, prefix: str, path: bytes, name: bytes) -> bool:
         """Whether a walk enters this directory, which is in one that it entered."""
+        if _is_too_deep(self._name_of(path)):
+            self._skip(SkipReason.DEEP, path)
+            return False
         if not self.filter.enters(prefix, text_of(name)) or self._moved.contains_name(self._name_of(path)):
             return False
-        # Without links, a directory has only the one name.
-        return not (self.follows_links and self._moved.contains_real(os.path.realpath(path)))
+        if not self.follows_links:
+            return True  # without links, a directory has only the one name
+        real = os.path.realpath(path)
+        if self._moved.contains_real(real):
+            return False
+        if not self._is_reached(self._name_of(path), real):
+            self._skip(SkipReason.LOOP, path)
+            return False
+        return True
 
     def _name_of(self, directory: bytes) -> bytes:
         return directory[len(self.root) :].strip(b"/")
@@ -154,9 +171,6 @@ class ScanRules:
             return True
         return False
 
-    def skip_loop(self, directory: bytes) -> None:
-        self._skip(SkipReason.LOOP, directory)
-
     def skip_error(self, error: OSError, path: bytes) -> bool:
         """Counts an entry that cannot be read. True if the scan may miss files because of it."""
         if isinstance(error, FileNotFoundError | NotADirectoryError) and path != self.root:
@@ -168,5 +182,28 @@ class ScanRules:
         self._skip(SkipReason.UNREADABLE, path)
         return True
 
+    def _is_reached(self, name: bytes, real: bytes) -> bool:
+        """Whether scans come to a directory by this name below scan_dir: without links, or, where they are followed, by
+        one link that leads neither out of scan_dir nor to a directory above it. With more links in a path, a few of
+        them would give a directory more names than can be walked. It depends on the path alone, so walks of a part,
+        events and deliveries find the same files."""
+        if real == (os.path.join(self._real_root, name).rstrip(b"/") or b"/"):
+            return True
+        if not self.follows_links or not self._is_inside(real):
+            return False
+        above, names = self._real_root, name.split(b"/")
+        while names:
+            path = os.path.join(above, names.pop(0))
+            if os.path.islink(path):
+                target = os.path.realpath(path)
+                return real == os.path.join(target, *names) and not _is_in(above, target)
+            above = path
+        return False  # it has changed meanwhile
+
     def _is_inside(self, real: bytes) -> bool:
-        return real == self._real_root or real.startswith(self._real_root.rstrip(b"/") + b"/")
+        return _is_in(real, self._real_root)
+
+
+def _is_in(real: bytes, directory: bytes) -> bool:
+    """Whether a path is the directory or below it. Both are without links."""
+    return real == directory or real.startswith(directory.rstrip(b"/") + b"/")

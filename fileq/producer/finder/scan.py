@@ -10,14 +10,12 @@ import os
 import stat
 from collections.abc import Iterator
 from itertools import islice
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from fileq.producer.finder.found_file import FoundFile, found_at
 from fileq.producer.finder.rules import ScanRules
 
 STEP_ENTRIES = 1_000
-_Identity: TypeAlias = tuple[int, int]  # device and inode of a directory
-_Ancestors: TypeAlias = "tuple[_Identity, _Ancestors] | None"
 
 
 class DirectoryWatch(Protocol):
@@ -39,12 +37,10 @@ class DirectoryWalk:
         self.error = ""  # why `top` itself cannot be read
         self._rules = rules
         self._watch = watch
-        # Where links are followed, a directory among its own ancestors is a loop. Those above `top` count too.
-        self._stack: list[tuple[bytes, _Ancestors]] = [(top, self._ancestors_of(top) if rules.follows_links else None)]
-        # The directory being listed, its path below scan_dir, and its ancestors.
+        self._stack = [top]
+        # The directory being listed and its path below scan_dir.
         self._directory = top
         self._prefix = ""
-        self._chain: _Ancestors = None
         self._listing: _Listing | None = None
 
     @property
@@ -72,12 +68,8 @@ class DirectoryWalk:
         if not self._stack:
             self.is_done = True
             return
-        directory, above = self._stack.pop()
+        directory = self._stack.pop()
         try:
-            chain = self._chain_to(directory, above) if self._rules.follows_links else None
-            if self._rules.follows_links and chain is None:
-                self._rules.skip_loop(directory)
-                return
             self._watch.watch(directory)
             self._listing = os.scandir(directory)
         except OSError as error:
@@ -85,7 +77,7 @@ class DirectoryWalk:
             if directory == self.top:
                 self.error = error.strerror or str(error)
         else:
-            self._directory, self._prefix, self._chain = directory, self._rules.prefix_of(directory), chain
+            self._directory, self._prefix = directory, self._rules.prefix_of(directory)
 
     def _read(self, listing: _Listing, most: int, found: list[FoundFile]) -> int:
         """The hot loop of every scan: a plain file costs one `stat` and no call that is not needed."""
@@ -120,7 +112,7 @@ class DirectoryWalk:
         status = entry.stat()
         if stat.S_ISDIR(status.st_mode):
             if rules.enters(self._prefix, entry.path, entry.name):
-                self._stack.append((entry.path, self._chain))
+                self._stack.append(entry.path)
         elif rules.takes(self._prefix, self._directory, entry.name):
             file = rules.regular_file(entry.path, status)
             if file is not None:
@@ -130,27 +122,6 @@ class DirectoryWalk:
         if self._listing is not None:
             self._listing.close()
             self._listing = None
-
-    def _ancestors_of(self, directory: bytes) -> _Ancestors:
-        chain: _Ancestors = None
-        while directory != self._rules.root:
-            directory = os.path.dirname(directory)
-            try:
-                status = os.stat(directory)
-            except OSError:
-                break  # it vanished, and with it everything below
-            chain = (status.st_dev, status.st_ino), chain
-        return chain
-
-    def _chain_to(self, directory: bytes, above: _Ancestors) -> _Ancestors:
-        """The directory and its ancestors, or None if it is one of its own ancestors."""
-        status = os.stat(directory)
-        here, link = (status.st_dev, status.st_ino), above
-        while link is not None:
-            if link[0] == here:
-                return None
-            link = link[1]
-        return here, above
 
     def _skip_error(self, error: OSError, path: bytes) -> None:
         if self._rules.skip_error(error, path):

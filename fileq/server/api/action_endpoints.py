@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, UnsetType
 
 from fileq.commands.bulk_actions import JobAction
+from fileq.commands.operations import Operation
 from fileq.core.api_key import Scope
 from fileq.server.api.bulk_answers import ActionAnswer, JobChoice, OperationDocument, act, operation_document
 from fileq.server.problems import ApiProblem
@@ -33,24 +34,35 @@ def act_on_jobs(request: ApiRequest[NoQuery, WantedAction]) -> ApiAnswer:
 
 
 def list_operations(request: ApiRequest[NoQuery, UnsetType]) -> OperationList:
-    return OperationList(tuple(operation_document(one.operation) for one in request.services.operations.all()))
+    found = (one.operation for one in request.services.operations.all())
+    return OperationList(tuple(operation_document(one) for one in found if _sees(request, one)))
 
 
 def show_operation(request: ApiRequest[NoQuery, UnsetType]) -> OperationDocument:
     id = request.params["id"]
-    stored = request.services.operations.get(id)
-    if stored is None:
-        raise _unknown(id)
-    return operation_document(stored.operation)
+    return operation_document(_seen(request, id))
 
 
 def stop_operation(request: ApiRequest[NoQuery, UnsetType]) -> OperationDocument:
     """Jobs that are changed already stay changed. An operation that has ended stays as it is."""
     id = request.params["id"]
+    _seen(request, id)
     stopped = request.services.operations.stop(id)
     if stopped is None:
         raise _unknown(id)
     return operation_document(stopped)
+
+
+def _seen(request: ApiRequest[NoQuery, UnsetType], id: str) -> Operation:
+    stored = request.services.operations.get(id)
+    if stored is None or not _sees(request, stored.operation):
+        raise _unknown(id)
+    return stored.operation
+
+
+def _sees(request: ApiRequest[NoQuery, UnsetType], operation: Operation) -> bool:
+    """A key with a restriction sees the operations on the jobs that it is for."""
+    return not request.caller.is_limited or operation.wanted.only == request.caller.restriction
 
 
 def _unknown(id: str) -> ApiProblem:
@@ -65,6 +77,7 @@ ROUTES = (
         scopes=(Scope.OPERATE,),
         summary="retry, cancel, run or delete many jobs",
         function=act_on_jobs,
+        serves_limited=True,
         body=WantedAction,
         response=ActionAnswer,
         statuses={202: "more than 1,000 jobs: an operation changes them"},
@@ -79,6 +92,7 @@ ROUTES = (
         scopes=(Scope.READ,),
         summary="operations and their progress",
         function=list_operations,
+        serves_limited=True,
         response=OperationList,
     ),
     Route(
@@ -88,6 +102,7 @@ ROUTES = (
         scopes=(Scope.READ,),
         summary="the progress of an operation",
         function=show_operation,
+        serves_limited=True,
         response=OperationDocument,
         has_etag=True,
     ),
@@ -98,6 +113,7 @@ ROUTES = (
         scopes=(Scope.OPERATE,),
         summary="stop an operation",
         function=stop_operation,
+        serves_limited=True,
         response=OperationDocument,
     ),
 )

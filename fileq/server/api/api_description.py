@@ -31,5 +31,6 @@ ROUTES = (
         summary="this description, as OpenAPI 3.1",
         function=show_description,
         response=JSON,
+        serves_limited=True,
     ),
 )

@@ -37,7 +37,8 @@ class AuditList(Struct, frozen=True):
 
 
 def list_audit(request: ApiRequest[AuditQuery, UnsetType]) -> AuditList:
-    """The newest 10,000 requests are kept. An entry is in the list within a second."""
+    """The newest 10,000 requests are kept, and of those that were refused the newest 2,000. An entry is in the list
+    within a second."""
     query, services, signer = request.query, request.services, request.services.signer
     after = signer.read_cursor(LIST, query.cursor, AuditPosition) if query.cursor is not None else None
     entries, following = audit_page(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.catalog import check_name
 from fileq.client.batch_options import batch_request
-from fileq.client.batch_status import status_of_batch
+from fileq.client.batch_status import info_of, status_of_batch
 from fileq.client.job_options import EnqueueOptions
 from fileq.client.task_call import TaskCall
 from fileq.client.transport import BatchRetry
@@ -17,13 +17,12 @@ from fileq.commands.admin.batch_reports import BatchReport, report_of, show_batc
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.errors import BatchError, BrokerError
-from fileq.server.api.job_document import JobDocument, job_document
-from fileq.server.api.job_endpoints import DurationValue
+from fileq.server.api.job_document import JobDocument, job_outline
+from fileq.server.api.job_endpoints import DurationValue, check_given
 from fileq.server.api.list_endpoints import BULK_BYTES, BulkJobs, NewJobs, enqueue_jobs
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
-from fileq.server.services import Services
 
 LIST = "batches"
 ID = "^[A-Za-z0-9._-]{1,100}$"
@@ -90,11 +89,18 @@ def create_batch(request: ApiRequest[NoQuery, WantedBatch]) -> ApiAnswer:
     then, catch, finally_ = (_callback(one, request.caller) for one in (wanted.then, wanted.catch, wanted.finally_))
     name, may_fail, priority = wanted.name, wanted.allow_failures, wanted.priority
     given = batch_request(name, may_fail, then, catch, finally_, wanted.parent, priority, wanted.id or "")
+    caller = request.caller
+    if not caller.changes_all_batches:
+        given = replace(given, made_by=caller.id)
+    if wanted.parent and not _changes(request, wanted.parent):
+        raise ApiProblem("conflict", f"the parent {wanted.parent!r} takes no batches any more, or does not exist")
     [before] = services.broker.batches_by_id([given.id])
     if before is None:
         services.transport.batches.create(given)
+    if not _sees(request, given.id):
+        raise ApiProblem("conflict", f"a batch with the id {given.id!r} is there already; choose another id")
     location = {"Location": f"{services.config.server.base_path}/api/v1/batches/{given.id}"}
-    return ApiAnswer(_report(services, given.id), 201 if before is None else 200, location)
+    return ApiAnswer(show_batch(services.broker, given.id), 201 if before is None else 200, location)
 
 
 def list_all_batches(request: ApiRequest[BatchListQuery, UnsetType]) -> BatchList:
@@ -108,13 +114,13 @@ def list_all_batches(request: ApiRequest[BatchListQuery, UnsetType]) -> BatchLis
 
 def show_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchReport:
     """With its callbacks and its first failures."""
-    return _report(request.services, request.params["id"])
+    return _report(request)
 
 
 def add_batch_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer:
     """As POST /jobs/bulk, for members of the batch. Jobs without a priority have that of the batch."""
     id = request.params["id"]
-    priority = _report(request.services, id).priority or None
+    priority = _report(request, is_change=True).priority or None
     jobs = (replace(new, batch_id=id, priority=new.priority or priority) for new in request.body.jobs)
     return enqueue_jobs(replace(request, body=NewJobs(tuple(jobs))))
 
@@ -122,14 +128,14 @@ def add_batch_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer:
 def seal_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     """No job is added any more. An empty batch is finished by it."""
     services, id = request.services, request.params["id"]
-    _report(services, id)
+    _report(request, is_change=True)
     return BatchChange("Batch sealed", id, services.transport.batches.seal(id))
 
 
 def cancel_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     """`has_changed` is false if it is finished or was cancelled before."""
     services, id = request.services, request.params["id"]
-    _report(services, id)
+    _report(request)
     has_changed = services.transport.batches.cancel(id)
     if has_changed:
         services.action_log.add(JobAction.CANCEL, request.caller.name, count=1, conditions={"batch": id})
@@ -139,7 +145,7 @@ def cancel_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
 def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
     """Puts the dead members back into their queues. `left` says why others stay, by id."""
     services, id = request.services, request.params["id"]
-    _report(services, id)
+    _report(request)
     done = services.transport.batches.retry(id)
     services.action_log.add(JobAction.RETRY, request.caller.name, count=done.count, conditions={"batch": id})
     return ApiAnswer(done, count=done.count)
@@ -149,9 +155,9 @@ def list_dead_members(request: ApiRequest[MemberQuery, UnsetType]) -> DeadMember
     query, services, id = request.query, request.services, request.params["id"]
     place = f"{LIST}:dead:{id}"
     cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor is not None else ""
-    _report(services, id)
+    _report(request)
     page = services.transport.batches.dead_page(id, cursor)
-    jobs = tuple(job_document(record) for record in page.records)
+    jobs = tuple(job_outline(record) for record in page.records)
     return DeadMembers(jobs, services.signer.cursor(place, page.next_cursor) if page.next_cursor else None)
 
 
@@ -159,21 +165,41 @@ def _callback(wanted: WantedCallback | None, caller: Caller) -> TaskCall[Any, An
     if wanted is None:
         return None
     caller.check_type(wanted.type)
+    check_given(None, wanted.tags)
     given = {name: getattr(wanted, name) for name in ("priority", "max_retries", "timeout", "tags")}
+    given["tags"] = {**(wanted.tags or {}), **caller.own_tags} or None
     options = cast(EnqueueOptions, {name: value for name, value in given.items() if value is not None})
     return TaskCall(wanted.type, wanted.payload or UNSET, **options)
 
 
-def _report(services: Services, id: str) -> BatchReport:
-    """Raises ApiProblem for an unknown batch, or a name that none can have."""
+def _report(request: ApiRequest[Any, Any], *, is_change: bool = False) -> BatchReport:
+    """The batch that the path names. Raises ApiProblem for an unknown one, a name that none can have, and one that the
+    caller does not see or, for a change, may not change."""
+    id = request.params["id"]
     try:
         check_name("batch", id)
     except BrokerError as error:
         raise ApiProblem("not-found", str(error)) from error
     try:
-        return show_batch(services.broker, id)
+        if not (_sees(request, id) and (not is_change or _changes(request, id))):
+            status_of_batch(id, None)
+        return show_batch(request.services.broker, id)
     except BatchError as error:
         raise ApiProblem("not-found", str(error)) from error
+
+
+def _sees(request: ApiRequest[Any, Any], id: str) -> bool:
+    return not request.caller.is_limited or request.caller.sees_batch(_maker(request, id))
+
+
+def _changes(request: ApiRequest[Any, Any], id: str) -> bool:
+    return request.caller.changes_all_batches or request.caller.changes_batch(_maker(request, id))
+
+
+def _maker(request: ApiRequest[Any, Any], id: str) -> str:
+    """The id of the key that created the batch; "" if that is not known."""
+    [view] = request.services.broker.batches_by_id([id])
+    return info_of(view.info).made_by if view is not None else ""
 
 
 ROUTES = (
@@ -184,6 +210,7 @@ ROUTES = (
         scopes=(Scope.ENQUEUE,),
         summary="create a batch",
         function=create_batch,
+        serves_limited=True,
         body=WantedBatch,
         response=BatchReport,
         status=201,
@@ -208,6 +235,7 @@ ROUTES = (
         scopes=(Scope.READ, Scope.ENQUEUE),
         summary="one batch with its counts, callbacks and first failures",
         function=show_one_batch,
+        serves_limited=True,
         response=BatchReport,
         has_etag=True,
     ),
@@ -229,6 +257,7 @@ ROUTES = (
         scopes=(Scope.ENQUEUE,),
         summary="add jobs to a batch",
         function=add_batch_jobs,
+        serves_limited=True,
         body=NewJobs,
         response=BulkJobs,
         status=201,
@@ -245,6 +274,7 @@ ROUTES = (
         scopes=(Scope.ENQUEUE, Scope.OPERATE),
         summary="add no more jobs to a batch",
         function=seal_one_batch,
+        serves_limited=True,
         response=BatchChange,
     ),
     Route(

@@ -83,7 +83,7 @@ def act(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice) -> 
     if choice.ids is not None:
         return _act_on_ids(request, action, choice, choice.ids)
     assert choice.filter is not None
-    wanted = filter_of(choice.filter, services.config, services.now_ms(), at="/filter/")
+    wanted = filter_of(choice.filter, services.config, services.now_ms(), request.caller, at="/filter/")
     try:
         checked(action, wanted)
     except ConfigError as error:
@@ -178,7 +178,7 @@ def _act_on_ids(request: ApiRequest[Any, Any], action: JobAction, choice: JobCho
     request.note.chose(
         {"action": action.value, "ids": ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"}
     )
-    jobs, refused = services.actions.by_ids(action, ids)
+    jobs, refused = services.actions.by_ids(action, ids, request.caller.sees)
     if choice.expect is not None and len(jobs) > choice.expect + choice.expect // 100:
         raise ApiProblem("count-changed", f"{len(jobs)} jobs match, and {choice.expect} were expected")
     if choice.dry_run:

@@ -9,17 +9,18 @@ from msgspec.structs import replace
 
 from fileq.client.dead_groups import DeadGroup, DeadGroups, GroupedBy, group_dead
 from fileq.client.job_filter import JobFilter
-from fileq.client.job_ids import why_unknown
 from fileq.commands.admin.dlq import delete
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.job import State
+from fileq.core.text import without_path
 from fileq.server.api.action_endpoints import COUNT_S
 from fileq.server.api.bulk_answers import ActionAnswer, JobChoice, OperationDocument, act, act_on_filter
 from fileq.server.api.job_conditions import JobConditions, filter_of
-from fileq.server.api.job_endpoints import JobMessage
+from fileq.server.api.job_endpoints import JobMessage, seen_record
 from fileq.server.api.job_lists import JobList, JobListQuery, list_page
 from fileq.server.decoding import invalid
+from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem, FieldProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
 from fileq.server.services import Services
@@ -43,31 +44,32 @@ class PurgeMessage(Struct, frozen=True, omit_defaults=True):
 
 def list_dead(request: ApiRequest[JobListQuery, UnsetType]) -> JobList:
     """The newest first."""
-    return list_page(request.services, request.query, "dead", _dead(request.query, request.services))
+    wanted = _dead(request.query, request.services, request.caller)
+    return list_page(request.services, request.query, "dead", request.caller, wanted)
 
 
 def show_dead_groups(request: ApiRequest[DeadGroupsQuery, UnsetType]) -> DeadGroups:
     """Looks at the newest 7,500 dead jobs. The largest group is first."""
-    return dead_groups(request.services, request.query, GROUPED_MAX)
+    return dead_groups(request.services, request.query, GROUPED_MAX, request.caller)
 
 
-def dead_groups(services: Services, query: DeadGroupsQuery, scan_max: int) -> DeadGroups:
+def dead_groups(services: Services, query: DeadGroupsQuery, scan_max: int, caller: Caller) -> DeadGroups:
     """As show_dead_groups(), among the newest `scan_max`."""
-    groups = group_dead(services.broker, _dead(query, services), query.by, limit=query.limit, scan_max=scan_max)
+    wanted = _dead(query, services, caller)
+    groups = group_dead(services.broker, wanted, query.by, limit=query.limit, scan_max=scan_max)
     if not services.hides_paths:
         return groups
     return replace(groups, groups=() if query.by == "directory" else tuple(map(_without_path, groups.groups)))
 
 
 def _without_path(group: DeadGroup) -> DeadGroup:
-    error = group.error.replace(group.sample_path, "…") if group.sample_path else group.error
-    return replace(group, error=error, sample_path="", directories=())
+    return replace(group, error=without_path(group.error, group.sample_path), sample_path="", directories=())
 
 
-def _dead(query: JobConditions, services: Services) -> JobFilter:
+def _dead(query: JobConditions, services: Services, caller: Caller) -> JobFilter:
     if query.status not in (None, "dead"):
         raise invalid([FieldProblem("?status", f"status is {query.status!r}; here it can only be dead")])
-    return replace(filter_of(query, services.config, services.now_ms()), state=State.DEAD)
+    return replace(filter_of(query, services.config, services.now_ms(), caller), state=State.DEAD)
 
 
 def retry_dead(request: ApiRequest[NoQuery, JobChoice]) -> ApiAnswer:
@@ -77,7 +79,8 @@ def retry_dead(request: ApiRequest[NoQuery, JobChoice]) -> ApiAnswer:
 
 def purge_dead(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
     """Deletes every job that is dead now. More than 1,000 are deleted by an operation."""
-    answer = act_on_filter(request, JobAction.DELETE, JobFilter(), {}, False, None)
+    wanted = JobFilter(only=request.caller.restriction or None)
+    answer = act_on_filter(request, JobAction.DELETE, wanted, {}, False, None)
     result = answer.content
     assert isinstance(result, ActionAnswer)
     if result.operation is not None:
@@ -89,9 +92,7 @@ def purge_dead(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
 
 def delete_dead(request: ApiRequest[NoQuery, UnsetType]) -> JobMessage:
     id, broker = request.params["id"], request.services.broker
-    [record] = broker.records([id])
-    if record is None:
-        raise ApiProblem("not-found", why_unknown(id))
+    record = seen_record(request, id)
     request.note.about(record)
     if record.state is not State.DEAD:
         raise ApiProblem("conflict", f"job {id} can't be deleted: it is {record.state.value}, not dead")
@@ -108,6 +109,7 @@ ROUTES = (
         scopes=(Scope.READ,),
         summary="dead jobs, the newest first",
         function=list_dead,
+        serves_limited=True,
         query=JobListQuery,
         response=JobList,
         is_scan=True,
@@ -119,6 +121,7 @@ ROUTES = (
         scopes=(Scope.READ,),
         summary="dead jobs grouped by their cause, directory, kind of error or type",
         function=show_dead_groups,
+        serves_limited=True,
         query=DeadGroupsQuery,
         response=DeadGroups,
         is_scan=True,
@@ -130,6 +133,7 @@ ROUTES = (
         scopes=(Scope.OPERATE,),
         summary="put dead jobs back into their queues",
         function=retry_dead,
+        serves_limited=True,
         body=JobChoice,
         response=ActionAnswer,
         statuses={202: "more than 1,000 jobs: an operation changes them"},
@@ -144,6 +148,7 @@ ROUTES = (
         scopes=(Scope.OPERATE,),
         summary="delete all dead jobs",
         function=purge_dead,
+        serves_limited=True,
         response=PurgeMessage,
         statuses={202: "more than 1,000 jobs: an operation deletes them"},
         problems=("conflict",),
@@ -156,6 +161,7 @@ ROUTES = (
         scopes=(Scope.OPERATE,),
         summary="delete a dead job",
         function=delete_dead,
+        serves_limited=True,
         response=JobMessage,
         problems=("conflict",),
     ),

@@ -19,6 +19,7 @@ from fileq.commands.admin.reprocess import ReprocessReport, reprocess
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.job import State
+from fileq.server.api.job_endpoints import PathText
 from fileq.server.decoding import invalid
 from fileq.server.file_content import BINARY, IMAGE_TYPES, ContentResponse, OpenContent, open_content
 from fileq.server.problems import ApiProblem, FieldProblem
@@ -29,7 +30,6 @@ from fileq.server.services import Services
 RECORDS_MAX = 2_500  # that a trace searches, whole: about 50 ms
 REPROCESSED_MAX = 1_000
 MARGIN = 0.01  # how many more files than expected are accepted
-PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
 _ESCAPED = re.compile(rb"\\x([89a-f][0-9a-f])")
 Glob = Annotated[str, Meta(min_length=1, max_length=1000)]
 
@@ -130,8 +130,6 @@ def reprocess_files(request: ApiRequest[NoQuery, ReprocessOrder]) -> ApiAnswer:
     """Enqueues the newest known version of each file again, as `fileq reprocess` does; at most 1,000 files."""
     services, order = request.services, request.body
     _check_shown(services)
-    if request.caller.path_prefix or request.caller.allowed_types:
-        raise ApiProblem("not-allowed", f"key {request.caller.name!r} is limited to paths or types")
     wanted = _filter_of(order)
     request.note.is_dry_run = order.dry_run
     request.note.chose(_chosen(order))
@@ -158,19 +156,21 @@ async def show_content(request: ApiRequest[ContentQuery, UnsetType]) -> Response
 
     def opened() -> OpenContent:
         path = known_path(services.broker, query.path)
+        request.caller.check_path(os.fsdecode(path))
         content = open_content(services.broker, services.config, path, query.job)
         if given_up.is_set():
             os.close(content.fd)
         return content
 
-    services.transfers.take()
+    slots, caller = services.transfers.slots, request.caller.id
+    slots.take(caller)
     try:
         content = await services.pool.call(opened, timeout_s=10.0)
     except BaseException:
         given_up.set()
-        services.transfers.release()
+        slots.give_back(caller)
         raise
-    return ContentResponse(content, services.transfers)
+    return ContentResponse(content, services.transfers, caller)
 
 
 def _run(services: Services, order: ReprocessOrder, wanted: JobFilter, *, is_dry_run: bool) -> ReprocessReport:
@@ -298,6 +298,7 @@ ROUTES = (
         scopes=(Scope.FILES,),
         summary="the content of a file",
         function=show_content,
+        serves_limited=True,
         query=ContentQuery,
         response=BINARY,
         other_types=("text/plain", *IMAGE_TYPES),

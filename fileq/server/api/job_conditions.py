@@ -13,6 +13,7 @@ from fileq.config import Config
 from fileq.core.job import State
 from fileq.core.units import parse_duration
 from fileq.server.decoding import invalid
+from fileq.server.identity import Caller
 from fileq.server.problems import FieldProblem
 from fileq.server.request_globs import glob_problems
 
@@ -56,9 +57,9 @@ def conditions_in(query: JobConditions) -> JobConditions:
     return JobConditions(*(getattr(query, name) for name in NAMES))
 
 
-def filter_of(given: JobConditions, config: Config, now_ms: int, *, at: str = "?") -> JobFilter:
-    """The filter. `at` is where the conditions are in the request: `?`, or a JSON pointer that ends with a slash.
-    Raises ApiProblem with everything that is wrong."""
+def filter_of(given: JobConditions, config: Config, now_ms: int, caller: Caller, *, at: str = "?") -> JobFilter:
+    """The filter, within what the caller's key is for. `at` is where the conditions are in the request: `?`, or a JSON
+    pointer that ends with a slash. Raises ApiProblem with everything that is wrong."""
     found: list[FieldProblem] = []
     since_ms = _time_ms("since", given.since, now_ms, at, found)
     until_ms = _time_ms("until", given.until, now_ms, at, found)
@@ -89,6 +90,7 @@ def filter_of(given: JobConditions, config: Config, now_ms: int, *, at: str = "?
         tags=tuple(sorted(given.tag.items())),
         text=given.q,
         ignores_paths=hides_paths,
+        only=caller.restriction or None,
     )
 
 

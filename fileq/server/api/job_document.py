@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from fileq.brokers.types import Record
 from fileq.client.job_summary import AttemptSummary, JobHistory, OutputSummary, history
-from fileq.core.job import decode_or_none
+from fileq.core.job import decode_or_none, encode
+
+OUTLINE_BYTES = 4 << 10
 
 
 class JobDocument(Struct, frozen=True):
     """One job. Times are RFC 3339 in UTC; null for what has not happened. `status` is pending, scheduled, running,
     retrying, completed, dead or cancelled. `path` is null if the server shows no names of files. `fingerprint` is that
     of a dead job's cause. `deferred` is why a job is held back, `deferred_count` how often it was;
-    `first_deferred_at` and `last_deferred_at` are null in lists, and if they were not recorded."""
+    `first_deferred_at` and `last_deferred_at` are null in lists, and if they were not recorded. `left_out` are fields
+    that a list leaves out, because they are longer than 4 KiB; the job itself has them."""
 
     id: str
     type: str | None
@@ -54,6 +58,7 @@ class JobDocument(Struct, frozen=True):
     trace_id: str
     span_id: str
     fingerprint: str | None
+    left_out: tuple[str, ...] = ()
 
 
 def job_document(record: Record, waits_for: tuple[str, ...] = ()) -> JobDocument:
@@ -99,6 +104,26 @@ def job_document(record: Record, waits_for: tuple[str, ...] = ()) -> JobDocument
         span_id=job.span_id if job is not None else "",
         fingerprint=summary.fingerprint or None,
     )
+
+
+def job_outline(record: Record) -> JobDocument:
+    """The job for a list, without what is long. Decodes none of it."""
+    job, raw, left_out = decode_or_none(record.raw), record.raw, []
+    if job is not None and len(raw) > OUTLINE_BYTES:
+        if job.payload is not UNSET and len(bytes(job.payload)) > OUTLINE_BYTES:
+            left_out.append("payload")
+            job = replace(job, payload=UNSET)
+        raw = encode(replace(job, unknown=UNSET))
+    short: dict[str, Any] = {}
+    if len(record.result) > OUTLINE_BYTES:
+        short["result"] = b""
+    if sum(len(one.error) + len(one.traceback) + len(one.output) for one in record.attempts) > OUTLINE_BYTES:
+        short["attempts"] = ()
+    if sum(map(len, record.follow_ups)) > OUTLINE_BYTES:
+        short["follow_ups"] = ()
+    if sum(len(one.path) for one in record.outputs) > OUTLINE_BYTES:
+        short["outputs"] = ()
+    return replace(job_document(replace(record, raw=raw, **short)), left_out=(*left_out, *short))
 
 
 def _error(known: JobHistory) -> str | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, cast
+from urllib.parse import quote
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from fileq.brokers.catalog import NAME_RULE
 from fileq.brokers.types import CancelResult, Record
+from fileq.client.batch_status import info_of
 from fileq.client.current_span import span_of_caller
 from fileq.client.handle import Handle
 from fileq.client.job_ids import why_unknown
@@ -16,18 +20,21 @@ from fileq.client.job_options import EnqueueOptions
 from fileq.client.obstacles import obstacles_of
 from fileq.client.transport import VETOED
 from fileq.commands.bulk_actions import JobAction
-from fileq.core.api_key import Scope
+from fileq.core.api_key import Scope, has_parent_parts
 from fileq.core.job import State, decode_or_none
+from fileq.core.tags import OWN_TAGS
+from fileq.core.units import LONGEST_S
 from fileq.server.api.job_document import JobDocument, job_document
 from fileq.server.conditional import IdempotentRequest, idempotent_request
 from fileq.server.decoding import invalid
+from fileq.server.identity import Caller
+from fileq.server.live_streams import until_first, until_gone
 from fileq.server.problems import ApiProblem, FieldProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
-from fileq.server.services import Services
 
 COMMAND_TYPE = "command"
 DIGEST_TAG = "fileq.request_digest"
-LONGEST_S = 36_500 * 86_400.0
+PathText = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]  # no file has a NUL in its name
 DurationValue = Annotated[float, Meta(ge=0, le=LONGEST_S)] | Annotated[str, Meta(max_length=50)]
 
 
@@ -38,7 +45,7 @@ class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
 
     type: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
     payload: Any = UNSET
-    path: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    path: PathText | None = None
     command: Annotated[str, Meta(min_length=1)] | Annotated[list[str], Meta(min_length=1, max_length=1000)] | None = (
         None
     )
@@ -84,21 +91,27 @@ class RetryMessage(Struct, frozen=True):
 
 
 def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer:
-    """201 with the job; 200 if a job with this id, unique key or Idempotency-Key was there already."""
+    """201 with the job; 200 if a job with this id, unique key or Idempotency-Key was there already. If the key does not
+    see that job, the problem `duplicate` says only that there is one."""
     new, services = request.body, request.services
-    repeat = idempotent_request(request.headers, request.caller, request.raw_body)
-    options = job_options(new, repeat)
+    repeat = idempotent_request(request.headers, request.caller, request.raw_body, request.services.signer)
+    options = job_options(new, repeat, request.caller)
+    check_batches(request, [new])
     with span_of_caller(request.headers.get("traceparent", "")):
         handle = _enqueued(request, new, options)
     if handle.fate == VETOED:
         raise ApiProblem("vetoed", "a function with @fileq.before_enqueue refused the job")
-    record = _record(services, handle.id)
+    [record] = services.broker.records([handle.id])
+    if handle.fate != "enqueued" and not request.caller.sees(decode_or_none(record.raw) if record else None):
+        raise ApiProblem("duplicate", "a job with this id or unique key is there already, and this key does not see it")
+    if record is None:
+        raise ApiProblem("not-found", why_unknown(handle.id))
     if handle.fate != "enqueued":
         _check_repeat(record, repeat)
     request.note.about(record)
     document = job_document(record)
     is_new = handle.fate == "enqueued" or repeat is not None
-    location = {"Location": f"{services.config.server.base_path}/api/v1/jobs/{document.id}"}
+    location = {"Location": f"{services.config.server.base_path}/api/v1/jobs/{quote(document.id, safe='')}"}
     return ApiAnswer(document, 201 if is_new else 200, location)
 
 
@@ -121,9 +134,21 @@ def _enqueued(request: ApiRequest[NoQuery, NewJob], new: NewJob, options: Enqueu
     return client.enqueue(new.type, new.payload, **options)
 
 
-def job_options(new: NewJob, repeat: IdempotentRequest | None) -> EnqueueOptions:
+def check_batches(request: ApiRequest[Any, Any], jobs: Iterable[NewJob]) -> None:
+    """Raises ApiProblem for a batch that the caller may not add to, as if there were none."""
+    ids = {} if request.caller.changes_all_batches else {new.batch_id: None for new in jobs if new.batch_id}
+    if not ids:
+        return
+    for id, view in zip(ids, request.services.broker.batches_by_id(list(ids)), strict=True):
+        if view is not None and not request.caller.changes_batch(info_of(view.info).made_by):
+            raise ApiProblem("batch-closed", f"batch {id} takes no jobs any more, or does not exist")
+
+
+def job_options(new: NewJob, repeat: IdempotentRequest | None, caller: Caller) -> EnqueueOptions:
+    check_given(new.path, new.tags)
     if repeat is not None and new.id is not None:
         raise invalid([FieldProblem("/id", "id is set, and Idempotency-Key too, which makes the id; give one")])
+    digest = {DIGEST_TAG: repeat.digest} if repeat is not None else {}
     given: dict[str, Any] = {
         "priority": new.priority,
         "max_retries": new.max_retries,
@@ -134,9 +159,22 @@ def job_options(new: NewJob, repeat: IdempotentRequest | None) -> EnqueueOptions
         "unique_key": new.unique_key,
         "deadline": _deadline(new.deadline),
         "batch": new.batch_id,
-        "tags": {**(new.tags or {}), DIGEST_TAG: repeat.digest} if repeat is not None else new.tags,
+        "tags": {**(new.tags or {}), **digest, **caller.own_tags} or None,
     }
     return cast(EnqueueOptions, {name: value for name, value in given.items() if value is not None})
+
+
+def check_given(path: str | None, tags: Mapping[str, str] | None) -> None:
+    """Raises ApiProblem for what a server takes from no client: a path with `..`, whose meaning depends on links, and
+    tags that the server itself adds."""
+    problems = []
+    if path is not None and has_parent_parts(os.fsencode(path)):
+        problems.append(FieldProblem("/path", f"path is {path[:100]!r}; it must have no .. in it"))
+    for name in tags or ():
+        if name.startswith(OWN_TAGS):
+            problems.append(FieldProblem("/tags", f"the tag {name[:100]!r} begins with {OWN_TAGS}; choose another"))
+    if problems:
+        raise invalid(problems)
 
 
 def _deadline(given: float | str | None) -> float | str | datetime | None:
@@ -160,7 +198,7 @@ def _check_repeat(record: Record, repeat: IdempotentRequest | None) -> None:
 
 def show_job(request: ApiRequest[NoQuery, UnsetType]) -> JobDocument:
     services = request.services
-    record = _record(services, request.params["id"])
+    record = seen_record(request, request.params["id"])
     waits_for = obstacles_of(services.broker, [record]).get(record.id, ())
     return job_document(record, waits_for)
 
@@ -170,17 +208,21 @@ async def wait_for_job(request: ApiRequest[WaitQuery, UnsetType]) -> ApiAnswer:
     services, id = request.services, request.params["id"]
 
     def read() -> JobDocument:
-        return job_document(_record(services, id))
+        return job_document(seen_record(request, id))
 
     document = await services.pool.call(read)
     if not document.is_finished and request.query.timeout:
-        await services.waits.until_ended(id, request.query.timeout)
+        waiting = services.waits.until_ended(id, request.query.timeout, request.caller.id)
+        assert request.http is not None
+        await until_first(waiting, until_gone(request.http.receive, "http.disconnect"))
         document = await services.pool.call(read)
     return ApiAnswer(document, 200 if document.is_finished else 202)
 
 
 def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
     id, services = request.params["id"], request.services
+    if request.caller.is_limited:
+        seen_record(request, id)
     result = services.client.job(id).cancel()
     [record] = services.broker.records([id])
     if record is not None:
@@ -204,17 +246,17 @@ def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
 
 def retry_job(request: ApiRequest[RetryQuery, UnsetType]) -> RetryMessage:
     id = request.params["id"]
-    request.note.about(_record(request.services, id))
+    request.note.about(seen_record(request, id))
     request.note.detail = "as a probe" if request.query.probe else ""
     request.services.transport.retry(id, is_probe=request.query.probe)
     request.services.action_log.add(JobAction.RETRY, request.caller.name, [id])
     return RetryMessage("Job re-enqueued", State.PENDING.value)
 
 
-def _record(services: Services, id: str) -> Record:
-    """Raises ApiProblem if the job is unknown."""
-    [record] = services.broker.records([id])
-    if record is None:
+def seen_record(request: ApiRequest[Any, Any], id: str) -> Record:
+    """The record of a job. Raises ApiProblem if the job is unknown, or is none that the caller sees."""
+    [record] = request.services.broker.records([id])
+    if record is None or not request.caller.sees(decode_or_none(record.raw)):
         raise ApiProblem("not-found", why_unknown(id))
     return record
 
@@ -227,11 +269,12 @@ ROUTES = (
         scopes=(Scope.ENQUEUE,),
         summary="enqueue a job",
         function=enqueue_job,
+        serves_limited=True,
         body=NewJob,
         response=JobDocument,
         status=201,
         statuses={200: "a job with this id or unique key is there already: that one"},
-        problems=("idempotency-mismatch", "vetoed", "not-allowed", "batch-closed"),
+        problems=("idempotency-mismatch", "vetoed", "not-allowed", "batch-closed", "duplicate"),
         has_idempotency_key=True,
     ),
     Route(
@@ -241,6 +284,7 @@ ROUTES = (
         scopes=(Scope.READ, Scope.ENQUEUE),
         summary="everything known about a job",
         function=show_job,
+        serves_limited=True,
         response=JobDocument,
         has_etag=True,
     ),
@@ -251,6 +295,7 @@ ROUTES = (
         scopes=(Scope.READ, Scope.ENQUEUE),
         summary="wait until a job has ended",
         function=wait_for_job,
+        serves_limited=True,
         query=WaitQuery,
         response=JobDocument,
         statuses={202: "the job has not ended yet"},
@@ -262,6 +307,7 @@ ROUTES = (
         scopes=(Scope.OPERATE,),
         summary="cancel a job",
         function=cancel_job,
+        serves_limited=True,
         response=CancelMessage,
         statuses={202: "the job is running; its worker cancels it"},
         problems=("conflict",),
@@ -273,6 +319,7 @@ ROUTES = (
         scopes=(Scope.OPERATE,),
         summary="put a dead job back into its queue",
         function=retry_job,
+        serves_limited=True,
         query=RetryQuery,
         response=RetryMessage,
         problems=("conflict",),

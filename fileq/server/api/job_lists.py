@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
 from fileq.client.job_filter import JobFilter, StoredJob
 from fileq.client.job_pages import SCAN_MAX, job_page
+from fileq.client.job_selection import complete_records
 from fileq.server.api.job_conditions import JobConditions, filter_of, name_of
-from fileq.server.api.job_document import JobDocument, job_document
+from fileq.server.api.job_document import JobDocument, job_outline
 from fileq.server.decoding import invalid
+from fileq.server.identity import Caller
 from fileq.server.problems import FieldProblem
 from fileq.server.services import Services
 
 REACH = 10_000  # jobs that `page` and `limit` can reach; cursors have no end
 LIMIT_MAX = 1000
+RECORDS_AT_ONCE = 50
+_AT_ONCE_BYTES = 4 << 20
 
 
 class JobListQuery(JobConditions, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +38,7 @@ class JobListQuery(JobConditions, frozen=True, forbid_unknown_fields=True):
 class JobList(Struct, frozen=True):
     """Jobs of a list: running, waiting, delayed, then dead, completed and cancelled ones, the newest first. `total` is
     null if it would take a long scan to know it. `scanned` elements were looked at; `is_partial`: the scan ended before
-    the page was full, so follow `next_cursor`, which is null at the end."""
+    the page was full, or its jobs are too long together (32 MiB), so follow `next_cursor`, which is null at the end."""
 
     jobs: tuple[JobDocument, ...]
     total: int | None
@@ -56,13 +62,14 @@ def list_page(
     services: Services,
     query: JobListQuery,
     name: str,
+    caller: Caller,
     wanted: JobFilter | None = None,
     *,
     scan_max: int = SCAN_MAX,
 ) -> JobList:
     """`name` is that of the list; `wanted` replaces the filter that the query describes."""
     if wanted is None:
-        wanted = filter_of(query, services.config, services.now_ms())
+        wanted = filter_of(query, services.config, services.now_ms(), caller)
     number, position = query.page or 1, ""
     list_name = f"{name}:{name_of(query)}"
     if query.cursor is not None:
@@ -83,10 +90,11 @@ def list_page(
         limit=query.limit,
         skip=skip,
         scan_max=scan_max,
+        has_records=False,
     )
     following = _Cursor(page.next_cursor, number + 1, wanted.since_ms, wanted.until_ms)
     return JobList(
-        jobs=tuple(document_of(stored) for stored in page.jobs),
+        jobs=tuple(_documents(services.broker, page.jobs)),
         total=page.total,
         page=number,
         limit=query.limit,
@@ -96,8 +104,20 @@ def list_page(
     )
 
 
+def _documents(broker: FullBroker, jobs: Sequence[StoredJob]) -> Iterator[JobDocument]:
+    """Reads the records in parts: together they may be much longer than what is shown of them."""
+    part, size = list[StoredJob](), 0
+    for stored in jobs:
+        if part and (len(part) == RECORDS_AT_ONCE or size + len(stored.raw) > _AT_ONCE_BYTES):
+            yield from map(document_of, complete_records(broker, part))
+            part, size = [], 0
+        part.append(stored)
+        size += len(stored.raw)
+    yield from map(document_of, complete_records(broker, part))
+
+
 def document_of(stored: StoredJob) -> JobDocument:
-    """The job as its place holds it. A job that another program pushed may have no record yet."""
+    """The job as its place holds it, without what is long. A job that another program pushed may have no record yet."""
     record = stored.record or Record(stored.id, stored.state, stored.raw, stored.home)
     shown = replace(record, state=stored.state, raw=stored.raw)
-    return job_document(shown)
+    return job_outline(shown)

@@ -17,7 +17,8 @@ from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
 
 
 class WantedKey(Struct, frozen=True, forbid_unknown_fields=True):
-    """A key to make. Without `expires_at` it does not expire."""
+    """A key to make. Without `expires_at` it does not expire. With `allowed_types` or `path_prefix` it is restricted:
+    it enqueues, sees and changes only jobs of these types, and jobs of files below this directory."""
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
     scopes: Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=len(Scope))]
@@ -61,7 +62,7 @@ async def list_keys(request: ApiRequest[NoQuery, UnsetType]) -> KeyList:
 
 async def create_key(request: ApiRequest[NoQuery, WantedKey]) -> ApiAnswer:
     wanted, services = request.body, request.services
-    expires_ms = round(wanted.expires_at.timestamp() * 1000) if wanted.expires_at is not None else 0
+    expires_ms = (round(wanted.expires_at.timestamp() * 1000) or -1) if wanted.expires_at is not None else 0
     options = KeyOptions(wanted.name, wanted.scopes, expires_ms, wanted.allowed_types, wanted.path_prefix)
     made = await services.pool.call(lambda: services.keys.create(options))
     services.authentication.forget_cached()
@@ -88,8 +89,8 @@ async def who_am_i(request: ApiRequest[NoQuery, UnsetType]) -> WhoAmI:
         caller.name,
         caller.how,
         tuple(scope for scope in Scope if scope in caller.scopes),
-        caller.allowed_types,
-        caller.path_prefix,
+        caller.restriction.types,
+        caller.restriction.path_prefix,
         stamp(caller.expires_ms),
         request.services.config.server.read_only,
     )
@@ -118,6 +119,7 @@ ROUTES = (
         summary="the caller and its scopes",
         function=who_am_i,
         response=WhoAmI,
+        serves_limited=True,
     ),
     Route(
         method="PUT",

@@ -9,16 +9,22 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from fileq.client.current_span import span_of_caller
-from fileq.client.job_ids import why_unknown
 from fileq.client.job_options import EnqueueOptions, options_of
 from fileq.client.task_call import FileCall, TaskCall
 from fileq.client.transport import VETOED
 from fileq.commands.bulk_actions import JobAction
-from fileq.config import Config
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
 from fileq.core.job import State, decode_or_none
-from fileq.server.api.job_endpoints import COMMAND_TYPE, DIGEST_TAG, NewJob, RetryMessage, job_options
+from fileq.server.api.job_endpoints import (
+    COMMAND_TYPE,
+    DIGEST_TAG,
+    NewJob,
+    RetryMessage,
+    check_batches,
+    job_options,
+    seen_record,
+)
 from fileq.server.api.job_lists import JobList, JobListQuery, list_page
 from fileq.server.conditional import IdempotentRequest, idempotent_request
 from fileq.server.decoding import invalid
@@ -27,6 +33,7 @@ from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
 from fileq.server.services import Services
 
 BULK_MAX = 1000
+DUPLICATE = "duplicate"
 BULK_BYTES = 16 << 20
 
 
@@ -37,7 +44,8 @@ class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BulkJob(Struct, frozen=True):
-    """`result` is enqueued, duplicate (`id` is that of the job that is there already) or vetoed (there is no job)."""
+    """`result` is enqueued, duplicate (`id` is that of the job that is there already; "" if the key does not see it) or
+    vetoed (there is no job)."""
 
     id: str
     result: str
@@ -51,34 +59,40 @@ class BulkJobs(Struct, frozen=True):
 
 
 def list_jobs(request: ApiRequest[JobListQuery, UnsetType]) -> JobList:
-    return list_page(request.services, request.query, "jobs")
+    return list_page(request.services, request.query, "jobs", request.caller)
 
 
 def enqueue_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer:
     """201 with the ids in the order of the request; 200 if none of them is new."""
     services = request.services
-    repeat = idempotent_request(request.headers, request.caller, request.raw_body)
+    repeat = idempotent_request(request.headers, request.caller, request.raw_body, request.services.signer)
     calls: list[TaskCall[Any, Any] | FileCall] = []
     problems: list[FieldProblem] = []
     for index, new in enumerate(request.body.jobs):
-        if found := [*_problems(new, index, repeat, services.config)]:
+        if found := [*_problems(new, index, repeat, request)]:
             problems += found
             continue
         calls.append(_call(request, new, _repeat_of(repeat, index)))
     if problems:
         raise invalid(problems)
+    check_batches(request, request.body.jobs)
     _check_repeat(_repeat_of(repeat, 0), services)
     try:
         with span_of_caller(request.headers.get("traceparent", "")):
             handles = services.client.enqueue_many(calls)
     except ConfigError as error:
         raise invalid([FieldProblem("/jobs", problem) for problem in error.problems]) from error
-    jobs = tuple(BulkJob(handle.id, _result(handle.fate)) for handle in handles)
+    known = [handle.id for handle in handles if _result(handle.fate) == DUPLICATE] if request.caller.is_limited else []
+    records = zip(known, services.broker.records(known) if known else (), strict=True)
+    unseen = {id for id, one in records if one is None or not request.caller.sees(decode_or_none(one.raw))}
+    jobs = tuple(BulkJob("" if one.id in unseen else one.id, _result(one.fate)) for one in handles)
     enqueued = sum(job.result == "enqueued" for job in jobs)
     return ApiAnswer(BulkJobs(jobs, enqueued), 201 if enqueued or repeat is not None else 200, count=enqueued)
 
 
-def _problems(new: NewJob, index: int, repeat: IdempotentRequest | None, config: Config) -> Iterator[FieldProblem]:
+def _problems(
+    new: NewJob, index: int, repeat: IdempotentRequest | None, request: ApiRequest[NoQuery, NewJobs]
+) -> Iterator[FieldProblem]:
     at = f"/jobs/{index}"
     given = [name for name in ("type", "path", "command") if getattr(new, name) is not None]
     if len(given) != 1:
@@ -89,20 +103,22 @@ def _problems(new: NewJob, index: int, repeat: IdempotentRequest | None, config:
     if repeat is not None and new.id is not None:
         yield FieldProblem(f"{at}/id", "id is set, and Idempotency-Key too, which makes the id; give one")
         return
-    queues = config.worker.priorities
+    queues = request.services.config.worker.priorities
     if new.priority and new.priority not in queues:
         detail = f"priority is {new.priority!r}; it must be one of {', '.join(queues)}"
         yield FieldProblem(f"{at}/priority", detail)
     try:
-        options_of(job_options(new, None))
+        options_of(job_options(new, None, request.caller))
     except ConfigError as error:
         yield from (FieldProblem(at, problem) for problem in error.problems)
+    except ApiProblem as problem:
+        yield from (FieldProblem(f"{at}{one.pointer}", one.detail) for one in problem.errors)
 
 
 def _call(
     request: ApiRequest[NoQuery, NewJobs], new: NewJob, repeat: IdempotentRequest | None
 ) -> TaskCall[Any, Any] | FileCall:
-    options: EnqueueOptions = job_options(new, repeat)
+    options: EnqueueOptions = job_options(new, repeat, request.caller)
     if new.path is not None:
         request.caller.check_path(new.path)
         return FileCall(new.path, **options)
@@ -132,16 +148,16 @@ def _check_repeat(first: IdempotentRequest | None, services: Services) -> None:
 
 
 def _result(fate: str | None) -> str:
-    return fate if fate in ("enqueued", VETOED) else "duplicate"
+    return fate if fate in ("enqueued", VETOED) else DUPLICATE
 
 
 def run_job(request: ApiRequest[NoQuery, UnsetType]) -> RetryMessage:
     """A job that waits for its time goes to the end of its queue now. Repeated, it changes nothing."""
     id, broker = request.params["id"], request.services.broker
+    if request.caller.is_limited:
+        seen_record(request, id)
     [is_moved] = broker.due_now([id])
-    [record] = broker.records([id])
-    if record is None:
-        raise ApiProblem("not-found", why_unknown(id))
+    record = seen_record(request, id)
     request.note.about(record)
     if not is_moved and record.state is not State.PENDING:
         raise ApiProblem("conflict", f"job {id} can't be made due: it is {record.state.value}")
@@ -158,6 +174,7 @@ ROUTES = (
         scopes=(Scope.READ,),
         summary="jobs that meet all conditions",
         function=list_jobs,
+        serves_limited=True,
         query=JobListQuery,
         response=JobList,
         is_scan=True,
@@ -169,6 +186,7 @@ ROUTES = (
         scopes=(Scope.ENQUEUE,),
         summary="enqueue up to 1,000 jobs, after all of them were checked",
         function=enqueue_jobs,
+        serves_limited=True,
         body=NewJobs,
         response=BulkJobs,
         status=201,
@@ -185,6 +203,7 @@ ROUTES = (
         scopes=(Scope.OPERATE,),
         summary="make a scheduled or retrying job due now",
         function=run_job,
+        serves_limited=True,
         response=RetryMessage,
         problems=("conflict",),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UnsetType
 from starlette.responses import Response
 
-from fileq.server.abortable import ABORT
+from fileq.server.connections import ABORT
 from fileq.server.live_filter import EventsQuery, filter_of
 from fileq.server.live_streams import SSE, EventSocket, SseResponse
 from fileq.server.problems import ApiProblem

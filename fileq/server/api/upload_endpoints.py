@@ -6,14 +6,13 @@ leaves, is too slow or sends too much leaves nothing behind.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import errno
 import hmac
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from msgspec import Struct, UnsetType
@@ -23,14 +22,16 @@ from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError
 from fileq.files.arriving_file import ArrivingFile
 from fileq.files.exclusive_move import PREFIX
+from fileq.files.paths import MAX_DEPTH
 from fileq.server.decoding import invalid
 from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.request_bodies import pieces
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
 from fileq.server.services import Services
 
 PART_BYTES = 1 << 20
-IDLE_S = 60.0  # the longest time between two parts of a body
 PATH_BYTES, NAME_BYTES = 3000, 255
+DEPTH = MAX_DEPTH // 2  # producers enter that many directories, counted from scan_dir, which may be above upload_dir
 SHA_256 = "sha-256"
 _DIGEST = re.compile(r"\s*([a-z0-9-]+)=:([A-Za-z0-9+/]*={0,2}):\s*")
 _CLOSE = {"Connection": "close"}  # the rest of the body is not read
@@ -69,7 +70,7 @@ async def upload_file(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
 
     assert request.http is not None
     try:
-        async with services.transfers.slot():
+        with services.transfers.slot(request.caller.id):
             try:
                 await services.transfers.call(open_file)
                 await _receive(request.http, file, services, frozenset({SHA_256, *expected}), most)
@@ -91,7 +92,7 @@ async def _receive(
     http: Request, file: ArrivingFile, services: Services, algorithms: frozenset[str], most: int | None
 ) -> None:
     received, part = 0, bytearray()
-    async for piece in _pieces(http):
+    async for piece in pieces(http):
         received += len(piece)
         if most is not None and received > most:
             raise _too_large(most)
@@ -100,22 +101,6 @@ async def _receive(
             data, part = bytes(part), bytearray()
             await services.transfers.call(lambda data=data: file.write(data, algorithms))  # type: ignore[misc]
     await services.transfers.call(lambda: file.write(bytes(part), algorithms))
-
-
-async def _pieces(http: Request) -> AsyncIterator[bytes]:
-    """The body as it arrives. Raises ApiProblem if the client sends nothing for IDLE_S."""
-    stream = aiter(http.stream())
-    while True:
-        try:
-            async with asyncio.timeout(IDLE_S):
-                piece = await anext(stream, None)
-        except TimeoutError:
-            raise ApiProblem(
-                "too-slow", f"no part of the body has arrived for {IDLE_S:.0f} s", headers=_CLOSE
-            ) from None
-        if piece is None:
-            return
-        yield piece
 
 
 def _checked(path: str) -> str:
@@ -128,6 +113,8 @@ def _checked(path: str) -> str:
         why = "must be printable UTF-8"
     elif len(raw) > PATH_BYTES or max(len(name.encode()) for name in names) > NAME_BYTES:
         why = f"is too long: a name has at most {NAME_BYTES} bytes, a path {PATH_BYTES}"
+    elif len(names) > DEPTH:
+        why = f"is too deep: it has at most {DEPTH} names"
     elif any(os.fsencode(name).startswith(PREFIX) for name in names):
         why = f"must have no name that begins with {PREFIX.decode()}"
     if why:
@@ -195,6 +182,7 @@ ROUTES = (
         scopes=(Scope.ENQUEUE,),
         summary="store a file for the producer",
         function=upload_file,
+        serves_limited=True,
         response=UploadedFile,
         status=201,
         statuses={200: "the file replaced another one"},

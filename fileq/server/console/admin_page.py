@@ -34,7 +34,7 @@ FSCK_S, DOCTOR_S = 120.0, 15.0
 DAY_MS = 86_400_000
 SCOPES = {
     Scope.READ: "look at every page but Admin, and not into files; enough for a colleague who only looks",
-    Scope.ENQUEUE: "add jobs and upload files; alone, it sees only jobs whose id it knows",
+    Scope.ENQUEUE: "add jobs and upload files; alone, it sees only jobs that it added itself",
     Scope.OPERATE: "read, and retry, cancel, run, pause and reprocess",
     Scope.FILES: "with read: also see and download the content of files",
     Scope.ADMIN: "everything, also keys, schedules, webhooks and the configuration",

@@ -38,6 +38,7 @@ _WORDS = {
     "run_schedule": "run a schedule now",
     "upload_file": "upload a file",
     "name_session": "say the own name",
+    "failed_login": "log in with a wrong password, key or link",
 }
 _HINTS = {"upload_file": "a job for it follows by itself; the page of the file shows it"}
 # The same for a request that may make something or change it: the words for each.

@@ -20,6 +20,7 @@ from fileq.core.server_events import RequestFailed
 from fileq.server.authentication import RequestSender
 from fileq.server.base_path import without_base
 from fileq.server.console.addresses import addresses_below
+from fileq.server.console.admin_page import CheckQuery
 from fileq.server.console.last_known import LastKnown
 from fileq.server.console.login_page import logout_words
 from fileq.server.console.page import ConsolePage, PageRequest
@@ -27,6 +28,7 @@ from fileq.server.console.pages import NAVIGATION, PAGES
 from fileq.server.console.problem_page import page_problem
 from fileq.server.console.rendering import ago, render, theme_in
 from fileq.server.console.static_files import static_response
+from fileq.server.csrf import check_not_cross_site
 from fileq.server.decoding import decode_query
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem, problem_of
@@ -65,9 +67,11 @@ class Console:
             caller = await authentication.caller(request.headers, request.cookies, sender, bears_outage=True)
             found, params = _page_of(path)
             self._services.rate_limiter.take(caller.id)
-            caller.require(found.scopes)
+            caller.require(found.scopes, serves_limited=found.serves_limited)
             given = [(name, value) for name, value in request.query_params.multi_items() if value]
             query = decode_query(given, found.query)  # a form sends its empty fields, too
+            if caller.is_browser and isinstance(query, CheckQuery) and query.run:
+                check_not_cross_site(request.headers)
             origin = f"{sender.scheme}://{sender.host}"
             made = PageRequest(caller, params, query, self._services, request_id, theme_in(request.cookies), origin)
             return await self._shown(found, made, f"{path}?{request.url.query}")
@@ -85,8 +89,9 @@ class Console:
         is_patient = last is None and self._services.samples.is_recent
         if self._services.authentication.is_away and not is_patient:
             return self._stale(page, request, last)
+        scans_for = request.caller.id if page.is_scan else ""
         shown = asyncio.ensure_future(
-            self._services.pool.call(work, is_scan=page.is_scan, timeout_s=page.timeout_s or PAGE_S)
+            self._services.pool.call(work, scans_for=scans_for, timeout_s=page.timeout_s or PAGE_S)
         )
         shown.add_done_callback(_taken)
         done, _ = await asyncio.wait({shown}, timeout=QUICK_S)

@@ -87,7 +87,7 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
     conditions = conditions_in(query)
     given = msgspec.structs.asdict(conditions)
     wanted = DeadGroupsQuery(**given, by=query.by, limit=GROUPS_MAX)
-    found = request.shown(dead_groups(request.services, wanted, GROUPED_MAX))
+    found = request.shown(dead_groups(request.services, wanted, GROUPED_MAX, request.caller))
     notes = read_notes(request, (ACKNOWLEDGEMENTS, ACTIONS))
     cards = _cards(notes.acknowledgements, found, query)
     opened = cards[0] if query.fingerprint and query.by == "fingerprint" and len(cards) == 1 else None

@@ -18,12 +18,12 @@ from fileq.core.job import stamp
 from fileq.server.api.file_endpoints import (
     FilesQuery,
     Glob,
-    PathText,
     TraceQuery,
     list_files,
     trace_file,
     tree_and_files,
 )
+from fileq.server.api.job_endpoints import PathText
 from fileq.server.console.acknowledged_groups import UNMARKED, mark_of_death
 from fileq.server.console.file_preview import may_download, preview_of
 from fileq.server.console.job_steps import life_in, steps_of

@@ -58,7 +58,7 @@ def jobs(request: PageRequest) -> Mapping[str, Any]:
     given = msgspec.to_builtins(conditions)
     address = address_of(given)
     wanted = JobListQuery(**msgspec.structs.asdict(conditions), limit=query.limit, cursor=query.cursor)
-    found = request.shown(list_page(request.services, wanted, "jobs", scan_max=LOOKED_AT))
+    found = request.shown(list_page(request.services, wanted, "jobs", request.caller, scan_max=LOOKED_AT))
     recent = recent_action(request, request.services.action_log.all(), given)
     return {
         "recent": recent,
@@ -133,7 +133,7 @@ def job(request: PageRequest) -> Mapping[str, Any]:
         "may_preview": may_see_content(request),
         "curl": f'curl -H "X-API-Key: $KEY" {shlex.quote(address)}',
         "python": _python(found),
-        "cli": f"fileq show {shlex.quote(found.id)}",
+        "cli": f"fileq show {'-- ' if found.id.startswith('-') else ''}{shlex.quote(found.id)}",
     }
 
 

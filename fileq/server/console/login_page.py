@@ -5,8 +5,7 @@ The key travels once, in the body of a request of our own page; the session hold
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from urllib.parse import parse_qs
 
@@ -14,18 +13,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from fileq.core.errors import BrokerError
-from fileq.core.units import Rate
 from fileq.server.authentication import RequestSender
 from fileq.server.console.addresses import addresses_below
 from fileq.server.console.rendering import render, theme_in
 from fileq.server.csrf import check_same_site
 from fileq.server.problems import ApiProblem, problem_of
-from fileq.server.rate_limit import RateLimiter
 from fileq.server.services import Services
 from fileq.server.sessions import COOKIE
 
 FORM_MAX = 4096
-_TRIES = Rate(10, 60_000)  # wrong keys from one address
 HOME = "/dashboard"
 KEYS_NAMED = 3
 
@@ -34,7 +30,6 @@ class LoginPage:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._base = services.config.server.base_path
-        self._limiter = RateLimiter(_TRIES, time.monotonic)
 
     async def login(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         next_page = _own_page(request.query_params.get("next", HOME))
@@ -48,42 +43,33 @@ class LoginPage:
             problem = problem_of(error)
             if problem is None:
                 raise
-            return self._form(request, next_page, problem.detail, problem.status)
+            return self._form(request, next_page, problem.detail, problem.status, problem.headers)
         return self._form(request, next_page)
 
     async def logout(self, request: Request, sender: RequestSender, request_id: str) -> Response:
-        """Ends the session of this browser. If the broker is away, a session of the link is not removed there: it ends
-        at its time, and no browser has its cookie."""
+        """Ends the session of this browser. If the broker is away, it is not ended there: it ends at its time, and no
+        browser has its cookie."""
         if request.method != "POST":
             raise ApiProblem("method-not-allowed", "send a POST", headers={"Allow": "POST"})
         check_same_site(request.headers, sender.scheme, sender.host)
         if (session := self._services.sessions.read(request.cookies.get(COOKIE, ""))) is not None:
             with suppress(ApiProblem, BrokerError):
-                await self._services.link_login.end(session.subject)
+                await self._services.link_login.end(session)
         response = RedirectResponse(f"{self._base}/login", 303)
         response.headers["Set-Cookie"] = self._services.sessions.end_cookie(is_https=sender.scheme == "https")
         return response
 
     async def _by_link(self, token: str, sender: RequestSender) -> Response:
-        id = await self._services.link_login.subject(token)
+        id = await self._services.link_login.subject(token, sender.address)
         return self._begin(id, "", sender, HOME)
 
     async def _by_key(self, request: Request, sender: RequestSender, next_page: str) -> Response:
         check_same_site(request.headers, sender.scheme, sender.host)
-        body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > FORM_MAX:
-                raise ApiProblem("too-large", f"the form is longer than {FORM_MAX} bytes")
+        body = await self._services.bodies.form(request, sender.address, FORM_MAX)
         key = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0].strip()
         if not key:
             raise ApiProblem("unauthenticated", "the key is missing; 'fileq keys create' makes one")
-        try:
-            subject, mark = await self._services.authentication.login(key)
-        except ApiProblem as problem:
-            if problem.slug == "unauthenticated":
-                self._limiter.take(sender.address)
-            raise
+        subject, mark = await self._services.authentication.login(key, sender)
         return self._begin(subject, mark, sender, next_page)
 
     def _begin(self, subject: str, mark: str, sender: RequestSender, next_page: str) -> Response:
@@ -92,10 +78,17 @@ class LoginPage:
         response.headers["Set-Cookie"] = cookie
         return response
 
-    def _form(self, request: Request, next_page: str, detail: str = "", status: int = 200) -> Response:
+    def _form(
+        self,
+        request: Request,
+        next_page: str,
+        detail: str = "",
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
         theme = theme_in(request.cookies)
         text = render("login.html", **addresses_below(self._base), next=next_page, detail=detail, theme=theme)
-        return HTMLResponse(text, status)
+        return HTMLResponse(text, status, headers)
 
 
 def logout_words(admin_keys: Sequence[tuple[str, str]]) -> str:

@@ -86,7 +86,9 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
     ages = [queue.oldest_age_s for queue in state.queues if queue.oldest_age_s is not None]
     most = max((queue.length for queue in state.queues), default=0)
     recent = _recent(request, found)
-    groups = request.shown(dead_groups(services, DeadGroupsQuery(limit=_GROUPS), _GROUPED)) if state.dead else None
+    groups = None
+    if state.dead:
+        groups = request.shown(dead_groups(services, DeadGroupsQuery(limit=_GROUPS), _GROUPED, request.caller))
     kinds = ((ACKNOWLEDGEMENTS, groups is not None and groups.groups), (NOTES, found.census.paused))
     notes = read_notes(request, [kind for kind, is_needed in kinds if is_needed])
     marks = {

@@ -66,7 +66,8 @@ class ConsolePage(Struct, frozen=True, dict=True):
     """`path` is below /dashboard and may have parameters in braces. The function runs in a thread of the pool and
     returns the values of the template. `letter` is the key after `g` that opens the page; pages with a letter are in
     the navigation. `changes_with` are the events after which the page shows something else; `*` is any. `timeout_s` is
-    for a page that takes longer than others, such as a check of the whole broker."""
+    for a page that takes longer than others, such as a check of the whole broker. `serves_limited` is that of a
+    route."""
 
     path: str
     name: str
@@ -79,6 +80,7 @@ class ConsolePage(Struct, frozen=True, dict=True):
     letter: str = ""
     changes_with: str = "job.*"
     timeout_s: float | None = None  # None: the pool's own
+    serves_limited: bool = False
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:

@@ -222,6 +222,14 @@ PAGES: tuple[ConsolePage, ...] = (
         is_scan=True,
     ),
     *ADMIN_PAGES,
-    ConsolePage(path="/words", name="words", title="Words", template="words.html", function=words, changes_with=""),
+    ConsolePage(
+        path="/words",
+        name="words",
+        title="Words",
+        template="words.html",
+        function=words,
+        changes_with="",
+        serves_limited=True,
+    ),
 )
 NAVIGATION = tuple(page for page in PAGES if page.letter)

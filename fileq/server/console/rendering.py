@@ -18,10 +18,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from fileq.core.cron import zone_of
+from fileq.core.job import parse_time
 
 THEME_COOKIE, THEMES = "fileq_theme", ("dark", "light")
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")  # strftime depends on the locale
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+JSON_SHOWN = 64_000  # characters of the payload or the result of a job
+_READABLE = json.JSONEncoder(indent=2, ensure_ascii=False, default=str)
 _UNSHOWN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # categories of Unicode
 
 
@@ -81,31 +84,39 @@ def size(count: float | None) -> str:
 
 
 def moment(value: str | None) -> str:
-    """A time in RFC 3339 as one that can be handed over: `2026-11-17 19:48:03 UTC`."""
-    return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if value else "–"
+    """A time in RFC 3339 as one that can be handed over: `2026-11-17 19:48:03 UTC`. What another program wrote and is
+    no time stays as it is."""
+    if not value:
+        return "–"
+    at = parse_time(value)
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC" if at is not None else value
 
 
 def seconds_between(first: str | None, second: str | None) -> float | None:
-    """Of two times in RFC 3339; None if one is missing or they are in the wrong order."""
-    if not first or not second:
+    """Of two times in RFC 3339; None if one is missing or is no time, or they are in the wrong order."""
+    start, end = parse_time(first or ""), parse_time(second or "")
+    if start is None or end is None:
         return None
-    between = (datetime.fromisoformat(second) - datetime.fromisoformat(first)).total_seconds()
+    between = (end - start).total_seconds()
     return between if between >= 0 else None
 
 
 def ago(value: str | None, now_ms: int) -> Markup:
-    """A time in RFC 3339 as how long ago it was, or will be; the time itself is its title."""
+    """A time in RFC 3339 as how long ago it was, or will be; the time itself is its title. What another program wrote
+    and is no time stays as it is."""
     if not value:
         return Markup("–")
-    seconds = now_ms / 1000 - datetime.fromisoformat(value).timestamp()
+    at = parse_time(value)
+    if at is None:
+        return escape(shown(value))
+    seconds = now_ms / 1000 - at.timestamp()
     if abs(seconds) < 1:
         words = "now"
     elif seconds > 0:
         words = f"{rough(seconds)} ago"
     else:
         words = f"in {rough(-seconds)}"
-    at = datetime.fromisoformat(value).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(value, at, words)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(value, moment(value), words)
 
 
 def clock_time(value: str, now_ms: int, zone_name: str = "UTC") -> str:
@@ -140,7 +151,19 @@ def rough(seconds: float) -> str:
 
 
 def as_json(value: object) -> str:
-    return lines(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    """Readable JSON, cut after JSON_SHOWN characters: the indents of deeply nested data take up the square of its
+    length. What another program stored may be nested too deep to be written."""
+    parts, length = [], 0
+    try:
+        for part in _READABLE.iterencode(value):
+            parts.append(part)
+            length += len(part)
+            if length > JSON_SHOWN:
+                break
+    except RecursionError:
+        length = JSON_SHOWN + 1
+    text = lines("".join(parts)[:JSON_SHOWN])
+    return text if length <= JSON_SHOWN else f"{text}\n… the rest is not shown"
 
 
 def attribute_json(value: object) -> Markup:

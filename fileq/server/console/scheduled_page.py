@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from fileq.brokers.schedule_definitions import KIND
 from fileq.client.job_filter import JobFilter
@@ -85,7 +86,8 @@ class DelayedJobs(Struct, frozen=True):
 
 
 class ScheduleForm(Struct, frozen=True):
-    """The values that the form of a schedule begins with. `kind` says what it makes: type, scan or reprocess."""
+    """The values that the form of a schedule begins with. `kind` says what it makes: type, scan or reprocess.
+    `is_hidden`: paths are left out."""
 
     name: str = ""
     cron: str = ""
@@ -101,6 +103,7 @@ class ScheduleForm(Struct, frozen=True):
     within: str = "10m"
     max_retries: int | None = None
     timeout: str = ""
+    is_hidden: bool = False
 
 
 def scheduled(request: PageRequest) -> Mapping[str, Any]:
@@ -160,8 +163,9 @@ def preview(request: PageRequest) -> Mapping[str, Any]:
 def new_schedule(request: PageRequest) -> Mapping[str, Any]:
     """At most one round trip, for the schedule to copy."""
     copied: str | None = request.query.copy
-    form = form_of("", _known(request, copied)[0].definition) if copied else ScheduleForm()
-    return {**_form(request, form), "copied": copied or "", "may_edit": request.has(Scope.ADMIN) and _is_exact(form)}
+    form = _shown_form(request, "", _known(request, copied)[0].definition) if copied else ScheduleForm()
+    may_edit = request.has(Scope.ADMIN) and _is_exact(form) and not form.is_hidden
+    return {**_form(request, form), "copied": copied or "", "may_edit": may_edit}
 
 
 def edit_schedule(request: PageRequest) -> Mapping[str, Any]:
@@ -169,12 +173,13 @@ def edit_schedule(request: PageRequest) -> Mapping[str, Any]:
     definition in the form, so a change after it is noticed when saving."""
     name = request.params["name"]
     found, etag = _known(request, name)
-    form = form_of(name, found.definition)
+    form = _shown_form(request, name, found.definition)
+    may_edit = request.has(Scope.ADMIN) and _is_exact(form) and not form.is_hidden
     return {
         **_form(request, form),
         "etag": etag,
         "is_configured": found.is_configured,
-        "may_edit": request.has(Scope.ADMIN) and _is_exact(form) and not found.is_configured,
+        "may_edit": may_edit and not found.is_configured,
         "words": _words(found.definition),
         "runs": request.ask(list_jobs, JobListQuery(schedule=name, limit=RUNS)).jobs,
     }
@@ -201,6 +206,15 @@ def _words(definition: ScheduleDefinition) -> str:
 def _is_exact(form: ScheduleForm) -> bool:
     """Whether a form can show its names as they are."""
     return shown(form.type) == form.type and shown(form.scan) == form.scan
+
+
+def _shown_form(request: PageRequest, name: str, definition: ScheduleDefinition) -> ScheduleForm:
+    """Without paths if this server hides them. Such a form can't be saved: the paths would be lost."""
+    form = form_of(name, definition)
+    if not request.services.hides_paths or form.kind == "type":
+        return form
+    scan, reprocess = "…" if form.scan else "", {key: "…" for key in form.reprocess if key == "match"}
+    return replace(form, scan=scan, reprocess=form.reprocess | reprocess, is_hidden=True)
 
 
 def _form(request: PageRequest, form: ScheduleForm) -> dict[str, Any]:

@@ -86,5 +86,5 @@ def revive(harness: Harness, id: str) -> bool:
     return revived.is_revived
 
 
-def discard(harness: Harness, id: str) -> int:
+def discard(harness: Harness, id: str) -> list[bool]:
     return harness.broker.discard([(id, dead_raw(harness, id))])

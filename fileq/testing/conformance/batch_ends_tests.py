@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from fileq.brokers.schedules import Fire, FireResult, Overlap
+from fileq.brokers.types import Entry
 from fileq.core.batch import KEPT_MS, BatchState, CallbackKind
 from fileq.core.follow_up import FollowUp
 from fileq.core.job import encode
@@ -87,7 +88,7 @@ def cancel_by_id(harness: Harness) -> None:
 
 
 def clear(harness: Harness) -> None:
-    assert harness.broker.clear(JOB_QUEUE, raws_in(harness, JOB_QUEUE)) == 1
+    assert harness.broker.clear(JOB_QUEUE, raws_in(harness, JOB_QUEUE)) == [True]
 
 
 def fire_and_cancel(harness: Harness) -> None:
@@ -103,7 +104,7 @@ def fire_and_cancel(harness: Harness) -> None:
 def bury_and_delete(harness: Harness) -> None:
     bury_it(harness)
     assert counts(harness) == {"total": 1, "dead": 1}
-    assert discard(harness, "a") == 1
+    assert discard(harness, "a") == [True]
 
 
 ENDS: dict[str, tuple[Callable[[Harness], None], str]] = {
@@ -164,8 +165,8 @@ def test_a_copy_that_ends_later_counts_nothing_more(harness: Harness) -> None:
     add(harness, "a")
     harness.push_raw(JOB_QUEUE, encode(member("a").job))
     complete_it(harness)
-    bury_it(harness)
-    assert counts(harness) == {"total": 1, "completed": 1}
+    assert claims_of(harness, "w1") == []
+    assert (counts(harness), ids_in(harness, "dead_letter")) == ({"total": 1, "completed": 1}, ["a"])
     assert batch_of(harness).is_cancelled is False
 
 
@@ -178,6 +179,8 @@ def test_running_members_are_those_that_a_slot_holds(harness: Harness) -> None:
     assert counts(harness) == {"total": 3, "waiting": 2, "running": 1}
     harness.remove_record("c")  # the slot holds it all the same
     assert counts(harness) == {"total": 3, "waiting": 2, "running": 1}
+    harness.broker.enqueue([Entry(a_job("c"), JOB_QUEUE)])  # another job of this id, which is no member
+    assert counts(harness) == {"total": 3, "waiting": 3}
     harness.broker.deregister(["w2"])
     assert counts(harness) == {"total": 3, "waiting": 3}
 

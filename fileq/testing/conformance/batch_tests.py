@@ -160,7 +160,7 @@ def test_a_cancelled_member_fires_no_catch(harness: Harness) -> None:
 
 
 def test_a_callback_whose_id_has_a_record_is_left_out(harness: Harness) -> None:
-    enqueue(harness, "b.then", queue="high")
+    enqueue(harness, "b.then", queue="high", is_own=True)
     create(harness, THEN)
     harness.broker.seal_batch("b")
     assert ids_in(harness, "high") + ids_in(harness, JOB_QUEUE) == ["b.then"]

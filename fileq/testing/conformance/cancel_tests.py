@@ -163,6 +163,16 @@ def test_the_list_is_trimmed_together_with_the_records(make_harness: MakeHarness
     assert drift(harness) == 0
 
 
+def test_the_list_is_trimmed_at_the_end_of_a_call(make_harness: MakeHarness) -> None:
+    """A job that the call pushes off the list is still known to the rest of the call."""
+    harness = make_harness(**{"worker.completed_max": 1})
+    enqueue(harness, "old", "new")
+    harness.broker.cancel(["old"])
+    assert harness.broker.cancel(["new", "old"]) == [CancelResult.CANCELLED, CancelResult.ENDED]
+    assert ids_in(harness, "cancelled") == ["new"]
+    assert not has_record(harness, "old")
+
+
 def test_the_record_lives_for_the_history_ttl(harness: Harness) -> None:
     enqueue(harness, "a")
     harness.broker.cancel(["a"])

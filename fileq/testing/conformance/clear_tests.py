@@ -34,14 +34,14 @@ from fileq.testing.conformance.harness import Harness, MakeHarness
 
 
 def clear(harness: Harness, limit: int = 500, queue: str = "low") -> int:
-    return harness.broker.clear(queue, harness.broker.peek(queue, limit))
+    return sum(harness.broker.clear(queue, harness.broker.peek(queue, limit)))
 
 
 def test_clearing_nothing_changes_nothing(harness: Harness) -> None:
     enqueue(harness, "a")
     before = snapshot(harness, "a")
-    assert harness.broker.clear("low", []) == 0
-    assert harness.broker.clear("high", raws_in(harness, "low")) == 0
+    assert harness.broker.clear("low", []) == []
+    assert harness.broker.clear("high", raws_in(harness, "low")) == [False]
     assert snapshot(harness, "a") == before
 
 
@@ -78,9 +78,9 @@ def test_their_events_are_published(harness: Harness) -> None:
 def test_a_repeat_finds_nothing(harness: Harness) -> None:
     enqueue(harness, "a", "b")
     raws = harness.broker.peek("low", 2)
-    assert harness.broker.clear("low", raws) == 2
+    assert harness.broker.clear("low", raws) == [True, True]
     before = snapshot(harness, "a", "b")
-    assert harness.broker.clear("low", raws) == 0
+    assert harness.broker.clear("low", raws) == [False, False]
     assert snapshot(harness, "a", "b") == before
 
 
@@ -88,16 +88,29 @@ def test_of_two_callers_each_job_is_cleared_once(harness: Harness) -> None:
     enqueue(harness, *names(400))
     raws = harness.broker.peek("low", 400)
     other = harness.another()
-    counts = run_concurrently(lambda: harness.broker.clear("low", raws), lambda: other.clear("low", raws))
-    assert sum(counts) == 400
+    answers = run_concurrently(
+        lambda: [harness.broker.clear("low", [raw]) == [True] for raw in raws],
+        lambda: [other.clear("low", [raw]) == [True] for raw in reversed(raws)][::-1],
+    )
+    assert [one + another for one, another in zip(*answers, strict=True)] == [1] * 400
     assert (len(ids_in(harness, "cancelled")), drift(harness)) == (400, 0)
+
+
+def test_of_jobs_that_others_took_meanwhile_it_says_which(harness: Harness) -> None:
+    """medium: a bulk action names the jobs that it has changed, when others change some of them meanwhile."""
+    enqueue(harness, *names(9))
+    harness.push_raw("low", UNDECODABLE["text"])
+    raws = harness.broker.peek("low", 10)
+    harness.another().clear("low", raws[1:9:3])
+    assert harness.broker.clear("low", raws) == [i < 9 and i % 3 != 1 for i in range(10)]
+    assert drift(harness) == -1  # bytes that are no job stay, and are not accounted for until a slot claims them
 
 
 def test_a_job_that_was_claimed_meanwhile_stays(harness: Harness) -> None:
     enqueue(harness, "a", "b")
     raws = harness.broker.peek("low", 2)
     claim = claim_one(harness)
-    assert harness.broker.clear("low", raws) == 1
+    assert harness.broker.clear("low", raws) == [False, True]
     assert (places_of(harness, "a"), places_of(harness, "b")) == (["processing:w1"], ["cancelled"])
     settle(harness, complete(claim))
     assert drift(harness) == 0
@@ -107,14 +120,14 @@ def test_jobs_that_came_later_stay_in_order(harness: Harness) -> None:
     enqueue(harness, "a", "b")
     raws = harness.broker.peek("low", 2)
     enqueue(harness, "c", "d")
-    assert harness.broker.clear("low", raws) == 2
+    assert harness.broker.clear("low", raws) == [True, True]
     assert ids_in(harness, "low") == ["c", "d"]
 
 
 def test_jobs_between_those_that_are_cleared_stay_in_order(harness: Harness) -> None:
     enqueue(harness, *names(9))
     raws = harness.broker.peek("low", 9)
-    assert harness.broker.clear("low", raws[::2]) == 5
+    assert harness.broker.clear("low", raws[::2]) == [True] * 5
     assert ids_in(harness, "low") == names(9)[1::2]
     assert [claim_one(harness, f"w{n}").id for n in range(4)] == names(9)[1::2]
     assert drift(harness) == 4 - 4
@@ -123,9 +136,9 @@ def test_jobs_between_those_that_are_cleared_stay_in_order(harness: Harness) -> 
 def test_a_job_behind_others_is_found_near_the_front(harness: Harness) -> None:
     enqueue(harness, *names(CLEAR_REACH + 1))
     raws = raws_in(harness, "low")
-    assert harness.broker.clear("low", [raws[CLEAR_REACH]]) == 0
-    assert harness.broker.clear("low", [raws[CLEAR_REACH - 1]]) == 1
-    assert harness.broker.clear("low", [raws[CLEAR_REACH]]) == 1
+    assert harness.broker.clear("low", [raws[CLEAR_REACH]]) == [False]
+    assert harness.broker.clear("low", [raws[CLEAR_REACH - 1]]) == [True]
+    assert harness.broker.clear("low", [raws[CLEAR_REACH]]) == [True]
 
 
 def test_a_long_queue_is_cleared_page_by_page(harness: Harness) -> None:
@@ -195,9 +208,9 @@ def test_two_copies_are_cleared_one_by_one(harness: Harness) -> None:
     enqueue(harness, "a")
     [raw] = raws_in(harness, "low")
     harness.push_raw("low", raw)
-    assert harness.broker.clear("low", [raw]) == 1
+    assert harness.broker.clear("low", [raw]) == [True]
     assert (ids_in(harness, "low"), record_of(harness, "a").state) == (["a"], State.CANCELLED)
-    assert harness.broker.clear("low", [raw, raw]) == 1
+    assert harness.broker.clear("low", [raw, raw]) == [True, False]
     assert (ids_in(harness, "low"), drift(harness)) == ([], 0)
 
 
@@ -217,10 +230,10 @@ def test_follow_ups_come_with_each_job_that_is_cleared(harness: Harness) -> None
     raws = harness.broker.peek("low", 2)
     claim = claim_one(harness)
     wanted = {id: [FollowUp(a_job(f"{id}.1", parent_id=id), "high")] for id in ("a", "b")}
-    assert harness.broker.clear("low", raws, wanted) == 1
+    assert harness.broker.clear("low", raws, wanted) == [False, True]
     assert (claim.id, ids_in(harness, "high")) == ("a", ["b.1"])
     assert record_of(harness, "b").follow_ups == ("b.1",)
-    assert harness.broker.clear("low", raws, wanted) == 0
+    assert harness.broker.clear("low", raws, wanted) == [False, False]
     assert (ids_in(harness, "high"), drift(harness)) == (["b.1"], 0)
     with pytest.raises(BrokerError):
         harness.broker.clear("low", raws, {"a": [FollowUp(a_job("c"), "nowhere")]})

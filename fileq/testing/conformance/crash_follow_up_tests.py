@@ -104,7 +104,7 @@ def define(process: Process) -> None:
 def fire(process: Process, overlap: Overlap = Overlap.ALLOW) -> None:
     """Fires the next slot; a repeat, as after a lost reply, is stale."""
     slot = process.broker.schedules()["nightly"].next_ms
-    entry = FollowUp(a_job(f"sched.{slot}"), "low")
+    entry = FollowUp(a_job(f"sched.{slot}"), "low", is_own=True)
     wanted = Fire("nightly", "r1", slot, slot + 1000, entry, overlap=overlap)
     assert process.broker.fire(wanted) in (FireResult.FIRED, FireResult.SKIPPED)
     assert process.broker.fire(wanted) is FireResult.STALE

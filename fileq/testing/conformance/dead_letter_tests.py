@@ -40,7 +40,7 @@ def revival(raw: bytes, queue: str = "low") -> Revival:
 
 def test_reviving_or_discarding_no_job_returns_nothing(harness: Harness) -> None:
     assert harness.broker.revive([]) == []
-    assert harness.broker.discard([]) == 0
+    assert harness.broker.discard([]) == []
 
 
 def test_a_revived_job_starts_from_the_beginning(harness: Harness) -> None:
@@ -167,7 +167,7 @@ def test_two_operators_at_the_same_time_revive_each_job_once(harness: Harness) -
 def test_a_discarded_job_is_deleted_with_its_record(harness: Harness) -> None:
     raw = dead(harness, "a")
     other = dead(harness, "b")
-    assert harness.broker.discard([("a", raw)]) == 1
+    assert harness.broker.discard([("a", raw)]) == [True]
     assert places_of(harness, "a") == []
     assert not has_record(harness, "a")
     assert raws_in(harness, "dead_letter") == [other]
@@ -178,8 +178,8 @@ def test_a_discarded_job_is_deleted_with_its_record(harness: Harness) -> None:
 
 def test_discarding_twice_deletes_once(harness: Harness) -> None:
     raw = dead(harness, "a")
-    assert harness.broker.discard([("a", raw), ("a", raw)]) == 1
-    assert harness.broker.discard([("a", raw)]) == 0
+    assert harness.broker.discard([("a", raw), ("a", raw)]) == [True, False]
+    assert harness.broker.discard([("a", raw)]) == [False]
     assert counter(harness, "deleted") == 1
     assert drift(harness) == 0
 
@@ -188,7 +188,7 @@ def test_what_is_not_dead_is_not_discarded(harness: Harness) -> None:
     enqueue(harness, "a")
     [raw] = raws_in(harness, "low")
     before = snapshot(harness, "a")
-    assert harness.broker.discard([("a", raw)]) == 0
+    assert harness.broker.discard([("a", raw)]) == [False]
     assert snapshot(harness, "a") == before
 
 
@@ -197,7 +197,7 @@ def test_a_thousand_are_discarded_in_one_call(harness: Harness) -> None:
     claims = claims_of(harness, *names(1000, "slot"))
     harness.broker.settle_and_claim([burial(claim) for claim in claims], [])
     pairs = list(zip(names(1000), raws_in(harness, "dead_letter"), strict=True))
-    assert harness.broker.discard(pairs) == 1000
+    assert harness.broker.discard(pairs) == [True] * 1000
     assert raws_in(harness, "dead_letter") == []
     assert set(harness.broker.records(names(1000))) == {None}
     assert drift(harness) == 0
@@ -209,7 +209,7 @@ def test_pages_do_not_skip_what_follows_a_job_that_the_caller_removes(harness: H
     raws, found = raws_in(harness, "dead_letter"), []
     for page in harness.broker.pages("dead_letter", 10):
         found += page
-        assert harness.broker.discard([(decode(raw).id, raw) for raw in page[::2]]) == (len(page) + 1) // 2
+        assert harness.broker.discard([(decode(raw).id, raw) for raw in page[::2]]) == [True] * len(page[::2])
     assert found == raws
     assert raws_in(harness, "dead_letter") == raws[1::2]
 
@@ -220,9 +220,9 @@ def test_copies_at_both_ends_are_removed_oldest_first(harness: Harness) -> None:
         harness.push_raw("low", raw)
         settle(harness, burial(claim_one(harness)))
     same = (raw_id(b"same"), b"same")
-    assert harness.broker.discard([same]) == 1
+    assert harness.broker.discard([same]) == [True]
     assert raws_in(harness, "dead_letter") == ends[1:]
-    assert harness.broker.discard([same, same]) == 1
+    assert harness.broker.discard([same, same]) == [True, False]
     assert raws_in(harness, "dead_letter") == ends[1:3]
     assert drift(harness) == 0
 
@@ -238,10 +238,30 @@ def test_jobs_are_revived_while_others_are_buried_and_discarded(harness: Harness
         lambda: one.discard(pairs),
         lambda: other.enqueue([an_entry(f"new-{i}", queue="high") for i in range(40)]),
     )
-    assert sum(revived) + discarded == 20
+    assert sum(revived) + sum(discarded) == 20
     assert ids_in(harness, "dead_letter") == names(40)[1::2]
     assert sum(revived) == len(ids_in(harness, "low"))
     assert drift(harness) == 0
+
+
+def test_of_two_callers_each_knows_which_jobs_it_has_discarded(harness: Harness) -> None:
+    """medium: `dlq delete` names the jobs that it has deleted, when others delete some of them meanwhile."""
+    raws = {id: dead(harness, id) for id in names(60)}
+    pairs, other = list(raws.items()), harness.another()
+    answers = run_concurrently(
+        lambda: [harness.broker.discard([pair]) == [True] for pair in pairs],
+        lambda: [other.discard([pair]) == [True] for pair in reversed(pairs)][::-1],
+    )
+    assert [one + another for one, another in zip(*answers, strict=True)] == [1] * 60
+    assert (counter(harness, "deleted"), drift(harness)) == (60, 0)
+
+
+def test_of_jobs_that_others_have_discarded_it_says_which(harness: Harness) -> None:
+    """medium: as above, in one call."""
+    pairs = [(id, dead(harness, id)) for id in names(9)]
+    harness.another().discard(pairs[1::3])
+    assert harness.broker.discard(pairs) == [i % 3 != 1 for i in range(9)]
+    assert (counter(harness, "deleted"), drift(harness)) == (9, 0)
 
 
 def test_discarding_one_copy_leaves_the_record_of_one_that_runs(harness: Harness) -> None:
@@ -252,7 +272,7 @@ def test_discarding_one_copy_leaves_the_record_of_one_that_runs(harness: Harness
     harness.broker.revive([revival(burial(first).next_raw)])
     claim_one(harness, "w1")
     settle(harness, burial(second))
-    assert harness.broker.discard([("a", burial(second).next_raw)]) == 1
+    assert harness.broker.discard([("a", burial(second).next_raw)]) == [True]
     assert places_of(harness, "a") == ["processing:w1"]
     assert drift(harness) == 0
 
@@ -289,6 +309,6 @@ def test_bytes_that_are_not_a_job_can_be_discarded(harness: Harness) -> None:
     raw = b"\xff not a job"
     harness.push_raw("low", raw)
     settle(harness, burial(claim_one(harness)))
-    assert harness.broker.discard([(raw_id(raw), raw)]) == 1
+    assert harness.broker.discard([(raw_id(raw), raw)]) == [True]
     assert not has_record(harness, raw_id(raw))
     assert drift(harness) == 0

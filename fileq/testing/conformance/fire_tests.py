@@ -39,7 +39,7 @@ NAME = "nightly"
 
 
 def entry(id: str, queue: str = "low", **job: Any) -> FollowUp:
-    return FollowUp(a_job(id, priority=queue, **job), queue)
+    return FollowUp(a_job(id, priority=queue, **job), queue, is_own=True)
 
 
 def a_fire(slot: int, id: str | None = None, **options: Any) -> Fire:
@@ -190,7 +190,7 @@ def last_is(harness: Harness, how: str) -> None:
     """Fires slot 1 and brings its job into this state."""
     define(harness)
     delay_ms = 60_000 if how == "scheduled" else 0
-    assert fire(harness, 1, entry=FollowUp(a_job("sched.1"), "low", delay_ms)) is FireResult.FIRED
+    assert fire(harness, 1, entry=FollowUp(a_job("sched.1"), "low", delay_ms, is_own=True)) is FireResult.FIRED
     ends: dict[str, Any] = {
         "retrying": failed,
         "deferred": deferred,
@@ -273,7 +273,7 @@ def test_a_queued_job_of_a_file_also_names_the_earlier_jobs_of_the_file(harness:
     enqueue(harness, "early", version=Version(path, "v1"))
     define(harness)
     fire(harness, 1)
-    one = FollowUp(a_job("sched.2"), "high", version=Version(path, "v2"))
+    one = FollowUp(a_job("sched.2"), "high", version=Version(path, "v2"), is_own=True)
     fire(harness, 2, overlap=Overlap.QUEUE, entry=one)
     record = record_of(harness, "sched.2")
     assert (record.after, record.waits_for) == (("early",), "sched.1")
@@ -305,7 +305,7 @@ def test_cancel_withdraws_a_last_job_that_waits(harness: Harness, how: str) -> N
 
 def test_a_follow_up_of_the_cancelled_job_that_is_the_new_job_is_enqueued_once(harness: Harness) -> None:
     last_is(harness, "pending")
-    follow_ups = (FollowUp(a_job("sched.2", parent_id="sched.1"), "high"),)
+    follow_ups = (FollowUp(a_job("sched.2", parent_id="sched.1"), "high", is_own=True),)
     assert fire(harness, 2, overlap=Overlap.CANCEL, cancel_follow_ups=follow_ups) is FireResult.DUPLICATE
     assert (places_of(harness, "sched.2"), drift(harness)) == (["high"], 0)
 

@@ -44,6 +44,7 @@ from fileq.testing.conformance import (
     ledger_tests,
     outputs_tests,
     overview_tests,
+    own_jobs_tests,
     page_tests,
     pause_tests,
     producers_tests,
@@ -108,6 +109,7 @@ class BrokerConformance:
     TestLedger = _tests_of(ledger_tests)
     TestLedgerIdentity = _tests_of(ledger_identity_tests)
     TestOutputs = _tests_of(outputs_tests)
+    TestOwnJobs = _tests_of(own_jobs_tests)
     TestOverview = _tests_of(overview_tests)
     TestPage = _tests_of(page_tests)
     TestPause = _tests_of(pause_tests)

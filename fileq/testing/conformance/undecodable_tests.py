@@ -1,10 +1,11 @@
 """Bytes that are not a job: claimed like a job, buried unchanged, and no obstacle for other jobs."""
 
+import msgspec
 import pytest
 
 from fileq.brokers.types import Revival, Revived
 from fileq.core.fingerprint import fingerprint
-from fileq.core.job import MAX_DECODED_BYTES, State, encode, raw_id
+from fileq.core.job import MAX_DECODED_BYTES, MAX_PARSED_BYTES, State, encode, raw_id
 from fileq.core.settlement import SettleResult, complete, release
 from fileq.testing.conformance.builders import (
     UNDECODABLE,
@@ -86,6 +87,51 @@ def test_a_job_that_is_too_long_is_buried_without_being_decoded(harness: Harness
     assert harness.broker.records(["a"]) == [None]
     counters = {name: counter(harness, name) for name in ("adopted", "consumed", "dead", "failed", "error:Undecodable")}
     assert counters == {"adopted": 2, "consumed": 2, "dead": 1, "failed": 0, "error:Undecodable": 1}
+    assert drift(harness) == 0
+
+
+def padded(start: bytes, size: int) -> bytes:
+    """A job with the id 'a' of this many bytes that begins with these."""
+    rest = encode(a_job("a")).removeprefix(b'{"id":"a","filepath":"/data/a.pdf",')
+    return start + b'"x":"' + b"x" * (size - len(start) - len(rest) - 7) + b'",' + rest
+
+
+OTHER_FORMS = {
+    "another field first": b'{"type":"t","id":"a","filepath":"/data/a.pdf",',
+    "a blank": b'{"id": "a","filepath":"/data/a.pdf",',
+    "filepath before id": b'{"filepath":"/data/a.pdf","id":"a",',
+    "a field between": b'{"id":"a","type":"t","filepath":"/data/a.pdf",',
+}
+
+
+@pytest.mark.parametrize("start", OTHER_FORMS.values(), ids=OTHER_FORMS.keys())
+def test_a_long_job_that_does_not_begin_with_id_and_filepath_is_no_job(harness: Harness, start: bytes) -> None:
+    """medium, large pushed jobs: parsed on the server, 16 MB in the form of another program stopped it for seconds."""
+    longest, longer = padded(start, MAX_PARSED_BYTES), padded(start, MAX_PARSED_BYTES + 1)
+    harness.push_raw("low", longer)
+    claim = claim_one(harness)
+    assert (claim.job, claim.id, claim.record_id) == (None, raw_id(longer), None)
+    assert f"it has {len(longer)} bytes and does not begin with its id and filepath; at most 1048576" in claim.defect
+    settle(harness, burial(claim))
+    assert (raws_in(harness, "dead_letter") == [longer], harness.broker.records(["a"])) == (True, [None])
+    harness.push_raw("low", longest)
+    claim = claim_one(harness)
+    assert (claim.id, job_of(claim).id) == ("a", "a")
+    settle(harness, complete(claim))
+    assert record_of(harness, "a").state is State.COMPLETED
+    assert drift(harness) == 0
+
+
+@pytest.mark.parametrize("id", ["a", 'odd "id"\n\\ ü'])
+def test_a_job_that_begins_with_id_and_filepath_may_be_as_long_as_one_of_fileq(harness: Harness, id: str) -> None:
+    start = b'{"id":%b,"filepath":"/data/a.pdf",' % msgspec.json.encode(id)
+    raw = padded(start, MAX_DECODED_BYTES)
+    harness.push_raw("low", raw)
+    claim = claim_one(harness)
+    assert (job_of(claim).id, claim.raw == raw) == (id, True)
+    settle(harness, release(claim))
+    settle(harness, complete(claim_one(harness)))
+    assert record_of(harness, id).state is State.COMPLETED
     assert drift(harness) == 0
 
 

@@ -3,16 +3,25 @@ Deliveries of webhooks have threads of their own, so that a slow receiver holds 
 
 Never starts what no route needs: no fork server without process isolation, no threads without thread isolation. For
 jobs of fileq itself, which are rare, threads start with the first one.
+
+A job of a type of fileq's own runs only if its record says that fileq has enqueued exactly this job: it acts for fileq,
+and any program that may push to a queue can write such a type. The thread that is to run it asks the broker.
 """
 
 from __future__ import annotations
 
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
+from fileq.brokers.types import Record
 from fileq.config import WorkerSettings
 from fileq.core.claim import ClaimKey
+from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import Emit, ignore
+from fileq.core.job import decode_or_none
+from fileq.core.outcome import Refused, Released
+from fileq.core.own_jobs import origin_of
 from fileq.core.webhook import DELIVERIES_MAX, DELIVERY_ROUTE
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.routes import Routes
@@ -23,9 +32,13 @@ from fileq.worker.executors.process.program import Program
 from fileq.worker.executors.protocol import Executor, Run, TaskOutcome
 from fileq.worker.executors.thread import ThreadExecutor
 
+Records: TypeAlias = Callable[[Sequence[str]], list[Record | None]]
+_FOREIGN = "refused: another program enqueued this job; types that begin with 'fileq.' are fileq's own"
+
 
 class ExecutorsByIsolation:
-    """Raises ConfigError on construction if the children can't import the handlers."""
+    """Raises ConfigError on construction if the children can't import the handlers. `records` is that of the broker;
+    without it no job of fileq's own runs."""
 
     def __init__(
         self,
@@ -34,9 +47,11 @@ class ExecutorsByIsolation:
         program: Program,
         *,
         deliver: Run | None = None,
+        records: Records | None = None,
         emit: Emit = ignore,
     ) -> None:
         self._routes = routes
+        self._records = records
         self._deliver = deliver
         self._emit = emit
         self._executors: dict[str, Executor] = {}
@@ -71,7 +86,7 @@ class ExecutorsByIsolation:
             self._only.submit(tasks)
             return
         if self._deliver is not None and any(task.route == DELIVERY_ROUTE for task in tasks):
-            self._add("delivery", ThreadExecutor(DELIVERIES_MAX, self._deliver, emit=self._emit))
+            self._add("delivery", ThreadExecutor(DELIVERIES_MAX, self._checked(self._deliver), emit=self._emit))
             self._deliver = None
         # Processes first: submit() to threads may wait until these have run their tasks. The children work meanwhile.
         left = len(tasks)
@@ -128,4 +143,24 @@ class ExecutorsByIsolation:
         self._epoll.register(executor.fileno(), select.EPOLLIN)
 
     def _run(self, task: Task, cancelled: CancelFlag) -> Ran:
+        if self._routes[task.route].is_built_in:
+            return self._checked(self._run_handler)(task, cancelled)
+        return self._run_handler(task, cancelled)
+
+    def _run_handler(self, task: Task, cancelled: CancelFlag) -> Ran:
         return run_task(task, self._routes, cancelled)
+
+    def _checked(self, run: Run) -> Run:
+        """Runs only jobs that fileq itself has enqueued. While the broker can't be asked, the job goes back."""
+
+        def checked(task: Task, cancelled: CancelFlag) -> Ran:
+            job = decode_or_none(task.raw)
+            try:
+                [record] = self._records([job.id]) if job is not None and self._records is not None else [None]
+            except BrokerUnavailable:
+                return Released()
+            if job is None or record is None or record.origin != origin_of(job):
+                return Refused(_FOREIGN, "ForeignJob")
+            return run(task, cancelled)
+
+        return checked

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from fileq.core.claim import ClaimKey
-from fileq.core.outcome import Cancelled, Released
+from fileq.core.outcome import Cancelled
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.task import Ran, Task
 
 Run: TypeAlias = Callable[[Task, CancelFlag], Ran]
-TaskOutcome: TypeAlias = Ran | Cancelled | Released
+TaskOutcome: TypeAlias = Ran | Cancelled
 
 
 class Executor(Protocol):

@@ -35,7 +35,7 @@ UNREGISTERED = Promise(
 
 ORDER_GUARDS = (
     KEPT.on("redis", f"{BROKERS}/redis/lua/prelude/settlements.lua", "    keep_order(job)\n", ""),
-    KEPT.on("sqlite", f"{BROKERS}/sqlite/settlements.py", "        if s.order:\n", "        if False:\n"),
+    KEPT.on("sqlite", f"{BROKERS}/sqlite/settlements.py", "    if s.order:\n", "    if False:\n"),
     KEPT.on("memory", f"{BROKERS}/memory/settlements.py", "        if s.order:\n", "        if False:\n"),
     Promise(
         "The order for the file of a job that a reaper buries is kept in the same step",
@@ -102,7 +102,7 @@ MOVE_GUARDS = (
         "Without RENAME_NOREPLACE a private name is not taken twice",
         "a file of the user is lost",
         MOVE,
-        "        if os.path.lexists(private):\n",
+        "        if exists(Place(directory, private)):\n",
         "        if False:\n",
         MOVING + "a_private_name_is_never_taken_twice",
     ),

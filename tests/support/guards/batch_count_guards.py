@@ -104,7 +104,12 @@ BATCH_COUNT_GUARDS = (
         "        return self.state is BatchState.OPEN and not self.is_cancelled\n",
         "        return not self.is_cancelled\n",
     ),
-    OWN_FOLLOW_UPS.on("redis", BATCHES, "  if not is_batch_open(id) and follows ~= id then return nil end\n", ""),
+    OWN_FOLLOW_UPS.on(
+        "redis",
+        BATCHES,
+        "  if follows ~= id and (not is_batch_open(id) or string.sub(id, 1, 9) == 'delivery-') then return nil end\n",
+        "",
+    ),
     OWN_FOLLOW_UPS.on(
         "sqlite", f"{SQLITE}entries.py", "    return batch if is_member else None\n", "    return batch\n"
     ),

@@ -95,13 +95,9 @@ FOLLOW_UP_GUARDS: tuple[Guard, ...] = (
     CANCELLED.on("redis", f"{LUA}cancel_by_id.lua", "  withdraw_member(job)\n", ""),
     CANCELLED.on("sqlite", f"{SQLITE}withdrawals.py", "    add_follow_ups(work, record, follow_ups)\n", ""),
     CANCELLED.on("memory", f"{MEMORY}withdrawals.py", "    add_follow_ups(store, record, follow_ups, now_ms)\n", ""),
-    ONCE.on("redis", FOLLOW_UPS, "  if redis.call('EXISTS', record) == 1 then return ARGV[a + 1] end\n", ""),
-    ONCE.on(
-        "sqlite", f"{SQLITE}entries.py", "        if not existing_job(work, follow_up.job):\n", "        if True:\n"
-    ),
-    ONCE.on(
-        "memory", f"{MEMORY}entries.py", "        if not existing_job(store, follow_up.job):\n", "        if True:\n"
-    ),
+    ONCE.on("redis", FOLLOW_UPS, "  if has_record(record, ARGV[a + ORIGIN_ARG]) then return ARGV[a + 1] end\n", ""),
+    ONCE.on("sqlite", f"{SQLITE}entries.py", "        if not existing_job(work, entry):\n", "        if True:\n"),
+    ONCE.on("memory", f"{MEMORY}entries.py", "        if not existing_job(store, entry):\n", "        if True:\n"),
     CHECKED.on(
         "redis",
         f"{REDIS}queues.py",
@@ -123,9 +119,7 @@ FOLLOW_UP_GUARDS: tuple[Guard, ...] = (
     UNIQUE.on(
         "redis", f"{LUA}enqueue.lua", "key ~= '' and not is_recorded[record] and key_holder(unique, key)", "false"
     ),
-    UNIQUE.on(
-        "sqlite", f"{SQLITE}entries.py", "is not None else key_holder(work, job.unique_key)", 'is not None else ""'
-    ),
+    UNIQUE.on("sqlite", f"{SQLITE}entries.py", "else key_holder(work, job.unique_key)", 'else ""'),
     UNIQUE.on("memory", f"{MEMORY}entries.py", 'else key_holder(store, job.unique_key or "")', 'else ""'),
     FREE_AGAIN.on("redis", ENTRIES, " and UNFINISHED[was[1]] and id or nil", " and id or nil"),
     FREE_AGAIN.on("sqlite", f"{SQLITE}entries.py", " and State(record.state).is_unfinished\n", "\n"),
@@ -150,7 +144,7 @@ FOLLOW_UP_GUARDS: tuple[Guard, ...] = (
         "memory", f"{MEMORY}queues.py", "                if not key_holder(store, key):\n", "                if True:\n"
     ),
     CLEARED.on("redis", CLEAR, "  redis.call('LREM', list, -#taken, mark)\n", ""),
-    CLEARED.on("sqlite", f"{SQLITE}withdrawals.py", "    work.queued.remove_anywhere(queue, cleared)\n", ""),
+    CLEARED.on("sqlite", f"{SQLITE}withdrawals.py", "    work.queued.remove_anywhere(queue, taken)\n", ""),
     CLEARED.on("memory", f"{MEMORY}inspector.py", "        _remove_oldest(store.queues[queue], raw)\n", ""),
     ELSEWHERE.on("redis", CLEAR, "#offsets > 0 and not is_elsewhere then", "#offsets > 0 then"),
     ELSEWHERE.on(

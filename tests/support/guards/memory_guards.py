@@ -27,7 +27,12 @@ MEMORY_GUARDS = (
         promises.DEFERRAL_ENDS, SETTLEMENTS, "s.claim.queue, s.reason\n", "s.claim.queue, s.reason or record.deferred\n"
     ),
     guard(promises.UNREGISTERED, QUEUES, " for slot in slots if slot in store.registry]", " for slot in slots]"),
-    guard(promises.GIVEN_AGAIN, QUEUES, "self._held(slot) or self._claim(slot, now_ms)", "self._claim(slot, now_ms)"),
+    guard(
+        promises.GIVEN_AGAIN,
+        QUEUES,
+        "self._held(slot) or self._claim(slot, buried, now_ms)",
+        "self._claim(slot, buried, now_ms)",
+    ),
     guard(promises.OWN_TOKEN, STORE, "        self.tokens[slot] += 1\n", "        self.tokens[slot] = 1\n"),
     guard(promises.CLAIM_RENEWS, QUEUES, "                store.renew_heartbeat(slot, now_ms)\n", ""),
     guard(promises.PAUSED, QUEUES, "if queue not in store.paused and store.queues[queue]:", "if store.queues[queue]:"),
@@ -56,7 +61,9 @@ MEMORY_GUARDS = (
     ),
     guard(promises.ONLY_SILENT_SUSPECTS, QUEUES, "                if not store.is_alive(slot, now_ms)\n", ""),
     guard(promises.STILL_HOLDS, QUEUES, "            if not store.processing[slot]:\n", "            if True:\n"),
-    guard(promises.ID_ONCE, ENTRIES, "return job.id if job.id in store.records else key_holder(", "return key_holder("),
+    guard(
+        promises.ID_ONCE, ENTRIES, "return job.id if has_record(store, entry) else key_holder(", "return key_holder("
+    ),
     guard(
         promises.VERSION_ONCE,
         QUEUES,

@@ -34,7 +34,7 @@ OBSERVE_GUARDS = (
         "A stuck loop is not turning",
         "/healthz is 200 while no dead worker is reaped",
         "fileq/runtime/loop.py",
-        " and time.monotonic() - self._turned_s < STUCK_S",
+        " and time.monotonic() - self._moved_s < STUCK_S",
         "",
         "tests/unit/test_loop.py::test_one_that_has_stood_still_for_long_is_not_turning",
     ),

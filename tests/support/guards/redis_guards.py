@@ -227,8 +227,8 @@ TOO_LONG = (
         "Bytes that are too long to be decoded reach no worker",
         "one job of another program fills the memory of each worker in turn",
         f"{LUA}claim.lua",
-        "  if not number or #raw <= MAX_DECODED_BYTES then return number, raw end\n",
-        "  if true then return number, raw end\n",
+        "  local is_long, id, is_first, was = #raw > MAX_DECODED_BYTES,",
+        "  local is_long, id, is_first, was = false,",
         LONG + "the_claim_buries_it_and_gives_the_slot_the_next_job",
     ),
     Guard(
@@ -238,6 +238,14 @@ TOO_LONG = (
         "  if #buried > 0 then return nil end\n",
         "",
         LONG + "one_call_buries_one_and_the_next_calls_the_others",
+    ),
+    Guard(
+        "No script parses more than 1 MiB of a job",
+        "one job of another program blocks the server for seconds",
+        f"{LUA}prelude/jobs.lua",
+        "  if #raw > MAX_PARSED_BYTES then return {} end\n",
+        "",
+        LONG + "no_script_parses_more_of_it_than_the_bound",
     ),
     Guard(
         "The record of bytes that are too long does not hold them",

@@ -73,13 +73,9 @@ SCHEDULE_GUARDS: tuple[Guard, ...] = (
     NOT_DUE.on("sqlite", SQLITE + SCHEDULES, "if state is None or state.is_paused or", "if state is None or"),
     NOT_DUE.on("memory", MEMORY + SCHEDULES, "if state is None or state.is_paused or", "if state is None or"),
     NOT_DUE.on("memory", MEMORY + SCHEDULES, STALE_PYTHON, "state.next_ms != fire.slot_ms"),
-    SAME_JOB.on("redis", FIRE, "  if redis.call('EXISTS', record) == 1 then return 'duplicate' end\n", ""),
-    SAME_JOB.on(
-        "sqlite", SQLITE + SCHEDULES, "    if work.record(fire.entry.job.id) is not None:\n", "    if False:\n"
-    ),
-    SAME_JOB.on(
-        "memory", MEMORY + SCHEDULES, "        if fire.entry.job.id in store.records:\n", "        if False:\n"
-    ),
+    SAME_JOB.on("redis", FIRE, "  if has_record(record, ARGV[entry + ORIGIN_ARG]) then return 'duplicate' end\n", ""),
+    SAME_JOB.on("sqlite", SQLITE + SCHEDULES, "    if has_record(work, entry):\n", "    if False:\n"),
+    SAME_JOB.on("memory", MEMORY + SCHEDULES, "        if has_record(store, entry):\n", "        if False:\n"),
     SKIPPED.on("redis", FIRE, "  if is_unfinished and overlap == 'skip' then return 'skipped' end\n", ""),
     SKIPPED.on("sqlite", SQLITE + SCHEDULES, "unfinished_id and fire.overlap is Overlap.SKIP:", "False:"),
     SKIPPED.on("memory", MEMORY + SCHEDULES, "unfinished_id and fire.overlap is Overlap.SKIP:", "False:"),

@@ -1,6 +1,6 @@
-"""The guards against other users and programs: secrets, modes of files, the port of the metrics, links in paths."""
+"""The guards against other users and programs: secrets, modes of files, ports, links in paths, keys, senders."""
 
-from tests.support.guards.guard import Guard
+from tests.support.guards.guard import Guard, Promise
 
 SERVER, ACCESS = "fileq/observe/bounded_server.py", "fileq/brokers/sqlite/file_access.py"
 SECRETS, BENEATH = "fileq/config/secret_variables.py", "fileq/files/beneath.py"
@@ -68,8 +68,8 @@ PORT_GUARDS = (
         "A client that sends nothing is closed before one that waits for its answer",
         "clients that send nothing keep a probe from its answer",
         SERVER,
-        "next((one for one in left if not one[1].has_request), left[0])",
-        "left[0]",
+        "next((one for one in theirs if not one[1].has_request), theirs[0])",
+        "theirs[0]",
         SLOW + "an_answer_on_its_way_is_not_cut_for_clients_that_send_nothing",
     ),
 )
@@ -176,4 +176,243 @@ LINK_GUARDS = (
     ),
 )
 
-SECURITY_GUARDS = (*SECRET_GUARDS, *PORT_GUARDS, *MODE_GUARDS, *LINK_GUARDS)
+NOT_KEPT_OUT = Promise(
+    "A record that another program caused keeps no job of fileq's own out",
+    "a job with the id of a slot or a callback stops it for ever",
+    "TestOwnJobs::test_a_planted_id_keeps_no_other_job_of_fileqs_own_out",
+)
+OWN = "tests/integration/test_own_jobs.py::test_"
+READS = "any key and any program that may push a job reads files and sends signed messages"
+RESERVED = Promise(
+    "No broker takes a job that only fileq itself may make",
+    READS,
+    "TestOwnJobs::test_what_fileq_reserves_is_refused_and_nothing_changes",
+)
+UNTOUCHED = Promise(
+    "Pushed bytes never touch the job of fileq's own, or the member of a batch, that has their id",
+    "one pushed job stops a schedule, or ends the batch of another",
+    "TestOwnJobs::test_pushed_bytes_never_touch_the_job_that_has_their_id",
+)
+NOT_AGAIN = Promise(
+    "An exact copy of a job of fileq's own, or of a member, is not run after it",
+    "the bytes of a completed job of fileq's own type run it again",
+    "TestOwnJobs::test_an_exact_copy_of_a_job_that_does_not_wait_is_not_run_again",
+)
+SETTLED_APART = Promise(
+    "A job whose id was taken over while it ran leaves the record alone",
+    "the job of a slot is taken for a foreign one and never runs",
+    "TestOwnJobs::test_a_planted_job_that_runs_leaves_the_job_alone_that_took_its_id",
+)
+DEAD_APART = Promise(
+    "Dead bytes under the id of another job change that job neither by retry nor by delete",
+    "an operator who clears up runs a pushed job as the job of a schedule",
+    "TestOwnJobs::test_no_operator_changes_a_job_by_the_bytes_that_took_its_id",
+)
+
+OWN_JOB_GUARDS = (
+    UNTOUCHED.on(
+        "redis",
+        "fileq/brokers/redis/lua/claim.lua",
+        "  if not (was[4] or was[5]) then return false end\n",
+        "  if true then return false end\n",
+    ),
+    UNTOUCHED.on(
+        "sqlite",
+        "fileq/brokers/sqlite/queues.py",
+        "is_foreign = work.is_foreign(queued.raw, queued.job, State.PENDING)\n",
+        "is_foreign = False\n",
+    ),
+    UNTOUCHED.on(
+        "memory",
+        "fileq/brokers/memory/queues.py",
+        "if store.is_foreign(store.queues[queue][-1], State.PENDING):\n",
+        "if False:\n",
+    ),
+    NOT_AGAIN.on(
+        "redis",
+        "fileq/brokers/redis/lua/claim.lua",
+        "  return (was[1] or '0') == '0' or is_foreign(",
+        "  return is_foreign(",
+    ),
+    NOT_AGAIN.on(
+        "sqlite", "fileq/brokers/sqlite/unit_of_work.py", "is_there = bool(record.queued) if", "is_there = True if"
+    ),
+    NOT_AGAIN.on("memory", "fileq/brokers/memory/store.py", "is_there = bool(record.queued) if", "is_there = True if"),
+    SETTLED_APART.on(
+        "redis",
+        "fileq/brokers/redis/lua/prelude/settlements.lua",
+        "  if is_foreign(job.record, job.raw, job.was[8], job.was[9]) then make_foreign(job) end\n",
+        "",
+    ),
+    SETTLED_APART.on(
+        "sqlite",
+        "fileq/brokers/sqlite/settlements.py",
+        "    if record is not None and not record.is_about(s.claim.raw):\n",
+        "    if False:\n",
+    ),
+    SETTLED_APART.on(
+        "memory",
+        "fileq/brokers/memory/settlements.py",
+        "    if record is not None and not record.is_about(s.claim.raw):\n",
+        "    if False:\n",
+    ),
+    DEAD_APART.on(
+        "redis", "fileq/brokers/redis/lua/prelude/jobs.lua", "  return (was[1] or was[2]) and (", "  return false and ("
+    ),
+    DEAD_APART.on(
+        "sqlite",
+        "fileq/brokers/sqlite/inspector.py",
+        "(job.id != revival.id or work.is_foreign(revival.raw, job, State.DEAD))",
+        "(job.id != revival.id)",
+    ),
+    DEAD_APART.on(
+        "memory",
+        "fileq/brokers/memory/inspector.py",
+        "if job.id != revival.id or store.is_foreign(revival.raw, State.DEAD):\n",
+        "if job.id != revival.id:\n",
+    ),
+    NOT_KEPT_OUT.on(
+        "redis",
+        "fileq/brokers/redis/lua/prelude/entries.lua",
+        "  return not was or was.err ~= nil or was[1] ~= false\n",
+        "  return true\n",
+    ),
+    NOT_KEPT_OUT.on(
+        "sqlite", "fileq/brokers/sqlite/entries.py", " and (not entry.is_own or bool(record.facts.origin))\n", "\n"
+    ),
+    NOT_KEPT_OUT.on(
+        "memory", "fileq/brokers/memory/entries.py", " and (not entry.is_own or bool(record.origin))\n", "\n"
+    ),
+    RESERVED.on(
+        "memory",
+        "fileq/brokers/types.py",
+        "            check_job(entry.job, joins=entry.joins and isinstance(entry, Entry))\n",
+        "            pass\n",
+    ),
+    Guard(
+        "A client is refused a job that only fileq itself may make, with the reason",
+        "its mistake ends in an error of the broker",
+        "fileq/client/new_entries.py",
+        "    job = options.applied(job, round(now.timestamp() * 1000), batch_id)\n    check_job(",
+        "    job = options.applied(job, round(now.timestamp() * 1000), batch_id)\n    (lambda *_, **__: None)(",
+        OWN + "an_enqueue_key_gets_no_job_of_a_type_of_fileqs_own",
+    ),
+    Guard(
+        "A handler is refused a follow-up that only fileq itself may make",
+        "the settlements of all slots of a worker fail, again and again",
+        "fileq/handlers/making.py",
+        "    check_type(name)\n",
+        "",
+        OWN + "a_handler_is_refused_while_it_asks_and_its_worker_goes_on",
+    ),
+    Guard(
+        "A job of fileq's own type runs only if its record has its origin",
+        READS,
+        "fileq/worker/executors/by_isolation.py",
+        "record is None or record.origin != origin_of(job):\n",
+        "record is None:\n",
+        OWN + "a_pushed_job_of_a_type_of_fileqs_own_is_dead_before_it_acts",
+    ),
+    Guard(
+        "The origin of a job of fileq's own type is about its payload",
+        "a copy of such a job with another payload runs",
+        "fileq/core/own_jobs.py",
+        '.encode(errors="surrogatepass") + payload).hexdigest()\n',
+        '.encode(errors="surrogatepass")).hexdigest()\n',
+        "tests/unit/test_built_in_jobs.py::test_the_origin_of_a_built_in_job_is_about_its_payload",
+    ),
+    Guard(
+        "A job of fileq's own stops between two steps when it is cancelled or its time is up",
+        "a long file holds a thread and the disk for hours",
+        "fileq/commands/built_in_jobs.py",
+        "    if context.cancelled.is_set():\n",
+        "    if False:\n",
+        "tests/unit/test_built_in_jobs.py::test_a_check_of_a_long_file_stops_within_one_chunk",
+    ),
+)
+
+IDENTITY = "fileq/server/identity.py"
+ROUTES, KEYS = (f"tests/integration/test_server_{name}.py::test_" for name in ("routes", "keys"))
+WITHOUT_SCOPE = ROUTES + "every_route_refuses_callers_without_a_key_and_callers_without_its_scope"
+OTHER_SITE = ROUTES + "every_unsafe_route_refuses_other_sites_in_all_three_situations_and_accepts_its_own"
+
+ACCESS_GUARDS = (
+    Guard(
+        "A caller without one of the scopes of an endpoint is refused",
+        "a key for reading changes jobs and makes keys",
+        IDENTITY,
+        "        if wanted and self.scopes.isdisjoint(wanted):\n",
+        "        if False:\n",
+        WITHOUT_SCOPE,
+    ),
+    Guard(
+        "An endpoint that says nothing about limits refuses restricted keys",
+        "a key for one directory reads the jobs, files and events of all",
+        IDENTITY,
+        "        if self.is_limited and not serves_limited:\n",
+        "        if False:\n",
+        KEYS + "a_restricted_key_sees_and_changes_only_what_its_restriction_names",
+    ),
+    Guard(
+        "A request that a browser sends for another site changes nothing",
+        "a page that an operator visits deletes jobs",
+        "fileq/server/api_app.py",
+        "            if caller.is_browser and request.method not in SAFE:\n",
+        "            if False:\n",
+        OTHER_SITE,
+    ),
+    Guard(
+        "A request for a foreign host is refused",
+        "a page that points its own name at the server reads all answers",
+        "fileq/server/web_app.py",
+        "        if not self._is_own_host(sender.host):\n            detail = f",
+        "        if False:\n            detail = f",
+        "tests/integration/test_server_security.py::test_foreign_hosts_other_origins_and_too_many_requests_are_refused",
+    ),
+    Guard(
+        "A short key in server.api_key_file lets no caller in",
+        "the key of an admin can be guessed",
+        "fileq/server/authentication.py",
+        '        return key if is_outside_key(key) else ""\n',
+        "        return key\n",
+        "tests/integration/test_server_security.py::"
+        "test_a_new_key_in_the_file_counts_at_once_and_one_that_can_be_guessed_never",
+    ),
+    Guard(
+        "A webhook is sent to public addresses only",
+        "the maker of a webhook reaches services of the worker's own network",
+        "fileq/webhooks/address_rules.py",
+        '    return "" if is_public(parsed) else f"{address} is not a public address"\n',
+        '    return ""\n',
+        "tests/unit/test_webhook_rules.py::test_an_address_that_is_not_public_is_blocked",
+    ),
+)
+
+SENDER_GUARDS = (
+    Guard(
+        "Only a regular file of a delivery is read",
+        "a pipe or a device holds a slot for ever",
+        BENEATH,
+        "    if not stat.S_ISREG(os.fstat(fd).st_mode):\n",
+        "    if False:\n",
+        OPENING + "only_a_regular_file_is_read_and_none_is_waited_for",
+    ),
+    Guard(
+        "The marker of a delivery is written under a name that no sender can guess",
+        "a sender has fileq replace any file of its user",
+        "fileq/producer/deliveries/done_marker.py",
+        '    private = private_name(f"marker{secrets.token_hex(12)}")\n',
+        '    private = private_name("marker")\n',
+        "tests/integration/test_hostile_senders.py::test_a_link_in_a_delivery_does_not_choose_what_the_marker_replaces",
+    ),
+)
+
+SECURITY_GUARDS = (
+    *SECRET_GUARDS,
+    *PORT_GUARDS,
+    *MODE_GUARDS,
+    *LINK_GUARDS,
+    *OWN_JOB_GUARDS,
+    *ACCESS_GUARDS,
+    *SENDER_GUARDS,
+)

@@ -105,7 +105,7 @@ SQLITE_GUARDS = (
     guard(
         promises.ID_ONCE,
         ENTRIES,
-        "return job.id if work.record(job.id) is not None else key_holder(",
+        "return job.id if has_record(work, entry) else key_holder(",
         "return key_holder(",
     ),
     guard(

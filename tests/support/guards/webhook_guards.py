@@ -110,7 +110,7 @@ WEBHOOK_GUARDS = (
         "No webhook is about a job of fileq itself",
         "a delivery that fails makes deliveries without end",
         SUBSCRIPTIONS,
-        "        if job.type is not None and job.type.startswith(OWN_TYPES):\n",
+        "        if is_own_type(job.type):\n",
         "        if job.type is None and False:\n",
         FOLLOWED + "jobs_of_fileq_itself_are_not_told",
     ),

@@ -1,5 +1,5 @@
-#!lua
--- Batches as they are at one moment. Only reads.
+#!lua flags=no-writes
+-- Batches as they are at one moment.
 --
 -- own KEYS   the hash, the members and the children of each batch
 -- own ARGV   1 and 2 pattern of processing lists, split at its %s; then the id of each batch

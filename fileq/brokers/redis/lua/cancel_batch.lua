@@ -3,10 +3,10 @@
 --
 -- own KEYS   those of require_batch() (prelude/batches.lua)
 -- own ARGV   1 id, 2 a time in ms: only if it is open and was touched before ('' = without this condition), 3 how many
---            child batches at most
+--            child batches are looked at, at most; the reconciler of a worker cancels the others
 -- returns    1, or 0 if it is finished, cancelled and sealed already, unknown, or was touched
 require_batch()
-require_permission(KEYS[own_keys + 1], 'SMEMBERS')
+require_permission(KEYS[own_keys + 5], 'SRANDMEMBER')
 local batch, since, children_left = batch_of(ARGV[own_args + 1]), ARGV[own_args + 2], tonumber(ARGV[own_args + 3])
 if not batch or batch.state == 'finished' then return 0 end
 if batch.state == 'sealed' and batch.is_cancelled == '1' then return 0 end
@@ -17,12 +17,13 @@ local found, level = { batch }, { batch }
 for _ = 1, LEVELS_MAX do
   local below = {}
   for _, parent in ipairs(level) do
-    local ids = children_left > 0 and redis.pcall('SMEMBERS', parent.key .. ':children') or {}
+    local key = parent.key .. ':children'
+    local ids = children_left > 0 and redis.pcall('SRANDMEMBER', key, int_text(children_left)) or {}
     table.sort(ids)
+    children_left = children_left - #ids
     for _, id in ipairs(ids) do
-      local child = children_left > 0 and batch_of(id)
+      local child = batch_of(id)
       if child and child.state ~= 'finished' and not (child.state == 'sealed' and child.is_cancelled == '1') then
-        children_left = children_left - 1
         below[#below + 1], found[#found + 1] = child, child
       end
     end

@@ -1,6 +1,6 @@
 -- Claim a job for each free slot: move, heartbeat and record in one step. A slot that holds a job already gets that one
--- again; a slot that is not registered gets nothing. Bytes that are too long to be decoded are buried here: no slot gets
--- them.
+-- again; a slot that is not registered gets nothing. Bytes that are too long to be decoded, and foreign bytes under the id
+-- of another job, are buried here: no slot gets them.
 --
 -- Part of settle_and_claim.
 -- own KEYS   of each slot: processing list, heartbeat
@@ -67,13 +67,27 @@ local function next_front()
   return nil
 end
 
--- The next job for this slot. A burial takes time in proportion to the bytes, so a call makes at most one. If more such
--- bytes follow, the slots get nothing, and the caller claims again at once.
+-- Whether these bytes are not those of the job whose record `was` read: foreign_front() is true for an exact copy, too,
+-- because no job of this record is in a queue.
+local function foreign_front(record, raw, was)
+  if not (was[4] or was[5]) then return false end
+  return (was[1] or '0') == '0' or is_foreign(record, raw, was[4], was[5])
+end
+
+-- The next job for this slot: queue number, raw, id, whether that is the first field, its record. A burial takes time in
+-- proportion to the bytes, so a call makes at most one. If more such bytes follow, the slots get nothing, and the caller
+-- claims again at once.
 local function next_job(slot)
   local number, raw = next_front()
-  if not number or #raw <= MAX_DECODED_BYTES then return number, raw end
+  if not number then return nil end
+  local is_long, id, is_first, was = #raw > MAX_DECODED_BYTES, nil, nil, nil
+  if not is_long then
+    id, is_first = read_id(raw)
+    was = id and read('HMGET', RECORDS .. id, 'queued', 'state', 'after', 'batch', 'origin')
+    if not was or not foreign_front(RECORDS .. id, raw, was) then return number, raw, id, is_first, was end
+  end
   if #buried > 0 then return nil end
-  buried[1] = bury_front(slot, number, raw)
+  buried[1] = bury_front(slot, number, raw, not is_long and id)
   table.remove(fronts[number])
   return next_job(slot)
 end
@@ -108,9 +122,7 @@ local function add_claim(i, number, raw, id, is_first, started, after, batch)
   claims[n + 4] = is_plain and 0 or { id or '', started, blocked, cancelled }
 end
 
-local function claim(i, slot, number, raw)
-  local id, is_first = read_id(raw)
-  local was = id and read('HMGET', RECORDS .. id, 'queued', 'state', 'after', 'batch') -- read before anything moves
+local function claim(i, slot, number, raw, id, is_first, was)
   redis.call('RPOPLPUSH', queue_key[number], lists[i])
   table.remove(fronts[number])
   redis.call('SET', heartbeats[i], raw, 'PX', HEARTBEAT_TTL)
@@ -154,14 +166,14 @@ local function serve(i)
     add_held(i, raw)
     return
   end
-  local number, front_raw = next_job(slot)
+  local number, front_raw, id, is_first, was = next_job(slot)
   if not number then
     -- The settlement of this slot did not renew the heartbeat, so this does. Without a settlement, a claim that finds
     -- no job must not renew a lease that has expired.
     if is_freed[slot] then redis.call('SET', heartbeats[i], '', 'PX', HEARTBEAT_TTL) end
     return
   end
-  claim(i, slot, number, front_raw)
+  claim(i, slot, number, front_raw, id, is_first, was)
   taken[slot] = front_raw
 end
 

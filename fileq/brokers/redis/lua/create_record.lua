@@ -1,5 +1,6 @@
 #!lua
--- Create the records of jobs that have none, as if they had been enqueued by fileq. In mode 'look' nothing changes.
+-- Create the records of jobs that have none, as if they had been enqueued by fileq. In mode 'look' nothing changes:
+-- look_for_unrecorded is this script, declared as one that only reads.
 --
 -- own KEYS   of each job: its record, the place that holds it
 -- own ARGV   the windows (prelude/search.lua); 'look' or 'repair'; of each job: raw, the kind of its place ('list'

@@ -18,8 +18,10 @@ for i = 1, total do
   require_access(heartbeat, 'string', 'DEL')
   for _, raw in ipairs(seen[processing] and {} or read('LRANGE', processing, 0, -1)) do
     local id = read_id(raw)
-    local queue = id and read('HMGET', RECORDS .. id, 'queue')[1]
-    jobs[#jobs + 1] = { raw = raw, record = id and RECORDS .. id, queue = queue_number[queue or ''] or QUEUES }
+    local record = id and RECORDS .. id
+    local was = id and read('HMGET', record, 'queue', 'batch', 'origin') or {}
+    if id and is_foreign(record, raw, was[2], was[3]) then record = nil end -- the next claim buries it
+    jobs[#jobs + 1] = { raw = raw, record = record, queue = queue_number[was[1] or ''] or QUEUES }
   end
   seen[processing] = true -- the caller may name a slot twice; its jobs go back once
 end

@@ -19,11 +19,15 @@ for i = 1, total do
   local offset = find(DEAD, raw)
   answers[i] = offset == FAR and FAR or offset and 1 or 0
   if answers[i] == 1 then
-    local was = redis.call('HMGET', KEYS[own_keys + i], 'state', 'queued')
-    if was[1] == 'dead' and batch_ids[i] then
-      delete_member(batch_ids[i], string.sub(KEYS[own_keys + i], #RECORDS + 1))
+    local record, batch = KEYS[own_keys + i], batch_ids[i]
+    if is_foreign_dead(record, raw) then record, batch = foreign_record(raw), nil end
+    local was = redis.call('HMGET', record, 'state', 'queued')
+    if not was[1] then -- the job that had its id is forgotten
+      record, batch = foreign_record(raw), nil
+      was = redis.call('HMGET', record, 'state', 'queued')
     end
-    if was[1] == 'dead' and (was[2] or '0') == '0' then redis.call('DEL', KEYS[own_keys + i]) end
+    if was[1] == 'dead' and batch then delete_member(batch, string.sub(record, #RECORDS + 1)) end
+    if was[1] == 'dead' and (was[2] or '0') == '0' then redis.call('DEL', record) end
     take(DEAD, raw, offset)
     discarded = discarded + 1
   end

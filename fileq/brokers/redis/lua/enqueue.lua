@@ -22,12 +22,12 @@ local kind_of, is_recorded = {}, {}
 if unique then kind_of[unique] = 'hash' end
 for i = 1, total do
   local a, record = own_args + 1 + (i - 1) * ENTRY_ARGS, KEYS[own_keys + i]
-  is_recorded[record] = redis.call('EXISTS', record) == 1
+  is_recorded[record] = has_record(record, ARGV[a + ORIGIN_ARG])
   if is_recorded[record] then require_type(record, 'hash') end
   if ARGV[a + 4] ~= '' then kind_of[LEDGER] = 'hash' end
   if ARGV[a + 8] ~= '0' or ARGV[a + 9] ~= '0' then kind_of[SCHEDULED] = 'zset' end
   kind_of[queue_key[tonumber(ARGV[a + 3])]] = 'list'
-  if joining and ARGV[a + 11] ~= '' then joining.require(ARGV[a + 11]) end
+  if joining and ARGV[a + BATCH_ARG] ~= '' then joining.require(ARGV[a + BATCH_ARG]) end
 end
 for key, kind in pairs(kind_of) do require_type(key, kind) end
 local used = limit > 0 and tonumber(redis.call('GET', RATE_LIMIT) or '0') or 0
@@ -45,7 +45,7 @@ for i = 1, total do
     if holder then existing[#existing + 1] = { i, holder } end
   elseif is_version and is_known(versions, ARGV[a + 5]) then
     results[i] = 'known'
-  elseif joining and ARGV[a + 11] ~= '' and not joining.is_open(ARGV[a + 11]) then
+  elseif joining and ARGV[a + BATCH_ARG] ~= '' and not joining.is_open(ARGV[a + BATCH_ARG]) then
     results[i] = 'refused'
   elseif is_version and limit > 0 and used + taken >= limit then
     results[i] = 'throttled'

@@ -22,7 +22,7 @@ require_access(states, 'hash', 'HGET', 'HSET')
 require_entries(unique)
 require_counters()
 if has_job then require_type(record, 'hash') end
-if has_job and ARGV[entry + ENTRY_ARGS] ~= '' then joining.require(ARGV[entry + ENTRY_ARGS]) end
+if has_job and ARGV[entry + BATCH_ARG] ~= '' then joining.require(ARGV[entry + BATCH_ARG]) end
 own_keys, own_args = own_keys + (has_job and 4 or 3), entry + (has_job and ENTRY_ARGS or 0)
 local extras = next_extras()
 
@@ -70,7 +70,7 @@ end
 
 local function enqueue()
   if not has_job then return 'passed' end
-  if redis.call('EXISTS', record) == 1 then return 'duplicate' end
+  if has_record(record, ARGV[entry + ORIGIN_ARG]) then return 'duplicate' end
   if is_unfinished and overlap == 'skip' then return 'skipped' end
   if is_unfinished and overlap == 'cancel' then cancel_last() end
   local existing = existing_job(record, entry, unique) -- now that the last job may have ended

@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- Read when the next job and the next schedule are due. A scheduler asks this many times a second, and promotes only if
 -- something is due. So this script gets nothing of the prelude, not even its keys and arguments.
 --

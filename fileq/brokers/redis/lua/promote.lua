@@ -10,14 +10,19 @@ require_record_permissions()
 local due = read('ZRANGEBYSCORE', SCHEDULED, '-inf', NOW, 'LIMIT', 0, tonumber(ARGV[own_args + 1]))
 local next_due = read('ZRANGE', SCHEDULED, #due, #due, 'WITHSCORES')
 local next_fire = read('ZRANGE', KEYS[own_keys + 1], 0, 0, 'WITHSCORES')
-local ids, records = {}, {}
+local ids, records, is_foreign_due, has_foreign = {}, {}, {}, false
 for i, raw in ipairs(due) do
   local id = read_id(raw)
-  if id then records[i] = read('HMGET', RECORDS .. id, 'queue', 'created') end
-  ids[i] = id or false
+  if id then records[i] = read('HMGET', RECORDS .. id, 'queue', 'created', 'batch', 'origin') end
+  ids[i] = id
+  is_foreign_due[i] = id and is_foreign(RECORDS .. id, raw, records[i][3], records[i][4])
+  if is_foreign_due[i] then has_foreign = true end
 end
+if has_foreign then require_counters() end
 for i, raw in ipairs(due) do
-  if ids[i] then
+  if is_foreign_due[i] then
+    push_without_record(raw, QUEUES, 'LPUSH') -- another job has its id; the claim buries it
+  elseif ids[i] then
     local record, was = RECORDS .. ids[i], records[i]
     if not was[2] then redis.call('HSET', record, 'created', NOW) end
     push(record, raw, queue_number[was[1] or ''] or QUEUES, 'LPUSH')
@@ -26,4 +31,5 @@ for i, raw in ipairs(due) do
   end
   redis.call('ZREM', SCHEDULED, raw)
 end
+if has_foreign then write_counters() end
 return { #due, next_due[2] or '', NOW, next_fire[2] or '' }

@@ -32,7 +32,7 @@ for i = 1, total do
     read_before_move(job)
     seen[job.raw] = true
     answers[i] = 'done'
-    job.move = moves[ARGV[verbs + i]]
+    job.move = job.is_foreign and move_to_dead or moves[ARGV[verbs + i]]
     held_jobs[#held_jobs + 1] = job
   end
 end

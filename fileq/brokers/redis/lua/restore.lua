@@ -1,7 +1,7 @@
 #!lua
 -- Restore lost jobs: the record says in which place the job is, and it is not there. The job returns to that place; a
 -- running job that no slot holds returns to the front of its queue. A job whose queue is not in this configuration is
--- left alone. In mode 'look' nothing changes.
+-- left alone. In mode 'look' nothing changes: look_for_lost is this script, declared as one that only reads.
 --
 -- own KEYS   the record of each job
 -- own ARGV   the windows (prelude/search.lua); 'look' or 'repair'; pattern of processing lists, split at its %s; of each

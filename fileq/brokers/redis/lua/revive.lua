@@ -3,10 +3,10 @@
 --
 -- own KEYS   of each job: its record, orders, the unique keys
 -- own ARGV   the windows (prelude/search.lua); of each job: id, raw, next_raw, queue number if the record has none,
---            'u' = the bytes are no job, so the next claim adopts them again, its unique key ('' = none), LPUSH or RPUSH
---            (RPUSH makes it the next job of its queue)
+--            'u' = the bytes are no job, so the next claim adopts them again, 'f' = they are a job of another id, its
+--            unique key ('' = none), LPUSH or RPUSH (RPUSH makes it the next job of its queue)
 -- returns    for each: 1, or 0 if it is no longer in the list, or far, or `held` and the id of the unfinished job that has
---            its unique key; next_offsets()
+--            its unique key, or foreign if another job has its id; next_offsets()
 local STRIDE, JOB_KEYS = 7, 3
 require_access(DEAD, 'list', 'LINDEX', 'LSET', 'LREM')
 require_counters()
@@ -30,6 +30,7 @@ for i = 1, total do
   answers[i] = offset == FAR and FAR or offset and 1 or 0
   local holder = answers[i] == 1 and key ~= '' and key_holder(unique, key)
   if holder and holder ~= id then answers[i] = 'held ' .. holder end
+  if answers[i] == 1 and (ARGV[a + 5] == 'f' or is_foreign_dead(record, raw)) then answers[i] = 'foreign' end
   if answers[i] == 1 then
     local was = redis.call('HMGET', record, 'queue', 'created')
     local number = queue_number[was[1] or ''] or tonumber(ARGV[a + 4])
@@ -37,6 +38,7 @@ for i = 1, total do
       redis.call('DEL', record)
       push_without_record(next_raw, number, side)
     else
+      if not was[2] then redis.call('DEL', foreign_record(raw)) end -- the job that had its id is forgotten
       redis.call('HSET', record, 'error', '', 'ended', '0', 'cancel', '0', 'created', was[2] or NOW, 'fingerprint', '')
       if key ~= '' then
         redis.call('HSET', record, 'unique_key', key)

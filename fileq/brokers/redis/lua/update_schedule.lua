@@ -1,5 +1,6 @@
-#!lua
--- Replace the state of a schedule, unless it was changed since the caller read it.
+#!lua flags=allow-oom
+-- Replace the state of a schedule, unless it was changed since the caller read it. A server whose memory is full refuses
+-- the definition of a new one before this, as a document.
 --
 -- own KEYS   1 schedules, 2 their states
 -- own ARGV   1 name, 2 the state that the caller read ('' = none), 3 the new state ('' = remove it), 4 its next slot

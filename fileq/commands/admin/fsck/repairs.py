@@ -16,6 +16,7 @@ from fileq.commands.admin.fsck.lost_files import LostFile
 from fileq.commands.admin.fsck.report import Repair
 from fileq.config import Config
 from fileq.core.job import State, Version, decode_or_none, encode, file_job
+from fileq.core.own_jobs import is_own_id
 from fileq.core.signature import split_signature
 from fileq.core.text import printable
 from fileq.producer.priority import priority_chooser
@@ -92,7 +93,8 @@ class Repairs:
                     self._did("reconciled", fault.batch, f"counted {plural(counted, 'member')} that had ended")
 
     def enqueue(self, files: Sequence[LostFile]) -> None:
-        """Enqueues a job with the old id for each file that still exists. `balance` counts the old job as deleted."""
+        """Enqueues a job with the old id for each file that still exists, or with a new one if another program chose an
+        id of fileq's own. `balance` counts the old job as deleted."""
         entries = []
         for file in files:
             try:
@@ -102,7 +104,8 @@ class Repairs:
             queue = priority_chooser(self._config)(file.path)
             short = split_signature(file.signature).short
             job = file_job(file.path, size=size, priority=queue, now=datetime.now(UTC), signature=short)
-            entries.append(Entry(job.but(id=file.id), queue, Version(file.path, file.signature), always=True))
+            job = job if is_own_id(file.id) else job.but(id=file.id)
+            entries.append(Entry(job, queue, Version(file.path, file.signature), always=True))
         if entries:
             for entry, fate in zip(entries, self._broker.enqueue(entries).results, strict=True):
                 if fate is EnqueueResult.ENQUEUED:

@@ -19,6 +19,7 @@ import msgspec
 
 from fileq.core.errors import ConfigError
 from fileq.core.units import format_duration
+from fileq.files.descriptor_limit import restore_limit_of
 from fileq.worker.executors.process.child_output import ChildOutput
 from fileq.worker.executors.process.messages import (
     MAX_PACKET_BYTES,
@@ -140,7 +141,7 @@ class ForkServerClient:
 def start_guard(control_fd: int, program_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start the guard in a fresh interpreter and a session of its own, with these descriptors and variables."""
     fds = (control_fd, program_fd)
-    return subprocess.Popen(
+    guard = subprocess.Popen(
         python_command("fileq.worker.executors.process.fork_server", *fds, os.getpid()),
         stdin=subprocess.DEVNULL,
         stdout=_stderr(),
@@ -149,6 +150,8 @@ def start_guard(control_fd: int, program_fd: int, environment: Mapping[str, str]
         env=environment,
         start_new_session=True,
     )
+    restore_limit_of(guard.pid)  # before it has started Python and forked
+    return guard
 
 
 def _stderr() -> int:

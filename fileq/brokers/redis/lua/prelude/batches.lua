@@ -20,6 +20,7 @@ end
 local ALL_BATCHES = string.sub(RECORDS, 1, -5) .. 'batches'
 local UNFINISHED_BATCHES = ALL_BATCHES .. ':unfinished'
 local LEVELS_MAX, KEPT_MS = 8, '2592000000'
+local OWN = 'fileq' -- the origin of a callback, as in core/own_jobs.py
 local ENDINGS = { completed = true, dead = true, cancelled = true }
 local finished_batches = {}
 
@@ -53,6 +54,7 @@ local function write_added(batch)
   for i = 1, #added, 500 do
     known = known - redis.call('SADD', batch.key .. ':members', unpack(added, i, math.min(i + 499, #added)))
   end
+  if known < #added then change_batch(batch, 'touched', NOW) end
   batch.total, batch.unfinished, batch.added = batch.total - known, batch.unfinished - known, {}
 end
 
@@ -73,7 +75,6 @@ end
 
 local function add_member(batch, member)
   change_batch(batch, 'total', batch.total + 1)
-  change_batch(batch, 'touched', NOW)
   batch.unfinished = batch.unfinished + 1
   batch.added[#batch.added + 1] = member
 end
@@ -97,14 +98,16 @@ local function fire_callback(batch, kind, replacements)
   change_batch(batch, 'fired', batch.fired == '' and kind or batch.fired .. ' ' .. kind)
   local id = batch.id .. '.' .. kind
   local record, number = RECORDS .. id, queue_number[stored[2] or ''] or QUEUES
-  if redis.call('EXISTS', record) == 1 then return end
+  if has_record(record, OWN) then return end
   for _, pair in ipairs(replacements or {}) do raw = replace_first(raw, pair[1], pair[2]) end
+  replace_record(record, OWN)
   local parent = batch.parent ~= '' and batch_of(batch.parent)
   if parent and parent.state ~= 'finished' then
     add_member(parent, id)
     redis.call('HSET', record, 'batch', parent.id)
   end
-  redis.call('HSET', record, 'state', 'pending', 'json', raw, 'queue', queue_name[number], 'created', NOW, 'queued', '1')
+  redis.call('HSET', record, 'state', 'pending', 'json', raw, 'queue', queue_name[number], 'created', NOW, 'queued',
+    '1')
   redis.call('LPUSH', queue_key[number], raw)
   count('produced')
   add_job_event('job:created', raw, nil, '', '0')
@@ -259,7 +262,7 @@ local are_callbacks_checked = false
 local function require_callbacks()
   if are_callbacks_checked then return end
   are_callbacks_checked = true
-  require_permission(RECORDS .. 'any', 'EXISTS', 'HSET')
+  require_permission(RECORDS .. 'any', 'EXISTS', 'HMGET', 'HSET', 'DEL')
   require_queues('LPUSH')
 end
 
@@ -285,11 +288,12 @@ local function followed_batch(id, member)
   return redis.call('SISMEMBER', batch.key .. ':members', member) == 1 and id or nil
 end
 
--- Make a new job a member. `follows` is what followed_batch() returned. Returns the batch, or nil if it takes no jobs.
+-- Make a new job a member. `follows` is what followed_batch() returned. Returns the batch, or nil if it takes no jobs. The
+-- batch of a delivery, whose id begins as in core/own_jobs.py, takes those of its producer and of its members only.
 local function join_member(id, member, follows)
   local batch = batch_of(id)
   if not batch or batch.state == 'finished' then return nil end
-  if not is_batch_open(id) and follows ~= id then return nil end
+  if follows ~= id and (not is_batch_open(id) or string.sub(id, 1, 9) == 'delivery-') then return nil end
   add_member(batch, member)
   return id
 end

@@ -3,11 +3,29 @@
 -- own KEYS   of each job: its record
 -- own ARGV   of each job: 1 id, 2 raw, 3 queue number, 4 path, 5 signature and 6 device ('' = the job is not about a
 --            version of a file), 7 'a' = enqueue even if the ledger knows the version, 8 delay in ms, 9 due time in ms,
---            10 unique key ('' = none), 11 the batch that the job joins ('' = none)
+--            10 unique key ('' = none), 11 the batch that the job joins ('' = none), 12 the origin of a job that fileq
+--            made itself ('' = another program may have made it)
 --
 -- KEYS, ARGV: see arguments.lua
 
-local ENTRY_ARGS = 11
+local ENTRY_ARGS, BATCH_ARG, ORIGIN_ARG = 12, 11, 12
+
+-- Whether this record keeps a job with this origin out. One without an origin is not that of a job of fileq's own:
+-- another program has used its id, and replace_record() makes room.
+local function has_record(record, origin)
+  if redis.call('EXISTS', record) == 0 then return false end
+  local was = origin ~= '' and redis.pcall('HMGET', record, 'origin') -- a key of another type keeps every job out
+  return not was or was.err ~= nil or was[1] ~= false
+end
+
+-- Begin the record of a job of fileq's own. What has had the record of this id until now is foreign from now on: the claim
+-- that meets it in a queue buries it, and counts it as adopted again. The counter makes up for that.
+local function replace_record(record, origin)
+  local queued = tonumber(redis.call('HMGET', record, 'queued')[1] or '0')
+  if queued > 0 then count('adopted', -queued) end
+  redis.call('DEL', record)
+  redis.call('HSET', record, 'origin', origin)
+end
 
 -- The id of the unfinished job that has this unique key, or nil. By pcall: another program may keep another type under
 -- the key of the record.
@@ -22,9 +40,8 @@ local function require_entry_permissions(unique)
   require_permission(LEDGER, 'HGET', 'HSET')
   require_permission(SCHEDULED, 'ZSCORE', 'ZADD')
   for i = 1, QUEUES do require_permission(queue_key[i], 'LPUSH') end
-  require_permission(RECORDS .. 'any', 'EXISTS', 'HSET')
+  require_permission(RECORDS .. 'any', 'EXISTS', 'HMGET', 'HSET', 'DEL')
   if unique then
-    require_permission(RECORDS .. 'any', 'HMGET')
     require_permission(unique, 'HGET', 'HSET')
   end
 end
@@ -49,6 +66,8 @@ local state_after
 -- although the batch is sealed, or nil.
 local function add_job(record, a, versions, unique, awaited, follows)
   local id, raw, number, path, key = ARGV[a + 1], ARGV[a + 2], tonumber(ARGV[a + 3]), ARGV[a + 4], ARGV[a + 10]
+  local batch, origin = ARGV[a + BATCH_ARG], ARGV[a + ORIGIN_ARG]
+  if origin ~= '' then replace_record(record, origin) end
   local after = versions and jobs_before(versions, id, ARGV[a + 5])
   if awaited then after = ENDED .. in_one_line(awaited) .. (after and '\n' .. after or '') end
   if after then redis.call('HSET', record, 'after', after) end
@@ -57,7 +76,8 @@ local function add_job(record, a, versions, unique, awaited, follows)
     redis.call('HSET', record, 'unique_key', key)
     redis.call('HSET', unique, key, id)
   end
-  local batch = joining and ARGV[a + 11] ~= '' and joining.join(ARGV[a + 11], id, follows)
+  -- A batch that takes no jobs has refused a job of fileq's own before.
+  batch = joining and batch ~= '' and joining.join(batch, id, origin ~= '' and batch or follows)
   if batch then redis.call('HSET', record, 'batch', batch) end
   local due = math.max(tonumber(ARGV[a + 9]), now + tonumber(ARGV[a + 8]))
   if due > now then

@@ -38,24 +38,26 @@ local function json_text(text)
   return '"' .. escaped .. '"'
 end
 
--- The fields of a job that fileq wrote, in one match from the first byte. Any other job is parsed.
+-- The fields of a job that fileq wrote, in one match from the first byte. Any other job is parsed; of a long one, what
+-- is before its payload.
 local function event_fields(raw)
+  local head = #raw > MAX_PARSED_BYTES and string.sub(raw, 1, MAX_PARSED_BYTES) or raw
   local id, path, priority, retries, rest = string.match(
-    raw,
+    head,
     '^{"id":("[^"\\%c]+"),"filepath":("[^"\\]*"),"filesize":%d+,"priority":("[^"\\]*"),"retries":(%d+),'
       .. '"creation_time":"[^"\\]*","trace_id":"%x*","span_id":"%x*"()'
   )
-  local kind = id and string.match(raw, '^,"type":("[^"\\]*")', rest)
-  if id and (kind or not string.find(raw, '"type":', rest, true)) then
+  local kind = id and string.match(head, '^,"type":("[^"\\]*")', rest)
+  if id and (kind or not string.find(head, '"type":', rest, true)) then
     return id, kind or 'null', priority, retries, path
   end
-  local ok, job = pcall(cjson.decode, raw)
-  if not ok or type(job) ~= 'table' then job = {} end
+  local payload = head ~= raw and string.find(head, ',"payload":', 1, true)
+  local job = parse_json(payload and string.sub(head, 1, payload - 1) .. '}' or raw)
   local function text(name, otherwise)
     return type(job[name]) == 'string' and json_text(job[name]) or otherwise
   end
   local retried = int_text(tonumber(job.retries) or 0)
-  return text('id', '""'), text('type', 'null'), text('priority', '""'), retried, text('filepath', '""')
+  return json_text(read_id(raw) or ''), text('type', 'null'), text('priority', '""'), retried, text('filepath', '""')
 end
 
 -- The event of a job that did not fail. `queue` is nil for the priority in the job.

@@ -26,7 +26,7 @@ local function require_extras(extras)
     if not are_entries_checked then require_entries(extras.unique) end
     are_entries_checked = true
     for i = 1, extras.total do
-      local batch = ARGV[extras.args + i * ENTRY_ARGS]
+      local batch = ARGV[extras.args + (i - 1) * ENTRY_ARGS + BATCH_ARG]
       require_type(KEYS[extras.keys + i], 'hash')
       if joining and batch ~= '' then joining.require(batch) end
     end
@@ -38,7 +38,7 @@ end
 -- Whether the job whose arguments follow ARGV[a] must not be enqueued: its id has a record, or an unfinished job has its
 -- unique key. Returns the id of that job, or nil.
 local function existing_job(record, a, unique)
-  if redis.call('EXISTS', record) == 1 then return ARGV[a + 1] end
+  if has_record(record, ARGV[a + ORIGIN_ARG]) then return ARGV[a + 1] end
   local key = ARGV[a + 10]
   return key ~= '' and key_holder(unique, key) or nil
 end

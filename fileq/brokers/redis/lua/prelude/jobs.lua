@@ -4,19 +4,63 @@
 
 local UNFINISHED = { pending = true, scheduled = true, running = true, retrying = true } -- the states
 
-local MAX_DECODED_BYTES = 17825792 -- as in core/job.py; parsing more would block the server
+local MAX_DECODED_BYTES = 17825792 -- as in core/job.py; the claim buries more
 
--- The id of a job, or nil; and whether it is the first field, as in every job that fileq wrote. The JSON of another
--- program is parsed. Parsed JSON is never written back. Most ids consist of letters, digits and dashes: the pattern for
--- those takes half the time.
+local MAX_PARSED_BYTES = 1048576 -- as in core/job.py; parsing more would block the server
+
+-- The JSON object or list in these bytes; an empty one if they are neither or too long. Most bytes that are parsed are
+-- parsed for their id and then for their event, so the last result is kept. It is never written back.
+local last_parsed = {}
+local function parse_json(raw)
+  if #raw > MAX_PARSED_BYTES then return {} end
+  if last_parsed.raw ~= raw then
+    local ok, value = pcall(cjson.decode, raw)
+    last_parsed = { raw = raw, value = ok and type(value) == 'table' and value or {} }
+  end
+  return last_parsed.value
+end
+
+-- The id of a job, or nil; and whether it is the first field and the same in JSON, as in nearly every job that fileq
+-- wrote. Most ids consist of letters, digits and dashes: the pattern for those takes half the time. Other jobs are
+-- parsed; of long ones only an id at the beginning, and without one they are no job (core/job.py).
 local function read_id(raw)
   local id = string.match(raw, '^{"id":"([%w-]+)","filepath":') or string.match(raw, '^{"id":"([^"\\%c]+)","filepath":')
   if id then return id, true end
-  if #raw > MAX_DECODED_BYTES then return nil end
-  local ok, job = pcall(cjson.decode, raw)
-  if ok and type(job) == 'table' and type(job.id) == 'string' and job.id ~= '' then return job.id end
-  return nil
+  if #raw > MAX_PARSED_BYTES then
+    local text = string.match(string.sub(raw, 1, MAX_PARSED_BYTES), '^{"id":(".-"),"filepath":')
+    id = text and parse_json('[' .. text .. ']')[1]
+  else
+    id = parse_json(raw).id
+  end
+  return type(id) == 'string' and id ~= '' and id or nil
 end
+
+-- Whether these bytes are not those of the job that has this record. Bytes that another program pushed under the id of a
+-- job of fileq's own, or of a member of a batch, never touch its record. Such a record has the bytes of its job, wherever
+-- the job is, unless they are too long. Other records say nothing: all copies of such a job run.
+local function is_foreign(record, raw, batch, origin)
+  if not (batch or origin) then return false end
+  local own = redis.call('HMGET', record, 'json')[1]
+  return own and own ~= raw
+end
+
+-- The record of foreign bytes, as raw_id() in core/job.py, and why they don't run, as in core/own_jobs.py.
+local function foreign_record(raw)
+  return RECORDS .. 'raw-' .. redis.sha1hex(raw)
+end
+
+local function foreign_error(id)
+  return "refused: another program enqueued these bytes under the id '" .. id .. "', which another job has"
+end
+
+-- The same for bytes in the dead-letter list: an exact copy of a job that is not dead is foreign, too.
+local function is_foreign_dead(record, raw)
+  local was = redis.call('HMGET', record, 'batch', 'origin', 'state')
+  return (was[1] or was[2]) and (was[3] ~= 'dead' or is_foreign(record, raw, was[1], was[2]))
+end
+
+-- What core/fingerprint.py makes of that error.
+local FOREIGN_FINGERPRINT = 'a62897217867'
 
 -- Push a job to a queue and update its record. `queued` counts the copies of the job in queues that are counted as
 -- produced or adopted. A claim that finds it at 0 has met a job that another program pushed, and adopts it.

@@ -62,12 +62,28 @@ end
 
 local function read_record(job)
   return read('HMGET', job.record, 'started', 'attempts', 'queued', 'created', 'worker', 'state', 'deferred',
-    'batch')
+    'batch', 'origin')
+end
+
+local function refused_attempt(slot, problem)
+  return ',"worker":"' .. slot .. '","outcome":"refused","is_fatal":true,"error":' .. json_text(problem)
+end
+
+-- A job of fileq's own has come in under the id of this one while it ran, and has the record now. So this one is buried
+-- under an id of its bytes, whatever its settlement says.
+local function make_foreign(job)
+  local id = string.sub(job.record, #RECORDS + 1)
+  require_access(DEAD, 'list', 'LPUSH')
+  job.is_foreign, job.claimed_id, job.record, job.next_raw = true, id, foreign_record(job.raw), job.raw
+  job.error, job.kind, job.result, job.mistaken_id, job.path = foreign_error(id), 'ForeignJob', FOREIGN_FINGERPRINT, '', ''
+  job.refused, job.died, job.attempt = true, false, refused_attempt(job.slot, job.error)
+  job.was = read_record(job)
 end
 
 -- Read everything that moving the job needs, before anything is written.
 local function read_before_move(job)
   job.was = read_record(job)
+  if is_foreign(job.record, job.raw, job.was[8], job.was[9]) then make_foreign(job) end
   if job.mistaken_id ~= '' then job.mistaken_was = read('HMGET', RECORDS .. job.mistaken_id, 'worker', 'adopted') end
   if job.path ~= '' then read('HGET', LEDGER, job.path) end -- for its type; a job before this one may change the value
 end
@@ -182,24 +198,28 @@ end
 -- What core/fingerprint.py makes of the error of bytes that are too long.
 local TOO_LONG_FINGERPRINT = 'c3f93c5c9839'
 
--- Bury the front of a queue, which is too long to be decoded, for a slot that would have claimed it: the same changes as
--- those of a claim and a burial, but the record does not hold the bytes. They never reach the slot. Each copy of them
--- costs time: RPOPLPUSH would return them, so they are pushed, and their place in the queue is emptied before it is
--- removed. Returns slot, queue number, id and error.
-local function bury_front(slot, number, raw)
-  local id = 'raw-' .. redis.sha1hex(raw)
-  local problem = string.format('not a job: it has %d bytes; at most %d are decoded', #raw, MAX_DECODED_BYTES)
+-- Bury the front of a queue for a slot that would have claimed it: the same changes as those of a claim and a burial.
+-- It is too long to be decoded (then the record does not hold the bytes), or foreign bytes under `taken_id`, the id of
+-- another job. They never reach the slot. Each copy of them costs time: RPOPLPUSH would return them, so they are pushed,
+-- and their place in the queue is emptied before it is removed. Returns slot, queue number, id and error.
+local function bury_front(slot, number, raw, taken_id)
+  local record = foreign_record(raw)
+  local id = string.sub(record, #RECORDS + 1)
+  local problem = taken_id and foreign_error(taken_id)
+    or string.format('not a job: it has %d bytes; at most %d are decoded', #raw, MAX_DECODED_BYTES)
   local job = {
-    record = RECORDS .. id, slot = slot, raw = raw, next_raw = raw, queue = number, refused = true, error = problem,
-    kind = 'Undecodable', mistaken_id = '', path = '',
-    attempt = ',"worker":"' .. slot .. '","outcome":"refused","is_fatal":true,"error":"' .. problem .. '"',
+    record = record, slot = slot, raw = raw, next_raw = raw, queue = number, refused = true, error = problem,
+    kind = taken_id and 'ForeignJob' or 'Undecodable', mistaken_id = '', path = '',
+    attempt = refused_attempt(slot, problem),
   }
   require_access(DEAD, 'list', 'LPUSH')
   require_access(queue_key[number], 'list', 'LSET', 'RPOP')
   read_before_move(job)
-  redis.call('HSET', job.record, 'queue', queue_name[number], 'worker', slot)
-  job.was[5], job.was[6] = slot, 'running' -- so end_attempt() does not write the bytes
-  end_attempt(job, 'dead', 'ended', NOW, 'fingerprint', TOO_LONG_FINGERPRINT)
+  if not taken_id then
+    redis.call('HSET', job.record, 'queue', queue_name[number], 'worker', slot)
+    job.was[5], job.was[6] = slot, 'running' -- so end_attempt() does not write the bytes
+  end
+  end_attempt(job, 'dead', 'ended', NOW, 'fingerprint', taken_id and FOREIGN_FINGERPRINT or TOO_LONG_FINGERPRINT)
   redis.call('PERSIST', job.record)
   redis.call('LPUSH', DEAD, raw)
   redis.call('LSET', queue_key[number], '-1', '')
@@ -207,8 +227,8 @@ local function bury_front(slot, number, raw)
   for _, name in ipairs({ 'adopted', 'consumed', 'dead' }) do count(name) end
   count_failure(job)
   add_event('{"event":"job:dead","job_id":"' .. id .. '","type":null,"priority":"' .. queue_name[number]
-    .. '","worker_id":"' .. slot .. '","duration_ms":0,"error":"' .. problem
-    .. '","retry_count":0,"filepath":"","at":0}')
+    .. '","worker_id":"' .. slot .. '","duration_ms":0,"error":' .. json_text(problem)
+    .. ',"retry_count":0,"filepath":"","at":0}')
   return { slot, number, id, problem }
 end
 
@@ -274,7 +294,7 @@ end
 
 local function keep_order(job)
   if not job.orders then return end
-  local id = string.sub(job.record, #RECORDS + 1)
+  local id = job.claimed_id or string.sub(job.record, #RECORDS + 1)
   redis.call('HSET', job.orders, id, NOW .. ' ' .. job.slot .. '\n' .. job.order)
 end
 
@@ -322,7 +342,7 @@ local function settle(move, finish)
   if fenced > 0 then count('fenced', fenced) end -- after the last check: a refused part must not change a counter
   if #held_jobs == 0 then return answers end
   for _, job in ipairs(held_jobs) do
-    move(job)
+    if job.is_foreign then move_to_dead(job) else move(job) end
     keep_order(job)
     if job.event then
       add_event(job.event)

@@ -1,0 +1,101 @@
+"""The jobs of fileq itself stop between two steps when they are told to, and each step is bounded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from fileq.brokers.memory import MemoryBroker
+from fileq.brokers.types import Entry
+from fileq.commands.built_in_jobs import CHUNK_BYTES, built_in_jobs
+from fileq.config import Config, config_from
+from fileq.core.delivery import CHECK_TYPE
+from fileq.core.errors import FileqError
+from fileq.core.events import ignore
+from fileq.core.job import Version
+from fileq.core.own_jobs import origin_of
+from fileq.core.schedule import REPROCESS_TYPE, SCAN_TYPE
+from fileq.testing.conformance.builders import a_job
+
+FILES = 3_000  # more than one step of a walk, one page of a ledger and one batch have
+
+
+class Steps:
+    """`context.cancelled`: counts the looks at it, and is set from the one of this number on. `on_step` is called at
+    each."""
+
+    def __init__(self, last: int, on_step: Callable[[], object] = lambda: None) -> None:
+        self.count = 0
+        self._last = last
+        self._on_step = on_step
+
+    def is_set(self) -> bool:
+        self.count += 1
+        self._on_step()
+        return self.count >= self._last
+
+
+def run(config: Config, broker: MemoryBroker, type: str, payload: dict[str, Any], steps: Steps) -> Any:
+    function = built_in_jobs(".")(broker, config, ignore)[type]
+    return function(SimpleNamespace(payload=payload), SimpleNamespace(cancelled=steps))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return config_from({"broker": "memory", "producer": {"scan_dir": str(tmp_path), "rate_limit_per_sec": 0}})
+
+
+def test_a_check_of_a_long_file_stops_within_one_chunk(tmp_path: Path, config: Config) -> None:
+    """C1: neither cancel nor timeout reached a check; its slot was held until the last byte."""
+    path = tmp_path / "long"
+    with path.open("wb") as file:
+        file.truncate(64 * CHUNK_BYTES)
+    payload, steps = {"directory": str(tmp_path), "path": str(path), "sha256": "0" * 64}, Steps(3)
+    with pytest.raises(FileqError, match="stopped before its end"):
+        run(config, MemoryBroker(config), CHECK_TYPE, payload, steps)
+    assert steps.count == 3
+
+
+def test_a_check_of_a_file_that_grows_all_the_time_ends(tmp_path: Path, config: Config) -> None:
+    """C1: it reads as many bytes as the file had when it was opened."""
+    path = tmp_path / "log"
+    path.write_bytes(bytes(2 * CHUNK_BYTES))
+    steps = Steps(100, lambda: path.write_bytes(path.read_bytes() + bytes(CHUNK_BYTES)))
+    payload = {"directory": str(tmp_path), "path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    assert run(config, MemoryBroker(config), CHECK_TYPE, payload, steps)["size"] == 2 * CHUNK_BYTES
+    assert steps.count == 2
+
+
+def test_reprocessing_stops_at_the_next_entry_of_the_ledger(tmp_path: Path, config: Config) -> None:
+    """C1: it went on through the whole ledger."""
+    broker = MemoryBroker(config)
+    known = [Version(os.fsencode(tmp_path / f"{n}"), f"1-{n}") for n in range(FILES)]
+    broker.enqueue([Entry(a_job(f"{n}"), "low", version) for n, version in enumerate(known)])
+    steps = Steps(700)
+    with pytest.raises(FileqError, match="stopped before its end"):
+        run(config, broker, REPROCESS_TYPE, {"match": "**/*"}, steps)
+    assert steps.count == 700
+
+
+def test_a_scan_stops_after_its_turn(tmp_path: Path, config: Config) -> None:
+    for n in range(FILES):
+        (tmp_path / f"{n}").touch()
+    broker, steps = MemoryBroker(config), Steps(1)
+    with pytest.raises(FileqError, match="stopped before its end"):
+        run(config, broker, SCAN_TYPE, {"dir": str(tmp_path)}, steps)
+    assert steps.count == 1
+    assert broker.census().counters.get("produced", 0) < FILES
+
+
+def test_the_origin_of_a_built_in_job_is_about_its_payload() -> None:
+    """C1: a job of the same type that does something else does not match."""
+    one, other = (a_job("x", type=SCAN_TYPE, payload=Raw(b'{"dir":"%b"}' % name)) for name in (b"/srv/in", b"/root"))
+    assert origin_of(one) != origin_of(other)
+    assert origin_of(one) == origin_of(one.but(id="y", retries=1))
