@@ -1,4 +1,4 @@
-"""`make siege`: one client does its worst for SIEGE_MINUTES, on SQLite and on Redis at the same time.
+"""`make siege`: one client does its worst for SIEGE_MINUTES, on SQLite, then on Redis.
 
 SIEGE=SQLite runs only the one whose name contains the word. Prints the slowest answers to probes, how many jobs were
 completed per second without and with the client, the memory and the log of the program. Ends with 1 if a probe was not
@@ -12,7 +12,6 @@ import io
 import os
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.servers import Server, available_servers
@@ -47,17 +46,14 @@ def main() -> int:
     # The programs of a run print their logs when they end, for the report of a failed test.
     with (
         contextlib.redirect_stdout(io.StringIO()),
-        ThreadPoolExecutor(len(SCENARIOS)) as pool,
         tempfile.TemporaryDirectory(prefix="fileq-siege-") as scratch,
     ):
-        futures = {}
         for name, scenario in SCENARIOS.items():
-            if os.environ.get("SIEGE", "") in name:
-                directory = Path(scratch, name)
-                directory.mkdir()
-                futures[name] = pool.submit(scenario, directory, seconds)
-        for name, future in futures.items():
-            for when, found in zip(("without", "with"), future.result(), strict=True):
+            if os.environ.get("SIEGE", "") not in name:
+                continue
+            directory = Path(scratch, name)
+            directory.mkdir()
+            for when, found in zip(("without", "with"), scenario(directory, seconds), strict=True):
                 print(line_of(f"{name}, {when}", found), file=out, flush=True)
                 is_wrong |= bool(found.wrong) or max(found.slowest_s.values()) > WITHIN_S
     return int(is_wrong)
