@@ -6,6 +6,7 @@ import os
 import resource
 import select
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from types import SimpleNamespace
@@ -13,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from fileq.observe import bounded_server
-from fileq.observe.bounded_server import MAX_CONNECTIONS
-from fileq.observe.http import Endpoints
+from fileq.observe import http
+from fileq.observe.http import MAX_CONNECTIONS, Endpoints
 from tests.support.producer_setup import BrokerSetup
 from tests.support.waiting import wait_until
 
@@ -36,6 +36,11 @@ def slow_client(port: int, sent: bytes, source: str = "127.0.0.1") -> socket.soc
     return client
 
 
+def answer(port: int, sent: bytes) -> bytes:
+    with closing(slow_client(port, sent)) as client:
+        return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
 def sockets_of(pid: int) -> int:
     count = 0
     for fd in os.listdir(f"/proc/{pid}/fd"):
@@ -54,7 +59,9 @@ def is_closed(client: socket.socket) -> bool:
         return True
 
 
-def test_a_thousand_slow_clients_take_64_connections_and_probes_are_answered(on_sqlite: BrokerSetup) -> None:
+def test_a_thousand_slow_clients_take_few_connections_and_probes_are_answered(
+    on_sqlite: BrokerSetup,
+) -> None:
     with many_descriptors(), on_sqlite.producer() as program, ExitStack() as stack:
         pid = program.process.pid
         before = sockets_of(pid)
@@ -124,18 +131,42 @@ def test_without_a_client_the_server_sleeps_and_close_wakes_it(monkeypatch: pyte
         def __init__(self) -> None:
             self._poll = select.poll()
 
-        def register(self, *arguments: int) -> None:
-            self._poll.register(*arguments)
+            self.register, self.unregister = self._poll.register, self._poll.unregister
 
         def poll(self, limit_ms: float | None) -> Any:
             limits_ms.append(limit_ms)
             return self._poll.poll(limit_ms)
 
-    monkeypatch.setattr(bounded_server, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
+    monkeypatch.setattr(http, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
     endpoints = Endpoints("127.0.0.1", 0, [], lambda: b"")
     wait_until(lambda: limits_ms == [None], what="it waits without a time limit")
     with closing(slow_client(endpoints.port, b"G")):
-        wait_until(lambda: len(limits_ms) == 2, what="it waits for the deadline of the client")
-        assert 0 < (limits_ms[1] or 0) <= 1000 * bounded_server.REQUEST_TIMEOUT_S
-    endpoints.close()
-    assert len(limits_ms) == 2, "nothing but close() has woken it"
+        # The byte arrives with the connection, or after it.
+        wait_until(lambda: limits_ms[1:], what="it waits for the deadline of the client")
+        assert all(0 < (limit_ms or 0) <= 1000 * http.REQUEST_TIMEOUT_S for limit_ms in limits_ms[1:])
+        endpoints.close()
+    assert len(limits_ms) <= 3, "nothing but the client and close() has woken it"
+
+
+def test_clients_that_have_not_sent_a_request_cost_no_threads() -> None:
+    """H3: the accepting thread never waits for the end of another, so a probe behind hundreds of clients is served."""
+    with closing(Endpoints("127.0.0.1", 0, [], lambda: b"", request_timeout_s=60)) as endpoints, ExitStack() as stack:
+        before = threading.active_count()
+        for _ in range(2 * MAX_CONNECTIONS):
+            stack.enter_context(closing(slow_client(endpoints.port, b"G")))
+        assert answer(endpoints.port, b"GET /healthz HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.0 200 ")
+        assert threading.active_count() == before
+
+
+def test_odd_requests_are_refused_and_the_next_is_answered() -> None:
+    texts = iter([b"a 1\n"])
+    with closing(Endpoints("127.0.0.1", 0, [], lambda: next(texts))) as endpoints:
+        for sent, status in (
+            (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * http.REQUEST_MAX, b"431"),
+            (b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n", b"405"),
+            (b"\r\n\r\n", b"405"),
+            (b"GET /metrics?a=b HTTP/1.1\r\nHost: x\r\n\r\n", b"200"),
+            (b"GET /metrics HTTP/1.1\r\n\r\n", b"500"),
+            (b"GET /healthz HTTP/1.1\r\n\r\n", b"200"),
+        ):
+            assert answer(endpoints.port, sent).split()[1] == status

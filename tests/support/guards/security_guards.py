@@ -2,7 +2,7 @@
 
 from tests.support.guards.guard import Guard, Promise
 
-SERVER, ACCESS = "fileq/observe/bounded_server.py", "fileq/brokers/sqlite/file_access.py"
+SERVER, ACCESS = "fileq/observe/http.py", "fileq/brokers/sqlite/file_access.py"
 SECRETS, BENEATH = "fileq/config/secret_variables.py", "fileq/files/beneath.py"
 SLOW, MODES, ENVIRONMENT = (
     f"tests/integration/test_{name}.py::test_"
@@ -49,26 +49,26 @@ SECRET_GUARDS = (
 
 PORT_GUARDS = (
     Guard(
-        "The port of the metrics has at most 64 connections",
-        "clients that send nothing use up the threads and descriptors of the process",
+        "The port of the metrics has a bounded number of connections",
+        "clients that send nothing use up the descriptors of the process",
         SERVER,
-        "            while len(self._open) >= MAX_CONNECTIONS:\n",
+        "            while len(self._clients) >= MAX_CONNECTIONS:\n",
         "            while False:\n",
-        SLOW + "a_thousand_slow_clients_take_64_connections_and_probes_are_answered",
+        SLOW + "a_thousand_slow_clients_take_few_connections_and_probes_are_answered",
     ),
     Guard(
         "A connection is closed at its deadline",
         "slow clients keep their connections for ever",
         SERVER,
-        "                if connection.ends_s > now_s:\n",
-        "                if True:\n",
+        "            if client.ends_s > now_s:\n",
+        "            if True:\n",
         SLOW + "a_client_that_sends_a_byte_now_and_then_is_closed_at_its_deadline",
     ),
     Guard(
         "A client that sends nothing is closed before one that waits for its answer",
         "clients that send nothing keep a probe from its answer",
         SERVER,
-        "next((one for one in theirs if not one[1].has_request), theirs[0])",
+        "next((client for client in theirs if client.unsent is None), theirs[0])",
         "theirs[0]",
         SLOW + "an_answer_on_its_way_is_not_cut_for_clients_that_send_nothing",
     ),
