@@ -2,11 +2,6 @@
 
 from tests.support.guards.guard import Promise
 
-LUA, SQLITE, MEMORY = (
-    "fileq/brokers/redis/lua/admit.lua",
-    "fileq/brokers/sqlite/admissions.py",
-    "fileq/brokers/memory/admissions.py",
-)
 WINDOW = "    if not now_ms < ends_ms <= now_ms + request.window_ms:\n"
 
 HOLDERS = Promise(
@@ -51,31 +46,29 @@ STALE_WINDOW = Promise(
 )
 
 ADMIT_GUARDS = (
-    HOLDERS.on("redis", LUA, "if most > 0 and route.count >= most then", "if false then"),
-    HOLDERS.on("sqlite", SQLITE, "request.max_running_total and count >= request.max_running_total", "False"),
-    HOLDERS.on("memory", MEMORY, "request.max_running_total and len(holders) >= request.max_running_total", "False"),
+    HOLDERS.on("redis", "if most > 0 and route.count >= most then", "if false then"),
+    HOLDERS.on("sqlite", "request.max_running_total and count >= request.max_running_total", "False"),
+    HOLDERS.on("memory", "request.max_running_total and len(holders) >= request.max_running_total", "False"),
     STALE_HOLDERS.on(
-        "redis", LUA, "    if read('LPOS', before .. flat[i] .. after, flat[i + 1]) then\n", "    if true then\n"
+        "redis", "    if read('LPOS', before .. flat[i] .. after, flat[i + 1]) then\n", "    if true then\n"
     ),
-    STALE_HOLDERS.on("sqlite", SQLITE, "        _remove_stale_holders(work, route)\n", "        pass\n"),
-    STALE_HOLDERS.on(
-        "memory", MEMORY, "in [slot for slot, raw in holders.items() if not _is_held(store, slot, raw)]", "in ()"
-    ),
-    NOT_INHERITED.on("redis", LUA, "if held == raw then", "if held then"),
-    NOT_INHERITED.on("sqlite", SQLITE, " AND slots.held = holders.raw)", ")"),
-    ADMITTED_AGAIN.on("redis", LUA, "  if held == raw then return { 'admitted', 0 } end\n", ""),
-    ADMITTED_AGAIN.on("sqlite", SQLITE, "    if is_holder:\n", "    if False:\n"),
-    ADMITTED_AGAIN.on("memory", MEMORY, "    if holders.get(request.slot) == request.raw:\n", "    if False:\n"),
-    ONLY_HELD.on("redis", LUA, "  if not read('LPOS', processing, raw) then return { 'lost', 1 } end\n", ""),
-    ONLY_HELD.on("sqlite", SQLITE, "    if slot_row is None or slot_row.raw != request.raw:\n", "    if False:\n"),
-    ONLY_HELD.on("memory", MEMORY, "    if not _is_held(store, request.slot, request.raw):\n", "    if False:\n"),
-    RATE.on("redis", LUA, "if rate > 0 and route.used + route.taken >= rate then", "if false then"),
-    RATE.on("sqlite", SQLITE, "    if started >= request.rate:\n", "    if False:\n"),
-    RATE.on("memory", MEMORY, "    if started >= request.rate:\n", "    if False:\n"),
-    WINDOW_ENDS.on("redis", LUA, "int_text(route.window))\n", "int_text(route.window * 1000))\n"),
-    WINDOW_ENDS.on("sqlite", SQLITE, WINDOW, "    if not 0 < ends_ms <= now_ms + request.window_ms:\n"),
-    WINDOW_ENDS.on("memory", MEMORY, WINDOW, "    if not 0 < ends_ms <= now_ms + request.window_ms:\n"),
-    STALE_WINDOW.on("redis", LUA, "if route.left < 0 or route.left > window then", "if route.left < 0 then"),
-    STALE_WINDOW.on("sqlite", SQLITE, WINDOW, "    if not now_ms < ends_ms:\n"),
-    STALE_WINDOW.on("memory", MEMORY, WINDOW, "    if not now_ms < ends_ms:\n"),
+    STALE_HOLDERS.on("sqlite", "        _remove_stale_holders(work, route)\n", "        pass\n"),
+    STALE_HOLDERS.on("memory", "in [slot for slot, raw in holders.items() if not _is_held(store, slot, raw)]", "in ()"),
+    NOT_INHERITED.on("redis", "if held == raw then", "if held then"),
+    NOT_INHERITED.on("sqlite", " AND slots.held = holders.raw)", ")"),
+    ADMITTED_AGAIN.on("redis", "  if held == raw then return { 'admitted', 0 } end\n", ""),
+    ADMITTED_AGAIN.on("sqlite", "    if is_holder:\n", "    if False:\n"),
+    ADMITTED_AGAIN.on("memory", "    if holders.get(request.slot) == request.raw:\n", "    if False:\n"),
+    ONLY_HELD.on("redis", "  if not read('LPOS', processing, raw) then return { 'lost', 1 } end\n", ""),
+    ONLY_HELD.on("sqlite", "    if slot_row is None or slot_row.raw != request.raw:\n", "    if False:\n"),
+    ONLY_HELD.on("memory", "    if not _is_held(store, request.slot, request.raw):\n", "    if False:\n"),
+    RATE.on("redis", "if rate > 0 and route.used + route.taken >= rate then", "if false then"),
+    RATE.on("sqlite", "    if started >= request.rate:\n", "    if False:\n"),
+    RATE.on("memory", "    if started >= request.rate:\n", "    if False:\n"),
+    WINDOW_ENDS.on("redis", "int_text(route.window))\n", "int_text(route.window * 1000))\n"),
+    WINDOW_ENDS.on("sqlite", WINDOW, "    if not 0 < ends_ms <= now_ms + request.window_ms:\n"),
+    WINDOW_ENDS.on("memory", WINDOW, "    if not 0 < ends_ms <= now_ms + request.window_ms:\n"),
+    STALE_WINDOW.on("redis", "if route.left < 0 or route.left > window then", "if route.left < 0 then"),
+    STALE_WINDOW.on("sqlite", WINDOW, "    if not now_ms < ends_ms:\n"),
+    STALE_WINDOW.on("memory", WINDOW, "    if not now_ms < ends_ms:\n"),
 )

@@ -2,12 +2,6 @@
 
 from tests.support.guards.guard import Guard, Promise
 
-BROKERS = "fileq/brokers"
-POST_ACTIONS, RECOVERY, MOVE = (
-    "fileq/worker/post_actions.py",
-    "fileq/worker/order_recovery.py",
-    "fileq/files/exclusive_move.py",
-)
 LOST_ORDER = "the file of a job whose worker was killed stays where it was"
 KILLED = "tests/integration/test_worker_after_killed.py::test_"
 MOVING = "tests/unit/test_exclusive_move.py::test_"
@@ -34,47 +28,40 @@ UNREGISTERED = Promise(
 )
 
 ORDER_GUARDS = (
-    KEPT.on("redis", f"{BROKERS}/redis/lua/prelude/settlements.lua", "    keep_order(job)\n", ""),
-    KEPT.on("sqlite", f"{BROKERS}/sqlite/settlements.py", "    if s.order:\n", "    if False:\n"),
-    KEPT.on("memory", f"{BROKERS}/memory/settlements.py", "        if s.order:\n", "        if False:\n"),
+    KEPT.on("redis", "    keep_order(job)\n", ""),
+    KEPT.on("sqlite", "    if s.order:\n", "    if False:\n"),
+    KEPT.on("memory", "        if s.order:\n", "        if False:\n"),
     Promise(
         "The order for the file of a job that a reaper buries is kept in the same step",
         "the file of a job that killed its workers stays where it was",
         "TestFinishOrders::test_the_order_of_a_job_that_a_reaper_buries_is_found_at_once",
-    ).on("redis", f"{BROKERS}/redis/lua/reap.lua", "  keep_order(job)\n", ""),
+    ).on("redis", "  keep_order(job)\n  add_event(job.event)\n  keep_member", "  add_event(job.event)\n  keep_member"),
     FINISHED.on(
         "redis",
-        f"{BROKERS}/redis/lua/finish_orders.lua",
         "if total > 0 then redis.call('HDEL', orders, unpack(ids)) end\n",
         "",
     ),
     FINISHED.on(
         "sqlite",
-        f"{BROKERS}/sqlite/file_orders.py",
         '            work.db.executemany("DELETE FROM orders WHERE id = ?", [(id,) for id, _ in done])\n',
         "",
     ),
-    FINISHED.on("memory", f"{BROKERS}/memory/file_orders.py", "        self._store.orders.pop(id, None)\n", ""),
+    FINISHED.on("memory", "        self._store.orders.pop(id, None)\n", ""),
     PUT_BACK.on(
         "redis",
-        f"{BROKERS}/redis/lua/revive.lua",
         "    redis.call('HDEL', orders, id)\n",
         "",
     ),
     PUT_BACK.on(
         "sqlite",
-        f"{BROKERS}/sqlite/inspector.py",
         '    work.db.execute("DELETE FROM orders WHERE id = ?", (revival.id,))\n',
         "",
     ),
-    PUT_BACK.on("memory", f"{BROKERS}/memory/inspector.py", "        store.orders.pop(revival.id, None)\n", ""),
-    UNREGISTERED.on(
-        "redis", f"{BROKERS}/redis/lua/orders.lua", " or read('HEXISTS', WORKERS, slot) == 0) then", ") then"
-    ),
+    PUT_BACK.on("memory", "        store.orders.pop(revival.id, None)\n", ""),
+    UNREGISTERED.on("redis", " or read('HEXISTS', WORKERS, slot) == 0) then", ") then"),
     Guard(
         "A reaper gives the broker an order with the burial",
         "the file of a job that killed its workers stays where it was",
-        "fileq/worker/reaper.py",
         "        settlements.append(add_follow_ups(with_order(settlement, version, rules)))\n",
         "        settlements.append(settlement)\n",
         "tests/unit/test_reaper.py::test_the_order_for_the_file_goes_with_a_burial",
@@ -82,7 +69,6 @@ ORDER_GUARDS = (
     Guard(
         "A worker does the orders that others left behind",
         LOST_ORDER,
-        RECOVERY,
         "            moved_to = self._do(order)\n",
         "            moved_to = None\n",
         KILLED + "the_file_of_a_job_that_a_reaper_buries_is_moved",
@@ -90,7 +76,6 @@ ORDER_GUARDS = (
     Guard(
         "An order that was done for another worker is finished",
         "the record never says where the file is",
-        RECOVERY,
         "        if done:\n            self._broker.finish_orders(done)\n",
         "",
         KILLED + "the_file_of_a_job_that_a_reaper_buries_is_moved",
@@ -101,7 +86,6 @@ MOVE_GUARDS = (
     Guard(
         "Without RENAME_NOREPLACE a private name is not taken twice",
         "a file of the user is lost",
-        MOVE,
         "        if exists(Place(directory, private)):\n",
         "        if False:\n",
         MOVING + "a_private_name_is_never_taken_twice",

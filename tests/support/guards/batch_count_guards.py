@@ -1,11 +1,6 @@
 """The guards of batches in the brokers: each member is counted once, each callback fires once, and in which order."""
 
 from tests.support.guards.guard import Guard, Promise
-from tests.support.guards.redis_guards import LUA
-
-SQLITE, MEMORY, RULES = "fileq/brokers/sqlite/", "fileq/brokers/memory/", "fileq/core/batch.py"
-BATCHES = f"{LUA}prelude/batches.lua"
-FSCK = "fileq/commands/admin/fsck/"
 
 COUNTED_ONCE = Promise(
     "A member of a batch is counted once",
@@ -79,49 +74,40 @@ def _callbacks_last(fire: str, rest: str) -> tuple[str, str]:
 BATCH_COUNT_GUARDS = (
     COUNTED_ONCE.on(
         "redis",
-        BATCHES,
         "  if redis.call('SREM', batch.key .. ':members', member) == 0 then return false end\n",
         "  redis.call('SREM', batch.key .. ':members', member)\n",
     ),
     COUNTED_ONCE.on(
         "sqlite",
-        f"{SQLITE}batch_counts.py",
         "    if batch is None or not work.members.take(batch, id, MemberState.UNFINISHED):\n",
         "    if batch is None:\n",
     ),
     COUNTED_ONCE.on(
         "memory",
-        f"{MEMORY}batch_counts.py",
         "    if batch is None or id not in batch.members:\n        return False\n    batch.members.remove(id)\n",
         "    if batch is None:\n        return False\n    batch.members.discard(id)\n",
     ),
-    FIRED_ONCE.on("redis", BATCHES, "  if string.find(batch.fired, kind, 1, true) then return end\n", ""),
-    FIRED_ONCE.on("memory", RULES, " if c.kind is kind and kind not in batch.fired]", " if c.kind is kind]"),
-    TAKES_NONE.on("redis", BATCHES, " batch.state == 'open' and batch.is_cancelled ~= '1'\n", " true\n"),
+    FIRED_ONCE.on("redis", "  if string.find(batch.fired, kind, 1, true) then return end\n", ""),
+    FIRED_ONCE.on("memory", " if c.kind is kind and kind not in batch.fired]", " if c.kind is kind]"),
+    TAKES_NONE.on("redis", " batch.state == 'open' and batch.is_cancelled ~= '1'\n", " true\n"),
     TAKES_NONE.on(
         "memory",
-        RULES,
         "        return self.state is BatchState.OPEN and not self.is_cancelled\n",
         "        return not self.is_cancelled\n",
     ),
     OWN_FOLLOW_UPS.on(
         "redis",
-        BATCHES,
         "  if follows ~= id and (not is_batch_open(id) or string.sub(id, 1, 9) == 'delivery-') then return nil end\n",
         "",
     ),
-    OWN_FOLLOW_UPS.on(
-        "sqlite", f"{SQLITE}entries.py", "    return batch if is_member else None\n", "    return batch\n"
-    ),
+    OWN_FOLLOW_UPS.on("sqlite", "    return batch if is_member else None\n", "    return batch\n"),
     OWN_FOLLOW_UPS.on(
         "memory",
-        f"{MEMORY}entries.py",
         "    return batch if follows is not None and follows.id in batch.members else None\n",
         "    return batch\n",
     ),
     FOLLOW_UPS_FIRST.on(
         "redis",
-        BATCHES,
         "  keep_follow_ups(job, job.extras and followed_batch(batch, id))\n"
         "  if batch and ENDINGS[ending] then count_member(batch, id, ending, job.error) end\n",
         "  if batch and ENDINGS[ending] then count_member(batch, id, ending, job.error) end\n"
@@ -129,7 +115,6 @@ BATCH_COUNT_GUARDS = (
     ),
     FOLLOW_UPS_FIRST.on(
         "sqlite",
-        f"{SQLITE}settlements.py",
         "    add_follow_ups(work, record, s.follow_ups)\n"
         "    if record is not None and record.batch and (ending := ENDINGS.get(s.verb)) is not None:\n"
         "        count_member(work, record.batch, record.id, ending, s.error)\n",
@@ -139,7 +124,6 @@ BATCH_COUNT_GUARDS = (
     ),
     FOLLOW_UPS_FIRST.on(
         "memory",
-        f"{MEMORY}settlements.py",
         "    add_follow_ups(store, record, s.follow_ups, now_ms)\n"
         "    if record is not None and record.batch and (ending := ENDINGS.get(s.verb)) is not None:\n"
         "        count_member(store, record.batch, record.id, ending, s.error, now_ms)\n",
@@ -149,29 +133,24 @@ BATCH_COUNT_GUARDS = (
     ),
     CALLBACKS_FIRST.on(
         "redis",
-        BATCHES,
         "    if is_success(batch) then fire_callback(batch, 'then') end\n",
         "    if is_success(batch) and batch.parent == '' then fire_callback(batch, 'then') end\n",
     ),
-    CALLBACKS_FIRST.on("sqlite", f"{SQLITE}batch_counts.py", *_callbacks_last(SQLITE_FIRE, SQLITE_REST)),
-    CALLBACKS_FIRST.on("memory", f"{MEMORY}batch_counts.py", *_callbacks_last(MEMORY_FIRE, MEMORY_REST)),
-    FLAGGED.on("redis", f"{LUA}claim.lua", "was and was[4])\n", "nil)\n"),
+    CALLBACKS_FIRST.on("sqlite", *_callbacks_last(SQLITE_FIRE, SQLITE_REST)),
+    CALLBACKS_FIRST.on("memory", *_callbacks_last(MEMORY_FIRE, MEMORY_REST)),
+    FLAGGED.on("redis", "was and was[4])\n", "nil)\n"),
     FLAGGED.on(
         "sqlite",
-        f"{SQLITE}queues.py",
         "    if record.batch and is_batch_cancelled(work, record):\n",
         "    if False:\n",
     ),
-    FLAGGED.on(
-        "memory", f"{MEMORY}store.py", '"is_cancelled": self.is_batch_cancelled(record)}\n', '"is_cancelled": False}\n'
-    ),
-    REOPENED.on("redis", f"{LUA}revive.lua", "      if batch_ids[i] then revive_member(batch_ids[i], id) end\n", ""),
-    REOPENED.on("memory", f"{MEMORY}inspector.py", "            revive_member(store, record.batch, record.id)\n", ""),
-    STILL_MEMBER.on("sqlite", f"{SQLITE}schema.sql", "WHEN OLD.member IS NOT NULL\n", "WHEN false\n"),
+    FLAGGED.on("memory", '"is_cancelled": self.is_batch_cancelled(record)}\n', '"is_cancelled": False}\n'),
+    REOPENED.on("redis", "      if batch_ids[i] then revive_member(batch_ids[i], id) end\n", ""),
+    REOPENED.on("memory", "            revive_member(store, record.batch, record.id)\n", ""),
+    STILL_MEMBER.on("sqlite", "WHEN OLD.member IS NOT NULL\n", "WHEN false\n"),
     Guard(
         "Wrong counts of a batch are reported only if two checks find them",
         "fsck reports a batch whose jobs were ending",
-        f"{FSCK}check.py",
         "        found.batch_faults = batches.confirmed()\n",
         "        found.batch_faults = batches.faults\n",
         "tests/conformance/test_fsck_batches.py::test_counts_that_are_right_at_the_second_check_are_not_reported",
@@ -179,7 +158,6 @@ BATCH_COUNT_GUARDS = (
     Guard(
         "A repair counts members only after the jobs are repaired",
         "a job that gets its record back counts as deleted in its batch",
-        f"{FSCK}check.py",
         "        if len(repairs.done) == done_before:\n            # Not",
         "        if True:\n            # Not",
         "tests/conformance/test_fsck_batches.py::test_a_member_that_only_lost_its_record_is_not_counted_as_deleted",

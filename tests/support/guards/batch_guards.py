@@ -2,11 +2,6 @@
 
 from tests.support.guards.guard import Guard
 
-PROCESS = "fileq/worker/executors/process/"
-EXECUTOR, HANDLE, CHILD, TOKENS, OUTPUT, TIMER, TINY_BATCHES = (
-    f"{PROCESS}{name}.py"
-    for name in ("executor", "child_handle", "child", "task_tokens", "child_output", "batch_timer", "tiny_batches")
-)
 BATCHES, DEATHS, HANDLES = (
     f"tests/integration/test_executors_{name}.py::test_"
     for name in ("process_batches", "process_batch_deaths", "child_handle")
@@ -19,7 +14,6 @@ BATCH_GUARDS = (
     Guard(
         "A child begins a task only with its token",
         f"a task that was given to another child runs there and here: {TWICE}",
-        CHILD,
         "                is_mine = length and self._tokens.take(inbox[NUMBER])\n",
         "                is_mine = length\n",
         SPREAD,
@@ -27,7 +21,6 @@ BATCH_GUARDS = (
     Guard(
         "A token is that of one task",
         f"a child runs a task that was taken back with the token of the next: {TWICE}",
-        TOKENS,
         "        if self._token != number:\n",
         "        if False:\n",
         HANDLES + "a_task_that_was_taken_back_is_not_the_childs_any_more",
@@ -35,7 +28,6 @@ BATCH_GUARDS = (
     Guard(
         "A token that was read for a task that is not the child's is kept for its own",
         "the next task is lost",
-        TOKENS,
         "        if not self._token:\n",
         "        if True:\n",
         HANDLES + "a_task_that_was_taken_back_is_not_the_childs_any_more",
@@ -43,7 +35,6 @@ BATCH_GUARDS = (
     Guard(
         "Tasks behind a slow one are given to other children",
         "a job waits for as long as another one runs",
-        TINY_BATCHES,
         "                left += handle.take_back()\n                until_s = 0.0\n",
         "                until_s = 0.0\n",
         SPREAD,
@@ -51,7 +42,6 @@ BATCH_GUARDS = (
     Guard(
         "Tasks behind a handler that waits are given to other children soon",
         "the pump waits for a handler as for a child that gets no core",
-        TIMER,
         "        if spent_s > HELD_UP_MAX_S or not self._child.is_runnable():\n",
         "        if spent_s > HELD_UP_MAX_S:\n",
         "tests/unit/test_executors_batch_timer.py::test_a_handler_that_waits_is_not_held_up",
@@ -59,7 +49,6 @@ BATCH_GUARDS = (
     Guard(
         "The pump waits only a moment for a child that gets no core",
         "on a busy machine jobs that could run elsewhere wait, and outcomes are settled late",
-        TIMER,
         "        if spent_s > HELD_UP_MAX_S or not self._child.is_runnable():\n",
         "        if not self._child.is_runnable():\n",
         "tests/unit/test_executors_batch_timer.py::test_the_pump_does_not_wait_long_for_a_child_that_gets_no_core",
@@ -67,7 +56,6 @@ BATCH_GUARDS = (
     Guard(
         "Tasks that a child had not begun when it ended are given to others",
         "jobs count as died although they did not run",
-        HANDLE,
         "        self.queued = deque(pair for pair in tasks if pair[0] not in numbers)\n",
         "        self.queued, numbers = deque(tasks), []\n",
         DEATHS + "the_death_of_a_child_ends_one_task_of_its_batch_and_the_others_run_once",
@@ -75,7 +63,6 @@ BATCH_GUARDS = (
     Guard(
         "A cancellation stops the task that it names",
         "what follows a task in its stream cancels it",
-        CHILD,
         "            if not length and number == self._number:\n",
         "            if number:\n",
         BATCHES + "what_was_taken_back_does_not_cancel_the_task_that_runs",
@@ -83,7 +70,6 @@ BATCH_GUARDS = (
     Guard(
         "A child that lost its tokens is replaced",
         "it reads a file of its handler as tokens, and its tasks are lost",
-        CHILD,
         " or not is_same(self._tokens_fd, self._tokens_status):\n",
         ":\n",
         DEATHS + "a_child_that_can_not_go_on_after_a_task_is_replaced_and_no_task_of_its_batch_is_lost",
@@ -91,7 +77,6 @@ BATCH_GUARDS = (
     Guard(
         "A child is given no more tasks together than `worker.max_jobs_per_child` leaves",
         "memory that handlers leak grows beyond what was planned for",
-        TINY_BATCHES,
         "        limit = self._max_jobs - handle.jobs_done if self._max_jobs else len(tasks)\n",
         "        limit = len(tasks)\n",
         BATCHES + "a_child_is_never_given_more_tasks_than_max_jobs",
@@ -99,7 +84,6 @@ BATCH_GUARDS = (
     Guard(
         "The time of a task starts with the outcome of the one before",
         "a job fails for the time that others took",
-        HANDLE,
         "            self.kill_at_s = time.monotonic() + self.task.timeout_s\n",
         "            self.kill_at_s = min(self.kill_at_s, time.monotonic() + self.task.timeout_s)\n",
         HANDLES + "the_time_of_a_task_starts_with_the_outcome_of_the_one_before",
@@ -107,7 +91,6 @@ BATCH_GUARDS = (
     Guard(
         "Output behind the end of a task is that of the next one",
         "a failed attempt keeps what other jobs printed",
-        OUTPUT,
         "                if part.number == last:\n                    return\n",
         "",
         BATCHES + "each_task_of_a_batch_has_its_own_output",
@@ -115,7 +98,6 @@ BATCH_GUARDS = (
     Guard(
         "The thread leaves the output of a child with several tasks alone",
         "a failed attempt keeps what other jobs printed, or loses its own",
-        OUTPUT,
         "            if not self._is_alone:\n",
         "            if False:\n",
         "tests/unit/test_executors_output.py::test_the_thread_does_not_read_the_output_of_a_child_with_several_tasks",
@@ -123,7 +105,6 @@ BATCH_GUARDS = (
     Guard(
         "Output that was read too early is kept for its task",
         "a failed attempt keeps what another job printed, and that job loses it",
-        OUTPUT,
         "self._printed is None and not self._parts:\n",
         "self._printed is None:\n",
         "tests/unit/test_executors_output.py::test_output_that_was_read_with_that_of_the_task_before_is_its_tasks_own",
@@ -131,7 +112,6 @@ BATCH_GUARDS = (
     Guard(
         "One task that can't be sent does not end the others of its batch",
         "one strange job fails others",
-        TINY_BATCHES,
         "        except UnsendableTask:  # one of them: they are sent one by one\n            left += tasks[:limit]\n",
         "        except UnsendableTask:  # one of them: they are sent one by one\n",
         BATCHES + "a_task_that_cannot_be_sent_does_not_keep_its_batch_from_running",
@@ -139,7 +119,6 @@ BATCH_GUARDS = (
     Guard(
         "Slow tasks are not given to one child again",
         "handlers that wait run one after the other",
-        TINY_BATCHES,
         "was_done_in_time=was_done and timer",
         "was_done_in_time=True or timer",
         BATCHES + "slow_tasks_are_not_given_to_one_child_again",
@@ -147,7 +126,6 @@ BATCH_GUARDS = (
     Guard(
         "A task behind another one can be cancelled",
         "a cancelled job runs although its cancellation was confirmed",
-        EXECUTOR,
         f"self._finish_batches()\n        {LOOP}self._request_stop",
         f"{LOOP}self._request_stop",
         BATCHES + "a_task_behind_another_one_is_stopped_like_any_other",
@@ -155,7 +133,6 @@ BATCH_GUARDS = (
     Guard(
         "A task behind another one can be abandoned",
         "a job that was lost runs beside the worker that has it",
-        EXECUTOR,
         f"self._finish_batches()\n        {LOOP}is_running",
         f"{LOOP}is_running",
         BATCHES + "a_task_behind_another_one_is_stopped_like_any_other",
@@ -163,7 +140,6 @@ BATCH_GUARDS = (
     Guard(
         "Tiny tasks are collected while a reply takes long",
         "jobs wait behind a slow one for as long as the broker does not answer",
-        "fileq/worker/pump.py",
         "        if not has_tiny_tasks or self._calls.wait(TINY_TASKS_S):\n",
         "        if True:\n",
         "tests/unit/test_pump_calls.py::test_tiny_tasks_are_collected_before_a_reply_that_takes_longer",
@@ -171,7 +147,6 @@ BATCH_GUARDS = (
     Guard(
         "What ended while a reply is late goes out before that reply is taken",
         "with a server that is far away only one call is in flight, and the rate is halved",
-        "fileq/worker/pump.py",
         " and not self._is_another_due():\n",
         ":\n",
         "tests/unit/test_pump_calls.py::test_tiny_tasks_that_ended_before_a_late_reply_are_settled_by_a_second_call",
@@ -179,7 +154,6 @@ BATCH_GUARDS = (
     Guard(
         "The event of a job that is put back precedes that of its next claim",
         "the log of a job is out of order",
-        "fileq/worker/pump.py",
         "            is_usual = is_usual and settlement.verb is Verb.COMPLETE\n",
         "",
         "tests/unit/test_pump_calls.py::test_a_completion_is_reported_while_the_next_tasks_run_and_a_failure_before_they_begin",

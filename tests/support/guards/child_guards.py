@@ -2,8 +2,6 @@
 
 from tests.support.guards.guard import Guard
 
-PROCESS = "fileq/worker/executors/process"
-STATE, POOL, WATCH = (f"{PROCESS}/{name}.py" for name in ("child_state", "child_pool", "server_watch"))
 LEAKS = "tests/integration/test_executors_process_state.py::test_"
 RESTORED = LEAKS + "the_next_task_in_the_same_child_finds_the_state_of_the_start"
 REPLACED = LEAKS + "a_child_whose_state_can_not_be_restored_is_replaced_and_no_task_is_lost"
@@ -13,7 +11,7 @@ NEXT_JOB = "what one job changed reaches the next one"
 
 
 def restored(what: str, text: str, mutant: str = "") -> Guard:
-    return Guard(f"After every job {what}", NEXT_JOB, STATE, text, mutant, RESTORED)
+    return Guard(f"After every job {what}", NEXT_JOB, text, mutant, RESTORED)
 
 
 STATE_GUARDS = (
@@ -30,7 +28,6 @@ STATE_GUARDS = (
     Guard(
         "A child in which a job left threads is replaced",
         NEXT_JOB,
-        STATE,
         "        if _thread._count() != self._count and self._has_left_threads():\n",
         "        if False:\n",
         REPLACED,
@@ -38,7 +35,6 @@ STATE_GUARDS = (
     Guard(
         "A child whose resource limits a job changed is replaced",
         NEXT_JOB,
-        STATE,
         '        if "resource" in sys.modules and self._are_limits_changed(sys.modules["resource"]):\n',
         "        if False:\n",
         REPLACED,
@@ -46,7 +42,6 @@ STATE_GUARDS = (
     Guard(
         "Tasks that a job of a child left on the event loop are cancelled",
         "they run beside the next job",
-        "fileq/handlers/event_loop.py",
         "        if self.ends_left_tasks and not self._depth:\n",
         "        if False:\n",
         "tests/integration/test_handlers_async.py::"
@@ -55,7 +50,6 @@ STATE_GUARDS = (
     Guard(
         "A child is replaced after `worker.max_jobs_per_child` jobs",
         "memory that handlers leak grows without a limit",
-        f"{PROCESS}/executor.py",
         "        elif had_task and handle.jobs_done == self._max_jobs:\n",
         "        elif False:\n",
         LEAKS + "a_child_is_replaced_after_max_jobs_and_the_next_task_has_a_warm_child",
@@ -66,7 +60,6 @@ SERVER_GUARDS = (
     Guard(
         "A fork server that does not answer is given up",
         "no child is started any more",
-        POOL,
         "        if not self._watch.is_frozen(timeout_s):\n",
         "        if True:\n",
         FROZEN,
@@ -74,7 +67,6 @@ SERVER_GUARDS = (
     Guard(
         "The time in which the worker was stopped as well does not count",
         "after a pause of the machine a fork server that works is replaced, and its jobs run again",
-        WATCH,
         "min(now_s - self._checked_s, CHECK_EVERY_S)",
         "now_s - self._checked_s",
         "tests/unit/test_server_watch.py::test_the_time_in_which_the_worker_was_stopped_as_well_does_not_count",
@@ -82,7 +74,6 @@ SERVER_GUARDS = (
     Guard(
         "An answer ends the wait for it",
         "a fork server that works is replaced, and its jobs run again",
-        WATCH,
         "        self._waited_s = 0.0\n        self.due_s = self._pinged_s",
         "        self.due_s = self._pinged_s",
         "tests/unit/test_server_watch.py::test_a_server_that_answers_is_pinged_again_and_never_counts_as_frozen",
@@ -93,7 +84,6 @@ RELOAD_GUARDS = (
     Guard(
         "A new configuration with an error changes nothing",
         "a mistake in the file ends the worker",
-        "fileq/runtime/reload.py",
         "        except (FileqError, OSError) as error:\n",
         "        except ZeroDivisionError as error:\n",
         RELOAD + "a_broken_configuration_is_refused_and_the_old_one_stays",
@@ -101,7 +91,6 @@ RELOAD_GUARDS = (
     Guard(
         "SIGHUP makes a service read its configuration",
         "a reload ends the service",
-        "fileq/runtime/roles.py",
         "            signals.on_hangup = reloader.reload\n",
         "",
         RELOAD + "settings_are_taken_over_or_need_a_restart",

@@ -1,11 +1,7 @@
 """The guards of the order of jobs of one file: a version waits while an earlier one is running."""
 
 from tests.support.guards.guard import Guard, Promise
-from tests.support.guards.redis_guards import LUA
 
-LEDGER, CLAIM = f"{LUA}prelude/ledger.lua", f"{LUA}claim.lua"
-SQLITE, MEMORY = "fileq/brokers/sqlite/", "fileq/brokers/memory/"
-ATTEMPTS, TYPES = "fileq/worker/attempts.py", "fileq/brokers/types.py"
 PUMP = "tests/unit/test_pump_deferrals.py::test_"
 BOTH = "two versions of a file run side by side, and the older one reads the newer bytes"
 
@@ -41,51 +37,42 @@ NOT_ITSELF = Promise(
 )
 
 EARLIER_JOB_GUARDS = (
-    NAMED.on(
-        "redis", f"{LUA}prelude/entries.lua", "  if after then redis.call('HSET', record, 'after', after) end\n", ""
-    ),
+    NAMED.on("redis", "  if after then redis.call('HSET', record, 'after', after) end\n", ""),
     NAMED.on(
         "sqlite",
-        f"{SQLITE}entries.py",
         "            record.jobs_before = earlier.jobs_before(job.id, unfinished_before(work, same))\n",
         "            pass\n",
     ),
     NAMED.on(
         "memory",
-        f"{MEMORY}entries.py",
         "            record.after = known.jobs_before(job.id, store.unfinished_before(same))\n",
         "            pass\n",
     ),
-    BLOCKED.on("redis", CLAIM, "NOW, was and was[3],", "NOW, nil,"),
-    BLOCKED.on("sqlite", f"{SQLITE}queues.py", "work.now_ms, is_blocked=is_blocked(work, record))", "work.now_ms)"),
+    BLOCKED.on("redis", "NOW, was and was[3],", "NOW, nil,"),
+    BLOCKED.on("sqlite", "work.now_ms, is_blocked=is_blocked(work, record))", "work.now_ms)"),
     BLOCKED.on(
         "memory",
-        f"{MEMORY}store.py",
         '"is_blocked": self._is_blocked(record)',
         '"is_blocked": False',
     ),
-    BLOCKED_AGAIN.on("redis", CLAIM, "was[2] or '0', was[3],", "was[2] or '0', nil,"),
-    BLOCKED_AGAIN.on("redis", f"{LUA}renew.lua", "was[2] or '0', is_blocked(was[3]),", "was[2] or '0', 0,"),
-    BLOCKED_AGAIN.on("sqlite", f"{SQLITE}queues.py", '"is_blocked": is_blocked(work, record)', '"is_blocked": False'),
-    ONLY_RUNNING.on("redis", LEDGER, "    if state == 'running' or is_awaited", "    if state or is_awaited"),
-    ONLY_RUNNING.on(
-        "sqlite", f"{SQLITE}unit_of_work.py", "any(other.state == State.RUNNING for other in", "any(True for other in"
-    ),
+    BLOCKED_AGAIN.on("redis", "was[2] or '0', was[3],", "was[2] or '0', nil,"),
+    BLOCKED_AGAIN.on("redis", "was[2] or '0', is_blocked(was[3]),", "was[2] or '0', 0,"),
+    BLOCKED_AGAIN.on("sqlite", '"is_blocked": is_blocked(work, record)', '"is_blocked": False'),
+    ONLY_RUNNING.on("redis", "    if state == 'running' or is_awaited", "    if state or is_awaited"),
+    ONLY_RUNNING.on("sqlite", "any(other.state == State.RUNNING for other in", "any(True for other in"),
     ONLY_RUNNING.on(
         "memory",
-        f"{MEMORY}store.py",
         "any(other is not None and other.state is State.RUNNING for",
         "any(other is not None for",
     ),
-    NOT_ITSELF.on("redis", LEDGER, "= {}, { [in_one_line(id)] = true }\n", "= {}, {}\n"),
-    NOT_ITSELF.on("sqlite", TYPES, "tuple(other for other in ids if other != id)[", "tuple(ids)["),
-    ALSO_BEFORE.on("redis", LEDGER, "same and field_of(same, 'after') or ''", "''"),
-    ALSO_BEFORE.on("sqlite", f"{SQLITE}entries.py", "unfinished_before(work, same))\n", "())\n"),
-    ALSO_BEFORE.on("memory", f"{MEMORY}entries.py", "store.unfinished_before(same))\n", "())\n"),
+    NOT_ITSELF.on("redis", "= {}, { [in_one_line(id)] = true }\n", "= {}, {}\n"),
+    NOT_ITSELF.on("sqlite", "tuple(other for other in ids if other != id)[", "tuple(ids)["),
+    ALSO_BEFORE.on("redis", "same and field_of(same, 'after') or ''", "''"),
+    ALSO_BEFORE.on("sqlite", "unfinished_before(work, same))\n", "())\n"),
+    ALSO_BEFORE.on("memory", "store.unfinished_before(same))\n", "())\n"),
     Guard(
         "A job waits while an earlier job of its file is running",
         BOTH,
-        ATTEMPTS,
         "        if claim.is_blocked:\n",
         "        if False:\n",
         PUMP + "a_job_waits_while_an_earlier_job_of_its_file_runs",
@@ -93,7 +80,6 @@ EARLIER_JOB_GUARDS = (
     Guard(
         "A job that waits for an earlier one does not become the probe of a breaker",
         "the breaker waits for a probe that does not run",
-        ATTEMPTS,
         "        if claim.is_blocked:\n",
         "        if claim.is_blocked and self._breakers.admits(task.route, claim.key):\n",
         PUMP + "a_job_that_waits_for_an_earlier_one_is_no_probe_of_a_breaker",
@@ -101,7 +87,6 @@ EARLIER_JOB_GUARDS = (
     Guard(
         "Each job that waits for an earlier one is reported once",
         "the log has a line for each second that a job waits",
-        "fileq/worker/deferrals.py",
         "                return not was_waiting\n",
         "                return True\n",
         PUMP + "each_job_that_waits_for_an_earlier_one_is_logged_once",

@@ -2,9 +2,6 @@
 
 from tests.support.guards.guard import SUITE, Guard
 
-STEPS, CRON = "fileq/core/schedule.py", "fileq/core/cron.py"
-DEFINITIONS, SCHEDULES = "fileq/brokers/schedule_definitions.py", "fileq/brokers/schedules.py"
-FIRING, REGISTRATION = "fileq/worker/schedule_firing.py", "fileq/worker/schedule_registration.py"
 OF_STEPS, OF_CRON = "tests/unit/test_schedule_steps.py::test_", "tests/unit/test_cron.py::test_"
 OF_FIRING, OF_REGISTRATION = (
     "tests/unit/test_schedule_firing.py::test_",
@@ -15,7 +12,6 @@ FIRING_GUARDS: tuple[Guard, ...] = (
     Guard(
         "Of missed times of a schedule those are counted that are not made up",
         "times are neither fired nor counted",
-        STEPS,
         "    missed = max(0, late - made_up)\n",
         "    missed = max(0, late - made_up - 1)\n",
         OF_STEPS + "every_slot_of_a_long_outage_ends_once",
@@ -23,7 +19,6 @@ FIRING_GUARDS: tuple[Guard, ...] = (
     Guard(
         "After a long outage a schedule counts its missed times in parts, and passes over none that is made up",
         "the scheduler is busy for minutes, or the last times are lost",
-        STEPS,
         "    if late == len(slots):",
         "    if False:",
         OF_STEPS + "every_slot_of_a_long_outage_ends_once",
@@ -31,7 +26,6 @@ FIRING_GUARDS: tuple[Guard, ...] = (
     Guard(
         "A time that is due when the definition of its schedule changes is not forgotten",
         "a restart with a new configuration loses it",
-        STEPS,
         "min(now_ms, was_next_ms - 1)",
         "now_ms",
         OF_STEPS + "the_next_slot_of_a_changed_definition",
@@ -39,7 +33,6 @@ FIRING_GUARDS: tuple[Guard, ...] = (
     Guard(
         "In an hour that clocks repeat, the next time of a schedule is not in the past",
         "a time fires twice",
-        CRON,
         "            if found_ms > ms:\n",
         "            if True:\n",
         OF_CRON + "within_a_repeated_hour_no_time_is_in_the_past",
@@ -47,7 +40,6 @@ FIRING_GUARDS: tuple[Guard, ...] = (
     Guard(
         "A next time that was fired meanwhile is not set again when a schedule is defined",
         "it fires twice",
-        SCHEDULES,
         "next_ms if next_ms > state.last_ms else state.next_ms",
         "next_ms",
         SUITE + "TestSchedules::test_a_next_slot_that_has_been_fired_meanwhile_is_not_set_again",
@@ -56,7 +48,6 @@ FIRING_GUARDS: tuple[Guard, ...] = (
     Guard(
         "A schedule whose times were changed gets another next time",
         "it waits for a time of its former definition",
-        DEFINITIONS,
         "was is None or not is_same_times(was.definition, definition)",
         "False",
         OF_REGISTRATION + "other_times_have_another_next_slot",
@@ -64,7 +55,6 @@ FIRING_GUARDS: tuple[Guard, ...] = (
     Guard(
         "A schedule that a configuration pauses from the start does not fire before it is paused",
         "it fires once after a kill between two steps",
-        DEFINITIONS,
         "NEVER_MS if document.is_paused else next_slot(definition, now_ms=now_ms)",
         "next_slot(definition, now_ms=now_ms)",
         OF_REGISTRATION + "what_a_kill_between_two_steps_leaves_is_repaired",
@@ -72,7 +62,6 @@ FIRING_GUARDS: tuple[Guard, ...] = (
     Guard(
         "Times in a pause of a schedule are not made up",
         "a resumed schedule fires all of them",
-        DEFINITIONS,
         "    next_ms = next_slot(known.document.definition, now_ms=now_ms, last_ms=known.state.last_ms)\n",
         "    next_ms = known.state.next_ms\n",
         OF_REGISTRATION + "resume_makes_up_nothing",
@@ -80,7 +69,6 @@ FIRING_GUARDS: tuple[Guard, ...] = (
     Guard(
         "A broken schedule stops only itself",
         "no schedule after it fires",
-        FIRING,
         "        except Exception as error:  # of any kind: it stops only this schedule\n",
         "        except ZeroDivisionError as error:\n",
         OF_FIRING + "a_broken_schedule_stops_only_itself_and_is_reported_once",
@@ -88,7 +76,6 @@ FIRING_GUARDS: tuple[Guard, ...] = (
     Guard(
         "A broken schedule does not keep the scheduler busy",
         "every worker reads all schedules 25 times a second",
-        FIRING,
         "        if self._broken and self._monotonic() < self._looks_again_s:\n",
         "        if False:\n",
         OF_FIRING + "a_broken_schedule_is_looked_at_once_a_second",
@@ -96,7 +83,6 @@ FIRING_GUARDS: tuple[Guard, ...] = (
     Guard(
         "Workers with different configurations keep each other's schedules",
         "each removes those of the other",
-        REGISTRATION,
         "if found is None or (found.document is not None and found.document.unclaimed_ms):",
         "if found is None:",
         OF_REGISTRATION + "workers_with_different_configurations_keep_each_others_schedules",

@@ -1,10 +1,6 @@
 """The guards of follow-ups, outputs, unique keys and clear: jobs and keys that change together with another job."""
 
 from tests.support.guards.guard import Guard, Promise
-from tests.support.guards.redis_guards import LUA
-
-REDIS, SQLITE, MEMORY = "fileq/brokers/redis/", "fileq/brokers/sqlite/", "fileq/brokers/memory/"
-FOLLOW_UPS, ENTRIES, CLEAR = f"{LUA}prelude/follow_ups.lua", f"{LUA}prelude/entries.lua", f"{LUA}clear.lua"
 
 FOLLOWED = Promise(
     "Follow-ups are enqueued in the step that settles their job",
@@ -88,78 +84,75 @@ ADOPTED = Promise(
 )
 
 FOLLOW_UP_GUARDS: tuple[Guard, ...] = (
-    FOLLOWED.on("redis", f"{LUA}prelude/settlements.lua", "    if keep_hook then keep_hook(job) end\n", ""),
-    FOLLOWED.on("sqlite", f"{SQLITE}settlements.py", "    add_follow_ups(work, record, s.follow_ups)\n", ""),
-    FOLLOWED.on("memory", f"{MEMORY}settlements.py", "    add_follow_ups(store, record, s.follow_ups, now_ms)\n", ""),
-    REAPED.on("redis", f"{LUA}reap.lua", "  keep_member(job)\n", ""),
-    CANCELLED.on("redis", f"{LUA}cancel_by_id.lua", "  withdraw_member(job)\n", ""),
-    CANCELLED.on("sqlite", f"{SQLITE}withdrawals.py", "    add_follow_ups(work, record, follow_ups)\n", ""),
-    CANCELLED.on("memory", f"{MEMORY}withdrawals.py", "    add_follow_ups(store, record, follow_ups, now_ms)\n", ""),
-    ONCE.on("redis", FOLLOW_UPS, "  if has_record(record, ARGV[a + ORIGIN_ARG]) then return ARGV[a + 1] end\n", ""),
-    ONCE.on("sqlite", f"{SQLITE}entries.py", "        if not existing_job(work, entry):\n", "        if True:\n"),
-    ONCE.on("memory", f"{MEMORY}entries.py", "        if not existing_job(store, entry):\n", "        if True:\n"),
+    FOLLOWED.on("redis", "    if keep_hook then keep_hook(job) end\n", ""),
+    FOLLOWED.on("sqlite", "    add_follow_ups(work, record, s.follow_ups)\n", ""),
+    FOLLOWED.on("memory", "    add_follow_ups(store, record, s.follow_ups, now_ms)\n", ""),
+    REAPED.on("redis", "  keep_member(job)\n", ""),
+    CANCELLED.on("redis", "  withdraw_member(job)\n  return 'cancelled'\n", "  return 'cancelled'\n"),
+    CANCELLED.on("sqlite", "    add_follow_ups(work, record, follow_ups)\n", ""),
+    CANCELLED.on("memory", "    add_follow_ups(store, record, follow_ups, now_ms)\n", ""),
+    ONCE.on("redis", "  if has_record(record, ARGV[a + ORIGIN_ARG]) then return ARGV[a + 1] end\n", ""),
+    ONCE.on(
+        "sqlite",
+        "        if not existing_job(work, entry):\n            add(work, entry, batch=batch_to_join",
+        "        if True:\n            add(work, entry, batch=batch_to_join",
+    ),
+    ONCE.on(
+        "memory",
+        "        if not existing_job(store, entry):\n            add(store, entry, now_ms, batch=batch_to_join",
+        "        if True:\n            add(store, entry, now_ms, batch=batch_to_join",
+    ),
     CHECKED.on(
         "redis",
-        f"{REDIS}queues.py",
         "        check_follow_ups((s.follow_ups for s in carrying), self._store.queues)\n",
         "",
     ),
     CHECKED.on(
         "redis",
-        f"{REDIS}inspector.py",
         "        check_follow_ups(wanted.values(), self._store.queues)\n        return cancel_by_id(",
         "        return cancel_by_id(",
     ),
-    NAMED.on("redis", FOLLOW_UPS, "  redis.call('HSET', parent, 'follow_ups',", "  redis.call('HSET', parent, 'x',"),
-    NAMED.on("sqlite", f"{SQLITE}entries.py", "    if parent is not None and added:\n", "    if False:\n"),
-    NAMED.on("memory", f"{MEMORY}entries.py", "            if parent is not None:\n", "            if False:\n"),
-    MAKER.on("redis", FOLLOW_UPS, "redis.call('SET', KEYS[extras.made + i], id, 'PX', HISTORY_TTL)", "id = id"),
-    MAKER.on("sqlite", f"{SQLITE}outputs.py", "    if outputs:\n", "    if False:\n"),
-    MAKER.on("memory", f"{MEMORY}settlements.py", "        for output in s.outputs:\n", "        for output in ():\n"),
-    UNIQUE.on(
-        "redis", f"{LUA}enqueue.lua", "key ~= '' and not is_recorded[record] and key_holder(unique, key)", "false"
-    ),
-    UNIQUE.on("sqlite", f"{SQLITE}entries.py", "else key_holder(work, job.unique_key)", 'else ""'),
-    UNIQUE.on("memory", f"{MEMORY}entries.py", 'else key_holder(store, job.unique_key or "")', 'else ""'),
-    FREE_AGAIN.on("redis", ENTRIES, " and UNFINISHED[was[1]] and id or nil", " and id or nil"),
-    FREE_AGAIN.on("sqlite", f"{SQLITE}entries.py", " and State(record.state).is_unfinished\n", "\n"),
-    FREE_AGAIN.on("memory", f"{MEMORY}entries.py", " and record.state.is_unfinished else", " else"),
-    STAYS_DEAD.on(
-        "redis", f"{LUA}revive.lua", "  if holder and holder ~= id then answers[i] = 'held ' .. holder end\n", ""
-    ),
-    STAYS_DEAD.on("sqlite", f"{SQLITE}inspector.py", "    if holder and holder != revival.id:\n", "    if False:\n"),
+    NAMED.on("redis", "  redis.call('HSET', parent, 'follow_ups',", "  redis.call('HSET', parent, 'x',"),
+    NAMED.on("sqlite", "    if parent is not None and added:\n", "    if False:\n"),
+    NAMED.on("memory", "            if parent is not None:\n", "            if False:\n"),
+    MAKER.on("redis", "redis.call('SET', KEYS[extras.made + i], id, 'PX', HISTORY_TTL)", "id = id"),
+    MAKER.on("sqlite", "    if outputs:\n", "    if False:\n"),
+    MAKER.on("memory", "        for output in s.outputs:\n", "        for output in ():\n"),
+    UNIQUE.on("redis", "key ~= '' and not is_recorded[record] and key_holder(unique, key)", "false"),
+    UNIQUE.on("sqlite", "else key_holder(work, job.unique_key)", 'else ""'),
+    UNIQUE.on("memory", 'else key_holder(store, job.unique_key or "")', 'else ""'),
+    FREE_AGAIN.on("redis", " and UNFINISHED[was[1]] and id or nil", " and id or nil"),
+    FREE_AGAIN.on("sqlite", " and State(record.state).is_unfinished\n", "\n"),
+    FREE_AGAIN.on("memory", " and record.state.is_unfinished else", " else"),
+    STAYS_DEAD.on("redis", "  if holder and holder ~= id then answers[i] = 'held ' .. holder end\n", ""),
+    STAYS_DEAD.on("sqlite", "    if holder and holder != revival.id:\n", "    if False:\n"),
     STAYS_DEAD.on(
         "memory",
-        f"{MEMORY}inspector.py",
         "            if (holder := key_holder(store, key)) and holder != revival.id:\n",
         "            if (holder := key_holder(store, key)) and False:\n",
     ),
-    TAKEN_AGAIN.on("redis", f"{LUA}revive.lua", "        redis.call('HSET', unique, key, id)\n", ""),
-    TAKEN_WITHOUT_RECORD.on("redis", f"{LUA}revive.lua", "        redis.call('HSET', record, 'unique_key', key)\n", ""),
-    TAKEN_AGAIN.on("sqlite", f"{SQLITE}inspector.py", "        take_key(work, record, job.unique_key)\n", ""),
-    TAKEN_AGAIN.on("memory", f"{MEMORY}inspector.py", "            take_key(store, record, key)\n", ""),
-    SWEPT.on("redis", f"{LUA}sweep_unique.lua", " and not key_holder(unique, ARGV[a])", ""),
-    SWEPT.on("sqlite", f"{SQLITE}queues.py", " in page if not is_holder(work.record(id), key)]", " in page]"),
-    SWEPT.on(
-        "memory", f"{MEMORY}queues.py", "                if not key_holder(store, key):\n", "                if True:\n"
-    ),
-    CLEARED.on("redis", CLEAR, "  redis.call('LREM', list, -#taken, mark)\n", ""),
-    CLEARED.on("sqlite", f"{SQLITE}withdrawals.py", "    work.queued.remove_anywhere(queue, taken)\n", ""),
-    CLEARED.on("memory", f"{MEMORY}inspector.py", "        _remove_oldest(store.queues[queue], raw)\n", ""),
-    ELSEWHERE.on("redis", CLEAR, "#offsets > 0 and not is_elsewhere then", "#offsets > 0 then"),
+    TAKEN_AGAIN.on("redis", "        redis.call('HSET', unique, key, id)\n", ""),
+    TAKEN_WITHOUT_RECORD.on("redis", "        redis.call('HSET', record, 'unique_key', key)\n", ""),
+    TAKEN_AGAIN.on("sqlite", "        take_key(work, record, job.unique_key)\n", ""),
+    TAKEN_AGAIN.on("memory", "            take_key(store, record, key)\n", ""),
+    SWEPT.on("redis", " and not key_holder(unique, ARGV[a])", ""),
+    SWEPT.on("sqlite", " in page if not is_holder(work.record(id), key)]", " in page]"),
+    SWEPT.on("memory", "                if not key_holder(store, key):\n", "                if True:\n"),
+    CLEARED.on("redis", "  redis.call('LREM', list, -#taken, mark)\n", ""),
+    CLEARED.on("sqlite", "    work.queued.remove_anywhere(queue, taken)\n", ""),
+    CLEARED.on("memory", "        _remove_oldest(store.queues[queue], raw)\n", ""),
+    ELSEWHERE.on("redis", "#offsets > 0 and not is_elsewhere then", "#offsets > 0 then"),
     ELSEWHERE.on(
         "sqlite",
-        f"{SQLITE}withdrawals.py",
         "    if found is not None and State(found.state).is_unfinished and found.state != State.PENDING:\n",
         "    if False:\n",
     ),
     ELSEWHERE.on(
         "memory",
-        f"{MEMORY}inspector.py",
         "        if record is not None and record.state.is_unfinished and record.state is not State.PENDING:\n",
         "        if False:\n",
     ),
-    ADOPTED.on("redis", CLEAR, "    if queued == 0 then count('adopted') end\n", ""),
-    ADOPTED.on("sqlite", f"{SQLITE}withdrawals.py", '        work.count("adopted")\n', "        pass\n"),
-    ADOPTED.on("memory", f"{MEMORY}inspector.py", '            store.count(now_ms, "adopted")\n', "            pass\n"),
+    ADOPTED.on("redis", "    if queued == 0 then count('adopted') end\n", ""),
+    ADOPTED.on("sqlite", '        work.count("adopted")\n    return record\n', "        pass\n    return record\n"),
+    ADOPTED.on("memory", '            store.count(now_ms, "adopted")\n', "            pass\n"),
 )

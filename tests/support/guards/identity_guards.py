@@ -1,13 +1,10 @@
 """The guards of what makes a file a new version: size, time, inode, content."""
 
 from tests.support.guards.guard import Guard, Promise
-from tests.support.guards.redis_guards import LUA
 
-LEDGER, SIGNATURE = f"{LUA}prelude/ledger.lua", "fileq/core/signature.py"
-IDENTITY, VERSION = "fileq/producer/identity.py", "fileq/files/version.py"
 PRODUCER, PROGRAM = "tests/unit/test_producer_identity.py::test_", "tests/integration/test_file_identity.py::test_"
 LOST = "a file that replaces another of the same size and time is never processed"
-CONTENT, CHECKING = "fileq/producer/content_check.py", "tests/unit/test_producer_content.py::test_"
+CHECKING = "tests/unit/test_producer_content.py::test_"
 AGAIN = "after an upgrade every file is processed again"
 
 ANOTHER = Promise(
@@ -25,18 +22,15 @@ MARKED = Promise(
 )
 
 IDENTITY_GUARDS = (
-    ANOTHER.on("redis", LEDGER, "  return not (a and b) or a == b\n", "  return true\n"),
-    SAME.on("redis", LEDGER, "  return not (a and b) or a == b\n", "  return a == b\n"),
-    MARKED.on("redis", LEDGER, "local old_mark = old_marks[old] or ''", "local old_mark = ''"),
-    ANOTHER.on(
-        "sqlite", SIGNATURE, "    return not (a.inode and b.inode) or a.inode == b.inode\n", "    return True\n"
-    ),
-    SAME.on("sqlite", SIGNATURE, "    return not (a.inode and b.inode) or a", "    return a"),
-    MARKED.on("sqlite", "fileq/brokers/sqlite/ledger_rows.py", ", tuple(marks)))", "))"),
+    ANOTHER.on("redis", "  return not (a and b) or a == b\n", "  return true\n"),
+    SAME.on("redis", "  return not (a and b) or a == b\n", "  return a == b\n"),
+    MARKED.on("redis", "local old_mark = old_marks[old] or ''", "local old_mark = ''"),
+    ANOTHER.on("sqlite", "    return not (a.inode and b.inode) or a.inode == b.inode\n", "    return True\n"),
+    SAME.on("sqlite", "    return not (a.inode and b.inode) or a", "    return a"),
+    MARKED.on("sqlite", ", tuple(marks)))", "))"),
     Guard(
         "A producer compares inodes",
         LOST,
-        IDENTITY,
         "        if keeps_inodes(filesystem):\n",
         "        if False:\n",
         PROGRAM + "a_replaced_file_is_processed_again_by_default_and_not_by_stat",
@@ -44,7 +38,6 @@ IDENTITY_GUARDS = (
     Guard(
         "Inodes count only where the file system keeps them",
         "every file of a network file system is processed again and again",
-        IDENTITY,
         "        if keeps_inodes(filesystem):\n",
         "        if True:\n",
         PRODUCER + "where_inodes_are_not_kept_they_do_not_count_and_that_is_said_once",
@@ -52,7 +45,6 @@ IDENTITY_GUARDS = (
     Guard(
         "A version that is recorded without an inode is known",
         AGAIN,
-        IDENTITY,
         "if not (inode and c[1].inode)), (-1, None))",
         "if not inode), (-1, None))",
         PROGRAM + "no_file_that_the_last_release_knew_is_enqueued_again",
@@ -60,7 +52,6 @@ IDENTITY_GUARDS = (
     Guard(
         "A file that was replaced before its job runs is a changed one",
         "a job runs on a version that has a job of its own, so that version runs twice",
-        VERSION,
         "    is_kept = split_signature(expected).inode",
         "    is_kept = False and split_signature(expected).inode",
         PROGRAM + "a_file_replaced_before_its_job_runs_is_handled_as_any_changed_one",
@@ -68,7 +59,6 @@ IDENTITY_GUARDS = (
     Guard(
         "A file that was replaced while its job ran is kept",
         "a file that was never processed is deleted",
-        VERSION,
         "    return None if is_same_version(now, expected) else now\n",
         "    return None if short == split_signature(expected).short else now\n",
         PROGRAM + "a_file_replaced_while_it_is_processed_is_not_deleted",
@@ -76,7 +66,6 @@ IDENTITY_GUARDS = (
     Guard(
         "A worker compares inodes only where it sees those of the producer",
         "over NFS each job reads the ledger before it runs",
-        VERSION,
         '.inode != "" and keeps_inodes(filesystem_type(path))',
         '.inode != ""',
         PRODUCER + "a_worker_compares_inodes_only_where_it_sees_those_of_the_producer",
@@ -84,7 +73,6 @@ IDENTITY_GUARDS = (
     Guard(
         "With identity content, an unchanged content is no new version",
         "a touch or a restore processes every file again",
-        IDENTITY,
         "is_newest = place == 0 and parts.content == file.content",
         "is_newest = False",
         PROGRAM + "by_content_a_touched_file_is_not_processed_again_and_a_replaced_one_is",
@@ -92,7 +80,6 @@ IDENTITY_GUARDS = (
     Guard(
         "Only the newest content is compared",
         "a file that gets back an earlier content is not processed",
-        IDENTITY,
         "is_newest = place == 0 and ",
         "is_newest = ",
         CHECKING + "only_the_newest_content_is_compared",
@@ -100,7 +87,6 @@ IDENTITY_GUARDS = (
     Guard(
         "A file that changed while it was read becomes stable first",
         "half a file is processed",
-        CONTENT,
         "if now is not None and now.is_unchanged_since(file):",
         "if now is not None:",
         CHECKING + "a_file_that_changes_while_it_is_read_waits_again",
@@ -108,7 +94,6 @@ IDENTITY_GUARDS = (
     Guard(
         "A file known by size, time and inode is not read",
         "each event of a file reads all of it",
-        CONTENT,
         "if entry is not None and self._identity.entry_if_known(file, entry) is not None:",
         "if False:",
         CHECKING + "a_new_file_is_read_once_and_its_hash_is_recorded",
@@ -116,7 +101,6 @@ IDENTITY_GUARDS = (
     Guard(
         "Files whose contents are compared stay until the broker has answered",
         "an outage of the broker loses files until the next scan",
-        CONTENT,
         "            self._broker.update_ledger(changes)\n        self._read.clear()\n",
         "            self._read.clear()\n            self._broker.update_ledger(changes)\n        self._read.clear()\n",
         CHECKING + "an_outage_loses_nothing",

@@ -2,9 +2,7 @@
 
 from tests.support.guards.guard import Guard
 
-PROCESS = "fileq/worker/executors/process/"
-MARKS, PIPE, CHILD_OUTPUT = (f"{PROCESS}{name}.py" for name in ("output_marks", "output_pipe", "child_output"))
-TASK_OUTPUT, TAIL = "fileq/worker/executors/task_output.py", "fileq/handlers/tail.py"
+TAIL = "fileq/handlers/tail.py"
 UNIT, REAL = "tests/unit/test_executors_output.py::test_", "tests/integration/test_worker_output.py::test_"
 BOUNDED = UNIT + "the_tail_and_a_line_are_bounded_also_for_bytes_that_are_not_text"
 FLOOD = UNIT + "more_lines_than_allowed_in_a_second_are_counted"
@@ -13,7 +11,6 @@ OUTPUT_GUARDS = (
     Guard(
         "A handler does not know the secret of the marks",
         "what a handler prints ends the output of its task, or becomes a record of another logger",
-        MARKS,
         "os.urandom(12).hex().encode()",
         "b'0' * 24",
         UNIT + "a_mark_without_the_secret_of_the_child_is_text",
@@ -21,7 +18,6 @@ OUTPUT_GUARDS = (
     Guard(
         "A mark that two reads have cut is put together",
         "the end of a task is overlooked, and its output contains a mark",
-        MARKS,
         "        self._rest = data[kept:]\n",
         "",
         UNIT + "marks_are_found_however_reads_cut_them",
@@ -29,7 +25,6 @@ OUTPUT_GUARDS = (
     Guard(
         "What is longer than any mark does not wait for the end of a mark",
         "a handler that prints no newline fills the memory of the worker",
-        MARKS,
         "        if kept < len(data) - select.PIPE_BUF:\n",
         "        if False:\n",
         UNIT + "what_is_longer_than_any_mark_is_not_kept_for_its_end",
@@ -37,7 +32,6 @@ OUTPUT_GUARDS = (
     Guard(
         "A mark is not longer than what the kernel writes at once",
         "two processes mix their output, and a mark is lost",
-        MARKS,
         "LoggedRecord(level, logger, text))) > select.PIPE_BUF:",
         "LoggedRecord(level, logger, text))) > select.PIPE_BUF << 10:",
         UNIT + "a_long_record_is_cut_so_that_the_kernel_writes_it_at_once",
@@ -45,7 +39,6 @@ OUTPUT_GUARDS = (
     Guard(
         "No mark is written into a file of the handler",
         "a handler that closes all descriptors gets its file damaged",
-        PIPE,
         "        if not is_same(self._fd, self._status):\n",
         "        if False:\n",
         UNIT + "no_mark_is_written_into_a_file_that_took_the_place_of_the_pipe",
@@ -53,7 +46,6 @@ OUTPUT_GUARDS = (
     Guard(
         "Of a stream only its tail is kept",
         "a handler that prints much fills the memory of the worker",
-        TAIL,
         "            del self._kept[: -self._limit]\n",
         "",
         UNIT + "a_tail_is_the_last_bytes_and_not_more",
@@ -61,7 +53,6 @@ OUTPUT_GUARDS = (
     Guard(
         "A record keeps at most 8 KiB of output",
         "bytes that are not text make a record three times as long",
-        TASK_OUTPUT,
         "        if len(encoded) <= TAIL:\n",
         "        if True:\n",
         BOUNDED,
@@ -69,7 +60,6 @@ OUTPUT_GUARDS = (
     Guard(
         "A printed line is cut at 4 KiB",
         "one line fills the log",
-        TASK_OUTPUT,
         "    if len(line) <= LONGEST_LINE:\n",
         "    if True:\n",
         UNIT + "a_long_line_and_a_long_record_are_reported_with_their_beginning",
@@ -77,7 +67,6 @@ OUTPUT_GUARDS = (
     Guard(
         "Of a line without end only the beginning is kept",
         "a handler that prints no newline fills the memory of the worker",
-        TASK_OUTPUT,
         "part[: LONGEST_LINE + 1 - len(self._line)]",
         "part",
         UNIT + "of_a_line_without_end_only_the_beginning_is_in_memory",
@@ -85,7 +74,6 @@ OUTPUT_GUARDS = (
     Guard(
         "At most 200 lines of a task become events in a second",
         "a handler that prints without end fills the log",
-        TASK_OUTPUT,
         "        return self._line_count < LINES_A_SECOND\n",
         "        return True\n",
         FLOOD,
@@ -93,7 +81,6 @@ OUTPUT_GUARDS = (
     Guard(
         "Lines that become no event are counted",
         "operators do not see that lines are missing",
-        TASK_OUTPUT,
         '                    self._skipped += data.count(b"\\n", start)\n',
         "",
         FLOOD,
@@ -101,7 +88,6 @@ OUTPUT_GUARDS = (
     Guard(
         "The last reads of a pipe are bounded",
         "a process that a task left and that prints without end stops the worker",
-        CHILD_OUTPUT,
         "            while left and self._last_end",
         "            while self._last_end",
         UNIT + "after_the_end_of_a_child_a_process_that_goes_on_writing_is_not_read_for_ever",
@@ -109,7 +95,6 @@ OUTPUT_GUARDS = (
     Guard(
         "The pipe of a dead child is read before its task ends",
         "the last words of a handler that died are lost",
-        f"{PROCESS}executor.py",
         "            handle.output_is_left = True  # perhaps: its last words count\n",
         "",
         "tests/integration/test_executors_process_deaths.py::test_the_pump_reads_the_last_words_of_a_child_itself",
@@ -117,7 +102,6 @@ OUTPUT_GUARDS = (
     Guard(
         "Output that an outcome announces is read before the outcome counts",
         "a failed attempt keeps nothing of what its handler printed, or the next task keeps it",
-        f"{PROCESS}child_handle.py",
         "            self.output_is_left = length >= OUTPUT_IS_LEFT\n",
         "",
         REAL + "tasks_of_one_child_are_not_mixed_up_and_a_completed_job_keeps_nothing",

@@ -2,11 +2,7 @@
 
 from tests.support.guards.guard import Guard
 
-BREAKER, RETRY, BREAKERS, DEFERRALS = (
-    f"fileq/{name}.py" for name in ("core/breaker", "core/retry", "worker/breakers", "worker/deferrals")
-)
-FILE_ACTION, FILE_CHECK = "fileq/worker/file_action.py", "fileq/handlers/file_check.py"
-BENEATH, EXCLUSIVE_MOVE = "fileq/files/beneath.py", "fileq/files/exclusive_move.py"
+BENEATH = "fileq/files/beneath.py"
 BREAKING, RETRYING, BREAKING_ROUTES, DEFERRING = (
     f"tests/unit/test_{name}.py::test_" for name in ("breaker", "retry", "breakers", "deferrals")
 )
@@ -18,7 +14,6 @@ BREAKER_GUARDS = (
     Guard(
         "The breaker forgets failures that leave its window",
         "old failures open it",
-        BREAKER,
         "self._failures -= not samples.popleft()[1]",
         "samples.popleft()",
         BREAKING + "failures_that_leave_the_window_are_forgotten",
@@ -26,7 +21,6 @@ BREAKER_GUARDS = (
     Guard(
         "A caller that wants no job takes no probe",
         "the breaker waits for a probe that does not run",
-        BREAKER,
         "if self.state == STATE_CLOSED or wanted <= 0:",
         "if self.state == STATE_CLOSED:",
         BREAKING + "a_caller_that_wants_no_job_takes_no_probe",
@@ -34,7 +28,6 @@ BREAKER_GUARDS = (
     Guard(
         "There is one probe at a time",
         "a broken handler gets many jobs after each cooldown",
-        BREAKER,
         "            if self._probe is not None:\n                return 0\n",
         "",
         BREAKING + "while_a_probe_is_being_claimed_or_runs_there_is_no_other",
@@ -42,7 +35,6 @@ BREAKER_GUARDS = (
     Guard(
         "Jobs claimed before the probe do not decide",
         "an old result closes or opens the breaker",
-        BREAKER,
         "elif self._state == STATE_HALF_OPEN and claim == self._probe:",
         "elif self._state == STATE_HALF_OPEN:",
         BREAKING + "results_of_jobs_claimed_before_do_not_decide",
@@ -50,7 +42,6 @@ BREAKER_GUARDS = (
     Guard(
         "A probe that found no job is available again",
         "the route stays closed to jobs for ever",
-        BREAKER,
         "self._probe = claims[0] if claims else None",
         "self._probe = claims[0] if claims else self._probe",
         BREAKING + "a_probe_that_finds_no_job_is_available_again",
@@ -58,7 +49,6 @@ BREAKER_GUARDS = (
     Guard(
         "Too few samples do not open the breaker",
         "one failure stops a route",
-        BREAKER,
         "if total >= self._settings.min_samples and ",
         "if ",
         BREAKING + "too_few_samples_never_open_it",
@@ -66,7 +56,6 @@ BREAKER_GUARDS = (
     Guard(
         "An open breaker lets no job through before its cooldown ends",
         "a broken handler gets a job at every turn",
-        BREAKER,
         "                if self._clock() - self._opened_s < self._settings.cooldown_period:\n",
         "                if False:\n",
         BREAKING + "an_open_breaker_permits_nothing_until_its_cooldown_is_over",
@@ -74,7 +63,6 @@ BREAKER_GUARDS = (
     Guard(
         "One failing route does not stop the others",
         "healthy jobs wait for a broken handler",
-        BREAKERS,
         "        if not self.is_limiting:\n            return wanted\n",
         "",
         BREAKING_ROUTES + "a_failing_route_does_not_stop_the_others",
@@ -82,7 +70,6 @@ BREAKER_GUARDS = (
     Guard(
         "While every breaker is open one job at a time looks for a probe",
         "after the first cooldown claims stop for ever",
-        BREAKERS,
         "            breaker.claimed([])\n",
         "            pass\n",
         BREAKING_ROUTES + "while_every_breaker_is_open_claims_stop_until_the_first_cooldown_ends",
@@ -90,7 +77,6 @@ BREAKER_GUARDS = (
     Guard(
         "A job that an operator tries as a probe does not wait for the cooldown",
         "the cause is fixed, and no operator can see it for as long as the breaker is open",
-        BREAKERS,
         "        if is_probe:\n",
         "        if False:\n",
         BREAKING_ROUTES + "a_job_that_an_operator_tries_does_not_wait_for_the_cooldown_and_decides",
@@ -98,7 +84,6 @@ BREAKER_GUARDS = (
     Guard(
         "A job that an operator tries beside a probe decides nothing",
         "two jobs decide about one breaker",
-        BREAKER,
         "            if self._state == STATE_HALF_OPEN and self._probe is None:\n",
         "            if self._state == STATE_HALF_OPEN:\n",
         BREAKING_ROUTES + "a_job_that_an_operator_tries_beside_a_probe_runs_and_decides_nothing",
@@ -106,7 +91,6 @@ BREAKER_GUARDS = (
     Guard(
         "A breaker that closes releases its deferred jobs",
         "they wait for up to ten minutes",
-        BREAKERS,
         "            self._on_end(self.reason(route))\n",
         "            pass\n",
         BREAKING_ROUTES + "after_the_cooldown_the_next_job_of_the_route_is_the_probe_and_the_others_wait",
@@ -114,7 +98,6 @@ BREAKER_GUARDS = (
     Guard(
         "A reset closes a breaker once",
         "it never opens again",
-        BREAKERS,
         "if number != self._resets.get(route, 0)}\n",
         "if number}\n",
         BREAKING_ROUTES + "a_reset_closes_the_breaker_of_its_route_once",
@@ -125,7 +108,6 @@ DEFERRAL_GUARDS = (
     Guard(
         "Deferred jobs of one reason are due one after the other",
         "all come back together",
-        DEFERRALS,
         "max(earliest_s, state.deferred_until_s + apart_s)",
         "earliest_s",
         DEFERRING + "jobs_of_one_reason_are_due_one_after_the_other",
@@ -133,7 +115,6 @@ DEFERRAL_GUARDS = (
     Guard(
         "No deferral is longer than ten minutes",
         "jobs come back hours after their reason ended",
-        DEFERRALS,
         "due_s if due_s <= now_s + LONGEST_S else now_s + LONGEST_S / 2",
         "due_s",
         DEFERRING + "a_hundred_thousand_jobs_come_back_at_a_bounded_rate",
@@ -141,7 +122,6 @@ DEFERRAL_GUARDS = (
     Guard(
         "Jobs that do not fit into ten minutes are spread",
         "all of them come back in the same second",
-        DEFERRALS,
         "else now_s + LONGEST_S / 2\n",
         "else now_s + LONGEST_S\n",
         DEFERRING + "a_hundred_thousand_jobs_come_back_at_a_bounded_rate",
@@ -149,7 +129,6 @@ DEFERRAL_GUARDS = (
     Guard(
         "A deferral lasts for a second at least",
         "a worker claims and defers the same jobs all the time",
-        DEFERRALS,
         "max(SHORTEST_S, min(wait_s, LONGEST_S / 2))",
         "min(wait_s, LONGEST_S / 2)",
         DEFERRING + "a_delay_is_at_least_a_second_and_at_most_ten_minutes",
@@ -157,7 +136,6 @@ DEFERRAL_GUARDS = (
     Guard(
         "A job deferred while its reason ends is released too",
         "it waits out its delay alone",
-        DEFERRALS,
         '                self._released.append((id, ""))\n'
         "                self.wake.set()\n                return False\n",
         "                return False\n",
@@ -166,7 +144,6 @@ DEFERRAL_GUARDS = (
     Guard(
         "A deferred job that came back by itself is forgotten",
         "the list of a long outage grows without bound",
-        DEFERRALS,
         "            self._forget_due(state, now_s)\n",
         "",
         DEFERRING + "a_job_that_has_come_back_by_itself_is_forgotten",
@@ -174,7 +151,6 @@ DEFERRAL_GUARDS = (
     Guard(
         "A page of released jobs stays listed until the broker has answered",
         "after an outage its jobs wait out their delays",
-        "fileq/worker/deferred_release.py",
         "            are_due = self._broker.due_now([id for id, _ in page])\n"
         "            self._deferrals.drop_page(len(page))\n",
         "            self._deferrals.drop_page(len(page))\n"
@@ -184,7 +160,6 @@ DEFERRAL_GUARDS = (
     Guard(
         "A worker looks at its start for jobs that an ended process deferred",
         "after a restart they wait out their delays although their reason has ended",
-        "fileq/worker/deferred_release.py",
         "        if self._deferrals.take_search_request():\n",
         "        if False:\n",
         DEFERRING + "jobs_that_an_ended_process_deferred_are_released_at_the_start",
@@ -192,7 +167,6 @@ DEFERRAL_GUARDS = (
     Guard(
         "Deferred jobs that were found are released",
         "after a restart they wait out their delays although their reason has ended",
-        "fileq/worker/deferred_release.py",
         "            self._deferrals.adopt(self._found)\n",
         "            pass\n",
         DEFERRING + "a_search_releases_only_jobs_whose_reason_does_not_last_here",
@@ -203,7 +177,6 @@ RETRY_GUARDS = (
     Guard(
         "A job runs at most max_retries + 1 times",
         "a failing job runs too often",
-        RETRY,
         "retries > allowed:",
         "retries > allowed + 1:",
         RETRYING + "a_job_runs_at_most_max_retries_plus_one_times",
@@ -211,7 +184,6 @@ RETRY_GUARDS = (
     Guard(
         "A permanent failure is not retried",
         "jobs that can't succeed run again",
-        RETRY,
         "if failed.is_permanent or retries > allowed:",
         "if retries > allowed:",
         RETRYING + "a_permanent_failure_is_not_tried_again",
@@ -219,7 +191,6 @@ RETRY_GUARDS = (
     Guard(
         "A job's own max_retries takes precedence",
         "the setting of a job has no effect",
-        RETRY,
         "allowed = min(own, allowed) if MADE_BY_TAG in claim.job.tag_values else own",
         "pass",
         RETRYING + "a_jobs_own_limit_takes_precedence_over_the_policy",
@@ -227,7 +198,6 @@ RETRY_GUARDS = (
     Guard(
         "A job is dead after max_recoveries deaths",
         "a job that kills its worker goes on killing",
-        RETRY,
         "if recoveries > policy.max_recoveries:",
         "if recoveries > policy.max_recoveries + 1:",
         RETRYING + "past_max_recoveries_a_job_is_dead_with_the_cause_of_its_last_death",
@@ -235,7 +205,6 @@ RETRY_GUARDS = (
     Guard(
         "The first death costs nothing",
         "after a restart all jobs wait for a backoff",
-        RETRY,
         "    if recoveries == 1:\n",
         "    if False:\n",
         RETRYING + "the_first_death_counts_one_recovery_and_has_no_delay",
@@ -243,7 +212,6 @@ RETRY_GUARDS = (
     Guard(
         "A newer version with its own job supersedes this job",
         "one version of a file runs twice",
-        RETRY,
         "if its_job not in (None, claim.id):",
         "if False:",
         RETRYING + "a_changed_file_whose_version_has_its_own_job_is_superseded",
@@ -251,7 +219,6 @@ RETRY_GUARDS = (
     Guard(
         "No backoff exceeds its maximum",
         "a job waits for days",
-        RETRY,
         "return min(backoff.max, grown * ",
         "return (grown * ",
         RETRYING + "no_number_of_failures_gives_a_delay_beyond_the_cap",
@@ -262,7 +229,6 @@ FILE_GUARDS = (
     Guard(
         "No handler runs on a file outside the allowed roots",
         "a job can name any file of the machine",
-        BENEATH,
         "        if not is_below(real_path, roots):\n",
         "        if False:\n",
         CHECKING + "a_path_outside_the_roots_is_a_permanent_failure",
@@ -270,7 +236,6 @@ FILE_GUARDS = (
     Guard(
         "No link below a root leads out of it",
         "a link that takes the place of a file is followed to any file of the machine",
-        BENEATH,
         "kernel.BENEATH | kernel.NO_MAGICLINKS",
         "0",
         "tests/unit/test_files_beneath.py::test_a_link_that_leads_outside_is_refused",
@@ -278,7 +243,6 @@ FILE_GUARDS = (
     Guard(
         "A path whose links are resolved is opened without following links",
         "a link that appears meanwhile is followed to any file of the machine",
-        BENEATH,
         "_REFERENCE, kernel.NO_SYMLINKS)",
         "_REFERENCE, 0)",
         "tests/unit/test_files_beneath.py::test_a_link_that_appears_after_the_links_were_resolved_is_not_followed",
@@ -286,7 +250,6 @@ FILE_GUARDS = (
     Guard(
         "A handler opens the file that was checked",
         "a file that takes its name after the check is read",
-        "fileq/handlers/job_file.py",
         "        if not is_safe or not HAS_PROC:\n",
         "        if True:\n",
         "tests/integration/test_handlers_safe_open.py::test_a_path_of_a_route_with_safe_open_is_the_checked_file",
@@ -294,7 +257,6 @@ FILE_GUARDS = (
     Guard(
         "A file has vanished only if its root exists",
         "an unmounted volume makes all its jobs dead",
-        FILE_CHECK,
         "    if os.path.isdir(root):\n",
         "    if True:\n",
         CHECKING + "a_file_on_a_missing_root_has_not_vanished",
@@ -302,7 +264,6 @@ FILE_GUARDS = (
     Guard(
         "A moved file replaces no other",
         "a file is lost",
-        EXCLUSIVE_MOVE,
         "_RENAME_NOREPLACE = 1\n",
         "_RENAME_NOREPLACE = 0\n",
         AFTER + "a_moved_file_keeps_its_path_below_the_root_and_replaces_nothing",
@@ -310,7 +271,6 @@ FILE_GUARDS = (
     Guard(
         "A file outside the allowed roots is never moved or deleted",
         "a job can delete any file of the machine",
-        FILE_ACTION,
         "        if not any(_is_in(directory, base) for base in bases):\n",
         "        bases.append(directory)\n        if False:\n",
         FILES + "a_file_outside_the_roots_is_neither_read_nor_deleted_nor_moved",
@@ -318,7 +278,6 @@ FILE_GUARDS = (
     Guard(
         "A file is moved without following links that senders planted",
         "a sender chooses which directory of the machine gets a file",
-        BENEATH,
         "_DIRECTORY = _REFERENCE | os.O_DIRECTORY | os.O_NOFOLLOW\n",
         "_DIRECTORY = _REFERENCE | os.O_DIRECTORY\n",
         "tests/integration/test_hostile_senders.py::test_a_file_is_never_moved_through_a_link_that_a_sender_planted",
@@ -326,7 +285,6 @@ FILE_GUARDS = (
     Guard(
         "A file that is another version now is never moved or deleted",
         "a version that was not processed is deleted",
-        FILE_ACTION,
         "        if self.processed is not None and changed_version(self.path, status, self.processed) is not None:\n",
         "        if False:\n",
         FILES + "a_version_written_while_the_previous_one_was_processed_is_neither_deleted_nor_moved",
@@ -334,7 +292,6 @@ FILE_GUARDS = (
     Guard(
         "A version that replaces the file at the last moment is put back",
         "a version that was not processed is deleted",
-        FILE_ACTION,
         "        try:\n            self._check_version(source, private)\n            if folder",
         "        try:\n            if folder",
         "tests/unit/test_file_action.py::test_a_version_that_came_at_the_last_moment_is_put_back",

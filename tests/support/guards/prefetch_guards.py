@@ -2,16 +2,12 @@
 
 from tests.support.guards.guard import Guard
 
-PUMP, ATTEMPTS, HEARTBEATS, SLOTS, RUN_QUEUE, PREFETCH = (
-    f"fileq/worker/{name}.py" for name in ("pump", "attempts", "heartbeats", "slots", "run_queue", "prefetch")
-)
 AHEAD, POLICY = (f"tests/unit/test_{name}.py::test_" for name in ("pump_prefetch", "prefetch"))
 
 PREFETCH_GUARDS = (
     Guard(
         "No more than `worker.count` jobs run",
         "jobs that were claimed in advance run beside the others",
-        ATTEMPTS,
         "        room = 0 if self._queue.is_any_waiting else self._room\n",
         "        room = len(new)\n",
         AHEAD + "while_jobs_are_tiny_more_are_claimed_than_run",
@@ -19,7 +15,6 @@ PREFETCH_GUARDS = (
     Guard(
         "A changed file keeps its place among the running jobs",
         "its task comes back and is one too many",
-        ATTEMPTS,
         "        return max(0, self._queue.room - len(self.undecided.changed))\n",
         "        return self._queue.room\n",
         AHEAD + "a_changed_file_keeps_its_place_among_those_that_run",
@@ -27,7 +22,6 @@ PREFETCH_GUARDS = (
     Guard(
         "A stopping worker begins nothing that it claimed in advance",
         "jobs begin after the stop signal",
-        ATTEMPTS,
         "        if not may_run:\n            self._release(self._queue.take_all())\n",
         "        if False:\n            self._release(self._queue.take_all())\n",
         AHEAD + "a_worker_that_stops_releases_what_waits_in_its_next_turn_and_finishes_what_runs",
@@ -35,7 +29,6 @@ PREFETCH_GUARDS = (
     Guard(
         "What was claimed in advance and waits for slow jobs is given back",
         "tiny jobs wait behind slow ones although another worker is free",
-        ATTEMPTS,
         "        if self._queue.is_overdue:\n",
         "        if False:\n",
         AHEAD + "what_has_waited_too_long_goes_back_to_the_front_of_its_queue_in_its_order",
@@ -43,7 +36,6 @@ PREFETCH_GUARDS = (
     Guard(
         "After that nothing is claimed in advance for a while",
         "the same jobs are claimed and given back again and again",
-        ATTEMPTS,
         "            self._prefetch.give_up()\n",
         "",
         AHEAD + "after_that_no_more_is_claimed_than_runs",
@@ -51,7 +43,6 @@ PREFETCH_GUARDS = (
     Guard(
         "The pump turns when a claim has waited too long",
         "it is given back when the next job ends, or at the next renewal",
-        PUMP,
         "        due_s = min(self._heartbeats.due_s, self._attempts.waiting_due_s)\n",
         "        due_s = self._heartbeats.due_s\n",
         AHEAD + "what_has_waited_too_long_goes_back_to_the_front_of_its_queue_in_its_order",
@@ -59,7 +50,6 @@ PREFETCH_GUARDS = (
     Guard(
         "Only tiny jobs are claimed in advance",
         "jobs wait behind jobs that take long",
-        PREFETCH,
         "        are_tasks_short = self._mean_running <= self._rate * TURNOVER_S\n",
         "        are_tasks_short = True\n",
         POLICY + "slots_that_take_longer_for_a_job_claim_nothing_in_advance",
@@ -67,7 +57,6 @@ PREFETCH_GUARDS = (
     Guard(
         "A worker with little to do claims nothing in advance",
         "a job waits in one worker while another one is idle",
-        PREFETCH,
         " and self._rate * CYCLE_S >= self._count",
         "",
         POLICY + "a_worker_with_little_to_do_claims_nothing_in_advance",
@@ -75,7 +64,6 @@ PREFETCH_GUARDS = (
     Guard(
         "A worker with one slot claims nothing in advance",
         "its jobs do not run strictly in the order of their queue",
-        PREFETCH,
         "if is_allowed and count > 1 else 0\n",
         "if is_allowed else 0\n",
         POLICY + "a_worker_with_one_slot_claims_nothing_in_advance_so_that_its_jobs_keep_their_order",
@@ -83,7 +71,6 @@ PREFETCH_GUARDS = (
     Guard(
         "Nothing is claimed in advance with limited routes",
         "jobs that only wait count as running, or do not count at all",
-        PUMP,
         "is_allowed=not limits.is_any,",
         "is_allowed=True,",
         AHEAD + "a_worker_with_a_limited_route_claims_nothing_in_advance",
@@ -91,7 +78,6 @@ PREFETCH_GUARDS = (
     Guard(
         "Nothing is claimed in advance while a breaker is not closed",
         "more jobs meet the open breaker than without it",
-        PUMP,
         "        return self._prefetch.depth if self._breakers.is_closed and not self.is_quiet else 0\n",
         "        return self._prefetch.depth if not self.is_quiet else 0\n",
         AHEAD + "nothing_is_claimed_in_advance_while_a_breaker_is_not_closed",
@@ -99,7 +85,6 @@ PREFETCH_GUARDS = (
     Guard(
         "The leases of claims that wait are renewed",
         "they are lost, and run in two workers",
-        SLOTS,
         "isinstance(slot.state, Waiting | Running | Settling)",
         "isinstance(slot.state, Running | Settling)",
         AHEAD + "renewals_name_what_waits",
@@ -107,7 +92,6 @@ PREFETCH_GUARDS = (
     Guard(
         "A job that is cancelled before it begins does not begin",
         "it runs although its cancellation was confirmed",
-        HEARTBEATS,
         "            case LeaseStatus.CANCEL if is_waiting:\n",
         "            case LeaseStatus.CANCEL if False:\n",
         AHEAD + "a_job_that_is_cancelled_while_it_waits_never_begins",
@@ -115,7 +99,6 @@ PREFETCH_GUARDS = (
     Guard(
         "A claim that is lost before its job begins does not begin",
         "two workers run the job",
-        HEARTBEATS,
         "            case LeaseStatus.LOST if running is not None or is_waiting:\n",
         "            case LeaseStatus.LOST if running is not None:\n",
         AHEAD + "a_job_that_is_lost_while_it_waits_never_begins",
@@ -123,7 +106,6 @@ PREFETCH_GUARDS = (
     Guard(
         "Extra slots that hold jobs stay registered",
         "a job that was claimed in advance is given back while this worker runs it",
-        SLOTS,
         "        if not all(type(slot.state) is Free for slot in extra):\n",
         "        if False:\n",
         AHEAD + "extra_slots_that_hold_jobs_stay_registered",
@@ -131,7 +113,6 @@ PREFETCH_GUARDS = (
     Guard(
         "Operators see `worker.count` slots",
         "`workers` shows slots that no job can run in",
-        "fileq/commands/admin/stats.py",
         "    slots = sum(not view.info.is_extra for view in views)\n",
         "    slots = len(views)\n",
         "tests/integration/test_admin_stats.py::test_slots_for_jobs_that_are_claimed_in_advance_are_not_shown",

@@ -2,9 +2,6 @@
 
 from tests.support.guards.guard import Guard, Promise
 
-STABILITY, SWEEP, LOOKUP, ENQUEUER, CLOCK = (
-    f"fileq/producer/{name}.py" for name in ("stability", "ledger_sweep", "ledger_lookup", "enqueuer", "clock_guard")
-)
 SETTLING, SWEEPING, FORGETTING, OUTAGES, PIPELINE, ENQUEUEING, CLOCKS = (
     f"tests/unit/test_producer_{name}.py::test_"
     for name in ("stability", "ledger_sweep", "forgetting", "outages", "pipeline", "enqueuer", "clock_guard")
@@ -15,19 +12,17 @@ NEWEST = Promise(
     "Only the version of the ledger is known at first sight", "a changed file is not enqueued", AT_FIRST_SIGHT
 )
 THERE = Promise("A file with a mark is looked at", "it is forgotten although it exists", AT_FIRST_SIGHT)
-TYPES, ENCODING = "fileq/brokers/types.py", "fileq/brokers/redis/encoding.py"
 
 KNOWN_GUARDS = (
-    NEWEST.on("memory", TYPES, "newest == signature or ", "newest.startswith(signature) or "),
-    THERE.on("sqlite", TYPES, "not self.missing_since_ms and (newest", "(newest"),
-    NEWEST.on("redis", ENCODING, ' in b"-,\\n"', " != 0"),
-    NEWEST.on("redis", ENCODING, 'value.startswith(short + b" ")', "value.startswith(short)"),
-    NEWEST.on("redis", ENCODING, "return at > 0 and value[", "return value["),
-    THERE.on("redis", ENCODING, " or _MISSING_LINE in value", ""),
+    NEWEST.on("memory", "newest == signature or ", "newest.startswith(signature) or "),
+    THERE.on("sqlite", "not self.missing_since_ms and (newest", "(newest"),
+    NEWEST.on("redis", ' in b"-,\\n"', " != 0"),
+    NEWEST.on("redis", 'value.startswith(short + b" ")', "value.startswith(short)"),
+    NEWEST.on("redis", "return at > 0 and value[", "return value["),
+    THERE.on("redis", " or _MISSING_LINE in value", ""),
     Guard(
         "A clock that was ahead stops no sweep",
         "missing files are never forgotten",
-        SWEEP,
         "        if last_ms > now_ms:\n",
         "        if False:\n",
         FORGETTING + "a_sweep_by_a_clock_that_was_ahead_is_repeated",
@@ -38,7 +33,6 @@ STABILITY_GUARDS = (
     Guard(
         "A file that changed meanwhile waits again",
         "half a file is processed",
-        STABILITY,
         "        if not file.is_unchanged_since(earlier):\n",
         "        if False:\n",
         SETTLING + "a_file_that_changed_unnoticed_is_counted_and_waits_for_the_longer_time",
@@ -46,7 +40,6 @@ STABILITY_GUARDS = (
     Guard(
         "A change starts the settle time anew",
         "half a file is processed",
-        STABILITY,
         "if waiting is None or is_closed or not file.is_unchanged_since(waiting.file):",
         "if waiting is None or is_closed:",
         SETTLING + "a_change_starts_the_longer_time_even_after_a_close",
@@ -54,7 +47,6 @@ STABILITY_GUARDS = (
     Guard(
         "The number of waiting files is bounded",
         "the memory of the producer grows without bound",
-        STABILITY,
         "        if waiting is None and self.is_full:\n            return False\n",
         "",
         SETTLING + "without_room_new_files_are_rejected_and_waiting_files_are_updated",
@@ -62,7 +54,6 @@ STABILITY_GUARDS = (
     Guard(
         "Times of a remote file system prove nothing",
         "half a file is processed, because another machine wrote its time",
-        STABILITY,
         "if file.path in self._waiting or self._mounts.is_remote(os.path.dirname(file.path)):",
         "if file.path in self._waiting:",
         PIPELINE + "on_a_network_file_system_timestamps_do_not_count",
@@ -70,7 +61,6 @@ STABILITY_GUARDS = (
     Guard(
         "A file without its marker is not enqueued",
         "`producer.ready_suffix` has no effect",
-        STABILITY,
         "        if not self._rules.is_ready(path):\n",
         "        if False:\n",
         PIPELINE + "a_closed_file_without_its_marker_gets_no_job",
@@ -78,7 +68,6 @@ STABILITY_GUARDS = (
     Guard(
         "After a step of the clock no file counts as old",
         "half a file is processed",
-        CLOCK,
         " and self._monotonic() >= self._untrusted_until_s",
         "",
         CLOCKS + "after_a_step_forward_nothing_has_aged_until_the_settle_time_has_passed",
@@ -89,7 +78,6 @@ LEDGER_GUARDS = (
     Guard(
         "A missing file is forgotten only after a day",
         "a file that comes back is processed again",
-        SWEEP,
         "elif now_ms - entry.missing_since_ms >= after_ms:",
         "elif True:",
         SWEEPING + "a_missing_file_is_marked_and_forgotten_after_a_day",
@@ -97,7 +85,6 @@ LEDGER_GUARDS = (
     Guard(
         "A file on another device is not missing",
         "an unmounted volume is forgotten, and all its files run again",
-        SWEEP,
         "    elif device != entry.device:\n",
         "    elif False:\n",
         SWEEPING + "files_of_an_unmounted_volume_are_not_forgotten",
@@ -105,7 +92,6 @@ LEDGER_GUARDS = (
     Guard(
         "A volume unmounted during a sweep forgets nothing",
         "all its files run again",
-        SWEEP,
         "yield 0 if mounts.refresh() else _apply(broker, changes)",
         "yield _apply(broker, changes)",
         SWEEPING + "unmounting_a_volume_during_the_sweep_marks_nothing",
@@ -113,7 +99,6 @@ LEDGER_GUARDS = (
     Guard(
         "A producer forgets only files that it covers",
         "the files of another producer run again",
-        SWEEP,
         "            if covers(path)\n",
         "",
         SWEEPING + "an_entry_of_a_file_that_the_rules_exclude_is_left_alone",
@@ -121,7 +106,6 @@ LEDGER_GUARDS = (
     Guard(
         "An unreadable file is not missing",
         "it runs again once it can be read",
-        SWEEP,
         "    if exists is None:\n        return\n",
         "",
         SWEEPING + "a_file_that_cannot_be_checked_is_not_forgotten",
@@ -129,7 +113,6 @@ LEDGER_GUARDS = (
     Guard(
         "A scan with errors clears the marks",
         "a broken disk makes files run again",
-        SWEEP,
         "        if not is_complete:\n",
         "        if False:\n",
         FORGETTING + "a_scan_with_an_error_starts_the_day_anew",
@@ -137,15 +120,13 @@ LEDGER_GUARDS = (
     Guard(
         "A file that is found again loses its mark",
         "it is forgotten although it exists",
-        LOOKUP,
-        "            self._broker.update_ledger(changes)\n",
-        "            pass\n",
+        "            self._broker.update_ledger(changes)\n        return new\n",
+        "            pass\n        return new\n",
         FORGETTING + "a_scan_that_finds_a_missing_file_again_clears_its_mark",
     ),
     Guard(
         "An outage loses no scanned file",
         "it waits for the next scan",
-        LOOKUP,
         "        self._unanswered += scanned\n",
         "        self._unanswered = scanned\n",
         OUTAGES + "an_outage_of_the_lookup_loses_nothing",
@@ -153,7 +134,6 @@ LEDGER_GUARDS = (
     Guard(
         "A version that the ledger knows is not sent",
         "each scan sends every file to the broker",
-        LOOKUP,
         "            if known is None:\n",
         "            if True:\n",
         PIPELINE + "an_older_version_that_comes_back_is_known",
@@ -164,7 +144,6 @@ ENQUEUER_GUARDS = (
     Guard(
         "A throttled file is sent later",
         "it waits for the next scan",
-        ENQUEUER,
         "            if result is EnqueueResult.THROTTLED:\n                continue\n",
         "",
         ENQUEUEING + "a_window_needs_one_call_and_gets_no_more_than_its_permits",
@@ -172,7 +151,6 @@ ENQUEUER_GUARDS = (
     Guard(
         "A file that waited for long is read again before it is sent",
         "half a file is processed",
-        ENQUEUER,
         "if file is None or not file.is_unchanged_since(unsent.file):",
         "if file is None:",
         ENQUEUEING + "a_file_that_changed_while_it_waited_for_its_permit_is_returned_as_changed",
@@ -180,7 +158,6 @@ ENQUEUER_GUARDS = (
     Guard(
         "An unsent version is replaced by a newer one",
         "a job is about a version that no longer exists",
-        ENQUEUER,
         "if unsent is None or not file.is_unchanged_since(unsent.file):",
         "if unsent is None:",
         ENQUEUEING + "a_newer_version_replaces_one_that_was_not_sent",
@@ -188,7 +165,6 @@ ENQUEUER_GUARDS = (
     Guard(
         "A call repeated after a lost reply has the same ids",
         "a file is enqueued twice",
-        ENQUEUER,
         "if unsent is None or not file.is_unchanged_since(unsent.file):",
         "if True:",
         ENQUEUEING + "the_same_version_added_twice_keeps_its_id",
@@ -196,7 +172,6 @@ ENQUEUER_GUARDS = (
     Guard(
         "While max_pending jobs wait none is added",
         "`producer.max_pending` has no effect",
-        ENQUEUER,
         "        if allowed <= 0:\n            self._throttle.too_many_pending(now_s)\n",
         "        if allowed <= 0:\n            return self._batch\n",
         ENQUEUEING + "while_max_pending_jobs_wait_none_is_added",
@@ -216,30 +191,21 @@ OTHERS_LEASES = Promise(
 ENDED = '"DELETE FROM producers WHERE boot != ? OR alive_until_ms <= ?"'
 
 REGISTRY_GUARDS = (
-    PRODUCER_LEASE.on(
-        "redis", "fileq/brokers/redis/lua/producers.lua", "if ends and tonumber(ends) > now then", "if ends then"
-    ),
-    PRODUCER_LEASE.on(
-        "sqlite", "fileq/brokers/sqlite/producers.py", "alive_until_ms > ? ORDER", "alive_until_ms > ? - 1000000 ORDER"
-    ),
+    PRODUCER_LEASE.on("redis", "if ends and tonumber(ends) > now then", "if ends then"),
+    PRODUCER_LEASE.on("sqlite", "alive_until_ms > ? ORDER", "alive_until_ms > ? - 1000000 ORDER"),
     PRODUCER_LEASE.on(
         "memory",
-        "fileq/brokers/memory/store.py",
         "in self.producers.items() if ends_ms > now_ms)",
         "in self.producers.items())",
     ),
     OTHERS_LEASES.on(
         "redis",
-        "fileq/brokers/redis/lua/report_producer.lua",
         "if reports[i] ~= id and ends <= now then",
         "if reports[i] ~= id then",
     ),
-    OTHERS_LEASES.on(
-        "sqlite", "fileq/brokers/sqlite/producers.py", ENDED, '"DELETE FROM producers WHERE boot != ? OR ?"'
-    ),
+    OTHERS_LEASES.on("sqlite", ENDED, '"DELETE FROM producers WHERE boot != ? OR ?"'),
     OTHERS_LEASES.on(
         "memory",
-        "fileq/brokers/memory/producers.py",
         "for other, report in store.producers.items() if other in living}",
         "for other, report in store.producers.items() if not living}",
     ),

@@ -3,170 +3,146 @@
 from tests.support.guards import promises
 from tests.support.guards.guard import Guard, Promise
 
-LUA = "fileq/brokers/redis/lua/"
-SETTLEMENTS, CLAIM, REAP, RENEW, ENQUEUE, PROMOTE, DUE_NOW, JOBS = (
-    f"{LUA}{name}.lua"
-    for name in ("prelude/settlements", "claim", "reap", "renew", "enqueue", "promote", "due_now", "prelude/jobs")
-)
-ENTRIES = f"{LUA}prelude/entries.lua"
 EXPIRY = "tests/integration/test_redis_expiry.py::"
 LONG = "tests/integration/test_too_long_jobs.py::test_"
 
 
-def guard(promise: Promise, file: str, text: str, mutant: str) -> Guard:
-    return promise.on("redis", file, text, mutant)
+def guard(promise: Promise, text: str, mutant: str) -> Guard:
+    return promise.on("redis", text, mutant)
 
 
 SETTLING = (
-    guard(promises.HELD, SETTLEMENTS, " or not read('LPOS', job.processing, job.raw) then", " then"),
-    guard(promises.LATE, SETTLEMENTS, " or is_older(job.token, last)", ""),
-    guard(promises.REPEATED, SETTLEMENTS, "if last == job.token then", "if false then"),
-    guard(promises.REMEMBERED, SETTLEMENTS, "  redis.call('HSET', SETTLED, unpack(settled_now))\n", ""),
+    guard(promises.HELD, " or not read('LPOS', job.processing, job.raw) then", " then"),
+    guard(promises.LATE, " or is_older(job.token, last)", ""),
+    guard(promises.REPEATED, "if last == job.token then", "if false then"),
+    guard(promises.REMEMBERED, "  redis.call('HSET', SETTLED, unpack(settled_now))\n", ""),
     guard(
         promises.TWICE_IN_ONE_CALL,
-        SETTLEMENTS,
         "local last = settled_here[job.slot] or settled_last[i]",
         "local last = settled_last[i]",
     ),
     guard(
         promises.TWO_CLAIMS_IN_ONE_CALL,
-        SETTLEMENTS,
         "elseif settled_here[job.slot] or is_older",
         "elseif is_older",
     ),
-    guard(promises.LEAVES_SLOT, SETTLEMENTS, "    redis.call('LREM', job.processing, '1', job.raw)\n", ""),
+    guard(promises.LEAVES_SLOT, "    redis.call('LREM', job.processing, '1', job.raw)\n", ""),
     guard(
         promises.SETTLING_RENEWS,
-        SETTLEMENTS,
         "      redis.call('SET', job.heartbeat, '', 'PX', HEARTBEAT_TTL)\n",
         "",
     ),
-    guard(promises.FENCED_COUNTED, SETTLEMENTS, "if fenced > 0 then count('fenced', fenced) end", ""),
+    guard(promises.FENCED_COUNTED, "if fenced > 0 then count('fenced', fenced) end", ""),
     guard(
         promises.RETRYING_STAYS,
-        SETTLEMENTS,
         "  redis.call('PERSIST', job.record)\n  redis.call('ZADD'",
         "  redis.call('ZADD'",
     ),
     guard(
         promises.DEAD_STAYS,
-        SETTLEMENTS,
         "  redis.call('PERSIST', job.record)\n  redis.call('LPUSH', DEAD, job.next_raw)",
         "  redis.call('LPUSH', DEAD, job.next_raw)",
     ),
-    guard(promises.COPY_KEEPS_RECORD, SETTLEMENTS, "  if has_copies then\n", "  if false then\n"),
+    guard(promises.COPY_KEEPS_RECORD, "  if has_copies then\n", "  if false then\n"),
     guard(
         promises.COPIES_SCHEDULED,
-        SETTLEMENTS,
         "  while redis.call('ZSCORE', SCHEDULED, job.next_raw) do job.next_raw = job.next_raw .. ' ' end\n",
         "",
     ),
     guard(
         promises.DEFERRAL_IS_NO_ATTEMPT,
-        SETTLEMENTS,
         "  end_claim(job)\n  redis.call('HSET'",
         "  end_attempt(job, 'retrying')\n  redis.call('HSET'",
     ),
-    guard(promises.DEFERRALS_COUNTED, SETTLEMENTS, "redis.call('HINCRBY', job.record, 'deferred_count', 1)", "1"),
-    guard(promises.DEFERRAL_ENDS, SETTLEMENTS, "  if was[7] then redis.call('HDEL', job.record, 'deferred') end\n", ""),
+    guard(promises.DEFERRALS_COUNTED, "redis.call('HINCRBY', job.record, 'deferred_count', 1)", "1"),
+    guard(promises.DEFERRAL_ENDS, "  if was[7] then redis.call('HDEL', job.record, 'deferred') end\n", ""),
 )
 
 CLAIMING = (
-    guard(promises.UNREGISTERED, CLAIM, "  if registered[i] then held[i] =", "  if true then held[i] ="),
-    guard(promises.GIVEN_AGAIN, CLAIM, "  local raw = held[i] or taken[slot]\n", "  local raw = taken[slot]\n"),
-    guard(promises.SLOT_NAMED_TWICE, CLAIM, "  local raw = held[i] or taken[slot]\n", "  local raw = held[i]\n"),
-    guard(promises.CLAIM_RENEWS, CLAIM, "  redis.call('SET', heartbeats[i], raw, 'PX', HEARTBEAT_TTL)\n", ""),
-    guard(promises.VAIN_CLAIM_RENEWS, CLAIM, "    if is_freed[slot] then redis", "    if false then redis"),
-    guard(promises.VAIN_CLAIM_ALONE, CLAIM, "    if is_freed[slot] then redis", "    if true then redis"),
-    guard(promises.PAUSED, CLAIM, "  if is_paused[i] then return nil end\n", ""),
+    guard(promises.UNREGISTERED, "  if registered[i] then held[i] =", "  if true then held[i] ="),
+    guard(promises.GIVEN_AGAIN, "  local raw = held[i] or taken[slot]\n", "  local raw = taken[slot]\n"),
+    guard(promises.SLOT_NAMED_TWICE, "  local raw = held[i] or taken[slot]\n", "  local raw = held[i]\n"),
+    guard(promises.CLAIM_RENEWS, "  redis.call('SET', heartbeats[i], raw, 'PX', HEARTBEAT_TTL)\n", ""),
+    guard(promises.VAIN_CLAIM_RENEWS, "    if is_freed[slot] then redis", "    if false then redis"),
+    guard(promises.VAIN_CLAIM_ALONE, "    if is_freed[slot] then redis", "    if true then redis"),
+    guard(promises.PAUSED, "  if is_paused[i] then return nil end\n", ""),
     guard(
         promises.NOT_STARVED,
-        CLAIM,
         "  if every == 0 or (claims_made + 1) % every ~= 0 then return 1 end\n  return 2",
         "  if true then return 1 end\n  return 2",
     ),
-    guard(promises.ADOPTED_ONCE, CLAIM, "  if queued > 0 then\n", "  if true then\n"),
+    guard(promises.ADOPTED_ONCE, "  if queued > 0 then\n", "  if true then\n"),
     guard(
         promises.OWN_TOKEN,
-        "fileq/brokers/redis/queues.py",
         "        tokens[slot] += 1\n",
         "        tokens[slot] = 1\n",
     ),
     Guard(
         "Jobs claimed before one that cannot be claimed reach their slots",
         "the slots hold jobs that their worker does not know of",
-        CLAIM,
         "if failure and #claims == 0 then",
         "if failure then",
         "tests/integration/test_redis_permissions.py::test_jobs_claimed_before_one_that_cannot_be_claimed_reach_their_slots",
     ),
     guard(
         promises.WAITING_MOVES_NOTHING,
-        "fileq/brokers/redis/wake.py",
         '"BLMOVE", key, key, "RIGHT", "RIGHT"',
         '"BLMOVE", key, key, "RIGHT", "LEFT"',
     ),
 )
 
 LEASES = (
-    guard(promises.UNKNOWN_IS_GONE, RENEW, "if read('HEXISTS', WORKERS, slot) == 0 then", "if false then"),
-    guard(promises.RENEWED, RENEW, "redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)", ""),
-    guard(promises.LOST, RENEW, "if really ~= believed and believed ~= '' then", "if false then"),
-    guard(promises.UNEXPECTED, RENEW, "elseif really ~= believed then", "elseif false then"),
-    guard(promises.CANCELLED, RENEW, "is_wanted = was[1] == '1' or", "is_wanted ="),
-    guard(promises.ALIVE, REAP, "local is_alive = read('EXISTS', heartbeat) == 1\n", "local is_alive = false\n"),
+    guard(promises.UNKNOWN_IS_GONE, "if read('HEXISTS', WORKERS, slot) == 0 then", "if false then"),
+    guard(promises.RENEWED, "redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)", ""),
+    guard(promises.LOST, "if really ~= believed and believed ~= '' then", "if false then"),
+    guard(promises.UNEXPECTED, "elseif really ~= believed then", "elseif false then"),
+    guard(promises.CANCELLED, "is_wanted = was[1] == '1' or", "is_wanted ="),
+    guard(promises.ALIVE, "local is_alive = read('EXISTS', heartbeat) == 1\n", "local is_alive = false\n"),
     guard(
         promises.ONLY_SILENT_SUSPECTS,
-        "fileq/brokers/redis/queues.py",
         "silent = [slot for slot in slots if left_ms[slot] == -2]",
         "silent = slots",
     ),
     Guard(
         "A heartbeat that lasts longer than its lease is shortened",
         "after the server's clock stepped back no dead worker is found",
-        "fileq/brokers/redis/queues.py",
         "stale = [slot for slot in slots if 0 < leases_ms.get(slot, 0) < left_ms[slot]]",
         "stale = list[str]()",
         EXPIRY + "test_a_heartbeat_that_lasts_longer_than_its_lease_is_shortened_to_it",
     ),
-    guard(promises.ONE_REAPER, REAP, " or not redis.call('LPOS', processing, job.raw) then", " then"),
-    guard(promises.REAPED_ONCE, REAP, " or seen[job.raw] or", " or"),
+    guard(promises.ONE_REAPER, " or not redis.call('LPOS', processing, job.raw) then", " then"),
+    guard(promises.REAPED_ONCE, " or seen[job.raw] or", " or"),
     guard(
         promises.REAPED_LEAVES,
-        REAP,
         "for _, job in ipairs(held_jobs) do redis.call('LREM', processing, 1, job.raw) end\n",
         "",
     ),
     guard(
         promises.STILL_HOLDS,
-        REAP,
         "if not is_alive and redis.call('EXISTS', processing) == 0 then",
         "if not is_alive then",
     ),
-    guard(promises.REGISTERED_AGAIN, f"{LUA}register.lua", "'PX', HEARTBEAT_TTL, 'NX')", "'PX', HEARTBEAT_TTL)"),
-    guard(promises.GIVEN_BACK, f"{LUA}deregister.lua", "    push(job.record, job.raw, job.queue, 'RPUSH')\n", ""),
-    guard(promises.GIVEN_BACK_ONCE, f"{LUA}deregister.lua", "ipairs(seen[processing] and {} or read(", "ipairs(read("),
+    guard(promises.REGISTERED_AGAIN, "'PX', HEARTBEAT_TTL, 'NX')", "'PX', HEARTBEAT_TTL)"),
+    guard(promises.GIVEN_BACK, "    push(job.record, job.raw, job.queue, 'RPUSH')\n", ""),
+    guard(promises.GIVEN_BACK_ONCE, "ipairs(seen[processing] and {} or read(", "ipairs(read("),
 )
 
 ENQUEUEING = (
-    guard(promises.ID_ONCE, ENQUEUE, "  if is_recorded[record] or holder then\n", "  if holder then\n"),
+    guard(promises.ID_ONCE, "  if is_recorded[record] or holder then\n", "  if holder then\n"),
     guard(
         promises.VERSION_ONCE,
-        ENQUEUE,
         "is_version and is_known(versions, ARGV[a + 5])",
         "false",
     ),
     guard(
         promises.VERSION_LEARNED,
-        ENTRIES,
         "  if path ~= '' then remember_version(",
         "  if false then remember_version(",
     ),
-    guard(promises.LIMIT, ENQUEUE, "used + taken >= limit", "used + taken > limit"),
+    guard(promises.LIMIT, "used + taken >= limit", "used + taken > limit"),
     Guard(
         "The window of the rate limit ends",
         "producers wait for ever",
-        ENQUEUE,
         "redis.call('SET', RATE_LIMIT, taken, 'PX', WINDOW)",
         "redis.call('SET', RATE_LIMIT, taken)",
         EXPIRY + "test_the_rate_counter_counts_and_expires_with_its_window",
@@ -174,7 +150,6 @@ ENQUEUEING = (
     Guard(
         "A counter without an expiry does not throttle for ever",
         "a program killed between two commands stops all producers",
-        ENQUEUE,
         "    redis.call('PEXPIRE', RATE_LIMIT, WINDOW)\n",
         "",
         EXPIRY + "test_a_rate_counter_without_an_expiry_gets_one",
@@ -182,7 +157,6 @@ ENQUEUEING = (
     Guard(
         "A window of the rate limit that is too long has ended",
         "after the server's clock stepped back producers wait for it",
-        ENQUEUE,
         "if used > 0 and redis.call('PTTL', RATE_LIMIT) > WINDOW then used = 0 end\n",
         "",
         EXPIRY + "test_a_window_of_the_rate_limit_that_is_too_long_has_ended",
@@ -190,33 +164,36 @@ ENQUEUEING = (
     Guard(
         "A job that is refused is not counted",
         "the counters say that a job was lost",
-        f"{LUA}enqueue_plain.lua",
         "  undo(stats, counted)\n",
         "",
         "tests/integration/test_redis_permissions.py::test_a_key_of_the_wrong_type_is_refused_and_nothing_changes",
     ),
-    guard(promises.LEDGER_UNCHANGED, f"{LUA}update_ledger.lua", "redis.call('HGET', LEDGER, path) ~= was", "false"),
+    guard(promises.LEDGER_UNCHANGED, "redis.call('HGET', LEDGER, path) ~= was", "false"),
 )
 
 WAITING = (
-    guard(promises.PROMOTED_LEAVES, PROMOTE, "  redis.call('ZREM', SCHEDULED, raw)\n", ""),
-    guard(promises.NOT_BEFORE_TIME, PROMOTE, "'-inf', NOW, 'LIMIT'", "'-inf', '+inf', 'LIMIT'"),
-    guard(promises.REALIGNED, f"{LUA}realign.lua", "if since > latest and", "if false and"),
-    guard(promises.PROMOTED_COUNTED, JOBS, "  redis.call('HINCRBY', record, 'queued', 1)\n", ""),
-    guard(promises.PUSHED_STAYS, JOBS, "  redis.call('PERSIST', record)\n", ""),
-    guard(promises.DUE_LEAVES, DUE_NOW, "    redis.call('ZREM', SCHEDULED, was[2])\n", ""),
+    guard(promises.PROMOTED_LEAVES, "  redis.call('ZREM', SCHEDULED, raw)\n", ""),
+    guard(promises.NOT_BEFORE_TIME, "'-inf', NOW, 'LIMIT'", "'-inf', '+inf', 'LIMIT'"),
+    guard(promises.REALIGNED, "if since > latest and", "if false and"),
     guard(
-        promises.DUE_ONLY_THERE, DUE_NOW, "is_waiting and redis.call('ZSCORE', SCHEDULED, was[2]) and", "is_waiting and"
+        promises.PROMOTED_COUNTED,
+        "queue_name[number], 'due', '0')\n  redis.call('HINCRBY', record, 'queued', 1)\n",
+        "queue_name[number], 'due', '0')\n",
     ),
     guard(
+        promises.PUSHED_STAYS,
+        "  redis.call('PERSIST', record)\n  redis.call(command, queue_key",
+        "  redis.call(command, queue_key",
+    ),
+    guard(promises.DUE_LEAVES, "    redis.call('ZREM', SCHEDULED, was[2])\n", ""),
+    guard(promises.DUE_ONLY_THERE, "is_waiting and redis.call('ZSCORE', SCHEDULED, was[2]) and", "is_waiting and"),
+    guard(
         promises.DUE_ONLY_WAITING,
-        DUE_NOW,
         "was[2] and (was[1] == 'scheduled' or was[1] == 'retrying')",
         "was[2]",
     ),
     guard(
         promises.RELOCATED,
-        f"{LUA}finish_orders.lua",
         "(state == 'completed' or state == 'dead') and 1 or 0",
         "state and 1 or 0",
     ),
@@ -226,7 +203,6 @@ TOO_LONG = (
     Guard(
         "Bytes that are too long to be decoded reach no worker",
         "one job of another program fills the memory of each worker in turn",
-        f"{LUA}claim.lua",
         "  local is_long, id, is_first, was = #raw > MAX_DECODED_BYTES,",
         "  local is_long, id, is_first, was = false,",
         LONG + "the_claim_buries_it_and_gives_the_slot_the_next_job",
@@ -234,7 +210,6 @@ TOO_LONG = (
     Guard(
         "One call buries one element that is too long",
         "a call that meets many of them blocks the server",
-        f"{LUA}claim.lua",
         "  if #buried > 0 then return nil end\n",
         "",
         LONG + "one_call_buries_one_and_the_next_calls_the_others",
@@ -242,7 +217,6 @@ TOO_LONG = (
     Guard(
         "No script parses more than 1 MiB of a job",
         "one job of another program blocks the server for seconds",
-        f"{LUA}prelude/jobs.lua",
         "  if #raw > MAX_PARSED_BYTES then return {} end\n",
         "",
         LONG + "no_script_parses_more_of_it_than_the_bound",
@@ -250,7 +224,6 @@ TOO_LONG = (
     Guard(
         "The record of bytes that are too long does not hold them",
         "they take twice their memory and their time",
-        SETTLEMENTS,
         "  job.was[5], job.was[6] = slot, 'running' -- so end_attempt() does not write the bytes\n",
         "",
         LONG + "the_claim_buries_it_and_gives_the_slot_the_next_job",
@@ -258,7 +231,6 @@ TOO_LONG = (
     Guard(
         "An idle worker does not receive a long element",
         "one job of another program fills the memory of every idle worker",
-        "fileq/brokers/redis/wake.py",
         "            if _is_long(self._connections[queue]):\n",
         "            if False:\n",
         LONG + "an_idle_worker_wakes_without_receiving_it",
@@ -266,7 +238,6 @@ TOO_LONG = (
     Guard(
         "A page of a list has a bounded number of bytes",
         "a command reads the whole dead-letter list in one reply",
-        "fileq/brokers/redis/list_walk.py",
         "max(1, fitting)",
         "size",
         LONG + "long_dead_jobs_are_read_and_removed_a_few_at_a_time",
@@ -274,7 +245,6 @@ TOO_LONG = (
     Guard(
         "No script reads a list to find long bytes",
         "a command on long dead jobs blocks the server for seconds",
-        f"{LUA}prelude/search.lua",
         "local LONG = 65536 ",
         "local LONG = 1e9 ",
         LONG + "long_dead_jobs_are_read_and_removed_a_few_at_a_time",

@@ -2,37 +2,32 @@
 
 from tests.support.guards import promises
 from tests.support.guards.guard import SUITE, Guard, Promise
-from tests.support.guards.redis_guards import LUA
 
-RESTORE, SEARCH = f"{LUA}restore.lua", f"{LUA}prelude/search.lua"
-CHECKS, PERMISSIONS = f"{LUA}prelude/checks.lua", "tests/integration/test_redis_permissions.py::"
+PERMISSIONS = "tests/integration/test_redis_permissions.py::"
 LONG_LISTS = "tests/integration/test_redis_long_lists.py::"
 
 
-def guard(promise: Promise, file: str, text: str, mutant: str) -> Guard:
-    return promise.on("redis", file, text, mutant)
+def guard(promise: Promise, text: str, mutant: str) -> Guard:
+    return promise.on("redis", text, mutant)
 
 
 REDIS_REPAIR_GUARDS = (
     guard(
         promises.REVIVED_ONCE,
-        f"{LUA}revive.lua",
-        "= find(DEAD, raw)\n",
-        "= find(DEAD, raw) or 0\n",
+        "ARGV[a + 7]\n  local offset = find(DEAD, raw)\n",
+        "ARGV[a + 7]\n  local offset = find(DEAD, raw) or 0\n",
     ),
     guard(
         promises.DISCARDED_ONCE,
-        f"{LUA}discard.lua",
-        "= find(DEAD, raw)\n",
-        "= find(DEAD, raw) or 0\n",
+        "ARGV[own_args + i]\n  local offset = find(DEAD, raw)\n",
+        "ARGV[own_args + i]\n  local offset = find(DEAD, raw) or 0\n",
     ),
-    guard(promises.IN_ITS_PLACE, RESTORE, "lost[job.record] or is_there(job)", "lost[job.record]"),
-    guard(promises.RESTORED_ONCE, RESTORE, " or lost[job.record] or is_there(job)", " or is_there(job)"),
-    guard(promises.BALANCED, f"{LUA}balance.lua", "if drift ~= tonumber(ARGV[own_args + 3]) then return 0 end\n", ""),
+    guard(promises.IN_ITS_PLACE, "lost[job.record] or is_there(job)", "lost[job.record]"),
+    guard(promises.RESTORED_ONCE, " or lost[job.record] or is_there(job)", " or is_there(job)"),
+    guard(promises.BALANCED, "if drift ~= tonumber(ARGV[own_args + 3]) then return 0 end\n", ""),
     Guard(
         "A proof of absence is void once the record has changed",
         "a job that another repair restored is restored again",
-        SEARCH,
         "  if table.concat(values, '\\0') ~= proof then return false end\n",
         "",
         LONG_LISTS + "test_a_proof_of_absence_is_void_when_another_repair_was_faster",
@@ -40,7 +35,6 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "A repair voids the proofs of other repairs",
         "a job that another repair restored is restored again",
-        RESTORE,
         "  redis.call('HINCRBY', job.record, 'restored', 1)\n",
         "",
         LONG_LISTS + "test_a_proof_of_absence_is_void_when_another_repair_was_faster",
@@ -48,7 +42,6 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "No script searches a long list to its end",
         "an admin command blocks Redis",
-        SEARCH,
         "if length <= SHORT then",
         "if true then",
         LONG_LISTS + "test_jobs_in_the_middle_of_a_long_queue_are_cancelled",
@@ -56,7 +49,6 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "A copy that a call has taken is not taken again",
         "a call removes one job and answers for two",
-        SEARCH,
         "window.offset_of[raw] = offset, window.next_copy[offset]",
         "window.offset_of[raw] = offset, offset",
         SUITE + "TestDeadLetter::test_a_job_twice_in_one_call_is_revived_once",
@@ -65,7 +57,6 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "A key of the wrong type is refused before anything changes",
         "a script stops halfway, and a job is in two places or in none",
-        CHECKS,
         "  if found ~= kind and found ~= 'none' then\n",
         "  if false then\n",
         PERMISSIONS + "test_a_key_of_the_wrong_type_is_refused_and_nothing_changes",
@@ -73,7 +64,6 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "A missing permission is refused before anything changes",
         "a script stops halfway, and a job is in two places or in none",
-        CHECKS,
         "    if not redis.acl_check_cmd(command, key) then",
         "    if false then",
         PERMISSIONS + "test_each_missing_permission_is_found_before_anything_changes",
@@ -81,7 +71,6 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "A walk that may have skipped elements proves nothing",
         "a job that is in its queue is restored into it again",
-        "fileq/brokers/redis/list_walk.py",
         "            if known is not None or start == 0:\n",
         "            if True:\n",
         "tests/unit/test_redis_list_walk.py::test_an_element_that_stays_is_never_overlooked",
@@ -89,7 +78,6 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "A job is absent only after a pass over the whole list",
         "a job that waits far from the ends of its queue is restored into it again",
-        "fileq/brokers/redis/list_search.py",
         "        while wanted and (page := walk.read()):\n",
         "        for page in [walk.read()]:\n",
         LONG_LISTS + "test_jobs_lost_from_a_long_queue_are_restored",
@@ -97,7 +85,6 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "A job outside of the window is not absent",
         "a job that waits is answered as ended, and runs although it was cancelled",
-        SEARCH,
         "  return not (is_long or window.is_whole) and FAR or nil\n",
         "  return nil\n",
         LONG_LISTS + "test_jobs_in_the_middle_of_a_long_queue_are_cancelled",
@@ -105,7 +92,6 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "The script looks into the window in the step in which it changes something",
         "a job that has moved since the list was read is removed in the place of another",
-        SEARCH,
         "  local offset = window.offset_of[raw]\n",
         "  local offset = window.offset_of[raw] or select(2, next(window.offset_of))\n",
         LONG_LISTS + "test_jobs_in_the_middle_of_a_long_queue_are_cancelled",
@@ -113,7 +99,6 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "A job that another program has just pushed is not absent",
         "a job that is in its queue is restored into it again",
-        SEARCH,
         "  return not (read('LPOS', list, raw, 'MAXLEN', NEAR)",
         "  return true or (read('LPOS', list, raw, 'MAXLEN', NEAR)",
         LONG_LISTS + "test_a_proof_of_absence_is_void_when_another_program_has_just_pushed_the_job",
@@ -121,7 +106,6 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "One equal element does not show where a page continues",
         "copies with the same bytes hide a job from a walk",
-        "fileq/brokers/redis/list_walk.py",
         "_IN_A_ROW = 3",
         "_IN_A_ROW = 1",
         "tests/unit/test_redis_list_walk.py::test_a_copy_of_the_newest_element_which_is_gone_hides_no_element",
@@ -129,7 +113,6 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "What a walk has removed does not move other elements out of its sight",
         "a command overlooks jobs",
-        "fileq/brokers/redis/list_walk.py",
         "if i not in removed] if removed else self._page\n",
         "]\n",
         "tests/unit/test_redis_list_walk.py::test_what_the_caller_removes_does_not_move_the_others_out_of_sight",
@@ -137,7 +120,6 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "A dropped call disconnects",
         "the next caller reads the reply of another call",
-        "fileq/brokers/redis/in_flight.py",
         "            self._link.discard(self._carrier)\n        self._fail()",
         "            self._link.give_back(self._carrier)\n        self._fail()",
         "tests/integration/test_redis_dropped_calls.py::test_after_a_dropped_call_the_next_one_reads_its_own_reply",

@@ -1,10 +1,7 @@
 """The guards of schedules and of the catalog: each slot fires once, and no change is lost."""
 
 from tests.support.guards.guard import Guard, Promise
-from tests.support.guards.redis_guards import LUA
 
-REDIS, SQLITE, MEMORY = "fileq/brokers/redis/", "fileq/brokers/sqlite/", "fileq/brokers/memory/"
-FIRE, SCHEDULES, CATALOG = f"{LUA}fire.lua", "schedules.py", "catalog.py"
 STALE_PYTHON = "(state.revision, state.next_ms) != (fire.revision, fire.slot_ms)"
 ON_REDIS = "tests/integration/test_redis_schedules.py::test_"
 
@@ -65,89 +62,74 @@ REMOVAL_SEEN = Promise(
 )
 
 SCHEDULE_GUARDS: tuple[Guard, ...] = (
-    ONCE.on("redis", FIRE, " or next_ms ~= slot or", " or"),
-    ONCE.on("sqlite", SQLITE + SCHEDULES, STALE_PYTHON, "state.revision != fire.revision"),
-    ONCE.on("memory", MEMORY + SCHEDULES, STALE_PYTHON, "state.revision != fire.revision"),
-    NOT_DUE.on("redis", FIRE, " or is_paused ~= '0' then", " then"),
-    NOT_DUE.on("redis", FIRE, "if found ~= revision or", "if not found or"),
-    NOT_DUE.on("sqlite", SQLITE + SCHEDULES, "if state is None or state.is_paused or", "if state is None or"),
-    NOT_DUE.on("memory", MEMORY + SCHEDULES, "if state is None or state.is_paused or", "if state is None or"),
-    NOT_DUE.on("memory", MEMORY + SCHEDULES, STALE_PYTHON, "state.next_ms != fire.slot_ms"),
-    SAME_JOB.on("redis", FIRE, "  if has_record(record, ARGV[entry + ORIGIN_ARG]) then return 'duplicate' end\n", ""),
-    SAME_JOB.on("sqlite", SQLITE + SCHEDULES, "    if has_record(work, entry):\n", "    if False:\n"),
-    SAME_JOB.on("memory", MEMORY + SCHEDULES, "        if has_record(store, entry):\n", "        if False:\n"),
-    SKIPPED.on("redis", FIRE, "  if is_unfinished and overlap == 'skip' then return 'skipped' end\n", ""),
-    SKIPPED.on("sqlite", SQLITE + SCHEDULES, "unfinished_id and fire.overlap is Overlap.SKIP:", "False:"),
-    SKIPPED.on("memory", MEMORY + SCHEDULES, "unfinished_id and fire.overlap is Overlap.SKIP:", "False:"),
-    WAITS.on("redis", f"{LUA}prelude/ledger.lua", " or is_awaited and UNFINISHED[state] then", " then"),
-    WAITS.on("redis", FIRE, "waits and from_one_line(last_id) or nil", "nil"),
+    ONCE.on("redis", " or next_ms ~= slot or", " or"),
+    ONCE.on("sqlite", STALE_PYTHON, "state.revision != fire.revision"),
+    ONCE.on("memory", STALE_PYTHON, "state.revision != fire.revision"),
+    NOT_DUE.on("redis", " or is_paused ~= '0' then", " then"),
+    NOT_DUE.on("redis", "if found ~= revision or", "if not found or"),
+    NOT_DUE.on("sqlite", "if state is None or state.is_paused or", "if state is None or"),
+    NOT_DUE.on("memory", "if state is None or state.is_paused or", "if state is None or"),
+    NOT_DUE.on("memory", STALE_PYTHON, "state.next_ms != fire.slot_ms"),
+    SAME_JOB.on("redis", "  if has_record(record, ARGV[entry + ORIGIN_ARG]) then return 'duplicate' end\n", ""),
+    SAME_JOB.on("sqlite", "    if has_record(work, entry):\n", "    if False:\n"),
+    SAME_JOB.on("memory", "        if has_record(store, entry):\n", "        if False:\n"),
+    SKIPPED.on("redis", "  if is_unfinished and overlap == 'skip' then return 'skipped' end\n", ""),
+    SKIPPED.on("sqlite", "unfinished_id and fire.overlap is Overlap.SKIP:", "False:"),
+    SKIPPED.on("memory", "unfinished_id and fire.overlap is Overlap.SKIP:", "False:"),
+    WAITS.on("redis", " or is_awaited and UNFINISHED[state] then", " then"),
+    WAITS.on("redis", "waits and from_one_line(last_id) or nil", "nil"),
     WAITS.on(
         "sqlite",
-        f"{SQLITE}unit_of_work.py",
         "    if awaited is not None and State(awaited.state).is_unfinished:\n",
         "    if False:\n",
     ),
-    WAITS.on("memory", f"{MEMORY}store.py", "awaited is not None and awaited.state.is_unfinished", "False"),
-    WITHDRAWN.on("redis", FIRE, "  if is_unfinished and overlap == 'cancel' then cancel_last() end\n", ""),
-    WITHDRAWN.on("sqlite", SQLITE + SCHEDULES, "unfinished_id and fire.overlap is Overlap.CANCEL:", "False:"),
-    WITHDRAWN.on("memory", MEMORY + SCHEDULES, "unfinished_id and fire.overlap is Overlap.CANCEL:", "False:"),
+    WAITS.on("memory", "awaited is not None and awaited.state.is_unfinished", "False"),
+    WITHDRAWN.on("redis", "  if is_unfinished and overlap == 'cancel' then cancel_last() end\n", ""),
+    WITHDRAWN.on("sqlite", "unfinished_id and fire.overlap is Overlap.CANCEL:", "False:"),
+    WITHDRAWN.on("memory", "unfinished_id and fire.overlap is Overlap.CANCEL:", "False:"),
     RESUMED_ONCE.on(
         "redis",
-        REDIS + SCHEDULES,
         "next_ms=next_ms) if was is not None and was.is_paused else was",
         "next_ms=next_ms) if was is not None else was",
     ),
-    RESUMED_ONCE.on("sqlite", SQLITE + SCHEDULES, " WHERE name = ? AND is_paused", " WHERE name = ?"),
-    RESUMED_ONCE.on("memory", MEMORY + SCHEDULES, "if state is None or not state.is_paused:", "if state is None:"),
+    RESUMED_ONCE.on("sqlite", " WHERE name = ? AND is_paused", " WHERE name = ?"),
+    RESUMED_ONCE.on("memory", "if state is None or not state.is_paused:", "if state is None:"),
     SAME_REVISION.on(
         "redis",
-        REDIS + SCHEDULES,
         "            if was is not None and was.revision == revision:\n",
         "            if False:\n",
     ),
     SAME_REVISION.on(
         "sqlite",
-        SQLITE + SCHEDULES,
         "            if was is not None and was.revision == revision:\n",
         "            if False:\n",
     ),
-    SAME_REVISION.on(
-        "memory", MEMORY + SCHEDULES, "            if state.revision != revision or name", "            if True or name"
+    SAME_REVISION.on("memory", "            if state.revision != revision or name", "            if True or name"),
+    EXPECTED.on(
+        "redis",
+        "if expected ~= '' and expected ~= revision then return { 0, tonumber(revision) } end\nlocal next_revision",
+        "local next_revision",
     ),
     EXPECTED.on(
         "redis",
-        f"{LUA}put_document.lua",
-        "if expected ~= '' and expected ~= revision then return { 0, tonumber(revision) } end\n",
-        "",
+        "if expected ~= '' and expected ~= revision then return { 0, tonumber(revision) } end\nredis.call('HINCRBY'",
+        "redis.call('HINCRBY'",
     ),
-    EXPECTED.on(
+    EXPECTED.on("sqlite", "    if expected is not None and expected != found:\n", "    if False:\n"),
+    EXPECTED.on("memory", "    if expected is not None and expected != found:\n", "    if False:\n"),
+    REPEATED.on("redis", "if was and old == body then return { 1, tonumber(revision) } end\n", ""),
+    REPEATED.on("sqlite", "            if was is not None and was.body == body:\n", "            if False:\n"),
+    REPEATED.on("memory", "            if was is not None and was.body == body:\n", "            if False:\n"),
+    REMOVAL_SEEN.on(
         "redis",
-        f"{LUA}remove_document.lua",
-        "if expected ~= '' and expected ~= revision then return { 0, tonumber(revision) } end\n",
-        "",
+        "redis.call('HINCRBY', revisions, kind, 1)\nredis.call('HDEL', documents",
+        "redis.call('HDEL', documents",
     ),
-    EXPECTED.on("sqlite", SQLITE + CATALOG, "    if expected is not None and expected != found:\n", "    if False:\n"),
-    EXPECTED.on("memory", MEMORY + CATALOG, "    if expected is not None and expected != found:\n", "    if False:\n"),
-    REPEATED.on(
-        "redis", f"{LUA}put_document.lua", "if was and old == body then return { 1, tonumber(revision) } end\n", ""
-    ),
-    REPEATED.on(
-        "sqlite", SQLITE + CATALOG, "            if was is not None and was.body == body:\n", "            if False:\n"
-    ),
-    REPEATED.on(
-        "memory", MEMORY + CATALOG, "            if was is not None and was.body == body:\n", "            if False:\n"
-    ),
-    REMOVAL_SEEN.on("redis", f"{LUA}remove_document.lua", "redis.call('HINCRBY', revisions, kind, 1)\n", ""),
-    REMOVAL_SEEN.on(
-        "sqlite", SQLITE + CATALOG, "            _next_revision(work, kind)\n            work", "            work"
-    ),
-    REMOVAL_SEEN.on(
-        "memory", MEMORY + CATALOG, "            self._next_revision(kind)\n            del", "            del"
-    ),
+    REMOVAL_SEEN.on("sqlite", "            _next_revision(work, kind)\n            work", "            work"),
+    REMOVAL_SEEN.on("memory", "            self._next_revision(kind)\n            del", "            del"),
     Guard(
         "A schedule that was fired since it was read is not overwritten",
         "a pause makes a slot fire twice",
-        f"{LUA}update_schedule.lua",
         "if (redis.call('HGET', states, name) or '') ~= was then return 0 end\n",
         "",
         ON_REDIS + "a_pause_does_not_undo_a_slot_that_fires_meanwhile",
@@ -155,7 +137,6 @@ SCHEDULE_GUARDS: tuple[Guard, ...] = (
     Guard(
         "A job that is cancelled far from the front of its queue is cancelled too",
         "with `overlap: cancel` both jobs run when the queue is long",
-        REDIS + SCHEDULES,
         "            cancel_by_id(store, [id], {id: fire.cancel_follow_ups})\n",
         "            pass\n",
         ON_REDIS + "a_last_job_far_from_the_front_of_its_queue_is_cancelled",
@@ -163,7 +144,6 @@ SCHEDULE_GUARDS: tuple[Guard, ...] = (
     Guard(
         "A job that a killed scheduler could not cancel is asked to stop when it runs",
         "with `overlap: cancel` both jobs run to their end",
-        FIRE,
         "    redis.call('HSET', last_record, 'cancel', '1')\n",
         "",
         ON_REDIS + "a_scheduler_killed_before_it_cancels_a_job_far_from_the_front_leaves_the_request",

@@ -3,191 +3,161 @@
 from tests.support.guards import promises
 from tests.support.guards.guard import Guard, Promise
 
-FOLDER = "fileq/brokers/sqlite/"
-SETTLEMENTS, QUEUES, ENTRIES, WORK, ROWS, REPAIRER = (
-    f"{FOLDER}{name}.py" for name in ("settlements", "queues", "entries", "unit_of_work", "rows", "repairer")
-)
 TRANSACTIONS = "tests/integration/test_sqlite_transactions.py::"
 
 
-def guard(promise: Promise, file: str, text: str, mutant: str) -> Guard:
-    return promise.on("sqlite", file, text, mutant)
+def guard(promise: Promise, text: str, mutant: str) -> Guard:
+    return promise.on("sqlite", text, mutant)
 
 
 SQLITE_GUARDS = (
-    guard(promises.HELD, SETTLEMENTS, " or slot_row.raw != s.claim.raw:\n        work.count", ":\n        work.count"),
-    guard(promises.LATE, SETTLEMENTS, " or s.claim.token < (slot_row.settled_token or 0)", ""),
+    guard(promises.HELD, " or slot_row.raw != s.claim.raw:\n        work.count", ":\n        work.count"),
+    guard(promises.LATE, " or s.claim.token < (slot_row.settled_token or 0)", ""),
     guard(
         promises.REPEATED,
-        SETTLEMENTS,
         "if slot_row is not None and slot_row.settled_token == s.claim.token:",
         "if False:",
     ),
-    guard(promises.REMEMBERED, SETTLEMENTS, "    slot_row.settled_token = s.claim.token\n", ""),
-    guard(promises.LEAVES_SLOT, SETTLEMENTS, "    work.change_slot(slot_row).raw = None\n", ""),
-    guard(promises.SETTLING_RENEWS, SETTLEMENTS, "    work.renew_heartbeat(slot_row)\n", ""),
-    guard(promises.FENCED_COUNTED, SETTLEMENTS, '        work.count("fenced")\n', ""),
-    guard(promises.ONE_REAPER, SETTLEMENTS, "    if slot_row.raw != s.claim.raw:\n", "    if False:\n"),
-    guard(promises.DEFERRAL_IS_NO_ATTEMPT, SETTLEMENTS, "        if s.verb is not Verb.DEFER:\n", "        if True:\n"),
-    guard(promises.DEFERRALS_COUNTED, SETTLEMENTS, "        record.deferred_count += 1\n", ""),
+    guard(promises.REMEMBERED, "    slot_row.settled_token = s.claim.token\n", ""),
+    guard(promises.LEAVES_SLOT, "    work.change_slot(slot_row).raw = None\n", ""),
     guard(
-        promises.DEFERRAL_ENDS, SETTLEMENTS, "s.claim.queue, s.reason\n", "s.claim.queue, s.reason or record.deferred\n"
+        promises.SETTLING_RENEWS,
+        "    work.renew_heartbeat(slot_row)\n    return SettleResult.DONE\n",
+        "    return SettleResult.DONE\n",
     ),
+    guard(promises.FENCED_COUNTED, '        work.count("fenced")\n', ""),
+    guard(promises.ONE_REAPER, "    if slot_row.raw != s.claim.raw:\n", "    if False:\n"),
+    guard(promises.DEFERRAL_IS_NO_ATTEMPT, "        if s.verb is not Verb.DEFER:\n", "        if True:\n"),
+    guard(promises.DEFERRALS_COUNTED, "        record.deferred_count += 1\n", ""),
+    guard(promises.DEFERRAL_ENDS, "s.claim.queue, s.reason\n", "s.claim.queue, s.reason or record.deferred\n"),
     guard(
         promises.UNREGISTERED,
-        QUEUES,
         "if (row := work.slot(slot)) and row.info is not None}",
         "if (row := work.slot(slot))}",
     ),
     guard(
         promises.GIVEN_AGAIN,
-        QUEUES,
         "            if slot_row.raw is not None:\n                claims.append(",
         "            if False:\n                claims.append(",
     ),
-    guard(promises.LEAVES_QUEUE, QUEUES, "        work.queued.remove(claimed)\n", ""),
-    guard(promises.OWN_TOKEN, QUEUES, "token = work.change_slot(slot_row).next_token()", "token = slot_row.token"),
+    guard(promises.LEAVES_QUEUE, "        work.queued.remove(claimed)\n", ""),
+    guard(promises.OWN_TOKEN, "token = work.change_slot(slot_row).next_token()", "token = slot_row.token"),
     guard(
         promises.CLAIM_RENEWS,
-        QUEUES,
         "    slot_row.raw = raw\n    work.renew_heartbeat(slot_row)\n",
         "    slot_row.raw = raw\n    work.change_slot(slot_row)\n",
     ),
     guard(
         promises.PAUSED,
-        QUEUES,
         " for queue in self._store.queue_names if queue not in paused}",
         " for queue in self._store.queue_names}",
     ),
     guard(
         promises.NOT_STARVED,
-        "fileq/brokers/order.py",
         "        if not self.every or (self.claims + 1) % self.every:\n",
         "        if True:\n",
     ),
-    guard(promises.ADOPTED_ONCE, QUEUES, "    if record.queued:\n", "    if True:\n"),
+    guard(promises.ADOPTED_ONCE, "queue, raw)\n    if record.queued:\n", "queue, raw)\n    if True:\n"),
     guard(
         promises.UNKNOWN_IS_GONE,
-        QUEUES,
         "        if slot_row is None or slot_row.info is None:\n            return Renewal",
         "        if slot_row is None:\n            return Renewal",
     ),
     guard(
         promises.RENEWED,
-        QUEUES,
         '        work.renew_heartbeat(slot_row)\n        if (slot_row.raw or b"") == believed:',
         '        if (slot_row.raw or b"") == believed:',
     ),
-    guard(
-        promises.LOST, QUEUES, "        if believed or slot_row.raw is None:\n", "        if slot_row.raw is None:\n"
-    ),
-    guard(promises.UNEXPECTED, QUEUES, "        if believed or slot_row.raw is None:\n", "        if True:\n"),
+    guard(promises.LOST, "        if believed or slot_row.raw is None:\n", "        if slot_row.raw is None:\n"),
+    guard(promises.UNEXPECTED, "        if believed or slot_row.raw is None:\n", "        if True:\n"),
     guard(
         promises.CANCELLED,
-        QUEUES,
         "(record.is_cancel_requested or is_batch_cancelled(work, record))",
         "is_batch_cancelled(work, record)",
     ),
-    guard(promises.ALIVE, QUEUES, "if slot_row is None or work.is_alive(slot_row):", "if slot_row is None:"),
-    guard(promises.LEASE_ENDS, ROWS, "self.alive_until_ms > monotonic_ms", "self.alive_until_ms >= monotonic_ms"),
+    guard(promises.ALIVE, "if slot_row is None or work.is_alive(slot_row):", "if slot_row is None:"),
+    guard(promises.LEASE_ENDS, "self.alive_until_ms > monotonic_ms", "self.alive_until_ms >= monotonic_ms"),
     guard(
         promises.ONLY_SILENT_SUSPECTS,
-        QUEUES,
         "if (sweep or slot_row.info is not None) and not slot_row.is_alive(store.database.boot, monotonic_ms)",
         "if (sweep or slot_row.info is not None)",
     ),
     guard(
         promises.STILL_HOLDS,
-        QUEUES,
         "            if slot_row.raw is None:\n                work.change_slot(slot_row).forget",
         "            if True:\n                work.change_slot(slot_row).forget",
     ),
     guard(
         promises.ID_ONCE,
-        ENTRIES,
         "return job.id if has_record(work, entry) else key_holder(",
         "return key_holder(",
     ),
     guard(
         promises.VERSION_ONCE,
-        QUEUES,
         "        if known is not None and known.knows(version.signature):\n",
         "        if False:\n",
     ),
-    guard(promises.VERSION_LEARNED, ENTRIES, "        work.ledger.learn(version, job.id)\n", "        pass\n"),
+    guard(promises.VERSION_LEARNED, "        work.ledger.learn(version, job.id)\n", "        pass\n"),
     guard(
         promises.LIMIT,
-        f"{FOLDER}rate_window.py",
         "        if self._taken >= self._limit:\n",
         "        if self._taken > self._limit:\n",
     ),
     guard(
         promises.LEDGER_UNCHANGED,
-        f"{FOLDER}ledger_verbs.py",
         "    if work.ledger.entry(path) != was:\n",
         "    if False:\n",
     ),
     guard(
         promises.PROMOTED_LEAVES,
-        QUEUES,
         '            work.db.executemany("DELETE FROM scheduled WHERE due_ms = ? AND raw = ?", due)\n',
         "",
     ),
     guard(
         promises.NOT_BEFORE_TIME,
-        QUEUES,
         "FROM scheduled WHERE due_ms <= ? ORDER",
         "FROM scheduled WHERE due_ms > ? - 1000000 ORDER",
     ),
-    guard(promises.REALIGNED, QUEUES, "due_after_step(record.due_ms, record.since_ms, work.now_ms)", "None"),
+    guard(promises.REALIGNED, "due_after_step(record.due_ms, record.since_ms, work.now_ms)", "None"),
     guard(
         promises.DUE_ONLY_THERE,
-        QUEUES,
         "        if not work.unschedule(record.raw):\n",
         "        if work.unschedule(record.raw) and False:\n",
     ),
     guard(
         promises.DUE_ONLY_WAITING,
-        QUEUES,
         "if record is None or record.state not in (State.SCHEDULED, State.RETRYING):",
         "if record is None:",
     ),
     guard(
         promises.RELOCATED,
-        "fileq/brokers/sqlite/file_orders.py",
         "if record is None or record.state not in (State.COMPLETED, State.DEAD):",
         "if record is None:",
     ),
     guard(
         promises.REGISTERED_AGAIN,
-        QUEUES,
         "                if not work.is_alive(slot_row):\n",
         "                if True:\n",
     ),
     guard(
         promises.GIVEN_BACK,
-        QUEUES,
         "                    _give_back(work, claim_of(slot_row.slot, slot_row.raw, work.record, queue=last_queue))\n",
         "                    pass\n",
     ),
-    guard(promises.RETRYING_STAYS, WORK, "        record.expires_ms = None\n", ""),
-    guard(promises.COPY_KEEPS_RECORD, WORK, "        if not record.queued:  # a copy", "        if True:  # a copy"),
+    guard(promises.RETRYING_STAYS, "        record.expires_ms = None\n", ""),
+    guard(promises.COPY_KEEPS_RECORD, "        if not record.queued:  # a copy", "        if True:  # a copy"),
     guard(
         promises.COPIES_SCHEDULED,
-        WORK,
         '            record.raw += b" "\n',
         "            break\n",
     ),
-    guard(
-        promises.PROMOTED_COUNTED, WORK, "State.PENDING, 0, record.queued + 1\n", "State.PENDING, 0, record.queued\n"
-    ),
-    guard(promises.IN_ITS_PLACE, REPAIRER, "return (record.queue, record.raw) not in waiting", "return True"),
-    guard(promises.RESTORED_ONCE, REPAIRER, "            waiting.add((record.queue, record.raw))\n", ""),
-    guard(promises.BALANCED, REPAIRER, "is_exact=True).drift != drift:", "is_exact=True).drift == -1:"),
+    guard(promises.PROMOTED_COUNTED, "State.PENDING, 0, record.queued + 1\n", "State.PENDING, 0, record.queued\n"),
+    guard(promises.IN_ITS_PLACE, "return (record.queue, record.raw) not in waiting", "return True"),
+    guard(promises.RESTORED_ONCE, "            waiting.add((record.queue, record.raw))\n", ""),
+    guard(promises.BALANCED, "is_exact=True).drift != drift:", "is_exact=True).drift == -1:"),
     Guard(
         "A heartbeat of another boot is none",
         "after a reboot the jobs of dead workers wait for ever",
-        ROWS,
         "return self.boot == boot and self.alive_until_ms",
         "return self.alive_until_ms",
         TRANSACTIONS + "test_a_lease_ends_with_a_reboot",
@@ -195,7 +165,6 @@ SQLITE_GUARDS = (
     Guard(
         "Leases run on the monotonic clock",
         "a step of the wall clock reaps live workers",
-        WORK,
         "self.boot, self.monotonic_ms + ttl_ms\n",
         "self.boot, self.now_ms + ttl_ms\n",
         TRANSACTIONS + "test_a_step_of_the_wall_clock_ends_no_lease",
@@ -203,7 +172,6 @@ SQLITE_GUARDS = (
     Guard(
         "A slot that registers again uses no token twice",
         "an outcome from before counts for a new claim",
-        ROWS,
         "        self.info = self.raw = self.settled_token = None\n",
         "        self.info = self.raw = self.settled_token = None\n        self.token = 0\n",
         TRANSACTIONS + "test_a_settlement_from_before_a_slot_was_registered_again_is_fenced",
@@ -211,7 +179,6 @@ SQLITE_GUARDS = (
     Guard(
         "A commit reaches the disk before it is acknowledged",
         "a power cut loses jobs that were enqueued",
-        f"{FOLDER}database.py",
         'connection.execute("PRAGMA synchronous = FULL")',
         'connection.execute("PRAGMA synchronous = NORMAL")',
         "tests/integration/test_sqlite_opening.py::test_every_commit_reaches_the_disk_before_it_is_acknowledged",
@@ -219,7 +186,6 @@ SQLITE_GUARDS = (
     Guard(
         "A write lock that is granted too late is released",
         "all processes wait for a lock that none uses",
-        f"{FOLDER}locks.py",
         "                if granted.is_set() and not is_ours:\n                    self.release()\n",
         "",
         "tests/integration/test_sqlite_locks.py::test_a_lock_granted_at_the_moment_of_the_timeout_is_released",

@@ -2,12 +2,6 @@
 
 from tests.support.guards.guard import Guard
 
-RULES, SENDER, ATTEMPT, STORE, SUBSCRIPTIONS = (
-    f"fileq/webhooks/{name}.py" for name in ("address_rules", "sender", "attempt", "store", "subscriptions")
-)
-FOLLOW_UPS, ATTEMPTS, PUMP, BREAKERS = (
-    f"fileq/worker/{name}.py" for name in ("follow_ups", "attempts", "pump", "breakers")
-)
 PURE, KEPT, FOLLOWED = (
     f"tests/unit/test_{name}.py::test_" for name in ("webhook_rules", "webhooks", "webhook_follow_ups")
 )
@@ -21,7 +15,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "An address is public only if no block holds it",
         INSIDE,
-        RULES,
         "        return not any(address in network for network in _BLOCKED_V4)\n",
         "        return True\n",
         PURE + "an_address_that_is_not_public_is_blocked",
@@ -29,7 +22,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "Of IPv6 only the global space is public, without the forms that carry an IPv4 address",
         INSIDE,
-        RULES,
         "    return address in _GLOBAL_V6 and not any(address in network for network in _BLOCKED_V6)\n",
         "    return address in _GLOBAL_V6\n",
         PURE + "an_address_that_is_not_public_is_blocked",
@@ -37,7 +29,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "Every address of a name is checked",
         INSIDE,
-        SENDER,
         "        for address in found:\n            # One",
         "        for address in found[:1]:\n            # One",
         SENT + "one_wrong_address_is_enough_to_refuse",
@@ -45,7 +36,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "The connection goes to the address that was checked",
         "a name that resolves differently the second time gets around the check",
-        SENDER,
         "                connection = self._connect((address, target.port), share_s)\n",
         "                connection = self._connect((target.host, target.port), share_s)\n",
         SENT + "a_name_is_resolved_once_and_the_checked_address_is_called",
@@ -53,7 +43,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "TLS checks the name of the receiver",
         "another server can take the messages",
-        SENDER,
         "server_hostname=target.host)\n",
         'server_hostname="localhost")\n',
         SENT + "tls_checks_the_name_although_an_address_is_called",
@@ -61,7 +50,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "The URL is checked at every delivery",
         "a definition from before a change of webhooks.allow_* is still used",
-        SENDER,
         "        if problem := url_problem(url, allow_http=self._allowed.http, allow_ports=self._allowed.ports):\n",
         '        if problem := "":\n',
         SENT + "the_url_is_checked_at_every_delivery",
@@ -69,7 +57,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "One time limit holds for the whole answer",
         "a receiver that sends a byte now and then holds a thread for ever",
-        SENDER,
         "        self._connection.settimeout(self._deadline.left_s())\n        count",
         "        count",
         SENT + "one_time_limit_holds_for_everything",
@@ -77,7 +64,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "At most 64 kB of an answer are read",
         "a receiver fills the memory of a worker",
-        SENDER,
         "        self._left -= count\n",
         "",
         SENT + "at_most_64_kb_of_an_answer_are_read",
@@ -85,7 +71,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "A settlement brings the deliveries about it",
         NOT_TOLD,
-        FOLLOW_UPS,
         "        found = subscriptions.settled(settlement, self._now_ms())\n",
         "        found: list[FollowUp] = []\n",
         FOLLOWED + "the_end_of_an_attempt_is_told",
@@ -93,7 +78,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "The end of a superseded job is told",
         NOT_TOLD,
-        ATTEMPTS,
         "        slot.settle(self._follow_ups.added(decision, route), claim.version, route)\n",
         "        slot.settle(decision, claim.version, route)\n",
         FOLLOWED + "a_superseded_job_is_told_as_such",
@@ -101,7 +85,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "The id of a delivery names the attempt",
         "a job that dies again after `dlq retry` is not told",
-        SUBSCRIPTIONS,
         '            id = follow_up_id(job.id, "webhook", webhook.name, event, attempt)\n',
         '            id = follow_up_id(job.id, "webhook", webhook.name, event)\n',
         FOLLOWED + "each_attempt_and_each_webhook_has_its_own_delivery_and_a_repeat_has_none",
@@ -109,7 +92,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "No webhook is about a job of fileq itself",
         "a delivery that fails makes deliveries without end",
-        SUBSCRIPTIONS,
         "        if is_own_type(job.type):\n",
         "        if job.type is None and False:\n",
         FOLLOWED + "jobs_of_fileq_itself_are_not_told",
@@ -117,7 +99,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "A command that cancels many jobs leaves the deliveries about it",
         NOT_TOLD,
-        "fileq/commands/admin/control.py",
         "        ids = [one.id for one in found if one.id not in handled and (wanted.type or not _is_own(one.job))]\n",
         "        ids = [one.id for one in found if one.id not in handled]\n",
         LISTED + "a_cancelled_job_has_its_delivery",
@@ -125,7 +106,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "Deliveries take no slot of other jobs",
         SLOW,
-        PUMP,
         "        self._calls.count = self._slots.count + self._depth + self._attempts.delivering\n",
         "        self._calls.count = self._slots.count + self._depth\n",
         FOLLOWED + "deliveries_take_no_slot_from_other_jobs",
@@ -133,7 +113,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "Deliveries take no room of other tasks",
         SLOW,
-        ATTEMPTS,
         "            self._queue.make_room(claim.key)\n",
         "            pass\n",
         FOLLOWED + "deliveries_take_no_slot_from_other_jobs",
@@ -141,7 +120,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "A worker makes at most 4 deliveries at the same time",
         "a burst of events opens any number of connections",
-        ATTEMPTS,
         "            return (DELIVERIES_RUN, 0.0) if self.delivering >= DELIVERIES_MAX else None\n",
         "            return None\n",
         FOLLOWED + "the_end_of_a_delivery_makes_the_next_one_due",
@@ -149,7 +127,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "No circuit breaker stops deliveries",
         "no receiver is told that the jobs of a route fail",
-        BREAKERS,
         "        if self.is_closed or self.has_deliveries():\n",
         "        if self.is_closed:\n",
         FOLLOWED + "no_breaker_stops_deliveries",
@@ -157,7 +134,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "A receiver that answers 410 gets no more",
         "a receiver that asked for silence is called for days",
-        ATTEMPT,
         "        if known.state.disabled:\n",
         "        if False:\n",
         KEPT + "410_disables_at_once",
@@ -165,7 +141,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "A webhook is disabled only after a day of failures",
         "a short outage of a receiver disables its webhook",
-        STORE,
         "        return state.failures >= FAILURES_MAX and self._now_ms() - state.since_ms >= FAILING_MS\n",
         "        return state.failures >= FAILURES_MAX\n",
         KEPT + "50_failures_in_a_row_over_a_day_disable",
@@ -173,7 +148,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "Both secrets sign after a rotation",
         "messages are refused until the receiver has the new secret",
-        STORE,
         "            return replace(stored, secrets=(Secret(secret), Secret(stored.secrets[0].secret, until_ms)))\n",
         "            return replace(stored, secrets=(Secret(secret),))\n",
         KEPT + "two_secrets_sign_for_a_day_after_a_rotation",
@@ -181,7 +155,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "Child processes do not get a variable with the secrets of webhooks",
         "a handler can read them",
-        "fileq/config/secret_variables.py",
         " is not None else SECRET_PREFIX in value\n",
         " is not None else False\n",
         PURE + "handlers_do_not_get_a_variable_with_a_secret_of_a_webhook",
@@ -189,7 +162,6 @@ WEBHOOK_GUARDS = (
     Guard(
         "Child processes do not get the secrets of webhooks",
         "a handler can read them",
-        "fileq/config/secret_variables.py",
         '    endpoints = tuple(replace(one, secret=HIDDEN if one.secret else "")',
         "    endpoints = tuple(one",
         PURE + "an_endpoint_is_read_and_its_secrets_are_never_shown",

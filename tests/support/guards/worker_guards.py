@@ -2,9 +2,6 @@
 
 from tests.support.guards.guard import Guard
 
-PUMP, ATTEMPTS, HEARTBEATS, REAPER, SLOTS, BREAKERS = (
-    f"fileq/worker/{name}.py" for name in ("pump", "attempts", "heartbeats", "reaper", "slots", "breakers")
-)
 TURNS, CALLS, FENCED, RENEWALS, DEFERRED = (
     f"tests/unit/test_pump_{name}.py::test_" for name in ("turns", "calls", "fenced", "heartbeats", "deferrals")
 )
@@ -14,7 +11,6 @@ PUMP_GUARDS = (
     Guard(
         "A fenced outcome is not reported as settled, and its file stays",
         "the file of a job that another worker runs is moved or deleted",
-        PUMP,
         "            if result is SettleResult.FENCED:\n",
         "            if False:\n",
         FENCED + "a_fenced_outcome_is_not_reported_as_completed_and_its_file_stays",
@@ -22,7 +18,6 @@ PUMP_GUARDS = (
     Guard(
         "The file is moved or deleted after the broker accepted the outcome",
         "`worker.after` has no effect",
-        PUMP,
         "                self._post_actions.add(settling.settlement, settling.processed)\n",
         "                pass\n",
         FENCED + "an_outcome_that_the_broker_accepts_is_reported_and_its_file_deleted",
@@ -30,7 +25,6 @@ PUMP_GUARDS = (
     Guard(
         "A slot that a claim finds gone is replaced",
         "it gets no job until the next renewal",
-        PUMP,
         "                self._heartbeats.replace(slot)\n",
         "                pass\n",
         FENCED + "a_slot_that_a_claim_finds_gone_is_replaced_at_once",
@@ -38,7 +32,6 @@ PUMP_GUARDS = (
     Guard(
         "After a lost reply no other call in flight is used",
         "its claims run although the worker may be stopping",
-        PUMP,
         "        self._calls.drop()\n        self._heartbeats.renew_now()",
         "        self._heartbeats.renew_now()",
         CALLS + "after_a_lost_reply_no_other_call_in_flight_is_sent_again",
@@ -46,7 +39,6 @@ PUMP_GUARDS = (
     Guard(
         "After a lost reply a renewal finds what was claimed",
         "the claimed jobs wait until the next renewal",
-        PUMP,
         "        self._calls.drop()\n        self._heartbeats.renew_now()\n",
         "        self._calls.drop()\n",
         CALLS + "a_job_that_was_claimed_by_a_call_without_a_reply_starts_with_the_next_turn",
@@ -54,7 +46,6 @@ PUMP_GUARDS = (
     Guard(
         "No renewal while a call is in flight",
         "the two replies contradict each other about a slot",
-        PUMP,
         "            while self._calls:\n                claim_count += self._take_reply()\n",
         "",
         CALLS + "a_renewal_waits_for_the_calls_in_flight",
@@ -62,7 +53,6 @@ PUMP_GUARDS = (
     Guard(
         "A stopping worker claims nothing",
         "a shutdown never ends",
-        PUMP,
         "if may_claim and not self.is_quiet and (",
         "if may_claim and (",
         TURNS + "a_quiet_pump_settles_and_claims_nothing",
@@ -70,7 +60,6 @@ PUMP_GUARDS = (
     Guard(
         "While every breaker is open no job is claimed",
         "all jobs are claimed and deferred again and again",
-        PUMP,
         "claiming = free[: self._breakers.permits(len(free))]",
         "claiming = free",
         DEFERRED + "while_every_route_is_open_claims_stop_and_the_first_cooldown_starts_one_job_at_a_time",
@@ -78,7 +67,6 @@ PUMP_GUARDS = (
     Guard(
         "A slot is in one call at a time",
         "its outcome is sent twice",
-        PUMP,
         "settling = [slot for slot in self._slots.settling if slot not in in_flight]\n",
         "settling = [*self._slots.settling]\n",
         CALLS + "under_load_two_calls_are_in_flight_about_half_of_the_slots_each",
@@ -86,7 +74,6 @@ PUMP_GUARDS = (
     Guard(
         "A deferral is logged once for its reason",
         "thousands of deferred jobs fill the log",
-        PUMP,
         "                if self._deferrals.settled(settlement):",
         "                if self._deferrals.settled(settlement) or True:",
         DEFERRED + "a_deferral_is_logged_once_for_its_reason_and_is_no_claim",
@@ -94,7 +81,6 @@ PUMP_GUARDS = (
     Guard(
         "What was claimed before a stop is released, not run",
         "a shutdown starts jobs",
-        ATTEMPTS,
         "        if not may_run:\n            self._release(new)",
         "        if False:\n            self._release(new)",
         CALLS + "what_is_claimed_after_quiet_never_starts_and_is_released",
@@ -102,7 +88,6 @@ PUMP_GUARDS = (
     Guard(
         "A claim for a slot that is not free does not run",
         "a job that runs is started a second time",
-        ATTEMPTS,
         " and type(slot.state) is Free]\n",
         "]\n",
         FENCED + "a_claim_for_a_slot_that_is_not_free_does_not_run",
@@ -110,7 +95,6 @@ PUMP_GUARDS = (
     Guard(
         "A job of a missing root does not become the probe of a breaker",
         "the breaker waits for a probe that does not run",
-        ATTEMPTS,
         "        if self._roots.is_any_missing and task.path",
         "        self._breakers.admits(task.route, claim.key)\n        if self._roots.is_any_missing and task.path",
         "tests/unit/test_roots.py::test_a_job_of_a_missing_root_does_not_become_the_probe_of_a_breaker",
@@ -118,7 +102,6 @@ PUMP_GUARDS = (
     Guard(
         "A job that waits for an open breaker is deferred",
         "it runs and fails",
-        ATTEMPTS,
         "(obstacle := self._obstacle(claim, task)) is not None:",
         "(obstacle := self._obstacle(claim, task)) is not None and False:",
         DEFERRED + "jobs_of_an_open_route_are_deferred_and_the_others_run",
@@ -126,7 +109,6 @@ PUMP_GUARDS = (
     Guard(
         "A death is a failure for the breaker",
         "a handler that kills its process never opens the breaker",
-        BREAKERS,
         "return False if isinstance(outcome, Died) else None",
         "return None",
         FENCED + "a_death_is_a_failure_for_the_breaker",
@@ -134,7 +116,6 @@ PUMP_GUARDS = (
     Guard(
         "A job with a number out of bounds is no job",
         "a job of another program ends every worker that claims it",
-        "fileq/core/job.py",
         "Count: TypeAlias = Annotated[int, Meta(ge=0, le=COUNT_MAX)]",
         "Count: TypeAlias = Annotated[int, Meta(ge=0)]",
         "tests/unit/test_job.py::test_bytes_that_are_not_a_job_raise_undecodable_and_nothing_else",
@@ -142,7 +123,6 @@ PUMP_GUARDS = (
     Guard(
         "A job with a size out of bounds is no job",
         "a number that does not fit into a message or a column ends the worker",
-        "fileq/core/job.py",
         "Bytes: TypeAlias = Annotated[int, Meta(ge=0, le=BYTES_MAX)]",
         "Bytes: TypeAlias = int",
         "tests/unit/test_job.py::test_bytes_that_are_not_a_job_raise_undecodable_and_nothing_else",
@@ -150,7 +130,6 @@ PUMP_GUARDS = (
     Guard(
         "A job with a timeout out of bounds is no job",
         "a sum of times overflows and ends the worker",
-        "fileq/core/job.py",
         "Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=LONGEST_S)]",
         "Seconds: TypeAlias = Annotated[float, Meta(ge=0)]",
         "tests/unit/test_job.py::test_bytes_that_are_not_a_job_raise_undecodable_and_nothing_else",
@@ -158,7 +137,6 @@ PUMP_GUARDS = (
     Guard(
         "A job with two ids is no job",
         "the record and the claim are those of different jobs",
-        "fileq/core/job.py",
         "    if first and first != job.id.encode():\n",
         "    if False:\n",
         "tests/conformance/test_two_ids.py::test_a_claim_and_its_record_are_of_the_same_job",
@@ -166,7 +144,6 @@ PUMP_GUARDS = (
     Guard(
         "The first fatal error is the one that is shown",
         "operators see a consequence instead of the cause",
-        "fileq/runtime/fatal_error.py",
         "            self.error = self.error or error\n",
         "            self.error = error\n",
         "tests/unit/test_fatal_error.py::test_the_first_error_is_kept_and_each_report_wakes",
@@ -174,7 +151,6 @@ PUMP_GUARDS = (
     Guard(
         "A fatal error before the first wait ends the role too",
         "a process whose worker fails at once goes on and runs no job",
-        "fileq/runtime/fatal_error.py",
         "            if self.error is not None:\n",
         "            if False:\n",
         "tests/unit/test_fatal_error.py::test_an_error_that_was_reported_before_anything_waits_wakes_too",
@@ -182,7 +158,6 @@ PUMP_GUARDS = (
     Guard(
         "A role that a fatal error ends says so",
         "the process ends with code 0, and nothing starts it again",
-        "fileq/runtime/roles.py",
         "            if fatal.error is not None:\n",
         "            if False:\n",
         "tests/integration/test_worker_foreign_jobs.py::test_a_worker_whose_loop_fails_ends_with_an_error",
@@ -190,7 +165,6 @@ PUMP_GUARDS = (
     Guard(
         "A run once that a fatal error ends says so",
         "the process ends with code 0 although jobs wait",
-        "fileq/runtime/once.py",
         "        error = self._fatal.error or self._error\n",
         "        error = self._error\n",
         "tests/integration/test_worker_foreign_jobs.py::test_a_worker_whose_loop_fails_ends_with_an_error",
@@ -198,7 +172,6 @@ PUMP_GUARDS = (
     Guard(
         "A worker whose loop fails ends",
         "its process goes on and runs no job",
-        "fileq/runtime/worker_service.py",
         "            self._on_failure(FileqError(",
         "            print(FileqError(",
         "tests/integration/test_worker_foreign_jobs.py::test_a_worker_whose_loop_fails_ends_with_an_error",
@@ -206,7 +179,6 @@ PUMP_GUARDS = (
     Guard(
         "Waking a loop does not cut the pause of an outage short",
         "a loop keeps a broker that is down busy",
-        "fileq/runtime/loop.py",
         "            self._stopping.wait(self._outage.failed(error))\n",
         "            self._wake.wait(self._outage.failed(error))\n",
         "tests/unit/test_loop.py::test_the_pause_of_an_outage_is_not_cut_short_by_being_woken",
@@ -214,7 +186,6 @@ PUMP_GUARDS = (
     Guard(
         "A lost job's attempt is ended",
         "two workers run the job until both have ended",
-        ATTEMPTS,
         "            self._queue.abandon(claim.key)\n",
         "            pass\n",
         RENEWALS + "a_job_that_was_lost_is_abandoned_and_its_slot_is_free",
@@ -225,7 +196,6 @@ SLOT_GUARDS = (
     Guard(
         "The outcome of a lost claim is ignored",
         "it settles the next job of the slot",
-        SLOTS,
         " and state.claim.token == key.token:",
         ":",
         SLOT + "a_running_slot_is_found_by_the_key_of_its_claim_only",
@@ -233,7 +203,6 @@ SLOT_GUARDS = (
     Guard(
         "The slots say since when their process works",
         "`workers` shows no start time",
-        SLOTS,
         "_PROCESS_STARTED_MS = time.time_ns() // 1_000_000",
         "_PROCESS_STARTED_MS = 0",
         SLOT + "the_slots_say_since_when_their_process_works",
@@ -241,15 +210,13 @@ SLOT_GUARDS = (
     Guard(
         "A new process never has the slots of an old one",
         "a restarted container takes over old claims",
-        SLOTS,
-        "-{secrets.token_hex(4)}",
-        "-same",
+        "{number}-{secrets.token_hex(4)}",
+        "{number}-same",
         SLOT + "a_replaced_slot_has_a_new_id_and_is_free",
     ),
     Guard(
         "Heartbeats are renewed at a third of the ttl",
         "one slow renewal and a live worker is reaped",
-        PUMP,
         "every_s=worker.heartbeat_ttl / 3,",
         "every_s=worker.heartbeat_ttl,",
         RENEWALS + "heartbeats_are_renewed_after_a_third_of_their_time",
@@ -257,7 +224,6 @@ SLOT_GUARDS = (
     Guard(
         "A slot that is gone continues under a new id",
         "it gets no job any more",
-        HEARTBEATS,
         "            case LeaseStatus.GONE:\n                self.replace(slot)\n",
         "            case LeaseStatus.GONE:\n                pass\n",
         RENEWALS + "a_slot_that_is_gone_continues_under_a_new_id_and_ends_what_it_ran",
@@ -265,7 +231,6 @@ SLOT_GUARDS = (
     Guard(
         "A job is cancelled once",
         "its handler gets a new grace period at each renewal",
-        HEARTBEATS,
         "if running is not None and not running.is_cancelling:",
         "if running is not None:",
         RENEWALS + "a_running_job_is_cancelled_once",
@@ -273,7 +238,6 @@ SLOT_GUARDS = (
     Guard(
         "A job that a slot holds without knowing it is run",
         "it waits for ever, because its slot is alive",
-        HEARTBEATS,
         "                return renewal.claim\n",
         "                return None\n",
         RENEWALS + "a_job_that_a_slot_holds_without_knowing_it_is_run",
@@ -284,7 +248,6 @@ REAPER_GUARDS = (
     Guard(
         "One check is no proof that a slot is dead",
         "the jobs of a worker that reconnects run twice",
-        REAPER,
         "            if now_s >= silent[suspect.slot] + self._ttl_s / 3:\n",
         "            if True:\n",
         REAPING + "a_silent_slot_is_reaped_at_the_second_check_one_renewal_later",
@@ -292,7 +255,6 @@ REAPER_GUARDS = (
     Guard(
         "After a reconnect checks count only after a ttl",
         "after a restart of Redis all live workers are reaped",
-        REAPER,
         "        if does_count:\n",
         "        if True:\n",
         REAPING + "checks_of_a_reaper_that_has_just_started_do_not_count",
@@ -300,7 +262,6 @@ REAPER_GUARDS = (
     Guard(
         "A slot that is not registered is searched again for its second check",
         "its job is never given back",
-        REAPER,
         "        if is_sweep and not self._silent_since_s:\n",
         "        if is_sweep:\n",
         REAPING + "the_job_of_an_unregistered_slot_is_given_back",
@@ -308,7 +269,6 @@ REAPER_GUARDS = (
     Guard(
         "An outage forgets what was silent before it",
         "the first check after an outage counts as the second",
-        REAPER,
         "            self._silent_since_s.clear()\n",
         "",
         REAPING + "a_check_before_an_outage_is_not_the_first_of_two",
@@ -316,7 +276,6 @@ REAPER_GUARDS = (
     Guard(
         "An outage starts the wait anew",
         "after an outage live workers are reaped",
-        REAPER,
         "            self._connected_s = None\n            self._silent",
         "            self._silent",
         REAPING + "after_an_outage_checks_count_only_once_the_connection_has_lasted_for_a_heartbeat",
@@ -324,7 +283,6 @@ REAPER_GUARDS = (
     Guard(
         "A reaper reports only what it moved",
         "logs and metrics count a recovery twice",
-        REAPER,
         " if result is SettleResult.DONE]",
         "]",
         REAPING + "a_reaper_that_comes_too_late_reports_nothing",
