@@ -155,13 +155,15 @@ class Suspect(Struct, frozen=True):
 
 
 class OpenBreaker(Struct, frozen=True, omit_defaults=True):
-    """The breaker of a route that is not closed. `next_probe_ms` is the worker's clock; 0 while a probe decides."""
+    """The breaker of a route that is not closed. `next_probe_ms` is the worker's clock; 0 if one job at a time is tried
+    now. `deferred` is how many jobs that worker has deferred because of it."""
 
     route: str
     state: str
     error: str = ""
     failure_share: float = 0.0
     next_probe_ms: int = 0
+    deferred: int = 0
 
 
 class WorkerInfo(Struct, frozen=True, omit_defaults=True):

@@ -4,6 +4,11 @@ pybreaker provides the states and the listeners. Its own counting is not used: i
 half-open it lets every caller through. Here the failure rate over a rolling window decides, and exactly one probe is
 let through. The clock is passed in.
 
+Each job counts once in a window: its last result replaces the earlier ones, so a few bad jobs that are retried again
+and again do not outweigh the good ones. Only failed jobs can have another result, so only their ids are kept, at most
+FAILED_KEPT of them. All other results are counted by time, in SLICES parts of the window. So the memory does not depend
+on the rate of the jobs.
+
 What a kill -9 leaves: nothing. A new process starts with a closed breaker and an empty window.
 """
 
@@ -12,7 +17,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -34,6 +39,9 @@ if _has_own_copy:
     del sys.modules["pybreaker"]  # a handler that imports pybreaker gets one with redis
 
 OnChange = Callable[[str, str], None]  # from, to
+SLICES = 100
+FAILED_KEPT = 10_000  # failed jobs of a window whose next result replaces the failure; more of them count each time
+UNFAILED_FIRST_S = 1.0  # for so long after a cooldown only a job that has not failed yet can be the probe
 STATE_NUMBERS = {STATE_CLOSED: 0, STATE_HALF_OPEN: 1, STATE_OPEN: 2}  # as the metric shows them
 
 
@@ -60,11 +68,23 @@ class _StateListener(CircuitBreakerListener):
         self._on_change(old_state.name if old_state is not None else "", new_state.name)
 
 
+class _Slice:
+    """The results of a short time that no later result replaces."""
+
+    __slots__ = ("failures", "start_s", "successes")
+
+    def __init__(self, start_s: float) -> None:
+        self.start_s = start_s
+        self.successes = 0
+        self.failures = 0  # of jobs beyond FAILED_KEPT
+
+
 class Breaker:
     """One breaker. Threads may share it.
 
-    Before a claim, permits() limits how many jobs to claim. After it, claimed() names those that were claimed. When an
-    attempt has ended, record() counts how it went. A claim is named by any hashable value."""
+    Before a claim, permits() limits how many jobs to claim. After it, claimed() names those that were claimed. A job
+    that is claimed already runs if admits() says so. When an attempt has ended, record() counts how it went. A claim is
+    named by any hashable value."""
 
     def __init__(
         self,
@@ -80,9 +100,12 @@ class Breaker:
             fail_max=2**31, state_storage=CircuitMemoryStorage(STATE_CLOSED), listeners=[_StateListener(self._changed)]
         )
         self._lock = threading.Lock()
-        self._samples: deque[tuple[float, bool]] = deque()  # when, was it a success
-        self._failures = 0
+        self._slices: deque[_Slice] = deque()
+        self._successes = 0  # of all slices, as the next one
+        self._unnamed_failures = 0
+        self._failed: OrderedDict[object, float] = OrderedDict()  # job → when it failed last, the earliest first
         self._opened_s = 0.0
+        self._seen_s = 0.0  # when a job of the route was last heard of, while it is not closed
         self._state = STATE_CLOSED  # a copy: reading pybreaker's state for every job would be slow
         self._probe: object = None  # the claim that decides, or _BEING_CLAIMED
         self.error = ""  # of the last failure
@@ -110,12 +133,7 @@ class Breaker:
         with self._lock:
             if self.state == STATE_CLOSED or wanted <= 0:
                 return max(0, wanted)
-            if self.state == STATE_OPEN:
-                if self._clock() - self._opened_s < self._settings.cooldown_period:
-                    return 0
-                self._probe = None
-                self._states.half_open()
-            if self._probe is not None:
+            if not self._is_probe_free():
                 return 0
             self._probe = _BEING_CLAIMED
             return 1
@@ -126,24 +144,51 @@ class Breaker:
             if self.state == STATE_HALF_OPEN and self._probe is _BEING_CLAIMED:
                 self._probe = claims[0] if claims else None
 
+    def admits(self, claim: object, *, has_failed: bool = False) -> bool:
+        """Whether this job may run now. When half-open it becomes the probe, if there is none. A job that has failed
+        before says little about the others: just after the cooldown it leaves the probe to a job that has not."""
+        with self._lock:
+            if self._state == STATE_CLOSED:
+                return True
+            now_s = self._seen_s = self._clock()
+            if not self._is_probe_free():
+                return False
+            if has_failed and now_s - self._opened_s - self._settings.cooldown_period < UNFAILED_FIRST_S:
+                return False
+            self._probe = claim
+            return True
+
+    def _is_probe_free(self) -> bool:
+        """Whether a job can become the probe. An open breaker whose cooldown is over becomes half-open."""
+        if self._state == STATE_OPEN:
+            if self._clock() - self._opened_s < self._settings.cooldown_period:
+                return False
+            self._probe = None
+            self._states.half_open()
+        return self._probe is None
+
     def try_now(self, claim: object) -> None:
         """Lets the job of this claim run, because an operator wants it: also if the breaker is open. It is the probe,
         unless another probe runs already."""
         with self._lock:
+            self._seen_s = self._clock()
             if self._state == STATE_OPEN:
                 self._probe = None
                 self._states.half_open()
             if self._state == STATE_HALF_OPEN and self._probe is None:
                 self._probe = claim
 
-    def record(self, claim: object, success: bool | None, error: str = "") -> None:
-        """Counts how an attempt ended; None is not counted. When half-open only the probe counts, when open nothing."""
+    def record(self, claim: object, success: bool | None, error: str = "", job: object = None) -> None:
+        """Counts how an attempt ended; None is not counted. When half-open only the probe counts, when open nothing.
+        A result replaces those that the same `job` has in the window; without a name it is a job of its own."""
         with self._lock:
             if self._state == STATE_CLOSED:
                 if success is not None:
                     self.error = self.error if success else error
-                    self._add(success)
-            elif self._state == STATE_HALF_OPEN and claim == self._probe:
+                    self._add(claim if job is None else job, success)
+                return
+            self._seen_s = self._clock()
+            if self._state == STATE_HALF_OPEN and claim == self._probe:
                 self.error = error if success is False else self.error
                 self._decide(success)
 
@@ -160,6 +205,15 @@ class Breaker:
             if self._state != STATE_CLOSED:
                 self._decide(True)
 
+    def close_if_idle(self) -> None:
+        """Closes a breaker with a clean window if it could try a job and none has come for `window`."""
+        with self._lock:
+            if self._state == STATE_CLOSED or self._probe is not None:
+                return
+            now_s, settings = self._clock(), self._settings
+            if now_s - self._opened_s >= settings.cooldown_period and now_s - self._seen_s >= settings.window:
+                self._decide(True)
+
     def _changed(self, old: str, new: str) -> None:
         self._state = new
         self._on_change(old, new)
@@ -168,31 +222,51 @@ class Breaker:
         self._probe = None
         if success is None:
             return
-        self._samples.clear()
-        self._failures = 0
+        self._forget_all()
         if success:
             self._states.close()
         else:
             self._open(failure_share=1.0)
 
-    def _add(self, success: bool) -> None:
-        now_s, samples = self._clock(), self._samples
-        samples.append((now_s, success))
-        self._failures += not success
-        oldest_s = now_s - self._settings.window
-        while samples and samples[0][0] <= oldest_s:
-            self._failures -= not samples.popleft()[1]
-        if not self._failures:
+    def _add(self, job: object, success: bool) -> None:
+        now_s, failed, slices = self._clock(), self._failed, self._slices
+        if failed:
+            failed.pop(job, None)
+        if not success and len(failed) < FAILED_KEPT:
+            failed[job] = now_s
+        else:
+            if not slices or now_s - slices[-1].start_s >= self._settings.window / SLICES:
+                slices.append(_Slice(now_s))
+            slices[-1].successes += success
+            slices[-1].failures += not success
+            self._successes += success
+            self._unnamed_failures += not success
+        self._forget_until(now_s - self._settings.window)
+        failures = len(failed) + self._unnamed_failures
+        if not failures:
             return
-        total = len(samples)
-        if total >= self._settings.min_samples and self._failures / total >= self._settings.failure_threshold:
-            self._open(self._failures / total)
+        total = failures + self._successes
+        if total >= self._settings.min_samples and failures / total >= self._settings.failure_threshold:
+            self._open(failures / total)
+
+    def _forget_until(self, oldest_s: float) -> None:
+        slices, failed = self._slices, self._failed
+        while slices and slices[0].start_s <= oldest_s:
+            first = slices.popleft()
+            self._successes -= first.successes
+            self._unnamed_failures -= first.failures
+        while failed and next(iter(failed.values())) <= oldest_s:
+            failed.popitem(last=False)
+
+    def _forget_all(self) -> None:
+        self._slices.clear()
+        self._failed.clear()
+        self._successes = self._unnamed_failures = 0
 
     def _open(self, failure_share: float) -> None:
         self.failure_share = failure_share
-        self._samples.clear()
-        self._failures = 0
-        self._opened_s = self._clock()
+        self._forget_all()
+        self._opened_s = self._seen_s = self._clock()
         self._states.open()
 
 

@@ -49,6 +49,11 @@ class Claim(Struct, frozen=True):
         """An operator tries this job to see if a cause is fixed."""
         return self.job is not None and self.job.breaker_probe
 
+    @property
+    def has_failed(self) -> bool:
+        """An attempt of it has failed or died, since an operator put it back last."""
+        return self.job is not None and (self.job.retries > 0 or self.job.recoveries > 0)
+
 
 class Buried(Struct, frozen=True):
     """Bytes that a broker buried instead of giving them to the slot: they are too long to be decoded, or another job

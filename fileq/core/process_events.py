@@ -109,7 +109,8 @@ class BreakerHalfOpened(BreakerChanged, frozen=True):
 
 
 class BreakerClosed(BreakerChanged, frozen=True):
-    """The probe succeeded or an operator reset the breaker: the jobs of the route run again."""
+    """The probe succeeded, an operator reset the breaker, or no job of the route came for `circuit_breaker.window`: the
+    jobs of the route run again."""
 
     name = "breaker.closed"
 

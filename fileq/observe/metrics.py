@@ -109,12 +109,18 @@ METRICS = (
     MetricInfo("worker_active", "gauge", "Slots of this process that take jobs; 0 if it is not a worker."),
     MetricInfo("circuit_breaker_state", "gauge", "Worst breaker of this process: 0 closed, 1 half-open, 2 open."),
     MetricInfo("fileq_breaker_state", "gauge", "Breaker of a route: 0 closed, 1 half-open, 2 open.", "route"),
+    MetricInfo(
+        "fileq_breaker_deferred",
+        "gauge",
+        "Jobs that this process has deferred because the breaker of their route is not closed.",
+        "route",
+    ),
     MetricInfo("fileq_broker_up", "gauge", "1 if the broker answered just now, else 0."),
 )
 
 
 class Metrics(Collector):
-    """Counts events and can be scraped. The three callables are called at each scrape."""
+    """Counts events and can be scraped. The callables are called at each scrape."""
 
     def __init__(
         self,
@@ -123,10 +129,12 @@ class Metrics(Collector):
         depths: Callable[[], Depths | None] = lambda: None,
         slots: Callable[[], int] = lambda: 0,
         breakers: Callable[[], Sequence[tuple[str, int]]] = lambda: (),
+        deferred: Callable[[], Sequence[tuple[str, int]]] = lambda: (),
     ) -> None:
         self.depths = depths
         self.slots = slots
         self.breakers = breakers
+        self.deferred = deferred
         self._queues = tuple(queues)
         self._lock = threading.Lock()
         self._counts = {m.name: 0 for m in METRICS if m.type == "counter" and not m.label}
@@ -255,6 +263,7 @@ class Metrics(Collector):
             "worker_active": [(self.slots(), [])],
             "circuit_breaker_state": [(max((state for _, state in breakers), default=0), [])],
             "fileq_breaker_state": [(state, [route]) for route, state in breakers],
+            "fileq_breaker_deferred": [(count, [route]) for route, count in self.deferred()],
             "batches_unfinished": [(depths.unfinished_batches if depths is not None else UNKNOWN, [])],
             "fileq_broker_up": [(depths is not None, [])],
         }

@@ -48,6 +48,7 @@ class Observers:
     def watch_worker(self, worker: WorkerParts, slots: int) -> None:
         self.metrics.slots = lambda: slots if worker.service.is_turning() else 0
         self.metrics.breakers = worker.breakers.numbers
+        self.metrics.deferred = worker.breakers.deferred_numbers
 
     def with_hooks(self, emit: Emit, hooks: Sequence[BoundHook]) -> tuple[Emit, EmitAll]:
         """`emit` and `emit_all` with these hooks behind them. Hooks are called in a thread of their own."""

@@ -71,7 +71,9 @@ def build_worker(
         routes = routes.with_built_in(built_in(broker, config, emit), config)
     pause_s = longest_pause_s(worker.heartbeat_ttl)
     deferrals = Deferrals()
-    breakers = breakers_of(routes, on_end=deferrals.end, on_reset=deferrals.request_search, emit=emit)
+    breakers = breakers_of(
+        routes, on_end=deferrals.end, deferred=deferrals.count, on_reset=deferrals.request_search, emit=emit
+    )
     paths = config.paths
     roots = RootsWatch(paths.roots, paths.folders, emit=emit, on_end=deferrals.end)
     program = handlers_program(config, app_dir=app_dir)

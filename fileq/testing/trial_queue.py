@@ -121,7 +121,7 @@ class TrialQueue:
         self._executor = InlineExecutor(routes)
         self._resources.callback(self._executor.close)
         deferrals = Deferrals(monotonic=clock.monotonic)
-        breakers = breakers_of(routes, on_end=deferrals.end, clock=clock.monotonic)
+        breakers = breakers_of(routes, on_end=deferrals.end, deferred=deferrals.count, clock=clock.monotonic)
         paths, roots = config.paths, RootsWatch(config.paths.roots, config.paths.folders)
         parts = self._broker, self._executor, routes, paths, breakers, deferrals, roots
         self._pump = Pump(config, *parts, monotonic=clock.monotonic, wall_ms=clock.wall_ms)

@@ -273,8 +273,9 @@ class Attempts:
         self._breakers.record(candidate.task.route, candidate.claim.key, None)
         self._defer(candidate.slot, candidate.claim, refusal.reason, refusal.wait_s)
 
-    def _obstacle(self, claim: Claim, task: Task) -> tuple[str, float] | None:
-        """Why the job cannot run yet, and for how many seconds at least; None if it can."""
+    def _obstacle(self, claim: Claim, task: Task) -> tuple[str, float] | tuple[str, float, bool] | None:
+        """Why the job cannot run yet, and for how many seconds at least; None if it can. With True, it comes after the
+        other jobs of that reason."""
         if task.route == DELIVERY_ROUTE:
             return (DELIVERIES_RUN, 0.0) if self.delivering >= DELIVERIES_MAX else None
         if claim.is_blocked:
@@ -282,12 +283,15 @@ class Attempts:
         # The breaker last: a job that cannot run must not become the probe of a breaker.
         if self._roots.is_any_missing and task.path and (problem := self._roots.obstacle(task.path)):
             return problem, 0.0
-        if self._breakers.is_closed or self._breakers.admits(task.route, claim.key, is_probe=claim.is_probe):
+        if self._breakers.is_closed:
             return None
-        return self._breakers.reason(task.route), self._breakers.wait_s(task.route)
+        if self._breakers.admits(task.route, claim.key, is_probe=claim.is_probe, has_failed=claim.has_failed):
+            return None
+        wait_s = self._breakers.wait_s(task.route, has_failed=claim.has_failed)
+        return self._breakers.reason(task.route), wait_s, claim.has_failed
 
-    def _defer(self, slot: Slot, claim: Claim, reason: str, wait_s: float) -> None:
-        delay_ms = self._deferrals.delay_ms(reason, wait_s)
+    def _defer(self, slot: Slot, claim: Claim, reason: str, wait_s: float, is_last: bool = False) -> None:
+        delay_ms = self._deferrals.delay_ms(reason, wait_s, is_last=is_last)
         slot.settle(defer(claim, reason=reason, delay_ms=delay_ms), claim.version)
 
     def _end(self, slot: Slot, running: Running, task: Task, ran: Ran | Cancelled) -> None:
@@ -323,7 +327,7 @@ class Attempts:
         if made is not None or self._follow_ups.is_any:
             settlement = self._follow_ups.added(settlement, running.route, made)
         slot.settle(settlement, processed, running.route)
-        self._breakers.record(running.route, key, sample_of(ran), settlement.error)
+        self._breakers.record(running.route, key, sample_of(ran), settlement.error, running.claim.id)
         if running.route == DELIVERY_ROUTE:
             self._deferrals.release(DELIVERIES_RUN, 1)
 

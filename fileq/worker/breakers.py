@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from fileq.brokers.types import OpenBreaker
 from fileq.config import CircuitBreakerSettings
-from fileq.core.breaker import STATE_NUMBERS, Breaker
+from fileq.core.breaker import STATE_NUMBERS, UNFAILED_FIRST_S, Breaker
 from fileq.core.events import Emit, ignore
 from fileq.core.outcome import Died, Done, Failed, FinalOutcome
 from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened
@@ -22,6 +22,7 @@ from fileq.handlers.routes import Routes
 
 ALL_ROUTES = ""  # the name that stands for all routes in the numbers of resets
 ERROR_SHOWN = 300  # characters of the last failure's error
+REFRESH_S = 1.0  # how often the numbers of deferred jobs are read while a breaker is not closed
 OnEnd: TypeAlias = Callable[[str], None]
 _EVENTS = {"open": BreakerOpened, "half-open": BreakerHalfOpened, "closed": BreakerClosed}
 
@@ -44,7 +45,8 @@ class Breakers:
     """The breakers of all routes, by the number of the route. A route whose breaker is disabled has none.
     The last routes, `built_in` of them, are fileq's own: they have none and do not count.
 
-    `on_end` gets the reason for which jobs were deferred when their breaker closes. `on_reset` is called after an
+    `on_end` gets the reason for which jobs were deferred when their breaker closes; `deferred` says how many jobs are
+    deferred for such a reason. `on_reset` is called after an
     operator has reset a breaker, also one that is closed here: the process that deferred its jobs may have ended."""
 
     def __init__(
@@ -53,12 +55,17 @@ class Breakers:
         *,
         built_in: int = 0,
         on_end: OnEnd = lambda reason: None,
+        deferred: Callable[[str], int] = lambda reason: 0,
         on_reset: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         emit: Emit = ignore,
     ) -> None:
         self.has_deliveries: Callable[[], bool] = lambda: False  # whether there are webhooks, which no breaker stops
         self._on_end = on_end
+        self._deferred = deferred
+        self._clock = clock
+        self._next_refresh_s = 0.0
+        self._shown: list[int] = []  # how many jobs of each route were deferred at the last refresh
         self._on_reset = on_reset
         self._emit = emit
         self._settings = tuple(routes)
@@ -68,7 +75,7 @@ class Breakers:
         self._breakers = (*own, *[None] * built_in)
         self._resets: dict[str, int] = {}
         self.is_closed = True  # all breakers are, the usual case: then nothing else is checked
-        self.change_count = 0  # grows with each change of a state
+        self.change_count = 0  # grows with each change of a state, or of a number of deferred jobs
 
     def _breaker(self, route: int, clock: Callable[[], float]) -> Breaker | None:
         _, settings = self._settings[route]
@@ -97,34 +104,33 @@ class Breakers:
 
     # one job
 
-    def admits(self, route: int, claim: object, *, is_probe: bool = False) -> bool:
-        """Whether this job may run now. If its breaker is half-open, the first job that asks is the probe. One that an
-        operator has chosen as a probe does not wait for that."""
+    def admits(self, route: int, claim: object, *, is_probe: bool = False, has_failed: bool = False) -> bool:
+        """Whether this job may run now. If its breaker is half-open, the first job that asks is the probe, rather one
+        that has not failed yet. A job that an operator has chosen as a probe does not wait for that."""
         breaker = self._breakers[route]
         if breaker is None or breaker.is_closed:
             return True
         if is_probe:
             breaker.try_now(claim)
             return True
-        if not breaker.permits(1):
-            return False
-        breaker.claimed([claim])
-        return True
+        return breaker.admits(claim, has_failed=has_failed)
 
     def reason(self, route: int) -> str:
         """Why a job of this route is deferred."""
         return reason_of(self.names[route])
 
-    def wait_s(self, route: int) -> float:
-        """For how many seconds the breaker will admit no job; 0 if that depends on a probe."""
+    def wait_s(self, route: int, *, has_failed: bool = False) -> float:
+        """For how many seconds the breaker will not admit this job; 0 if that depends on a probe."""
         breaker = self._breakers[route]
-        return breaker.cooldown_left_s() if breaker is not None else 0.0
+        left_s = breaker.cooldown_left_s() if breaker is not None else 0.0
+        return left_s + UNFAILED_FIRST_S if left_s and has_failed else left_s
 
-    def record(self, route: int, claim: object, success: bool | None, error: str = "") -> None:
-        """Counts how an attempt of this route ended; None is not counted. Deliveries of webhooks have no breaker."""
+    def record(self, route: int, claim: object, success: bool | None, error: str = "", job: str | None = None) -> None:
+        """Counts how an attempt of this route ended; None is not counted. Each `job` counts once in a window.
+        Deliveries of webhooks have no breaker."""
         breaker = self._breakers[route] if route != DELIVERY_ROUTE else None
         if breaker is not None:
-            breaker.record(claim, success, error[:ERROR_SHOWN])
+            breaker.record(claim, success, error[:ERROR_SHOWN], job)
 
     # claiming
 
@@ -152,6 +158,20 @@ class Breakers:
         waits = (breaker.cooldown_left_s() for breaker in self._breakers if breaker is not None)
         return min((wait for wait in waits if wait), default=0.0)
 
+    def refresh(self) -> None:
+        """Closes the breakers of routes without jobs, and notes changes of how many jobs are deferred. Does nothing
+        while all are closed, nor within REFRESH_S of the last time."""
+        if self.is_closed or (now_s := self._clock()) < self._next_refresh_s:
+            return
+        self._next_refresh_s = now_s + REFRESH_S
+        counts = self._deferred_counts()
+        for breaker, count in zip(self._of_names, counts, strict=True):
+            if breaker is not None and not count:
+                breaker.close_if_idle()
+        if counts != self._shown:
+            self._shown = counts
+            self.change_count += 1
+
     # what operators see and do
 
     @property
@@ -165,6 +185,16 @@ class Breakers:
         pairs = zip(self.names, self._of_names, strict=True)
         return [(name, STATE_NUMBERS[breaker.state] if breaker is not None else 0) for name, breaker in pairs]
 
+    def deferred_numbers(self) -> list[tuple[str, int]]:
+        """Each route with the number of jobs that this process has deferred because of its breaker, for metrics."""
+        return list(zip(self.names, self._deferred_counts(), strict=True))
+
+    def _deferred_counts(self) -> list[int]:
+        return [
+            self._deferred(reason_of(name)) if breaker is not None and not breaker.is_closed else 0
+            for name, breaker in zip(self.names, self._of_names, strict=True)
+        ]
+
     def open_ones(self) -> tuple[OpenBreaker, ...]:
         """Those that are not closed, as the registry shows them."""
         if self.is_closed:
@@ -177,6 +207,7 @@ class Breakers:
                 error=breaker.error,
                 failure_share=round(breaker.failure_share, 3),
                 next_probe_ms=now_ms + round(left_s * 1000) if (left_s := breaker.cooldown_left_s()) else 0,
+                deferred=self._deferred(reason_of(name)),
             )
             for name, breaker in zip(self.names, self._of_names, strict=True)
             if breaker is not None and not breaker.is_closed
@@ -201,10 +232,13 @@ def breakers_of(
     routes: Routes,
     *,
     on_end: OnEnd = lambda reason: None,
+    deferred: Callable[[str], int] = lambda reason: 0,
     on_reset: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
     emit: Emit = ignore,
 ) -> Breakers:
     settings = [(route.route_name, route.circuit_breaker) for route in routes if not route.is_built_in]
     built_in = len(routes) - len(settings)
-    return Breakers(settings, built_in=built_in, on_end=on_end, on_reset=on_reset, clock=clock, emit=emit)
+    return Breakers(
+        settings, built_in=built_in, on_end=on_end, deferred=deferred, on_reset=on_reset, clock=clock, emit=emit
+    )

@@ -31,7 +31,7 @@ APART_S = 0.01
 DELIVERIES_APART_S = 0.1
 PAGE = 500
 IDLE_S = 1.0
-CHECKED = 100  # jobs of a limit whose records are read to see whether they still wait
+CHECKED = 100  # jobs of a reason whose records are read to see whether they still wait
 # These reasons never end for all their jobs together: each job waits for one other job, and is due every second.
 EARLIER_JOB_RUNS = "an earlier job of this file is running"
 LAST_RUN_GOES_ON = "the last job of its schedule has not ended"
@@ -45,6 +45,7 @@ class _Reason:
 
     def __init__(self) -> None:
         self.deferred_until_s = 0.0  # when the last of its jobs is due
+        self.last_until_s = 0.0  # the same for the jobs that come after the others
         self.due_s: dict[str, float] = {}  # job id → when it is due, about the earliest first
         self.is_reported = False
         self.under_way = 0  # jobs whose deferral was decided and not yet confirmed by the broker
@@ -59,24 +60,29 @@ class Deferrals:
         # Jobs to make due: the id and, if another job can take its place, the reason.
         self._released: deque[tuple[str, str]] = deque()
         self._elsewhere: dict[str, int] = {}  # reason → how many jobs of other processes to release
-        self._shown: set[str] = set()  # the limits whose waiting jobs are to be checked
+        self._shown: set[str] = set()  # the limits and breakers whose waiting jobs are to be checked
         self._later: dict[str, tuple[float, int]] = {}  # reason → when to release how many of its jobs
         self._is_search_requested = True  # for the jobs of processes that have ended
         self.wake = threading.Event()
 
-    def delay_ms(self, reason: str, wait_s: float) -> int:
-        """For how long to defer the next job of this reason, which lasts for `wait_s` at least."""
+    def delay_ms(self, reason: str, wait_s: float, *, is_last: bool = False) -> int:
+        """For how long to defer the next job of this reason, which lasts for `wait_s` at least. One that `is_last`
+        does not delay the others, of which there may be more to come."""
         now_s = self._monotonic()
         with self._lock:
             state = self._reasons.setdefault(reason, _Reason())
             # Half of the longest delay leaves room behind it in which jobs can be due one after the other.
             earliest_s = now_s + max(SHORTEST_S, min(wait_s, LONGEST_S / 2))
             apart_s = DELIVERIES_APART_S if reason == DELIVERIES_RUN else APART_S
-            due_s = max(earliest_s, state.deferred_until_s + apart_s)
+            due_s = max(earliest_s, (state.last_until_s if is_last else state.deferred_until_s) + apart_s)
             # More jobs than fit: start again in the middle. With the longest delay, all would come back together.
-            state.deferred_until_s = due_s if due_s <= now_s + LONGEST_S else now_s + LONGEST_S / 2
+            due_s = due_s if due_s <= now_s + LONGEST_S else now_s + LONGEST_S / 2
+            if is_last:
+                state.last_until_s = due_s
+            else:
+                state.deferred_until_s = due_s
             state.under_way += 1
-            return round((state.deferred_until_s - now_s) * 1000)
+            return round((due_s - now_s) * 1000)
 
     def settled(self, settlement: Settlement) -> bool:
         """Notes a job that the broker has deferred. Returns whether to report it: the first of its reason, and each job
@@ -166,8 +172,8 @@ class Deferrals:
                     state.due_s.pop(id, None)
 
     def to_check(self) -> dict[str, list[str]]:
-        """The jobs that are due last of each limit that is shown, at most CHECKED. Other processes may have released
-        them."""
+        """The jobs that are due last of each limit or breaker that is shown, at most CHECKED. Other processes may have
+        released them."""
         with self._lock:
             shown, self._shown = self._shown, set()
             found = {reason: self._reasons[reason].due_s for reason in shown if reason in self._reasons}
@@ -204,6 +210,16 @@ class Deferrals:
             self._released.extend((id, reason) for id in first)
             self.wake.set()
         return len(first) + owed
+
+    def count(self, reason: str) -> int:
+        """About how many jobs wait for this reason: another process may have released some of them."""
+        with self._lock:
+            state = self._reasons.get(reason)
+            if state is None:
+                return 0
+            self._shown.add(reason)
+            self._forget_due(state, self._monotonic())
+            return state.under_way + len(state.due_s)
 
     def is_any_waiting(self, reason: str) -> bool:
         """Whether a job of this reason waits for its time, or has just come back and may be deferred again."""

@@ -171,6 +171,7 @@ class Pump:
         heartbeats = self._heartbeats
         if self._limits.reached:
             self._limits.forget_unreached(self._monotonic())
+        self._breakers.refresh()
         return (
             bool(self._attempts.undecided)
             or self._are_extra_slots_due

@@ -45,7 +45,7 @@ MISTAKES = {
     "FileqNoWorkers": (" or absent(worker_active)", ""),
     "FileqQueueOld": ("max by (job, queue)", "max by (job)"),
     "FileqDeadLettersGrowing": ("increase(jobs_dead_letter_total[15m])", "jobs_dead_letter_total"),
-    "FileqBreakerOpen": ("(circuit_breaker_state) > 0", "(circuit_breaker_state) == 2"),
+    "FileqBreakerOpen": ("(fileq_breaker_state) > bool 0", "(fileq_breaker_state) > bool 2"),
     "FileqRecoveries": ("(increase(reaper_recovered_total[15m])) > 3", "(increase(reaper_recovered_total[15m])) > 0"),
     "FileqProducerStalled": ("unless on (job) (min by (job) (fileq_broker_up) == 0)", ""),
 }

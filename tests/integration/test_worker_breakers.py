@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from fileq.brokers.types import Census, Record
 from fileq.client.broker_transport import BrokerTransport
@@ -62,11 +63,15 @@ def test_an_open_breaker_is_shown_and_a_reset_runs_its_jobs_at_once(each_setup: 
     wait_until(lambda: len(deferred(setup, jobs)) == 25)
     assert worker.metric('fileq_breaker_state{route="fails"}') == worker.metric("circuit_breaker_state") == 2
     assert worker.metric('fileq_breaker_state{route="note"}') == 0
+    assert worker.metric('fileq_breaker_deferred{route="fails"}') == 25
+    wait_until(lambda: "25 deferred by circuit breakers" in fileq(setup, "stats"))
     for words in (("workers",), ("stats",)):
-        assert "breaker of fails is open: 100% failed, next try" in fileq(setup, *words)
+        text = fileq(setup, *words)
+        assert re.search(r"breaker of fails is open: 100% failed, next try \S+, 25 jobs deferred; ", text)
         [process] = json.loads(fileq(setup, *words, "--json"))["workers"]
         [shown] = process["breakers"]
         assert (shown["route"], shown["state"], process["is_claiming"]) == ("fails", "open", True)
+        assert shown["deferred"] == 25
         assert "ValueError: broken" in shown["error"]
     assert setup.record(jobs[-1]).deferred == OPEN
     setup.open_gate("repaired")
@@ -120,3 +125,21 @@ def test_jobs_behind_thousands_of_deferred_ones_start_and_the_churn_is_bounded(e
     after = setup.census()
     assert (came_back(after) - came_back(before)) / (after.now_ms - before.now_ms) * 1000 <= 105
     assert after.drift == 0
+
+
+def test_a_breaker_whose_route_has_no_jobs_left_closes_and_everything_that_shows_it_follows(
+    each_setup: WorkerSetup,
+) -> None:
+    setup = each_setup
+    jobs = setup.enqueue("fails", *ids("job", 5))
+    quick = {"circuit_breaker__window": "1s", "circuit_breaker__cooldown_period": "1s"}
+    worker = setup.worker(count=5, circuit_breaker__min_samples=5, max_retries=0, **quick)
+    assert setup.wait_ended(jobs) == {"dead": 5}
+    assert worker.wait_for("breaker.opened")["route"] == "fails"
+    assert worker.wait_for("breaker.closed")["route"] == "fails"
+    assert worker.metric('fileq_breaker_state{route="fails"}') == worker.metric("circuit_breaker_state") == 0
+    assert worker.metric('fileq_breaker_deferred{route="fails"}') == 0
+    wait_until(lambda: "breaker of fails" not in fileq(setup, "stats"))
+    setup.open_gate("repaired")
+    more = setup.enqueue("fails", *ids("more", 5))
+    assert setup.wait_ended(more) == {"completed": 5}

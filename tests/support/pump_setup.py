@@ -152,7 +152,13 @@ class PumpSetup:
         self.subscriptions.set(KnownWebhook(webhook, ReceiverState()) for webhook in webhooks)
         routes.enable_deliveries(self.subscriptions)
         self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
-        self.breakers = breakers_of(routes, on_end=self.deferrals.end, clock=self.clocks.monotonic, emit=self.events)
+        self.breakers = breakers_of(
+            routes,
+            on_end=self.deferrals.end,
+            deferred=self.deferrals.count,
+            clock=self.clocks.monotonic,
+            emit=self.events,
+        )
         self.missing: set[bytes] = set()
         self.batches: list[tuple[list[str], int]] = []  # the events of each emit_all, and the tasks submitted before
         self.roots = RootsWatch(

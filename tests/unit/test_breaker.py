@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from fileq.config import CircuitBreakerSettings
-from fileq.core.breaker import Breaker
+from fileq.core.breaker import FAILED_KEPT, SLICES, UNFAILED_FIRST_S, Breaker
 
 TraceFunction: TypeAlias = Callable[[FrameType, str, Any], Any]
 SETTINGS = CircuitBreakerSettings(failure_threshold=0.5, window=60.0, cooldown_period=30.0, min_samples=4)
@@ -42,14 +43,17 @@ def breaker(clock: Clock, changes: list[tuple[str, str]]) -> Breaker:
     return Breaker(SETTINGS, clock=clock, on_change=lambda old, new: changes.append((old, new)))
 
 
+_NUMBERS = itertools.count()
+
+
 def fail(breaker: Breaker, times: int) -> None:
-    for n in range(times):
-        breaker.record(f"f{n}", False)
+    for _ in range(times):
+        breaker.record(f"f{next(_NUMBERS)}", False)
 
 
 def succeed(breaker: Breaker, times: int) -> None:
-    for n in range(times):
-        breaker.record(f"s{n}", True)
+    for _ in range(times):
+        breaker.record(f"s{next(_NUMBERS)}", True)
 
 
 def opened(breaker: Breaker) -> Breaker:
@@ -100,11 +104,11 @@ def test_an_open_breaker_permits_nothing_until_its_cooldown_is_over(breaker: Bre
     assert breaker.state == "half-open"
 
 
-def switch_threads_in(code: CodeType) -> Callable[[FrameType, str, object], TraceFunction | None]:
-    """A trace function that lets other threads run before each line of this function, as they may at any time."""
+def switch_threads_in(*codes: CodeType) -> Callable[[FrameType, str, object], TraceFunction | None]:
+    """A trace function that lets other threads run before each line of these functions, as they may at any time."""
 
     def trace(frame: FrameType, event: str, argument: object) -> TraceFunction | None:
-        if frame.f_code is not code:
+        if frame.f_code not in codes:
             return None
         time.sleep(0.001)
         return trace
@@ -112,9 +116,10 @@ def switch_threads_in(code: CodeType) -> Callable[[FrameType, str, object], Trac
     return trace
 
 
+@pytest.mark.parametrize("method", ["permits", "admits"])
 @pytest.mark.parametrize("is_half_open", [False, True])
 def test_only_one_of_a_hundred_concurrent_callers_gets_the_probe(
-    breaker: Breaker, clock: Clock, is_half_open: bool
+    breaker: Breaker, clock: Clock, is_half_open: bool, method: str
 ) -> None:
     """Whether they come when the cooldown is just over, or when a probe is available again."""
     opened(breaker)
@@ -127,9 +132,9 @@ def test_only_one_of_a_hundred_concurrent_callers_gets_the_probe(
 
     def call() -> None:
         barrier.wait()
-        permitted.append(breaker.permits(16))
+        permitted.append(int(getattr(breaker, method)(16)))
 
-    threading.settrace(switch_threads_in(Breaker.permits.__code__))
+    threading.settrace(switch_threads_in(getattr(Breaker, method).__code__, Breaker._is_probe_free.__code__))
     try:
         threads = [threading.Thread(target=call) for _ in range(100)]
         for thread in threads:
@@ -254,3 +259,128 @@ def test_while_a_probe_is_being_claimed_or_runs_there_is_no_other(breaker: Break
     breaker.claimed(["probe"])
     clock.now_s += 300
     assert breaker.permits(16) == 0
+
+
+# each job counts once
+
+
+def test_a_job_that_fails_again_and_again_counts_once(breaker: Breaker) -> None:
+    for attempt in range(50):
+        breaker.record(attempt, False, job="bad")
+    fail(breaker, 2)
+    assert breaker.state == "closed", "three jobs have failed"
+    fail(breaker, 1)
+    assert breaker.state == "open"
+
+
+def test_the_success_of_a_job_replaces_its_failure(breaker: Breaker) -> None:
+    for n in range(3):
+        breaker.record(n, False, job=f"job-{n}")
+    for n in range(3):
+        breaker.record(10 + n, True, job=f"job-{n}")
+    fail(breaker, 2)
+    assert breaker.state == "closed"  # 2 of 5
+    fail(breaker, 1)
+    assert breaker.state == "open"
+
+
+def test_the_last_failure_of_a_job_says_when_it_leaves_the_window(breaker: Breaker, clock: Clock) -> None:
+    breaker.record(1, False, job="bad")
+    clock.now_s += 50
+    breaker.record(2, False, job="bad")
+    clock.now_s += 50
+    fail(breaker, 3)
+    assert breaker.state == "open"
+
+
+def test_what_the_breaker_keeps_does_not_grow_with_the_number_of_jobs(clock: Clock) -> None:
+    """With a threshold that is never reached, 50,000 results of one window need no more room than the limits say."""
+    breaker = Breaker(CircuitBreakerSettings(failure_threshold=0.9, window=60.0, min_samples=4), clock=clock)
+    succeed(breaker, 10)
+
+    def size() -> int:
+        return sum(len(value) for value in vars(breaker).values() if hasattr(value, "__len__"))
+
+    for _ in range(25_000):
+        clock.now_s += 0.001
+        succeed(breaker, 1)
+        fail(breaker, 1)
+    assert (breaker.state, size() <= FAILED_KEPT + SLICES + 100) == ("closed", True)
+    clock.now_s += 60
+    fail(breaker, 3)
+    assert breaker.state == "closed", "too few samples: all the others have left the window"
+    fail(breaker, 1)
+    assert breaker.state == "open"
+
+
+# the probe
+
+
+def test_just_after_the_cooldown_a_job_that_has_not_failed_is_preferred_as_the_probe(
+    breaker: Breaker, clock: Clock
+) -> None:
+    opened(breaker)
+    clock.now_s += 30
+    assert not breaker.admits("failed", has_failed=True)
+    assert breaker.admits("fresh")
+    assert not breaker.admits("another")
+    breaker.record("fresh", True)
+    assert breaker.state == "closed"
+
+
+def test_if_every_job_has_failed_one_of_them_is_the_probe(breaker: Breaker, clock: Clock) -> None:
+    opened(breaker)
+    clock.now_s += 30
+    assert not breaker.admits("failed", has_failed=True)
+    clock.now_s += UNFAILED_FIRST_S
+    assert [breaker.admits(claim, has_failed=True) for claim in ("failed", "failed too")] == [True, False]
+    breaker.record("failed", False)
+    assert breaker.state == "open"
+
+
+# routes without jobs
+
+
+def test_a_breaker_without_jobs_for_a_window_closes_with_a_clean_window(
+    breaker: Breaker, clock: Clock, changes: list[tuple[str, str]]
+) -> None:
+    half_opened(breaker, clock).claimed([])
+    clock.now_s += 29.9
+    breaker.close_if_idle()
+    assert breaker.state == "half-open", "the last job was seen 59.9 s ago"
+    clock.now_s += 0.1
+    breaker.close_if_idle()
+    assert changes[-1] == ("half-open", "closed")
+    fail(breaker, 3)
+    assert breaker.state == "closed"
+
+
+def test_a_job_that_asks_or_ends_keeps_a_breaker_from_closing(breaker: Breaker, clock: Clock) -> None:
+    half_opened(breaker, clock).claimed([])
+    clock.now_s += 50
+    breaker.record("claimed before", True)
+    clock.now_s += 50
+    breaker.close_if_idle()
+    assert breaker.state == "half-open"
+    assert breaker.admits("probe")
+    clock.now_s += 1000
+    breaker.close_if_idle()
+    assert breaker.state == "half-open", "the probe decides, however long it runs"
+    breaker.record("probe", None)
+    clock.now_s += 59
+    breaker.close_if_idle()
+    assert breaker.state == "half-open"
+    clock.now_s += 1
+    breaker.close_if_idle()
+    assert breaker.state == "closed"
+
+
+def test_a_cooldown_that_is_longer_than_the_window_is_not_cut_short(clock: Clock) -> None:
+    breaker = Breaker(CircuitBreakerSettings(window=60.0, cooldown_period=600.0, min_samples=4), clock=clock)
+    opened(breaker)
+    clock.now_s += 599
+    breaker.close_if_idle()
+    assert breaker.state == "open"
+    clock.now_s += 1
+    breaker.close_if_idle()
+    assert breaker.state == "closed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fileq.config import CircuitBreakerSettings
-from fileq.worker.breakers import Breakers
+from fileq.worker.breakers import REFRESH_S, Breakers, reason_of
 from tests.support.clocks import ManualClocks, RecordedEvents
 
 PDF, MAIL = 0, 1
@@ -18,9 +18,11 @@ class Setup:
         self.clocks = ManualClocks()
         self.events = RecordedEvents()
         self.ended: list[str] = []
+        self.deferred = dict.fromkeys(map(reason_of, ("**/*.pdf", "mail")), 0)
         self.breakers = Breakers(
             [("**/*.pdf", pdf), ("mail", mail)],
             on_end=self.ended.append,
+            deferred=self.deferred.__getitem__,
             clock=self.clocks.monotonic,
             emit=self.events,
         )
@@ -162,3 +164,63 @@ def test_routes_of_fileq_itself_have_no_breaker_and_do_not_keep_claims_going() -
     assert (breakers.is_closed, breakers.numbers()) == (True, [("a", 0)])
     breakers.record(0, "claim", False)
     assert (breakers.is_limiting, breakers.permits(4), breakers.admits(1, "another")) == (True, 0, True)
+
+
+def test_a_breaker_whose_route_has_no_jobs_for_a_window_closes(setup: Setup) -> None:
+    """Without another route, and with one: then it was never half-open."""
+    setup.fail(PDF)
+    setup.clocks.advance(59)
+    setup.breakers.refresh()
+    assert setup.breakers.state == "open"
+    setup.clocks.advance(1)
+    setup.breakers.refresh()
+    assert setup.ended == [reason_of("**/*.pdf")]
+    closed = setup.events.fields("breaker.closed")
+    assert (closed["route"], closed["was"]) == ("**/*.pdf", "open")
+    assert (setup.breakers.numbers(), setup.breakers.open_ones()) == ([("**/*.pdf", 0), ("mail", 0)], ())
+    setup.fail(PDF, MAIL)
+    setup.clocks.advance(30)
+    assert setup.breakers.permits(16) == 1
+    setup.clocks.advance(30)
+    setup.breakers.refresh()
+    assert (setup.breakers.state, setup.breakers.permits(16)) == ("closed", 16)
+
+
+def test_a_breaker_that_defers_jobs_does_not_close_by_itself(setup: Setup) -> None:
+    setup.fail(PDF)
+    setup.deferred[reason_of("**/*.pdf")] = 7
+    setup.clocks.advance(3600)
+    setup.breakers.refresh()
+    assert setup.breakers.state == "open"
+    assert (setup.breakers.open_ones()[0].deferred, setup.breakers.deferred_numbers()) == (
+        *(7, [("**/*.pdf", 7), ("mail", 0)]),
+    )
+
+
+def test_a_change_of_the_number_of_deferred_jobs_is_registered_at_most_once_a_second(setup: Setup) -> None:
+    setup.fail(PDF)
+    setup.breakers.refresh()
+    before = setup.breakers.change_count
+    setup.deferred[reason_of("**/*.pdf")] = 1
+    setup.breakers.refresh()
+    assert setup.breakers.change_count == before
+    setup.clocks.advance(REFRESH_S)
+    setup.breakers.refresh()
+    assert setup.breakers.change_count == before + 1
+    setup.clocks.advance(REFRESH_S)
+    setup.breakers.refresh()
+    assert setup.breakers.change_count == before + 1
+
+
+def test_a_job_that_is_retried_again_and_again_does_not_open_the_breaker(setup: Setup) -> None:
+    for attempt in range(20):
+        setup.breakers.record(PDF, f"claim-{attempt}", False, "ValueError: bad", "bad.pdf")
+    assert setup.breakers.is_closed
+
+
+def test_a_job_that_has_failed_waits_until_others_could_be_the_probe(setup: Setup) -> None:
+    setup.fail(PDF)
+    assert (setup.breakers.wait_s(PDF), setup.breakers.wait_s(PDF, has_failed=True)) == (30.0, 31.0)
+    setup.clocks.advance(30)
+    assert not setup.breakers.admits(PDF, "failed", has_failed=True)
+    assert setup.breakers.admits(PDF, "new")

@@ -109,7 +109,7 @@ def test_types_are_those_of_the_contract() -> None:
     types = dict(line.split()[2:] for line in lines if line.startswith("# TYPE"))
     assert {name for name, type in types.items() if type == "counter"} == COUNTERS | {"producer_files_skipped_total"}
     assert {name for name, type in types.items() if type == "histogram"} == HISTOGRAMS
-    assert len(types) == len(COUNTERS) + 1 + len(HISTOGRAMS) + 7
+    assert len(types) == len(COUNTERS) + 1 + len(HISTOGRAMS) + 8
 
 
 JOB = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x")
@@ -183,6 +183,7 @@ def test_a_histogram_counts_each_value_in_every_bucket_it_is_below() -> None:
 
 def test_without_an_answer_from_the_broker_its_gauges_are_nan_and_the_rest_is_served() -> None:
     metrics = Metrics(QUEUES, slots=lambda: 4, breakers=lambda: [("**/*.pdf", 2), ("mail", 0)])
+    metrics.deferred = lambda: [("**/*.pdf", 25), ("mail", 0)]
     metrics(fence_event())
     found = series(metrics)
     assert found["fileq_broker_up"] == 0
@@ -191,6 +192,7 @@ def test_without_an_answer_from_the_broker_its_gauges_are_nan_and_the_rest_is_se
     assert (found["jobs_fenced_total"], found["worker_active"], found["circuit_breaker_state"]) == (1, 4, 2)
     states = {name: value for name, value in found.items() if name.startswith("fileq_breaker_state")}
     assert states == {"fileq_breaker_state{route=**/*.pdf}": 2, "fileq_breaker_state{route=mail}": 0}
+    assert found["fileq_breaker_deferred{route=**/*.pdf}"] == 25
 
 
 def test_the_lengths_of_the_broker_are_shown_by_place() -> None:

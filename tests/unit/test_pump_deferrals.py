@@ -160,3 +160,91 @@ def test_a_job_that_waits_for_an_earlier_one_is_no_probe_of_a_breaker() -> None:
     setup.clocks.advance(10)
     turn(setup)
     assert setup.submitted() == ["a.pdf", "broken.pdf", "probe.pdf"]
+
+
+def test_good_jobs_do_not_wait_for_bad_ones_that_are_retried() -> None:
+    """150 bad jobs fail and come back before a good one arrives. The first try after the cooldown is the good one."""
+    routes = [{**ROUTES[0], "max_retries": 5}, ROUTES[1]]
+    setup = PumpSetup(count=2, handlers=routes, min_samples=150, cooldown_period="30s")
+    setup.enqueue(*(f"{n}.pdf" for n in range(150)))
+    while setup.breakers.is_closed:
+        turn(setup, 1)
+        setup.executor.end(Failed("no", "ValueError"))
+    for _ in range(5):
+        setup.clocks.advance(1)
+        setup.broker.promote()
+        turn(setup, 80)
+    assert setup.deferrals.count(setup.breakers.reason(0)) >= 149
+    setup.enqueue("good.pdf")
+    turn(setup)
+    before = len(setup.submitted())
+    for _ in range(280):
+        setup.clocks.advance(0.1)
+        setup.broker.promote()
+        turn(setup, 20)
+    assert setup.submitted()[before:] == ["good.pdf"], "it is the probe, and there is one"
+    setup.executor.end(Done())
+    turn(setup)
+    assert setup.breakers.is_closed
+
+
+def test_good_jobs_do_not_wait_for_bad_ones_if_there_is_only_one_route() -> None:
+    """Then nothing is claimed while the breaker is open: the bad jobs are before the good one in the queue."""
+    routes = [{"match": "**/*", "use": "fileq.handlers:checksum", "max_retries": 5}]
+    setup = PumpSetup(count=2, handlers=routes, min_samples=20, cooldown_period="30s")
+    setup.enqueue(*(f"{n}.pdf" for n in range(20)))
+    while setup.breakers.is_closed:
+        turn(setup, 1)
+        setup.executor.end(Failed("no", "ValueError"))
+    setup.clocks.advance(10)
+    setup.broker.promote()
+    setup.enqueue("good.pdf")
+    before = len(setup.submitted())
+    setup.clocks.advance(20)
+    turn(setup, 60)
+    assert setup.submitted()[before:] == ["good.pdf"]
+
+
+def test_the_registry_says_how_many_jobs_a_breaker_defers() -> None:
+    setup = opened()
+    setup.enqueue("a.pdf", "b.pdf", "c.pdf")
+    turn(setup)
+    setup.clocks.advance(1)
+    turn(setup)
+    [shown] = setup.broker.workers()[0].info.breakers
+    assert shown.deferred == 3
+    setup.broker.cancel(["a.pdf"])
+    setup.clocks.advance(2)
+    while setup.release.turn() == 0.0:
+        pass
+    turn(setup)
+    assert setup.broker.workers()[0].info.breakers[0].deferred == 2
+
+
+def test_a_breaker_whose_last_job_has_ended_closes_after_a_window() -> None:
+    setup = opened()
+    setup.enqueue("a.pdf")
+    turn(setup)
+    setup.broker.cancel(["a.pdf"])
+    for _ in range(70):
+        setup.clocks.advance(1)
+        while setup.release.turn() == 0.0:
+            pass
+        turn(setup)
+    assert setup.breakers.state == "closed"
+    assert setup.events.fields("breaker.closed")["route"] == "**/*.pdf"
+    assert setup.broker.workers()[0].info.breakers == ()
+
+
+def test_a_job_that_fails_at_each_retry_is_one_failure_for_the_breaker() -> None:
+    routes = [{**ROUTES[0], "max_retries": 5}, ROUTES[1]]
+    setup = PumpSetup(handlers=routes, min_samples=2)
+    setup.enqueue("bad.pdf")
+    for _ in range(4):
+        turn(setup)
+        setup.executor.end(Failed("no", "ValueError"))
+        turn(setup)
+        setup.clocks.advance(10)
+        setup.broker.promote()
+    assert len(setup.submitted()) >= 4
+    assert setup.breakers.is_closed

@@ -39,7 +39,10 @@ STATS_FIELDS = (
     ),
     ("workers[].heartbeat_ttl_s", "number or null: how long a heartbeat lasts (worker.heartbeat_ttl of that worker)"),
     ("workers[].is_silent", "boolean: a heartbeat is overdue (is_alive) or has ended; the process may have died"),
-    ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
+    (
+        "workers[].breakers[]",
+        "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null), deferred (jobs)",
+    ),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null)"),
     (
         "producers[]",
@@ -74,7 +77,10 @@ WORKERS_FIELDS = (
     ),
     ("workers[].heartbeat_ttl_s", "number or null: how long a heartbeat lasts (worker.heartbeat_ttl of that worker)"),
     ("workers[].is_silent", "boolean: a heartbeat is overdue (is_alive) or has ended; the process may have died"),
-    ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
+    (
+        "workers[].breakers[]",
+        "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null), deferred (jobs)",
+    ),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: in all processes"),
     ("lost[]", "processes that died in the last hour and were removed: host, pid, since, found, slots, jobs"),

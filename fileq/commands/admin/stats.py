@@ -45,6 +45,7 @@ class BreakerSummary(Struct, frozen=True):
     error: str
     failure_share: float
     next_probe: str | None
+    deferred: int = 0  # jobs that the process has deferred because of it
 
 
 class WorkerProcess(Struct, frozen=True):
@@ -131,6 +132,11 @@ class Stats(Struct, frozen=True):
     @property
     def waiting(self) -> int:
         return sum(queue.length for queue in self.queues)
+
+    @property
+    def deferred(self) -> int:
+        """Jobs that wait because of a circuit breaker, as the workers that are alive report them."""
+        return sum(one.deferred for process in self.workers if process.is_alive for one in process.breakers)
 
     @property
     def has_living_worker(self) -> bool:
@@ -312,7 +318,8 @@ def _heartbeat_age_s(views: list[WorkerView]) -> float | None:
 
 
 def _breaker(one: OpenBreaker) -> BreakerSummary:
-    return BreakerSummary(one.route, one.state, one.error, one.failure_share, stamp(one.next_probe_ms))
+    next_probe = stamp(one.next_probe_ms)
+    return BreakerSummary(one.route, one.state, one.error, one.failure_share, next_probe, one.deferred)
 
 
 def _slot(view: WorkerView, now_ms: int) -> SlotSummary:

@@ -53,7 +53,7 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
     for queue in stats.queues:
         oldest = age(queue.oldest_age_s) if queue.length else "-"
         rows.append((queue.name, number(queue.length), oldest, _paused(queue, stats.at)))
-    rows.append(("scheduled", number(stats.scheduled), "", "delayed, retrying or deferred" if stats.scheduled else ""))
+    rows.append(("scheduled", number(stats.scheduled), "", _scheduled(stats)))
     rows.append(("processing", number(stats.processing), "", _alive(stats)))
     total = stats.totals.get("completed", 0)
     kept = f"kept, of {number(total)} in total" if total != stats.completed else ""
@@ -74,6 +74,12 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
     if stats.schedules.count:
         rows.append(("schedules", number(stats.schedules.count), "", _schedules(stats)))
     return table(rows, screen, right=(1, 2), from_left=False)
+
+
+def _scheduled(stats: Stats) -> str | Cell:
+    if stats.deferred:
+        return Cell(f"{number(stats.deferred)} deferred by circuit breakers, see below", "yellow")
+    return "delayed, retrying or deferred" if stats.scheduled else ""
 
 
 def _paused(queue: QueueStats, at: str) -> Cell:
@@ -227,10 +233,11 @@ def obstacle_lines(process: WorkerProcess, screen: Screen) -> list[str]:
 
 
 def _breaker_text(one: BreakerSummary) -> str:
-    probe = f"next try {one.next_probe[11:19]}Z" if one.next_probe else "one job is tried"
+    probe = f"next try {one.next_probe[11:19]}Z" if one.next_probe else "one job at a time is tried"
+    deferred = f", {plural(one.deferred, 'job')} deferred" if one.deferred else ""
     error = (one.error.splitlines() or [""])[0]
     failed = f"{one.failure_share:.0%} failed"
-    return f"  breaker of {printable(one.route)} is {one.state}: {failed}, {probe}; {printable(error)}"
+    return f"  breaker of {printable(one.route)} is {one.state}: {failed}, {probe}{deferred}; {printable(error)}"
 
 
 def slot_table(slots: tuple[SlotSummary, ...], screen: Screen, *, with_slots: bool = False) -> list[str]:

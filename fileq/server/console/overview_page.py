@@ -182,7 +182,7 @@ def _live_chart(samples: Sequence[LiveSample]) -> Any:
 
 def breaker_banners(breakers: Sequence[BreakerSummary], held: Mapping[str, int], is_more: bool) -> list[Banner]:
     """One for each route, however many processes have opened its breaker. `held` are jobs by the reason for which they
-    are held back, `is_more` that there may be more."""
+    are held back, `is_more` that there may be more. Workers report how many they hold back, a moment later."""
     routes: dict[str, list[BreakerSummary]] = defaultdict(list)
     for one in breakers:
         routes[one.route].append(one)
@@ -191,10 +191,10 @@ def breaker_banners(breakers: Sequence[BreakerSummary], held: Mapping[str, int],
         where = "1 worker process" if len(opened) == 1 else f"{len(opened)} worker processes"
         text = f"fileq has stopped trying jobs of {route} in {where}: too many of them failed (its breaker is open)."
         links: tuple[tuple[str, str], ...] = (("/dashboard/workers", "Workers"),)
-        if count := held.get(reason_of(route), 0):
-            jobs = (
-                "1 job is" if count == 1 and not is_more else f"{number(count)} {'or more ' if is_more else ''}jobs are"
-            )
+        found_here, reported = held.get(reason_of(route), 0), sum(one.deferred for one in opened)
+        if count := max(found_here, reported):
+            or_more = "or more " if is_more and not reported else ""
+            jobs = "1 job is" if count == 1 and not or_more else f"{number(count)} {or_more}jobs are"
             text = f"{text} {jobs} held back."
             links = (("/dashboard/jobs?status=deferred", "Jobs held back"), *links)
         tries = [one.next_probe for one in opened if one.next_probe]

@@ -14,8 +14,8 @@ BREAKER_GUARDS = (
     Guard(
         "The breaker forgets failures that leave its window",
         "old failures open it",
-        "self._failures -= not samples.popleft()[1]",
-        "samples.popleft()",
+        "            failed.popitem(last=False)\n",
+        "            break\n",
         BREAKING + "failures_that_leave_the_window_are_forgotten",
     ),
     Guard(
@@ -28,15 +28,15 @@ BREAKER_GUARDS = (
     Guard(
         "There is one probe at a time",
         "a broken handler gets many jobs after each cooldown",
-        "            if self._probe is not None:\n                return 0\n",
-        "",
+        "        return self._probe is None\n",
+        "        return True\n",
         BREAKING + "while_a_probe_is_being_claimed_or_runs_there_is_no_other",
     ),
     Guard(
         "Jobs claimed before the probe do not decide",
         "an old result closes or opens the breaker",
-        "elif self._state == STATE_HALF_OPEN and claim == self._probe:",
-        "elif self._state == STATE_HALF_OPEN:",
+        "if self._state == STATE_HALF_OPEN and claim == self._probe:",
+        "if self._state == STATE_HALF_OPEN:",
         BREAKING + "results_of_jobs_claimed_before_do_not_decide",
     ),
     Guard(
@@ -56,9 +56,37 @@ BREAKER_GUARDS = (
     Guard(
         "An open breaker lets no job through before its cooldown ends",
         "a broken handler gets a job at every turn",
-        "                if self._clock() - self._opened_s < self._settings.cooldown_period:\n",
-        "                if False:\n",
+        "            if self._clock() - self._opened_s < self._settings.cooldown_period:\n",
+        "            if False:\n",
         BREAKING + "an_open_breaker_permits_nothing_until_its_cooldown_is_over",
+    ),
+    Guard(
+        "A job counts once in the window of a breaker",
+        "a few bad jobs that are retried outweigh the good ones",
+        "            failed.pop(job, None)\n",
+        "            pass\n",
+        BREAKING + "the_success_of_a_job_replaces_its_failure",
+    ),
+    Guard(
+        "Just after a cooldown a job that has not failed is the probe",
+        "bad jobs that are retried hold back the good ones, one cooldown for each retry",
+        "            if has_failed and now_s",
+        "            if False and now_s",
+        BREAKING + "just_after_the_cooldown_a_job_that_has_not_failed_is_preferred_as_the_probe",
+    ),
+    Guard(
+        "A breaker whose route has no jobs closes",
+        "it stays half-open for ever",
+        "                breaker.close_if_idle()\n",
+        "                pass\n",
+        BREAKING_ROUTES + "a_breaker_whose_route_has_no_jobs_for_a_window_closes",
+    ),
+    Guard(
+        "A breaker that defers jobs is not idle",
+        "it closes between two tries, and all its jobs fail at once",
+        "            if breaker is not None and not count:\n",
+        "            if breaker is not None:\n",
+        BREAKING_ROUTES + "a_breaker_that_defers_jobs_does_not_close_by_itself",
     ),
     Guard(
         "One failing route does not stop the others",
@@ -108,7 +136,7 @@ DEFERRAL_GUARDS = (
     Guard(
         "Deferred jobs of one reason are due one after the other",
         "all come back together",
-        "max(earliest_s, state.deferred_until_s + apart_s)",
+        "max(earliest_s, (state.last_until_s if is_last else state.deferred_until_s) + apart_s)",
         "earliest_s",
         DEFERRING + "jobs_of_one_reason_are_due_one_after_the_other",
     ),
