@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from fileq.core.claim import Buried, Claim
 from fileq.core.job import Job, parse_time
+from fileq.core.outcome import Cancelled, Failed, Released
 from fileq.core.settlement import Settlement, Verb
 
 
@@ -205,6 +206,19 @@ class ResultDropped(JobEvent, frozen=True):
     reason: str
 
 
+class HandlerErrorIgnored(JobEvent, frozen=True):
+    """A handler raised an error while it was stopped, because its worker stops (`outcome` is `released`) or its job was
+    cancelled. It does not count as a failure. `exception` is the traceback."""
+
+    name = "handler.error_ignored"
+    level = "warning"
+
+    worker_id: str
+    outcome: str
+    error: str
+    exception: str
+
+
 class OutputEvent(Event, frozen=True):
     """What a handler printed. All ids are missing for what a child process prints between two jobs."""
 
@@ -308,6 +322,11 @@ def fenced(claim: Claim) -> JobFenced:
 
 def result_dropped(claim: Claim, reason: str) -> ResultDropped:
     return ResultDropped(*ids_of(claim), reason)
+
+
+def error_ignored(claim: Claim, outcome: Cancelled | Released, raised: Failed) -> HandlerErrorIgnored:
+    word = JobReleased.outcome if isinstance(outcome, Released) else JobCancelled.outcome
+    return HandlerErrorIgnored(*ids_of(claim), claim.slot, word, raised.error, raised.traceback)
 
 
 def produced(job: Job, queue: str) -> JobProduced:

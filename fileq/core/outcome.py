@@ -74,13 +74,17 @@ class Changed(Struct, frozen=True, tag=True):
 
 class Cancelled(Struct, frozen=True, tag=True):
     """The cancellation was requested, and the handler has stopped; or the job was cancelled before it began, for this
-    reason."""
+    reason. `raised` is an error of the handler while it stopped, which counts for nothing and is only logged."""
 
     reason: str = "cancelled"
+    raised: Failed | None = None
 
 
 class Released(Struct, frozen=True, tag=True):
-    """The handler was stopped because the worker stops. Neither a failure nor a recovery is counted."""
+    """The handler was stopped because the worker stops. Neither a failure nor a recovery is counted. `raised` as in
+    Cancelled."""
+
+    raised: Failed | None = None
 
 
 FinalOutcome: TypeAlias = Done | Failed | Refused | Died | Cancelled | Released

@@ -16,7 +16,7 @@ from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import LedgerEntry
 from fileq.core.claim import Claim, ClaimKey
-from fileq.core.events import Emit, EmitAll, claimed, fenced, result_dropped
+from fileq.core.events import Emit, EmitAll, claimed, error_ignored, fenced, result_dropped
 from fileq.core.job import Version
 from fileq.core.outcome import Cancelled, Changed, Done, Failed, FinalOutcome, Refused, Released
 from fileq.core.retry import Policy, RunChanged, decide
@@ -299,6 +299,9 @@ class Attempts:
         if isinstance(ran, Done):
             if ran.warning:
                 self._emit(result_dropped(claim, ran.warning))
+        elif isinstance(ran, Cancelled | Released):
+            if ran.raised is not None:
+                self._emit(error_ignored(claim, ran, ran.raised))
         elif isinstance(ran, Changed):
             running.undecided = ran
             self.undecided.changed.append(slot)

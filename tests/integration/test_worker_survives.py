@@ -277,6 +277,25 @@ def test_a_job_that_does_not_finish_in_time_is_cancelled_then_killed_and_given_b
     assert_nothing_left_behind(setup)
 
 
+@parallel_scenario("valkey", "sqlite")
+def test_an_error_that_a_handler_raises_while_the_worker_stops_is_logged_and_not_counted(setup: WorkerSetup) -> None:
+    in_child, in_thread = (setup.enqueue(type, type)[0] for type in ("obedient", "obedient_in_thread"))
+    worker = setup.worker(count=2, shutdown_timeout="1s")
+    setup.wait_logged("start", 2)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    logged = worker.events("handler.error_ignored")
+    assert {(one["job_id"], one["outcome"], one["level"]) for one in logged} == {
+        (in_child, "released", "warning"),
+        (in_thread, "released", "warning"),
+    }
+    for one in logged:
+        assert one["error"].startswith("RuntimeError: stopped on request")
+        assert 'raise RuntimeError("stopped on request")' in one["exception"]
+    assert not worker.events("job.failed")
+    assert_nothing_left_behind(setup)
+
+
 def assert_nothing_left_behind(setup: WorkerSetup) -> None:
     census = setup.census()
     assert (census.running, census.heartbeats, census.drift) == (0, 0, 0)

@@ -31,6 +31,17 @@ def test_a_failure_while_the_worker_stops_is_a_release(ran: Ran) -> None:
     assert outcome_after(StopRequest.QUIT, ran) == Released()
 
 
+@pytest.mark.parametrize("request_", [StopRequest.CANCEL, StopRequest.QUIT])
+def test_an_error_while_a_handler_stops_is_kept_unless_it_is_the_usual_way_to_stop(request_: StopRequest) -> None:
+    def raised(kind: str) -> Failed | None:
+        ended = outcome_after(request_, Failed(f"{kind}: no", kind, traceback="File app.py, line 3"))
+        assert isinstance(ended, Cancelled | Released)
+        return ended.raised
+
+    kept = {kind for kind in ("ValueError", "InterruptedError", "CancelledError", "Retry", "Timeout") if raised(kind)}
+    assert kept == {"ValueError"}
+
+
 @pytest.mark.parametrize(
     ("timeout_s", "error"),
     [(300.0, "timed out after 5m"), (0.5, "timed out after 500ms"), (5400.0, "timed out after 1h30m")],
