@@ -13,12 +13,14 @@ from datetime import UTC, datetime
 from itertools import islice
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import Broker, Inspector
 from fileq.brokers.types import EnqueueResult, Entry
 from fileq.config import Config
 from fileq.core.errors import BrokerError
-from fileq.core.job import file_job
+from fileq.core.job import file_job, rfc3339_ms
 from fileq.core.trace import new_ids
 from fileq.producer.before_enqueue import EnqueueCheck
 from fileq.producer.deliveries.stage import DeliveryStage
@@ -31,6 +33,7 @@ from fileq.producer.rate_limit import Hold, Throttle, permits_per_window
 BATCH = 500  # files of one broker call
 CALLS_PER_TURN = 4
 UNSENT_MAX = 2_000  # above this the stages before pause
+RESTAMP_S = 0.01  # a job that waited longer than this to be sent gets a new `creation_time`
 STALE_S = 0.2  # a file that waited longer than this is read again before it is sent
 
 
@@ -47,6 +50,7 @@ class _Unsent(Struct):
     entry: Entry
     file: FoundFile
     read_s: float
+    stamped_s: float
 
 
 class Enqueuer:
@@ -62,7 +66,9 @@ class Enqueuer:
         check: EnqueueCheck,
         monotonic: Callable[[], float] = time.monotonic,
         deliveries: DeliveryStage | None = None,
+        wall_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
+        self._wall_ms = wall_ms
         self._deliveries = deliveries
         self._broker = broker
         self._inspector = inspector
@@ -102,7 +108,7 @@ class Enqueuer:
             if unsent is None or not file.is_unchanged_since(unsent.file):
                 entry = self._check.entry(self._entry(file), file)
                 if entry is not None:
-                    self._unsent[file.path] = _Unsent(entry, file, now_s)
+                    self._unsent[file.path] = _Unsent(entry, file, now_s, now_s)
                 else:
                     self._unsent.pop(file.path, None)
 
@@ -115,6 +121,7 @@ class Enqueuer:
                     break
                 oldest = list(islice(self._unsent.values(), self._allowed(now_s)))
                 if fresh := self._drop_changed(oldest, now_s, batch):
+                    self._stamp(fresh, now_s)
                     self._send(fresh, batch)
                 now_s = self._monotonic()  # the call took time
         except BrokerError as error:
@@ -127,7 +134,7 @@ class Enqueuer:
             file.path,
             size=file.size,
             priority=queue,
-            now=datetime.now(UTC),
+            now=datetime.fromtimestamp(self._wall_ms() / 1000, UTC),
             signature=file.signature,
             inode=self._identity.inode_for_job(file),
         )
@@ -159,6 +166,16 @@ class Enqueuer:
                 unsent.read_s = now_s
             fresh.append(unsent)
         return fresh
+
+    def _stamp(self, entries: list[_Unsent], now_s: float) -> None:
+        """A job is created when it is sent. The time for which the rate limit, `max_pending` or an outage held it is
+        not the time that it waits for a worker."""
+        stamp = ""
+        for unsent in entries:
+            if now_s - unsent.stamped_s > RESTAMP_S:
+                stamp = stamp or rfc3339_ms(self._wall_ms())
+                unsent.entry = replace(unsent.entry, job=unsent.entry.job.but(creation_time=stamp))
+                unsent.stamped_s = now_s
 
     def _send(self, entries: list[_Unsent], batch: SentBatch) -> None:
         if self._deliveries:

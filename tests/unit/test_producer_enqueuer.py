@@ -8,8 +8,10 @@ from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Enqueued, Entry
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
+from fileq.core.events import waited_ms
 from fileq.core.file_events import SkipReason
 from fileq.core.job import Job, decode
+from fileq.core.settlement import complete
 from fileq.files import mounts
 from fileq.files.mounts import ScanDirMounts
 from fileq.producer import enqueuer as module
@@ -18,6 +20,7 @@ from fileq.producer.counts import ProducerCounts
 from fileq.producer.enqueuer import STALE_S, Enqueuer, SentBatch
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.identity import FileIdentity
+from fileq.testing.conformance.builders import worker_info
 from fileq.testing.conformance.harness import FakeClock
 from tests.support.clocks import ManualClocks, RecordedEvents
 
@@ -56,6 +59,7 @@ class Sender:
             FileIdentity(config.producer.identity, ScanDirMounts(b"/d")),
             EnqueueCheck(before, config.worker.priorities, self.counts, self.events, self.hands.monotonic),
             self.hands.monotonic,
+            wall_ms=lambda: self.clock.ms,
         )
 
     def find(self, path: bytes) -> FoundFile | None:
@@ -187,6 +191,22 @@ def test_a_newer_version_replaces_one_that_was_not_sent():
 
 
 # the rate limit
+
+
+@pytest.mark.parametrize("setting", [{"rate_limit_per_sec": 2}, {"max_pending": 2}])
+def test_a_job_is_created_when_it_is_sent_not_while_the_producer_is_held(setting: dict[str, object]) -> None:
+    """So the pickup latency of a worker does not contain the time of the producer's own limit."""
+    sender = Sender(producer=setting)
+    sender.add(*(file(f"{n}.txt") for n in range(6)))
+    waited = []
+    while len(sender.stage):
+        sender.turn()
+        sender.broker.register({slot: worker_info() for slot in ("s0", "s1")})
+        claims = sender.broker.settle_and_claim([], ["s0", "s1"]).claims
+        waited += [waited_ms(claim) for claim in claims]
+        sender.broker.settle_and_claim([complete(claim) for claim in claims], [])
+        sender.advance(5)
+    assert waited == [0] * 6
 
 
 def test_a_window_needs_one_call_and_gets_no_more_than_its_permits():
