@@ -79,7 +79,9 @@ def build_worker(
     program = handlers_program(config, app_dir=app_dir)
     deliveries = _deliveries(config, broker, routes, breakers, emit)
     executor = ExecutorsByIsolation(worker, routes, program, deliver=deliveries.run, records=broker.records, emit=emit)
-    pump = Pump(config, broker, executor, routes, paths, breakers, deferrals, roots, emit=emit, emit_all=emit_all)
+    reconciler = BatchReconciler(config, broker, emit=emit)
+    parts = broker, executor, routes, paths, breakers, deferrals, roots
+    pump = Pump(config, *parts, emit=emit, emit_all=emit_all, on_dead=reconciler.note_dead)
     service = WorkerService(
         pump,
         executor,
@@ -93,7 +95,7 @@ def build_worker(
         stuck_s=_stuck_s(config),
     )
     scheduler = Scheduler(broker, firing=ScheduleFiring(config, broker, emit=emit) if fires_schedules else None)
-    loops = _loops(config, broker, routes, roots, deferrals, scheduler, deliveries.watch, emit)
+    loops = _loops(config, broker, routes, roots, deferrals, scheduler, deliveries.watch, reconciler, emit)
     roots.start()
     return WorkerParts(service, [service, *loops], breakers, roots, named)
 
@@ -106,6 +108,7 @@ def _loops(
     deferrals: Deferrals,
     scheduler: Scheduler,
     webhooks: WebhookWatch,
+    reconciler: BatchReconciler,
     emit: Emit,
 ) -> list[Service]:
     """What runs beside the pump, each in a thread of its own."""
@@ -115,7 +118,8 @@ def _loops(
         with suppress(BrokerError):  # their jobs are safe; operators only miss a note
             note_lost(broker, slots, wall_clock_ms())
 
-    reaper = Reaper(config, broker, add_follow_ups=FollowUps(routes, paths).added, note_lost=note, emit=emit)
+    add = FollowUps(routes, paths).added
+    reaper = Reaper(config, broker, add_follow_ups=add, note_lost=note, on_dead=reconciler.note_dead, emit=emit)
     release = DeferredRelease(broker, deferrals)
     loops: list[Service] = [
         Loop("roots", roots.turn, emit=quiet, longest_pause_s=pause_s),
@@ -124,8 +128,7 @@ def _loops(
         Loop(webhooks.name, webhooks.turn, emit=quiet, longest_pause_s=pause_s),
         Loop("deferred", release.turn, emit=quiet, longest_pause_s=pause_s, wake=deferrals.wake),
     ]
-    reconciler = BatchReconciler(config, broker, emit=emit)
-    loops.append(Loop(reconciler.name, reconciler.turn, emit=quiet, longest_pause_s=pause_s))
+    loops.append(Loop(reconciler.name, reconciler.turn, emit=quiet, longest_pause_s=pause_s, wake=reconciler.wake))
     if rules_of(config.worker.after):
         recovery = OrderRecovery(config, broker, paths, roots, emit=emit)
         loops.append(Loop(recovery.name, recovery.turn, emit=quiet, longest_pause_s=pause_s))

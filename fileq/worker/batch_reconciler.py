@@ -7,6 +7,10 @@ Each minute it looks at one page of the unfinished batches; the next turn contin
 - A batch whose parent is cancelled is cancelled too.
 - An open batch that nothing was added to for 24 hours is cancelled: the program that opened it is gone.
 
+The death of a member cancels its batch. What waits of it, perhaps for hours, must not keep it from finishing: so the
+worker that settled the death cancels these members at once, and looks again a few times, because a member that ran may
+have been put back meanwhile.
+
 Every worker does this. Each step is one call that may be repeated. What a kill -9 leaves: the rest of a turn, which any
 other worker does.
 """
@@ -14,14 +18,17 @@ other worker does.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from fileq.brokers.batches import BatchView
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.schedule_definitions import broker_now_ms
 from fileq.config import Config
-from fileq.core.batch import UNTOUCHED_MS, BatchState
+from fileq.core.batch import LEVELS_MAX, UNTOUCHED_MS, BatchState
 from fileq.core.batch_events import BatchCancelled, BatchFinished, BatchReconciled
 from fileq.core.events import Emit, ignore
 from fileq.core.job import State
@@ -30,6 +37,9 @@ from fileq.webhooks.subscriptions import Withdrawals
 EVERY_S = 60.0
 BATCHES_A_TURN = 100
 PAGES_A_TURN = 20  # pages of members that one turn reads, 500 each
+DEAD_A_TURN = 500
+DEAD_NOTED = 10_000  # the batches of more dead jobs than this are found by the check of each minute
+FIRST_AGAIN_S = 1.0  # until a batch that failed is looked at again; doubled each time
 # A waiting job is removed from the middle of its queue by comparing, 40 ms for a queue of a million. In a longer queue
 # than this, the jobs of a cancelled batch stay until a worker claims them, which cancels them too.
 LONG_QUEUE = 20_000
@@ -42,29 +52,78 @@ class BatchReconciler:
 
     name = "batches"
 
-    def __init__(self, config: Config, broker: FullBroker, *, emit: Emit = ignore) -> None:
+    def __init__(
+        self,
+        config: Config,
+        broker: FullBroker,
+        *,
+        emit: Emit = ignore,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._broker = broker
+        self._monotonic = monotonic
+        self._dead: deque[str] = deque(maxlen=DEAD_NOTED)  # jobs that died in this process
+        self._failed: set[str] = set()  # batches that a death has cancelled and that have not finished
+        self._again_s = FIRST_AGAIN_S
+        self._next_page_s = 0.0
+        self.wake = threading.Event()
         self._withdrawals = Withdrawals(broker, config, wall_clock_ms)
         self._emit = emit
         self._cursor = ""  # where the next page of batches begins
         self._member_cursors: dict[str, str] = {}  # by batch: where the next turn goes on
         self._pages_left = 0
 
+    def note_dead(self, job_id: str) -> None:
+        """A job has died. If that cancels its batch, the next turn, which is due at once, ends what waits of it."""
+        self._dead.append(job_id)
+        self.wake.set()
+
     def turn(self) -> float:
-        """Looks at one page of the unfinished batches. Returns the seconds until the next turn."""
-        page = self._broker.batch_page(self._cursor, BATCHES_A_TURN, unfinished=True)
+        """Ends what waits of batches that failed here, and each minute looks at one page of the unfinished batches.
+        Returns the seconds until the next turn."""
+        self.wake.clear()
         self._pages_left = PAGES_A_TURN
-        if page.batches:
-            self._cancel_abandoned(page.batches)
-        for view in page.batches:
+        is_early = bool(self._dead or self._failed) and self._monotonic() < self._next_page_s
+        self._end_failed()
+        if self._failed and not self._cursor:
+            is_early = False  # child batches of those that failed are on the page
+        if not is_early:
+            self._check_page()
+            self._next_page_s = self._monotonic() + EVERY_S * random.uniform(0.9, 1.1)
+        if self._dead:
+            return 0.0
+        left_s = max(0.0, self._next_page_s - self._monotonic())
+        return min(self._again_s, left_s) if self._failed else left_s
+
+    def _end_failed(self) -> None:
+        """Cancels the waiting members of batches that failed, and of their parents if these have failed by that."""
+        ids = [self._dead.popleft() for _ in range(min(DEAD_A_TURN, len(self._dead)))]
+        found = {one.batch for one in self._broker.outlines(ids) if one is not None} - {""} if ids else set()
+        self._again_s = FIRST_AGAIN_S if found else min(EVERY_S, 2 * self._again_s)
+        wanted, self._failed = found | self._failed, set()
+        for _ in range(LEVELS_MAX):
+            if not wanted:
+                return
+            views = [view for view in self._broker.batches_by_id(sorted(wanted)) if view is not None]
+            for view in views:
+                if view.is_cancelled and view.state is not BatchState.FINISHED:
+                    self._failed.add(view.id)
+                    self._reconcile(view)
+            wanted = {view.parent for view in views} - {""}
+
+    def _check_page(self) -> None:
+        page = self._broker.batch_page(self._cursor, BATCHES_A_TURN, unfinished=True)
+        views = self._cancel_abandoned(page.batches) if page.batches else ()
+        for view in views:
             self._reconcile(view)
         self._cursor = page.next_cursor
-        seen = {view.id for view in page.batches}
+        seen = {view.id for view in page.batches} | self._failed
         self._member_cursors = {id: cursor for id, cursor in self._member_cursors.items() if cursor and id in seen}
-        return EVERY_S * random.uniform(0.9, 1.1)
 
-    def _cancel_abandoned(self, views: Sequence[BatchView]) -> None:
-        """Open batches that no program adds to any more, and children of cancelled batches."""
+    def _cancel_abandoned(self, views: Sequence[BatchView]) -> Sequence[BatchView]:
+        """Cancels open batches that no program adds to any more, and children of cancelled batches. Returns the batches
+        as they are then."""
+        was_any = False
         now_ms: int | None = None
         parents = {view.parent for view in views if view.parent and not view.is_cancelled}
         found = self._broker.batches_by_id(sorted(parents)) if parents else []
@@ -72,12 +131,17 @@ class BatchReconciler:
         for view in views:
             if view.parent in cancelled_parents and not view.is_cancelled:
                 if self._broker.cancel_batch(view.id):
+                    was_any = True
                     self._emit(BatchCancelled(view.id, view.name or None, PARENT_CANCELLED))
             elif view.state is BatchState.OPEN:  # perhaps cancelled: a death cancels a batch without sealing it
                 now_ms = broker_now_ms(self._broker) if now_ms is None else now_ms
                 since_ms = now_ms - UNTOUCHED_MS
                 if view.touched_ms < since_ms and self._broker.cancel_batch(view.id, untouched_since_ms=since_ms):
+                    was_any = True
                     self._emit(BatchCancelled(view.id, view.name or None, UNTOUCHED))
+        if not was_any:
+            return views
+        return [view for view in self._broker.batches_by_id([view.id for view in views]) if view is not None]
 
     def _reconcile(self, view: BatchView) -> None:
         if view.state is BatchState.OPEN and not view.is_cancelled:

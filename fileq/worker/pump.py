@@ -60,6 +60,7 @@ class Pump:
         *,
         emit: Emit = ignore,
         emit_all: EmitAll | None = None,
+        on_dead: Callable[[str], None] = lambda id: None,
         monotonic: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
@@ -69,6 +70,7 @@ class Pump:
         self._breakers = breakers
         self._deferrals = deferrals
         self._emit_all = emit_all = emit_all or one_by_one(emit)
+        self._on_dead = on_dead
         self._monotonic = monotonic
         lease_ms = round(worker.heartbeat_ttl * 1000)
         self._slots = Slots(worker.count, tuple(worker.priorities), lease_ms=lease_ms)
@@ -310,6 +312,9 @@ class Pump:
             self._emit_all(events)
         if reply.finished_batches:
             self._report_finished(reply.finished_batches)
+        for settling in accepted:
+            if settling.settlement.verb is Verb.BURY:
+                self._on_dead(settling.settlement.claim.id)
         if self._post_actions.has_rules:
             for settling in accepted:
                 self._post_actions.add(settling.settlement, settling.processed)

@@ -64,6 +64,7 @@ class Reaper:
         *,
         add_follow_ups: AddFollowUps = _as_it_is,
         note_lost: Callable[[Sequence[LostSlot]], None] = _not_noted,
+        on_dead: Callable[[str], None] = lambda id: None,
         emit: Emit = ignore,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -71,6 +72,7 @@ class Reaper:
         self._add_follow_ups = add_follow_ups
         self._broker = broker
         self._note_lost = note_lost
+        self._on_dead = on_dead
         self._emit = emit
         self._monotonic = monotonic
         self._interval_s = worker.reap_interval
@@ -130,6 +132,8 @@ class Reaper:
         self._silent_since_s.pop(suspect.slot, None)
         for settlement in moved:
             self._emit(reaped(settlement))
+            if settlement.verb is Verb.BURY:
+                self._on_dead(settlement.claim.id)
             if settlement.follow_ups:
                 self._emit(followed(settlement))
         return len(moved)

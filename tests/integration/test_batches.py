@@ -87,6 +87,30 @@ def test_batches_end_as_they_should(each_setup: WorkerSetup) -> None:
     assert setup.census().drift == 0
 
 
+def test_a_failed_batch_finishes_at_once_although_members_are_due_in_an_hour(each_setup: WorkerSetup) -> None:
+    """The check of each minute would find them too, so this is one minute at most: wait() allows less."""
+    setup = each_setup
+    (setup.directory / "batch_handlers.py").write_text(JOBS)
+    client = Client.over(BrokerTransport(setup.broker, setup.config, clock=wall_clock_ms))
+    worker = setup.worker(count=2, imports="[worker_handlers, batch_handlers]")
+    setup.wait_for(State.COMPLETED, [client.enqueue("note").id])  # its first check of batches is over
+    outer = client.batch("outer", finally_="note")
+    with outer:
+        outer.add("note", delay="1h")
+        with client.batch("inner", parent=outer) as inner:
+            inner.add("note", delay="1h")
+            inner.add("breaks")
+        with client.batch("beside", parent=outer) as beside:
+            beside.add("note", delay="1h")
+    for batch in (inner, outer, beside):
+        batch.wait(25)
+        assert batch.status().is_cancelled
+    assert [batch.status().cancelled for batch in (inner, beside)] == [1, 1]
+    setup.wait_for(State.COMPLETED, [f"{outer.id}.finally"])
+    assert worker.stop() == 0
+    assert setup.census().drift == 0
+
+
 def test_the_command_line_creates_seals_and_cancels(each_setup: WorkerSetup) -> None:
     setup = each_setup
     for name in ("a.csv", "b.csv"):

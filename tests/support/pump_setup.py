@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from fileq.config import Config, config_from
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import Event
-from fileq.core.job import State, Version, file_job, typed_job
+from fileq.core.job import State, Version, decode, file_job, typed_job
 from fileq.core.outcome import Released
 from fileq.core.settlement import Settlement, release
 from fileq.core.webhook import DELIVERIES_MAX, Webhook
@@ -160,6 +160,7 @@ class PumpSetup:
             emit=self.events,
         )
         self.missing: set[bytes] = set()
+        self.on_dead: Callable[[str], None] = lambda id: None
         self.batches: list[tuple[list[str], int]] = []  # the events of each emit_all, and the tasks submitted before
         self.roots = RootsWatch(
             self.config.paths.roots,
@@ -179,6 +180,7 @@ class PumpSetup:
             self.roots,
             emit=self.events,
             emit_all=self._emit_all,
+            on_dead=lambda id: self.on_dead(id),
             monotonic=self.clocks.monotonic,
         )
         self.pump.start()
@@ -237,4 +239,4 @@ class PumpSetup:
 
 
 def job_id(task: Task) -> str:
-    return task.path.rpartition(b"/")[2].decode()
+    return task.path.rpartition(b"/")[2].decode() or decode(task.raw).id

@@ -16,9 +16,13 @@ from fileq.core.batch import UNTOUCHED_MS, BatchState
 from fileq.core.batch_events import BatchCancelled, BatchFinished, BatchReconciled
 from fileq.core.events import Event
 from fileq.core.job import State, typed_job
+from fileq.core.outcome import Done, Failed
+from fileq.core.settlement import bury
 from fileq.worker import batch_reconciler
 from fileq.worker.batch_reconciler import BatchReconciler
 from fileq.worker.slots import Slots
+from tests.support.clocks import ManualClocks
+from tests.support.pump_setup import PumpSetup
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -29,7 +33,10 @@ class Setup:
         self.config = config_from({})
         self.broker = MemoryBroker(self.config, clock=lambda: self.now_ms)
         self.events: list[Event] = []
-        self.reconciler = BatchReconciler(self.config, self.broker, emit=self.events.append)
+        self.clocks = ManualClocks()
+        self.reconciler = BatchReconciler(
+            self.config, self.broker, emit=self.events.append, monotonic=self.clocks.monotonic
+        )
 
     def add(self, batch: str, *ids: str, **options: Any) -> None:
         jobs = [typed_job("t", None, priority="low", now=NOW, id=id).but(batch_id=batch) for id in ids]
@@ -109,3 +116,71 @@ def test_running_members_of_other_batches_are_left_alone(setup: Setup) -> None:
     setup.reconciler.turn()
     assert setup.states("a", "c").count(State.PENDING) == 1
     assert setup.events == []
+
+
+class FailingBatch:
+    """A pump and a reconciler that it tells of deaths; a batch with a job that dies and one that is due in an hour."""
+
+    def __init__(self) -> None:
+        self.setup = setup = PumpSetup(count=2, handlers=[{"type": "t", "use": "fileq.handlers:checksum"}])
+        self.reconciler = BatchReconciler(setup.config, setup.broker, monotonic=setup.clocks.monotonic)
+        self.reconciler.turn()
+        setup.on_dead = self.reconciler.note_dead
+        setup.broker.create_batch(NewBatch("b"))
+        for id, delay_ms in (("bad", 0), ("runs", 0), ("later", 3_600_000)):
+            job = typed_job("t", None, priority="low", now=NOW, id=id).but(batch_id="b", max_retries=int(id == "runs"))
+            setup.broker.enqueue([Entry(job, "low", joins=True, delay_ms=delay_ms)])
+        setup.broker.seal_batch("b")
+        setup.pump.turn()
+
+    def end(self, id: str, outcome: Any) -> None:
+        self.setup.executor.end(outcome, id)
+        self.setup.pump.turn()
+        self.setup.pump.turn()
+
+    @property
+    def is_finished(self) -> bool:
+        [view] = self.setup.broker.batches_by_id(["b"])
+        return view is not None and view.state is BatchState.FINISHED
+
+
+def test_the_death_of_a_member_wakes_the_reconciler_which_cancels_what_waits() -> None:
+    batch = FailingBatch()
+    batch.end("runs", Done())
+    assert not batch.reconciler.wake.is_set()
+    batch.end("bad", Failed("no", "ValueError", is_permanent=True))
+    assert batch.reconciler.wake.is_set()
+    assert batch.setup.state("later") == State.SCHEDULED
+    batch.reconciler.turn()
+    assert batch.setup.state("later") == State.CANCELLED
+    assert batch.is_finished
+
+
+def test_a_member_that_is_put_back_after_its_batch_has_failed_is_found_soon() -> None:
+    batch = FailingBatch()
+    batch.end("bad", Failed("no", "ValueError", is_permanent=True))
+    assert batch.reconciler.turn() == batch_reconciler.FIRST_AGAIN_S
+    batch.end("runs", Failed("no", "ValueError", after_s=3600))
+    assert batch.setup.state("runs") == State.RETRYING
+    batch.setup.clocks.advance(batch_reconciler.FIRST_AGAIN_S)
+    batch.reconciler.turn()
+    assert batch.setup.state("runs") == State.CANCELLED
+    assert batch.is_finished
+    batch.setup.clocks.advance(1)
+    assert batch.reconciler.turn() > 2 * batch_reconciler.FIRST_AGAIN_S, "nothing is left to look at"
+
+
+def test_children_of_a_batch_that_failed_end_in_the_same_turn(setup: Setup) -> None:
+    setup.reconciler.turn()
+    setup.broker.create_batch(NewBatch("b"))
+    setup.broker.create_batch(NewBatch("child", parent="b"))
+    setup.add("b", "bad")
+    setup.add("child", "later", delay_ms=3_600_000)
+    for id in ("b", "child"):
+        setup.broker.seal_batch(id)
+    setup.broker.register({"w": Slots(1, ("low",)).info(0, (), is_claiming=True)})
+    [claim] = setup.broker.settle_and_claim([], ["w"]).claims
+    setup.broker.settle_and_claim([bury(claim, claim.raw, error="no", kind="E")], [])
+    setup.reconciler.note_dead("bad")
+    setup.reconciler.turn()
+    assert setup.state("b") == setup.state("child") == (BatchState.FINISHED, True)

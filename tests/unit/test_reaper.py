@@ -48,6 +48,7 @@ class ReaperSetup:
         )
         self.broker = UnreliableBroker(self.config, clock=lambda: self.clocks.wall_ns() // 1_000_000)
         self.lost: list[LostSlot] = []
+        self.dead: list[str] = []
         self.reaper = self.new_reaper()
 
     def new_reaper(self) -> Reaper:
@@ -55,6 +56,7 @@ class ReaperSetup:
             self.config,
             self.broker,
             note_lost=self.lost.extend,
+            on_dead=self.dead.append,
             emit=self.events,
             monotonic=self.clocks.monotonic,
         )
@@ -122,6 +124,7 @@ def test_a_job_that_a_reaper_buries_is_reported_as_dead(setup: ReaperSetup) -> N
     assert setup.state("a") == "dead"
     assert (setup.events.count("job.recovered"), setup.events.count("job.dead")) == (3, 1)
     assert setup.events.fields("job.dead")["lost_by"] == "slot"
+    assert setup.dead == ["a"]
 
 
 def test_the_order_for_the_file_goes_with_a_burial(setup: ReaperSetup) -> None:
