@@ -107,6 +107,8 @@ def test_the_rest_of_a_batch_takes_as_long_for_each_job_as_those_that_ended() ->
     done = replace(BATCH, state="finished", waiting=0, running=0, completed=10, dead=0, finished=stamp(NOW_MS))
     assert progress(done, NOW_MS).word == "finished"
     assert progress(done, NOW_MS).eta_s is None
+    quick = replace(BATCH, total=10_000, waiting=0, running=1, completed=9_999, dead=0)
+    assert progress(quick, NOW_MS).eta_s == 1.0, "not 0 while a job runs"
     assert progress(replace(done, is_success=True), NOW_MS).word == "completed"
     assert progress(replace(BATCH, is_cancelled=True), NOW_MS).word == "cancelled"
     empty = replace(BATCH, total=0, waiting=0, running=0, completed=0, dead=0)

@@ -126,3 +126,23 @@ def test_the_cost_does_not_depend_on_the_number_of_jobs():
     enqueue(harness, "a")
     gather(harness.broker)
     assert sum(read) <= recent_rate.MOST
+
+
+def test_nothing_is_known_about_a_job_that_runs_for_much_longer_than_the_others_took():
+    harness = make()
+    running(harness, "long", slot="w2")
+    end(harness, 480, "job", every_s=0.1)
+    harness.broker.renew([("w2", b"")])
+    eta_s, per_second, _ = eta_of(harness)
+    assert (eta_s, per_second > 1) == (None, True)
+    why = "the time left is not known: one has run for 48s, longer than the others took"
+    assert f"1 job to do; {why}." in render(gather(harness.broker), Screen(200, 24))
+    enqueue(harness, *names(3000, "pending"))
+    assert eta_of(harness)[0] > 48, "behind so many jobs it does not matter"
+
+
+def test_while_a_job_runs_it_is_not_done_in_0_s():
+    harness = make()
+    end(harness, 300, "job", every_s=0.01)
+    running(harness, "a", slot="w2")
+    assert eta_of(harness)[0] == 1.0

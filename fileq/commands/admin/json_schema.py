@@ -22,7 +22,11 @@ STATS_FIELDS = (
     ("totals", "object: all counters since the first start, such as produced, adopted, completed, failed, dead"),
     ("this_hour, last_hour", "seconds, produced, completed, failed (attempts), dead, refused (no attempt)"),
     ("now", "the same over the last refreshes, with --watch; else null"),
-    ("eta_s", "number or null: seconds until the backlog is done at the current rate; null if that is unknown"),
+    (
+        "eta_s",
+        "number or null: seconds until the backlog is done at the current rate; null if that is unknown, as while a job"
+        " runs for much longer than the others took",
+    ),
     ("eta_per_second", "number or null: that rate: jobs that were completed or became dead, per second"),
     ("eta_basis", "string or null: of which time: last_minute, or last_hours if no job ended in the last minute"),
     (

@@ -24,6 +24,8 @@ _ERROR = "error:"
 LAST_MINUTE = "last_minute"  # values of `eta_basis`: the time whose rate the ETA assumes
 LAST_HOURS = "last_hours"
 _SILENT_SHARE = 0.4  # a heartbeat is renewed after a third of its time, under load a moment later
+_SHORTEST_ETA_S = 1.0
+_LONGER_THAN_USUAL = 2
 _SAMPLES = 16  # refreshes over which the current rate is computed
 
 
@@ -235,18 +237,28 @@ def eta_of(overview: Overview, last_minute: Callable[[], float]) -> Eta:
     """For all pending and running jobs, without new ones, paused queues and jobs due later.
 
     The rate is that of the last minute, which is asked for only if it is needed. If no job ended in it, jobs may take
-    longer than that: then it is the rate of this hour and the last. Without a living worker there is no ETA."""
+    longer than that: then it is the rate of this hour and the last. There is no ETA without a living worker, nor if a
+    job runs for much longer than that rate explains: it is unlike those that ended, and nothing is known about it."""
     census = overview.census
     backlog = census.running + sum(n for name, n in census.pending.items() if name not in census.paused)
     if not backlog:
         return Eta(0.0)
     if not any(view.is_alive for view in overview.workers):
         return Eta(None)
-    if per_second := last_minute():
-        return Eta(backlog / per_second, per_second, LAST_MINUTE)
-    if per_second := _ended_per_second(_since_first_worker(overview, *_throughputs(overview))):
-        return Eta(backlog / per_second, per_second, LAST_HOURS)
-    return Eta(None)
+    per_second, basis = last_minute(), LAST_MINUTE
+    if not per_second:
+        per_second, basis = _ended_per_second(_since_first_worker(overview, *_throughputs(overview))), LAST_HOURS
+    if not per_second:
+        return Eta(None)
+    usual_s = backlog / per_second  # at least what a job takes, because all that run are in the backlog
+    is_known = _longest_running_s(overview) <= _LONGER_THAN_USUAL * usual_s + _SHORTEST_ETA_S
+    return Eta(max(_SHORTEST_ETA_S, backlog / per_second) if is_known else None, per_second, basis)
+
+
+def _longest_running_s(overview: Overview) -> float:
+    """For how long the job that was claimed first runs; 0 if none does."""
+    now_ms = overview.census.now_ms
+    return max((now_ms - view.since_ms for view in overview.workers if view.raw and view.since_ms), default=0) / 1000
 
 
 def _ended_per_second(throughput: Throughput) -> float:

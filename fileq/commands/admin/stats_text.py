@@ -149,6 +149,10 @@ def _eta(stats: Stats, screen: Screen) -> str:
         return screen.paint(cut(f"{to_do}; {stopped}{aside}.", screen.width), "red")
     if not backlog:
         return f"{'0 jobs are waiting' if stats.scheduled else 'No job is waiting'}{aside}."
+    if stats.eta_s is None and stats.eta_per_second:
+        longest = max((slot.running_s or 0.0 for process in stats.workers for slot in process.jobs), default=0.0)
+        why = f"the time left is not known: one has run for {age(longest)}, longer than the others took"
+        return screen.paint(cut(f"{to_do}; {why}{aside}.", screen.width), "yellow")
     if stats.eta_s is None:
         return screen.paint(cut(f"{to_do}; none was completed recently{aside}.", screen.width), "yellow")
     basis = "in the last minute" if stats.eta_basis == LAST_MINUTE else "in this hour and the last"

@@ -105,7 +105,7 @@ def progress(batch: BatchReport, now_ms: int) -> BatchProgress:
     eta_s = None
     if batch.created and left and ended and batch.finished is None:
         elapsed_s = now_ms / 1000 - datetime.fromisoformat(batch.created).timestamp()
-        eta_s = max(0.0, elapsed_s) / ended * left
+        eta_s = max(1.0, elapsed_s / ended * left)
     return BatchProgress(ended, share, eta_s, _word(batch), parts_bar(batch))
 
 
