@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec.structs import replace
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, Record
+from fileq.client.broker_transport import BrokerTransport
 from fileq.client.job_summary import AttemptSummary
 from fileq.client.schedule_changes import add_schedule, run_now
 from fileq.client.schedule_options import ScheduleOptions
 from fileq.commands.action_log import ActionLog
 from fileq.commands.bulk_actions import JobAction
+from fileq.core.claim import Claim
 from fileq.core.job import State, encode
+from fileq.core.outcome import Done, Failed, FinalOutcome, Released
+from fileq.core.retry import Policy, decide
 from fileq.core.schedule import job_id_of, schedule_of
 from fileq.server.api.job_document import job_document
 from fileq.server.console.job_steps import held_times, life_of, reasons_of, steps_of
 from fileq.testing.conformance.builders import a_job
 from fileq.worker.breakers import reason_of
 from tests.support.console_jobs import HOSTILE, SLOT, in_order, pages_with_worker, shown, words
+from tests.support.console_pages import ConsolePages
 
 NOON = "2026-05-01T12:00:00.100Z"
 
@@ -80,3 +87,50 @@ def test_a_reason_that_is_over_is_in_the_past_and_has_a_time() -> None:
     assert any(note.startswith(said) for note in steps_of(life_of(timed))[1].notes)
     assert held_times(replace(timed, deferred_count=1)) == "once at 2026-05-01 11:40:10 UTC"
     assert reasons_of(again)[-1] == "the circuit breaker of *.csv is open"
+
+
+def test_the_attempts_of_a_job_that_was_retried_by_hand_fit_its_limit() -> None:
+    """Those before the retry are still listed, and counted beside it."""
+    pages = pages_with_worker()
+    worker = PageWorker(pages)
+    pages.broker.enqueue([Entry(replace(a_job("a"), max_retries=0), "low")])
+    worker.fail()
+    assert facts_of(pages, "a")["Attempts"] == "1, at most 1"
+    BrokerTransport(pages.broker, pages.config).retry("a")
+    assert facts_of(pages, "a")["Attempts"] == "0, at most 1; 1 in all"
+    worker.claim()
+    assert facts_of(pages, "a")["Attempts"] == "1, which runs now, at most 1; 2 in all"
+    worker.fail()
+    assert facts_of(pages, "a")["Attempts"] == "1, at most 1; 2 in all"
+    BrokerTransport(pages.broker, pages.config).retry("a")
+    worker.end(Released())
+    worker.end(Done())
+    assert facts_of(pages, "a")["Attempts"] == "1, at most 1; 4 in all"
+
+
+class PageWorker:
+    """A worker that claims the only job and ends it."""
+
+    def __init__(self, pages: ConsolePages) -> None:
+        self._pages = pages
+        self._claim: Claim | None = None
+
+    def claim(self) -> Claim:
+        if self._claim is None:
+            [self._claim] = self._pages.broker.settle_and_claim([], [SLOT]).claims
+        return self._claim
+
+    def end(self, outcome: FinalOutcome) -> None:
+        policy = Policy(max_retries=3, max_recoveries=3, backoff=self._pages.config.worker.backoff)
+        settlement = decide(self.claim(), outcome, policy, now_ms=wall_clock_ms(), duration_ms=5)
+        self._pages.broker.settle_and_claim([settlement], [])
+        self._claim = None
+
+    def fail(self) -> None:
+        self.end(Failed("ValueError: no", "ValueError"))
+
+
+def facts_of(pages: ConsolePages, id: str) -> dict[str, str]:
+    [text] = shown(pages, f"/jobs/{id}")
+    pairs = re.findall(r"<dt>(.*?)</dt><dd[^>]*>(.*?)</dd>", text)
+    return {name: words(value).strip() for name, value in pairs}

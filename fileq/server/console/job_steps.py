@@ -98,6 +98,23 @@ def paused_of(job: JobDocument) -> str:
     return job.queue if paused_queue(job.queue) in job.waits_for else ""
 
 
+def attempts_text(job: JobDocument) -> str:
+    """How many attempts count against the limit, which begins anew when a dead job is put back, and how many there were
+    in all. Those that a worker gave back, and those whose process died, do not count."""
+    is_running = job.status == "running"
+    total = job.attempt_count + is_running
+    was_stopped = job.status == "cancelled" and bool(job.attempts) and job.attempts[-1].outcome == "cancelled"
+    # `retry_count` has those that failed.
+    counted = min(total, job.retry_count + (is_running or job.status == "completed" or was_stopped))
+    shown = total if job.max_retries is None else counted
+    text = str(shown)
+    if is_running:
+        text = f"{text}, {'which' if shown == 1 else 'the last'} runs now"
+    if job.max_retries is None:
+        return text
+    return f"{text}, at most {job.max_retries + 1}" + (f"; {total} in all" if total != counted else "")
+
+
 def obstacles_in(job: JobDocument) -> list[str]:
     """What else keeps the job from running, without the commands that the command line names."""
     return [one.partition("; 'fileq ")[0] for one in job.waits_for if one != paused_queue(job.queue)]

@@ -23,7 +23,16 @@ from fileq.server.api.job_lists import JobListQuery, list_page
 from fileq.server.console.acknowledged_groups import mark_of_death
 from fileq.server.console.dead_page import address_of
 from fileq.server.console.file_preview import may_see_content
-from fileq.server.console.job_steps import held_times, life_of, obstacles_in, paused_of, reasons_of, steps_of, what_then
+from fileq.server.console.job_steps import (
+    attempts_text,
+    held_times,
+    life_of,
+    obstacles_in,
+    paused_of,
+    reasons_of,
+    steps_of,
+    what_then,
+)
 from fileq.server.console.operations_page import DONE, recent_action
 from fileq.server.console.page import PageRequest
 from fileq.server.console.page_notes import ACKNOWLEDGEMENTS, ACTIONS, HISTORIES, NOTES, read_notes
@@ -120,6 +129,7 @@ def job(request: PageRequest) -> Mapping[str, Any]:
     return {
         "job": found,
         "steps": steps_of(life_of(found, notes.past_pauses), notes.actions),
+        "attempts": attempts_text(found),
         "held": held_times(found),
         "held_by": reasons_of(found),
         "what_then": what_then(found.deferred),
