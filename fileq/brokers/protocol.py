@@ -20,13 +20,14 @@ The places of a job are its queue, `scheduled`, `processing` (one list for each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from fileq.brokers.admission_types import Admission, AdmitRequest
 from fileq.brokers.batches import Batches
 from fileq.brokers.catalog import Catalog
 from fileq.brokers.file_orders import FileOrders
+from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.notifications import Subscription, Waiter
 from fileq.brokers.place_pages import PlacePages
 from fileq.brokers.producer_registry import ProducerRegistry
@@ -175,16 +176,21 @@ class Broker(FileOrders, Protocol):
         Atomicity: each key. Repeat: changes nothing more. Kill -9: each key is there or forgotten."""
         ...
 
-    def suspects(self, *, sweep: bool = False) -> list[Suspect]:
+    def suspects(self, *, sweep: bool = False, is_gone: Callable[[ProcessId], bool] | None = None) -> list[Suspect]:
         """Registered slots without a heartbeat, with what they hold. Only reads.
 
-        `sweep` also finds processing lists of slots that are not registered, which takes longer."""
+        `sweep` also finds processing lists of slots that are not registered, which takes longer. `is_gone` is called
+        with the process of each registered slot. If it has ended, the slot is a suspect that `is_gone`, whether or not
+        it has a heartbeat."""
         ...
 
-    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
+    def reap(self, slot: str, settlements: Sequence[Settlement], *, is_gone: bool = False) -> tuple[SettleResult, ...]:
         """Settles for a dead slot, with orders, follow-ups and outputs. A slot that holds no job then is deregistered.
 
-        Changes nothing if the slot has a heartbeat: every result is FENCED then.
+        Changes nothing if the slot has a heartbeat: every result is FENCED then. `is_gone`: its process is known to
+        have ended, so a heartbeat does not count and ends. If that were wrong, nothing would be lost: the worker would
+        be told that its slot is gone, the fence would reject its settlement, and the job would run a second time. No
+        slot id is used again, so the slot can't be one that was registered later.
 
         Atomicity: the check, each settlement with its order, and the deregistration are one step. Of several reapers,
         one moves the job and the others are FENCED.

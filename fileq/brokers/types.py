@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.producer_types import ProducerView
 from fileq.core.claim import Buried, Claim
 from fileq.core.errors import BrokerError
@@ -148,10 +149,11 @@ class Promoted(Struct, frozen=True):
 
 
 class Suspect(Struct, frozen=True):
-    """A slot without a heartbeat, and the jobs it holds."""
+    """A slot without a heartbeat, or whose process is gone, and the jobs it holds."""
 
     slot: str
     claims: tuple[Claim, ...] = ()
+    is_gone: bool = False  # its process has ended; it may still have a heartbeat
 
 
 class OpenBreaker(Struct, frozen=True, omit_defaults=True):
@@ -182,6 +184,14 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     limits: tuple[str, ...] = ()  # limits of routes for which jobs wait
     loaded_ms: int = 0  # when its handlers were loaded, at the start or a reload; 0 from a worker that does not say
     is_extra: bool = False  # a slot for jobs that are claimed in advance, beyond worker.count
+    # With `pid` these identify the process to others on its machine, see local_processes.py.
+    boot_id: str = ""
+    namespaces: str = ""
+    pid_start: int = 0
+
+    @property
+    def process(self) -> ProcessId:
+        return ProcessId(self.boot_id, self.namespaces, self.pid, self.pid_start)
 
 
 class WorkerView(Struct, frozen=True):
@@ -189,7 +199,7 @@ class WorkerView(Struct, frozen=True):
 
     slot: str
     info: WorkerInfo
-    is_alive: bool
+    is_alive: bool  # it has a heartbeat, and its process is not known to be gone
     raw: bytes = b""  # the job it holds
     since_ms: int = 0  # when it claimed that job; 0 if it holds none or the job has no record
     left_ms: int = 0  # until its heartbeat ends; 0 if that has ended, or from a broker that does not say

@@ -45,8 +45,8 @@ class Refused(Struct, frozen=True, tag=True):
     kind: str
 
 
-# How the cause begins if the whole worker died. A reaper finds that out long after it happened.
-WORKER_DIED = "its worker died (no heartbeat"
+# How the cause begins if the whole worker died. A reaper finds that out later; on another machine, long after it.
+WORKER_DIED = "its worker died ("
 CRASHED = "crashed: "  # how the error of every other death begins
 
 

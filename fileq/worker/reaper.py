@@ -1,5 +1,7 @@
 """Gives back the jobs of workers that died: two checks, one renewal apart, then one atomic step per slot.
 
+A worker on another machine:
+
 1. A worker dies; the heartbeats of its slots run out.
 2. A check finds a slot without a heartbeat. This is no proof: the worker may be reconnecting.
 3. A second check, at least one renewal later, finds it without a heartbeat again: the slot counts as dead.
@@ -9,8 +11,15 @@
    Then the process is noted for operators (brokers/lost_workers.py).
 5. If its worker is alive after all, the fence rejects its settlements.
 
+A worker on the same machine is dead as soon as its process is gone (brokers/local_processes.py). Every second the
+reaper looks for the processes of its machine that its last check has found in the registry, with a few system calls for
+each and no call of the broker. If one is gone for half a second it checks at once, and gives back all jobs of that
+process, whatever its heartbeats say. The broker may execute a call that the process sent before it died, and let it
+claim or register once more. So another check follows a second later. The first check is at the start. A process that
+died before any check has found it is found by the next one, at most `reap_interval` later.
+
 After a lost connection checks count only once the connection has lasted for a whole heartbeat. While the broker was
-unreachable all heartbeats ran out, and running workers need time to renew theirs.
+unreachable all heartbeats ran out, and running workers need time to renew theirs. A process that is gone needs none.
 
 A slot may be missing in the registry and hold a job, as after a failover that lost one write. Only a sweep finds it. A
 sweep is due every few minutes, and in each turn while it finds silent slots.
@@ -25,6 +34,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from fileq.brokers.local_processes import Neighbours, ProcessId
 from fileq.brokers.lost_workers import LostSlot
 from fileq.brokers.protocol import Broker
 from fileq.brokers.types import Suspect
@@ -40,6 +50,11 @@ from fileq.worker.policies import worker_policy
 from fileq.worker.post_actions import rules_of, with_order
 
 SWEEP_EVERY_S = 180.0
+LOOK_EVERY_S = 1.0  # for processes of this machine that are gone
+# A job must not run beside its old handler. The kernel kills the children of a worker that was killed right after it
+# (executors/process/fork_server.py); this is much longer than that takes.
+CHILDREN_END_S = 0.5
+PROCESS_GONE = "its process is gone"
 
 AddFollowUps: TypeAlias = Callable[[Settlement], Settlement]
 
@@ -53,7 +68,7 @@ def _not_noted(slots: Sequence[LostSlot]) -> None:
 
 
 class Reaper:
-    """One check per turn. Owns no thread."""
+    """One check per turn, or only a look at the processes of this machine. Owns no thread."""
 
     name = "reaper"
 
@@ -82,23 +97,49 @@ class Reaper:
         self._connected_s: float | None = None
         self._silent_since_s: dict[str, float] = {}
         self._next_sweep_s = 0.0
+        self._neighbours = Neighbours()  # that the last check has found
+        self._gone_since_s: dict[ProcessId, float] = {}
+        self._next_check_s = 0.0
 
     def turn(self) -> float:
-        """Checks all heartbeats and reaps dead slots. Returns the seconds until the next turn."""
+        """Reaps dead slots, if a check is due or a process of this machine is gone. Returns the seconds until the next
+        turn."""
         now_s = self._monotonic()
+        gone = [self._is_gone(process, now_s) for process in self._neighbours.look_again()]
+        if now_s >= self._next_check_s or any(gone):
+            self._next_check_s = now_s + self._check(now_s)
+        ends_s = (since_s + CHILDREN_END_S for since_s in self._gone_since_s.values())
+        waits_s = [end_s - now_s for end_s in ends_s if end_s > now_s]
+        return min((self._next_check_s - now_s, *([LOOK_EVERY_S] if self._neighbours else []), *waits_s))
+
+    def _is_gone(self, process: ProcessId, now_s: float) -> bool:
+        """Whether a process that has ended did so long enough ago. Called with processes that have ended."""
+        return now_s >= self._gone_since_s.setdefault(process, now_s) + CHILDREN_END_S
+
+    def _check(self, now_s: float) -> float:
+        """Checks all heartbeats and reaps dead slots. Returns the seconds until the next check."""
         does_count = self._connected_s is not None and now_s >= self._connected_s + self._ttl_s
         # A sweep reads all keys of the broker. Before checks count it would be for nothing.
         is_sweep = does_count and now_s >= self._next_sweep_s
+        neighbours = Neighbours()
         try:
-            suspects = self._broker.suspects(sweep=is_sweep)
+            suspects = self._broker.suspects(
+                sweep=is_sweep,
+                is_gone=lambda process: neighbours.is_gone(process) and self._is_gone(process, now_s),
+            )
         except BrokerUnavailable:
             self._connected_s = None
             self._silent_since_s.clear()
             raise
+        self._neighbours = neighbours
+        self._gone_since_s = {process: self._gone_since_s[process] for process in neighbours.gone()}
         if self._connected_s is None:
             self._connected_s = now_s
+        lost = [LostSlot(one.slot, 0.0, self._reap(one, PROCESS_GONE)) for one in suspects if one.is_gone]
         if does_count:
-            self._reap_dead(suspects, now_s)
+            lost += self._reap_silent([one for one in suspects if not one.is_gone], now_s)
+        if lost:
+            self._note_lost(lost)
         # A slot that only a sweep finds needs a second check that finds it.
         if is_sweep and not self._silent_since_s:
             self._next_sweep_s = now_s + SWEEP_EVERY_S
@@ -113,7 +154,7 @@ class Reaper:
         waits_s = [moment_s - now_s for moment_s in moments_s if moment_s > now_s]
         return min((self._interval_s * random.uniform(0.9, 1.0), *waits_s))
 
-    def _reap_dead(self, suspects: list[Suspect], now_s: float) -> None:
+    def _reap_silent(self, suspects: list[Suspect], now_s: float) -> list[LostSlot]:
         silent = {suspect.slot: self._silent_since_s.get(suspect.slot, now_s) for suspect in suspects}
         self._silent_since_s = silent
         lost = []
@@ -121,14 +162,13 @@ class Reaper:
             if now_s >= silent[suspect.slot] + self._ttl_s / 3:
                 # At the first check its heartbeat had run out already, so it was not renewed for this long before.
                 silent_s = now_s - silent[suspect.slot] + self._ttl_s
-                lost.append(LostSlot(suspect.slot, silent_s, self._reap(suspect, silent_s)))
-        if lost:
-            self._note_lost(lost)
+                why = f"no heartbeat for {two_units(silent_s)} or more"
+                lost.append(LostSlot(suspect.slot, silent_s, self._reap(suspect, why)))
+        return lost
 
-    def _reap(self, suspect: Suspect, silent_s: float) -> int:
+    def _reap(self, suspect: Suspect, why: str) -> int:
         """How many jobs were moved."""
-        for_how_long = f" for {two_units(silent_s)} or more"
-        moved = reap(self._broker, suspect, self._policy, self._rules, for_how_long, self._add_follow_ups)
+        moved = reap(self._broker, suspect, self._policy, self._rules, why, self._add_follow_ups)
         self._silent_since_s.pop(suspect.slot, None)
         for settlement in moved:
             self._emit(reaped(settlement))
@@ -144,17 +184,17 @@ def reap(
     suspect: Suspect,
     policy: Policy,
     rules: Mapping[Verb, str],
-    for_how_long: str = "",
+    why: str = "no heartbeat",
     add_follow_ups: AddFollowUps = _as_it_is,
 ) -> list[Settlement]:
     """Settles the claims of a slot that died. Returns the settlements that took effect: another reaper may have been
-    faster. `rules` say what happens to the files of buried jobs, `add_follow_ups` which jobs follow them.
-    `for_how_long` says for how long the slot had no heartbeat, if that is known."""
-    now_ms, died = time.time_ns() // 1_000_000, Died(f"{WORKER_DIED}{for_how_long})")
+    faster. `rules` say what happens to the files of buried jobs, `add_follow_ups` which jobs follow them. `why` says
+    how the death was noticed."""
+    now_ms, died = time.time_ns() // 1_000_000, Died(f"{WORKER_DIED}{why})")
     settlements = []
     for claim in suspect.claims:
         settlement = decide(claim, died, policy, now_ms=now_ms, spread_s=policy.backoff.max)
         version = claim.job.signature if claim.job is not None else None
         settlements.append(add_follow_ups(with_order(settlement, version, rules)))
-    results = broker.reap(suspect.slot, settlements)
+    results = broker.reap(suspect.slot, settlements, is_gone=suspect.is_gone)
     return [one for one, result in zip(settlements, results, strict=True) if result is SettleResult.DONE]

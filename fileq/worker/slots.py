@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import KeysView, Mapping
 
 from fileq import __version__
+from fileq.brokers.local_processes import this_process
 from fileq.brokers.types import OpenBreaker, WorkerInfo
 from fileq.core.claim import ClaimKey
 from fileq.worker.slot import Free, Running, Settling, Slot, Waiting
@@ -127,4 +128,6 @@ class Slots:
         pid = os.getpid()
         facts = self._host, pid, _PROCESS_STARTED_MS, __version__, self._queues
         state = breaker, breakers, is_claiming, lost_roots
-        return WorkerInfo(*facts, *state, self._lease_ms, limits, self._loaded_ms, is_extra)
+        own = this_process()
+        process = own.boot_id, own.namespaces, own.pid_start
+        return WorkerInfo(*facts, *state, self._lease_ms, limits, self._loaded_ms, is_extra, *process)

@@ -1,4 +1,4 @@
-"""How `fileq stats` and `fileq workers` show a worker that no longer renews its heartbeat."""
+"""How `fileq stats` and `fileq workers` show a worker that no longer renews its heartbeat, or whose process is gone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,27 @@ from tests.support.program import Program
 from tests.support.waiting import wait_until
 
 
-def test_a_worker_that_was_killed_is_silent_since_its_last_heartbeat(shell: CommandLine) -> None:
+def test_a_worker_that_was_killed_is_gone_at_once(shell: CommandLine) -> None:
+    """Its heartbeat would last for ten minutes."""
+    with Program("worker", cwd=shell.directory, settings={**shell.settings, "worker.heartbeat_ttl": "10m"}) as worker:
+        [process] = wait_until(lambda: shell.json("workers")["workers"], 20, "a registered worker")
+        assert process["is_alive"]
+        worker.kill()
+        for command in ("workers", "stats"):
+            [process] = shell.json(command)["workers"]
+            assert (process["is_alive"], process["is_silent"]) == (False, True)
+            assert re.search(r" gone +\d+s ago ", shell.run(command))
+        assert f"of {process['slots']} slots, 0 alive (with a heartbeat)" in shell.run("stats")
+
+
+def test_a_worker_that_is_frozen_is_silent_since_its_last_heartbeat(shell: CommandLine) -> None:
     with Program("worker", cwd=shell.directory, settings={**shell.settings, "worker.heartbeat_ttl": "12s"}) as worker:
         [process] = wait_until(lambda: shell.json("workers")["workers"], 20, "a registered worker")
         assert (process["is_alive"], process["is_silent"], process["heartbeat_ttl_s"]) == (True, False, 12.0)
         assert 0 <= process["heartbeat_age_s"] < 12
         assert re.search(r" alive +\ds ago ", shell.run("workers"))
         assert f"of {process['slots']} slots, {process['slots']} alive (with a heartbeat)" in shell.run("stats")
-        worker.kill()
+        shell.setup.freeze(worker)
 
         def silent() -> Any:
             [process] = shell.json("stats")["workers"]

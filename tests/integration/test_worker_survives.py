@@ -5,6 +5,7 @@ The installed program on a real server, and on SQLite where the server makes no 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -43,7 +44,42 @@ def test_all_jobs_of_a_killed_worker_start_again_in_time(setup: WorkerSetup) -> 
     assert {tuple(a.outcome for a in setup.record(job).attempts) for job in jobs} == {("died", "completed")}
     shown = run("show", jobs[0], cwd=setup.directory, settings=setup.settings).stdout
     assert re.search(r"died \(found [\d.]+s after its start\)", shown), "the time of the death is not known"
-    assert re.search(r"its worker died \(no heartbeat for \d+s or more\)", shown)
+    assert "its worker died (its process is gone)" in shown
+    assert setup.census().drift == 0
+
+
+@parallel_scenario("valkey", "sqlite")
+def test_the_jobs_of_a_killed_worker_are_given_back_by_a_neighbour_that_runs_already(setup: WorkerSetup) -> None:
+    """Long before the heartbeat could run out."""
+    jobs = setup.enqueue("gated", *ids("job", 4))
+    victim = setup.worker(count=4, heartbeat_ttl="10m")
+    setup.wait_logged("start", 4)
+    neighbour = setup.worker(count=4, heartbeat_ttl="10m")
+    victim.process.kill()
+    setup.wait_logged("start", 8)
+    assert sorted(setup.logged("start")[4:]) == sorted(jobs)
+    neighbour.wait_for("job.recovered", count=4)
+    setup.open_gate()
+    setup.wait_for(State.COMPLETED, jobs)
+    assert {(setup.job(job).recoveries, setup.record(job).attempt_count) for job in jobs} == {(1, 2)}
+    assert setup.census().drift == 0
+
+
+@parallel_scenario("valkey", "sqlite")
+def test_a_worker_that_starts_after_a_kill_gives_back_the_jobs_at_once(setup: WorkerSetup) -> None:
+    """As systemd does: no other worker runs, and checks of heartbeats would count only after ten minutes."""
+    jobs = setup.enqueue("gated", *ids("job", 4))
+    victim = setup.worker(count=4, heartbeat_ttl="10m")
+    setup.wait_logged("start", 4)
+    victim.process.kill()
+    victim.process.wait()
+    setup.worker(count=4, heartbeat_ttl="10m")
+    setup.wait_logged("start", 8)
+    setup.open_gate()
+    setup.wait_for(State.COMPLETED, jobs)
+    assert {(setup.job(job).recoveries, setup.record(job).attempt_count) for job in jobs} == {(1, 2)}
+    [lost] = json.loads(run("workers", "--json", cwd=setup.directory, settings=setup.settings).stdout)["lost"]
+    assert (lost["pid"], lost["jobs"]) == (victim.process.pid, 4)
     assert setup.census().drift == 0
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 
+from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.lost_workers import LostSlot
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Entry, Suspect, WorkerInfo
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, decode, file_job, typed_job
-from fileq.worker.reaper import Reaper
+from fileq.worker.reaper import CHILDREN_END_S, Reaper
 from tests.support.clocks import ManualClocks, RecordedEvents
+from tests.support.registered_process import RegisteredProcess
 
 TTL_S, REAP_S = 30.0, 5.0
 RENEWAL_S = TTL_S / 3
@@ -26,11 +29,11 @@ class UnreliableBroker(MemoryBroker):
     reaps_first: Reaper | None = None  # another reaper that reaps between the check and the reaping of this one
     sweeps: list[bool]
 
-    def suspects(self, *, sweep: bool = False) -> list[Suspect]:
+    def suspects(self, *, sweep: bool = False, is_gone: Callable[[ProcessId], bool] | None = None) -> list[Suspect]:
         if self.is_away:
             raise BrokerUnavailable("away")
         self.sweeps = [*getattr(self, "sweeps", []), sweep]
-        found = super().suspects(sweep=sweep)
+        found = super().suspects(sweep=sweep, is_gone=is_gone)
         other, self.reaps_first = self.reaps_first, None
         if other is not None:
             other.turn()
@@ -61,9 +64,9 @@ class ReaperSetup:
             monotonic=self.clocks.monotonic,
         )
 
-    def claim(self, id: str, slot: str = "slot") -> bytes:
+    def claim(self, id: str, slot: str = "slot", info: WorkerInfo | None = None) -> bytes:
         """Enqueues a job and claims it for that slot; its raw bytes."""
-        self.broker.register({slot: WorkerInfo("host", 1, 0, "0", ("low",))})
+        self.broker.register({slot: info or WorkerInfo("host", 1, 0, "0", ("low",))})
         self.broker.enqueue([Entry(typed_job("t", None, priority="low", now=datetime.now(UTC), id=id), "low")])
         [claim] = self.broker.settle_and_claim([], [slot]).claims
         return claim.raw
@@ -178,6 +181,7 @@ def test_after_an_outage_checks_count_only_once_the_connection_has_lasted_for_a_
     setup.clocks.advance(TTL_S)
     setup.reaper.turn()  # a first check of a silent slot, which the outage invalidates
     setup.broker.is_away = True
+    setup.clocks.advance(REAP_S)
     with pytest.raises(BrokerUnavailable):
         setup.reaper.turn()
     setup.clocks.advance(2 * TTL_S)
@@ -200,6 +204,7 @@ def test_a_check_before_an_outage_is_not_the_first_of_two(setup: ReaperSetup) ->
     setup.clocks.advance(TTL_S)
     setup.reaper.turn()
     setup.broker.is_away = True
+    setup.clocks.advance(REAP_S)
     with pytest.raises(BrokerUnavailable):
         setup.reaper.turn()
     setup.broker.is_away = False
@@ -292,3 +297,67 @@ def test_jobs_that_died_together_twice_are_retried_at_different_times(setup: Rea
     assert len(waits_s) == 16
     assert waits_s[0] >= backoff.base * (1 - backoff.jitter)
     assert waits_s[-1] - waits_s[0] > backoff.max / 3
+
+
+def test_the_job_of_a_process_that_is_gone_is_given_back_half_a_second_after_the_first_turn(setup: ReaperSetup) -> None:
+    """As after a restart by systemd: the heartbeat of the worker that was killed still lasts for 30 s."""
+    with RegisteredProcess() as process:
+        setup.claim("a", info=process.info)
+        process.kill()
+        assert setup.broker.workers()[0].left_ms == TTL_S * 1000
+        assert setup.reaper.turn() == CHILDREN_END_S
+        assert setup.state("a") == "running", "its handlers may still be ending"
+        setup.clocks.advance(CHILDREN_END_S)
+        setup.reaper.turn()
+    assert setup.state("a") == "pending"
+    assert setup.broker.workers() == []
+    record = setup.broker.records(["a"])[0]
+    assert record is not None
+    assert record.attempts[0].error == "its worker died (its process is gone)"
+    assert (decode(record.raw).recoveries, setup.events.fields("job.recovered")["lost_by"]) == (1, "slot")
+    assert setup.lost == [LostSlot("slot", 0.0, 1)]
+
+
+def test_a_neighbour_is_looked_for_every_second_without_a_call_of_the_broker(setup: ReaperSetup) -> None:
+    with RegisteredProcess() as process:
+        setup.claim("a", info=process.info)
+        assert setup.reaper.turn() == 1.0
+        for _ in range(3):
+            setup.clocks.advance(1.0)
+            assert 0 < setup.reaper.turn() <= 1.0
+        assert (len(setup.broker.sweeps), setup.state("a")) == (1, "running")
+        process.kill()
+        setup.clocks.advance(0.25)
+        assert setup.reaper.turn() == CHILDREN_END_S
+        setup.clocks.advance(CHILDREN_END_S)
+        setup.reaper.turn()
+    assert (len(setup.broker.sweeps), setup.state("a")) == (2, "pending")
+
+
+def test_without_a_neighbour_no_turn_comes_before_the_next_check(setup: ReaperSetup) -> None:
+    setup.claim("a")
+    assert setup.reaper.turn() > 0.8 * REAP_S
+
+
+def test_a_call_of_a_dead_process_that_is_executed_late_is_undone_a_second_later(setup: ReaperSetup) -> None:
+    with RegisteredProcess() as process:
+        setup.claim("a", info=process.info)
+        process.kill()
+        setup.reaper.turn()
+        setup.clocks.advance(CHILDREN_END_S)
+        setup.reaper.turn()
+        setup.claim("b", "late", process.info)  # takes the job that was given back
+        setup.clocks.advance(1.0)
+        setup.reaper.turn()
+    assert (setup.state("a"), setup.state("b")) == ("retrying", "pending"), "a died twice"
+    assert setup.broker.workers() == []
+
+
+def test_a_process_that_is_stopped_keeps_its_job(setup: ReaperSetup) -> None:
+    with RegisteredProcess() as process:
+        setup.claim("a", info=process.info)
+        process.stop()
+        for _ in range(3):
+            setup.reaper.turn()
+            setup.clocks.advance(1.0)
+    assert setup.state("a") == "running"

@@ -194,7 +194,7 @@ def test_what_fsck_gives_back_is_told(told: PumpSetup) -> None:
     [suspect] = told.broker.suspects()
     on_dead = OnDead(told.config, "", told.broker)
     policy = policies_of(told.config.worker, told.routes).worker
-    assert len(reap(told.broker, suspect, policy, {}, "", on_dead)) == 1
+    assert len(reap(told.broker, suspect, policy, {}, "no heartbeat", on_dead)) == 1
     assert [body["type"] for body in bodies(told)] == ["job.recovered"]
 
 

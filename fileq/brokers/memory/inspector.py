@@ -9,6 +9,7 @@ from itertools import islice
 from operator import itemgetter
 
 from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.memory.batch_counts import delete_member, revive_member
 from fileq.brokers.memory.entries import key_holder, take_key
 from fileq.brokers.memory.store import MemoryStore
@@ -135,14 +136,14 @@ class MemoryInspector:
         return [record.fingerprint if record is not None else "" for record in self.records(ids)]
 
     def workers(self) -> list[WorkerView]:
-        store = self._store
+        store, neighbours = self._store, Neighbours()
         with store.lock:
             now_ms = store.begin()
             return [
                 WorkerView(
                     slot,
                     info,
-                    store.is_alive(slot, now_ms),
+                    store.is_alive(slot, now_ms) and not neighbours.is_gone(info.process),
                     b"".join(store.processing[slot]),
                     self._since_ms(slot),
                     max(0, store.alive_until_ms.get(slot, 0) - now_ms),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fileq.brokers import wire_events
 from fileq.brokers.admission_types import Admission, AdmitRequest
 from fileq.brokers.clocks import RATE_WINDOW_MS, due_after_step
 from fileq.brokers.known_versions import newest_versions
+from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.admissions import admit
 from fileq.brokers.memory.entries import add, batch_to_join, existing_job, key_holder
@@ -253,26 +254,29 @@ class MemoryQueues:
                     del store.unique[key]
             return page[-1] if len(page) == SWEEP_PAGE else None
 
-    def suspects(self, *, sweep: bool = False) -> list[Suspect]:
+    def suspects(self, *, sweep: bool = False, is_gone: Callable[[ProcessId], bool] | None = None) -> list[Suspect]:
         store = self._store
         with store.lock:
             now_ms = store.begin()
             slots = set(store.registry)
+            gone = {slot for slot, info in store.registry.items() if is_gone is not None and is_gone(info.process)}
             if sweep:
                 slots |= {slot for slot, held in store.processing.items() if held}
             return [
-                Suspect(slot, tuple(store.claim_of(slot, raw) for raw in store.processing[slot]))
+                Suspect(slot, tuple(store.claim_of(slot, raw) for raw in store.processing[slot]), slot in gone)
                 for slot in sorted(slots)
-                if not store.is_alive(slot, now_ms)
+                if slot in gone or not store.is_alive(slot, now_ms)
             ]
 
-    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
+    def reap(self, slot: str, settlements: Sequence[Settlement], *, is_gone: bool = False) -> tuple[SettleResult, ...]:
         store = self._store
         check_follow_ups((s.follow_ups for s in settlements), store.queue_names)
         with store.lock:
             now_ms = store.begin()
-            if store.is_alive(slot, now_ms):
+            if store.is_alive(slot, now_ms) and not is_gone:
                 return tuple(SettleResult.FENCED for _ in settlements)
+            if is_gone:
+                store.alive_until_ms.pop(slot, None)
             results = [reap(store, slot, s, now_ms) for s in settlements]
             if not store.processing[slot]:
                 store.forget_slot(slot)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.place_pages import (
     PAGE_BYTES,
     PROCESSING,
@@ -248,10 +249,11 @@ def _as_revived(answer: Any) -> Revived:
 
 
 def _as_views(rows: Sequence[Sequence[Any]]) -> tuple[WorkerView, ...]:
-    views = (
-        WorkerView(slot.decode(), _info_decoder.decode(info), left_ms != -2, raw, int(since), max(0, left_ms))
-        for slot, info, left_ms, raw, since in rows
-    )
+    neighbours, views = Neighbours(), []
+    for slot, encoded, left_ms, raw, since in rows:
+        info = _info_decoder.decode(encoded)
+        is_alive = left_ms != -2 and not neighbours.is_gone(info.process)
+        views.append(WorkerView(slot.decode(), info, is_alive, raw, int(since), max(0, left_ms)))
     return tuple(sorted(views, key=lambda view: view.slot))
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.clocks import FULL_WAIT_MS, STEP_TOLERANCE_MS
+from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.place_pages import LedgerPage
 from fileq.brokers.redis.batch_turns import may_be_member, with_members
 from fileq.brokers.redis.due_watch import as_time
@@ -54,16 +55,17 @@ _SETTLE_RESULTS = {result.value.encode(): result for result in SettleResult}
 _encoder = msgspec.json.Encoder()
 
 
-class _Lease(msgspec.Struct):
+class _Lease(ProcessId, frozen=True):
+    """Who has a slot, and how long its heartbeat lasts; 0 if the worker does not say."""
+
     lease_ms: int = 0
+
+    @property
+    def process(self) -> ProcessId:
+        return ProcessId(self.boot_id, self.namespaces, self.pid, self.pid_start)
 
 
 _lease_decoder = msgspec.json.Decoder(_Lease)
-
-
-def _lease_ms(info: bytes) -> int:
-    """How long a heartbeat of this worker lasts; 0 if it does not say."""
-    return _lease_decoder.decode(info).lease_ms
 
 
 class RedisQueues(RedisEntries):
@@ -221,19 +223,22 @@ class RedisQueues(RedisEntries):
             store.run("sweep_unique", (key,), flat[start : start + 2 * SWEEP_PAGE])
         return next_cursor.decode() if int(next_cursor) else None
 
-    def suspects(self, *, sweep: bool = False) -> list[Suspect]:
+    def suspects(self, *, sweep: bool = False, is_gone: Callable[[ProcessId], bool] | None = None) -> list[Suspect]:
         store, keys = self._store, self._store.keys
         flat = store.call("HGETALL", keys.workers)
-        leases_ms = {slot.decode(): _lease_ms(info) for slot, info in zip(flat[::2], flat[1::2], strict=True)}
+        leases = {slot.decode(): _lease_decoder.decode(info) for slot, info in zip(flat[::2], flat[1::2], strict=True)}
+        gone = {slot for slot, lease in leases.items() if is_gone is not None and is_gone(lease.process)}
+        leases_ms = {slot: lease.lease_ms for slot, lease in leases.items()}
         slots = sorted({*leases_ms, *(store.unregistered_slots() if sweep else ())})
         left_ms = dict(zip(slots, store.calls([("PTTL", keys.heartbeat(slot)) for slot in slots]), strict=True))
         # No heartbeat lasts longer than its lease: the server's clock has stepped back. A slot that is alive renews it
         # long before the end of this one.
         stale = [slot for slot in slots if 0 < leases_ms.get(slot, 0) < left_ms[slot]]
         store.calls([("PEXPIRE", keys.heartbeat(slot), leases_ms[slot]) for slot in stale])
-        silent = [slot for slot in slots if left_ms[slot] == -2]
+        silent = [slot for slot in slots if left_ms[slot] == -2 or slot in gone]
         lists = store.calls([("LRANGE", keys.processing(slot), 0, -1) for slot in silent])
-        return [Suspect(slot, self._claims_of(slot, raws)) for slot, raws in zip(silent, lists, strict=True)]
+        found = zip(silent, lists, strict=True)
+        return [Suspect(slot, self._claims_of(slot, raws), slot in gone) for slot, raws in found]
 
     def _claims_of(self, slot: str, raws: Sequence[bytes]) -> tuple[Claim, ...]:
         """What a silent slot holds, with the queue and the start time from each job's record."""
@@ -248,13 +253,14 @@ class RedisQueues(RedisEntries):
             claims.append(as_claim(row, slot, 0, keys))
         return tuple(claims)
 
-    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
+    def reap(self, slot: str, settlements: Sequence[Settlement], *, is_gone: bool = False) -> tuple[SettleResult, ...]:
         layout = self._store.keys
         check_follow_ups((s.follow_ups for s in settlements), self._store.queues)
         keys = chain.from_iterable(settlement_keys(s, layout) for s in settlements)
         args = chain.from_iterable(settlement_args(s, layout) for s in settlements)
         verbs = (s.verb.value for s in settlements)
-        reply = self._store.run("reap", (*layout.of_slot(slot), *keys), (slot, len(settlements), *verbs, *args))
+        own_args = slot, int(is_gone), len(settlements), *verbs, *args
+        reply = self._store.run("reap", (*layout.of_slot(slot), *keys), own_args)
         return tuple(SettleResult(word.decode()) for word in reply)
 
     # the registry

@@ -12,6 +12,7 @@ from zlib import crc32
 import msgspec
 
 from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.place_pages import PROCESSING, Page, Standing, check_page, outline_of, page_of_slots
 from fileq.brokers.sqlite.batch_counts import delete_member, revive_member
 from fileq.brokers.sqlite.census import take_census
@@ -27,6 +28,7 @@ from fileq.brokers.sqlite.rows import (
     find_records,
     find_standings,
     find_states,
+    process_of,
 )
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, oldest_hour_kept
@@ -154,7 +156,7 @@ class SqliteInspector:
             return list(self._read_workers(db, now_ms))
 
     def _read_workers(self, db: sqlite3.Connection, now_ms: int) -> tuple[WorkerView, ...]:
-        monotonic_ms = self._store.monotonic()
+        monotonic_ms, neighbours = self._store.monotonic(), Neighbours()
         slots = [slot_row for slot_row in all_slots(db) if slot_row.info is not None]
         jobs = {slot_row.slot: decode_or_none(slot_row.raw) for slot_row in slots if slot_row.raw is not None}
         records = find_records(db, [job.id for job in jobs.values() if job is not None], now_ms)
@@ -163,7 +165,8 @@ class SqliteInspector:
             WorkerView(
                 slot_row.slot,
                 msgspec.json.decode(slot_row.info or b"", type=WorkerInfo),
-                slot_row.is_alive(self._store.database.boot, monotonic_ms),
+                slot_row.is_alive(self._store.database.boot, monotonic_ms)
+                and not neighbours.is_gone(process_of(slot_row.info or b"")),
                 slot_row.raw or b"",
                 since_ms.get(slot_row.slot, 0),
                 slot_row.left_ms(self._store.database.boot, monotonic_ms),

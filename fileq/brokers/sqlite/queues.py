@@ -7,13 +7,14 @@ line, on a unit of work instead of dictionaries.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from fileq.brokers import wire_events
 from fileq.brokers.admission_types import Admission, AdmitRequest
 from fileq.brokers.clocks import due_after_step
+from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.sqlite.admissions import admit
@@ -28,6 +29,7 @@ from fileq.brokers.sqlite.rows import (
     all_slots,
     claim_of,
     find_records,
+    process_of,
 )
 from fileq.brokers.sqlite.schedules import next_fire_ms
 from fileq.brokers.sqlite.settlements import reap, settle
@@ -214,14 +216,16 @@ class SqliteQueues(SqliteLedger):
             work.batches.forget_expired()
             return page[-1][0] if len(page) == SWEEP_PAGE else None
 
-    def suspects(self, *, sweep: bool = False) -> list[Suspect]:
+    def suspects(self, *, sweep: bool = False, is_gone: Callable[[ProcessId], bool] | None = None) -> list[Suspect]:
         store = self._store
         with store.snapshot() as (db, now_ms):
             monotonic_ms = store.monotonic()
+            slots = [slot_row for slot_row in all_slots(db) if sweep or slot_row.info is not None]
+            gone = {row.slot for row in slots if is_gone is not None and row.info and is_gone(process_of(row.info))}
             return [
-                Suspect(slot_row.slot, self._claims_of(db, slot_row, now_ms))
-                for slot_row in all_slots(db)
-                if (sweep or slot_row.info is not None) and not slot_row.is_alive(store.database.boot, monotonic_ms)
+                Suspect(slot_row.slot, self._claims_of(db, slot_row, now_ms), slot_row.slot in gone)
+                for slot_row in slots
+                if slot_row.slot in gone or not slot_row.is_alive(store.database.boot, monotonic_ms)
             ]
 
     def _claims_of(self, db: sqlite3.Connection, slot_row: SlotRow, now_ms: int) -> tuple[Claim, ...]:
@@ -230,12 +234,14 @@ class SqliteQueues(SqliteLedger):
         queue = self._store.queue_names[-1]
         return (claim_of(slot_row.slot, slot_row.raw, lambda id: find_records(db, [id], now_ms)[id], queue=queue),)
 
-    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
+    def reap(self, slot: str, settlements: Sequence[Settlement], *, is_gone: bool = False) -> tuple[SettleResult, ...]:
         check_follow_ups((s.follow_ups for s in settlements), self._store.queue_names)
         with self._store.unit_of_work() as work:
             slot_row = work.slot(slot)
-            if slot_row is None or work.is_alive(slot_row):
+            if slot_row is None or (work.is_alive(slot_row) and not is_gone):
                 return tuple(SettleResult.FENCED for _ in settlements)
+            if is_gone:
+                work.change_slot(slot_row).alive_until_ms = 0
             results = tuple(reap(work, slot_row, s) for s in settlements)
             if slot_row.raw is None:
                 work.change_slot(slot_row).forget(work.now_ms)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.sqlite.ledger_rows import decode_ledger_entry
 from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, LedgerEntry, Record
 from fileq.core.claim import Claim
@@ -23,6 +24,7 @@ _KEYS_PER_STATEMENT = 64  # each number of keys is a statement of its own that S
 
 _encoder = msgspec.json.Encoder()
 _attempts_decoder = msgspec.json.Decoder(list[Attempt])
+_process_decoder = msgspec.json.Decoder(ProcessId)
 _ids_decoder = msgspec.json.Decoder(tuple[str, ...])
 
 
@@ -238,6 +240,11 @@ def find_slots(db: sqlite3.Connection, slots: Sequence[str]) -> dict[str, SlotRo
 def all_slots(db: sqlite3.Connection) -> list[SlotRow]:
     """Every slot that is registered or holds a job."""
     return [SlotRow(*values) for values in db.execute(_SELECT_ALL_SLOTS)]
+
+
+def process_of(info: bytes) -> ProcessId:
+    """The process in the registry entry of a slot."""
+    return _process_decoder.decode(info)
 
 
 def find_ledger_entries(db: sqlite3.Connection, paths: Sequence[bytes]) -> dict[bytes, LedgerEntry]:

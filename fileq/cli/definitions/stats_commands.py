@@ -166,16 +166,17 @@ is unreachable, and says so.""",
         words=("admin", "workers"),
         summary="show worker processes, their slots and running jobs",
         description="""\
-Lists every registered worker process: how many of its slots are busy, the worst state of its circuit breakers,
-whether it is alive, finishing (after a reload: it claims nothing more) or silent, when its last heartbeat was, and how
-long it has been running; then each root of files that is missing; each route whose breaker is open, with the last error
-and the time of the next try; each limit of a route for which jobs wait; and each busy slot with its job and how long
-that has been running.
+Lists every registered worker process: how many of its slots are busy, the worst state of its circuit breakers, whether
+it is alive, finishing (after a reload: it claims nothing more), silent or gone, when its last heartbeat was, and how
+long it has been running; then each root of files that is missing; each route whose breaker is open, with the last
+error and the time of the next try; each limit of a route for which jobs wait; and each busy slot with its job and how
+long that has been running.
 
 A worker renews its heartbeat after a third of worker.heartbeat_ttl. One that is overdue is silent, with the time since
 its last heartbeat: it was killed or is frozen, or cannot reach the broker. Its jobs stay its own until the heartbeat
-ends. Then the reaper of another worker removes it and returns its jobs to their queues. For an hour the process is
-listed as lost, with the time of its last heartbeat and how many jobs it had.""",
+ends. Then the reaper of another worker removes it and returns its jobs to their queues. A worker of this machine whose
+process has ended is gone, whatever its heartbeat says; the other workers of its machine remove it within two seconds.
+For an hour the process is listed as lost, with the time of its last heartbeat and how many jobs it had.""",
         examples=(("fileq workers", "which job runs where, and for how long"),),
         arguments=add_json,
         run=_workers,

@@ -42,7 +42,10 @@ STATS_FIELDS = (
         "number or null: seconds since its last heartbeat; null if that is unknown or the heartbeat has ended",
     ),
     ("workers[].heartbeat_ttl_s", "number or null: how long a heartbeat lasts (worker.heartbeat_ttl of that worker)"),
-    ("workers[].is_silent", "boolean: a heartbeat is overdue (is_alive) or has ended; the process may have died"),
+    (
+        "workers[].is_silent",
+        "boolean: a heartbeat is overdue (is_alive) or has ended, or the process of this machine is gone",
+    ),
     (
         "workers[].breakers[]",
         "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null), deferred (jobs)",
@@ -80,7 +83,10 @@ WORKERS_FIELDS = (
         "number or null: seconds since its last heartbeat; null if that is unknown or the heartbeat has ended",
     ),
     ("workers[].heartbeat_ttl_s", "number or null: how long a heartbeat lasts (worker.heartbeat_ttl of that worker)"),
-    ("workers[].is_silent", "boolean: a heartbeat is overdue (is_alive) or has ended; the process may have died"),
+    (
+        "workers[].is_silent",
+        "boolean: a heartbeat is overdue (is_alive) or has ended, or the process of this machine is gone",
+    ),
     (
         "workers[].breakers[]",
         "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null), deferred (jobs)",

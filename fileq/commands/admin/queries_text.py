@@ -171,7 +171,7 @@ def attempt_lines(
     started = (attempt.started or "")[:19].replace("T", " ")
     after = f"after {short_duration(attempt.duration_s)}"
     if attempt.outcome == "died" and attempt.error.startswith(WORKER_DIED):
-        # The worker died at an unknown time before.
+        # The worker died at an unknown time before that.
         after = f"(found {short_duration(attempt.duration_s)} after its start)"
     line = f"  {attempt.number}  {started}Z  {outcome} {after}"
     is_repeated = following is not None and bool(attempt.error) and following.error == attempt.error

@@ -201,7 +201,10 @@ def _busy(process: WorkerProcess) -> str:
 
 
 def _life(process: WorkerProcess) -> Cell:
-    """A process that was killed counts as alive until its heartbeat ends; what is overdue says so before."""
+    """A process of another machine that was killed counts as alive until its heartbeat ends; what is overdue says so
+    before. Without a life and with a heartbeat, it is a process of this machine that is gone."""
+    if not process.is_alive and process.heartbeat_age_s is not None:
+        return Cell("gone", "red")
     if process.is_silent:
         since = f" for {age(process.heartbeat_age_s)}" if process.heartbeat_age_s is not None else ""
         return Cell(f"silent{since}", "yellow" if process.is_alive else "red")

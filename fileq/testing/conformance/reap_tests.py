@@ -1,6 +1,9 @@
 """reap: the job of a dead slot is settled once, no matter how many reapers run."""
 
-from fileq.brokers.types import Suspect
+import subprocess
+
+from fileq.brokers.local_processes import ProcessId, this_process
+from fileq.brokers.types import LeaseStatus, Suspect, WorkerInfo
 from fileq.core.claim import Claim
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import State, decode, encode
@@ -290,3 +293,73 @@ def test_a_job_that_was_reaped_can_be_finished_by_another(harness: Harness) -> N
     assert settle(harness, complete(claim)) is SettleResult.DONE
     assert [a.outcome for a in record_of(harness, "a").attempts] == ["died", "completed"]
     assert drift(harness) == 0
+
+
+# processes that are gone
+
+
+def of_process(pid: int, boot_id: str = "boot", namespaces: str = "1-2", pid_start: int = 5) -> WorkerInfo:
+    return WorkerInfo("host", pid, 0, "0", ("low",), boot_id=boot_id, namespaces=namespaces, pid_start=pid_start)
+
+
+def test_a_slot_whose_process_is_gone_is_a_suspect_although_it_has_a_heartbeat(harness: Harness) -> None:
+    enqueue(harness, "a", "b")
+    claims_of(harness, "w1", "w2")
+    harness.broker.register({"w1": of_process(7), "w2": of_process(8)})
+    asked: list[ProcessId] = []
+
+    def is_gone(process: ProcessId) -> bool:
+        asked.append(process)
+        return process.pid == 7
+
+    [suspect] = harness.broker.suspects(is_gone=is_gone)
+    assert (suspect.slot, [claim.id for claim in suspect.claims], suspect.is_gone) == ("w1", ["a"], True)
+    assert sorted(asked, key=lambda process: process.pid) == [of_process(pid).process for pid in (7, 8)]
+    assert harness.broker.suspects() == []
+
+
+def test_a_silent_slot_whose_process_is_not_gone_is_only_silent(harness: Harness) -> None:
+    running(harness, "a")
+    expire_leases(harness)
+    assert [suspect.is_gone for suspect in harness.broker.suspects(is_gone=lambda _: False)] == [False]
+
+
+def test_a_slot_whose_process_is_gone_is_reaped_although_it_has_a_heartbeat(harness: Harness) -> None:
+    claim = running(harness, "a")
+    assert harness.broker.reap("w1", [recovered(claim)], is_gone=True) == (SettleResult.DONE,)
+    assert places_of(harness, "a") == ["low"]
+    assert (slots_of(harness), harness.broker.census().heartbeats) == ([], 0)
+    assert (counter(harness, "recovered"), drift(harness)) == (1, 0)
+
+
+def test_if_its_process_lives_after_all_it_is_fenced_and_its_slot_is_gone(harness: Harness) -> None:
+    claim = running(harness, "a")
+    harness.broker.reap("w1", [recovered(claim)], is_gone=True)
+    before = snapshot(harness, "a")
+    [renewal] = harness.broker.renew([("w1", claim.raw)])
+    assert renewal.status is LeaseStatus.GONE
+    reply = harness.broker.settle_and_claim([complete(claim)], ["w1"])
+    assert (reply.settled, reply.gone, reply.claims) == ((SettleResult.FENCED,), ("w1",), ())
+    assert snapshot(harness, "a") == before
+
+
+def test_a_slot_that_claimed_since_the_look_keeps_the_job_and_loses_its_heartbeat(harness: Harness) -> None:
+    """A call that the process sent before it died was executed between suspects and reap."""
+    running(harness, "a")
+    assert harness.broker.reap("w1", [], is_gone=True) == ()
+    assert places_of(harness, "a") == ["processing:w1"]
+    [suspect] = harness.broker.suspects()
+    assert reap_all(harness) == [SettleResult.DONE]
+    assert (suspect.slot, slots_of(harness), drift(harness)) == ("w1", [], 0)
+
+
+def test_a_slot_whose_process_on_this_machine_is_gone_is_not_alive(harness: Harness) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    own = this_process()
+    here = own.boot_id, own.namespaces, own.pid_start
+    infos = {"w1": of_process(ended.pid, *here), "w2": of_process(own.pid, *here)}
+    harness.broker.register(infos)
+    expected = [("w1", False), ("w2", True)]
+    assert [(view.slot, view.is_alive) for view in harness.broker.workers()] == expected
+    assert [(view.slot, view.is_alive) for view in harness.broker.overview().workers] == expected

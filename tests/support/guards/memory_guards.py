@@ -47,13 +47,21 @@ MEMORY_GUARDS = (
         "is_cancelled = record.is_cancel_requested or self",
         "is_cancelled = self",
     ),
-    guard(promises.ALIVE, "            if store.is_alive(slot, now_ms):\n", "            if False:\n"),
+    guard(
+        promises.ALIVE,
+        "            if store.is_alive(slot, now_ms) and not is_gone:\n",
+        "            if False:\n",
+    ),
     guard(
         promises.LEASE_ENDS,
         "self.alive_until_ms.get(slot, 0) > now_ms",
         "self.alive_until_ms.get(slot, 0) >= now_ms",
     ),
-    guard(promises.ONLY_SILENT_SUSPECTS, "                if not store.is_alive(slot, now_ms)\n", ""),
+    guard(
+        promises.ONLY_SILENT_SUSPECTS,
+        "                if slot in gone or not store.is_alive(slot, now_ms)\n",
+        "",
+    ),
     guard(promises.STILL_HOLDS, "            if not store.processing[slot]:\n", "            if True:\n"),
     guard(promises.ID_ONCE, "return job.id if has_record(store, entry) else key_holder(", "return key_holder("),
     guard(

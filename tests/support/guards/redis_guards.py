@@ -97,10 +97,14 @@ LEASES = (
     guard(promises.LOST, "if really ~= believed and believed ~= '' then", "if false then"),
     guard(promises.UNEXPECTED, "elseif really ~= believed then", "elseif false then"),
     guard(promises.CANCELLED, "is_wanted = was[1] == '1' or", "is_wanted ="),
-    guard(promises.ALIVE, "local is_alive = read('EXISTS', heartbeat) == 1\n", "local is_alive = false\n"),
+    guard(
+        promises.ALIVE,
+        "local is_alive = read('EXISTS', heartbeat) == 1 and not is_gone\n",
+        "local is_alive = false\n",
+    ),
     guard(
         promises.ONLY_SILENT_SUSPECTS,
-        "silent = [slot for slot in slots if left_ms[slot] == -2]",
+        "silent = [slot for slot in slots if left_ms[slot] == -2 or slot in gone]",
         "silent = slots",
     ),
     Guard(

@@ -75,12 +75,16 @@ SQLITE_GUARDS = (
         "(record.is_cancel_requested or is_batch_cancelled(work, record))",
         "is_batch_cancelled(work, record)",
     ),
-    guard(promises.ALIVE, "if slot_row is None or work.is_alive(slot_row):", "if slot_row is None:"),
+    guard(
+        promises.ALIVE,
+        "if slot_row is None or (work.is_alive(slot_row) and not is_gone):",
+        "if slot_row is None:",
+    ),
     guard(promises.LEASE_ENDS, "self.alive_until_ms > monotonic_ms", "self.alive_until_ms >= monotonic_ms"),
     guard(
         promises.ONLY_SILENT_SUSPECTS,
-        "if (sweep or slot_row.info is not None) and not slot_row.is_alive(store.database.boot, monotonic_ms)",
-        "if (sweep or slot_row.info is not None)",
+        "if slot_row.slot in gone or not slot_row.is_alive(store.database.boot, monotonic_ms)",
+        "if True",
     ),
     guard(
         promises.STILL_HOLDS,

@@ -5,7 +5,8 @@ from tests.support.guards.guard import Guard
 TURNS, CALLS, FENCED, RENEWALS, DEFERRED = (
     f"tests/unit/test_pump_{name}.py::test_" for name in ("turns", "calls", "fenced", "heartbeats", "deferrals")
 )
-REAPING, SLOT = (f"tests/unit/test_{name}.py::test_" for name in ("reaper", "slot"))
+LOCAL = "fileq/brokers/local_processes.py"
+REAPING, SLOT, GONE = (f"tests/unit/test_{name}.py::test_" for name in ("reaper", "slot", "local_processes"))
 
 PUMP_GUARDS = (
     Guard(
@@ -286,6 +287,38 @@ REAPER_GUARDS = (
         " if result is SettleResult.DONE]",
         "]",
         REAPING + "a_reaper_that_comes_too_late_reports_nothing",
+    ),
+    Guard(
+        "Jobs of a process that is gone are given back after its handlers have ended",
+        "a job runs beside its old handler",
+        REAPER,
+        ".setdefault(process, now_s) + CHILDREN_END_S\n",
+        ".setdefault(process, now_s)\n",
+        REAPING + "the_job_of_a_process_that_is_gone_is_given_back_half_a_second_after_the_first_turn",
+    ),
+    Guard(
+        "A process of another machine is never called gone",
+        "the jobs of a live worker run twice",
+        LOCAL,
+        "(process.boot_id, process.namespaces) != (here.boot_id, here.namespaces)",
+        "not process.boot_id",
+        GONE + "a_process_of_another_machine_or_namespace_is_never_gone",
+    ),
+    Guard(
+        "A process that /proc hides is not called gone",
+        "the jobs of a live worker of another user run twice",
+        LOCAL,
+        "return status is None or (",
+        "return status is not None and (",
+        GONE + "a_process_that_proc_hides_is_not_gone",
+    ),
+    Guard(
+        "A process of which only the first thread has ended is not called gone",
+        "the jobs of a live worker run twice",
+        LOCAL,
+        " and int(fields[17]) <= 1)",
+        ")",
+        GONE + "a_process_whose_first_thread_has_ended_is_not_gone",
     ),
 )
 

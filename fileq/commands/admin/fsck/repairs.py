@@ -61,7 +61,7 @@ class Repairs:
 
     def _reap(self, suspect: Suspect) -> None:
         next_states = {"release": "back in its queue", "retry": "to be retried", "bury": "dead"}
-        for verdict in reap(self._broker, suspect, self._policy, self._rules, "", self._add_follow_ups):
+        for verdict in reap(self._broker, suspect, self._policy, self._rules, "no heartbeat", self._add_follow_ups):
             self._did("reaped", verdict.claim.id, f"its slot {suspect.slot} died; {next_states[verdict.verb.value]}")
         if not suspect.claims:
             self._did("forgotten", suspect.slot, "the slot died without a job")
