@@ -41,10 +41,11 @@ class Subscription(Protocol):
 
 @runtime_checkable
 class DueReports(Protocol):
-    """What a broker may do in addition: report that a job or a schedule is due earlier than promote() has said."""
+    """What a broker may do in addition: report that a job or a schedule is due earlier than promote() has said, or
+    that a cancellation was requested."""
 
     def report_due_changes(self, changed: Callable[[], None]) -> None:
-        """From now on calls `changed`, in any thread, when the times of a reply with `is_watched` have changed.
+        """From now on calls `changed`, in any thread, when what a reply with `is_watched` said has changed.
 
         Such a reply is followed by one call at most. `changed` must return at once."""
         ...

@@ -143,7 +143,8 @@ class Broker(FileOrders, Protocol):
     def promote(self, limit: int = 500) -> Promoted:
         """Moves up to `limit` due jobs from `scheduled` to the end of their queues, earliest first.
 
-        Also returns when the next schedule is due, so that a scheduler needs no second call.
+        Also returns when the next schedule is due, and a number that grows after each request to cancel running jobs or
+        a batch, so that a scheduler needs no second call.
 
         Atomicity: each job. Of several callers, one moves it.
         Repeat: moves the jobs that are due by then.
@@ -289,7 +290,8 @@ class Inspector(PlacePages, Protocol):
     def cancel(
         self, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
     ) -> list[CancelResult]:
-        """Cancels a job that waits. For a running one, requests it: its slot's next renewal returns CANCEL.
+        """Cancels a job that waits. For a running one, requests it: its slot's next renewal returns CANCEL. promote()
+        has workers renew soon.
 
         `follow_ups` are enqueued for each id that is cancelled by this call, as those of a settlement are. Raises for a
         wrong one before any job.

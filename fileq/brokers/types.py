@@ -145,7 +145,8 @@ class Promoted(Struct, frozen=True):
     next_due_ms: int | None = None  # due time of the earliest job still scheduled, on the broker's clock
     now_ms: int = 0  # the broker's clock
     next_fire_ms: int | None = None  # the earliest time of all schedules that are not paused
-    is_watched: bool = False  # the next change of these times is reported, see notifications.DueReports
+    is_watched: bool = False  # the next change of what this reply says is reported, see notifications.DueReports
+    cancel_requests: int = 0  # how often cancellations of running jobs were requested so far
 
 
 class Suspect(Struct, frozen=True):

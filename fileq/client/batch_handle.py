@@ -98,8 +98,8 @@ class BatchHandle:
         return wait_for_batch(transport.batches.by_id, transport.subscribe, self.id, timeout, is_stopped)
 
     def cancel(self) -> bool:
-        """Seals the batch and cancels what has not ended: waiting jobs now or when they are claimed, running ones at
-        their next heartbeat. False if it is finished or was cancelled before."""
+        """Seals the batch and cancels what has not ended: waiting jobs now or when they are claimed, running ones
+        within a second. False if it is finished or was cancelled before."""
         if self._transport().batches.cancel(self.id):
             return True
         self.status()

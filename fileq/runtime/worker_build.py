@@ -94,7 +94,8 @@ def build_worker(
         longest_pause_s=pause_s,
         stuck_s=_stuck_s(config),
     )
-    scheduler = Scheduler(broker, firing=ScheduleFiring(config, broker, emit=emit) if fires_schedules else None)
+    firing = ScheduleFiring(config, broker, emit=emit) if fires_schedules else None
+    scheduler = Scheduler(broker, firing=firing, cancel_requested=service.cancel_requested)
     loops = _loops(config, broker, routes, roots, deferrals, scheduler, deliveries.watch, reconciler, emit)
     roots.start()
     return WorkerParts(service, [service, *loops], breakers, roots, named)

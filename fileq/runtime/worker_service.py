@@ -60,6 +60,7 @@ class WorkerService:
         self._backoff_s = 0.0
         self._backs_off_until_s = 0.0  # the queues are not watched before
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_cancel_requested = False
         self._is_stopping = False
         self._grace_s: float | None = None  # set by a request to stop the running jobs
         self._gives_up_s = float("inf")
@@ -108,6 +109,11 @@ class WorkerService:
         self._gives_up_s = min(self._gives_up_s, time.monotonic() + grace_s + SETTLE_TIMEOUT_S)
         self._wake()
 
+    def cancel_requested(self) -> None:
+        """Someone has requested to cancel running jobs. Called in the thread of the scheduler."""
+        self._is_cancel_requested = True
+        self._wake()
+
     def problem(self) -> str:
         if self._pump.is_quiet:
             return "shutting down"
@@ -150,6 +156,9 @@ class WorkerService:
     def _turn(self) -> None:
         self._turned_s = time.monotonic()
         self._stop_running_if_requested()
+        if self._is_cancel_requested:
+            self._is_cancel_requested = False
+            self._pump.look_for_cancels()
         reply_count = self._pump.reply_count
         try:
             claimed = self._pump.turn()

@@ -22,6 +22,8 @@ from fileq.worker.roots import RootsWatch
 from fileq.worker.slot import Running, Settling, Slot, Waiting
 from fileq.worker.slots import Slots
 
+CANCELS_EVERY_S = 0.5  # the shortest time between two renewals because of cancellations
+
 
 class Heartbeats:
     """Renews every `every_s` seconds. `due_s` is the time of the next renewal, by the monotonic clock."""
@@ -51,6 +53,7 @@ class Heartbeats:
         self._emit = emit
         self._monotonic = monotonic
         self._registered_changes = (-1, -1, -1)  # those of the breakers, limits and roots that the broker knows
+        self._renewed_s = 0.0
         self.due_s = 0.0
 
     def start(self) -> None:
@@ -61,6 +64,10 @@ class Heartbeats:
     def renew_now(self) -> None:
         """Makes a renewal due at once."""
         self.due_s = self._monotonic()
+
+    def renew_soon(self) -> None:
+        """Makes a renewal due because a cancellation was requested somewhere. Many requests share one renewal."""
+        self.due_s = min(self.due_s, max(self._monotonic(), self._renewed_s + CANCELS_EVERY_S))
 
     @property
     def is_renewal_due(self) -> bool:
@@ -106,7 +113,8 @@ class Heartbeats:
         """Renews the lease of every slot. Where the broker and a slot disagree about its claim, the slot is corrected.
         Also applies the resets of breakers that operators have requested."""
         renewals = self._broker.renew(self._slots.holdings())
-        self.due_s = self._monotonic() + self._every_s
+        self._renewed_s = self._monotonic()
+        self.due_s = self._renewed_s + self._every_s
         unexpected = [claim for renewal in renewals if (claim := self._apply(renewal)) is not None]
         self._breakers.apply_resets(self._broker.breaker_resets())
         if may_run:  # a stopping worker leaves such a claim alone: deregistering its slot gives the job back

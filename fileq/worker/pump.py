@@ -124,6 +124,11 @@ class Pump:
     def start(self) -> None:
         self._heartbeats.start()
 
+    def look_for_cancels(self) -> None:
+        """A cancellation was requested: if it is of a job that runs here, the next renewal says so."""
+        if not self._slots.is_idle:
+            self._heartbeats.renew_soon()
+
     def cancel_all(self, grace_s: float) -> None:
         self._executor.quit(grace_s)
 

@@ -5,7 +5,8 @@ wait for an hour longer. So the scheduler compares it with the monotonic clock o
 start, because the step may have been while no scheduler ran, it realigns all scheduled jobs: one page a turn, so that
 promotions go on meanwhile.
 
-The same call says when a schedule is due; schedule_firing.py fires it.
+The same call says when a schedule is due; schedule_firing.py fires it. It also says whether a cancellation of running
+jobs was requested since the last turn. Then the worker renews its leases soon, which tells it what to cancel.
 
 Once an hour it sweeps the unique keys that no unfinished job has any more, which only frees memory.
 
@@ -39,10 +40,13 @@ class Scheduler:
         broker: Broker,
         *,
         firing: ScheduleFiring | None = None,
+        cancel_requested: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker = broker
         self._firing = firing
+        self._cancel_requested = cancel_requested
+        self._cancel_requests: int | None = None  # that were known in the last turn
         self._monotonic = monotonic
         self._unaligned: int | None = 0  # the offset of the next page to realign
         self._sweep_at_s = monotonic()
@@ -57,6 +61,9 @@ class Scheduler:
         called_s = self._monotonic()
         self.wake.clear()
         promoted = self._broker.promote(BATCH)
+        if self._cancel_requests not in (None, promoted.cancel_requests):
+            self._cancel_requested()
+        self._cancel_requests = promoted.cancel_requests
         if self._has_stepped_back(promoted.now_ms, called_s):
             self._unaligned = 0
         self._last = promoted.now_ms, self._monotonic()

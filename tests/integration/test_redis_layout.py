@@ -74,7 +74,13 @@ def test_a_key_with_a_setting_of_its_own_does_not_depend_on_the_prefix(redis_ser
         *("{prefix}:schedules", "{prefix}:schedule_states", "{prefix}:batches", "{prefix}:batches:unfinished"),
         *("{prefix}:batch:{id}", "{prefix}:batch:{id}:members", "{prefix}:batch:{id}:dead"),
         *("{prefix}:batch:{id}:known", "{prefix}:batch:{id}:children"),
-        *("{prefix}:breaker_resets", "{prefix}:producers", "{prefix}:holders:{route}", "{prefix}:route_rate:{route}"),
+        *(
+            "{prefix}:breaker_resets",
+            "{prefix}:cancels",
+            "{prefix}:producers",
+            "{prefix}:holders:{route}",
+            "{prefix}:route_rate:{route}",
+        ),
     }
 
 

@@ -59,6 +59,20 @@ def test_a_cancelled_running_job_is_signalled_then_killed_and_never_tried_again(
     assert worker.stop() == 0
 
 
+def test_a_running_job_is_cancelled_long_before_the_next_renewal(each_setup: WorkerSetup) -> None:
+    """The next renewal is more than three minutes away, and no slot is free, so nothing else wakes the worker."""
+    setup = each_setup
+    setup.worker(count=2, heartbeat_ttl="10m")
+    setup.enqueue("obedient", "obedient")
+    setup.enqueue("gated", "bystander")
+    setup.wait_logged("start", 2)
+    assert setup.broker.cancel(["obedient"]) == [CancelResult.REQUESTED]
+    setup.wait_for(State.CANCELLED, ["obedient"])
+    setup.open_gate()
+    setup.wait_for(State.COMPLETED, ["bystander"])
+    assert setup.record("bystander").attempt_count == 1
+
+
 def published(subscription: Subscription) -> Iterator[WireEvent]:
     while (event := subscription.get(0.5)) is not None:
         yield msgspec.json.decode(event, type=WireEvent)

@@ -33,6 +33,7 @@ TABLE = {
     "{prefix}:stats:{hour}": "hash",
     "{prefix}:paused": "set",
     "{prefix}:breaker_resets": "hash",
+    "{prefix}:cancels": "string",
     "{prefix}:producers": "hash",
     "{prefix}:orders": "hash",
     "{prefix}:unique": "hash",
@@ -77,6 +78,7 @@ def fill(store: Store) -> None:
     register(store, "busy")
     [claim] = broker.settle_and_claim([], ["busy"]).claims
     broker.admit([AdmitRequest("mail", "busy", claim.raw, max_running_total=1, rate=1, window_ms=3_600_000)])
+    broker.cancel([claim.id])
     broker.pause("low")
     broker.reset_breaker("mail")
     broker.report_producer("p1", producer_info(), 60_000)

@@ -6,6 +6,7 @@ import pytest
 
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.outcome import Cancelled, Done
+from fileq.worker.heartbeats import CANCELS_EVERY_S
 from tests.support.pump_setup import TTL_S, PumpSetup
 
 
@@ -131,3 +132,37 @@ def test_a_running_job_is_cancelled_once(setup: PumpSetup) -> None:
     setup.executor.end(Cancelled())
     setup.pump.turn()
     assert setup.state("a") == "cancelled"
+
+
+def test_a_cancellation_that_was_reported_is_learned_without_waiting_for_a_renewal(setup: PumpSetup) -> None:
+    setup.enqueue("a")
+    setup.pump.turn()
+    setup.clocks.advance(CANCELS_EVERY_S)
+    setup.broker.cancel(["a"])
+    setup.pump.turn()
+    assert setup.executor.cancelled == [], "without a report it is learned at the next renewal"
+    setup.pump.look_for_cancels()
+    assert setup.pump.next_due_s() == setup.clocks.seconds
+    setup.pump.turn()
+    assert len(setup.executor.cancelled) == 1
+    assert setup.pump.next_due_s() == setup.clocks.seconds + TTL_S / 3
+
+
+def test_many_reports_of_cancellations_share_a_renewal(setup: PumpSetup) -> None:
+    setup.enqueue("a")
+    setup.pump.turn()
+    setup.clocks.advance(CANCELS_EVERY_S)
+    for _ in range(10):
+        setup.pump.look_for_cancels()
+        setup.pump.turn()
+        setup.clocks.advance(CANCELS_EVERY_S / 10)
+    assert len(setup.broker.renewed) == 1
+    setup.clocks.advance(CANCELS_EVERY_S / 10)
+    setup.pump.turn()
+    assert len(setup.broker.renewed) == 2, "the later ones are not lost"
+
+
+def test_a_worker_without_jobs_does_nothing_about_cancellations(setup: PumpSetup) -> None:
+    setup.pump.look_for_cancels()
+    setup.pump.turn()
+    assert setup.broker.renewed == []

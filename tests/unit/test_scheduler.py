@@ -81,6 +81,19 @@ def test_a_report_before_the_turn_is_answered_by_it_and_one_during_it_is_kept() 
     assert scheduler.wake.is_set()
 
 
+def test_a_request_to_cancel_running_jobs_is_passed_on_once() -> None:
+    broker = watched_broker()
+    broker.promoted = Promoted(0, None, NOW_MS, cancel_requests=7)
+    calls: list[int] = []
+    scheduler = Scheduler(broker, cancel_requested=lambda: calls.append(broker.promoted.cancel_requests))
+    scheduler.turn()
+    assert calls == [], "those before its start are known to its worker"
+    for requests in (8, 8, 10, 0):
+        broker.promoted = Promoted(0, None, NOW_MS, cancel_requests=requests)
+        scheduler.turn()
+    assert calls == [8, 10, 0], "also after the number was lost"
+
+
 class Times:
     """The clock of the broker and the monotonic clock of the process."""
 

@@ -69,6 +69,7 @@ class MemoryBatches:
             if batch is None or not rules.is_cancellable(batch.facts, untouched_since_ms):
                 return False
             self._cancel(batch, now_ms)
+            store.cancel_requests += 1
             level, left = [batch], CHILDREN_CANCELLED
             for _ in range(LEVELS_MAX):
                 found = [store.batches.get(child) for parent in level for child in sorted(parent.children)]

@@ -191,7 +191,8 @@ class MemoryQueues:
                 self._promote(raw, now_ms)
             left = waiting[len(due) :]
             firing = [state.next_ms for state in store.schedule_states.values() if not state.is_paused]
-            return Promoted(len(due), left[0][1] if left else None, now_ms, min(firing, default=None))
+            next_due_ms, next_fire_ms = left[0][1] if left else None, min(firing, default=None)
+            return Promoted(len(due), next_due_ms, now_ms, next_fire_ms, cancel_requests=store.cancel_requests)
 
     def _promote(self, raw: bytes, now_ms: int) -> None:
         store = self._store

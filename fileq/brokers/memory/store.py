@@ -132,6 +132,7 @@ class MemoryStore:
         self.hourly: dict[int, Counter[str]] = defaultdict(Counter)
         self.paused: set[str] = set()
         self.breaker_resets: Counter[str] = Counter()
+        self.cancel_requests = 0
         self.producers: dict[str, tuple[int, ProducerInfo]] = {}  # id → when its lease ends, what it reported
         self.rate_window: tuple[int, int] = (0, 0)  # when it ends, permits taken in it
         self.holders: dict[str, dict[str, bytes]] = defaultdict(dict)  # route → slot → the raw that was admitted

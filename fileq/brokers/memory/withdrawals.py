@@ -19,6 +19,7 @@ def cancel(
 ) -> list[CancelResult]:
     """Cancels jobs that wait, and requests it of those that run. The list of cancelled jobs is trimmed at the end."""
     results = [_cancel(store, store.records.get(id), follow_ups.get(id, ()), now_ms) for id in ids]
+    store.cancel_requests += CancelResult.REQUESTED in results
     store.trim_ended(State.CANCELLED)
     return results
 

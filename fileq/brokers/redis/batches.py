@@ -63,7 +63,7 @@ class RedisBatches:
 
     def cancel_batch(self, id: str, *, untouched_since_ms: int | None = None) -> bool:
         since: Argument = "" if untouched_since_ms is None else untouched_since_ms
-        return bool(self._run("cancel_batch", id, args=(since, CHILDREN_CANCELLED)))
+        return bool(self._run("cancel_batch", id, (self._store.keys.cancels,), (since, CHILDREN_CANCELLED)))
 
     def uncancel_batch(self, id: str) -> bool:
         return bool(self._run("uncancel_batch", id))

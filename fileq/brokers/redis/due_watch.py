@@ -1,8 +1,9 @@
 """When the next job or schedule is due, known to a scheduler without asking the server each time.
 
-Another process may add a job that is due at once. Asking the server often enough to notice that would be the largest
-cost of an idle machine, because each question wakes two processes. So the server reports changes: on a connection with
-CLIENT TRACKING it sends one message when a key changes that was read there. A thread waits for it and calls `changed`.
+Another process may add a job that is due at once, or request to cancel one that runs. Asking the server often enough to
+notice that would be the largest cost of an idle machine, because each question wakes two processes. So the server
+reports changes: on a connection with CLIENT TRACKING it sends one message when a key changes that was read there. A
+thread waits for it and calls `changed`.
 
 Only a caller that asks again and again gets such a connection. It still asks once a second, because the server's clock
 may step and a connection may be lost without a sign. If the server refuses tracking (the user needs
@@ -35,11 +36,12 @@ _TRACKING: tuple[Command, ...] = (("HELLO", 3), ("CLIENT", "TRACKING", "ON"))
 
 
 class DueTimes(NamedTuple):
-    """In ms on the server's clock; None if nothing waits."""
+    """In ms on the server's clock; None if nothing waits. With the number of requests to cancel running jobs."""
 
     next_due_ms: int | None
     now_ms: int
     next_fire_ms: int | None
+    cancel_requests: int
 
     @property
     def is_due(self) -> bool:
@@ -180,8 +182,8 @@ def _as_times(reply: object) -> DueTimes | None:
     """The times in a reply of lua/next_due.lua; None if it is an error."""
     if not isinstance(reply, list):
         return None
-    due, now, fire = reply
-    return DueTimes(as_time(due), int(now), as_time(fire))
+    due, now, fire, cancels = reply
+    return DueTimes(as_time(due), int(now), as_time(fire), int(cancels))
 
 
 def as_time(score: bytes) -> int | None:

@@ -29,6 +29,7 @@ class Keys:
         self.ledger = f"{prefix}:ledger"
         self.paused = f"{prefix}:paused"
         self.breaker_resets = f"{prefix}:breaker_resets"
+        self.cancels = f"{prefix}:cancels"
         self.producers = f"{prefix}:producers"
         self.orders = f"{prefix}:orders"
         self.unique = f"{prefix}:unique"
@@ -58,7 +59,7 @@ class Keys:
         # Keys that only some scripts use: these get them as keys of their own.
         self.single = (
             *(self.breaker_resets, self.producers, self.orders, self.unique, self.schedules, self.schedule_states),
-            *(self.catalog_revisions, self.batches, self.unfinished_batches),
+            *(self.cancels, self.catalog_revisions, self.batches, self.unfinished_batches),
         )
 
     def _of_slot(self, slot: str) -> tuple[str, str]:

@@ -41,7 +41,7 @@ class SearchedJob(NamedTuple):
 
 
 class SearchScript(NamedTuple):
-    """A script with prelude/search.lua. `head` are its arguments before those of the jobs.
+    """A script with prelude/search.lua. `head` and `head_keys` are its arguments and keys before those of the jobs.
 
     `removes` are the answers after which a job is no longer in its list. A script that takes proofs is called with the
     proof for a job that is not in its list. For other scripts the answer is 0 then."""
@@ -50,6 +50,7 @@ class SearchScript(NamedTuple):
     head: Sequence[Argument] = ()
     removes: frozenset[Any] = frozenset()
     takes_proofs: bool = False
+    head_keys: Sequence[str] = ()
 
 
 class _Window(NamedTuple):
@@ -140,7 +141,7 @@ class _Search:
 
     def _call(self, numbers: Sequence[int], windows: Sequence[_Window], *, with_proofs: bool = False) -> None:
         store, script = self._store, self._script
-        keys: list[str] = []
+        keys = list(script.head_keys)
         args: list[Argument] = [len(windows)]
         for window in windows:
             args += (store.keys.list_numbers[window.key], window.first, window.size)

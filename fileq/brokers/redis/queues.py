@@ -200,9 +200,12 @@ class RedisQueues(RedisEntries):
     def promote(self, limit: int = 500) -> Promoted:
         times, is_watched = self._store.due_watch.times()
         if times is not None and not times.is_due:
-            return Promoted(0, *times, is_watched)
-        count, next_due, now_ms, next_fire = self._store.run("promote", (self._store.keys.schedules,), (limit,))
-        return Promoted(count, as_time(next_due), int(now_ms), as_time(next_fire))
+            facts = times.next_due_ms, times.now_ms, times.next_fire_ms
+            return Promoted(0, *facts, is_watched, times.cancel_requests)
+        keys = self._store.keys.schedules, self._store.keys.cancels
+        count, next_due, now_ms, next_fire, cancels = self._store.run("promote", keys, (limit,))
+        facts = as_time(next_due), int(now_ms), as_time(next_fire)
+        return Promoted(count, *facts, cancel_requests=int(cancels))
 
     def report_due_changes(self, changed: Callable[[], None]) -> None:
         self._store.due_watch.report_changes(changed)

@@ -84,7 +84,7 @@ class RedisSchedules:
     def fire(self, fire: Fire) -> FireResult:
         store, keys = self._store, self._store.keys
         check_fire(fire, store.queues)
-        own_keys = [keys.schedules, keys.schedule_states, keys.unique]
+        own_keys = [keys.schedules, keys.schedule_states, keys.unique, keys.cancels]
         last_ms = fire.last_ms or fire.slot_ms
         args: list[Argument] = [fire.name, in_one_line(fire.revision), fire.slot_ms, fire.next_ms, last_ms]
         args += (fire.missed, fire.overlap.value, int(fire.entry is not None))

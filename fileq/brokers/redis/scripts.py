@@ -155,7 +155,8 @@ class Scripts:
     def next_due(self) -> Command:
         """Runs another script that does not share the keys and arguments of the others."""
         now_ms = self._clock() if self._clock is not None else b""
-        return ("EVALSHA", script("next_due").sha, 2, self._keys.scheduled, self._keys.schedules, now_ms)
+        keys = self._keys.scheduled, self._keys.schedules, self._keys.cancels
+        return ("EVALSHA", script("next_due").sha, len(keys), *keys, now_ms)
 
     def settle_and_claim(
         self, parts: Sequence[Part], *, has_extras: bool = False, has_members: bool = False

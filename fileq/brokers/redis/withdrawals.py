@@ -16,7 +16,8 @@ from fileq.core.job import decode_or_none
 def cancel_by_id(
     store: RedisStore, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]]
 ) -> list[CancelResult]:
-    script = SearchScript("cancel_by_id", removes=frozenset([b"cancelled"]), takes_proofs=True)
+    removes, head_keys = frozenset([b"cancelled"]), (store.keys.cancels,)
+    script = SearchScript("cancel_by_id", removes=removes, takes_proofs=True, head_keys=head_keys)
 
     def describe(numbers: Sequence[int]) -> list[SearchedJob]:
         some = [ids[i] for i in numbers]

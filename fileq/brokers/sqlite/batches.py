@@ -24,6 +24,7 @@ from fileq.brokers.sqlite.batch_table import find_batch
 from fileq.brokers.sqlite.rows import RecordRow, all_slots
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, join_batch
+from fileq.brokers.sqlite.withdrawals import count_cancel_request
 from fileq.core import batch as rules
 from fileq.core.batch import ENDINGS_OF_STATES, KEPT_MS, LEVELS_MAX, Batch, BatchState, Ending
 from fileq.core.job import State, decode_or_none
@@ -64,6 +65,7 @@ class SqliteBatches:
             if batch is None or not rules.is_cancellable(batch, untouched_since_ms):
                 return False
             _cancel(work, batch)
+            count_cancel_request(work)
             level, left = [batch], CHILDREN_CANCELLED
             for _ in range(LEVELS_MAX):
                 found = [child for parent in level for child in work.batches.children(parent.id)]

@@ -36,6 +36,7 @@ from fileq.brokers.sqlite.settlements import reap, settle
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.subscription import SqliteSubscription
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, is_batch_cancelled, is_blocked
+from fileq.brokers.sqlite.withdrawals import cancel_requests
 from fileq.brokers.types import (
     SWEEP_PAGE,
     Enqueued,
@@ -159,14 +160,15 @@ class SqliteQueues(SqliteLedger):
         with self._store.snapshot() as (db, now_ms):  # almost always nothing is due, and a read needs no lock
             next_due_ms = _next_due_ms(db)
             if next_due_ms is None or next_due_ms > now_ms:
-                return Promoted(0, next_due_ms, now_ms, next_fire_ms(db))
+                return Promoted(0, next_due_ms, now_ms, next_fire_ms(db), cancel_requests=cancel_requests(db))
         with self._store.unit_of_work() as work:
             sql = "SELECT due_ms, raw FROM scheduled WHERE due_ms <= ? ORDER BY due_ms, raw LIMIT ?"
             due = work.db.execute(sql, (work.now_ms, limit)).fetchall()
             work.db.executemany("DELETE FROM scheduled WHERE due_ms = ? AND raw = ?", due)
             for _, raw in due:
                 self._promote(work, raw)
-            return Promoted(len(due), _next_due_ms(work.db), work.now_ms, next_fire_ms(work.db))
+            times = _next_due_ms(work.db), work.now_ms, next_fire_ms(work.db)
+            return Promoted(len(due), *times, cancel_requests=cancel_requests(work.db))
 
     def _promote(self, work: UnitOfWork, raw: bytes) -> None:
         job, last_queue = decode_or_none(raw), self._store.queue_names[-1]

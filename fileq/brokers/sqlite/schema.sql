@@ -164,7 +164,8 @@ CREATE TABLE made (
 ) WITHOUT ROWID;
 CREATE INDEX made_expiring ON made (expires_ms);
 
--- The catalog, and the last revision that each kind has used.
+-- The catalog, and the last revision that each kind has used. The kind `cancels` has no documents: it counts the requests
+-- to cancel running jobs.
 CREATE TABLE documents (
     kind     TEXT NOT NULL,
     name     TEXT NOT NULL,

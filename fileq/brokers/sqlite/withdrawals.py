@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 
@@ -15,10 +16,24 @@ from fileq.core.batch import Ending
 from fileq.core.follow_up import FollowUp
 from fileq.core.job import Job, State, decode_or_none
 
+_CANCELS = "cancels"  # a row beside the revisions of the kinds of documents
+
+
+def count_cancel_request(work: UnitOfWork) -> None:
+    sql = "INSERT INTO catalog_revisions VALUES (?, 1) ON CONFLICT DO UPDATE SET revision = revision + 1"
+    work.db.execute(sql, (_CANCELS,))
+
+
+def cancel_requests(db: sqlite3.Connection) -> int:
+    found = db.execute("SELECT revision FROM catalog_revisions WHERE kind = ?", (_CANCELS,)).fetchone()
+    return found[0] if found is not None else 0
+
 
 def cancel(work: UnitOfWork, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]]) -> list[CancelResult]:
     """Cancels jobs that wait, and requests it of those that run. The list of cancelled jobs is trimmed at the end."""
     results = [_cancel(work, work.record(id), follow_ups.get(id, ())) for id in ids]
+    if CancelResult.REQUESTED in results:
+        count_cancel_request(work)
     if CancelResult.CANCELLED in results:
         work.trim_ended(State.CANCELLED)
     return results

@@ -276,9 +276,9 @@ it. Exit code 1 if it is not open.""",
         words=("admin", "batch", "cancel"),
         summary="cancel what is left of a batch",
         description="""\
-Seals the batch and cancels its jobs that have not ended: those that wait now, or when they are claimed; running ones at
-the next heartbeat of their worker. Child batches are cancelled too. --then is not enqueued, --finally is. Exit code 1
-if the batch is finished or was cancelled before.""",
+Seals the batch and cancels its jobs that have not ended: those that wait now, or when they are claimed; running ones
+within a second. Child batches are cancelled too. --then is not enqueued, --finally is. Exit code 1 if the batch is
+finished or was cancelled before.""",
         examples=(("fileq batch cancel nightly-3f9c12ab77de", "stop it"),),
         arguments=_id,
         run=_cancel,

@@ -225,9 +225,9 @@ the file.""",
         words=("admin", "cancel"),
         summary="cancel waiting or running jobs",
         description="""\
-A waiting job is removed from its queue at once. The worker of a running job sets context.cancelled at the next renewal
-of its heartbeat, at most a third of worker.heartbeat_ttl later, and stops a handler by force that still runs 5 s after
-that. A job that has already ended or is unknown is not changed; then the exit code is 1.
+A waiting job is removed from its queue at once. The worker of a running job sets context.cancelled within a second (if
+it is stopping, or misses the message, at most a third of worker.heartbeat_ttl later), and stops a handler by force that
+still runs 5 s after that. A job that has already ended or is unknown is not changed; then the exit code is 1.
 
 With --all: every job that has not ended and meets the filters; deliveries of webhooks only with --type. A cancelled job
 can't be put back, so --all needs --yes; without it the command names what it would cancel and ends with exit code

@@ -51,7 +51,9 @@ def test_running_members_learn_of_it_at_their_next_renewal(harness: Harness) -> 
     claims = claims_of(harness, "w1", "w2")
     held = [(claim.slot, claim.raw) for claim in claims]
     assert [one.status for one in harness.broker.renew(held)] == [LeaseStatus.HELD] * 2
+    requests = harness.broker.promote().cancel_requests
     harness.broker.cancel_batch("b")
+    assert harness.broker.promote().cancel_requests > requests, "so workers renew soon"
     assert [one.status for one in harness.broker.renew(held)] == [LeaseStatus.CANCEL, LeaseStatus.HELD]
     [unexpected] = harness.broker.renew([("w1", b"")])
     assert unexpected.claim is not None

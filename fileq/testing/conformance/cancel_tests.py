@@ -224,3 +224,23 @@ def test_a_cancel_and_a_claim_at_the_same_time_leave_the_job_in_one_place(harnes
             settle(harness, cancel(claim))
         assert places_of(harness, id) == ["cancelled"]
     assert drift(harness) == 0
+
+
+def test_promote_says_that_a_running_job_is_to_be_cancelled(harness: Harness) -> None:
+    """So workers need not wait for their next renewal."""
+    running(harness, "a")
+    enqueue(harness, "b")
+    other = harness.another()
+    before = other.promote().cancel_requests
+    assert harness.broker.cancel(["b", "unknown"]) == [CancelResult.CANCELLED, CancelResult.UNKNOWN]
+    assert other.promote().cancel_requests == before, "no worker has to do anything"
+    harness.broker.cancel(["a"])
+    once = other.promote().cancel_requests
+    assert once > before
+    assert harness.broker.promote().cancel_requests == once
+    harness.broker.cancel(["a"])
+    enqueue(harness, "c", delay_ms=1)
+    harness.advance(1)
+    promoted = other.promote()
+    assert promoted.count == 1, "a call that moves jobs says it, too"
+    assert promoted.cancel_requests > once

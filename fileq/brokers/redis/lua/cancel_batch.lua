@@ -1,12 +1,14 @@
 #!lua flags=allow-oom
 -- Cancel a batch and seal it, and its unfinished child batches too. Those that have nothing unfinished finish.
 --
--- own KEYS   those of require_batch() (prelude/batches.lua)
+-- own KEYS   those of require_batch() (prelude/batches.lua), then cancels
 -- own ARGV   1 id, 2 a time in ms: only if it is open and was touched before ('' = without this condition), 3 how many
 --            child batches are looked at, at most; the reconciler of a worker cancels the others
 -- returns    1, or 0 if it is finished, cancelled and sealed already, unknown, or was touched
 require_batch()
 require_permission(KEYS[own_keys + 5], 'SRANDMEMBER')
+local cancels = KEYS[own_keys + 8]
+require_access(cancels, 'string', 'INCRBY')
 local batch, since, children_left = batch_of(ARGV[own_args + 1]), ARGV[own_args + 2], tonumber(ARGV[own_args + 3])
 if not batch or batch.state == 'finished' then return 0 end
 if batch.state == 'sealed' and batch.is_cancelled == '1' then return 0 end
@@ -35,6 +37,7 @@ for _, each in ipairs(found) do
   seal_batch(each)
   finish_batch(each)
 end
+redis.call('INCRBY', cancels, 1) -- workers with members that run renew soon
 write_batches()
 write_counters()
 publish_events()

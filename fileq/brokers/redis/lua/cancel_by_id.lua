@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Cancel jobs by id: a waiting job moves from its queue or the scheduled set to the cancelled list; a running job is
--- marked, and its worker learns of it at its next renewal.
+-- marked, and its worker learns of it at its next renewal, which the new number of requests makes due.
 --
--- own KEYS   of each job: its record, then those of follow_ups.lua
+-- own KEYS   1 cancels; of each job: its record, then those of follow_ups.lua
 -- own ARGV   the windows (prelude/search.lua); of each job: those of follow_ups.lua, then the proof of its absence ('' =
 --            none)
 -- returns    cancelled, requested, ended, unknown or far for each; next_offsets()
@@ -11,7 +11,10 @@ require_withdrawals()
 require_access(SCHEDULED, 'zset', 'ZREM')
 require_queues('LINDEX', 'LSET', 'LREM')
 open_windows(true)
-local jobs, ids, answers = {}, {}, {}
+local jobs, ids, answers, is_any_requested = {}, {}, {}, false
+own_keys = own_keys + 1
+local cancels = KEYS[own_keys]
+require_access(cancels, 'string', 'INCRBY')
 while own_args < #ARGV do
   own_keys = own_keys + 1
   local job = { record = KEYS[own_keys] }
@@ -44,6 +47,7 @@ local function cancel(job)
   if not state then return 'unknown' end
   if state == 'running' then
     redis.call('HSET', job.record, 'cancel', '1')
+    is_any_requested = true
     return 'requested'
   end
   local is_removed = remove(state, raw, queue_number[queue], was, job.proof)
@@ -55,6 +59,7 @@ local function cancel(job)
 end
 
 for i, job in ipairs(jobs) do answers[i] = cancel(job) end
+if is_any_requested then redis.call('INCRBY', cancels, 1) end
 list_withdrawn()
 remove_taken()
 write_batches()

@@ -2,28 +2,28 @@
 -- Fire a slot of a schedule: enqueue its job or count it as missed, and set the next slot. Nothing changes unless the
 -- schedule has this revision and this next slot and is not paused. A server whose memory is full refuses the call.
 --
--- own KEYS   1 schedules, 2 their states, 3 the unique keys, 4 the record of the job if there is one; then those of
---            follow_ups.lua for the last job, if it is cancelled
+-- own KEYS   1 schedules, 2 their states, 3 the unique keys, 4 cancels, 5 the record of the job if there is one; then
+--            those of follow_ups.lua for the last job, if it is cancelled
 -- own ARGV   1 name, 2 revision, 3 slot, 4 next slot, 5 the last slot that ends, 6 how many slots are missed, 7 overlap,
 --            8 whether there is a job (1 or 0), then its arguments (entries.lua); then those of follow_ups.lua
 -- returns    fired, skipped, passed, duplicate or stale; the id of a last job that waits too far from the front of its
 --            queue: its cancellation is requested, and the caller must cancel it ('' = none)
 joining = JOINING
-local schedules, states, unique = KEYS[own_keys + 1], KEYS[own_keys + 2], KEYS[own_keys + 3]
+local schedules, states, unique, cancels = KEYS[own_keys + 1], KEYS[own_keys + 2], KEYS[own_keys + 3], KEYS[own_keys + 4]
 local name, revision, slot, next_slot = ARGV[own_args + 1], ARGV[own_args + 2], ARGV[own_args + 3], ARGV[own_args + 4]
 local last_slot, missed = ARGV[own_args + 5], tonumber(ARGV[own_args + 6])
 local overlap, has_job = ARGV[own_args + 7], ARGV[own_args + 8] == '1'
 local REACH = 1000 -- as CLEAR_REACH
 -- Revision, next slot, last slot, id of the last job, whether it is paused, runs, missed: a line each.
 local STATE = '^([^\n]*)\n(%-?%d+)\n%-?%d+\n([^\n]*)\n([01])\n(%d+)\n(%d+)\n$'
-local entry, record = own_args + 8, KEYS[own_keys + 4]
+local entry, record = own_args + 8, KEYS[own_keys + 5]
 require_access(schedules, 'zset', 'ZADD')
 require_access(states, 'hash', 'HGET', 'HSET')
 require_entries(unique)
 require_counters()
 if has_job then require_type(record, 'hash') end
 if has_job and ARGV[entry + BATCH_ARG] ~= '' then joining.require(ARGV[entry + BATCH_ARG]) end
-own_keys, own_args = own_keys + (has_job and 4 or 3), entry + (has_job and ENTRY_ARGS or 0)
+own_keys, own_args = own_keys + (has_job and 5 or 4), entry + (has_job and ENTRY_ARGS or 0)
 local extras = next_extras()
 
 local was = redis.call('HGET', states, name)
@@ -56,6 +56,7 @@ local function cancel_last()
     list_withdrawn()
   else
     redis.call('HSET', last_record, 'cancel', '1')
+    redis.call('INCRBY', cancels, 1)
     if state ~= 'running' then far = from_one_line(last_id) end
   end
 end
@@ -66,6 +67,7 @@ if overlap == 'cancel' then
   require_counting({ last[5] or false })
   require_access(SCHEDULED, 'zset', 'ZREM')
   require_queues('LPOS', 'LSET', 'LREM')
+  require_access(cancels, 'string', 'INCRBY')
 end
 
 local function enqueue()
