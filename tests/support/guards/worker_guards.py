@@ -5,7 +5,6 @@ from tests.support.guards.guard import Guard
 TURNS, CALLS, FENCED, RENEWALS, DEFERRED = (
     f"tests/unit/test_pump_{name}.py::test_" for name in ("turns", "calls", "fenced", "heartbeats", "deferrals")
 )
-LOCAL = "fileq/brokers/local_processes.py"
 REAPING, SLOT, GONE = (f"tests/unit/test_{name}.py::test_" for name in ("reaper", "slot", "local_processes"))
 
 PUMP_GUARDS = (
@@ -245,6 +244,23 @@ SLOT_GUARDS = (
     ),
 )
 
+CANCEL_GUARDS = (
+    Guard(
+        "A worker looks for cancellations when one was requested",
+        "a job that is to be cancelled runs on until the next renewal",
+        "        if self._cancel_requests not in (None, promoted.cancel_requests):\n",
+        "        if False:\n",
+        "tests/unit/test_scheduler.py::test_a_request_to_cancel_running_jobs_is_passed_on_once",
+    ),
+    Guard(
+        "Many cancellations cost a worker two renewals a second at most",
+        "a client that cancels jobs one by one keeps the broker busy with renewals",
+        "max(self._monotonic(), self._renewed_s + CANCELS_EVERY_S)",
+        "self._monotonic()",
+        RENEWALS + "many_reports_of_cancellations_share_a_renewal",
+    ),
+)
+
 REAPER_GUARDS = (
     Guard(
         "One check is no proof that a slot is dead",
@@ -291,7 +307,6 @@ REAPER_GUARDS = (
     Guard(
         "Jobs of a process that is gone are given back after its handlers have ended",
         "a job runs beside its old handler",
-        REAPER,
         ".setdefault(process, now_s) + CHILDREN_END_S\n",
         ".setdefault(process, now_s)\n",
         REAPING + "the_job_of_a_process_that_is_gone_is_given_back_half_a_second_after_the_first_turn",
@@ -299,7 +314,6 @@ REAPER_GUARDS = (
     Guard(
         "A process of another machine is never called gone",
         "the jobs of a live worker run twice",
-        LOCAL,
         "(process.boot_id, process.namespaces) != (here.boot_id, here.namespaces)",
         "not process.boot_id",
         GONE + "a_process_of_another_machine_or_namespace_is_never_gone",
@@ -307,7 +321,6 @@ REAPER_GUARDS = (
     Guard(
         "A process that /proc hides is not called gone",
         "the jobs of a live worker of another user run twice",
-        LOCAL,
         "return status is None or (",
         "return status is not None and (",
         GONE + "a_process_that_proc_hides_is_not_gone",
@@ -315,11 +328,10 @@ REAPER_GUARDS = (
     Guard(
         "A process of which only the first thread has ended is not called gone",
         "the jobs of a live worker run twice",
-        LOCAL,
         " and int(fields[17]) <= 1)",
         ")",
         GONE + "a_process_whose_first_thread_has_ended_is_not_gone",
     ),
 )
 
-WORKER_GUARDS = (*PUMP_GUARDS, *SLOT_GUARDS, *REAPER_GUARDS)
+WORKER_GUARDS = (*PUMP_GUARDS, *SLOT_GUARDS, *CANCEL_GUARDS, *REAPER_GUARDS)
