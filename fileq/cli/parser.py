@@ -31,10 +31,32 @@ ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
 # The same for options, where the command has the second and not the first.
 _OPTION_ALIASES = {"--force": "--yes", "--concurrency": "--count", "--status": "--state"}
 # Commands of other programs, and what fileq has instead.
-_INSTEAD = {
-    "retry": "'fileq dlq retry ID' runs a dead job again; ",
-    "logs": "'fileq events' follows the jobs; the log of a worker goes to its stderr; ",
-    "log": "'fileq events' follows the jobs; the log of a worker goes to its stderr; ",
+_STOP = "to stop a role press Ctrl-C or send SIGTERM to its pid, which 'fileq workers' shows"
+_LOGS = "'fileq events' follows the jobs; the log of a worker goes to its stderr"
+_WITHOUT = "a role starts without this word: 'fileq worker', 'fileq all DIR'"
+INSTEAD = {
+    "retry": "'fileq dlq retry ID' runs a dead job again",
+    "log": _LOGS,
+    "logs": _LOGS,
+    "tail": _LOGS,
+    "stop": _STOP,
+    "quit": _STOP,
+    "shutdown": _STOP,
+    "down": _STOP,
+    "kill": f"'fileq cancel ID' cancels a job; {_STOP}",
+    "restart": f"{_STOP}; then start it again. SIGHUP reloads its handlers and settings",
+    "reload": "SIGHUP makes a role reload its handlers and settings; 'fileq workers' shows its pid",
+    "status": "'fileq status' shows the queues, 'fileq workers' the workers",
+    "stats": "'fileq stats' shows the queues, 'fileq workers' the workers",
+    "list": "'fileq workers' lists the workers, 'fileq list' the jobs",
+    "ls": "'fileq workers' lists the workers, 'fileq list' the jobs",
+    "ps": "'fileq workers' lists the workers",
+    "scale": "'fileq worker --count N' runs N jobs at the same time; start more workers for more processes",
+    "pause": "'fileq pause QUEUE' pauses a queue, 'fileq resume QUEUE' resumes it",
+    "resume": "'fileq pause QUEUE' pauses a queue, 'fileq resume QUEUE' resumes it",
+    "start": _WITHOUT,
+    "run": _WITHOUT,
+    "up": _WITHOUT,
 }
 _CHOICE = re.compile(r"invalid choice: (.*) \(choose from (.*)\)$")
 _TAKE_A_VALUE = ("--config", "--set")
@@ -142,8 +164,8 @@ def _no_command(found: CommandWords, known: Sequence[Command]) -> str:
     following = list(dict.fromkeys(name[len(words)] for name in listed if name[: len(words)] == words))
     if found.tail:
         short = [] if words else [name[1] for name in listed if name[0] == "admin"]
-        instead = _INSTEAD.get(found.tail[0], "") if words in ((), ("admin",)) else ""
-        meant = instead or nearest(found.tail[0], [*following, *short])
+        instead = INSTEAD.get(found.tail[0]) if words in ((), ("admin",)) else None
+        meant = f"{instead}; " if instead else nearest(found.tail[0], [*following, *short])
         return f"unknown command {' '.join((*words, found.tail[0]))!r}; {meant}{advice}"
     unknown = [option for option in found.options if option.startswith("-") and option not in _TAKE_A_VALUE]
     if unknown and not words:
@@ -180,7 +202,8 @@ class Parser(argparse.ArgumentParser):
             flag = extra[0].partition("=")[0]
             if flag.startswith("-"):
                 self.error(f"unknown option {flag!r}; {nearest(flag, accepted)}".rstrip("; "))
-            self.error(f"unexpected argument {extra[0]!r}")
+            instead = INSTEAD.get(extra[0]) if self.prog.split()[-1] in ROLES else None
+            self.error(f"unexpected argument {extra[0]!r}" + (f"; {instead}" if instead else ""))
         return known
 
     def _without_alias(self, token: str) -> str:

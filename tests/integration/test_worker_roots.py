@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from fileq.core.job import State
 from tests.support import program
 from tests.support.waiting import wait_until
@@ -64,3 +66,41 @@ def test_a_run_once_reports_a_missing_root_and_exits_with_1(each_setup: WorkerSe
         assert f"the root {volume} is missing (not mounted?); mount it and run again" in ended.stderr
     assert setup.states(ids("other", 5)) == {"completed": 5}
     assert setup.census().running == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "advice"),
+    [
+        ("stop", "'stop' is not a directory; to stop a role press Ctrl-C or send SIGTERM to its pid"),
+        ("restart", "SIGHUP reloads its handlers and settings"),
+        ("status", "'fileq workers' the workers"),
+        ("scale", "'fileq worker --count N' runs N jobs at the same time"),
+        ("imbox", "producer.scan_dir is 'imbox', which does not exist; create it or name another"),
+    ],
+)
+def test_a_worker_on_a_directory_that_was_typed_and_does_not_exist_buries_nothing(
+    each_setup: WorkerSetup, typed: str, advice: str
+) -> None:
+    setup = each_setup
+    (setup.inbox / "a.txt").write_text("a")
+    job = setup.enqueue_file(setup.inbox / "a.txt")
+    settings = setup.all_settings(handlers=on_files("note"))
+    ended = program.run("worker", typed, "--once", cwd=setup.directory, settings=settings)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    [line] = ended.stderr.splitlines()
+    assert advice in line
+    assert setup.states([job]) == {"pending": 1}
+
+
+def test_a_verb_of_other_programs_that_is_a_directory_is_one(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    (setup.directory / "stop").mkdir()
+    ended = program.run("worker", "stop", "--once", cwd=setup.directory, settings=setup.all_settings())
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_worker_start_is_the_worker_and_a_configured_scan_dir_may_be_missing(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    settings = setup.all_settings(producer__scan_dir="not-mounted")
+    with program.Program("worker", "start", "--count", "3", cwd=setup.directory, settings=settings) as worker:
+        assert worker.wait_for("role.started")

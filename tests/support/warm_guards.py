@@ -11,6 +11,7 @@ fresh interpreter. So do the guards whose tests look at what only the start of a
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
@@ -69,6 +70,7 @@ def prepare_guard(arguments: Sequence[str]) -> None:
             requests.close()
             _become_guard(theirs)
         theirs.close()
+        atexit.register(requests.close)  # a program that ends before its first guard must not warn about it
         _use_for_first_guard(pid, requests)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import add_app_dir, whole_number
 from fileq.cli.command import Command, Invocation
+from fileq.core.errors import ConfigError
 
 NAME_LENGTH = 50
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def _producer_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scan_dir", nargs="?", metavar="DIR", help="directory of the files (producer.scan_dir)")
+    parser.add_argument(
+        "scan_dir", nargs="?", metavar="DIR", help="directory of the files; it must exist (producer.scan_dir)"
+    )
     add_app_dir(parser)
     parser.add_argument("--once", action="store_true", help="do what can be done now, then exit")
 
@@ -45,7 +49,9 @@ def _server_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scan_dir", nargs="?", metavar="DIR", help="directory of the files (producer.scan_dir)")
+    parser.add_argument(
+        "scan_dir", nargs="?", metavar="DIR", help="directory of the files; it must exist (producer.scan_dir)"
+    )
     add_app_dir(parser)
     parser.add_argument(
         "--count", type=whole_number(1), metavar="N", help="jobs that run at the same time (worker.count)"
@@ -58,6 +64,21 @@ def _sets(invocation: Invocation) -> list[str]:
     names = {"scan_dir": "producer.scan_dir", "count": "worker.count", "bind": "server.bind", "port": "server.port"}
     given = {key: getattr(invocation.options, name, None) for name, key in names.items()}
     return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+def _loaded(invocation: Invocation, sets: list[str]) -> Loaded:
+    """The configuration of a role with a DIR. A DIR that was typed must exist: it may be the verb of another program.
+    A scan_dir from another source may be missing for a worker, whose volume can be mounted later."""
+    from fileq.cli.parser import INSTEAD
+    from fileq.producer.producer import check_scan_dir
+
+    given = invocation.options.scan_dir
+    if given in INSTEAD and not os.path.isdir(given):
+        raise ConfigError(f"{given!r} is not a directory; {INSTEAD[given]}")
+    loaded = invocation.loaded(*sets)
+    if given is not None:
+        check_scan_dir(loaded.config)
+    return loaded
 
 
 def _serve(invocation: Invocation) -> int:
@@ -74,7 +95,7 @@ def _start(invocation: Invocation) -> int:
     from fileq.server.role import server_beside
 
     sets, app_dir, login_name = _sets(invocation), invocation.options.app_dir, invocation.options.login_name or ""
-    loaded = invocation.loaded(*sets)
+    loaded = _loaded(invocation, sets)
     return run_worker(
         loaded,
         lambda: invocation.load_again(*sets),
@@ -88,7 +109,7 @@ def _start(invocation: Invocation) -> int:
 def _run(invocation: Invocation, role: str) -> int:
     options = invocation.options
     sets = _sets(invocation)
-    loaded = invocation.loaded(*sets)
+    loaded = _loaded(invocation, sets)
 
     def read() -> Loaded:
         return invocation.load_again(*sets)
