@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fileq.core.units import PointInTime
 
 LARGEST_NUMBER = 10**9
-_FIRST_YEAR, _LAST_YEAR = 1970, 9998  # one year less than Python's last one, which some time zones exceed
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -49,13 +51,6 @@ def duration(text: str) -> float:
         raise argparse.ArgumentTypeError(f"is {text!r}; it must be {wrong}") from None
 
 
-class PointInTime(NamedTuple):
-    """A time as it was given: milliseconds since the epoch, and the text with the zone that was assumed, or ""."""
-
-    ms: int
-    assumed: str = ""
-
-
 def point_in_time(text: str) -> int:
     """Milliseconds since the epoch. A time without a zone is local time."""
     return zoned_time(text).ms
@@ -63,19 +58,12 @@ def point_in_time(text: str) -> int:
 
 def zoned_time(text: str) -> PointInTime:
     """A time without a zone is local time."""
-    from datetime import UTC, datetime
+    from fileq.core.units import parse_point_in_time
 
     try:
-        given = datetime.fromisoformat(text)
-        local = given.astimezone()
-        if not _FIRST_YEAR <= given.astimezone(UTC).year <= _LAST_YEAR:
-            raise ValueError
-        return PointInTime(int(given.timestamp() * 1000), "" if given.tzinfo else local.isoformat(timespec="seconds"))
-    except (ValueError, OverflowError, OSError):
-        raise argparse.ArgumentTypeError(
-            f"is {text!r}; it must be a time such as 2026-01-31T18:00 or 2026-01-31T18:00:00Z, "
-            f"from {_FIRST_YEAR} to {_LAST_YEAR}"
-        ) from None
+        return parse_point_in_time(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(f"is {text!r}; it must be {wrong}") from None
 
 
 def point_in_time_or_ago(text: str) -> int:

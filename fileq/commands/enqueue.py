@@ -7,19 +7,22 @@ the same --id, the command enqueues nothing twice.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry
-from fileq.client.job_options import JobOptions
+from fileq.client.job_options import EnqueueOptions, JobOptions, options_of
 from fileq.client.new_entries import FileEntries, typed_entry
 from fileq.config import Config
 from fileq.core.errors import ConfigError, JobError
+from fileq.core.text import unknown_key
+from fileq.core.units import PointInTime, parse_point_in_time
 from fileq.runtime.produce_spans import ProduceSpans
 
 BATCH = 500  # jobs in one call of the broker
@@ -35,6 +38,29 @@ class EnqueuedJob(Struct, frozen=True):
     type: str | None
     priority: str
     process_at: str | None
+
+
+class RequestedJob(Struct, frozen=True):
+    """A job that a person gave as JSON: a command, or a type with a payload, and its own options."""
+
+    type: str
+    payload: bytes | None  # JSON
+    options: Mapping[str, Any]  # fields of JobOptions
+    run_at: PointInTime | None = None
+
+
+class _JobText(Struct, frozen=True, forbid_unknown_fields=True):
+    """The keys of such JSON. All but `command`, `type`, `payload` and `run_at` are options of `fileq enqueue` too."""
+
+    command: str | list[str] | None = None
+    type: str | None = None
+    payload: Any = None
+    id: str | None = None
+    priority: str | None = None
+    max_retries: int | None = None
+    timeout: int | float | str | None = None
+    delay: int | float | str | None = None
+    run_at: str | None = None
 
 
 class Enqueuing:
@@ -62,10 +88,71 @@ def _enqueued_job(entry: Entry, fate: EnqueueResult) -> EnqueuedJob:
     return EnqueuedJob(job.id, fate, job.filepath, job.type, job.priority, job.process_at)
 
 
+def requested(subjects: Sequence[str]) -> list[str | RequestedJob]:
+    """The arguments, with those in JSON decoded. ConfigError names everything that is wrong in them."""
+    found: list[str | RequestedJob] = []
+    problems: list[str] = []
+    for subject in subjects:
+        try:
+            found.append(_requested_job(subject) if subject.lstrip().startswith("{") else subject)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def _requested_job(text: str) -> RequestedJob:
+    value = _json(text, "the argument", """'{"command": "ls"}'; a file with such a name is given as ./{…""")
+    shown = f"the argument is {text!r:.200}"
+    if unknown := [name for name in value if name not in _JobText.__struct_fields__]:
+        raise ConfigError([f"{shown}; {unknown_key(name, _JobText.__struct_fields__)}" for name in unknown[:10]])
+    try:
+        given = msgspec.convert(value, _JobText)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$.")
+        raise ConfigError(f"{shown}; {where.rstrip('`')}: {what}") from None
+    if (given.command is None) == (given.type is None) or (given.command is not None and given.payload is not None):
+        raise ConfigError(
+            f'{shown}; it must have a command, such as \'{{"command": "ls -l"}}\' or '
+            '\'{"command": ["ls", "-l"]}\', or else a type, with or without a payload'
+        )
+    if given.type is not None:
+        type, payload = _checked_type("type", given.type), given.payload
+    else:
+        type, payload = COMMAND_TYPE, {"command": _checked_command(shown, given.command)}
+    names = ("id", "priority", "max_retries", "timeout", "delay")
+    own = {name: own for name in names if (own := getattr(given, name)) is not None}
+    try:
+        run_at = None if given.run_at is None else parse_point_in_time(given.run_at)
+        options = options_of(cast(EnqueueOptions, own))
+    except ValueError as error:
+        raise ConfigError(f"{shown}; run_at is {given.run_at!r}; it must be {error}") from None
+    except ConfigError as error:
+        raise ConfigError([f"{shown}; {problem}" for problem in error.problems]) from None
+    if run_at is not None and given.delay is not None:
+        raise ConfigError(f"{shown}; delay and run_at are both set; give one of them")
+    fields = {"timeout": "timeout_s", "delay": "delay_ms"}
+    chosen = {fields.get(name, name): getattr(options, fields.get(name, name)) for name in own}
+    chosen |= {"at_ms": run_at.ms} if run_at is not None else {}
+    return RequestedJob(type, None if payload is None else msgspec.json.encode(payload), chosen, run_at)
+
+
+def _checked_command(shown: str, line: str | list[str] | None) -> str | list[str]:
+    if isinstance(line, str) and line.strip():
+        return line
+    if isinstance(line, list) and line and line[0]:
+        return line
+    raise ConfigError(f"{shown}; the command is empty; give a line such as 'ls -l' or a list such as ['ls', '-l']")
+
+
 def entries_for(
-    config: Config, subjects: Sequence[str], options: JobOptions, moved_to: Callable[[bytes], bytes] = lambda path: b""
+    config: Config,
+    subjects: Sequence[str | RequestedJob],
+    options: JobOptions,
+    moved_to: Callable[[bytes], bytes] = lambda path: b"",
 ) -> list[Entry]:
-    """One entry for each file, or command in JSON, in their order. ConfigError names everything that is wrong.
+    """One entry for each file or requested job, in their order. ConfigError names everything that is wrong.
 
     `moved_to` is called for files that do not exist, and returns where a worker moved the file, or b""."""
     _check_options(config, options, len(subjects))
@@ -75,8 +162,8 @@ def entries_for(
     batch_id = str(uuid.uuid4()) if len(subjects) > 1 else None
     for subject in subjects:
         try:
-            if subject.lstrip().startswith("{"):
-                made.append(_typed(config, COMMAND_TYPE, _command(subject), options, batch_id))
+            if isinstance(subject, RequestedJob):
+                made.append(_entry_of_request(config, subject, options, batch_id))
             else:
                 made.append(files.entry(subject, options, datetime.now(UTC), batch_id))
         except ConfigError as error:
@@ -88,41 +175,42 @@ def entries_for(
     return made
 
 
+def _entry_of_request(config: Config, job: RequestedJob, options: JobOptions, batch_id: str | None) -> Entry:
+    """What the JSON says has precedence: callers refuse an option that contradicts it."""
+    merged = replace(options, **job.options)
+    _check_options(config, merged, 1, dashes="" if "priority" in job.options else "--")
+    return _typed(config, job.type, job.payload, merged, batch_id, dashes="" if "id" in job.options else "--")
+
+
 def entry_of_type(config: Config, type: str, payload: str | None, options: JobOptions) -> Entry:
     """The entry of a job without a file."""
     _check_options(config, options, 1)
-    if not type or not type.isprintable():
-        raise ConfigError(f"--type is {type!r}; it must be the type of a route, in printable characters")
+    _checked_type("--type", type)
     value = None if payload is None else _json(payload, "--payload", """'{"key": "value"}'""")
-    return _typed(config, type, value, options, None)
+    return _typed(config, type, None if payload is None else msgspec.json.encode(value), options, None)
 
 
-def _check_options(config: Config, options: JobOptions, count: int) -> None:
+def _checked_type(name: str, type: str) -> str:
+    if not type or not type.isprintable():
+        raise ConfigError(f"{name} is {type!r}; it must be the type of a route, in printable characters")
+    return type
+
+
+def _check_options(config: Config, options: JobOptions, count: int, dashes: str = "--") -> None:
     priorities = config.worker.priorities
     if options.priority and options.priority not in priorities:
-        raise ConfigError(f"--priority is {options.priority!r}; it must be one of {', '.join(priorities)}")
+        raise ConfigError(f"{dashes}priority is {options.priority!r}; it must be one of {', '.join(priorities)}")
     if options.id and count > 1:
         raise ConfigError(f"--id is {options.id!r}, but there are {count} jobs to enqueue; --id is for a single job")
 
 
-def _typed(config: Config, type: str, payload: Any, options: JobOptions, batch_id: str | None) -> Entry:
+def _typed(
+    config: Config, type: str, payload: bytes | None, options: JobOptions, batch_id: str | None, dashes: str = "--"
+) -> Entry:
     try:
-        raw = None if payload is None else msgspec.json.encode(payload)
-        return typed_entry(config, type, raw, options, datetime.now(UTC), batch_id)
+        return typed_entry(config, type, payload, options, datetime.now(UTC), batch_id)
     except JobError as error:
-        raise ConfigError(f"--{error}") from error
-
-
-def _command(text: str) -> Any:
-    value = _json(text, "the argument", """'{"command": "ls"}'; a file with such a name is given as ./{…""")
-    line = value.get("command")
-    is_list = isinstance(line, list) and bool(line) and all(isinstance(part, str) for part in line) and bool(line[0])
-    if not is_list and not (isinstance(line, str) and line.strip()):
-        raise ConfigError(
-            f"the argument is {text!r:.200}; it must have a command, "
-            """such as '{"command": "ls -l"}' or '{"command": ["ls", "-l"]}'"""
-        )
-    return value
+        raise ConfigError(f"{dashes}{error}") from error
 
 
 def _json(text: str, what: str, example: str) -> Any:

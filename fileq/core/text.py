@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 _BROKERS = {"redis": "Redis", "sqlite": "SQLite"}
 
 
@@ -31,6 +33,15 @@ def printable_json(text: str) -> str:
     import json  # needed here only, and commands should start fast
 
     return "".join(c if c.isprintable() or c < " " else json.dumps(c)[1:-1].replace("\x7f", "\\u007f") for c in text)
+
+
+def unknown_key(name: str, known: Collection[str]) -> str:
+    """Says that a key of a document is not known, and which one was meant or which ones there are."""
+    import difflib  # as json above
+
+    near = difflib.get_close_matches(name[:50].lower(), known, n=1)
+    advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    return f"the key {name[:50]!r} is unknown; {advice}"
 
 
 SHORTEST_HIDDEN = 3  # a shorter path or name, such as "/", would be found in any text

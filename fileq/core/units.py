@@ -1,4 +1,4 @@
-"""Durations, sizes and rates as people write them: `1h30m`, `512MB`, `10/s`.
+"""Durations, times, sizes and rates as people write them: `1h30m`, `2026-01-31T18:00`, `512MB`, `10/s`.
 
 Owns both directions, from text to numbers and back. Does no I/O.
 """
@@ -6,6 +6,7 @@ Owns both directions, from text to numbers and back. Does no I/O.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -14,6 +15,7 @@ _DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _LONGEST_DAYS = 36_500
 LONGEST_S = _LONGEST_DAYS * 86_400.0  # far beyond any use, and still small enough for timers and Redis expiries
+_FIRST_YEAR, _LAST_YEAR = 1970, 9998  # one year less than Python's last one, which some time zones exceed
 
 _SIZE = re.compile(rf"{_NUMBER}\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _RATE = re.compile(r"(\d{1,12})/([smh])")
@@ -69,6 +71,29 @@ def two_units(seconds: float) -> str:
     if s < 172_800:
         return f"{s // 3600}h{s % 3600 // 60:02}m"
     return f"{s // 86_400}d{s % 86_400 // 3600:02}h"
+
+
+class PointInTime(NamedTuple):
+    """A time as it was given: milliseconds since the epoch, and the text with the zone that was assumed, or ""."""
+
+    ms: int
+    assumed: str = ""
+
+
+def parse_point_in_time(text: str) -> PointInTime:
+    """A time without a zone is local time. The message of the ValueError says what is expected."""
+    from datetime import UTC, datetime
+
+    try:
+        given = datetime.fromisoformat(text)
+        local = given.astimezone()
+        if not _FIRST_YEAR <= given.astimezone(UTC).year <= _LAST_YEAR:
+            raise ValueError
+        return PointInTime(int(given.timestamp() * 1000), "" if given.tzinfo else local.isoformat(timespec="seconds"))
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(
+            f"a time such as 2026-01-31T18:00 or 2026-01-31T18:00:00Z, from {_FIRST_YEAR} to {_LAST_YEAR}"
+        ) from None
 
 
 def parse_size(text: str) -> int:

@@ -6,6 +6,7 @@ Only parses: paths are as the list has them, and nothing is looked up.
 from __future__ import annotations
 
 import csv
+import functools
 import re
 from collections.abc import Iterable, Mapping
 
@@ -35,7 +36,8 @@ def read_manifest(raw: bytes, name: str) -> list[ManifestEntry]:
     """The files of a list, in its order. ConfigError names the lines that are wrong; `name` is that of the list.
 
     The first character says what it is: `[` a JSON array, `{` one JSON object on each line. Then come the output of
-    sha256sum, and CSV, whose first line names the columns: path, and size and sha256 if it has them."""
+    sha256sum, and CSV, whose first line names the columns: path, and size and sha256 if it has them. Other columns are
+    ignored."""
     if len(raw) > MAX_BYTES:
         raise ConfigError(f"{name} has {len(raw)} bytes; a manifest has at most {MAX_BYTES}")
     try:
@@ -78,11 +80,29 @@ def _entry_of(value: object) -> ManifestEntry | str:
     """The text says what is wrong."""
     if isinstance(value, str):
         return ManifestEntry(value)
+    if isinstance(value, dict) and (misspelt := _misspelt(value)):
+        return misspelt
     try:
         entry = msgspec.convert(value, ManifestEntry)
     except msgspec.ValidationError as error:
         return f'{error}; an entry is a path or {{"path": …, "size": …, "sha256": …}}'
     return ManifestEntry(entry.path, entry.size, entry.sha256.lower())
+
+
+def _misspelt(names: Iterable[str]) -> str:
+    """Says which name looks like one of an entry, or "". A list may have other columns too, but with a checksum under a
+    misspelt name no file would be compared."""
+    return next(filter(None, map(_misspelt_name, names)), "")
+
+
+@functools.lru_cache(1000)
+def _misspelt_name(name: str) -> str:
+    import difflib  # few lists have other columns, and commands should start fast
+
+    known = ManifestEntry.__struct_fields__
+    if name in known or not (near := difflib.get_close_matches(name[:50].lower(), known, n=1, cutoff=0.8)):
+        return ""
+    return f"{name[:50]!r} is unknown; did you mean {near[0]!r}?"
 
 
 def _from_sums(lines: list[str], name: str) -> list[ManifestEntry]:
@@ -105,6 +125,8 @@ def _header(line: str) -> list[str]:
 
 def _from_csv(lines: list[str], name: str) -> list[ManifestEntry]:
     columns = _header(lines[0])
+    if misspelt := _misspelt(columns):
+        raise ConfigError(f"{name}, line 1: {misspelt}")
     rows = enumerate(csv.reader(lines[1:]), 2)
     return _checked(((f"line {n}", _entry_of_row(dict(zip(columns, row, strict=False)))) for n, row in rows), name)
 

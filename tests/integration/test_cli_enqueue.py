@@ -168,6 +168,29 @@ def test_json_lists_every_job(broker_setup: BrokerSetup) -> None:
     assert job_of(broker_setup, line["id"]).batch_id == report["batch_id"]
 
 
+def test_a_job_as_json_keeps_its_options(broker_setup: BrokerSetup) -> None:
+    line = {"command": "ls -l", "id": "mine", "max_retries": 0, "priority": "high", "timeout": 90, "delay": "1h"}
+    due = {"command": ["ls"], "id": "due", "run_at": "2999-01-01T00:00Z"}
+    typed = {"type": "report", "payload": {"month": 1}, "id": "typed", "timeout": "5s", "priority": None}
+    said = enqueue(broker_setup, *map(json.dumps, (line, due, typed)), "--timeout", "5s", "--id", "", code=2).stderr
+    assert "--timeout contradicts" in said, "of the first one"
+    shown = enqueue(broker_setup, *map(json.dumps, (line, due, typed)), "--max-retries", "0").stdout
+    assert shown.split() == ["mine", "due", "typed"]
+    job = job_of(broker_setup, "mine")
+    assert (job.type, job.payload_value) == ("command", {"command": "ls -l"})
+    assert (job.max_retries, job.priority, job.timeout) == (0, "high", 90.0)
+    assert job.process_at is not None
+    assert job_of(broker_setup, "due").process_at == "2999-01-01T00:00:00.000Z"
+    job = job_of(broker_setup, "typed")
+    assert (job.type, job.payload_value, job.timeout, job.max_retries) == ("report", {"month": 1}, 5.0, 0)
+
+
+def test_the_run_at_of_a_job_as_json_is_remarked_as_at_is(broker_setup: BrokerSetup) -> None:
+    said = enqueue(broker_setup, '{"type": "t", "run_at": "2001-01-01T00:00"}').stderr
+    assert "fileq: run_at has no zone; local time was assumed: 2001-01-01T00:00:00" in said
+    assert "fileq: run_at is in the past, " in said
+
+
 def test_an_enqueued_command_is_run_by_a_worker_that_allows_commands(sqlite_setup: WorkerSetup) -> None:
     order = json.dumps({"command": f"echo done > {sqlite_setup.directory}/proof"})
     ended = run("enqueue", order, cwd=sqlite_setup.directory, settings=sqlite_setup.settings)
@@ -196,7 +219,25 @@ def test_an_enqueued_command_is_run_by_a_worker_that_allows_commands(sqlite_setu
         (["--type", "t", "--payload", "{"], "--payload is '{'; it must be JSON"),
         (["--type", ""], "--type is ''"),
         (["{broken"], "the argument is '{broken'; it must be JSON"),
-        (['{"comand": "ls"}'], "it must have a command"),
+        (['{"id": "x"}'], "it must have a command"),
+        (['{"command": "ls", "type": "t"}'], "it must have a command"),
+        (['{"command": "ls", "payload": 1}'], "it must have a command"),
+        (['{"command": " "}'], "the command is empty"),
+        (['{"comand": "ls"}'], "the key 'comand' is unknown; did you mean 'command'?"),
+        (['{"command": "ls", "max_retry": 3}'], "the key 'max_retry' is unknown; did you mean 'max_retries'?"),
+        (['{"command": "ls", "maxRetries": 3}'], "did you mean 'max_retries'?"),
+        (['{"command": "ls", "colour": 3}'], "there are command, type, payload, id, priority, max_retries, timeout"),
+        (['{"command": "ls", "max_retries": "3"}'], "max_retries: Expected `int | null`, got `str`"),
+        (['{"command": "ls", "max_retries": -1}'], "max_retries is -1; it must be a whole number"),
+        (['{"command": "ls", "timeout": 0}'], "timeout is 0; it must be longer than 0"),
+        (['{"command": "ls", "delay": "5"}'], "delay is '5'; it must be a duration with its unit"),
+        (['{"command": "ls", "run_at": "noon"}'], "run_at is 'noon'; it must be a time such as"),
+        (['{"command": "ls", "run_at": "2999-01-01", "delay": 5}'], "delay and run_at are both set"),
+        (['{"command": "ls", "priority": "hgih"}'], "priority is 'hgih'; it must be one of high, low"),
+        (['{"command": "ls", "id": "a b"}'], "id 'a b' can't be used"),
+        (['{"command": "ls", "id": "a"}', "--id", "b"], "--id contradicts the JSON of a job"),
+        (['{"command": "ls", "delay": 5}', "--at", "2999-01-01"], "--at contradicts the JSON of a job"),
+        (['{"command": "ls", "max_retries": 0}', "--max-retries", "1"], "--max-retries contradicts the JSON"),
         (["in/a", "--delay", "5"], "--delay is '5'; it must be a duration with its unit, such as 5s"),
         (["in/a", "--delay", "5s", "--at", "2999-01-01"], "--at not allowed with argument --delay"),
         (["in/a", "--at", "noon"], "--at is 'noon'; it must be a time such as"),

@@ -90,3 +90,22 @@ def test_a_name_may_have_any_character_that_is_no_new_line() -> None:
         ManifestEntry("a\u2028b"),
         ManifestEntry("c\x0bd"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ('[{"path": "a", "sha265": "0"}]', "list, entry 1: 'sha265' is unknown; did you mean 'sha256'?"),
+        ('{"path": "a"}\n{"path": "b", "Size": 1}', "list, entry 2: 'Size' is unknown; did you mean 'size'?"),
+        ("path,sha_256\na,0\n", "list, line 1: 'sha_256' is unknown; did you mean 'sha256'?"),
+    ],
+)
+def test_a_misspelt_column_is_refused_because_nothing_would_be_compared(text: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_manifest(text.encode(), "list")
+    assert caught.value.problems == (meant,)
+
+
+def test_other_columns_of_a_list_are_ignored() -> None:
+    assert read_manifest(b'[{"path": "a", "size": 1, "sha512": "0", "rows": 7}]', "list") == [ManifestEntry("a", 1)]
+    assert read_manifest(b"path,size,rows,etag\na,1,7,x\n", "list") == [ManifestEntry("a", 1)]

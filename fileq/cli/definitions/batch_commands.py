@@ -46,7 +46,7 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
 def _create(invocation: Invocation) -> int:
     from fileq.client.job_options import JobOptions
     from fileq.commands.create_batch import fill, manifest_paths, planned_batch
-    from fileq.commands.enqueue import Enqueuing, entries_for
+    from fileq.commands.enqueue import Enqueuing, entries_for, requested
 
     given, config = invocation.options, invocation.loaded().config
     paths = [*given.paths, *(manifest_paths(given.manifest) if given.manifest is not None else ())]
@@ -64,7 +64,7 @@ def _create(invocation: Invocation) -> int:
     )
     is_traced = config.observability.tracing.enabled
     options = JobOptions(priority=given.priority, batch=plan.id, is_traced=is_traced)
-    entries = entries_for(config, paths, options) if paths else []
+    entries = entries_for(config, requested(paths), options) if paths else []
     broker = invocation.broker()
     enqueuing = Enqueuing(broker, config)
     fill(broker, config, plan, entries, enqueuing)

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from fileq.brokers.types import Entry
     from fileq.client.job_options import JobOptions
     from fileq.commands.create_batch import BatchPlan
-    from fileq.commands.enqueue import EnqueuedJob, Enqueuing
+    from fileq.commands.enqueue import EnqueuedJob, Enqueuing, RequestedJob
     from fileq.commands.wait_for_jobs import EndedJob, JobWaiting
+    from fileq.core.units import PointInTime
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subjects", nargs="*", metavar="PATH", help='a file; or a command as \'{"command": "…"}\'')
+    parser.add_argument("subjects", nargs="*", metavar="PATH", help='a file; or a job as JSON: \'{"command": "…"}\'')
     parser.add_argument("--type", metavar="T", help="queue one job of this type, without a file")
     parser.add_argument("--payload", metavar="JSON", help="job.payload of the job given by --type")
     parser.add_argument("--priority", metavar="QUEUE", help="the queue (default: the one the producer would choose)")
@@ -51,20 +52,25 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(invocation: Invocation) -> int:
-    from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, entries_for, entry_of_type
+    from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, entries_for, entry_of_type, requested
 
     options = invocation.options
     _check(options)
+    subjects = requested(options.subjects)
+    _check_contradictions(options, subjects)
     config = invocation.loaded().config
     plan = _batch(invocation) if options.batch is not None else None
     job_options = _job_options(options, plan, is_traced=config.observability.tracing.enabled)
     if options.type is not None:
         entries = [entry_of_type(config, options.type, options.payload, job_options)]
     else:
-        entries = entries_for(config, options.subjects, job_options, lambda path: _moved_to(invocation, path))
+        entries = entries_for(config, subjects, job_options, lambda path: _moved_to(invocation, path))
     if any(entry.job.type == COMMAND_TYPE for entry in entries) and not config.worker.allow_commands:
         _remark("worker.allow_commands is false here; a worker with this setting will refuse the command")
-    _remark_time(options)
+    if not options.quiet:
+        _remark_time("--at", options.at)
+        for job in subjects:
+            _remark_time("run_at", None if isinstance(job, str) else job.run_at)
     broker = invocation.broker(create=True)
     waiting = _start_waiting(broker) if options.wait else None
     enqueuing = Enqueuing(broker, config)
@@ -198,17 +204,36 @@ def _print(invocation: Invocation, jobs: list[EnqueuedJob], batch_id: str | None
             _remark(f"a job with the id {job.id} exists already; nothing was enqueued")
 
 
-def _remark_time(options: argparse.Namespace) -> None:
-    """Says which zone was assumed for --at, and that a time in the past means now."""
-    if options.at is None or options.quiet:
+def _remark_time(name: str, given: PointInTime | None) -> None:
+    """Says which zone was assumed, and that a time in the past means now."""
+    if given is None:
         return
-    if options.at.assumed:
-        _remark(f"--at has no zone; local time was assumed: {options.at.assumed}")
-    late_s = time.time() - options.at.ms / 1000
+    if given.assumed:
+        _remark(f"{name} has no zone; local time was assumed: {given.assumed}")
+    late_s = time.time() - given.ms / 1000
     if late_s > 0:
         from fileq.commands.admin.formatting import age
 
-        _remark(f"--at is in the past, {age(late_s)} ago; the job is due at once")
+        _remark(f"{name} is in the past, {age(late_s)} ago; the job is due at once")
+
+
+def _check_contradictions(options: argparse.Namespace, subjects: Sequence[str | RequestedJob]) -> None:
+    """An option that says something else than the JSON of a job is refused: either may be the mistake."""
+    typed = (
+        ("--id", "id", options.id or None),
+        ("--priority", "priority", options.priority),
+        ("--max-retries", "max_retries", options.max_retries),
+        ("--timeout", "timeout_s", options.timeout),
+        ("--delay", "delay_ms", round(options.delay * 1000) or None),
+        ("--at", "at_ms", options.at.ms if options.at is not None else None),
+    )
+    due = {"delay_ms", "at_ms"}
+    for job in subjects:
+        said = {} if isinstance(job, str) else job.options
+        for option, field, value in typed:
+            is_said = not said.keys().isdisjoint(due if field in due else {field})
+            if value is not None and is_said and said.get(field) != value:
+                raise ConfigError(f"{option} contradicts the JSON of a job; leave one of them out")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -240,8 +265,10 @@ be below worker.allowed_roots or, if that is not set, below producer.scan_dir.
 If another job of the same version still waits, both run, one after the other. But if worker.after moves or deletes the
 file after the first of them, the second is completed as skipped: the version was processed.
 
-With --type: one job without a file, for the handler of that type. An argument that begins with a brace is a command. It
-runs on workers that have worker.allow_commands.
+With --type: one job without a file, for the handler of that type. An argument that begins with a brace is a job as
+JSON. Its keys are `command`, or else `type` and `payload`; `id`, `priority`, `max_retries`, `timeout`, `delay` and
+`run_at`, which takes what --at takes. Durations are seconds, or texts such as "5m". An unknown key is refused, and an
+option that contradicts the JSON too. A command runs on workers that have worker.allow_commands.
 
 --at without a zone is the local time of this machine; a remark says which time that is. A time in the past is reported;
 then the job is due at once.
@@ -265,6 +292,10 @@ With --wait the command waits until all its jobs have ended and prints the resul
             ("fileq enqueue inbox/a.pdf --wait", "process this file now and show the result"),
             ("fileq enqueue in/a.csv in/b.csv --batch nightly --then load_partition", "load when both are completed"),
             ('fileq enqueue \'{"command": "df -h"}\' --timeout 30s', "a shell command, run by a worker"),
+            (
+                'fileq enqueue \'{"id": "sync-1", "command": "rsync -a a/ b/", "max_retries": 5}\'',
+                "a command with options of its own",
+            ),
         ),
         arguments=_arguments,
         run=_run,
