@@ -12,6 +12,7 @@ class ScanInfo(Struct, frozen=True, omit_defaults=True):
     ended_ms: int
     found: int  # files that include_globs and exclude_globs select
     is_complete: bool = True  # no error hid a file from it
+    skipped: dict[str, int] = {}  # entries that it passed over, by SkipReason
 
 
 class ProducerInfo(Struct, frozen=True, omit_defaults=True):

@@ -87,8 +87,12 @@ class FileTrace(Struct, frozen=True):
     is_partial: bool = False
 
 
+class FileNotKnown(BrokerError):
+    """Neither the ledger nor a record has the file."""
+
+
 def trace(broker: FullBroker, path: bytes, records_max: int = sys.maxsize) -> FileTrace:
-    """Everything that the ledger and the records know about a file, newest version first. BrokerError if nothing.
+    """Everything that the ledger and the records know about a file, newest version first. FileNotKnown if nothing.
 
     About `records_max` records are searched for jobs that the ledger does not know. Beside that search it takes three
     round trips, one of them only if a job waits."""
@@ -115,7 +119,7 @@ def trace(broker: FullBroker, path: bytes, records_max: int = sys.maxsize) -> Fi
         advice = "give its path on the producer, below producer.scan_dir, and check include_globs and exclude_globs"
         if looks_like_id(name):
             advice = f"for a job: 'fileq show {name}'; for a file: {advice}"
-        raise BrokerError(f"nothing is known about {shown!r}; {advice}")
+        raise FileNotKnown(f"nothing is known about {shown!r}; {advice}")
     missing_since_ms = entry.missing_since_ms if entry is not None else 0
     return FileTrace(shown, missing_since_ms, tuple(traced), made_by, search.is_partial)
 

@@ -6,10 +6,12 @@ Imports handlers only on request: importing runs the user's code.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 
 from msgspec import Struct
 
+from fileq.commands.untaken_files import missed_by_case
 from fileq.config import Config
 from fileq.handlers.route_warnings import warnings_before_import, warnings_of
 
@@ -20,9 +22,11 @@ class ConfigCheck(Struct, frozen=True):
 
 
 def check_config(config: Config, app_dir: str | None = None) -> ConfigCheck:
-    """Checks the routes; with `app_dir` also imports the handlers, as a worker would. ConfigError if one can't be."""
+    """Checks the routes, and the globs against the files that are there. With `app_dir` it imports the handlers too;
+    ConfigError if one can't be."""
+    missed = missed_by_case(config) if os.path.isdir(config.producer.scan_dir) else []
     if app_dir is None:
-        return ConfigCheck(warnings_before_import(config), None)
+        return ConfigCheck([*warnings_before_import(config), *missed], None)
     from fileq.handlers.before_enqueue import load_before_enqueue
     from fileq.handlers.routes import Routes
 
@@ -31,4 +35,4 @@ def check_config(config: Config, app_dir: str | None = None) -> ConfigCheck:
         routes = Routes.load(config, app_dir=app_dir)
         load_before_enqueue(config, app_dir=app_dir)
     routes.loop.close()
-    return ConfigCheck([*routes.warnings, *warnings_of(config, routes)], [str(route) for route in routes])
+    return ConfigCheck([*routes.warnings, *warnings_of(config, routes), *missed], [str(route) for route in routes])

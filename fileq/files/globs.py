@@ -11,6 +11,7 @@ what the atomic groups `(?>…)` say. So the cost of a match is at most the prod
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 
@@ -23,6 +24,7 @@ LONGEST_GLOB = 10_000  # characters
 MOST_ALTERNATIVES = MOST_WILDCARDS = 1_000
 _WRITTEN_OUT = ", each alternative of its braces counted; shorten it"
 _SHOWN = 100  # characters of a glob in a message
+_GLOBS_SHOWN = 5  # in a message
 _MAGIC = re.compile(r"[*?\[\]{}\\]")
 _CLASS = re.compile(r"\[:([a-z]+):\]")
 _CLASSES = {
@@ -90,6 +92,30 @@ class FileFilter:
     def takes(self, prefix: str, name: str) -> bool:
         is_included = self._includes_all or self._include.match(prefix, name)
         return is_included and not (self._excludes_any and self._exclude.match(prefix, name))
+
+    def why_left_out(self, prefix: str, name: str) -> str:
+        """The rule by which `takes` is False; "" if it is True. Slow: for one file that a person asks about."""
+        if self.takes(prefix, name):
+            return ""
+        include, exclude = self.patterns
+        if self._include.match(prefix, name):
+            glob = next(glob for glob in exclude if Globs([glob]).match(prefix, name))
+            return f"producer.exclude_globs excludes it ({glob!r})"
+        if glob := self.missed_by_case(prefix, name):
+            return f"no glob of producer.include_globs matches it; {glob!r} does but for upper and lower case"
+        shown = ", ".join(map(repr, include[:_GLOBS_SHOWN])) + (", …" if len(include) > _GLOBS_SHOWN else "")
+        return f"no glob of producer.include_globs matches it ({shown})"
+
+    def missed_by_case(self, prefix: str, name: str) -> str:
+        """The glob that would include this file if globs ignored case; "" if none would, or one does as it is."""
+        if self._include.match(prefix, name) or self._exclude.match(prefix, name):
+            return ""
+        lower = prefix.lower(), name.lower()
+        return next((glob for glob, lowered in self._lowered if lowered.match(*lower)), "")
+
+    @functools.cached_property
+    def _lowered(self) -> list[tuple[str, Globs]]:
+        return [(glob, Globs([glob.lower()])) for glob in self.patterns[0]]
 
     def enters(self, prefix: str, name: str) -> bool:
         """False only if an exclude glob covers everything below this directory."""

@@ -20,6 +20,7 @@ from fileq.config import Config
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable
 from fileq.core.events import Emit
 from fileq.core.process_events import BrokerRefused
+from fileq.producer.finder.finder import EndedScan
 from fileq.producer.producer import Producer
 
 REPORT_EVERY_S = 3.0
@@ -88,12 +89,15 @@ class ProducerReport:
             problem=producer.problem,
             held_by=hold.reason if hold is not None else "",
             held_since_ms=self._wall_ms(hold.since_s) if hold is not None else 0,
-            last_scan=ScanInfo(self._wall_ms(scan.began_s), self._wall_ms(scan.ended_s), scan.found, scan.is_complete)
-            if scan is not None
-            else None,
+            last_scan=self._scan_info(scan) if scan is not None else None,
             enqueued=producer.counts.enqueued,
             waiting=producer.unsent,
         )
+
+    def _scan_info(self, scan: EndedScan) -> ScanInfo:
+        skipped = {reason.value: count for reason, count in scan.skipped.items()}
+        began_ms, ended_ms = self._wall_ms(scan.began_s), self._wall_ms(scan.ended_s)
+        return ScanInfo(began_ms, ended_ms, scan.found, scan.is_complete, skipped)
 
     def _state(self) -> str:
         producer = self._producer

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -265,6 +266,22 @@ def test_a_version_whose_record_has_expired_is_still_known(shell: CommandLine) -
 
 def test_an_unknown_file_is_one_line_and_exit_1(shell: CommandLine) -> None:
     assert "nothing is known about" in shell.fail("trace", "in/absent.pdf", code=1)
+
+
+def test_the_trace_of_a_file_that_was_never_taken_names_the_reason(shell: CommandLine) -> None:
+    shell.settings["producer.include_globs"] = "**/*.pdf"
+    old_s = time.time() - 3600
+    for name in ("A.PDF", "new.pdf", "old.pdf"):
+        (shell.setup.inbox / name).touch()
+    os.utime(shell.setup.inbox / "old.pdf", (old_s, old_s))
+    said = shell.fail("trace", "in/A.PDF", code=1)
+    assert f"'{shell.setup.inbox}/A.PDF' was never enqueued: no glob of producer.include_globs matches it" in said
+    assert "'**/*.pdf' does but for upper and lower case" in said
+    assert "it may still be written: it was modified " in shell.fail("trace", "in/new.pdf", code=1)
+    assert "no rule leaves it out, the next scan takes it" in shell.fail("trace", "in/old.pdf", code=1)
+    assert "it is not below producer.scan_dir" in shell.fail("trace", str(shell.directory), code=1)
+    shell.settings["producer.ready_suffix"] = ".ok"
+    assert "its marker 'old.pdf.ok' is missing" in shell.fail("trace", "in/old.pdf", code=1)
 
 
 # cancel

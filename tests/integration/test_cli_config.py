@@ -301,6 +301,24 @@ def test_check_warns_of_routes_that_match_less_than_they_seem_to(
     assert "handlers were not imported; --handlers imports them" in out
 
 
+def test_check_warns_of_globs_that_miss_files_by_their_case(
+    file: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    globs = "['**/*.pdf', '**/*.{txt,csv}']"
+    file.write_text(f"producer: {{scan_dir: in, include_globs: {globs}, exclude_globs: ['old/**', '**/x*']}}")
+    (here / "in/old").mkdir(parents=True)
+    for name in ("A.PDF", "B.Pdf", "c.pdf", "D.TXT", "e.doc", "old/F.PDF", "xG.PDF"):
+        (here / "in" / name).touch()
+    assert main(["config", "check", "--json"]) == 0
+    warnings = [one for one in json.loads(capsys.readouterr().out)["warnings"] if "include_globs:" in one]
+    assert sorted(warnings) == [
+        f"producer.include_globs: '**/*.pdf' misses '{here}/in/A.PDF' and 1 more by upper and lower case; "
+        "to take them add '**/*.PDF'",
+        f"producer.include_globs: '**/*.{{txt,csv}}' misses '{here}/in/D.TXT' by upper and lower case; "
+        "to take them add a glob for them",
+    ]
+
+
 def test_check_imports_handlers_on_request(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("handlers: [{match: '**/*.pdf', use: 'absent:read'}]\nimports: [mine]\n")
     assert main(["config", "check"]) == 0

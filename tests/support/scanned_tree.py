@@ -34,7 +34,9 @@ class ScannedTree:
         self._counts = ProducerCounts()
         section = {"scan_dir": str(root), **producer}
         worker = {"after": dict(after), "path_map": dict(path_map)}
-        config = config_from({"sqlite": {"path": str(root / "fileq.db")}, "producer": section, "worker": worker})
+        self.config = config = config_from(
+            {"sqlite": {"path": str(root / "fileq.db")}, "producer": section, "worker": worker}
+        )
         self.rules = ScanRules(config, self._counts)
 
     @property
@@ -64,8 +66,15 @@ class ScannedTree:
         return self.last_walk.is_complete
 
     def finds(self, name: str | bytes) -> bool:
-        """Whether the file counts when an event names it."""
-        return self.rules.find(os.path.join(bytes(self.root), os.fsencode(name))) is not None
+        """Whether the file counts when an event names it. If it does not, there is a reason to show, and only then."""
+        path = os.path.join(bytes(self.root), os.fsencode(name))
+        is_found = self.rules.find(path) is not None
+        assert bool(self.why_left_out(name)) is not is_found
+        return is_found
+
+    def why_left_out(self, name: str | bytes) -> str:
+        """Counts nothing."""
+        return ScanRules(self.config).why_left_out(os.path.join(bytes(self.root), os.fsencode(name)))
 
 
 def walked(walk: DirectoryWalk) -> list[FoundFile]:

@@ -258,3 +258,49 @@ def test_a_file_that_a_worker_is_moving_is_not_found(tmp_path):
     assert tree.walk() == ["a.tmp"]
     assert not tree.finds(f"x/{name}")
     assert not tree.rules.covers(bytes(tree.root / "x" / name))
+
+
+def test_the_rule_that_leaves_a_file_out_is_named(tmp_path):
+    tree = ScannedTree(
+        tmp_path / "in",
+        after={"completed": f"move:{tmp_path}/in/done"},
+        include_globs=["**/*.pdf", "**/*.txt", "fileq.db*", ".fileq-*", "pipe", "link*", "dir"],
+        exclude_globs=["**/~*", "cache/**", "**/*.part.pdf"],
+        ready_suffix=".ready",
+    )
+    private = os.fsdecode(private_name("x"))
+    tree.add("A.PDF", "b.doc", "x.part.pdf", "cache/c.pdf", "done/d.pdf", "fileq.db", "real/e.pdf", "f.txt", private)
+    (tree.root / "linked").symlink_to("real")
+    (tree.root / "link.pdf").symlink_to("f.txt")
+    os.mkfifo(tree.root / "pipe")
+    (tree.root / "dir").mkdir()
+    said = {
+        "A.PDF": "no glob of producer.include_globs matches it; '**/*.pdf' does but for upper and lower case",
+        "b.doc": "no glob of producer.include_globs matches it ('**/*.pdf', '**/*.txt', ",
+        "x.part.pdf": "producer.exclude_globs excludes it ('**/*.part.pdf')",
+        "cache/c.pdf": "producer.exclude_globs excludes its directory",
+        "done/d.pdf": "worker.after moves files to its directory",
+        "fileq.db": "it belongs to fileq's own database",
+        private: "it is a temporary file of fileq",
+        "linked/e.pdf": "its directory is reached from producer.scan_dir only by a link",
+        "link.pdf": "it is a symbolic link (producer.follow_symlinks is off)",
+        "pipe": "it is not a regular file",
+        "dir": "it is a directory",
+        "../g.pdf": "it is not below producer.scan_dir",
+        "none.pdf": "it can't be read: No such file or directory",
+        "f.txt": "",
+        "real/e.pdf": "",
+    }
+    for name, reason in said.items():
+        found = ScanRules(tree.config).why_left_out(os.path.normpath(bytes(tree.root / name)))
+        assert found.startswith(reason), (name, found)
+        assert bool(found) is bool(reason), name
+
+
+def test_a_walk_counts_what_it_passed_over_and_not_what_events_did(tree):
+    tree.add("a", "x.tmp", "y.tmp")
+    (tree.root / "link").symlink_to("a")
+    assert not tree.finds("x.tmp")
+    walk = tree.start_walk()
+    walk.step()
+    assert walk.skipped == {"excluded": 2, "symlink": 1}

@@ -293,7 +293,7 @@ With --wait the command waits until all its jobs have ended and prints the resul
             ("fileq enqueue in/a.csv in/b.csv --batch nightly --then load_partition", "load when both are completed"),
             ('fileq enqueue \'{"command": "df -h"}\' --timeout 30s', "a shell command, run by a worker"),
             (
-                'fileq enqueue \'{"id": "sync-1", "command": "rsync -a a/ b/", "max_retries": 5}\'',
+                'fileq enqueue \'{"id": "sync", "command": "rsync -a a/ b/", "max_retries": 5}\'',
                 "a command with options of its own",
             ),
         ),

@@ -96,9 +96,18 @@ def _trace_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _trace(invocation: Invocation) -> int:
-    from fileq.client.queries import trace
+    from fileq.client.queries import FileNotKnown, trace
 
-    traced = trace(invocation.broker(), os.path.abspath(os.fsencode(invocation.options.path)))
+    path = os.path.abspath(os.fsencode(invocation.options.path))
+    try:
+        traced = trace(invocation.broker(), path)
+    except FileNotKnown:
+        from fileq.commands.untaken_files import why_not_taken
+
+        if reason := why_not_taken(invocation.loaded().config, path):
+            shown = path.decode(errors="backslashreplace")
+            raise FileNotKnown(f"{shown!r} was never enqueued: {reason}") from None
+        raise
     if invocation.options.json:
         invocation.print_json(traced)
         return 0
@@ -215,7 +224,7 @@ or deleted.""",
 Shows the history of a file. For every version that the ledger or a record still knows: when it was enqueued, each
 attempt with worker, duration and error, and the outcome. The path is the one that the producer uses; a relative path is
 resolved here. The path to which a worker moved the file (worker.after) works too. Exit code 1 if nothing is known about
-the file.""",
+the file. If it exists here, the error names the rule that leaves it out: a glob, a link, a missing marker, …""",
         examples=(("fileq trace inbox/invoice-17.pdf", "was it processed, and if not, why?"),),
         arguments=_trace_arguments,
         run=_trace,

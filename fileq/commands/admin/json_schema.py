@@ -64,6 +64,7 @@ STATS_FIELDS = (
         "held_since (RFC 3339 or null): without a break since then",
     ),
     ("producers[].last_scan", "null, or the last full scan: began, ended (RFC 3339), seconds, found, is_complete"),
+    ("producers[].last_scan.skipped", "object: how many entries it passed over, by reason: excluded, symlink, …"),
     ("producers[].enqueued", "number: files enqueued since its start; waiting: files found and not enqueued yet"),
     ("schedules", "count, paused (numbers), late (names of those that no worker fires, a minute after their time)"),
     ("errors[]", "kind, this_hour, last_hour: failed attempts, deaths of processes and refused jobs by kind of error"),

@@ -33,6 +33,7 @@ class LastScan(Struct, frozen=True):
     seconds: float
     found: int
     is_complete: bool
+    skipped: dict[str, int]
 
 
 class ProducerProcess(Struct, frozen=True):
@@ -78,7 +79,7 @@ def _summary(view: ProducerView) -> ProducerProcess:
 
 def _scan(scan: ScanInfo) -> LastScan:
     seconds = (scan.ended_ms - scan.began_ms) / 1000
-    return LastScan(stamp(scan.began_ms), stamp(scan.ended_ms), seconds, scan.found, scan.is_complete)
+    return LastScan(stamp(scan.began_ms), stamp(scan.ended_ms), seconds, scan.found, scan.is_complete, scan.skipped)
 
 
 def producer_lines(producers: tuple[ProducerProcess, ...], screen: Screen, at: str) -> list[str]:
@@ -105,6 +106,7 @@ def producer_lines(producers: tuple[ProducerProcess, ...], screen: Screen, at: s
     shown = [header]
     for one, line in zip(producers, lines, strict=False):
         directories = [cut(f"  scans {printable(', '.join(one.roots))}", screen.width)] if is_endless else []
+        directories += _skipped_lines(one, screen) if is_endless else []
         shown += [line, *directories, *_obstacle_lines(one, screen, at)]
     if (hidden := len(producers) - most) > 0:
         shown.append(screen.paint(f"  and {number(hidden)} more: fileq stats --json", "dim"))
@@ -117,6 +119,14 @@ def _scan_text(one: ProducerProcess, at: str) -> str:
         return "none yet"
     missed = "" if scan.is_complete else ", incomplete"
     return f"{age(seconds_between(scan.ended, at))} ago: {plural(scan.found, 'file')}{missed}"
+
+
+def _skipped_lines(one: ProducerProcess, screen: Screen) -> list[str]:
+    if one.last_scan is None or not one.last_scan.skipped:
+        return []
+    most_first = sorted(one.last_scan.skipped.items(), key=lambda item: (-item[1], item[0]))
+    counts = ", ".join(f"{number(count)} {printable(reason)}" for reason, count in most_first)
+    return [cut(f"  skipped {counts}; 'fileq trace PATH' says why", screen.width)]
 
 
 def _obstacle_lines(one: ProducerProcess, screen: Screen, at: str) -> list[str]:

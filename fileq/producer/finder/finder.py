@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
 from fileq.config import Config
 from fileq.core.events import Emit
-from fileq.core.file_events import ScanDirLost, ScanDirReplaced, ScanDirRestored, ScanFinished
+from fileq.core.file_events import ScanDirLost, ScanDirReplaced, ScanDirRestored, ScanFinished, SkipReason
 from fileq.files.mounts import ScanDirMounts
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.finder.rules import ScanRules
@@ -28,12 +28,14 @@ RETRY_S = 1.0  # while scan_dir cannot be read
 
 
 class EndedScan(Struct, frozen=True):
-    """A scan of the whole scan_dir. `is_complete`: it missed no file because of an error. `found`: how many files."""
+    """A scan of the whole scan_dir. `is_complete`: it missed no file because of an error. `found`: how many files.
+    `skipped`: how many entries it passed over, by reason."""
 
     is_complete: bool
     began_s: float
     ended_s: float
     found: int
+    skipped: Mapping[SkipReason, int]
 
 
 class FoundBatch(Struct):
@@ -198,7 +200,7 @@ class Finder:
         else:
             self._schedule.finish(walk.top, now_s, took_s, polled)
         self._emit(ScanFinished(took_s, walk.is_complete))
-        self.last_scan = EndedScan(walk.is_complete, walk.started_s, now_s, walk.found_count)
+        self.last_scan = EndedScan(walk.is_complete, walk.started_s, now_s, walk.found_count, walk.skipped)
         return self.last_scan
 
 

@@ -40,7 +40,8 @@ class ScanRules:
         self.root = os.path.abspath(os.fsencode(producer.scan_dir))
         self.filter = FileFilter(producer.include_globs, producer.exclude_globs)
         self.follows_links = producer.follow_symlinks
-        self._skip = (counts or ProducerCounts()).skip
+        self.counts = counts or ProducerCounts()
+        self._skip = self.counts.skip
         self._marker = os.fsencode(producer.ready_suffix)
         self._database = DatabaseFiles(config)
         self._special_starts = PREFIX, self._database.name
@@ -71,6 +72,60 @@ class ScanRules:
             self.skip_error(error, path)
             return None
         return self.regular_file(path, status)
+
+    def why_left_out(self, path: bytes) -> str:
+        """The rule by which `find` returns None for this path; "" if it returns the file. For one file that a person
+        asks about."""
+        if self.find(path) is not None:
+            return ""
+        directory, name = os.path.split(path)
+        return (
+            self._why_not_entered(directory)
+            or self.filter.why_left_out(self.prefix_of(directory), text_of(name))
+            or self._why_own_file(directory, name)
+            or self._why_not_regular(path)
+        )
+
+    def _why_not_entered(self, directory: bytes) -> str:
+        if directory != self.root and not directory.startswith(self.root.rstrip(b"/") + b"/"):
+            return f"it is not below producer.scan_dir ({os.fsdecode(self.root)!r})"
+        if self.is_entered(directory):
+            return ""
+        below, real = self._name_of(directory), os.path.realpath(directory)
+        if _is_too_deep(below):
+            return f"its directory is more than {MAX_DEPTH} levels below producer.scan_dir"
+        if self._moved.contains_name(below) or self._moved.contains_real(real):
+            return "worker.after moves files to its directory"
+        if not self._is_reached(below, real):
+            links = (
+                "more than one link or out of it" if self.follows_links else "a link (producer.follow_symlinks is off)"
+            )
+            return f"its directory is reached from producer.scan_dir only by {links}"
+        return "producer.exclude_globs excludes its directory"
+
+    def _why_own_file(self, directory: bytes, name: bytes) -> str:
+        if self.takes(self.prefix_of(directory), directory, name):
+            return ""
+        if self._has_deliveries and self.deliveries.is_control_file(directory, name):
+            return "it is a marker or manifest of a delivery (producer.deliveries)"
+        if self._marker and name.endswith(self._marker):
+            return "it is the marker of another file (producer.ready_suffix)"
+        if is_private(name):
+            return "it is a temporary file of fileq"
+        return "it belongs to fileq's own database"
+
+    def _why_not_regular(self, path: bytes) -> str:
+        try:
+            status = os.stat(path, follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
+                if not self.follows_links:
+                    return "it is a symbolic link (producer.follow_symlinks is off)"
+                if not self.may_follow(path):
+                    return "it is a symbolic link that leads out of producer.scan_dir"
+                status = os.stat(path)
+        except OSError as error:
+            return f"it can't be read: {error.strerror}"
+        return "it is a directory" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
 
     def covers(self, path: bytes) -> bool:
         """Whether a file with this path would count, by its name alone."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol
 
+from fileq.core.file_events import SkipReason
 from fileq.producer.finder.found_file import FoundFile, found_at
 from fileq.producer.finder.rules import ScanRules
 
@@ -34,6 +36,7 @@ class DirectoryWalk:
         self.is_done = False
         self.is_complete = True  # nothing was missed so far
         self.found_count = 0
+        self.skipped: Counter[SkipReason] = Counter()
         self.error = ""  # why `top` itself cannot be read
         self._rules = rules
         self._watch = watch
@@ -51,6 +54,7 @@ class DirectoryWalk:
         """Reads the next entries and returns the files among them that count, often none."""
         found: list[FoundFile] = []
         left = STEP_ENTRIES
+        before = self._rules.counts.skipped.copy()
         while left > 0 and not self.is_done:
             if self._listing is None:
                 left -= 1
@@ -58,6 +62,7 @@ class DirectoryWalk:
             else:
                 left -= self._read(self._listing, left, found)
         self.found_count += len(found)
+        self.skipped += self._rules.counts.skipped - before
         return found
 
     def close(self) -> None:

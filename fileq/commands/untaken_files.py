@@ -1,0 +1,79 @@
+"""Files that exist and that no producer takes: why one is left out, which globs miss files by their case. Only reads.
+
+The rules are those of producer/finder/rules.py, on the machine that runs the command.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from fileq.config import Config
+from fileq.core.file_events import SkipReason
+from fileq.core.units import format_duration, short_duration
+from fileq.producer.counts import ProducerCounts
+from fileq.producer.finder.rules import ScanRules, text_of
+from fileq.producer.finder.scan import DirectoryWalk
+
+STEPS_MAX = 10  # of DirectoryWalk, so that a check of the configuration is quick on any tree
+
+
+def why_not_taken(config: Config, path: bytes) -> str:
+    """Why the file at this path, which the broker does not know, was not enqueued; "" if it does not exist here."""
+    if not os.path.lexists(path):
+        return ""
+    rules = ScanRules(config)
+    if reason := rules.why_left_out(path):
+        return reason
+    if not rules.is_ready(path):
+        name = os.path.basename(path).decode(errors="backslashreplace")
+        return f"its marker {name + config.producer.ready_suffix!r} is missing (producer.ready_suffix)"
+    wait_s = config.producer.settle_unclosed
+    age_s = time.time() - os.stat(path).st_mtime
+    if age_s < wait_s:
+        changed = f"modified {short_duration(age_s)} ago" if age_s >= 0 else "modified in the future"
+        wanted = f"producer.settle_unclosed is {format_duration(wait_s)}"
+        return f"it may still be written: it was {changed}, and {wanted}"
+    return "no rule leaves it out, the next scan takes it; 'fileq stats' shows if a producer scans its directory"
+
+
+def missed_by_case(config: Config) -> list[str]:
+    """A warning for each glob of include_globs that misses files only because of upper and lower case. Looks at a
+    bounded part of scan_dir."""
+    rules = ScanRules(config, counts := _Excluded())
+    walk = DirectoryWalk(rules, rules.root, _Unwatched())
+    for _ in range(STEPS_MAX):
+        walk.step()
+    walk.close()
+    missed: dict[str, list[bytes]] = {}
+    for path in counts.paths:
+        directory, name = os.path.split(path)
+        if glob := rules.filter.missed_by_case(rules.prefix_of(directory), text_of(name)):
+            missed.setdefault(glob, []).append(path)
+    return [_warning(glob, sorted(paths)) for glob, paths in missed.items()]
+
+
+def _warning(glob: str, paths: list[bytes]) -> str:
+    first = paths[0].decode(errors="backslashreplace")
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    ending = os.path.splitext(first)[1]
+    is_ending = ending and glob.lower().endswith(ending.lower())
+    advice = f"add {glob[: -len(ending)] + ending!r}" if is_ending else "add a glob for them"
+    return f"producer.include_globs: {glob!r} misses {first!r}{more} by upper and lower case; to take them {advice}"
+
+
+class _Excluded(ProducerCounts):
+    """Keeps the paths that globs leave out. As many as a bounded walk finds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: list[bytes] = []
+
+    def skip(self, reason: SkipReason, path: bytes) -> None:
+        if reason is SkipReason.EXCLUDED:
+            self.paths.append(path)
+
+
+class _Unwatched:
+    def watch(self, directory: bytes) -> None:
+        pass
