@@ -3,8 +3,8 @@
 Lines of the frequent events fit the terminal, or 100 columns where the width is unknown. JSON lines have every field
 complete. Here the file or type has no name before it, `duration_ms=1234` is `duration=1.2s` as in `fileq show`, ids are
 shortened, and fields that explain little at a terminal are left out. In a line that is too long, details go first, then
-the first directories of the path. The name of a file, an error and what a handler printed are never shortened; for the
-last two the other fields make room, if that is enough.
+the first directories of the path, then the id and the duration. The name of a file, an error and what a handler printed
+are never shortened; for the last two the other fields make room, if that is enough.
 """
 
 from __future__ import annotations
@@ -23,13 +23,8 @@ _LIST_WIDTH = 24  # of the elements of a list that are shown
 _FIRST = ("filepath", "type", "directory")
 _LAST = ("job_id", "reason", "error", "text", "worker_id", "trace_id", "span_id")
 _ENDLESS = ("reason", "error", "text")  # never shortened, and not counted in the width if they alone are too long
-_DETAILS = (
-    "span_id",
-    "trace_id",
-    "worker_id",
-    "queue",
-    "duration_ms",
-)  # left out of a line about a file, in this order
+_DETAILS = ("span_id", "trace_id", "worker_id", "queue")  # left out of a line about a file, in this order
+_LAST_DETAILS = ("job_id", "duration_ms")  # the same, where fewer directories are not enough
 _PATHS = ("filepath", "directory", "path", "where")
 _LEFT_OUT = frozenset(("timestamp", "level", "event", "exception", "services", "routes", "chosen", "is_failure"))
 _UNNAMED = frozenset(("filepath", "type", "directory"))
@@ -139,10 +134,16 @@ def _shortened(
     for detail in details:
         if _excess(left, width) > 0:
             left.pop(detail, None)
-    if (excess := _excess(left, width)) > 0:
-        path = str(fields[name])
-        left[name] = _text(name, end_of_path(path, len(path) - excess))
-    return left
+    path = str(fields[name])
+    tries = []
+    for more in range(len(_LAST_DETAILS) + 1):
+        tried = {key: text for key, text in left.items() if key not in _LAST_DETAILS[:more]}
+        if (excess := _excess(tried, width)) > 0:
+            tried[name] = _text(name, end_of_path(path, len(path) - excess))
+        if _excess(tried, width) <= 0:
+            return tried
+        tries.append(tried)
+    return tries[0]
 
 
 def _excess(shown: Mapping[str, str], width: int) -> int:

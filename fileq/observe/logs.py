@@ -45,6 +45,7 @@ class Logs:
 
     def __init__(self, level: str, render: Render) -> None:
         self._render = render
+        self.is_console = isinstance(render, ConsoleLine)
         # Compared before anything is built: most events of a busy worker are below the level.
         self.written = frozenset(name for name, rank in _RANKS.items() if rank >= LEVELS[level])
         self.demotes: Callable[[Event], bool] | None = None

@@ -11,7 +11,7 @@ from fileq.brokers import open_broker
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Loaded, describe_broker_choice
 from fileq.core.errors import BrokerError, FileqError
-from fileq.core.events import Emit, Event
+from fileq.core.events import Emit, Event, JobProduced
 from fileq.core.process_events import (
     BrokerOpened,
     BrokerUnsafe,
@@ -97,6 +97,8 @@ def run_worker(
         check_scan_dir(config)
     with closing(Observers(config)) as observers:
         emit = observers.emit
+        if is_producing and observers.logs.is_console:  # one line for each file: the one that says how its job ended
+            observers.logs.demotes = lambda event: isinstance(event, JobProduced)
         routes = load_routes(loaded, app_dir, emit)
         before = load_before_enqueue(config, app_dir=app_dir) if is_producing else None
         fatal = FatalError()

@@ -273,7 +273,7 @@ def test_an_error_fits_the_line_as_long_as_details_can_be_left_out(set_up: SetUp
         emit(JobFailed(*ids, "low", "slot-1", 1234, f"Permanent: {error}", 5000))
     short, long = written.getvalue().splitlines()
     assert len(short) <= 100
-    assert short.endswith(' job.failed    …/scan-12.pdf delay=5.0s id=1a2b3c4d error="Permanent: not a PDF"')
+    assert short.endswith(' job.failed    …/scan-12.pdf duration=1.2s delay=5.0s error="Permanent: not a PDF"')
     assert " /in/2026/scan-12.pdf queue=low duration=1.2s delay=5.0s id=1a2b3c4d error=" in long
 
 
