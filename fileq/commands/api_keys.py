@@ -19,11 +19,13 @@ from fileq.core.api_key import KEY_NAME_LENGTH, LATEST_MS, Scope, StoredKey, Sto
 from fileq.core.errors import ConfigError, Conflict
 from fileq.core.job import stamp
 
-KEYS, KEY_USES, ENDED_SESSIONS = "api-keys", "api-key-uses", "ended-sessions"
+KEYS, KEY_USES, ENDED_SESSIONS, LOGIN_LINKS = "api-keys", "api-key-uses", "ended-sessions", "login-links"
 KEYS_MAX = 1000
 ENDED_MAX = 100  # sessions of one key that are named one by one
 WRITES = 5  # tries to note the end of a session while others do the same
 TYPES_MAX = 100
+LINK_MS = 600 * 1000  # how long a one-time link works
+LINKS_MAX = 20
 SESSION_MS = 12 * 3600 * 1000  # how long a session lasts at most
 SESSION_MARK = " (one-time link"  # the name of a session: the person, this, perhaps a number, and the bracket
 
@@ -73,6 +75,14 @@ class EndedSessions(Struct, frozen=True, omit_defaults=True):
 
     def has(self, id: str, begun_ms: int) -> bool:
         return id in self.sessions or begun_ms <= self.before_ms
+
+
+class StoredLink(Struct, frozen=True):
+    """A one-time link that `fileq login-link` made, by the digest of its token. `maker` is whom the session is called
+    after."""
+
+    maker: str
+    expires_ms: StoredTime
 
 
 class KeyOptions(Struct, frozen=True):
@@ -197,17 +207,43 @@ class KeyStore:
                 if attempt == WRITES - 1:
                     raise
 
+    def create_link(self, maker: str) -> str:
+        """The token of a new one-time link, for any server of this broker. Only its digest is stored. Like create() it
+        needs no key: a program that can write to the broker can make keys too."""
+        self.remove_stale()
+        if len(self._catalog.documents(LOGIN_LINKS)) >= LINKS_MAX:
+            raise ConfigError(f"there are {LINKS_MAX} unused links; open one of them, or wait until they have expired")
+        import secrets  # slow to import
+
+        token = secrets.token_urlsafe(32)
+        link = StoredLink(maker, self._now_ms() + LINK_MS)
+        self._catalog.put_document(LOGIN_LINKS, digest(token), msgspec.json.encode(link), expected=0)
+        return token
+
+    def use_link(self, token: str) -> str | None:
+        """The maker of the link, once; None for a token that is wrong, used or expired. Of several callers at the same
+        time the one that removes the document gets it. What a kill -9 after that leaves: a link that is used up."""
+        name = digest(token)
+        stored = self._catalog.documents(LOGIN_LINKS).get(name)
+        link = readable({name: stored}, StoredLink).get(name) if stored is not None else None
+        if link is None or link.expires_ms <= self._now_ms() or not self._catalog.remove_document(LOGIN_LINKS, name):
+            return None
+        return link.maker
+
     def note_use(self, id: str) -> None:
         """Remembers that a key was used now. A key that was revoked meanwhile leaves a use, which remove_stale ends."""
         self._catalog.put_document(KEY_USES, id, msgspec.json.encode(KeyUse(self._now_ms())))
 
     def remove_stale(self) -> None:
-        """Removes sessions' keys that have expired, uses of keys that are gone, and ends of sessions that would have
-        expired."""
+        """Removes sessions' keys and links that have expired, uses of keys that are gone, and ends of sessions that
+        would have expired."""
         known, now_ms = self.load(), self._now_ms()
         for id, key in known.items():
             if key.is_login and key.is_expired(now_ms):
                 self._catalog.remove_document(KEYS, id)
+        for name, link in readable(self._catalog.documents(LOGIN_LINKS), StoredLink).items():
+            if link.expires_ms <= now_ms:
+                self._catalog.remove_document(LOGIN_LINKS, name)
         for id in self._catalog.documents(KEY_USES):
             if id not in known:
                 self._catalog.remove_document(KEY_USES, id)

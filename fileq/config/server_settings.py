@@ -24,6 +24,16 @@ def is_guessable(username: str, password: str) -> bool:
     return bool(password) and username.casefold() == password.casefold()
 
 
+def host_here(bind: str) -> str:
+    """The address by which this machine reaches a server that listens on this one."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bind, bind)
+
+
+def url_here(bind: str, port: int) -> str:
+    host = host_here(bind)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def is_loopback(bind: str) -> bool:
     """Whether only programs of this machine reach this address."""
     if bind == "localhost":

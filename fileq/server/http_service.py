@@ -19,6 +19,7 @@ from typing import Any
 
 import uvicorn
 
+from fileq.config.server_settings import url_here
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit
 from fileq.core.server_events import ServerOpened, ServerWarned
@@ -118,8 +119,7 @@ class HttpService:
 
     @property
     def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._bind, self._bind)
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return url_here(self._bind, self.port)
 
     def start(self) -> None:
         """Threads that read lists compete with the event loop, which gives up the interpreter for each part that it

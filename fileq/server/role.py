@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -69,8 +70,13 @@ class ServerService(HttpService):
         super().start()
         if self._link is not None and self._link.token:
             # Not an event: the link is a secret, and logs are kept.
-            print(f"log in within {LINK_S // 60} minutes: {self.url}{self._base_path}/login?once={self._link.token}")
-            print("or make a key: fileq keys create NAME --scope admin", flush=True)
+            url = f"{self.url}{self._base_path}/login?once={self._link.token}"
+            before, bold, after, end = (
+                ("\n", "\x1b[1m", "\x1b[0m", "\n\n") if sys.stdout.isatty() else ("", "", "", "\n")
+            )
+            print(f"{before}  Open the console: {bold}{url}{after}")
+            print(f"  The link works once, within {LINK_S // 60} minutes; 'fileq login-link' prints a new one.")
+            print("  For programs: fileq keys create NAME --scope admin", end=end, flush=True)
 
     def stop(self, timeout_s: float) -> None:
         super().stop(timeout_s)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct
 
-from fileq.commands.api_keys import SESSION_MS, KeyOptions, KeyStore
+from fileq.commands.api_keys import LINK_MS, SESSION_MS, KeyOptions, KeyStore
 from fileq.core.api_key import Scope
 from fileq.server.broker_pool import BrokerPool
 from fileq.server.problems import ApiProblem
@@ -21,7 +22,7 @@ from fileq.server.signing import Signer
 
 COOKIE = "fileq_session"
 SESSION_S = SESSION_MS // 1000
-LINK_S = 600
+LINK_S = LINK_MS // 1000
 MAKER_LENGTH = 50  # so that the name of the session is one of a key
 _PURPOSE = "session"
 
@@ -86,7 +87,8 @@ class LoginLink:
 
 
 class LinkLogin:
-    """Begins sessions of the one-time link, and ends sessions. `forget_keys` is called after what is stored of them has
+    """Begins sessions of one-time links, the one of the start and those of `fileq login-link`, and ends sessions.
+    `forget_keys` is called after what is stored of them has
     changed."""
 
     def __init__(
@@ -110,14 +112,18 @@ class LinkLogin:
         """Uses the link: the id of a new key, which is the subject of the session. Raises ApiProblem for a token that
         is not valid (any more), and what the broker raises."""
         self._failures.check(address)
-        if self._link is None or not self._link.use(token):
+        link = self._link
+        maker = link.maker if link is not None and link.use(token) else None
+        if maker is None:
+            maker = await self._pool.call(partial(self._keys.use_link, token))
+        if maker is None:
             self._failures.failed(address, "link")
             detail = (
-                "the link was used already, or is older than 10 minutes; make a key, or restart the server: "
-                "without any key it prints a new link"
+                "the link was used already, or is older than 10 minutes; "
+                "'fileq login-link' on the machine of the server prints a new one"
             )
             raise ApiProblem("unauthenticated", detail)
-        id = await self._pool.call(self._make_key)
+        id = await self._pool.call(partial(self._make_key, maker))
         self._forget_keys()
         return id
 
@@ -126,10 +132,9 @@ class LinkLogin:
         await self._pool.call(lambda: self._keys.end_session(session.subject, session.id, session.expires_ms))
         self._forget_keys()
 
-    def _make_key(self) -> str:
+    def _make_key(self, maker: str) -> str:
         """Its text is thrown away: only the session uses the key. Its name stands below notes and in the audit."""
         now_ms = self._now_ms()
-        maker = self._link.maker[:MAKER_LENGTH].strip() if self._link is not None else ""
-        name = self._keys.free_session_name(maker)
+        name = self._keys.free_session_name(maker[:MAKER_LENGTH].strip())
         options = KeyOptions(name, (Scope.ADMIN,), now_ms + SESSION_S * 1000, is_login=True)
         return self._keys.create(options).id

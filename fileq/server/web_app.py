@@ -174,7 +174,7 @@ class WebApp:
         """The one-time link. Any other use of /login belongs to the web pages."""
         services, token = self._services, request.query_params.get("once", "")
         if request.method != "GET" or not token:
-            raise ApiProblem("not-found", "the link to log in is printed when the server starts without a key")
+            raise ApiProblem("not-found", "'fileq login-link' on the server prints a link to log in")
         try:
             id = await services.link_login.subject(token, sender.address)
         except Exception as error:

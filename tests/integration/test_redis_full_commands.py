@@ -57,7 +57,7 @@ FREEING = {
 OTHERS = {
     *("admin batch create", "admin batch retry", "admin breaker reset", "admin dlq retry", "admin pause"),
     *("admin reprocess", "enqueue", "keys create", "schedule add", "schedule run", "webhook add", "webhook enable"),
-    *("webhook rotate", "webhook test"),
+    *("login-link", "webhook rotate", "webhook test"),
     *("admin events", "all", "completion", "config check", "config get", "config init", "config list", "config set"),
     *("producer", "serve", "start", "tasks", "try", "worker"),
 }

@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +20,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from fileq.commands.api_keys import ENDED_SESSIONS
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.commands.api_keys import ENDED_SESSIONS, LINK_MS, LINKS_MAX, LOGIN_LINKS, KeyStore
 from fileq.core.api_key import Scope
+from fileq.core.errors import ConfigError
 from fileq.core.server_events import LoginsFailed
 from fileq.core.units import Rate
 from fileq.server import rate_limit
@@ -26,6 +32,7 @@ from tests.support.api_client import ADMIN_KEY, API, ApiClient, Reply, served_ap
 from tests.support.live_client import SocketClient, SseClient
 from tests.support.program import Program, command, environment, run
 from tests.support.servers.server import Server
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
 WHOAMI = f"{API}/whoami"
@@ -272,6 +279,72 @@ def test_without_a_key_the_program_prints_a_link_for_one_session_and_refuses_oth
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0
     assert path.partition("once=")[2] not in (tmp_path / "log").read_text()
+
+
+def test_at_a_terminal_the_link_is_set_off_from_the_log(tmp_path: Path) -> None:
+    settings = {"observability.metrics_port": 0, "observability.metrics_bind": "127.0.0.1"}
+    with closing(Terminal(command("serve", "--port", "0", settings=settings), tmp_path, is_stdout=True)) as terminal:
+        terminal.wait_shown(r"role\.started")
+        terminal.interrupt()
+        _, shown = terminal.finish()
+    bold_link = r"\x1b\[1mhttp://127\.0\.0\.1:\d+/login\?once=\S{43}\x1b\[0m"
+    set_off = rf"\r\n\r\n  Open the console: {bold_link}\r\n  The link works once.*'fileq login-link'.*\r\n.*\r\n\r\n"
+    assert re.search(set_off, shown), shown
+
+
+def link_of(ended: subprocess.CompletedProcess[str]) -> tuple[int, str]:
+    """The port and the path of the link that a command printed."""
+    assert ended.returncode == 0, ended.stderr
+    address, _, path = ended.stdout.strip().removeprefix("http://").partition("/")
+    return int(address.rpartition(":")[2]), f"/{path}"
+
+
+def test_a_new_link_logs_in_once_within_ten_minutes_also_where_keys_exist(tmp_path: Path) -> None:
+    settings = {"broker": "sqlite", "server.port": 0}
+    refused = run("login-link", "--port", "1", cwd=tmp_path, settings=settings)
+    assert refused.returncode in (1, 4), "neither a server nor a database"
+    with Program("serve", cwd=tmp_path, settings=settings, variables={"API_KEY": ADMIN_KEY}) as program:
+        port = program.wait_for("server.opened")["url"].rpartition(":")[2]
+        nowhere = run("login-link", "--port", "1", cwd=tmp_path, settings=settings)
+        assert (nowhere.returncode, nowhere.stdout) == (1, "")
+        assert "no fileq server answers at http://127.0.0.1:1; start it by 'fileq serve'" in nowhere.stderr
+        made = [
+            link_of(run("login-link", "--port", port, "--login-name", "maria", cwd=tmp_path, settings=settings))[1]
+            for _ in range(2)
+        ]
+        client, stored = ApiClient(int(port)), sqlite3.connect(tmp_path / "fileq.db")
+        with closing(stored):
+            texts = " ".join(stored.iterdump())
+        assert all(path.partition("once=")[2] not in texts for path in made), "only the digests are stored"
+        client.send("HEAD", made[0])
+        first = client.send("GET", made[0])
+        assert first.status == 303
+        own = {"Cookie": first.headers["set-cookie"].partition(";")[0]}
+        me = client.call("GET", "/whoami", headers=own).json
+        assert (me["name"], me["how"], "admin" in me["scopes"]) == ("maria (one-time link)", "session", True)
+        assert client.send("GET", made[0]).status == 401, "the link works once"
+        entries = client.call("GET", "/audit?action=create_login_link", headers=own).json["entries"]
+        assert len(entries) == 2
+        assert client.send("GET", made[1]).status == 303, "each link is one of its own"
+
+
+def test_of_many_who_open_a_new_link_at_once_one_gets_it_and_none_after_it_expired(tmp_path: Path) -> None:
+    with served_api(tmp_path) as api:
+        now_ms = wall_clock_ms()
+        store = KeyStore(api.broker, lambda: now_ms)
+        token = store.create_link("maria")
+        with ThreadPoolExecutor(8) as pool:
+            got = [*pool.map(lambda _: store.use_link(token), range(8))]
+        assert sorted(filter(None, got)) == ["maria"]
+        late = store.create_link("maria")
+        now_ms += LINK_MS
+        assert store.use_link(late) is None
+        store.remove_stale()
+        assert api.broker.documents(LOGIN_LINKS) == {}
+        for _ in range(LINKS_MAX):
+            store.create_link("maria")
+        with pytest.raises(ConfigError, match="there are 20 unused links"):
+            store.create_link("maria")
 
 
 def test_an_outage_of_redis_is_a_503_and_ends_by_itself(tmp_path: Path, valkey: Server) -> None:

@@ -197,7 +197,8 @@ def test_logging_out_after_the_link_names_the_keys_that_lead_back() -> None:
     pages.keys.create(KeyOptions("viewer", (Scope.READ,)))
     [(_, before)] = pages.show_with(session.key, ["/admin"])
     assert (
-        'data-logout="You came by the one-time link, which does not work again. To come back you need a key' in before
+        'data-logout="You came by the one-time link, which does not work again. To come back, make a key under'
+        in before
     )
     made = pages.keys.create(KeyOptions("<b>root", (Scope.ADMIN,)))
     [(_, after)] = pages.show_with(session.key, ["/admin"])

@@ -1,4 +1,4 @@
-"""`fileq keys create|list|revoke`: the keys of the REST API."""
+"""`fileq keys create|list|revoke`: the keys of the REST API. `fileq login-link`: a session of the console."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import argparse
 
 from fileq.cli.arguments import add_json, duration, utf8_text
 from fileq.cli.command import Command, Invocation
+from fileq.cli.definitions.role_commands import given_settings, server_arguments
 from fileq.cli.screen import print_lines, screen_of_stdout
 from fileq.core.api_key import Scope
+from fileq.core.errors import FileqError
 
 _NEW_FIELDS = (
     ("id", "string: names the key; the 8 characters after fq_"),
@@ -124,6 +126,37 @@ def _revoke(invocation: Invocation) -> int:
     return 0
 
 
+def _link_arguments(parser: argparse.ArgumentParser) -> None:
+    server_arguments(parser)
+    add_json(parser)
+
+
+def _link(invocation: Invocation) -> int:
+    from fileq.brokers.clocks import wall_clock_ms
+    from fileq.commands.api_keys import LINK_MS, KeyStore
+    from fileq.commands.doctor.check_port import answers_health
+    from fileq.commands.hand_actions import note_change
+    from fileq.commands.operator_name import os_user
+    from fileq.config.server_settings import url_here
+    from fileq.core.job import stamp
+
+    options = invocation.options
+    settings = invocation.loaded(*given_settings(invocation)).config.server
+    url = url_here(settings.bind, settings.port)
+    broker = invocation.broker()
+    if not answers_health(settings.bind, settings.port, "X-Request-Id"):
+        raise FileqError(f"no fileq server answers at {url}; start it by 'fileq serve', or give its --bind and --port")
+    name, expires = options.login_name or os_user(), stamp(wall_clock_ms() + LINK_MS)
+    token = KeyStore(broker, wall_clock_ms).create_link(name)
+    invocation.note(note_change, "create_login_link", "/login", {}, {"name": name, "expires": expires})
+    link = f"{url}{settings.base_path}/login?once={token}"
+    if options.json:
+        invocation.print_json({"url": link, "name": name, "expires": expires})
+    else:
+        print(link)
+    return 0
+
+
 COMMANDS = (
     Command(
         words=("keys", "create"),
@@ -169,5 +202,27 @@ Removes a key. Servers refuse it within 5 s, and the sessions that it began too.
         run=_revoke,
         json_fields=_REVOKE_FIELDS,
         only_confirms=True,
+    ),
+    Command(
+        words=("login-link",),
+        summary="print a new one-time link to the web console",
+        description="""\
+Prints a link to the running server of this configuration. It logs a browser in once, within 10 minutes, with the scope
+admin, for a session of 12 hours. As `fileq keys create` it needs access to the broker. Only the SHA-256 of the link is
+stored, and the audit names who created it.
+
+The address is that of server.bind and server.port; give --bind and --port as the server got them. Exit code 1 if no
+server answers there. It does not work with broker: memory, which only the process of the server can reach.""",
+        examples=(
+            ("fileq login-link", "open this link in a browser"),
+            ("fileq login-link --port 9000 --login-name maria", "the server on port 9000; the session is called maria"),
+        ),
+        arguments=_link_arguments,
+        run=_link,
+        json_fields=(
+            ("url", "string: the link; it works once"),
+            ("name", "string: what the session is called after"),
+            ("expires", "string (RFC 3339): until when it works"),
+        ),
     ),
 )

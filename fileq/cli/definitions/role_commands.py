@@ -37,7 +37,7 @@ def _person(text: str) -> str:
     return text
 
 
-def _server_arguments(parser: argparse.ArgumentParser) -> None:
+def server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bind", metavar="ADDRESS", help="address to listen on (server.bind)")
     parser.add_argument("--port", type=whole_number(0), metavar="N", help="port to listen on (server.port)")
     parser.add_argument(
@@ -56,10 +56,10 @@ def _start_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--count", type=whole_number(1), metavar="N", help="jobs that run at the same time (worker.count)"
     )
-    _server_arguments(parser)
+    server_arguments(parser)
 
 
-def _sets(invocation: Invocation) -> list[str]:
+def given_settings(invocation: Invocation) -> list[str]:
     """The flags that stand for a setting."""
     names = {"scan_dir": "producer.scan_dir", "count": "worker.count", "bind": "server.bind", "port": "server.port"}
     given = {key: getattr(invocation.options, name, None) for name, key in names.items()}
@@ -84,7 +84,7 @@ def _loaded(invocation: Invocation, sets: list[str]) -> Loaded:
 def _serve(invocation: Invocation) -> int:
     from fileq.server.role import run_serve
 
-    sets = _sets(invocation)
+    sets = given_settings(invocation)
     login_name = invocation.options.login_name or ""
     return run_serve(invocation.loaded(*sets), lambda: invocation.load_again(*sets), login_name)
 
@@ -94,7 +94,11 @@ def _start(invocation: Invocation) -> int:
     from fileq.runtime.roles import run_worker
     from fileq.server.role import server_beside
 
-    sets, app_dir, login_name = _sets(invocation), invocation.options.app_dir, invocation.options.login_name or ""
+    sets, app_dir, login_name = (
+        given_settings(invocation),
+        invocation.options.app_dir,
+        invocation.options.login_name or "",
+    )
     loaded = _loaded(invocation, sets)
     return run_worker(
         loaded,
@@ -108,7 +112,7 @@ def _start(invocation: Invocation) -> int:
 
 def _run(invocation: Invocation, role: str) -> int:
     options = invocation.options
-    sets = _sets(invocation)
+    sets = given_settings(invocation)
     loaded = _loaded(invocation, sets)
 
     def read() -> Loaded:
@@ -191,7 +195,7 @@ Serves the web console (docs/console.md) and the REST API (docs/api.md) until SI
 streams are closed at once when it stops, and requests in progress have 5 s.
 
 Every request needs a key (`fileq keys create`). Without any key it listens on loopback only, and prints a link that
-logs a browser in once, within 10 minutes.
+logs a browser in once, within 10 minutes. `fileq login-link` prints a new one.
 
 First steps: start it and open the link that it prints. For a program, make a key in another terminal, and send it:
 
@@ -203,7 +207,7 @@ First steps: start it and open the link that it prints. For a program, make a ke
             ("fileq serve", "on http://127.0.0.1:8080"),
             ("fileq serve --bind 0.0.0.0 --port 80", "for other machines; needs a key"),
         ),
-        arguments=_server_arguments,
+        arguments=server_arguments,
         run=_serve,
     ),
     Command(

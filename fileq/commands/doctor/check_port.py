@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 
 from fileq.config import Loaded
+from fileq.config.server_settings import host_here
 from fileq.core.finding import Finding, sound, unknown, wrong
 
 _TIMEOUT_S = 1.0
@@ -47,8 +48,7 @@ def answers_health(bind: str, port: int, header: str, start: str = "") -> bool:
     """Whether a server there answers /healthz with this header, whose value begins like this."""
     from http.client import HTTPConnection, HTTPException
 
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bind, bind)
-    connection = HTTPConnection(host, port, timeout=_TIMEOUT_S)
+    connection = HTTPConnection(host_here(bind), port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/healthz")
         found = connection.getresponse().getheader(header)

@@ -39,6 +39,7 @@ _WORDS = {
     "upload_file": "upload a file",
     "name_session": "say the own name",
     "failed_login": "log in with a wrong password, key or link",
+    "create_login_link": "create a one-time link",
 }
 _HINTS = {"upload_file": "a job for it follows by itself; the page of the file shows it"}
 # The same for a request that may make something or change it: the words for each.

@@ -95,16 +95,15 @@ def logout_words(admin_keys: Sequence[tuple[str, str]]) -> str:
     """What a person who came by the one-time link has to know before logging out. `admin_keys` are names and ids."""
     if not admin_keys:
         return (
-            "You came by the one-time link, which does not work again. To come back you need a key: make one under "
-            "Admin, Keys and access, before you log out, or type “fileq keys create NAME --scope admin” on the machine "
-            "of the server."
+            "You came by the one-time link, which does not work again. To come back, make a key under Admin, Keys and "
+            "access, before you log out, or run “fileq login-link” on the server."
         )
     named = [f"“{name}” ({id})" for name, id in admin_keys[:KEYS_NAMED]]
     more = f" and {len(admin_keys) - KEYS_NAMED} more" if len(admin_keys) > KEYS_NAMED else ""
     keys = "this key has" if len(admin_keys) == 1 else "these keys have"
     return (
-        "You came by the one-time link, which does not work again. To come back, log in with a key; "
-        f"{keys} the scope admin: {', '.join(named)}{more}."
+        "You came by the one-time link, which does not work again. To come back, log in with a key, or run "
+        f"“fileq login-link” on the server; {keys} the scope admin: {', '.join(named)}{more}."
     )
 
 
