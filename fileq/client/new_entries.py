@@ -23,6 +23,7 @@ from fileq.core.job import Version, file_job, typed_job
 from fileq.core.outcome import Failed
 from fileq.core.own_jobs import check_job
 from fileq.core.signature import signature_text
+from fileq.core.text import quoted_path
 from fileq.files.globs import exact_glob
 from fileq.files.mounts import keeps_inodes, mount_of, mounts
 from fileq.producer.finder.database_files import DatabaseFiles
@@ -87,7 +88,7 @@ class FileEntries:
         try:
             found = found_at(where, os.stat(where))
         except OSError as error:
-            raise ConfigError(f"{name!r} can't be enqueued: {error.strerror}") from error
+            raise ConfigError(f"{quoted_path(name)} can't be enqueued: {error.strerror}") from error
         path = self._as_produced(where)
         mount = mount_of(os.path.realpath(os.path.dirname(where)), self._mounts) if path == where else None
         inode = found.inode if mount is not None and keeps_inodes(mount.kind) and self._identity != STAT else 0
@@ -127,13 +128,13 @@ class FileEntries:
                 advice = "check the name, move the file there or add its directory to worker.allowed_roots"
                 raise ConfigError(f"{refused.error}; {advice}")
             if os.path.isdir(where):
-                raise ConfigError(f"{name!r} can't be enqueued: it is a directory; name the files in it")
+                raise ConfigError(f"{quoted_path(name)} can't be enqueued: it is a directory; name the files in it")
             if refused.kind == "FileVanished" and (place := self._moved_to(path := self._as_produced(where))):
-                moved = f"a worker moved it to {os.fsdecode(place)!r}"
-                raise ConfigError(f"{name!r} can't be enqueued: {moved}; {_how_to_run_again(path)}")
-            raise ConfigError(f"{name!r} can't be enqueued: {_ADVICE.get(refused.kind, refused.error)}")
+                moved = f"a worker moved it to {quoted_path(place)}"
+                raise ConfigError(f"{quoted_path(name)} can't be enqueued: {moved}; {_how_to_run_again(path)}")
+            raise ConfigError(f"{quoted_path(name)} can't be enqueued: {_ADVICE.get(refused.kind, refused.error)}")
         if self._database.owns(os.path.dirname(where), os.path.basename(where)):
-            raise ConfigError(f"{name!r} can't be enqueued: it belongs to fileq's own database")
+            raise ConfigError(f"{quoted_path(name)} can't be enqueued: it belongs to fileq's own database")
 
     def _as_produced(self, where: bytes) -> bytes:
         """The path that a producer would use: the ledger identifies files by path, symbolic links unresolved."""

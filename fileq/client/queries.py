@@ -19,6 +19,7 @@ from fileq.client.obstacles import obstacles_of
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import State, decode_or_none
 from fileq.core.signature import split_signature
+from fileq.core.text import quoted_path
 
 _LISTED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED, State.DEAD, State.COMPLETED, State.CANCELLED)
 
@@ -119,7 +120,7 @@ def trace(broker: FullBroker, path: bytes, records_max: int = sys.maxsize) -> Fi
         advice = "give its path on the producer, below producer.scan_dir, and check include_globs and exclude_globs"
         if looks_like_id(name):
             advice = f"for a job: 'fileq show {name}'; for a file: {advice}"
-        raise FileNotKnown(f"nothing is known about {shown!r}; {advice}")
+        raise FileNotKnown(f"nothing is known about {quoted_path(path)}; {advice}")
     missing_since_ms = entry.missing_since_ms if entry is not None else 0
     return FileTrace(shown, missing_since_ms, tuple(traced), made_by, search.is_partial)
 

@@ -23,6 +23,7 @@ from fileq.core.errors import ConfigError
 from fileq.core.follow_up import Made
 from fileq.core.job import encode, file_job
 from fileq.core.outcome import Died, Done, Failed
+from fileq.core.text import quoted_path
 from fileq.core.units import format_duration, short_duration
 from fileq.files.paths import Paths
 from fileq.handlers.bound_route import BoundRoute
@@ -89,7 +90,7 @@ def _task(routes: Routes, paths: Paths, path: str, announce: Callable[[str], Non
         size = os.stat(where).st_size
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path!r} can't be read: {reason}{_moved(paths, where)}") from error
+        raise ConfigError(f"{quoted_path(path)} can't be read: {reason}{_moved(paths, where)}") from error
     roots, relative = paths.allowed, paths.relative(where)
     is_outside = not any(where.startswith(root.rstrip(b"/") + b"/") for root in roots)
     if is_outside:
@@ -114,7 +115,7 @@ def _moved(paths: Paths, where: bytes) -> str:
     relative = os.fsencode(paths.relative(where))
     places = (os.path.join(folder, relative) for folder in paths.folders if not relative.startswith(b"/"))
     found = next((place for place in places if place != where and os.path.isfile(place)), None)
-    return f"; a worker may have moved it to {os.fsdecode(found)!r}" if found is not None else ""
+    return f"; a worker may have moved it to {quoted_path(found)}" if found is not None else ""
 
 
 def _outcome(executor: ProcessExecutor) -> TaskOutcome:

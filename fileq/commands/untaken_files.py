@@ -10,6 +10,7 @@ import time
 
 from fileq.config import Config
 from fileq.core.file_events import SkipReason
+from fileq.core.text import quoted_path
 from fileq.core.units import format_duration, short_duration
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.rules import ScanRules, text_of
@@ -26,8 +27,8 @@ def why_not_taken(config: Config, path: bytes) -> str:
     if reason := rules.why_left_out(path):
         return reason
     if not rules.is_ready(path):
-        name = os.path.basename(path).decode(errors="backslashreplace")
-        return f"its marker {name + config.producer.ready_suffix!r} is missing (producer.ready_suffix)"
+        marker = os.path.basename(path) + os.fsencode(config.producer.ready_suffix)
+        return f"its marker {quoted_path(marker)} is missing (producer.ready_suffix)"
     wait_s = config.producer.settle_unclosed
     age_s = time.time() - os.stat(path).st_mtime
     if age_s < wait_s:
@@ -54,12 +55,12 @@ def missed_by_case(config: Config) -> list[str]:
 
 
 def _warning(glob: str, paths: list[bytes]) -> str:
-    first = paths[0].decode(errors="backslashreplace")
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    ending = os.path.splitext(first)[1]
+    ending = text_of(os.path.splitext(paths[0])[1])
     is_ending = ending and glob.lower().endswith(ending.lower())
     advice = f"add {glob[: -len(ending)] + ending!r}" if is_ending else "add a glob for them"
-    return f"producer.include_globs: {glob!r} misses {first!r}{more} by upper and lower case; to take them {advice}"
+    missed = f"{quoted_path(paths[0])}{more}"
+    return f"producer.include_globs: {glob!r} misses {missed} by upper and lower case; to take them {advice}"
 
 
 class _Excluded(ProducerCounts):

@@ -13,10 +13,23 @@ def broker_name(kind: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text in one line and without control characters; a file name may contain line breaks and escape sequences."""
+    """The text in one line and without control characters; a file name may contain line breaks and escape sequences.
+    Its bytes that are not UTF-8 are shown as \\xe9, as in the paths of jobs."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # a byte of a file name, by surrogateescape
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape", "backslashreplace").decode()
+
+
+def quoted_path(path: str | bytes) -> str:
+    """A path in quotes for a message, with each character that printable() escapes."""
+    text = path if isinstance(path, str) else path.decode(errors="surrogateescape")
+    return f"'{printable(text)}'"
 
 
 def printable_lines(text: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from fileq.core.errors import Permanent
 from fileq.core.outcome import Changed, Failed
+from fileq.core.text import quoted_path
 from fileq.files.beneath import LeadsOutside, is_below, open_beneath
 from fileq.files.version import changed_version
 from fileq.handlers.job_file import JobFile
@@ -77,6 +78,6 @@ def _missing(path: bytes, roots: Sequence[bytes]) -> Failed:
 
 def _outside(path: bytes, roots: Sequence[bytes]) -> Failed:
     allowed = ", ".join(map(os.fsdecode, roots))
-    text = f"{os.fsdecode(path)!r} leads outside the allowed roots ({allowed})"
+    text = f"{quoted_path(path)} leads outside the allowed roots ({allowed})"
     shown = text.encode("utf-8", "backslashreplace").decode()
     return Failed(shown, "OutsideRoots", is_permanent=True, is_sample=False)

@@ -23,6 +23,7 @@ from fileq.config import (
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job
 from fileq.core.own_jobs import is_own_type
+from fileq.core.text import quoted_path
 from fileq.core.units import format_duration
 from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE
 from fileq.files.globs import Globs
@@ -151,7 +152,7 @@ class Routes:
         if job.type is None:
             if not job.filepath:
                 return "the job names neither a file nor a type"
-            return f"no handler for {job.filepath!r}; {self._advice_for(job.filepath)}"
+            return f"no handler for {quoted_path(job.filepath)}; {self._advice_for(job.filepath)}"
         if job.type == COMMAND_TYPE and not self._allows_commands:
             return "commands in jobs are disabled; worker.allow_commands: true enables them"
         type = job.type[:_LONGEST_TYPE]  # another program can push a job with a type of a megabyte

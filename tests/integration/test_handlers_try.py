@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from fileq.cli import main
 from fileq.cli.definitions.try_command import try_and_print
 from fileq.config import load
 from fileq.core.errors import ConfigError
@@ -117,6 +119,19 @@ def test_what_a_worker_would_enqueue_and_record_is_shown(app: Path, capfd: pytes
         f"made {path} (3 bytes)",
         "would enqueue a job of type command (on_completed)",
     ]
+
+
+def test_a_name_that_is_not_utf8_is_shown_by_its_bytes(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    name = os.fsdecode(b"inbox/caf\xe9.making")
+    assert tried(name) == 0
+    err = capfd.readouterr().err
+    assert f"would enqueue {app}/inbox/caf\\xe9.making\n" in err
+    assert f"made {app}/inbox/caf\\xe9.making (3 bytes)\n" in err
+    assert main(["try", os.fsdecode(b"inbox/none\xe9.ok")]) == 2
+    assert capfd.readouterr().err.startswith("fileq: 'inbox/none\\xe9.ok' can't be read: ")
+    Path(os.fsdecode(b"inbox/caf\xe9.unrouted")).touch()
+    assert main(["try", os.fsdecode(b"inbox/caf\xe9.unrouted")]) == 2
+    assert f"no handler for '{app}/inbox/caf\\xe9.unrouted'" in capfd.readouterr().err
 
 
 def test_middleware_runs_around_the_handler(app: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def test_a_rate_has_a_readable_unit(per_second, text):
 
 
 def test_what_is_not_printable_is_escaped():
-    assert printable("a\x1b[2J\n\u202eb\udcff") == "a\\x1b[2J\\n\\u202eb\\udcff"
+    assert printable("a\x1b[2J\n\u202eb\udcff") == "a\\x1b[2J\\n\\u202eb\\xff"
     assert printable("ünï 🦊") == "ünï 🦊"
 
 

@@ -181,7 +181,7 @@ def test_a_duration_is_that_long_before_now() -> None:
     [
         ("é.pdf", "é.pdf"),
         ("a\nb\x1b[31m", "a\\nb\\x1b[31m"),
-        (b"\xff.txt".decode("utf-8", "surrogateescape"), "\\udcff.txt"),
+        (b"\xff.txt".decode("utf-8", "surrogateescape"), "\\xff.txt"),
     ],
 )
 def test_control_characters_are_escaped(text: str, shown: str) -> None:

@@ -211,7 +211,7 @@ def test_on_a_console_nothing_breaks_a_line_or_moves_the_cursor(set_up: SetUp) -
     emit(Happened("two\nlines\x1b[2J\udcff\u2028\x9b2J"))
     [line] = written.getvalue().splitlines()
     assert line.isprintable()
-    assert "two\\nlines\\x1b[2J\\udcff\\u2028\\x9b2J" in line
+    assert "two\\nlines\\x1b[2J\\xff\\u2028\\x9b2J" in line
 
 
 def test_auto_writes_json_when_stderr_is_not_a_terminal(set_up: SetUp) -> None:

@@ -41,7 +41,7 @@ def test_a_dead_job_is_called_by_its_file_or_by_its_type_or_by_its_id() -> None:
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("plain ünï", "plain ünï"), ("a\nb", "a\\nb"), ("\x1b[31mred", "\\x1b[31mred"), ("\udcff", "\\udcff")],
+    [("plain ünï", "plain ünï"), ("a\nb", "a\\nb"), ("\x1b[31mred", "\\x1b[31mred"), ("\udcff", "\\xff")],
 )
 def test_text_for_a_terminal_is_one_line_that_it_does_not_obey(text: str, shown: str) -> None:
     assert printable(text) == shown

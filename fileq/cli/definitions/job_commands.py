@@ -103,10 +103,10 @@ def _trace(invocation: Invocation) -> int:
         traced = trace(invocation.broker(), path)
     except FileNotKnown:
         from fileq.commands.untaken_files import why_not_taken
+        from fileq.core.text import quoted_path
 
         if reason := why_not_taken(invocation.loaded().config, path):
-            shown = path.decode(errors="backslashreplace")
-            raise FileNotKnown(f"{shown!r} was never enqueued: {reason}") from None
+            raise FileNotKnown(f"{quoted_path(path)} was never enqueued: {reason}") from None
         raise
     if invocation.options.json:
         invocation.print_json(traced)

@@ -7,7 +7,7 @@ SLOW, MODES, ENVIRONMENT = (
     for name in ("observe_slow_clients", "sqlite_permissions", "secret_environment")
 )
 OPENING = "tests/unit/test_files_beneath.py::test_"
-KEY_STORE, LINKS = "fileq/commands/api_keys.py", "tests/integration/test_server_security.py::test_"
+LINKS = "tests/integration/test_server_security.py::test_"
 OUTSIDE = "a link that takes the place of a file is followed to any file of the machine"
 STOPPED = "another user locks the file and stops the queue"
 
@@ -341,7 +341,6 @@ LOGIN_GUARDS = (
     Guard(
         "A one-time link is used up by the first who opens it",
         "a copy of the link, in a history or a log of a proxy, logs in as an administrator",
-        KEY_STORE,
         " or not self._catalog.remove_document(LOGIN_LINKS, name):\n",
         ":\n",
         LINKS + "of_many_who_open_a_new_link_at_once_one_gets_it_and_none_after_it_expired",
@@ -349,7 +348,6 @@ LOGIN_GUARDS = (
     Guard(
         "A one-time link that was not opened expires",
         "a forgotten link logs in as an administrator",
-        KEY_STORE,
         "link is None or link.expires_ms <= self._now_ms() or",
         "link is None or",
         LINKS + "of_many_who_open_a_new_link_at_once_one_gets_it_and_none_after_it_expired",
