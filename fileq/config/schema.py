@@ -172,7 +172,9 @@ class ProducerSettings(Section, frozen=True):
         "how long a file must be unchanged without such an event (scan, polling); on local disks since its mtime",
     ] = 5.0
     ready_suffix: Annotated[
-        str, TextKind(r"[^/]*", "a suffix such as .done"), 'e.g. ".done": a file is taken once its marker file exists'
+        str,
+        TextKind(r"[^/]*", "a suffix such as .done"),
+        'e.g. ".done": a file is taken once its marker exists, which is then removed',
     ] = ""
     identity: Annotated[
         Literal["stat", "inode", "content"],

@@ -21,13 +21,14 @@ class SkipReason(enum.StrEnum):
     VANISHED = "vanished"
     CHANGING = "changing"
     UNMARKED = "unmarked"
+    OLD_MARKER = "old_marker"
     VETOED = "vetoed"
     VETO_FAILED = "veto_failed"
 
 
 class FileSkipped(Event, frozen=True):
     """A file or directory could not be read, a link leads outside `scan_dir`, in a circle or from one linked directory
-    to another, or a directory is nested too deeply."""
+    to another, a directory is nested too deeply, or the marker of a file is older than the file."""
 
     name = "file.skipped"
     level = "warning"
@@ -109,6 +110,17 @@ class WatchFailed(Event, frozen=True):
 
     error: str
     action: str
+
+
+class MarkersKept(Event, frozen=True):
+    """A marker of `producer.ready_suffix` could not be removed after its file was enqueued. It does not count for the
+    next file of that name. Reported once, for the first such marker."""
+
+    name = "producer.markers_kept"
+    level = "warning"
+
+    path: str
+    error: str
 
 
 class InodesNotCompared(Event, frozen=True):

@@ -12,7 +12,7 @@ from fileq.core.events import Emit, ignore
 from fileq.core.file_events import FileSkipped, SkippedFilesCounted, SkipReason
 
 LOGGED_MAX = 1_000  # skipped files that get a log line
-_LOGGED = (SkipReason.UNREADABLE, SkipReason.LOOP, SkipReason.OUTSIDE, SkipReason.DEEP)
+_LOGGED = (SkipReason.UNREADABLE, SkipReason.LOOP, SkipReason.OUTSIDE, SkipReason.DEEP, SkipReason.OLD_MARKER)
 
 
 class ProducerCounts:

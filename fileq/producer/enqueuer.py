@@ -27,6 +27,7 @@ from fileq.producer.deliveries.stage import DeliveryStage
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.finder.rules import ScanRules
 from fileq.producer.identity import FileIdentity
+from fileq.producer.markers import Markers
 from fileq.producer.priority import priority_chooser
 from fileq.producer.rate_limit import Hold, Throttle, permits_per_window
 
@@ -63,6 +64,7 @@ class Enqueuer:
         inspector: Inspector,
         rules: ScanRules,
         identity: FileIdentity,
+        markers: Markers,
         check: EnqueueCheck,
         monotonic: Callable[[], float] = time.monotonic,
         deliveries: DeliveryStage | None = None,
@@ -74,6 +76,7 @@ class Enqueuer:
         self._inspector = inspector
         self._rules = rules
         self._identity = identity
+        self._markers = markers
         self._check = check
         self._monotonic = monotonic
         self._throttle = Throttle()
@@ -192,6 +195,7 @@ class Enqueuer:
             self._throttle.window_is_full(self._monotonic(), answer.wait_ms)
         else:
             self._throttle.clear()
+        done: list[FoundFile] = []
         for unsent, entry, result in zip(entries, sent, answer.results, strict=True):
             if result is EnqueueResult.THROTTLED:
                 continue
@@ -199,7 +203,9 @@ class Enqueuer:
                 self._deliveries.refused(entry, unsent.file)
                 continue
             del self._unsent[unsent.file.path]
+            done.append(unsent.file)
             if result is EnqueueResult.KNOWN:
                 batch.known += 1
             else:  # DUPLICATE is an entry of this producer, sent again after a lost reply
                 batch.enqueued.append(entry)
+        self._markers.remove(done)

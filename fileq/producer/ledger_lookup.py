@@ -1,4 +1,4 @@
-"""The stage that drops the files whose version the ledger knows already. Never enqueues.
+"""The stage that drops the files whose version the ledger knows already, and removes their markers. Never enqueues.
 
 It keeps the scanned files until the broker has answered, so an outage loses none of them. They are at most one step of
 a scan: while a call is unanswered, nothing more is scanned. A kill -9 loses them from memory; the next scan finds them.
@@ -11,6 +11,7 @@ from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.identity import FileIdentity
 from fileq.producer.ledger_sweep import Change, without_mark
+from fileq.producer.markers import Markers
 
 PROBE_S = 5.0  # after this time without a lookup, the broker is called anyway, to notice an outage
 
@@ -19,12 +20,19 @@ class LedgerLookup:
     """`is_answered`: the last call did not fail. Until then nothing more is to be scanned."""
 
     def __init__(
-        self, broker: Broker, root: bytes, identity: FileIdentity, counts: ProducerCounts, now_s: float
+        self,
+        broker: Broker,
+        root: bytes,
+        identity: FileIdentity,
+        markers: Markers,
+        counts: ProducerCounts,
+        now_s: float,
     ) -> None:
         self.is_answered = True
         self._broker = broker
         self._root = root
         self._identity = identity
+        self._markers = markers
         self._counts = counts
         self._unanswered: list[FoundFile] = []
         self._answered_s = now_s
@@ -58,6 +66,9 @@ class LedgerLookup:
         self._unanswered = []
         self._counts.found += len(files)
         self._counts.known += len(files) - len(new)
+        if self._markers:  # a producer that was killed may have left them
+            paths = {file.path for file in new}
+            self._markers.remove(file for file in files if file.path not in paths)
         return new
 
     def _look_into(self, files: list[FoundFile]) -> list[FoundFile]:

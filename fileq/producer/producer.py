@@ -30,6 +30,7 @@ from fileq.producer.finder.rules import ScanRules
 from fileq.producer.identity import FileIdentity
 from fileq.producer.ledger_lookup import LedgerLookup
 from fileq.producer.ledger_sweep import DAY_MS, LedgerSweep
+from fileq.producer.markers import Markers
 from fileq.producer.rate_limit import Hold
 from fileq.producer.stability import Stability
 
@@ -72,12 +73,15 @@ class Producer:
         mounts = ScanDirMounts(rules.root)
         self._finder = Finder(config, rules, mounts, emit=emit, is_once=is_once, monotonic=monotonic)
         identity = FileIdentity(config.producer.identity, mounts, emit)
-        self._lookup = LedgerLookup(broker, rules.root, identity, self.counts, monotonic())
+        markers = Markers(config.producer.ready_suffix, rules, emit)
+        self._lookup = LedgerLookup(broker, rules.root, identity, markers, self.counts, monotonic())
         self._content = ContentCheck(broker, identity, rules, self.counts, monotonic)
-        self._stability = Stability(config, rules, mounts, self._clock, self.counts)
+        self._stability = Stability(config, rules, markers, mounts, self._clock, self.counts)
         check = EnqueueCheck(before_enqueue, config.worker.priorities, self.counts, emit, monotonic)
-        self._deliveries = DeliveryStage(config, broker, rules, identity, emit, monotonic, wall_ns)
-        self._enqueuer = Enqueuer(config, broker, inspector, rules, identity, check, monotonic, self._deliveries)
+        self._deliveries = DeliveryStage(config, broker, rules, identity, markers, emit, monotonic, wall_ns)
+        self._enqueuer = Enqueuer(
+            config, broker, inspector, rules, identity, markers, check, monotonic, self._deliveries
+        )
         self._sweep = LedgerSweep(broker, rules, mounts, self._clock, forget_after_ms)
         self.wake = self._finder.wake
 

@@ -22,6 +22,7 @@ from fileq.producer.clock_guard import ClockGuard
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.finder.rules import ScanRules
+from fileq.producer.markers import Markers
 
 WAITING_MAX = 50_000
 CHECKS_PER_TURN = 500  # files whose time is over
@@ -36,11 +37,18 @@ class Stability:
     """The files that may still be changing, by path."""
 
     def __init__(
-        self, config: Config, rules: ScanRules, mounts: ScanDirMounts, clock: ClockGuard, counts: ProducerCounts
+        self,
+        config: Config,
+        rules: ScanRules,
+        markers: Markers,
+        mounts: ScanDirMounts,
+        clock: ClockGuard,
+        counts: ProducerCounts,
     ) -> None:
         self._closed_s = config.producer.settle
         self._unclosed_s = config.producer.settle_unclosed
         self._rules = rules
+        self._markers = markers
         self._mounts = mounts
         self._clock = clock
         self._counts = counts
@@ -66,8 +74,8 @@ class Stability:
         """Takes files that a scan found. Those that are old enough do not wait. False if some had no room."""
         has_room = True
         for file in files:
-            if not self._rules.is_ready(file.path):
-                self._counts.skip(SkipReason.UNMARKED, file.path)
+            if refusal := self._markers.refusal(file, self._markers.of(file.path)):
+                self._counts.skip(refusal, file.path)
             elif self._has_aged(file):
                 self._aged.append(file)
             else:
@@ -110,6 +118,7 @@ class Stability:
     def _check_first(self, now_s: float) -> FoundFile | None:
         """Reads the first due file again and returns it if it is stable. A file that is gone is dropped."""
         path = self._due[0][1]
+        marker = self._markers.of(path)
         file = self._rules.find(path)
         heapq.heappop(self._due)
         was_full, earlier = self.is_full, self._waiting.pop(path).file
@@ -121,9 +130,9 @@ class Stability:
             if not was_full:
                 self._wait(file, now_s, is_closed=False)
             return None
-        if not self._rules.is_ready(path):
+        if refusal := self._markers.refusal(file, marker):
             # A missing marker is not waited for: the event of its creation, or a scan, brings the file back.
-            self._counts.skip(SkipReason.UNMARKED, path)
+            self._counts.skip(refusal, path)
             return None
         return file
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.producer_setup import BrokerSetup, wait_for_new_scan, wait_for_scans, wait_pending
+from tests.support.waiting import wait_until
 
 UNUSUAL_NAMES = [
     *(b"a\nb", b"'", b'"', b"\xff\xfe", b"-rf", b"$(touch x)", b"`touch x`", b"x" * 255),
@@ -159,6 +160,26 @@ def test_with_a_ready_suffix_a_file_gets_a_job_only_with_its_marker(on_sqlite: B
         broker_setup.write("a.done")
         broker_setup.wait_for_names("a", "early")
         assert program.metric('producer_files_skipped_total{reason="unmarked"}') >= 1
+
+
+def test_a_marker_is_removed_and_does_not_announce_the_next_file_of_its_name(on_sqlite: BrokerSetup) -> None:
+    broker_setup = on_sqlite
+    broker_setup.write("a")
+    broker_setup.write("a.done")
+    with broker_setup.producer(ready_suffix=".done", rescan_interval="1h") as program:
+        broker_setup.wait_for_names("a")
+        wait_until(lambda: not (broker_setup.inbox / "a.done").exists(), 30, "the marker is removed")
+        skipped = program.metric('producer_files_skipped_total{reason="unmarked"}')
+        (broker_setup.inbox / "a").write_bytes(b"half of the next")
+        wait_until(
+            lambda: program.metric('producer_files_skipped_total{reason="unmarked"}') > skipped,
+            30,
+            "the next file waits for its marker",
+        )
+        broker_setup.wait_for_names("a")
+        (broker_setup.inbox / "a").write_bytes(b"the next file")
+        broker_setup.write("a.done")
+        broker_setup.wait_for_names("a", "a")
 
 
 @pytest.mark.parametrize("name", ["[x]", "~", "null", "a=b", "with blank", "123", "{a: b}"])

@@ -21,6 +21,7 @@ from fileq.producer.enqueuer import STALE_S, Enqueuer, SentBatch
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.identity import FileIdentity
 from fileq.testing.conformance.builders import worker_info
+from fileq.producer.markers import Markers
 from fileq.testing.conformance.harness import FakeClock
 from tests.support.clocks import ManualClocks, RecordedEvents
 
@@ -57,6 +58,7 @@ class Sender:
             self.broker,
             self,  # type: ignore[arg-type]
             FileIdentity(config.producer.identity, ScanDirMounts(b"/d")),
+            Markers("", self),  # type: ignore[arg-type]
             EnqueueCheck(before, config.worker.priorities, self.counts, self.events, self.hands.monotonic),
             self.hands.monotonic,
             wall_ms=lambda: self.clock.ms,

@@ -162,12 +162,9 @@ def test_a_marker_is_not_found_and_belongs_to_another_file(tmp_path):
     path = bytes(tree.root / "b")
     assert tree.rules.marked_file(path + b".done") == path
     assert tree.rules.marked_file(path) is None
-    assert tree.rules.is_ready(path)
-    assert not tree.rules.is_ready(bytes(tree.root / "a"))
 
 
-def test_without_a_suffix_every_file_is_ready(tree):
-    assert tree.rules.is_ready(b"/nowhere")
+def test_without_a_suffix_no_file_is_a_marker(tree):
     assert tree.rules.marked_file(b"/a.done") is None
 
 

@@ -8,6 +8,7 @@ from fileq.producer import stability as module
 from fileq.producer.clock_guard import ClockGuard
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.found_file import FoundFile
+from fileq.producer.markers import Markers
 from fileq.producer.stability import Stability
 from tests.support.clocks import ManualClocks
 
@@ -19,16 +20,13 @@ def file(path: bytes = b"/d/a", size: int = 1, mtime_ns: int = 100, inode: int =
 
 
 class Disk:
-    """Rules by which every file counts and is ready; `files` is what a second look finds."""
+    """Rules by which every file counts; `files` is what a second look finds."""
 
     def __init__(self) -> None:
         self.files: dict[bytes, FoundFile] = {}
 
     def find(self, path: bytes) -> FoundFile | None:
         return self.files.get(path)
-
-    def is_ready(self, path: bytes) -> bool:
-        return True
 
 
 class Waiting:
@@ -41,7 +39,8 @@ class Waiting:
         clock = ClockGuard(UNCLOSED, hands.wall_ns, hands.monotonic)
         rules = self.disk
         config = config_from({"broker": "memory"})
-        self.stage = Stability(config, rules, ScanDirMounts(b"/d"), clock, self.counts)  # type: ignore[arg-type]
+        markers = Markers("", rules)  # type: ignore[arg-type]
+        self.stage = Stability(config, rules, markers, ScanDirMounts(b"/d"), clock, self.counts)  # type: ignore[arg-type]
 
     def add(self, found: FoundFile, now_s: float, *, is_closed: bool) -> bool:
         self.disk.files[found.path] = found

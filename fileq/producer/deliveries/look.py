@@ -13,23 +13,26 @@ from fileq.files.beneath import open_beneath, open_directory
 from fileq.producer.deliveries.places import DeliveryPlace, is_manifest
 from fileq.producer.finder.found_file import FoundFile, found_at
 from fileq.producer.finder.rules import ScanRules
+from fileq.producer.markers import Markers
 
 MANIFEST_MAX = 64 << 20
 ENTRIES_MAX = 2_000_000  # files, directories and links: twice as many as a manifest can name
 
 
 class DirectoryLook(Struct):
-    """`files` are those that would become jobs, by path; to those that are `linked` too, a link in the delivery leads.
+    """`files` are those that would become jobs, by path, and `unmarked` those whose marker is missing: it has not come
+    yet, or was removed when the file was enqueued. To those that are `linked` too, a link in the delivery leads.
     `manifest` is the newest one. `newest_ns` is the last change of all of them, by the clock of the file system."""
 
     files: dict[bytes, FoundFile]
+    unmarked: dict[bytes, FoundFile] = {}
     linked: set[bytes] = set()
     has_marker: bool = False
     manifest: bytes | None = None
     newest_ns: int = 0
 
 
-def look_at(place: DeliveryPlace, rules: ScanRules, since_ns: int) -> DirectoryLook:
+def look_at(place: DeliveryPlace, rules: ScanRules, markers: Markers, since_ns: int) -> DirectoryLook:
     """Leaves out what has not changed since `since_ns`: it belongs to an earlier delivery. Raises OSError if the
     directory can't be read or has more than ENTRIES_MAX entries; what vanishes meanwhile is left out."""
     look = DirectoryLook({})
@@ -47,8 +50,10 @@ def look_at(place: DeliveryPlace, rules: ScanRules, since_ns: int) -> DirectoryL
             is_newer = status.st_mtime_ns > manifest_ns
             if complete.manifest is not None and is_manifest(complete.manifest, name) and is_newer:
                 look.manifest, manifest_ns = path, status.st_mtime_ns
-        elif rules.covers(path) and rules.marked_file(path) is None and rules.is_ready(path):
-            look.files[path] = found_at(path, status)
+        elif rules.covers(path) and rules.marked_file(path) is None:
+            file = found_at(path, status)
+            is_ready = markers.refusal(file, markers.of(path)) is None
+            (look.files if is_ready else look.unmarked)[path] = file
             if is_linked:
                 look.linked.add(path)
     return look

@@ -51,6 +51,7 @@ from fileq.producer.deliveries.register import DeliveryRecord, DeliveryRegister
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.finder.rules import ScanRules
 from fileq.producer.identity import FileIdentity
+from fileq.producer.markers import Markers
 
 PAGE = 500  # jobs of one broker call
 SHORTEST_LOOK_S = 0.2
@@ -79,6 +80,7 @@ class DeliveryStage:
         broker: FullBroker,
         rules: ScanRules,
         identity: FileIdentity,
+        markers: Markers,
         emit: Emit = ignore,
         monotonic: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
@@ -87,6 +89,7 @@ class DeliveryStage:
         self._rules = rules
         self._places = rules.deliveries
         self._identity = identity
+        self._markers = markers
         self._emit = emit
         self._monotonic = monotonic
         self._wall_ns = wall_ns
@@ -220,7 +223,7 @@ class DeliveryStage:
             self._register.refresh()
             record = self._register.record(directory)
             with self._alone(directory, record.batch_id), suppress(OSError):
-                look = look_at(place, self._rules, record.newest_ns)
+                look = look_at(place, self._rules, self._markers, record.newest_ns)
                 if look.has_marker or look.manifest is not None:
                     self._opened(place)
 
@@ -249,7 +252,8 @@ class DeliveryStage:
     def _decide(
         self, place: DeliveryPlace, record: DeliveryRecord, state: OpenDelivery, now_s: float, is_late: bool
     ) -> None:
-        look = look_at(place, self._rules, record.newest_ns)
+        look = look_at(place, self._rules, self._markers, record.newest_ns)
+        self._add_enqueued(look)
         state.newest_ns = max(state.newest_ns, look.newest_ns)
         listed = listed_files(place, look, self._opener(place))
         is_enqueued = self._take_known(state, look)
@@ -272,6 +276,16 @@ class DeliveryStage:
             return
         problems = problems_of(place, completion, look, arrived, state.checksums)
         self._seal(place, state, problems, view.total, bool(completion.missing))
+
+    def _add_enqueued(self, look: DirectoryLook) -> None:
+        """Adds the files whose markers were removed because they are enqueued."""
+        paths = list(look.unmarked)
+        for start in range(0, len(paths), PAGE):
+            some = paths[start : start + PAGE]
+            for path, entry in zip(some, self._broker.lookup(some), strict=True):
+                file = look.unmarked[path]
+                if entry is not None and self._identity.entry_if_known(file, entry) is not None:
+                    look.files[path] = file
 
     def _take_known(self, state: OpenDelivery, look: DirectoryLook) -> bool:
         """Makes files that the ledger knows from before members too. Returns whether every file is enqueued."""

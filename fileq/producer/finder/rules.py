@@ -161,10 +161,6 @@ class ScanRules:
 
     # markers
 
-    def is_ready(self, path: bytes) -> bool:
-        """Whether the file's marker exists. Without `producer.ready_suffix` every file is ready."""
-        return not self._marker or os.path.lexists(path + self._marker)
-
     def marked_file(self, path: bytes) -> bytes | None:
         """The file that this marker belongs to, or None if the path is no marker."""
         return path.removesuffix(self._marker) if self._marker and path.endswith(self._marker) else None

@@ -2,9 +2,9 @@
 
 from tests.support.guards.guard import Guard, Promise
 
-SETTLING, SWEEPING, FORGETTING, OUTAGES, PIPELINE, ENQUEUEING, CLOCKS = (
+SETTLING, SWEEPING, FORGETTING, OUTAGES, PIPELINE, ENQUEUEING, CLOCKS, MARKERS = (
     f"tests/unit/test_producer_{name}.py::test_"
-    for name in ("stability", "ledger_sweep", "forgetting", "outages", "pipeline", "enqueuer", "clock_guard")
+    for name in ("stability", "ledger_sweep", "forgetting", "outages", "pipeline", "enqueuer", "clock_guard", "markers")
 )
 
 AT_FIRST_SIGHT = "TestLedger::test_only_the_newest_version_of_a_file_that_is_there_is_known_at_first_sight"
@@ -61,9 +61,30 @@ STABILITY_GUARDS = (
     Guard(
         "A file without its marker is not enqueued",
         "`producer.ready_suffix` has no effect",
-        "        if not self._rules.is_ready(path):\n",
-        "        if False:\n",
+        "        if refusal := self._markers.refusal(file, marker):\n",
+        "        if refusal := None:\n",
         PIPELINE + "a_closed_file_without_its_marker_gets_no_job",
+    ),
+    Guard(
+        "A marker is removed with the file that it announced",
+        "the next file of that name is processed half-written",
+        "        self._markers.remove(done)\n",
+        "",
+        MARKERS + "a_marker_is_removed_with_its_file_and_the_next_file_waits_for_its_own",
+    ),
+    Guard(
+        "A marker that is older than its file does not count",
+        "a marker that was left behind announces a half-written file",
+        " or self._is_older(marker, file):\n            return SkipReason",
+        ":\n            return SkipReason",
+        MARKERS + "a_marker_that_is_older_than_its_file_does_not_count",
+    ),
+    Guard(
+        "A marker of a later version is not removed",
+        "that version is never processed",
+        "            if now is not None and not now.is_unchanged_since(file):\n",
+        "            if False:\n",
+        MARKERS + "a_marker_of_a_version_that_was_not_enqueued_stays",
     ),
     Guard(
         "After a step of the clock no file counts as old",
