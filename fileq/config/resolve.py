@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from fileq.config.failure_settings import BackoffSettings, CircuitBreakerSettings
+from fileq.config.foreign_variables import FOREIGN_VARIABLES
 from fileq.config.kinds import KeyNameKind, one_of
 from fileq.config.password_file import read_password
 from fileq.config.read import DEFAULT, Origin
@@ -109,6 +110,23 @@ def backoff_problems(backoff: BackoffSettings, origins: Mapping[str, Origin], pa
         origin = origins.get(f"{path}.base") or origins.get(path, DEFAULT)
         base = format_duration(backoff.base)
         yield origin.message(f"{path}.base is {base}; with strategy power it must be above 1s")
+    given = origins.get(f"{path}.base") or origins.get(f"{path}.max")
+    # A default base above the maximum is no mistake: every delay is the maximum, as it was given.
+    has_base = f"{path}.base" in origins or backoff.base != BackoffSettings().base
+    if given and has_base and not backoff.delays and backoff.base > backoff.max:
+        base, most = (_with_origin(backoff, name, origins, path) for name in ("base", "max"))
+        advice = f"set {path}.max to at least {format_duration(backoff.base)}, or {path}.base to less"
+        yield given.message(f"{path}.base is {base}, which is above {path}.max, {most}; {advice}")
+
+
+def _with_origin(backoff: BackoffSettings, name: str, origins: Mapping[str, Origin], path: str) -> str:
+    """The value of a key of a backoff at `path`, and where it comes from if it is not given there."""
+    value = getattr(backoff, name)
+    shown = format_duration(value)
+    if f"{path}.{name}" in origins:
+        return shown
+    is_default = value == getattr(BackoffSettings(), name)
+    return f"{shown} ({'the default' if is_default else 'from worker.backoff'})"
 
 
 def with_complete_routes(draft: Draft) -> Config:
@@ -120,6 +138,16 @@ def with_complete_routes(draft: Draft) -> Config:
         complete = inherit_backoff_keys(route, config.worker, origins, f"{path}.backoff")
         routes.append(inherit_breaker_keys(complete, config.circuit_breaker, origins, f"{path}.circuit_breaker"))
     return msgspec.structs.replace(config, handlers=tuple(routes))
+
+
+def with_longest_delay(draft: Draft) -> Config:
+    """A base that another job server's variable sets is not cut by our default maximum, which that server lacks."""
+    backoff = draft.config.worker.backoff
+    is_foreign = FOREIGN_VARIABLES.get(draft.origin("worker.backoff.base").name) == "worker.backoff.base"
+    if not is_foreign or "worker.backoff.max" in draft.origins or backoff.base <= backoff.max:
+        return draft.config
+    config: Config = replaced_at(draft.config, "worker.backoff.max", backoff.base)
+    return config
 
 
 def with_names(draft: Draft) -> Config:
@@ -213,7 +241,7 @@ def _names_differ(draft: Draft) -> Iterator[str]:
             yield origin.message(f"{path} is {name!r}, which {other} uses too; each needs a name of its own")
 
 
-def _power_has_a_base_above_1s(draft: Draft) -> Iterator[str]:
+def _backoffs_are_possible(draft: Draft) -> Iterator[str]:
     backoffs: dict[str, BackoffSettings | None] = {"worker.backoff": draft.config.worker.backoff}
     backoffs |= {f"handlers[{index}].backoff": route.backoff for index, route in enumerate(draft.config.handlers)}
     for path, backoff in backoffs.items():
@@ -253,7 +281,7 @@ def _schedules_have_queues(draft: Draft) -> Iterator[str]:
 _CHECKS: tuple[tuple[Callable[[Draft], Iterator[str]], tuple[str, ...]], ...] = (
     (_one_password, ("redis.password", "redis.password_file")),
     (_tls_files, ("redis.tls",)),
-    (_power_has_a_base_above_1s, ("worker.backoff",)),
+    (_backoffs_are_possible, ("worker.backoff",)),
     (_priorities_differ, ("worker.priorities",)),
     (_queues_have_priorities, ("worker.priorities", "worker.queues")),
     (_default_priority_exists, ("worker.priorities", "producer.default_priority")),
@@ -268,6 +296,8 @@ def resolve(draft: Draft) -> tuple[Config, list[str]]:
     """The complete configuration, and the contradictions in it."""
     if draft.is_valid("worker.priorities", "redis.prefix"):
         draft = msgspec.structs.replace(draft, config=with_names(draft))
+    if draft.is_valid("worker.backoff"):
+        draft = msgspec.structs.replace(draft, config=with_longest_delay(draft))
     draft = msgspec.structs.replace(draft, config=with_complete_routes(draft))
     problems = [line for check, paths in _CHECKS if draft.is_valid(*paths) for line in check(draft)]
     try:

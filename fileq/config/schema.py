@@ -37,6 +37,7 @@ from fileq.config.value_types import (
     After,
     Count,
     CountOrZero,
+    Directory,
     Extension,
     Filled,
     Function,
@@ -63,6 +64,14 @@ class AfterSettings(Section, frozen=True):
         After, "the file of a completed job: keep, delete or move:DIR; a DIR below scan_dir is not scanned"
     ] = "keep"
     dead: Annotated[After, "the file of a dead job: keep, delete or move:DIR"] = "keep"
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        for name in ("completed", "dead"):
+            rule = getattr(self, name)
+            if rule.startswith(MOVE) and ("{" in rule or "}" in rule):
+                yield name, f"is {rule!r}; DIR is used as it stands, without placeholders, and must not have braces"
+            if rule.startswith(f"{MOVE}~"):
+                yield name, f"is {rule!r}; ~ is not replaced by a home directory; write the whole path"
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -136,7 +145,7 @@ class WorkerSettings(Section, frozen=True):
 
 
 class ProducerSettings(Section, frozen=True):
-    scan_dir: Annotated[Filled, "the directory to watch"] = "./data"
+    scan_dir: Annotated[Directory, "the directory to watch"] = "./data"
     include_globs: Annotated[
         tuple[Glob, ...],
         AtLeastOne,

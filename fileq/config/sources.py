@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fileq.config.foreign_variables import FOREIGN_VARIABLES, in_our_spelling
-from fileq.config.kinds import ValueKind
+from fileq.config.kinds import SecretKind, ValueKind
 from fileq.config.misspelt_variables import describes_a_service, most_similar
 from fileq.config.read import DEFAULT, Node, Origin, nested, overlay, unknown_key
 from fileq.config.schema import WorkerSettings, every_key, is_setting
@@ -29,6 +29,8 @@ PREFIX = "FILEQ_"
 DEFAULT_FILE = "config.yaml"
 # Variables of fileq that are not settings: the name of the file, and the variables that commands receive.
 _NOT_SETTINGS = re.compile(r"FILEQ_CONFIG|FILEQ_JOB_\w+")
+# Where one value is expected, [x] may be the name of a directory; [x, y] is a list, as in a file.
+_LIST = re.compile(r"(?s)\s*\[.*,.*\]\s*")
 _COMMA = re.compile(r",(?![^{]*\})")  # not the commas of a glob such as *.{pdf,txt}
 _YAML_TAG = "tag:yaml.org,2002:"
 _SCALAR_TAGS = {_YAML_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "value")}
@@ -141,6 +143,8 @@ def from_text(path: str, text: str, origin: Origin, problems: list[str]) -> Node
     assert located is not None
     parts, shape = located
     if isinstance(shape, ValueKind):
+        if _LIST.fullmatch(text) and not isinstance(shape, SecretKind):
+            return nested(parts, Node([Node(item, origin) for item in text.strip()[1:-1].split(",")], origin))
         return nested(parts, Node(text, origin))
     # A glob may start with a brace, so a brace begins a mapping only where the key can hold one.
     if text.lstrip().startswith("[" if isinstance(shape, ListOf) else ("[", "{")):

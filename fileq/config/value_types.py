@@ -14,11 +14,12 @@ Count: TypeAlias = Annotated[int, IntegerKind(minimum=1)]
 CountOrZero: TypeAlias = Annotated[int, IntegerKind()]
 Port: TypeAlias = Annotated[int, IntegerKind(maximum=65535)]
 Filled: TypeAlias = Annotated[str, TextKind(r"(?s).+", "text that is not empty")]
+Directory: TypeAlias = Annotated[str, TextKind(r"(?s).+", "the path of one directory")]
 Glob: TypeAlias = Annotated[str, TextKind(r"(?s).+", "a glob such as **/*.pdf")]
 Extension: TypeAlias = Annotated[str, TextKind(r"\.[^/]+", "an extension such as .pdf")]
 Module: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_]\w*(\.\w+)*", "a module such as package.module")]
 Function: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", "package.module:function")]
-After: TypeAlias = Annotated[str, TextKind(r"(?s)keep|delete|move:.+", "keep, delete or move:DIR")]
+After: TypeAlias = Annotated[str, TextKind(r"(?s)keep|delete|move:\S(.*\S)?", "keep, delete or move:DIR")]
 MOVE = "move:"
 JobType: TypeAlias = Annotated[
     str,

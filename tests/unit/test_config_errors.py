@@ -74,10 +74,25 @@ def test_an_invalid_value_that_is_overridden_is_no_problem(config_directory: Con
         ("worker=1", "--set: worker is a text; it must be a section of keys"),
         ("worker.path_map=a", "--set: worker.path_map is 'a'; it must be a mapping such as {a: b}"),
         ("handlers=a", "--set: handlers is 'a'; it must be a list, such as [a, b]"),
+        ("producer.scan_dir=[a,b]", "--set: producer.scan_dir is a list; it must be the path of one directory"),
+        ("sqlite.path= [a, b] ", "--set: sqlite.path is a list; it must be text that is not empty"),
     ],
 )
 def test_an_invalid_set_is_one_line(config_directory: ConfigDirectory, setting: str, line: str) -> None:
     assert config_directory.problems(None, {}, setting) == (line,)
+
+
+@pytest.mark.parametrize("value", ["[x]", "./[a,b]", "[a,b]*"])
+def test_brackets_can_be_part_of_a_name(config_directory: ConfigDirectory, value: str) -> None:
+    assert config_directory.load(None, {}, f"producer.scan_dir={value}").config.producer.scan_dir == value
+
+
+def test_a_list_in_a_variable_is_refused_where_one_value_is_expected(config_directory: ConfigDirectory) -> None:
+    assert config_directory.problems(None, {"PRODUCER_SCAN_DIR": "[a, b]"}) == (
+        "PRODUCER_SCAN_DIR is a list; producer.scan_dir must be the path of one directory",
+    )
+    loaded = config_directory.load(None, {"REDIS_PASSWORD": "[a, b]"})
+    assert loaded.config.redis.password == "[a, b]", "a password may be anything"
 
 
 @pytest.mark.parametrize(
@@ -100,6 +115,12 @@ def test_an_invalid_set_is_one_line(config_directory: ConfigDirectory, setting: 
         ("worker.allow_commands=maybe", "true or false"),
         ("worker.after.dead=burn", "keep, delete or move:DIR"),
         ("worker.after.completed=move:", "keep, delete or move:DIR"),
+        (
+            "worker.after.dead=move:out/{date}",
+            "DIR is used as it stands, without placeholders, and must not have braces",
+        ),
+        ("worker.after.completed=move: out", "keep, delete or move:DIR"),
+        ("worker.after.completed=move:~/out", "~ is not replaced by a home directory"),
         ("worker.after.completed=move:data", "a directory other than producer.scan_dir"),
         ("worker.after.dead=move:./data/x/../", "a directory other than producer.scan_dir"),
         ("worker.priorities=[]", "a list of at least one item"),
@@ -119,7 +140,7 @@ def test_an_invalid_set_is_one_line(config_directory: ConfigDirectory, setting: 
         ("redis.url=redis+sentinel://h1,h2", "a URL such as"),
         ("redis.url=unix://", "a URL such as"),
         ("producer.watch=sometimes", "auto, events, poll or off"),
-        ("producer.scan_dir=", "text that is not empty"),
+        ("producer.scan_dir=", "the path of one directory"),
         ("producer.include_globs=[]", "a list of at least one item"),
         ("producer.high_priority_exts=pdf", "an extension such as .pdf"),
         ("producer.rate_limit_per_sec=-1", "a whole number of at least 0, or ~ for none"),
@@ -173,7 +194,7 @@ def test_the_error_for_a_value_of_the_wrong_shape_names_the_shape(config_directo
         "config.yaml:2: redis is a text; it must be a section of keys",
         "config.yaml:1: worker.count is a list; it must be a whole number of at least 1",
         "config.yaml:1: worker.path_map is a list; it must be a mapping such as {a: b}",
-        "config.yaml:3: producer.scan_dir is a mapping; it must be text that is not empty",
+        "config.yaml:3: producer.scan_dir is a mapping; it must be the path of one directory",
         "config.yaml:3: producer.include_globs is '*'; it must be a list of at least one item, such as [a, b]",
     )
 

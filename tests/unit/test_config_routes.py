@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fileq.config import BackoffSettings, Config, RouteOptions, RouteSettings, config_from, inherit_from_worker, load
+from fileq.core.errors import ConfigError
 from fileq.core.units import Rate
 from tests.support.config_loading import ConfigDirectory, problems_of
 
@@ -94,6 +95,46 @@ def test_a_list_of_delays_can_come_from_the_environment_and_be_overridden() -> N
 )
 def test_an_invalid_backoff_is_one_line(backoff: object, line: str) -> None:
     assert problems_of({"worker": {"backoff": backoff}}) == (line,)
+
+
+@pytest.mark.parametrize("strategy", ["exponential", "linear", "fixed", "power"])
+def test_a_base_above_the_maximum_is_refused(strategy: str) -> None:
+    advice = "set worker.backoff.max to at least 30s, or worker.backoff.base to less"
+    given = {"strategy": strategy, "base": "30s"}
+    assert problems_of({"worker": {"backoff": given}}) == (
+        f"worker.backoff.base is 30s, which is above worker.backoff.max, 10s (the default); {advice}",
+    )
+    assert problems_of({"worker": {"backoff": {**given, "max": "20s"}}}) == (
+        f"worker.backoff.base is 30s, which is above worker.backoff.max, 20s; {advice}",
+    )
+    assert config_from({"worker": {"backoff": {**given, "max": "30s"}}}).worker.backoff.base == 30.0
+
+
+def test_a_base_above_the_maximum_is_refused_in_a_route_whichever_it_inherits() -> None:
+    with pytest.raises(ConfigError) as caught:
+        route_backoff({"max": "5s"}, {"base": "7s"})
+    [line] = caught.value.problems
+    assert "handlers[0].backoff.base is 7s, which is above handlers[0].backoff.max, 5s (from worker.backoff)" in line
+    with pytest.raises(ConfigError) as caught:
+        route_backoff({"base": "7s"}, {"max": "5s"})
+    [line] = caught.value.problems
+    assert "handlers[0].backoff.base is 7s (from worker.backoff), which is above handlers[0].backoff.max, 5s;" in line
+    with pytest.raises(ConfigError) as caught:
+        route_backoff({"base": "30s"}, {"jitter": 0})
+    assert len(caught.value.problems) == 1, "the mistake is the worker's alone"
+
+
+def test_a_maximum_below_the_default_base_is_the_delay() -> None:
+    assert config_from({"worker": {"backoff": {"max": "100ms"}}}).worker.backoff.max == 0.1
+    assert config_from({"worker": {"backoff": ["100ms"]}}).worker.backoff.delays == (0.1,)
+
+
+def test_the_retry_delay_of_another_job_server_is_not_cut() -> None:
+    environ = {"JOB_DEFAULT_RETRY_DELAY": "30"}
+    backoff = load(environ=environ, cwd="/nonexistent").config.worker.backoff
+    assert (backoff.base, backoff.max) == (30.0, 30.0)
+    with pytest.raises(ConfigError, match="base is 30s, which is above"):
+        load(environ=environ, sets=["worker.backoff.max=20s"], cwd="/nonexistent")
 
 
 def test_power_accepts_a_base_above_a_second() -> None:

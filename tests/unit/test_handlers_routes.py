@@ -210,6 +210,15 @@ def test_a_decorators_backoff_inherits_nothing_from_a_list_of_delays() -> None:
     assert routes_of(backoff=["7s"])[0].backoff == BackoffSettings(base=2.0), "as for a route in the file"
 
 
+def test_a_base_above_the_maximum_is_refused_in_a_decorator() -> None:
+    fileq.handler("a", backoff={"base": 30})(noop)
+    with pytest.raises(ConfigError) as caught:
+        routes_of()
+    assert caught.value.problems[0].startswith(
+        f"@fileq.handler on {__name__}:noop: backoff.base is 30s, which is above backoff.max, 10s (the default); set"
+    )
+
+
 def test_a_decorators_backoff_is_checked_after_it_has_inherited() -> None:
     fileq.handler("a", backoff={"strategy": "power"})(noop)
     assert routes_of(backoff={"base": "2s"})[0].backoff == BackoffSettings(strategy="power", base=2.0)
