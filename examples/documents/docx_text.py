@@ -1,6 +1,6 @@
 """docx_text.py FILE DIRECTORY [NAME]: writes the text of a .docx to DIRECTORY/NAME.txt. Exit code 65: not a document.
 
-fileq gives the file as /proc/self/fd/N, which no link can replace, and its name as the last argument.
+With `safe_open` FILE is /proc/self/fd/N, which no link can replace, so the name of the file is the last argument.
 Any program can be used instead: `command: ["pdftotext", "{filepath}", "-"]`.
 """
 

@@ -26,7 +26,7 @@ RELOADABLE = (
         for name in (
             *("count", "isolation", "reap_interval", "max_retries", "max_recoveries", "timeout", "shutdown_timeout"),
             *("max_memory", "capture_output", "allow_commands", "backoff", "path_map", "allowed_roots"),
-            *("max_jobs_per_child", "pass_environment"),
+            *("max_jobs_per_child", "pass_environment", "safe_open"),
         )
     ),
 )

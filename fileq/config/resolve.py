@@ -74,8 +74,8 @@ def inherit_from_worker(route: RouteSettings, worker: WorkerSettings) -> RouteOp
         max_retries=worker.max_retries if route.max_retries is None else route.max_retries,
         backoff=worker.backoff if route.backoff is None else route.backoff,
         isolation=route.isolation or isolation,
-        # Programs that change a file often write a new one beside it, for which they need its name.
-        safe_open=route.command is not None and not route.in_place if route.safe_open is None else route.safe_open,
+        # Handlers that change a file often write a new one beside it, for which they need its name.
+        safe_open=worker.safe_open and not route.in_place if route.safe_open is None else route.safe_open,
     )
 
 

@@ -132,6 +132,9 @@ class WorkerSettings(Section, frozen=True):
     allowed_roots: Annotated[
         tuple[Filled, ...], "files outside these directories are refused; [] = scan_dir after path_map"
     ] = ()
+    safe_open: Annotated[
+        bool, "give handlers the descriptor that was checked, /proc/self/fd/N, not the path; for untrusted inboxes"
+    ] = False
     vanished: Annotated[
         Literal["dead", "skip"], "a job whose file no longer exists: dead, or skip (completed without running)"
     ] = "dead"
@@ -215,7 +218,7 @@ class RouteSettings(Section, frozen=True):
     backoff: Annotated[BackoffSettings | None, "like worker.backoff; keys that are not set are the worker's"] = None
     isolation: Annotated[Isolation | None, "like worker.isolation"] = None
     in_place: Annotated[bool, "the handler may change its file"] = False
-    safe_open: Annotated[bool | None, "give the file as /proc/self/fd/N; default: for commands not in_place"] = None
+    safe_open: Annotated[bool | None, "like worker.safe_open; if unset: false for routes that are in_place"] = None
     give_up_on: Annotated[
         tuple[Annotated[int | str, ExitOrExceptionKind()], ...],
         "exit codes and exceptions after which a job is not retried",

@@ -30,7 +30,6 @@ from fileq.handlers.tail import Tail
 TAIL = 16 * 1024  # bytes kept of stdout and of stderr
 _MAX_JSON = 30 * 1024  # bytes of JSON for each of the two, so that both fit into a result
 _MAX_SHOWN = 3_500  # characters of a failed program's output in the error
-_DESCRIPTOR = "/proc/self/fd/"
 _NEEDS_NAME = "a program that needs the name of the file, or opens it in another process, needs safe_open: false"
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 # Placeholder → environment variable.
@@ -143,8 +142,12 @@ def _failure(name: str, result: ProcessResult, arguments: Sequence[bytes], file:
     if len(output) > _MAX_SHOWN:
         output = "…" + output[-_MAX_SHOWN:]
     details = f": {output}" if output else ""
-    hint = ""
-    if file.inherited and _DESCRIPTOR in details:
+    note, hint = file.note_on(details), ""
+    details += note
+    if os.path.exists(file.path) and not os.access(file.path, os.R_OK, effective_ids=True):
+        is_said = "permission" in details.lower() and file.shown in details
+        details += "" if is_said else f"; the worker's user has no permission to read {file.shown}"
+    elif note:
         details += f"; {_NEEDS_NAME}"
     elif file.inherited and file.path in arguments:
         hint = f"hint: the file was given as {os.fsdecode(file.path)}; {_NEEDS_NAME}"

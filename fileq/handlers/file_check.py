@@ -28,7 +28,7 @@ def open_file(path: bytes, roots: Sequence[bytes], signature: str | None = None)
         return _outside(path, roots)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-            return failed(error)
+            return failed(OSError(error.errno, error.strerror, os.fsdecode(path)))  # it names a part of the path only
         try:
             return _missing(path, roots)
         except OSError as changing:  # a link of the path was replaced while it was read

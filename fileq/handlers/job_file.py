@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from typing import IO, Any, NamedTuple
 
 # A descriptor that only refers to a file can be opened through /proc alone. Containers and chroots may have none.
 HAS_PROC = os.path.isdir("/proc/self/fd")
 _FIRST_FREE = 3  # 0 to 2 would be replaced in a command
+_LONGEST_NAME = 1_000  # characters of a name in a message
 
 
 class GivenFile(NamedTuple):
@@ -21,6 +23,20 @@ class GivenFile(NamedTuple):
     path: bytes
     name: bytes
     inherited: tuple[int, ...] = ()
+
+    def note_on(self, message: str) -> str:
+        """What a message about a descriptor of the file lacks: the file's name. "" if it lacks nothing."""
+        for descriptor in self.inherited:
+            found = re.search(rf"/(proc/(self|thread-self|\d+)|dev)/fd/{descriptor}(?!\d)", message)
+            if found and self.shown not in message:
+                return f" ({found[0]} is {self.shown})"
+        return ""
+
+    @property
+    def shown(self) -> str:
+        """The name in a message."""
+        name = self.name.decode(errors="backslashreplace")
+        return name if len(name) <= _LONGEST_NAME else f"…{name[-_LONGEST_NAME:]}"
 
 
 NO_FILE = GivenFile(b"", b"")
@@ -66,7 +82,10 @@ class JobFile:
         if self._fd < 0:
             raise ValueError("the attempt has ended; its file is closed")
         if HAS_PROC:
-            return os.open(b"/proc/self/fd/%d" % self._fd, flags)
+            try:
+                return os.open(b"/proc/self/fd/%d" % self._fd, flags)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, os.fsdecode(self.path)) from None
         # By name, but only if it is still the name of this file. Nothing is changed before that is known.
         fd = os.open(self.path, (flags | os.O_NONBLOCK) & ~(os.O_CREAT | os.O_TRUNC))
         if not os.path.samestat(os.fstat(fd), os.fstat(self._fd)):

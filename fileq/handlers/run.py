@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, decode
-from fileq.core.outcome import Done
+from fileq.core.outcome import Done, Failed
 from fileq.core.trace import attempt_span_id, parent_of
 from fileq.handlers.bound_route import BoundRoute
 from fileq.handlers.command_handler import run_command, run_shell
@@ -26,7 +26,7 @@ from fileq.handlers.file_check import open_file
 from fileq.handlers.job_file import NO_FILE, GivenFile, JobFile
 from fileq.handlers.log import Log
 from fileq.handlers.middleware import Layer, awaited, call_through
-from fileq.handlers.outcomes import done, failed
+from fileq.handlers.outcomes import LONGEST_ERROR, done, failed
 from fileq.handlers.registry import RetryIf
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
@@ -60,10 +60,16 @@ def run_task(
     except BaseException as error:
         if on_error is not None:
             on_error(error)
-        return failed(error, route.give_up_on, _asked(route.retry_if, job))
+        return _naming(file, route, failed(error, route.give_up_on, _asked(route.retry_if, job)))
     finally:
         if file is not None:
             file.close()
+
+
+def _naming(file: JobFile | None, route: BoundRoute, outcome: Failed) -> Failed:
+    """The failure; an error about a descriptor of the file names the file too."""
+    note = file.given(is_safe=route.safe_open).note_on(outcome.error) if file is not None else ""
+    return replace(outcome, error=outcome.error[: LONGEST_ERROR - len(note)] + note) if note else outcome
 
 
 def _asked(retry_if: RetryIf | None, job: Job) -> RetryIf | None:

@@ -32,7 +32,7 @@ def read(job, context):
 """
 ROUTES = {
     "function": {"match": "**/*", "use": "racing_app:read"},
-    "command": {"match": "**/*", "command": ["cat", "{filepath}"]},
+    "command": {"match": "**/*", "command": ["cat", "{filepath}"], "safe_open": True},
 }
 
 

@@ -12,12 +12,14 @@ import pytest
 import fileq.testing
 from fileq.core.job import State
 from fileq.core.outcome import Changed, Done, Failed
+from fileq.handlers.outcomes import LONGEST_ERROR
 from tests.support import program
 from tests.support.command_line import CommandLine
-from tests.support.handler_runs import file, file_task, python, result, root, routes_of, run
+from tests.support.handler_runs import called, failure, file, file_task, python, result, root, routes_of, run
+from tests.support.unprivileged import open_path, unprivileged
 from tests.support.worker_setup import WorkerSetup
 
-__all__ = ["file", "root"]
+__all__ = ["file", "open_path", "root"]
 READ = "import sys; print(open(sys.argv[1]).read(), sys.argv[2], end='')"
 
 
@@ -56,25 +58,38 @@ def reader(job: Any, context: Any) -> list[str]:
     return [job.path[:14], Path(job.path).read_text()]
 
 
-def test_a_command_inherits_the_file_and_knows_its_name(file: Path, root: Path) -> None:
-    ended = result(run(file_task(file, root), route(READ, "{filepath}", "{real_filepath}")))
+def test_a_command_with_safe_open_inherits_the_file_and_knows_its_name(file: Path, root: Path) -> None:
+    ended = result(run(file_task(file, root), route(READ, "{filepath}", "{real_filepath}", safe_open=True)))
     assert ended["stdout"] == f"abc {file}"
-    shell = {"match": "**/*", "command": ["sh", "-c", 'cat "$FILEQ_JOB_FILEPATH"; echo "$FILEQ_JOB_REAL_FILEPATH"']}
+    shell = {
+        "match": "**/*",
+        "safe_open": True,
+        "command": ["sh", "-c", 'cat "$FILEQ_JOB_FILEPATH"; echo "$FILEQ_JOB_REAL_FILEPATH"'],
+    }
     assert result(run(file_task(file, root), shell))["stdout"] == f"abc{file}\n"
 
 
 def test_a_command_inherits_no_other_descriptor(file: Path, root: Path) -> None:
     there = "{int(n) for n in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + n)}"
     code = f"import os, sys; print(sorted({there}), sys.argv[1])"
-    ended = result(run(file_task(file, root), route(code, "{filepath}")))
+    ended = result(run(file_task(file, root), route(code, "{filepath}", safe_open=True)))
     numbers, path = ended["stdout"].rsplit(maxsplit=1)
     assert numbers == f"[0, 1, 2, {path.removeprefix('/proc/self/fd/')}]"
 
 
-@pytest.mark.parametrize("options", [{"safe_open": False}, {"in_place": True}])
-def test_a_command_can_have_the_name(options: dict[str, bool], file: Path, root: Path) -> None:
-    ended = result(run(file_task(file, root), route(READ, "{filepath}", "{filepath}", **options)))
+def test_a_command_gets_the_path_of_its_file(file: Path, root: Path) -> None:
+    ended = result(run(file_task(file, root), route(READ, "{filepath}", "{filepath}")))
     assert ended["stdout"] == f"abc {file}"
+
+
+@pytest.mark.parametrize("options", [{"safe_open": False}, {"in_place": True}])
+def test_where_the_worker_opens_safely_a_command_can_have_the_path(
+    options: dict[str, bool], file: Path, root: Path
+) -> None:
+    given = route(READ, "{filepath}", "{filepath}", **options)
+    assert result(run(file_task(file, root), given, safe_open=True))["stdout"] == f"abc {file}"
+    given = route(READ, "{filepath}", "{filepath}")
+    assert result(run(file_task(file, root), given, safe_open=True))["stdout"].startswith("abc /proc/self/fd/")
 
 
 def test_the_file_can_be_written_through_its_descriptor(file: Path, root: Path) -> None:
@@ -116,7 +131,7 @@ def test_the_standard_streams_never_become_the_file(file: Path, root: Path) -> N
     kept = os.dup(0)
     os.close(0)
     try:
-        ended = run(file_task(file, root), route(READ, "{filepath}", "x"))
+        ended = run(file_task(file, root), route(READ, "{filepath}", "x", safe_open=True))
     finally:
         os.dup2(kept, 0)
         os.close(kept)
@@ -138,7 +153,7 @@ def test_without_proc_a_name_is_given_and_only_the_checked_file_is_opened(
         return Path(job.path).read_bytes()
 
     assert result(run(file_task(file, root), handler)) == "YW5vdGhlcg=="  # type: ignore[comparison-overlap]
-    ended = result(run(file_task(file, root), route(READ, "{filepath}", "{real_filepath}")))
+    ended = result(run(file_task(file, root), route(READ, "{filepath}", "{real_filepath}", safe_open=True)))
     assert ended["stdout"] == f"another {file}"
 
 
@@ -167,11 +182,12 @@ def test_a_test_of_a_handler_has_the_same_job(file: Path) -> None:
     assert descriptors() == before
 
 
-def test_the_default_of_a_route() -> None:
+def test_a_route_that_does_not_say_it_opens_as_the_worker_does() -> None:
     name = {"use": "fileq.handlers:checksum"}
     tool = {"command": ["true"]}
-    routes = routes_of(*({"match": "*", **keys} for keys in (name, tool, {**tool, "in_place": True})))
-    assert [route.safe_open for route in routes] == [False, True, False]
+    keys = [{"match": "*", **keys} for keys in (name, tool, {**tool, "in_place": True}, {**tool, "safe_open": True})]
+    assert [route.safe_open for route in routes_of(*keys)] == [False, False, False, True]
+    assert [route.safe_open for route in routes_of(*keys, safe_open=True)] == [True, True, False, True]
 
 
 ADVICE = "a program that needs the name of the file, or opens it in another process, needs safe_open: false"
@@ -179,19 +195,89 @@ ADVICE = "a program that needs the name of the file, or opens it in another proc
 
 def test_a_command_that_fails_on_the_descriptor_says_what_helps(file: Path, root: Path) -> None:
     failing = "import sys; sys.exit(f'unknown file type: {sys.argv[1]}')"
-    outcome = run(file_task(file, root), route(failing, "{filepath}"))
+    outcome = run(file_task(file, root), route(failing, "{filepath}", safe_open=True))
     assert isinstance(outcome, Failed)
-    assert re.search(rf"unknown file type: /proc/self/fd/\d+; {ADVICE}$", outcome.error)
+    named = rf"unknown file type: (/proc/self/fd/\d+) \(\1 is {re.escape(str(file))}\); {ADVICE}"
+    assert re.search(f"{named}$", outcome.error)
     assert outcome.traceback == ""
+
+
+@pytest.mark.parametrize("prefix", ["/dev/fd/", "/proc/self/fd/"])
+def test_an_error_about_the_descriptor_names_the_file(prefix: str, file: Path, root: Path) -> None:
+    def function(job: Any, context: Any) -> None:
+        raise ValueError(f"can't parse {prefix}{job.path.removeprefix('/proc/self/fd/')}:3")
+
+    outcome = failure(run(file_task(file, root), function, safe_open=True))
+    assert re.search(rf"can't parse ({prefix}\d+):3 .*\(\1 is {re.escape(str(file))}\)$", outcome.error)
+
+    def long(job: Any, context: Any) -> None:
+        raise ValueError(f"{job.path} {'x' * 10_000}")
+
+    outcome = failure(run(file_task(file, root), long, safe_open=True))
+    assert outcome.error.endswith(f" is {file})")
+    assert len(outcome.error) <= LONGEST_ERROR
+
+    def other(job: Any, context: Any) -> None:
+        raise ValueError(f"can't parse {job.path}0")
+
+    assert str(file) not in failure(run(file_task(file, root), other, safe_open=True)).error
+
+
+@pytest.fixture
+def forbidden(open_path: Path) -> Path:
+    """A file that may not be read."""
+    path = open_path / "a.txt"
+    path.write_bytes(b"abc")
+    path.chmod(0)
+    return path
+
+
+def opens(job: Any, context: Any) -> None:
+    job.open()
+
+
+def opens_by_path(job: Any, context: Any) -> None:
+    open(job.path).close()
+
+
+@pytest.mark.parametrize("is_safe", [False, True])
+@pytest.mark.parametrize("handler", ["job.open", "open", "cat", "exit 1", "checksum"])
+def test_the_error_for_a_file_that_may_not_be_read_names_the_file_and_the_permission(
+    forbidden: Path, handler: str, is_safe: bool
+) -> None:
+    given: Any = {
+        "job.open": {"match": "**/*", "use": f"{__name__}:opens"},
+        "open": {"match": "**/*", "use": f"{__name__}:opens_by_path"},
+        "cat": {"match": "**/*", "command": ["cat", "{filepath}"]},
+        "exit 1": {"match": "**/*", "command": ["sh", "-c", "exit 1"]},
+        "checksum": {"match": "**/*", "use": "fileq.handlers:checksum"},
+    }[handler]
+    with unprivileged():
+        outcome = failure(run(file_task(forbidden, forbidden.parent), given, safe_open=is_safe))
+    assert str(forbidden) in outcome.error
+    assert re.search(r"[Pp]ermission", outcome.error)
+    assert "needs safe_open" not in outcome.error + outcome.traceback, "the advice does not help"
+    if handler in ("job.open", "checksum") or not is_safe:
+        assert "/fd/" not in outcome.error + outcome.traceback
+
+
+def test_the_error_for_a_directory_that_may_not_be_entered_names_the_whole_path(open_path: Path) -> None:
+    path = open_path / "sub" / "a.txt"
+    path.parent.mkdir()
+    path.write_bytes(b"abc")
+    path.parent.chmod(0)
+    with unprivileged():
+        outcome = failure(run(file_task(path, open_path), called))
+    assert outcome.error == f"PermissionError: [Errno 13] Permission denied: {str(path)!r}"
 
 
 def test_a_command_that_fails_otherwise_has_a_hint_apart_from_its_error(file: Path, root: Path) -> None:
     failing = "import sys; sys.exit('unknown file type')"
-    outcome = run(file_task(file, root), route(failing, "{filepath}"))
+    outcome = run(file_task(file, root), route(failing, "{filepath}", safe_open=True))
     assert isinstance(outcome, Failed)
     assert outcome.error.endswith("unknown file type")
     assert re.fullmatch(rf"hint: the file was given as /proc/self/fd/\d+; {ADVICE}", outcome.traceback)
-    for other in (route(failing, "{filepath}", safe_open=False), route(failing, "{real_filepath}")):
+    for other in (route(failing, "{filepath}"), route(failing, "{real_filepath}", safe_open=True)):
         outcome = run(file_task(file, root), other)
         assert isinstance(outcome, Failed)
         assert outcome.traceback == ""
@@ -204,7 +290,7 @@ def test_show_and_try_print_the_hint_of_a_command(
     path = setup.inbox / "a.txt"
     path.write_text("x")
     setup.enqueue_file(path, "a")
-    handlers = '[{match: "**/*", command: ["false", "{filepath}"]}]'
+    handlers = '[{match: "**/*", command: ["false", "{filepath}"], safe_open: true}]'
     setup.worker(count=1, max_retries=0, handlers=handlers)
     setup.wait_for(State.DEAD, ["a"])
     shell = CommandLine(setup, capsys)
