@@ -40,6 +40,11 @@ class Loaded(Struct, frozen=True):
         """Whether a source gave this key, even if with its default value."""
         return self.origins.get(key, DEFAULT) != DEFAULT
 
+    @property
+    def names_roots(self) -> bool:
+        """Whether a source names the directories of files. If none does, the program may have none."""
+        return any(map(self.is_set, ("producer.scan_dir", "worker.allowed_roots", "worker.path_map")))
+
 
 def load(
     path: str | None = None,

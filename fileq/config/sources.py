@@ -7,6 +7,7 @@ can execute anything, and scalars stay as they are written: `password: 0123`, `w
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -66,10 +67,15 @@ def find_file(path: str | None, environ: Mapping[str, str], cwd: Path) -> str | 
     """The file to read: the named one, which must exist, else ./config.yaml if that exists."""
     for name, source in ((path, "--config"), (environ.get("FILEQ_CONFIG") or None, "FILEQ_CONFIG")):
         if name is not None:
-            if not (cwd / name).exists():
-                raise ConfigError(f"{source} names {name!r}, which does not exist; create it with 'fileq config init'")
+            try:
+                os.stat(cwd / name)
+            except (FileNotFoundError, NotADirectoryError):
+                advice = "create it with 'fileq config init'"
+                raise ConfigError(f"{source} names {name!r}, which does not exist; {advice}") from None
+            except OSError as error:
+                raise ConfigError(f"{source} names {name!r}, which can't be read: {error.strerror}") from None
             return name
-    return DEFAULT_FILE if (cwd / DEFAULT_FILE).exists() else None
+    return DEFAULT_FILE if os.path.lexists(cwd / DEFAULT_FILE) else None
 
 
 def read_file(path: str, cwd: Path) -> Node:

@@ -116,7 +116,7 @@ class BreakerClosed(BreakerChanged, frozen=True):
 
 
 class RootLost(Event, frozen=True):
-    """A root of the files is missing or does not answer: its file jobs are deferred."""
+    """A root of the files is missing, not accessible or does not answer: its file jobs are deferred."""
 
     name = "root.lost"
     level = "warning"

@@ -15,6 +15,7 @@ from fileq.core.errors import Permanent
 from fileq.core.outcome import Changed, Failed
 from fileq.core.text import quoted_path
 from fileq.files.beneath import LeadsOutside, is_below, open_beneath
+from fileq.files.directories import MISSING, NOT_A_DIRECTORY, directory_problem
 from fileq.files.version import changed_version
 from fileq.handlers.job_file import JobFile
 from fileq.handlers.outcomes import failed
@@ -71,9 +72,11 @@ def _missing(path: bytes, roots: Sequence[bytes]) -> Failed:
     root = next((root for root in roots if is_below(real_path, (root,))), None)
     if root is None:
         return _outside(path, roots)
-    if os.path.isdir(root):
+    problem = directory_problem(root)
+    if not problem:
         return Failed("file vanished", "FileVanished", is_permanent=True, is_sample=False, is_vanished=True)
-    return Failed(f"the root {os.fsdecode(root)!r} is missing", "RootMissing", is_sample=False)
+    what = "is missing" if problem in (MISSING, NOT_A_DIRECTORY) else problem
+    return Failed(f"the root {os.fsdecode(root)!r} {what}", "RootMissing", is_sample=False)
 
 
 def _outside(path: bytes, roots: Sequence[bytes]) -> Failed:

@@ -18,6 +18,7 @@ from fileq.brokers.protocol import FullBroker, Inspector
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.events import Emit, ignore, produced
+from fileq.files.directories import advice_for, directory_problem
 from fileq.files.mounts import ScanDirMounts
 from fileq.producer.before_enqueue import BeforeEnqueue, EnqueueCheck
 from fileq.producer.clock_guard import ClockGuard
@@ -38,11 +39,11 @@ IDLE_S = 1.0
 
 
 def check_scan_dir(config: Config) -> None:
-    """Raises ConfigError if scan_dir is no directory. At start that is a mistake, later it is an outage."""
+    """Raises ConfigError if scan_dir can't be scanned. At start that is a mistake, later it is an outage."""
     scan_dir = config.producer.scan_dir
-    if not os.path.isdir(scan_dir):
-        what = "is not a directory" if os.path.lexists(scan_dir) else "does not exist"
-        raise ConfigError(f"producer.scan_dir is {scan_dir!r}, which {what}; create it or name another")
+    if problem := directory_problem(os.fsencode(scan_dir), is_listed=True):
+        advice = f"{advice_for(problem)} or name another"
+        raise ConfigError(f"producer.scan_dir is {scan_dir!r}, which {problem}; {advice}")
 
 
 class Producer:

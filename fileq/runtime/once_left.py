@@ -64,7 +64,8 @@ def what_is_left(broker: FullBroker, worker: WorkerParts, census: Census) -> Wha
 
 
 def _problem(missing: Counter[str], held: Counter[str]) -> str:
-    parts = [f"{'; '.join(missing)}; mount it and run again"] if missing else []
+    advice = "mount it" if all(reason.endswith("(not mounted?)") for reason in missing) else "fix it"
+    parts = [f"{'; '.join(missing)}; {advice} and run again"] if missing else []
     if held:
         waiting = "1 job waits" if held.total() == 1 else f"{held.total()} jobs wait"
         parts.append(f"{waiting} for the next run: {'; '.join(held)}; fix the cause and run again")

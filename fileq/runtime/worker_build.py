@@ -75,7 +75,9 @@ def build_worker(
         routes, on_end=deferrals.end, deferred=deferrals.count, on_reset=deferrals.request_search, emit=emit
     )
     paths = config.paths
-    roots = RootsWatch(paths.roots, paths.folders, emit=emit, on_end=deferrals.end)
+    takes_files = any(route.match is not None for route in routes)
+    expects_roots = takes_files and loaded.names_roots
+    roots = RootsWatch(paths.roots, paths.folders, emit=emit, on_end=deferrals.end, are_expected=expects_roots)
     program = handlers_program(config, app_dir=app_dir)
     deliveries = _deliveries(config, broker, routes, breakers, emit)
     executor = ExecutorsByIsolation(worker, routes, program, deliver=deliveries.run, records=broker.records, emit=emit)

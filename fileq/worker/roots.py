@@ -1,8 +1,9 @@
-"""Checks whether the root directories of file jobs are there. The file jobs of a missing root are deferred; jobs of
-other roots and jobs without a file run.
+"""Checks whether the root directories of file jobs can be accessed. The file jobs of a root that is missing, or that
+this user has no permission on, are deferred; jobs of other roots and jobs without a file run.
 
 A folder that files are moved to after their job is a root too: a retried job finds its file there. It may be missing
-for a good reason, because no file was moved yet. So it counts as missing only when a job needs it.
+for a good reason, because no file was moved yet. The same holds for the default root of a worker whose configuration
+names no directory: it may run only jobs without files. Such a root counts as missing only when a job needs it.
 
 Each root is checked in a thread of its own: a check of a dead network mount may block for minutes. turn() compares the
 results and reports what has changed; a loop of its own calls it.
@@ -19,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fileq.core.events import Emit, ignore
 from fileq.core.process_events import RootLost, RootRestored
+from fileq.files.directories import MISSING, NOT_A_DIRECTORY, directory_problem
 
 CHECK_EVERY_S = 1.0
 SILENT_AFTER_S = 10.0
@@ -27,18 +29,22 @@ SILENT_AFTER_S = 10.0
 class _Root:
     """The last check of one root. `is_needed`: its absence is a problem."""
 
-    def __init__(self, path: bytes, is_there: Callable[[bytes], bool], *, is_folder: bool) -> None:
+    def __init__(self, path: bytes, look: Callable[[bytes], str], *, is_folder: bool, is_expected: bool) -> None:
         self.path = path
-        self.is_needed = not is_folder
+        self.is_needed = self._is_expected = is_expected
         self._is_folder = is_folder
-        self._is_there = is_there
+        self._look = look
         self.check()
 
     def check(self) -> None:
-        self.is_missing = not self._is_there(self.path)
+        self._found = self._look(self.path)
         self.checked_s = time.monotonic()
-        if self._is_folder and not self.is_missing:
-            self.is_needed = False  # until a job misses it again
+        if not self._found:
+            self.is_needed = self._is_expected  # if not, until a job misses it again
+
+    @property
+    def is_missing(self) -> bool:
+        return bool(self._found)
 
     def problem(self) -> str:
         """Why its files cannot be reached; "" if they can, or if no job needs them."""
@@ -47,16 +53,15 @@ class _Root:
             return ""
         if time.monotonic() - self.checked_s > SILENT_AFTER_S:
             return f"the root {name} does not answer"
-        if not self.is_missing:
+        if not self._found:
             return ""
-        if self._is_folder:
-            return f"the folder {name}, where files were moved to, is missing (not mounted?)"
-        return f"the root {name} is missing (not mounted?)"
+        what = f"the folder {name}, where files were moved to," if self._is_folder else f"the root {name}"
+        return f"{what} {'is missing (not mounted?)' if self._found in (MISSING, NOT_A_DIRECTORY) else self._found}"
 
 
 class RootsWatch:
     """`folders` are those that files are moved to. `on_end` gets the reason for which jobs were deferred when a root is
-    back."""
+    back. Unless roots `are_expected`, one is missing only when a job needs it."""
 
     name = "roots"
 
@@ -67,15 +72,19 @@ class RootsWatch:
         *,
         emit: Emit = ignore,
         on_end: Callable[[str], None] = lambda reason: None,
-        is_there: Callable[[bytes], bool] = os.path.isdir,
+        are_expected: bool = True,
+        look: Callable[[bytes], str] = directory_problem,
     ) -> None:
         self._emit = emit
         self._on_end = on_end
         # The innermost root of a path comes first.
         kinds = {**dict.fromkeys(folders, True), **dict.fromkeys(roots, False)}
         by_length = sorted(kinds.items(), key=lambda kind: len(kind[0]), reverse=True)
-        self._roots = [_Root(path, is_there, is_folder=is_folder) for path, is_folder in by_length]
-        self._folders = [root for root in self._roots if not root.is_needed]
+        self._roots = [
+            _Root(path, look, is_folder=is_folder, is_expected=are_expected and not is_folder)
+            for path, is_folder in by_length
+        ]
+        self._unexpected = [root for root in self._roots if not root.is_needed]
         self._reported: Mapping[bytes, str] = {}
         self._stop = threading.Event()
         self.problems: Mapping[bytes, str] = self._find_problems()  # root → why its files cannot be reached
@@ -105,7 +114,7 @@ class RootsWatch:
     @property
     def is_any_missing(self) -> bool:
         """Whether a file may have an obstacle(): cheap, for every job."""
-        return bool(self.problems) or any(root.is_missing for root in self._folders)
+        return bool(self.problems) or any(root.is_missing for root in self._unexpected)
 
     def obstacle(self, path: bytes) -> str | None:
         """Why the file at this path cannot be reached now: its root is missing. None if nothing is known against it."""

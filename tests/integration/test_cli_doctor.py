@@ -43,8 +43,10 @@ def test_a_healthy_system_has_no_problem_and_one_line_for_each_check(broker_setu
 def test_a_problem_has_an_advice_and_exit_1_and_nothing_is_created(cwd: Path, doctor: Doctor) -> None:
     (cwd / "data").rmdir()
     assert doctor().code == 1
-    assert doctor.wrong == ["scan_dir", "roots"]
+    assert doctor.wrong == ["scan_dir"]
+    assert doctor.status("roots") == "unknown", "no setting names a root: there may be no jobs with files"
     assert doctor.status("broker") == "unknown"
+    assert doctor(producer__scan_dir="data").wrong == ["scan_dir", "roots"]
     assert all(check["advice"] for check in doctor.checks if check["status"] == "wrong")
     assert list(cwd.iterdir()) == []
 
@@ -146,7 +148,9 @@ def test_directories_that_cannot_be_read_or_written_are_a_problem(
 ) -> None:
     data, database = shared_directory / "data", {"sqlite__path": "db/fileq.db"}
     as_root(data, 0o000)
-    assert doctor(**database).wrong == ["scan_dir", "roots"]
+    assert doctor(producer__scan_dir="data", **database).wrong == ["scan_dir", "roots"]
+    for name in ("scan_dir", "roots"):
+        assert f"this user has no permission on {data}" in doctor.find(name)[0]["detail"]
     as_root(data, 0o555)
     assert doctor(**database).wrong == []
     assert doctor(worker__after__completed="delete", **database).wrong == ["after"]

@@ -104,3 +104,42 @@ def test_worker_start_is_the_worker_and_a_configured_scan_dir_may_be_missing(eac
     settings = setup.all_settings(producer__scan_dir="not-mounted")
     with program.Program("worker", "start", "--count", "3", cwd=setup.directory, settings=settings) as worker:
         assert worker.wait_for("role.started")
+
+
+@pytest.mark.parametrize("handlers", [None, '[{type: other, use: "fileq.handlers:checksum"}]'])
+def test_a_worker_that_runs_only_tasks_is_ready_without_a_directory(
+    sqlite_setup: WorkerSetup, handlers: str | None
+) -> None:
+    setup = sqlite_setup
+    named = {} if handlers is None else {"handlers": handlers, "producer__scan_dir": "missing"}
+    worker = setup.worker("--count", "1", **named)
+    setup.wait_for(State.COMPLETED, setup.enqueue("note", "typed"))
+    assert worker.readiness()[0] == 200
+    assert worker.events("root.lost") == []
+
+
+def test_a_worker_without_its_default_directory_is_not_ready_once_a_file_job_waits_for_it(
+    sqlite_setup: WorkerSetup,
+) -> None:
+    setup = sqlite_setup
+    data = setup.directory / "data"
+    data.mkdir()
+    (data / "a.txt").write_text("x")
+    setup.enqueue_file(data / "a.txt", "a")
+    away = data.rename(setup.directory / "unmounted")
+    worker = setup.worker("--count", "1", handlers=on_files("on_file"))
+    reason = f"the root {data} is missing (not mounted?)"
+    wait_until(lambda: setup.record("a").deferred == reason)
+    assert worker.wait_for("root.lost")["reason"] == reason
+    code, answer = worker.readiness()
+    assert (code, answer["reasons"]["worker"]) == (503, reason)
+    away.rename(data)
+    setup.wait_for(State.COMPLETED, ["a"])
+    wait_until(lambda: worker.readiness()[0] == 200)
+
+
+def test_a_named_directory_that_is_missing_makes_a_worker_of_files_not_ready(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
+    worker = setup.worker("missing")
+    assert worker.wait_for("root.lost")["path"] == str(setup.directory / "missing")
+    assert worker.readiness()[0] == 503

@@ -16,6 +16,7 @@ from fileq.core.job import State, Version, decode, file_job, typed_job
 from fileq.core.outcome import Released
 from fileq.core.settlement import Settlement, release
 from fileq.core.webhook import DELIVERIES_MAX, Webhook
+from fileq.files.directories import MISSING
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
 from fileq.webhooks.store import KnownWebhook, ReceiverState
@@ -166,7 +167,7 @@ class PumpSetup:
             self.config.paths.roots,
             emit=self.events,
             on_end=self.deferrals.end,
-            is_there=lambda root: root not in self.missing,
+            look=lambda root: MISSING if root in self.missing else "",
         )
         self.release = DeferredRelease(self.broker, self.deferrals, monotonic=self.clocks.monotonic)
         self.pump = Pump(

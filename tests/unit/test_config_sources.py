@@ -11,6 +11,9 @@ from fileq.config import Config, Origin, load, secret_variables
 from fileq.config.sources import variable_names
 from fileq.core.errors import ConfigError
 from tests.support.config_loading import ConfigDirectory
+from tests.support.unprivileged import open_path, unprivileged
+
+__all__ = ["open_path"]
 
 CONFIG_OF_THE_CONTRACT = """
 redis:
@@ -316,3 +319,11 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
 def test_a_directory_instead_of_a_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^\. cannot be read: Is a directory$"):
         load(".", environ={}, cwd=tmp_path)
+
+
+def test_a_named_file_in_a_directory_that_permissions_close_is_not_called_missing(open_path: Path) -> None:
+    (open_path / "etc").mkdir()
+    (open_path / "etc" / "a.yaml").touch()
+    (open_path / "etc").chmod(0)
+    with unprivileged(), pytest.raises(ConfigError, match=r"--config names 'etc/a\.yaml', which can't be read: Perm"):
+        load("etc/a.yaml", environ={}, cwd=open_path)

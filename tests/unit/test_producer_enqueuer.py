@@ -20,8 +20,8 @@ from fileq.producer.counts import ProducerCounts
 from fileq.producer.enqueuer import STALE_S, Enqueuer, SentBatch
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.identity import FileIdentity
-from fileq.testing.conformance.builders import worker_info
 from fileq.producer.markers import Markers
+from fileq.testing.conformance.builders import worker_info
 from fileq.testing.conformance.harness import FakeClock
 from tests.support.clocks import ManualClocks, RecordedEvents
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from fileq.brokers.memory import MemoryBroker
 from fileq.config import config_from
 from fileq.core.errors import ConfigError
 from fileq.producer.finder import scan
-from fileq.producer.producer import Producer
+from fileq.producer.producer import Producer, check_scan_dir
 from tests.support.producer_scenario import RESCAN, UNCLOSED, FakeWatcher
+from tests.support.unprivileged import open_path, unprivileged
+
+__all__ = ["open_path"]
 
 
 def test_a_missing_scan_dir_is_a_problem_until_it_returns(scenario, tmp_path):
@@ -85,3 +89,14 @@ def test_at_start_a_missing_scan_dir_is_a_config_error(tmp_path, make, what):
     config = config_from({"broker": "memory", "producer": {"scan_dir": str(tmp_path / "in")}})
     with pytest.raises(ConfigError, match=f"producer.scan_dir is .*in', which {what}"):
         Producer(config, MemoryBroker(config), MemoryBroker(config))
+
+
+@pytest.mark.parametrize(("closed", "mode"), [("in", 0), (".", 0), ("in", 0o711)])
+def test_at_start_a_scan_dir_that_permissions_close_is_a_config_error(open_path, closed, mode):
+    """The last one can be entered and not be listed."""
+    (open_path / "in").mkdir()
+    config = config_from({"broker": "memory", "producer": {"scan_dir": str(open_path / "in")}})
+    (open_path / closed).chmod(mode)
+    refused = re.escape(f"in', which can't be accessed: this user has no permission on {open_path / closed}; give")
+    with unprivileged(), pytest.raises(ConfigError, match=refused):
+        check_scan_dir(config)

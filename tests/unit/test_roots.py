@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fileq.core.outcome import Done, Failed
+from fileq.files import directories
 from fileq.worker.roots import RootsWatch
 from tests.support.clocks import RecordedEvents
 from tests.support.pump_setup import PumpSetup
+from tests.support.unprivileged import open_path, unprivileged
+
+__all__ = ["open_path"]
 
 MISSING = "the root /data is missing (not mounted?)"
 
@@ -24,7 +30,7 @@ class Setup:
             (b"/data/failed", b"/other"),
             emit=self.events,
             on_end=self.ended.append,
-            is_there=lambda root: root not in self.missing,
+            look=lambda root: directories.MISSING if root in self.missing else "",
         )
 
 
@@ -77,6 +83,37 @@ def test_a_missing_folder_of_moved_files_is_a_problem_once_a_job_needs_it() -> N
     setup.roots.check()
     setup.roots.turn()
     assert setup.roots.problem() == "", "removed again, and no job needs it yet"
+
+
+def test_a_root_that_no_setting_names_is_a_problem_once_a_job_needs_it() -> None:
+    events, missing = RecordedEvents(), {b"/data"}
+    roots = RootsWatch(
+        (b"/data",),
+        emit=events,
+        are_expected=False,
+        look=lambda root: directories.MISSING if root in missing else "",
+    )
+    roots.turn()
+    assert (roots.problem(), roots.is_any_missing, events.events) == ("", True, [])
+    assert roots.obstacle(b"/data/a") == MISSING == roots.problem()
+    roots.turn()
+    assert events.count("root.lost") == 1
+    missing.clear()
+    roots.check()
+    roots.turn()
+    assert (roots.problem(), roots.is_any_missing, events.count("root.restored")) == ("", False, 1)
+
+
+def test_a_root_that_permissions_close_holds_its_jobs_and_names_the_permission(open_path: Path) -> None:
+    root = open_path / "above" / "in"
+    root.mkdir(parents=True)
+    for closed in (root, root.parent):
+        closed.chmod(0)
+        with unprivileged():
+            roots = RootsWatch((bytes(root),))
+        closed.chmod(0o755)
+        reason = f"the root {root} can't be accessed: this user has no permission on {closed}"
+        assert roots.obstacle(bytes(root / "a")) == reason == roots.problem()
 
 
 def lost() -> PumpSetup:

@@ -30,6 +30,7 @@ from fileq.brokers.sqlite.file_access import protect_database
 from fileq.brokers.sqlite.locks import SubscriberLock, WriteLock
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, ConfigError
 from fileq.core.units import two_units
+from fileq.files.directories import MISSING, advice_for, directory_problem
 from fileq.files.mounts import filesystem_type, is_network
 
 LOCK_TIMEOUT_S = 5.0
@@ -210,9 +211,14 @@ def _check_location(path: str, *, create: bool) -> None:
     directory = os.path.dirname(path)
     if os.path.isdir(path):
         raise ConfigError(f"sqlite.path is {path}, a directory; it must be a file")
+    problem = directory_problem(os.fsencode(directory))
+    if problem not in ("", MISSING):
+        raise BrokerUnavailable(
+            f"no database at {path}: {directory} {problem}; {advice_for(problem)}, or set sqlite.path"
+        )
     if not create and not os.path.exists(path):
         raise database_schema.no_database(path)
-    if not os.path.isdir(directory):
+    if problem:
         raise BrokerUnavailable(f"no database at {path}; create the directory {directory} or set sqlite.path")
     filesystem = filesystem_type(path)
     if is_network(filesystem):

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from fileq.brokers.sqlite import database_schema
 from fileq.core.finding import Finding, sound, wrong
+from fileq.files.directories import MISSING, advice_for, directory_problem
 from fileq.files.mounts import filesystem_type, is_network
 
 _SUFFIXES = ("", "-wal", "-shm", "-lock", "-listen")
@@ -21,8 +22,9 @@ def examine_location(path: str) -> Iterator[Finding]:
     """Works whether or not the database exists yet."""
     path = os.path.abspath(path)
     directory = os.path.dirname(path)
-    if not os.path.isdir(directory):
-        yield wrong("database directory", f"{directory} does not exist", f"mkdir -p {directory}, or set sqlite.path")
+    if what := directory_problem(os.fsencode(directory)):
+        advice = f"mkdir -p {directory}" if what == MISSING else advice_for(what)
+        yield wrong("database directory", f"{directory} {what}", f"{advice}, or set sqlite.path")
         return
     existing = [path + suffix for suffix in _SUFFIXES if os.path.exists(path + suffix)]
     unwritable = [file for file in existing if not os.access(file, os.R_OK | os.W_OK, effective_ids=True)]

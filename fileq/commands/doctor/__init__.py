@@ -35,7 +35,7 @@ def check_environment(
         checks += [("scan_dir", lambda: check_scan_dir(loaded)), ("watching", lambda: check_watching(loaded.config))]
     if role in ("worker", "all", "start"):
         checks += [
-            ("roots", lambda: check_roots(loaded.config)),
+            ("roots", lambda: check_roots(loaded)),
             ("after", lambda: check_after(loaded.config)),
             ("handlers", lambda: check_handlers(loaded, app_dir)),
             ("schedules", lambda: check_schedules(loaded.config)),

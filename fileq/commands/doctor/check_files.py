@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from fileq.config import MOVE, Config, Loaded
 from fileq.core.finding import Finding, sound, unknown, wrong
+from fileq.files.directories import advice_for, directory_problem
 from fileq.files.mounts import ScanDirMounts
 from fileq.producer.finder.watch_modes import WatchModes
 
@@ -36,16 +37,12 @@ def check_scan_dir(loaded: Loaded) -> Iterator[Finding]:
     config = loaded.config
     scan_dir = config.producer.scan_dir
     root = os.path.abspath(os.fsencode(scan_dir))
-    if not os.path.isdir(root):
-        what = "is not a directory" if os.path.lexists(root) else "does not exist"
+    if what := directory_problem(root, is_listed=True):
         if config.paths.here(root) != root:
             # The files come from another machine under another path; only the producer there needs scan_dir.
             yield unknown("scan_dir", f"{scan_dir} {what} here; workers find its files by worker.path_map")
         else:
-            yield wrong("scan_dir", f"{scan_dir} {what}", "create it, or set producer.scan_dir")
-        return
-    if not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
-        yield wrong("scan_dir", f"{scan_dir} can't be read", "give this user the permissions r and x on it")
+            yield wrong("scan_dir", f"{scan_dir} {what}", f"{advice_for(what)}, or set producer.scan_dir")
         return
     tree = count_directories(root, time.monotonic() + COUNT_TIMEOUT_S)
     if tree.unreadable:
@@ -81,7 +78,7 @@ def count_directories(root: bytes, deadline_s: float) -> TreeCount:
 
 def check_watching(config: Config) -> Iterator[Finding]:
     root = os.path.abspath(os.fsencode(config.producer.scan_dir))
-    if not os.path.isdir(root):
+    if directory_problem(root, is_listed=True):
         return
     mode = config.producer.watch
     modes = WatchModes(mode, ScanDirMounts(root))
@@ -133,17 +130,19 @@ def max_watches() -> int | None:
         return None
 
 
-def check_roots(config: Config) -> Iterator[Finding]:
+def check_roots(loaded: Loaded) -> Iterator[Finding]:
     """Checks the directories below which workers may open files. While one is missing, no job with a file runs."""
+    config = loaded.config
     for root in config.paths.roots:
-        shown = os.fsdecode(root)
-        if not os.path.isdir(root):
-            key = "worker.allowed_roots" if config.worker.allowed_roots else "producer.scan_dir or worker.path_map"
-            yield wrong("roots", f"{shown} is missing: no job with a file runs", f"mount or create it, or change {key}")
-        elif not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
-            yield wrong("roots", f"{shown} can't be read", "give this user the permissions r and x on it")
-        else:
+        shown, what = os.fsdecode(root), directory_problem(root)
+        if not what:
             yield sound("roots", f"{shown} exists")
+        elif loaded.names_roots:
+            key = "worker.allowed_roots" if config.worker.allowed_roots else "producer.scan_dir or worker.path_map"
+            advice = f"mount it, {advice_for(what)}, or change {key}"
+            yield wrong("roots", f"{shown} {what}: no job with a file runs", advice)
+        else:
+            yield unknown("roots", f"{shown} {what}: jobs with a file, if there are any, wait", advice_for(what))
 
 
 def check_after(config: Config) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from fileq.config.server_settings import (
 )
 from fileq.core.api_key import StoredKey
 from fileq.core.finding import Finding, sound, unknown, wrong
+from fileq.files.directories import advice_for, directory_problem
 
 SOON_MS = 14 * 86_400_000  # a key that expires within this time is worth a note, unless its whole life is short
 _KEY_ADVICE = "'fileq keys create NAME --scope admin', or set server.api_key_file"
@@ -123,8 +124,8 @@ def _uploads(loaded: Loaded) -> Iterator[Finding]:
     directory = loaded.config.server.upload_dir
     if not directory:
         return
-    if not os.path.isdir(directory):
-        yield wrong("server uploads", f"{directory} is not a directory", "create it, or change server.upload_dir")
+    if what := directory_problem(os.fsencode(directory)):
+        yield wrong("server uploads", f"{directory} {what}", f"{advice_for(what)}, or change server.upload_dir")
     elif not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
         yield wrong("server uploads", f"{directory} is not writable", "give this user the permissions w and x on it")
     elif not _is_below(directory, loaded.config.producer.scan_dir):

@@ -212,7 +212,7 @@ def _banners(stats: BrokerState, recent: Recent, pauses: Mapping[str, PauseNote]
     found += breaker_banners([one for process in living for one in process.breakers], recent.held, recent.is_more)
     for process in stats.workers:
         if process.lost_roots:
-            text = f"{process.host} ({process.pid}) does not find {', '.join(process.lost_roots)}, so its files wait."
+            text = f"{process.host} ({process.pid}): {'; '.join(process.lost_roots)}. Jobs of its files wait."
             found.append(Banner(text, is_bad=True, links=workers))
     paused = [queue for queue in stats.queues if queue.is_paused]
     if paused:

@@ -285,7 +285,7 @@ FILE_GUARDS = (
     Guard(
         "A file has vanished only if its root exists",
         "an unmounted volume makes all its jobs dead",
-        "    if os.path.isdir(root):\n",
+        "    if not problem:\n",
         "    if True:\n",
         CHECKING + "a_file_on_a_missing_root_has_not_vanished",
     ),
