@@ -2,6 +2,9 @@
 
 A client is cheap to make: it reads its configuration at once and connects at its first call. Threads may share one. A
 process that was forked opens connections of its own. What a kill -9 leaves: each job enqueued completely or not at all.
+
+Inside fileq.testing.queue no client reaches a real queue. Each call decides that, because a program usually makes its
+client when it is imported, before the test begins.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from fileq.client.address import config_at
 from fileq.client.batch_handle import BatchHandle
 from fileq.client.batch_options import CallbackTask, batch_request
 from fileq.client.current_span import current_span
+from fileq.client.default_client import client_of_test
 from fileq.client.event_stream import EventStream
 from fileq.client.handle import Handle
 from fileq.client.job_filter import JobFilter
@@ -64,6 +68,8 @@ class Client:
 
     def __init__(self, where: str | Config | None = None, *, key: str = "", app_dir: str = ".") -> None:
         self._open: Callable[[], Transport] = _opener(where, key, app_dir)
+        self._has_address = where is not None
+        self._is_over = False
         self._lock = threading.Lock()
         self._connected: tuple[int, Transport] | None = None  # the process that opened it
 
@@ -72,6 +78,8 @@ class Client:
         """A client of a transport that is open already."""
         client = cls.__new__(cls)
         client._open = lambda: transport
+        client._has_address = False
+        client._is_over = True
         client._lock = threading.Lock()
         client._connected = None
         return client
@@ -210,7 +218,15 @@ class Client:
         self.close()
 
     def transport(self) -> Transport:
-        """For fileq itself: what the calls go through, opened at the first use."""
+        """For fileq itself: what the calls go through, opened at the first use. Inside fileq.testing.queue that of the
+        test queue; ConfigError if this client has an address."""
+        if not self._is_over and (tested := client_of_test()) is not None:
+            if self._has_address:
+                raise ConfigError(
+                    "this client has an address of its own, and inside fileq.testing.queue no client may reach another "
+                    "queue; make it without an address, or use q.client"
+                )
+            return tested.transport()
         connected = self._connected
         if connected is not None and connected[0] == os.getpid():
             return connected[1]

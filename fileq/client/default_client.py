@@ -1,4 +1,5 @@
-"""The client that tasks use by themselves: made at its first use, from the configuration of the program."""
+"""The client that tasks use by themselves: made at its first use, from the configuration of the program. In a test with
+fileq.testing.queue it is the client of the test queue, to which every other client of the process is led too."""
 
 from __future__ import annotations
 
@@ -11,26 +12,35 @@ if TYPE_CHECKING:
     from fileq.client.client import Client
 
 _lock = threading.Lock()
-_clients: list[Client] = []  # the last one counts
+_made: list[Client] = []  # at most one
+_of_tests: list[Client] = []  # of the test queues that are open; the last one counts
 
 
 def default_client() -> Client:
     """Raises ConfigError if the configuration of the program is wrong."""
     with _lock:
-        if not _clients:
+        if _of_tests:
+            return _of_tests[-1]
+        if not _made:
             from fileq.client.client import Client  # imports more than a module that only defines tasks needs
 
-            _clients.append(Client())
-        return _clients[-1]
+            _made.append(Client())
+        return _made[0]
+
+
+def client_of_test() -> Client | None:
+    """The client of the test queue; None outside of tests."""
+    with _lock:
+        return _of_tests[-1] if _of_tests else None
 
 
 @contextmanager
 def replaced_by(client: Client) -> Iterator[None]:
-    """Tasks use this client meanwhile: for tests."""
+    """Tasks and clients use this client meanwhile: for tests."""
     with _lock:
-        _clients.append(client)
+        _of_tests.append(client)
     try:
         yield
     finally:
         with _lock:
-            _clients.remove(client)
+            _of_tests.remove(client)

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.notifications import Subscription
+from fileq.client.async_client import AsyncClient
 from fileq.client.batch_handle import BatchHandle
 from fileq.client.batch_options import BatchKeywords
 from fileq.client.broker_transport import BrokerTransport
@@ -108,7 +109,8 @@ class TrialTransport(BrokerTransport):
 
 
 class TrialQueue:
-    """`client` enqueues here, and so do tasks within the `with`. `directory` is the scan_dir."""
+    """`client` and `async_client` enqueue here. Within the `with` so do tasks and every client that was made without an
+    address; one with an address raises ConfigError. `directory` is the scan_dir."""
 
     def __init__(self, imports: Sequence[str], config: Config | Mapping[str, Any] | None, app_dir: str) -> None:
         self._resources = ExitStack()
@@ -133,6 +135,7 @@ class TrialQueue:
         self._lock = threading.Lock()
         self._runner: int | None = None  # the thread that runs a job
         self.client = Client.over(TrialTransport(self, self._broker, config, clock))
+        self.async_client = AsyncClient.of(self.client)
 
     @overload
     def enqueue(

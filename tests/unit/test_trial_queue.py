@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fileq
 import fileq.testing
+from fileq.config import config_from
 from fileq.core.errors import ConfigError
 from fileq.testing import TrialQueue
 from tests.support import trial_tasks as app
@@ -112,6 +114,64 @@ def test_a_handler_that_waits_for_another_job_is_told_that_it_cannot(q: TrialQue
     app.wait_for_other.enqueue(max_retries=0)
     q.drain()
     assert "a handler can't run the queue that runs it" in str(q.dead[0].error)
+
+
+@pytest.fixture
+def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The queue of the program, which tests must not reach. Without it that would be Redis on its usual port."""
+    monkeypatch.setenv("FILEQ_BROKER", "sqlite")
+    monkeypatch.setenv("FILEQ_SQLITE_PATH", str(tmp_path / "real.db"))
+
+
+def test_every_client_without_an_address_uses_the_test_queue(real: None, q: TrialQueue) -> None:
+    """A test enqueued jobs of production: a client that the program made went to the real broker."""
+    assert fileq.Client().enqueue(app.double, app.Number(1)).wait() == app.Number(2)
+
+    async def use() -> list[fileq.AsyncHandle[app.Number]]:
+        return [await client.enqueue(app.double, app.Number(2)) for client in (fileq.AsyncClient(), q.async_client)]
+
+    assert [handle.id for handle in asyncio.run(use())] == [job.id for job in q.client.jobs(state="pending")]
+    with fileq.Client() as client, client.batch() as batch:
+        batch.add(app.double, app.Number(3))
+    assert q.drain() == 3
+    assert [job.payload.n for job in q.completed("double")] == [1, 2, 2, 3], "closing a client leaves the queue open"
+
+
+def test_a_client_that_was_made_before_the_test_uses_its_queue_during_it(real: None) -> None:
+    with fileq.Client() as client:
+        before = client.enqueue("double", {"n": 1})
+        with fileq.testing.queue(imports=["tests.support.trial_tasks"]) as q:
+            inside = client.enqueue(app.double, app.Number(2))
+            assert (before.status().state, inside.status().state) == (None, "pending")
+            assert (before.cancel(), client.clear("low"), q.client.size("low")) == ("unknown", 1, 0)
+            with pytest.raises(fileq.BatchError):
+                client.find_batch("b")
+        assert [job.id for job in client.jobs()] == [before.id]
+        assert (before.status().state, inside.status().state) == ("pending", None)
+
+
+@pytest.mark.parametrize("where", ["sqlite:real.db", "redis://127.0.0.1:1/0", "http://127.0.0.1:1", "config", "file"])
+def test_a_client_with_an_address_is_refused_in_a_test_queue(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.yaml").write_text("broker: sqlite\n")
+    given: Any = {"config": config_from({"broker": "sqlite"}), "file": "other.yaml"}.get(where, where)
+    client = fileq.Client(given, key="k" if where.startswith("http") else "")
+    calls: list[Callable[[], object]] = [
+        lambda: client.enqueue("double", {"n": 1}),
+        lambda: client.job("a").cancel(),
+        lambda: list(client.jobs()),
+        lambda: client.batch(),
+        lambda: client.events(),
+        lambda: asyncio.run(fileq.AsyncClient.of(client).size("low")),
+    ]
+    with fileq.testing.queue() as q:
+        for call in calls:
+            with pytest.raises(ConfigError, match=r"inside fileq\.testing\.queue no client may reach another queue"):
+                call()
+        assert list(q.client.jobs()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.yaml"], "nothing was opened"
 
 
 def test_outside_of_the_block_tasks_do_not_use_the_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
