@@ -16,7 +16,7 @@ from fileq.core.claim import Buried, Claim
 from fileq.core.errors import BrokerError
 from fileq.core.follow_up import FollowUp, Output
 from fileq.core.job import MAX_DECODED_NESTING, MAX_NESTING, Job, State, Version, check_content, check_unique_key
-from fileq.core.own_jobs import check_job, origin_of
+from fileq.core.own_jobs import check_batch, check_job, origin_of
 from fileq.core.settlement import SettleResult
 from fileq.core.signature import is_same_version
 
@@ -41,6 +41,7 @@ class Entry(Struct, frozen=True):
     at_ms: int = 0
     joins: bool = False  # the job becomes a member of the batch that its `batch_id` names
     is_own: bool = False  # fileq made the job, see core/own_jobs.py
+    fills_delivery: bool = False  # a producer adds the job to the batch of a delivery, which takes none of others
 
 
 def check_queues(wanted: Iterable[str], known: Sequence[str]) -> None:
@@ -56,8 +57,10 @@ def check_entries(entries: Sequence[Entry | FollowUp], known: Sequence[str]) -> 
     check_queues((entry.queue for entry in entries), known)
     for entry in entries:
         if not entry.is_own:
-            # A handler may add jobs to the batch of its own job, whichever that is.
-            check_job(entry.job, joins=entry.joins and isinstance(entry, Entry))
+            check_job(entry.job)
+        # A handler may add jobs to the batch of its own job, whichever that is.
+        if isinstance(entry, Entry) and entry.joins and not entry.fills_delivery:
+            check_batch(entry.job.batch_id)
         # A job that fileq makes may hold a result in its payload, which has checked bounds of its own.
         check_content(entry.job, MAX_DECODED_NESTING - 1 if entry.is_own else MAX_NESTING)
         if entry.job.unique_key is not None:

@@ -117,10 +117,8 @@ class FollowUps:
             batch_id=parent.batch_id if request.joins else None,
         )
         due = request.delay_ms, request.at_ms
-        # An id that fileq chose can be computed by others: a job that they enqueued under it is replaced. Not for one
-        # that joins a batch, since jobs of fileq's own may join also what takes no others.
-        has_own_id = request.id == follow_up_id(parent.id, number)
-        is_own = has_own_id and not request.joins and not is_own_type(request.type)
+        # An id that fileq chose can be computed by others: a job that they enqueued under it is replaced.
+        is_own = request.id == follow_up_id(parent.id, number) and not is_own_type(request.type)
         return FollowUp(self._following(job, claim, parent), queue, *due, version, joins=request.joins, is_own=is_own)
 
     def _following(self, job: Job, claim: Claim, parent: Job) -> Job:

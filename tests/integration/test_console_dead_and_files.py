@@ -134,7 +134,7 @@ def test_a_server_that_hides_paths_hides_them_in_answers_and_on_pages(tmp_path: 
         broker.create_batch(NewBatch("delivery-1", name="/in/hushed", is_own=True))
         check = DeliveryCheck("/in/hushed", "/in/hushed/a.pdf", also=("missing: /in/hushed/b.pdf is in",))
         job = typed_job(CHECK_TYPE, to_builtins(check), priority="low", now=datetime.now(UTC), id="check-1")
-        broker.enqueue([Entry(job.but(batch_id="delivery-1"), "low", joins=True, is_own=True)])
+        broker.enqueue([Entry(job.but(batch_id="delivery-1"), "low", joins=True, is_own=True, fills_delivery=True)])
         bury(broker, error=with_others(problem_of(check, None, ""), check))
         client.call("PUT", "/schedules/s", {"cron": "0 3 * * *", "scan": "/in/hushed"}, {"If-None-Match": "*"})
         add_file(api, "hushed 2.txt", b"x")

@@ -107,9 +107,13 @@ def test_one_odd_member_does_not_end_the_ending_of_all_deliveries(sqlite_setup: 
     odd = (None, {}, {"path": 7}, [1], "text", {"path": {"a": 1}}, {"directory": "x", "path": "y"})
     for number, payload in enumerate(odd):
         job = typed_job(CHECK_TYPE, payload, priority="low", now=datetime.now(UTC), id=f"odd{number}")
-        setup.broker.enqueue([Entry(job.but(batch_id=view.id, max_retries=0), "low", joins=True, is_own=True)])
+        setup.broker.enqueue(
+            [Entry(job.but(batch_id=view.id, max_retries=0), "low", joins=True, is_own=True, fills_delivery=True)]
+        )
     job = typed_job("no such type", {"b": 1}, priority="low", now=datetime.now(UTC), id="odd")
-    setup.broker.enqueue([Entry(job.but(batch_id=view.id, max_retries=0), "low", joins=True, is_own=True)])
+    setup.broker.enqueue(
+        [Entry(job.but(batch_id=view.id, max_retries=0), "low", joins=True, is_own=True, fills_delivery=True)]
+    )
     good = deliver(setup, "good")
     setup.worker()
     wait_done(good)

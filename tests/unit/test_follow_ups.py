@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import Entry, Record, Revival
 from fileq.core.claim import Claim
 from fileq.core.errors import BrokerUnavailable
@@ -56,6 +57,22 @@ def test_a_planted_id_keeps_no_follow_up_out(told: PumpSetup) -> None:
     parent = record(told, "a")
     assert parent is not None
     assert parent.follow_ups == ids
+
+
+def test_a_planted_id_keeps_no_follow_up_out_that_joins_the_batch_of_its_job() -> None:
+    setup = PumpSetup(count=1)
+    id = follow_up_id("a", 1)
+    setup.broker.enqueue([Entry(typed_job("plant", None, priority="low", now=NOW, id=id), "low", delay_ms=9_999)])
+    setup.broker.create_batch(NewBatch("b"))
+    job = file_job(setup.root + b"/a", size=1, priority="low", now=NOW, id="a").but(batch_id="b")
+    setup.broker.enqueue([Entry(job, "low", joins=True)])
+    setup.pump.turn()
+    setup.executor.end(Done(made=Made((FollowUpRequest(id, type="index", joins=True),))))
+    setup.pump.turn(may_claim=False)
+    assert jobs_in_queue(setup)["index"].id == id
+    found = record(setup, id)
+    assert found is not None
+    assert found.batch == "b"
 
 
 def test_requested_jobs_are_enqueued_when_the_job_is_completed() -> None:

@@ -44,7 +44,7 @@ def batch_to_join(store: MemoryStore, entry: Entry, follows: MemoryRecord | None
     the job that this one follows: an unfinished member also adds jobs to a sealed batch, and no other job adds any to
     the batch of a delivery."""
     batch = store.batches.get(entry.job.batch_id or "") if entry.joins else None
-    is_open_to_it = entry.is_own or not is_own_batch(entry.job.batch_id)
+    is_open_to_it = entry.fills_delivery or not is_own_batch(entry.job.batch_id)
     if batch is None or (batch.facts.is_takeable and is_open_to_it):
         return batch
     return batch if follows is not None and follows.id in batch.members else None

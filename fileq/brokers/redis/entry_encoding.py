@@ -26,7 +26,7 @@ def entry_args(entry: Entry, keys: Keys) -> tuple[Argument, ...]:
         version.path,
         version.signature,
         version.device,
-        "a" if entry.always else "",
+        ("a" if entry.always else "") + ("d" if entry.fills_delivery else ""),
         entry.delay_ms,
         entry.at_ms,
         job.unique_key or "",

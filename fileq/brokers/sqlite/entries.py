@@ -51,7 +51,7 @@ def batch_to_join(work: UnitOfWork, entry: Entry, follows: RecordRow | None = No
     the job that this one follows: an unfinished member also adds jobs to a sealed batch, and no other job adds any to
     the batch of a delivery."""
     batch = work.batches.find(entry.job.batch_id or "") if entry.joins else None
-    is_open_to_it = entry.is_own or not is_own_batch(entry.job.batch_id)
+    is_open_to_it = entry.fills_delivery or not is_own_batch(entry.job.batch_id)
     if batch is None or (batch.is_takeable and is_open_to_it):
         return batch
     is_member = follows is not None and work.members.has(batch, follows.id, MemberState.UNFINISHED)

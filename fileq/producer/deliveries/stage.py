@@ -127,7 +127,7 @@ class DeliveryStage:
         with self._alone(place.directory):
             batch_id = self._opened(place).batch_id
             job = entry.job.but(id=_member_id(batch_id, file.path, file.signature), batch_id=batch_id)
-            joined = Entry(job, entry.queue, entry.version, joins=True, is_own=True)
+            joined = Entry(job, entry.queue, entry.version, joins=True, is_own=True, fills_delivery=True)
         return joined
 
     def refused(self, entry: Entry, file: FoundFile) -> None:
@@ -334,7 +334,9 @@ class DeliveryStage:
     def _check_entry(self, batch_id: str, check: DeliveryCheck) -> Entry:
         id = follow_up_id(batch_id, "check", check.path)
         job = typed_job(CHECK_TYPE, msgspec.to_builtins(check), priority=self._queue, now=_now(), id=id)
-        return Entry(job.but(batch_id=batch_id, max_retries=0), self._queue, joins=True, is_own=True)
+        return Entry(
+            job.but(batch_id=batch_id, max_retries=0), self._queue, joins=True, is_own=True, fills_delivery=True
+        )
 
     def _close(self, directory: bytes, batch_id: str) -> None:
         state = self._open.pop(directory, None)

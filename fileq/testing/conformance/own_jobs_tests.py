@@ -121,7 +121,7 @@ def test_the_batch_of_a_delivery_takes_no_jobs_of_others(harness: Harness) -> No
     added = [FollowUp(a_job(id, batch_id="delivery-in-1"), "low", joins=True) for id in ("outside", "inside")]
     settle(harness, replace(complete(claim), follow_ups=(added[0],)))
     settle(harness, complete(claim_one(harness)))
-    own = Entry(a_job("c", batch_id="delivery-in-1"), "low", joins=True, is_own=True)
+    own = Entry(a_job("c", batch_id="delivery-in-1"), "low", joins=True, is_own=True, fills_delivery=True)
     assert harness.broker.enqueue([own]).results == (EnqueueResult.ENQUEUED,)
     settle(harness, replace(complete(claim_one(harness)), follow_ups=(added[1],)))
     batches = {id: record_of(harness, id).batch for id in ("outside", "c", "inside")}
@@ -296,6 +296,62 @@ def test_a_planted_follow_up_of_fileqs_own_is_replaced_and_any_other_left_out(ha
     settle(harness, replace(complete(running(harness, "a")), follow_ups=follow_ups))
     assert (ids_in(harness, "high"), drift(harness)) == (["own"], 0)
     assert record_of(harness, "a").follow_ups == ("own",)
+
+
+@each_plant
+def test_a_planted_id_does_not_keep_a_follow_up_out_that_joins_its_batch(harness: Harness, how: str) -> None:
+    """The id of a follow-up can be computed from that of its parent, also if the follow-up joins the parent's batch."""
+    harness.broker.create_batch(NewBatch("b"))
+    harness.broker.enqueue([Entry(a_job("m", batch_id="b"), "low", joins=True)])
+    harness.broker.seal_batch("b")
+    parent = claim_one(harness)
+    held = plant(harness, "next", how)
+    job = a_job("next", batch_id="b")
+    settle(harness, replace(complete(parent), follow_ups=(FollowUp(job, "low", joins=True, is_own=True),)))
+    assert (record_of(harness, "next").origin, record_of(harness, "next").batch) == (OWN, "b")
+    assert record_of(harness, "m").follow_ups == ("next",)
+    assert run_all(harness, held).count(encode(job)) == 1
+    [view] = harness.broker.batches_by_id(["b"])
+    assert view is not None
+    assert (view.state, view.total, view.completed, drift(harness)) == (BatchState.FINISHED, 2, 2, 0)
+
+
+def test_a_follow_up_replaces_the_job_that_others_added_to_its_batch_under_its_id(harness: Harness) -> None:
+    harness.broker.create_batch(NewBatch("b"))
+    jobs = a_job("m", batch_id="b"), a_job("next", batch_id="b")
+    harness.broker.enqueue([Entry(jobs[0], "low", joins=True), Entry(jobs[1], "low", joins=True, delay_ms=5)])
+    harness.broker.seal_batch("b")
+    job = a_job("next", batch_id="b", type="real")
+    follow_ups = (FollowUp(job, "low", joins=True, is_own=True),)
+    settle(harness, replace(complete(claim_one(harness)), follow_ups=follow_ups))
+    assert run_all(harness, None) == [encode(job)]
+    [view] = harness.broker.batches_by_id(["b"])
+    assert view is not None
+    assert (view.state, view.total, view.completed, drift(harness)) == (BatchState.FINISHED, 2, 2, 0)
+
+
+@pytest.mark.parametrize("batch", ["sealed", "delivery-in-1"])
+def test_no_batch_is_opened_by_a_follow_up_of_fileqs_own(harness: Harness, batch: str) -> None:
+    """Its parent may be a job that another program pushed, with the name of any batch in it."""
+    harness.broker.create_batch(NewBatch(batch, is_own=True))
+    filler = Entry(a_job("m", batch_id=batch), "low", delay_ms=5, joins=True, is_own=True, fills_delivery=True)
+    harness.broker.enqueue([filler])
+    if batch == "sealed":
+        harness.broker.seal_batch(batch)
+    harness.push_raw("low", foreign("outside", batch_id=batch))
+    follow_ups = (FollowUp(a_job("next", batch_id=batch), "low", joins=True, is_own=True),)
+    settle(harness, replace(complete(claim_one(harness)), follow_ups=follow_ups))
+    [view] = harness.broker.batches_by_id([batch])
+    assert view is not None
+    assert (view.total, record_of(harness, "next").batch, record_of(harness, "next").origin) == (1, "", OWN)
+    assert drift(harness) == 0
+
+
+def test_an_own_job_fills_no_delivery_unless_its_producer_adds_it(harness: Harness) -> None:
+    harness.broker.create_batch(NewBatch("delivery-in-1", is_own=True))
+    with pytest.raises(JobError, match="batch 'delivery-in-1' is reserved"):
+        harness.broker.enqueue([Entry(a_job("a", batch_id="delivery-in-1"), "low", joins=True, is_own=True)])
+    assert harness.broker.records(["a"]) == [None]
 
 
 def test_a_job_that_others_enqueued_is_replaced_too(harness: Harness) -> None:

@@ -161,6 +161,11 @@ NOT_KEPT_OUT = Promise(
     "a job with the id of a slot or a callback stops it for ever",
     "TestOwnJobs::test_a_planted_id_keeps_no_other_job_of_fileqs_own_out",
 )
+NOT_OPENED = Promise(
+    "A job of fileq's own opens no batch that takes none",
+    "a pushed job that names a delivery adds to it",
+    "TestOwnJobs::test_no_batch_is_opened_by_a_follow_up_of_fileqs_own",
+)
 OWN = "tests/integration/test_own_jobs.py::test_"
 READS = "any key and any program that may push a job reads files and sends signed messages"
 RESERVED = Promise(
@@ -245,9 +250,24 @@ OWN_JOB_GUARDS = (
     ),
     NOT_KEPT_OUT.on("sqlite", " and (not entry.is_own or bool(record.facts.origin))\n", "\n"),
     NOT_KEPT_OUT.on("memory", " and (not entry.is_own or bool(record.origin))\n", "\n"),
+    NOT_OPENED.on(
+        "redis",
+        "joining.join(batch, id, is_delivered and batch or follows)\n",
+        "joining.join(batch, id, origin ~= '' and batch or follows)\n",
+    ),
+    NOT_OPENED.on(
+        "sqlite",
+        "    is_open_to_it = entry.fills_delivery or",
+        "    is_open_to_it = entry.is_own or",
+    ),
+    NOT_OPENED.on(
+        "memory",
+        "    is_open_to_it = entry.fills_delivery or",
+        "    is_open_to_it = entry.is_own or",
+    ),
     RESERVED.on(
         "memory",
-        "            check_job(entry.job, joins=entry.joins and isinstance(entry, Entry))\n",
+        "            check_job(entry.job)\n",
         "            pass\n",
     ),
     Guard(

@@ -37,7 +37,7 @@ if used > 0 and redis.call('PTTL', RATE_LIMIT) > WINDOW then used = 0 end
 for i = 1, total do
   local a, record = own_args + 1 + (i - 1) * ENTRY_ARGS, KEYS[own_keys + i]
   local path, key = ARGV[a + 4], ARGV[a + 10]
-  local is_version = path ~= '' and ARGV[a + 7] ~= 'a'
+  local is_version = path ~= '' and not string.find(ARGV[a + 7], 'a', 1, true)
   local versions = path ~= '' and redis.call('HGET', LEDGER, path)
   local holder = key ~= '' and not is_recorded[record] and key_holder(unique, key)
   if is_recorded[record] or holder then

@@ -2,9 +2,10 @@
 --
 -- own KEYS   of each job: its record
 -- own ARGV   of each job: 1 id, 2 raw, 3 queue number, 4 path, 5 signature and 6 device ('' = the job is not about a
---            version of a file), 7 'a' = enqueue even if the ledger knows the version, 8 delay in ms, 9 due time in ms,
---            10 unique key ('' = none), 11 the batch that the job joins ('' = none), 12 the origin of a job that fileq
---            made itself ('' = another program may have made it)
+--            version of a file), 7 flags: 'a' = enqueue even if the ledger knows the version, 'd' = a producer adds it
+--            to the batch of a delivery, 8 delay in ms, 9 due time in ms, 10 unique key ('' = none), 11 the batch that
+--            the job joins ('' = none), 12 the origin of a job that fileq made itself ('' = another program may have
+--            made it)
 --
 -- KEYS, ARGV: see arguments.lua
 
@@ -76,8 +77,9 @@ local function add_job(record, a, versions, unique, awaited, follows)
     redis.call('HSET', record, 'unique_key', key)
     redis.call('HSET', unique, key, id)
   end
-  -- A batch that takes no jobs has refused a job of fileq's own before.
-  batch = joining and batch ~= '' and joining.join(batch, id, origin ~= '' and batch or follows)
+  -- enqueue.lua has refused a producer's job if the batch of its delivery takes none.
+  local is_delivered = string.find(ARGV[a + 7], 'd', 1, true)
+  batch = joining and batch ~= '' and joining.join(batch, id, is_delivered and batch or follows)
   if batch then redis.call('HSET', record, 'batch', batch) end
   local due = math.max(tonumber(ARGV[a + 9]), now + tonumber(ARGV[a + 8]))
   if due > now then
