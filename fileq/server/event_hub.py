@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -33,6 +34,7 @@ STREAMS_OF_ONE = 250  # of one caller
 SENT_BYTES_S = 16 << 20  # of all streams together
 SENDS_S = 400
 TURN_S = 0.05
+FOLLOWED_S = 0.005  # how often a follower gets events at most; each time costs the event loop a wake-up
 CHUNK_BYTES = 128 << 10
 CHUNK_TEXTS = 200  # of a WebSocket, where each event is a frame
 LOOKED_AT_S = 100_000  # events that filters look at
@@ -70,6 +72,15 @@ class Chunk(Struct, frozen=True):
     position: int
 
 
+class Follower(Protocol):
+    """A part of the server that gets every event without a stream, in the event loop."""
+
+    def take(self, event: LiveEvent) -> None: ...
+
+    def connection_changed(self) -> None:
+        """Events were missed, or may be missed from now on: see EventHub.is_connected."""
+
+
 class EventHub:
     """Belongs to the event loop."""
 
@@ -93,6 +104,9 @@ class EventHub:
         self._turn = 0
         self._turned_s = 0.0
         self._next_turn: asyncio.TimerHandle | None = None
+        self._follower: Follower | None = None
+        self._taken_s = 0.0
+        self._next_take: asyncio.TimerHandle | None = None
         self._watch_task: asyncio.Task[None] | None = None
         self._idle_since_s = 0.0
         self._is_closed = False
@@ -132,6 +146,21 @@ class EventHub:
         if stream in self._streams:
             self._streams.remove(stream)
             self._share.give_back(stream.caller.id)
+        self._idle_since_s = self._loop.time()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected.is_set()
+
+    def follow(self, follower: Follower) -> None:
+        """Opens the subscription, without waiting for it, and keeps it until unfollow()."""
+        self._follower = follower
+        if self._reader is None and not self._is_closed:
+            self._start_reader()
+        self._watch()
+
+    def unfollow(self) -> None:
+        self._follower = None
         self._idle_since_s = self._loop.time()
 
     def resume(self, stream: LiveStream, last_id: str) -> bytes:
@@ -206,6 +235,13 @@ class EventHub:
         if self._reader is not None:
             for event in self._reader.take():
                 self._ring.add(event)
+                if self._follower is not None:
+                    self._follower.take(event)
+
+    def _take_for_follower(self) -> None:
+        self._next_take = None
+        self._taken_s = self._loop.time()
+        self._take_events()
 
     async def _read(self, stream: LiveStream) -> Chunk:
         if stream.filter.batch is not None:
@@ -300,19 +336,26 @@ class EventHub:
                 self._loop.call_soon_threadsafe(self._changed)
 
     def _changed(self) -> None:
+        was_connected = self._connected.is_set()
         if self._reader is not None and self._reader.is_connected:
             self._connected.set()
         else:
             self._connected.clear()
+        if self._follower is not None:
+            if self._connected.is_set() is not was_connected:
+                self._follower.connection_changed()
+            if self._next_take is None:
+                wait_s = self._taken_s + FOLLOWED_S - self._loop.time()
+                self._next_take = self._loop.call_later(max(0.0, wait_s), self._take_for_follower)
         self._schedule()
 
     def _watch(self) -> None:
-        if self._watch_task is None or self._watch_task.done():
+        if (self._watch_task is None or self._watch_task.done()) and not self._is_closed:
             self._idle_since_s = self._loop.time()
             self._watch_task = asyncio.create_task(self._watch_streams())
 
     async def _watch_streams(self) -> None:
-        while self._streams or self._loop.time() - self._idle_since_s < LINGER_S:
+        while self._streams or self._follower or self._loop.time() - self._idle_since_s < LINGER_S:
             await asyncio.sleep(CHECK_S)
             for stream in list(self._streams):
                 if not await self._authentication.is_accepted(stream.caller, stream.mark):

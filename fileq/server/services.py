@@ -68,7 +68,6 @@ class Services:
         self.pool = BrokerPool()
         self.bodies = RequestBodies()
         self.transfers = FileTransfers()
-        self.waits = JobWaits(broker.states, self.pool)
         self.sessions = Sessions(signer, now_ms, config.server.base_path)
         self.failed_logins = FailedLogins(loop.time, loop.call_later, self._report_failed_logins)
         self.authentication = Authentication(
@@ -80,6 +79,7 @@ class Services:
         self.known_causes: Mapping[str, Acknowledgement] = {}
         self.hides_paths = config.server.files == "none"
         self.hub = EventHub(broker, self.pool, self.authentication, hides_paths=self.hides_paths, emit=emit)
+        self.waits = JobWaits(broker.states, self.pool, self.hub)
         self.stopping = asyncio.Event()
 
     def stop_streams(self) -> None:

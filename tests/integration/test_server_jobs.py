@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+import fileq
 from fileq.commands.audit_entries import REFUSED_KIND, AuditChange, AuditEntry, read_audit, trim
 from fileq.core.api_key import Scope
 from fileq.core.job import decode
-from tests.support.api_client import ServedApi, served_api
+from fileq.server.job_waits import JobWaits
+from tests.support.api_client import ADMIN_KEY, ServedApi, served_api
+from tests.support.servers.server import Server
 from tests.support.waiting import wait_until
 
 
@@ -149,6 +152,41 @@ def test_waiting_returns_when_the_job_ends(api: ServedApi) -> None:
     api.client.delete(f"/jobs/{id}")
     waiter.join(20)
     assert [(reply.status, reply.json["status"]) for reply in found] == [(200, "cancelled")]
+
+
+@pytest.mark.parametrize("broker", ["sqlite", "redis"])
+def test_a_client_learns_of_the_end_of_its_job_by_an_event(
+    broker: str, valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wait over HTTP took as long as the rest of the server's interval; here no timer reads within the test."""
+    for name in ("INTERVAL_S", "LOST_S"):
+        monkeypatch.setattr(f"fileq.server.job_waits.{name}", 3_600.0)
+    reads: list[list[str]] = []
+    look_at = JobWaits._look_at
+
+    async def counted(self: JobWaits, ids: list[str]) -> None:
+        await look_at(self, ids)
+        reads.append(ids)
+
+    monkeypatch.setattr(JobWaits, "_look_at", counted)
+    values = {"broker": broker, "redis": {"addr": valkey.address}}
+    with served_api(tmp_path, values) as api, fileq.Client(f"http://{api.client.host}", key=ADMIN_KEY) as client:
+        other, handle = client.enqueue("slow"), client.enqueue("slow")
+        raised: list[str] = []
+
+        def wait() -> None:
+            with pytest.raises(fileq.JobCancelled) as caught:
+                handle.wait()
+            raised.append(str(caught.value))
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        wait_until(lambda: len(reads) == 2, 20, "it was read at the beginning, and when the subscription was there")
+        other.cancel()
+        handle.cancel()
+        waiter.join(20)
+        assert raised == [f"job {handle.id} was cancelled"]
+    assert reads == [[handle.id]] * 3
 
 
 def test_keys_are_made_listed_used_and_revoked(api: ServedApi) -> None:
