@@ -18,6 +18,7 @@ from starlette.responses import Response
 from fileq.core.server_events import RequestFailed
 from fileq.server.audit import AuditNote
 from fileq.server.authentication import RequestSender
+from fileq.server.base_path import plain_path
 from fileq.server.conditional import etag_of, is_unchanged
 from fileq.server.csrf import check_same_site
 from fileq.server.decoding import decode_body, decode_query
@@ -42,7 +43,8 @@ class ApiApp:
     async def answer(self, request: Request, path: str, sender: RequestSender, request_id: str) -> Response:
         """Never raises, except for a client that has gone."""
         caller: Caller | None = None
-        action, count = f"{request.method} {path}", 1
+        shown = plain_path(path)
+        action, count = f"{request.method} {shown}", 1
         found: Route | None = None
         note = AuditNote()
         try:
@@ -69,7 +71,7 @@ class ApiApp:
                 caller.name,
                 caller.id,
                 action,
-                path,
+                shown,
                 count=count,
                 result=response.status_code,
                 request_id=request_id,
@@ -84,14 +86,16 @@ class ApiApp:
             if (found := route.pattern.fullmatch(path)) is None:
                 continue
             if route.method == wanted:
-                return route, found.groupdict()
+                return route, {name: plain_path(value) for name, value in found.groupdict().items()}
             allowed.append(route.method)
         if allowed:
             names = ", ".join(sorted({*allowed, *(["HEAD"] if "GET" in allowed else [])}))
             raise ApiProblem(
                 "method-not-allowed", f"{method} is not allowed here; there are {names}", headers={"Allow": names}
             )
-        raise ApiProblem("not-found", f"there is no endpoint {path[:200]!r}; GET /api/v1/openapi.json lists them")
+        raise ApiProblem(
+            "not-found", f"there is no endpoint {plain_path(path)[:200]!r}; GET /api/v1/openapi.json lists them"
+        )
 
     async def _read(
         self,

@@ -159,6 +159,7 @@ curl -H "X-API-Key: $KEY" -N "http://127.0.0.1:8080/api/v1/events?events=job.dea
 3.1, with every field; a server has it at `/api/v1/openapi.json`. [production.md](production.md#the-server) is about
 proxies, keys and single sign-on.
 
+- A slash in an id is written as `%2F`. Other programs may push jobs with such ids.
 - Bodies are JSON. Times are RFC 3339 in UTC. Answers may get new fields; unknown fields of requests are refused.
 - A problem is `application/problem+json` (RFC 9457). Its `type` is `urn:fileq:problem:` and one of the slugs below,
   `instance` names the request, which `X-Request-Id` names too, and `errors` lists everything that is wrong with a body.

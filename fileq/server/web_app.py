@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket
 from fileq.config.server_settings import is_loopback
 from fileq.server.api_app import ApiApp, problem_response
 from fileq.server.authentication import RequestSender
-from fileq.server.base_path import without_base
+from fileq.server.base_path import plain_path, request_path
 from fileq.server.live_streams import EventSocket
 from fileq.server.problems import ApiProblem, problem_of
 from fileq.server.routes import ROUTES
@@ -113,6 +113,7 @@ class WebApp:
             return Response(status_code=204)
         if path.startswith(f"{API}/"):
             return await self._api.answer(request, path.removeprefix(API), sender, request_id)
+        path = plain_path(path)
         for pattern, page in self._pages:
             if pattern.fullmatch(path):
                 try:
@@ -124,7 +125,7 @@ class WebApp:
         )
 
     def _path(self, request: Request) -> str:
-        return without_base(request.scope["path"], self._settings.base_path)
+        return request_path(request.scope, self._settings.base_path)
 
     def _sender(self, request: Request | WebSocket) -> RequestSender:
         address = request.client.host if request.client is not None else ""

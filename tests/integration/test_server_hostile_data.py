@@ -7,18 +7,25 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from msgspec import Raw
 
+import fileq
 from fileq.brokers.types import Entry
 from fileq.client.job_summary import history
+from fileq.commands.audit_entries import read_audit
 from fileq.core.api_key import Scope
 from fileq.core.events import Event
 from fileq.core.job import Version, decode, encode, file_job, typed_job
 from fileq.core.server_events import RequestFailed
 from fileq.server.console.rendering import JSON_SHOWN
-from tests.support.api_client import API, ServedApi, served_api
+from fileq.testing.conformance.builders import foreign
+from tests.support.api_client import ADMIN_KEY, API, ServedApi, served_api
+from tests.support.dead_jobs import bury
+from tests.support.servers.server import Server
+from tests.support.waiting import wait_until
 
 NOW = datetime(2026, 11, 18, tzinfo=UTC)
 AFTER_9999_NS = 253_402_300_800 * 1_000_000_000
@@ -113,3 +120,42 @@ def test_a_number_that_no_value_can_hold_is_shown_as_text(tmp_path: Path, number
         assert failures(api.events) == []
         [record] = api.broker.records(["odd"])
         assert history(record).json["payload"] == number
+
+
+@pytest.mark.parametrize("id", ["a/b", "/", "a/", "x/retry", "a%2Fb", "../b"])
+def test_a_job_whose_id_has_a_slash_is_read_retried_cancelled_and_deleted(
+    tmp_path: Path, valkey: Server, id: str
+) -> None:
+    """Another program pushed it. An encoded slash counted as one that separates two parts, so no address led to it."""
+    quoted = quote(id, safe="")
+    with served_api(tmp_path, {"broker": "redis", "redis": {"addr": valkey.address}}) as api:
+
+        def die() -> None:
+            with valkey.client() as client:
+                client.lpush(api.config.worker.queues["low"], foreign(id, type="noop"))
+            bury(api.broker)
+
+        die()
+        assert api.client.delete(f"/dead/{quoted}").json == {"message": "Dead job deleted"}
+        assert api.client.call("GET", f"/jobs/{quoted}").slug == "not-found"
+        die()
+        assert api.client.get(f"/jobs/{quoted}")["id"] == id
+        page = api.client.send("GET", f"/dashboard/jobs/{quoted}")
+        assert page.status == 200
+        assert f'data-action="POST /jobs/{quoted}/retry"' in page.body.decode()
+        assert f'href="/dashboard/jobs/{quoted}"' in api.client.send("GET", "/dashboard/jobs").body.decode()
+        assert api.client.post(f"/jobs/{quoted}/retry").status == 200
+        with fileq.Client(f"http://{api.client.host}", key=ADMIN_KEY) as over_http:
+            assert over_http.job(id).status().state == "pending"
+        assert api.client.delete(f"/jobs/{quoted}").json["result"] == "cancelled"
+        assert wait_until(lambda: [one for one in read_audit(api.broker, 100) if one.action == "cancel_job"])
+        assert failures(api.events) == []
+
+
+def test_an_encoded_slash_is_part_of_a_name_and_never_of_a_path(tmp_path: Path) -> None:
+    with served_api(tmp_path) as api:
+        definition = {"cron": "0 3 * * *", "type": "report"}
+        assert api.client.call("PUT", "/schedules/a%2Fb", definition, {"If-None-Match": "*"}).slug == "invalid"
+        assert api.client.call("POST", "/queues/low%2F/pause").slug == "not-found"
+        for path in (f"{API}/jobs%2Fx", f"{API}%2Fjobs"):
+            assert api.client.send("GET", path).status == 404, path

@@ -18,7 +18,7 @@ from fileq import __version__
 from fileq.core.errors import BrokerError
 from fileq.core.server_events import RequestFailed
 from fileq.server.authentication import RequestSender
-from fileq.server.base_path import without_base
+from fileq.server.base_path import plain_path, quoted_path, request_path
 from fileq.server.console.addresses import addresses_below
 from fileq.server.console.admin_page import CheckQuery
 from fileq.server.console.last_known import LastKnown
@@ -57,7 +57,7 @@ class Console:
 
     async def page(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         """Never raises, except for a client that has gone."""
-        path = without_base(request.scope["path"], self._base)
+        path = request_path(request.scope, self._base)
         caller: Caller | None = None
         try:
             if request.method not in ("GET", "HEAD"):
@@ -149,20 +149,20 @@ class Console:
     ) -> Response:
         problem = problem_of(error)
         if problem is None:
-            self._services.emit(RequestFailed(f"page {path[:200]}", request_id, repr(error)[:500], error))
+            self._services.emit(RequestFailed(f"page {plain_path(path)[:200]}", request_id, repr(error)[:500], error))
             problem = ApiProblem("internal", "see the log of the server for this request id")
         if problem.slug == "unauthenticated":
             return self._to_login(request, problem)
         page, params = _known_page(path)
         found = page_problem(problem, page, params, request.query_params.multi_items())
         shared = self._shared(caller, None, theme_in(request.cookies))
-        address = f"{self._base}{quote(path, safe='/', errors='surrogateescape')}"
+        address = f"{self._base}{quoted_path(path)}"
         text = render("problem.html", **shared, title=found.title, found=found, address=address, request_id=request_id)
         return HTMLResponse(text, problem.status, problem.headers)
 
     def _to_login(self, request: Request, problem: ApiProblem) -> Response:
         """With HTTP Basic the browser asks; otherwise the page to log in, which leads back here."""
-        address = without_base(request.scope["path"], self._base)
+        address = plain_path(request_path(request.scope, self._base))
         if request.url.query:
             address = f"{address}?{request.url.query}"
         login = f"{self._base}/login?next={quote(address, safe='/')}"
@@ -184,12 +184,12 @@ def _taken(shown: asyncio.Future[str]) -> None:
 def _page_of(path: str) -> tuple[ConsolePage, Mapping[str, str]]:
     page, params = _known_page(path)
     if page is None:
-        raise ApiProblem("not-found", f"there is no page {path[:200]!r}; the navigation names all of them")
+        raise ApiProblem("not-found", f"there is no page {plain_path(path)[:200]!r}; the navigation names all of them")
     return page, params
 
 
 def _known_page(path: str) -> tuple[ConsolePage | None, Mapping[str, str]]:
     for page in PAGES:
         if (found := page.pattern.fullmatch(path.rstrip("/") or "/")) is not None:
-            return page, found.groupdict()
+            return page, {name: plain_path(value) for name, value in found.groupdict().items()}
     return None, {}
