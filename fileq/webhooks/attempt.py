@@ -4,7 +4,8 @@
 receiver asks for that. 410 disables the webhook. Another 4xx, except 408, 425 and 429, does not change by repeating it:
 the delivery is dead after PERMANENT_AFTER attempts. 50 failures in a row over a day disable the webhook.
 
-Runs in a thread of the worker. Never raises, and a broker that does not answer changes no outcome.
+Runs in a thread of the worker, and ends soon after the job is cancelled or the worker stops; that says nothing about
+the receiver. Never raises, and a broker that does not answer changes no outcome.
 
 What a kill -9 leaves: the delivery in its slot. A reaper gives it back, and it is sent again with the same
 `webhook-id`, by which receivers recognise it.
@@ -27,7 +28,7 @@ from fileq.core.outcome import Done, Failed
 from fileq.core.text import printable
 from fileq.core.webhook import ANSWERED, RETRY_DELAYS_S, signature_header
 from fileq.webhooks.event_body import DeliveryPayload, event_of
-from fileq.webhooks.sender import Answer, NotSent, Sender
+from fileq.webhooks.sender import Answer, NotSent, Sender, Stopped
 from fileq.webhooks.store import FAILURES_MAX, KnownWebhook, WebhookStore
 
 PERMANENT_AFTER = 3
@@ -54,7 +55,7 @@ class DeliveryAttempts:
         self._emit = emit
         self._now_ms = now_ms
 
-    def run(self, job: Job) -> Done | Failed:
+    def run(self, job: Job, is_stopped: Callable[[], bool] = lambda: False) -> Done | Failed:
         """Sends this delivery once."""
         try:
             payload = _payload_of(job)
@@ -71,14 +72,18 @@ class DeliveryAttempts:
             advice = f"'fileq webhook enable {payload.webhook}' enables it, 'fileq dlq retry' sends this again"
             error_text = f"webhook {payload.webhook!r} is disabled: {known.state.disabled}; {advice}"
             return Failed(error_text, "WebhookDisabled", is_permanent=True, is_sample=False)
-        return self._send(job, known, event, bytes(payload.body))
+        return self._send(job, known, event, bytes(payload.body), is_stopped)
 
-    def _send(self, job: Job, known: KnownWebhook, event: str, body: bytes) -> Done | Failed:
+    def _send(
+        self, job: Job, known: KnownWebhook, event: str, body: bytes, is_stopped: Callable[[], bool]
+    ) -> Done | Failed:
         name, started_s = known.webhook.name, time.monotonic()
         answer: Answer | None = None
         try:
-            answer = send(self._sender, known, job.id, body, self._now_ms())
+            answer = send(self._sender, known, job.id, body, self._now_ms(), is_stopped)
             error = "" if 200 <= answer.status < 300 else f"{ANSWERED} {answer.status}"
+        except Stopped:  # which outcome that has, the executor knows
+            return Failed("stopped before there was an answer", "Stopped", is_sample=False)
         except (NotSent, ConfigError) as not_sent:
             error = str(not_sent)
         duration_ms = round((time.monotonic() - started_s) * 1000)
@@ -111,8 +116,15 @@ class DeliveryAttempts:
             return
 
 
-def send(sender: Sender, known: KnownWebhook, id: str, body: bytes, now_ms: int) -> Answer:
-    """Signs and sends one message. Raises NotSent, and ConfigError without a secret."""
+def send(
+    sender: Sender,
+    known: KnownWebhook,
+    id: str,
+    body: bytes,
+    now_ms: int,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Answer:
+    """Signs and sends one message. Raises NotSent, Stopped, and ConfigError without a secret."""
     timestamp = now_ms // 1000
     headers = {
         "Content-Type": "application/json",
@@ -121,7 +133,7 @@ def send(sender: Sender, known: KnownWebhook, id: str, body: bytes, now_ms: int)
         "webhook-timestamp": str(timestamp),
         "webhook-signature": signature_header(known.secrets(now_ms), id, timestamp, body),
     }
-    return sender.post(known.webhook.url, headers, body)
+    return sender.post(known.webhook.url, headers, body, is_stopped)
 
 
 def retry_after_s(text: str, now_ms: int) -> float:

@@ -3,19 +3,24 @@ address. No redirect is followed and no proxy variable is read.
 
 The URL is a text that others may have chosen, and a name may resolve differently each time it is asked for. So the
 address that was checked is the one that is connected to; the name stays in TLS and in the Host header. One time limit
-holds for everything together: a receiver that sends a byte now and then cannot extend it.
+holds for everything together: a receiver that sends a byte now and then cannot extend it. Nothing waits for longer than
+SLICE_S at a time, so that a delivery that is cancelled ends then, and its connection is closed.
 """
 
 from __future__ import annotations
 
+import errno
 import http.client
 import io
+import os
+import select
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -28,13 +33,19 @@ ANSWER_MAX = 64 << 10  # bytes of an answer that are read, headers included
 ANSWER_KEPT = 500  # characters of an answer that are kept
 DEFECT_KEPT = 100  # characters of what is said about an answer that is not HTTP
 ADDRESSES_MAX = 4  # how many addresses of a name are tried, one after the other
+SLICE_S = 0.25
 
+T = TypeVar("T")
 Resolve: TypeAlias = Callable[[str, int], Sequence[str]]
-Connect: TypeAlias = Callable[[tuple[str, int], float], socket.socket]
+Connect: TypeAlias = Callable[[tuple[str, int], "Deadline"], socket.socket]
 
 
 class NotSent(Exception):
     """No answer: the request was refused here, or the receiver can't be reached. The message does not hold the URL."""
+
+
+class Stopped(Exception):
+    """The delivery was cancelled before there was an answer. The receiver may have the message."""
 
 
 class Answer(Struct, frozen=True):
@@ -62,6 +73,26 @@ def resolve(host: str, port: int) -> list[str]:
     return [f"{str(a[0]).partition('%')[0]}%{a[3]}" if len(a) == 4 and a[3] else str(a[0]) for *_, a in found]
 
 
+def connect(address: tuple[str, int], deadline: Deadline) -> socket.socket:
+    """A connection to an address. Raises OSError, and what Deadline raises."""
+    connection = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+    try:
+        connection.setblocking(False)
+        problem = connection.connect_ex(address)
+        if problem == errno.EINPROGRESS:
+            poll = select.poll()
+            poll.register(connection, select.POLLOUT)
+            while not poll.poll(deadline.slice_s() * 1000):
+                pass
+            problem = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if problem:
+            raise OSError(problem, os.strerror(problem))
+        return connection
+    except BaseException:
+        connection.close()
+        raise
+
+
 class Sender:
     """`resolve` and `connect` are replaced in tests. `tls` makes the context of a connection."""
 
@@ -71,7 +102,7 @@ class Sender:
         *,
         timeout_s: float = TIMEOUT_S,
         resolve: Resolve = resolve,
-        connect: Connect = socket.create_connection,
+        connect: Connect = connect,
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
     ) -> None:
         self._allowed = allowed
@@ -81,9 +112,11 @@ class Sender:
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
 
-    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """The receiver's answer, of any status. Raises NotSent."""
-        deadline = _Deadline(self._timeout_s)
+    def post(
+        self, url: str, headers: Mapping[str, str], body: bytes, is_stopped: Callable[[], bool] = lambda: False
+    ) -> Answer:
+        """The receiver's answer, of any status. Raises NotSent, and Stopped soon after `is_stopped`."""
+        deadline = Deadline(self._timeout_s, is_stopped)
         target = self._target(url)
         try:
             addresses = self._addresses(target, deadline)
@@ -106,7 +139,7 @@ class Sender:
         except InvalidUrl as error:
             raise NotSent(f"the URL {error}") from error
 
-    def _addresses(self, target: Target, deadline: _Deadline) -> list[str]:
+    def _addresses(self, target: Target, deadline: Deadline) -> list[str]:
         found = _within(deadline, lambda: list(dict.fromkeys(self._resolve(target.host, target.port))))
         if not found:
             raise NotSent(f"{target.host} has no address")
@@ -116,12 +149,12 @@ class Sender:
                 raise NotSent(f"{target.host} resolves to an address that is not allowed: {problem}")
         return found[:ADDRESSES_MAX]
 
-    def _open(self, target: Target, addresses: Sequence[str], deadline: _Deadline) -> socket.socket:
+    def _open(self, target: Target, addresses: Sequence[str], deadline: Deadline) -> socket.socket:
         for index, address in enumerate(addresses):
             try:
                 # An address that does not answer leaves time for the next one.
-                share_s = deadline.left_s() / (2 if index + 1 < len(addresses) else 1)
-                connection = self._connect((address, target.port), share_s)
+                share = deadline.half() if index + 1 < len(addresses) else deadline
+                connection = self._connect((address, target.port), share)
                 break
             except OSError:
                 if index + 1 == len(addresses):
@@ -129,38 +162,61 @@ class Sender:
         if target.scheme != "https":
             return connection
         try:
-            connection.settimeout(deadline.left_s())
             if self._tls is None:
                 self._tls = self._make_tls()
-            return self._tls.wrap_socket(connection, server_hostname=target.host)
+            secured = self._tls.wrap_socket(connection, server_hostname=target.host, do_handshake_on_connect=False)
         except BaseException:
             connection.close()
             raise
+        try:
+            deadline.repeat(secured, secured.do_handshake)
+            return secured
+        except BaseException:
+            secured.close()
+            raise
 
 
-class _Deadline:
-    def __init__(self, timeout_s: float) -> None:
+class Deadline:
+    def __init__(self, timeout_s: float, is_stopped: Callable[[], bool]) -> None:
         self.timeout_s = timeout_s
+        self._is_stopped = is_stopped
         self._ends_s = time.monotonic() + timeout_s
 
-    def left_s(self) -> float:
-        """Raises TimeoutError if none is left."""
+    def slice_s(self) -> float:
+        """How long to wait at a time. Raises TimeoutError if no time is left, and Stopped."""
+        if self._is_stopped():
+            raise Stopped
         left_s = self._ends_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
-        return left_s
+        return min(SLICE_S, left_s)
+
+    def half(self) -> Deadline:
+        """Ends after half of the time that is left."""
+        return Deadline((self._ends_s - time.monotonic()) / 2, self._is_stopped)
+
+    def repeat(self, connection: socket.socket, call: Callable[[], T]) -> T:
+        """What a call on this connection returns. It must be one that can be repeated after a timeout."""
+        while True:
+            connection.settimeout(self.slice_s())
+            try:
+                return call()
+            except TimeoutError:
+                continue
 
 
 class _DeadlineSocket:
     """What http.client needs of a socket, with one time limit and one size limit for the whole answer."""
 
-    def __init__(self, connection: socket.socket, deadline: _Deadline) -> None:
+    def __init__(self, connection: socket.socket, deadline: Deadline) -> None:
         self._connection = connection
         self._deadline = deadline
 
     def sendall(self, data: bytes) -> None:
-        self._connection.settimeout(self._deadline.left_s())
-        self._connection.sendall(data)
+        left = memoryview(data)
+        while left:
+            # With TLS a repeat must send the same bytes, so they are cut only by what was sent.
+            left = left[self._deadline.repeat(self._connection, partial(self._connection.send, left)) :]
 
     def makefile(self, mode: str) -> io.BufferedReader:
         return io.BufferedReader(_BoundedReader(self._connection, self._deadline))
@@ -172,7 +228,7 @@ class _DeadlineSocket:
 class _BoundedReader(io.RawIOBase):
     """Ends after ANSWER_MAX bytes, as if the receiver had closed the connection."""
 
-    def __init__(self, connection: socket.socket, deadline: _Deadline) -> None:
+    def __init__(self, connection: socket.socket, deadline: Deadline) -> None:
         self._connection = connection
         self._deadline = deadline
         self._left = ANSWER_MAX
@@ -183,8 +239,8 @@ class _BoundedReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if not self._left:
             return 0
-        self._connection.settimeout(self._deadline.left_s())
-        count = self._connection.recv_into(memoryview(buffer)[: self._left])
+        part = memoryview(buffer)[: self._left]
+        count = self._deadline.repeat(self._connection, partial(self._connection.recv_into, part))
         self._left -= count
         return count
 
@@ -203,16 +259,16 @@ def _exchange(connection: _DeadlineSocket, target: Target, headers: Mapping[str,
         text = response.read(ANSWER_MAX)
     except http.client.IncompleteRead as error:
         text = error.partial
-    except OSError:
+    except (OSError, Stopped):
         # The status says whether the delivery was received. A body that does not end does not change that.
         text = b""
     shown = text[: 4 * ANSWER_KEPT].decode(errors="replace")[:ANSWER_KEPT]
     return Answer(response.status, shown, response.getheader("Retry-After") or "")
 
 
-def _within(deadline: _Deadline, call: Callable[[], list[str]]) -> list[str]:
-    """The result of a call that has no time limit of its own: resolving a name. The thread of one that is too slow is
-    left to itself; it ends when the resolver gives up."""
+def _within(deadline: Deadline, call: Callable[[], list[str]]) -> list[str]:
+    """The result of a call that has no time limit of its own: resolving a name. The thread of one that is too slow, or
+    of a delivery that is cancelled, is left to itself; it ends when the resolver gives up."""
     found: list[list[str]] = []
     failed: list[BaseException] = []
 
@@ -224,15 +280,14 @@ def _within(deadline: _Deadline, call: Callable[[], list[str]]) -> list[str]:
 
     thread = threading.Thread(target=run, name="resolver", daemon=True)
     thread.start()
-    thread.join(deadline.left_s())
+    while thread.is_alive():
+        thread.join(deadline.slice_s())
     if failed:
         raise failed[0]
-    if not found:
-        raise TimeoutError
     return found[0]
 
 
-def _described(error: Exception, target: Target, deadline: _Deadline) -> str:
+def _described(error: Exception, target: Target, deadline: Deadline) -> str:
     if isinstance(error, TimeoutError):
         return f"{target.host} did not answer within {deadline.timeout_s:g}s"
     if isinstance(error, socket.gaierror):

@@ -42,7 +42,7 @@ class Deliveries:
         job = decode_or_none(task.raw)
         if job is None:
             return Failed("not a job", "Undecodable", is_permanent=True)
-        return self._loaded().run(job)
+        return self._loaded().run(job, cancelled.is_set)
 
     def _loaded(self) -> DeliveryAttempts:
         with self._lock:

@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 
 from fileq.webhooks.address_rules import networks
-from fileq.webhooks.sender import ANSWER_KEPT, ANSWER_MAX, AllowedTargets, Answer, NotSent, Sender
+from fileq.webhooks.sender import (
+    ANSWER_KEPT,
+    ANSWER_MAX,
+    AllowedTargets,
+    Answer,
+    Deadline,
+    NotSent,
+    Sender,
+    Stopped,
+)
 from tests.support.servers.tls import Certificates, make_certificates
 from tests.support.webhook_receiver import Receiver, Reply, open_receiver
 
@@ -63,9 +72,9 @@ def test_a_name_is_resolved_once_and_the_checked_address_is_called(receiver: Rec
         resolved.append(host)
         return [PUBLIC] if len(resolved) == 1 else ["127.0.0.1"]
 
-    def connect(address: tuple[str, int], timeout_s: float) -> socket.socket:
+    def connect(address: tuple[str, int], deadline: Deadline) -> socket.socket:
         called.append(address)
-        return socket.create_connection(("127.0.0.1", receiver.port), timeout_s)
+        return socket.create_connection(("127.0.0.1", receiver.port), deadline.slice_s())
 
     sender = Sender(AllowedTargets(http=True), resolve=resolve, connect=connect)
     assert post(sender, "http://rebinds.example/hook").status == 204
@@ -186,7 +195,9 @@ class EndlessAnswer:
         return len(buffer)
 
     def settimeout(self, seconds: float) -> None: ...
-    def sendall(self, data: bytes) -> None: ...
+    def send(self, data: memoryview) -> int:
+        return len(data)
+
     def close(self) -> None: ...
 
 
@@ -213,6 +224,77 @@ def test_what_a_receiver_sends_instead_of_http_is_cut_and_printable() -> None:
     assert str(refused.value).isprintable()
     assert "AAA" in str(refused.value)
     assert len(str(refused.value)) < 200
+
+
+class SilentReceiver:
+    """Accepts one connection, reads once and says nothing. It reads on when the test has stopped the request. With
+    `is_full` it accepts none, so that connecting does not end."""
+
+    def __init__(self, is_stopped: threading.Event, *, is_full: bool) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0), backlog=0)
+        self.port = self._server.getsockname()[1]
+        self.is_reached, self.is_closed = threading.Event(), threading.Event()
+        self._others: list[socket.socket] = []
+        if is_full:
+            for _ in range(3):
+                other = socket.socket()
+                other.setblocking(False)
+                other.connect_ex(("127.0.0.1", self.port))
+                self._others.append(other)
+            self.is_reached.set()
+            return
+        self._is_stopped = is_stopped
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        client, _ = self._server.accept()
+        with client:
+            client.recv(1)
+            self.is_reached.set()
+            self._is_stopped.wait()
+            with contextlib.suppress(OSError):
+                while client.recv(65536):
+                    pass
+            self.is_closed.set()
+
+    def close(self) -> None:
+        for one in (self._server, *self._others):
+            one.close()
+
+
+@pytest.mark.parametrize("waits_for", ["the name", "the connection", "the handshake", "room to send", "the answer"])
+def test_a_request_that_is_stopped_ends_and_closes_its_connection(waits_for: str) -> None:
+    """A delivery that was cancelled kept its thread for up to 20 s, whatever it was waiting for."""
+    is_stopped, release = threading.Event(), threading.Event()
+    receiver = SilentReceiver(is_stopped, is_full=waits_for == "the connection")
+    scheme = "https" if waits_for == "the handshake" else "http"
+    body = b"x" * (64 << 20 if waits_for == "room to send" else 2)
+    ended: list[str] = []
+
+    def resolve(host: str, port: int) -> list[str]:
+        if waits_for == "the name":
+            receiver.is_reached.set()
+            release.wait()
+        return ["127.0.0.1"]
+
+    def run() -> None:
+        sender = sender_to(receiver.port, timeout_s=3_600.0, resolve=resolve)
+        with pytest.raises(Stopped):
+            sender.post(f"{scheme}://localhost:{receiver.port}/", {}, body, is_stopped.is_set)
+        ended.append(waits_for)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        assert receiver.is_reached.wait(20)
+        is_stopped.set()
+        thread.join(20)
+        assert ended == [waits_for]
+        if waits_for not in ("the name", "the connection"):
+            assert receiver.is_closed.wait(20)
+    finally:
+        release.set()
+        receiver.close()
 
 
 def test_nothing_listens() -> None:

@@ -147,6 +147,20 @@ def test_a_receiver_that_hangs_slows_no_other_job(each_setup: WorkerSetup, recei
     assert receiver.most_running == DELIVERIES_MAX
 
 
+def test_a_delivery_that_is_cancelled_gives_its_thread_back(each_setup: WorkerSetup, receiver: Receiver) -> None:
+    """It kept the thread until its receiver had not answered for 20 s."""
+    setup, receiver.answer = each_setup, receiver.hang
+    add(setup, receiver, "hangs", "job.completed")
+    worker = worker_of(setup, receiver, count=1)
+    setup.enqueue("note", "first")
+    wait_until(lambda: receiver.running == 1, 20, "the receiver hangs")
+    [delivery] = deliveries(setup, receiver, "hangs")
+    cancel(setup, receiver, delivery.id)
+    setup.wait_for(State.CANCELLED, [delivery.id])
+    assert worker.events("thread.abandoned") == worker.events("webhook.failed") == []
+    assert worker.stop() == 0
+
+
 def test_receivers_that_fail_redirect_and_are_gone(each_setup: WorkerSetup, receiver: Receiver) -> None:
     setup = each_setup
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fileq.core.outcome import Done, Failed
 from fileq.core.webhook import DELIVERY_TYPE, WEBHOOKS_MAX, Webhook, WebhookFilter, secret_key
 from fileq.webhooks.attempt import DeliveryAttempts, retry_after_s
 from fileq.webhooks.event_body import DeliveryPayload
-from fileq.webhooks.sender import Answer, NotSent
+from fileq.webhooks.sender import Answer, NotSent, Stopped
 from fileq.webhooks.store import FAILURES_MAX, ROTATION_MS, STATES, WebhookStore
 from fileq.webhooks.subscriptions import Subscriptions
 from fileq.webhooks.watch import WebhookWatch
@@ -48,7 +49,7 @@ class Kept:
             now_ms=lambda: self.now_ms,
         )
 
-    def post(self, url: str, headers: dict[str, str], body: bytes) -> Answer:
+    def post(self, url: str, headers: dict[str, str], body: bytes, is_stopped: Callable[[], bool]) -> Answer:
         self.sent.append((url, headers, body))
         answer = self.answers.pop(0) if self.answers else Answer(200, "")
         if isinstance(answer, Exception):
@@ -225,6 +226,14 @@ def test_50_failures_in_a_row_over_a_day_disable(failures: int, over_ms: int, is
         kept.deliver(NotSent("away"))
     assert kept.is_disabled() == is_disabled
     assert kept.events.count("webhook.disabled") == is_disabled
+
+
+def test_a_delivery_that_is_stopped_says_nothing_about_its_receiver() -> None:
+    kept = Kept()
+    kept.add()
+    assert isinstance(kept.deliver(Stopped()), Failed)
+    assert kept.store.get("alerts").state.failures == 0
+    assert kept.events.count("webhook.failed") == 0
 
 
 def test_a_success_ends_the_row_of_failures() -> None:
