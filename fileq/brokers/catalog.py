@@ -72,11 +72,14 @@ class Catalog(Protocol):
         """As documents(), for each of these kinds, in one round trip; each kind is of one moment. Only reads."""
         ...
 
-    def put_document(self, kind: str, name: str, body: bytes, expected: int | None = None) -> int:
+    def put_document(
+        self, kind: str, name: str, body: bytes, expected: int | None = None, *, frees_memory: bool = False
+    ) -> int:
         """Creates or replaces a document and returns its revision: the next number of its kind.
 
         Raises Conflict, and changes nothing, if `expected` is given and is not the document's revision; 0 means that
         there must be none. A document that has this body already is left as it is, whatever was expected.
+        `frees_memory`: what the document is for frees memory, so a server whose memory is full takes it too.
 
         Atomicity: the document and its revision. Repeat: the same revision, unless the document was changed since.
         Kill -9: the old document or the new one."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fileq.brokers import open_broker
+from fileq.brokers.types import Entry
 from fileq.client.job_filter import JobFilter
 from fileq.commands.action_log import ActionLog
 from fileq.commands.bulk_actions import BulkActions, JobAction
 from fileq.commands.operations import OperationStore
 from fileq.config import config_from
 from fileq.config.show import redacted
-from fileq.core.job import decode
+from fileq.core.job import decode, typed_job
+from fileq.server.api.bulk_answers import AT_ONCE_MAX
 from fileq.server.operation_runner import OperationRunner
 from tests.support.api_client import ADMIN_KEY, ApiClient, served_api
 from tests.support.dead_jobs import bury
@@ -55,6 +58,46 @@ def test_a_killed_server_leaves_an_operation_that_the_next_one_completes(tmp_pat
             assert second.stop() == 0
         retried = [decode(raw).id for page in broker.pages("low") for raw in page]
         assert (len(retried), len(set(retried)), broker.census().dead) == (DEAD, DEAD, 0)
+
+
+@pytest.mark.parametrize(("action", "state"), [("delete", "dead"), ("cancel", "pending")])
+def test_many_jobs_are_deleted_and_cancelled_on_a_full_server(
+    tmp_path: Path, redis_server: Server, action: str, state: str
+) -> None:
+    """An operation is a document, and a full server took none, although these actions give it room."""
+    count = AT_ONCE_MAX + 200
+    with served_api(tmp_path, {"broker": "redis", "redis": {"addr": redis_server.address}}) as api:
+        if state == "dead":
+            bury(api.broker, count)
+        else:
+            jobs = [typed_job("report", None, priority="low", now=datetime.now(UTC)) for _ in range(count)]
+            api.broker.enqueue([Entry(job, "low") for job in jobs])
+        with redis_server.client() as client:
+            client.config_set("maxmemory", 1)
+            try:
+                wanted = {"action": action, "filter": {}, "dry_run": False, "expect": count}
+                made = api.client.post("/jobs/actions", wanted)
+                assert made.status == 202, made
+                path = f"/operations/{made.json['operation']['id']}"
+                ended = wait_until(lambda: (found := api.client.get(path))["ended_at"] and found, 60, every_s=0.1)
+                assert (ended["state"], ended["done"], ended["error"]) == ("completed", count, None)
+                assert api.client.get(f"/jobs?status={state}")["total"] == 0
+            finally:
+                client.config_set("maxmemory", 0)
+
+
+def test_an_operation_that_needs_room_is_refused_by_a_full_server(tmp_path: Path, valkey: Server) -> None:
+    with served_api(tmp_path, {"broker": "redis", "redis": {"addr": valkey.address}}) as api:
+        bury(api.broker, AT_ONCE_MAX + 1)
+        with valkey.client() as client:
+            client.config_set("maxmemory", 1)
+            try:
+                wanted = {"action": "retry", "filter": {}, "dry_run": False, "expect": AT_ONCE_MAX + 1}
+                refused = api.client.post("/jobs/actions", wanted)
+                assert (refused.slug, "maxmemory" in refused.json["detail"]) == ("broker-away", True)
+                assert api.client.get("/operations")["operations"] == []
+            finally:
+                client.config_set("maxmemory", 0)
 
 
 class Killed(BaseException):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fileq.brokers.catalog import Document, check_document, check_name, conflict
+from fileq.brokers.redis.scripts import PUT_WHEN_FULL
 from fileq.brokers.redis.store import RedisStore
 
 
@@ -25,10 +26,13 @@ class RedisCatalog:
             for flat in replies
         ]
 
-    def put_document(self, kind: str, name: str, body: bytes, expected: int | None = None) -> int:
+    def put_document(
+        self, kind: str, name: str, body: bytes, expected: int | None = None, *, frees_memory: bool = False
+    ) -> int:
         check_document(kind, name, body)
         wanted = "" if expected is None else expected
-        is_done, revision = self._store.run("put_document", self._keys(kind), (kind, name, body, wanted))
+        script = PUT_WHEN_FULL if frees_memory else "put_document"
+        is_done, revision = self._store.run(script, self._keys(kind), (kind, name, body, wanted))
         if not is_done:
             raise conflict(kind, name, expected or 0, revision)
         return int(revision)

@@ -29,6 +29,7 @@ COMPLETE_AND_CLAIM = "complete_and_claim"  # the same for the usual call: smalle
 SETTLE_AND_FOLLOW = "settle_and_follow"  # the same for settlements with follow-ups or outputs
 SETTLE_MEMBERS = "settle_members"  # the same for members of batches, also with follow-ups or outputs
 ENQUEUE_MEMBERS = "enqueue_members"  # enqueue for jobs that join batches
+PUT_WHEN_FULL = "put_when_full"  # put_document for a document that serves to free memory
 # What `fsck` looks at, by the scripts that repair it. A full server runs no other script that may write.
 LOOK_FOR_LOST = "look_for_lost"
 LOOK_FOR_UNRECORDED = "look_for_unrecorded"
@@ -38,7 +39,12 @@ PARTS = {
     **dict.fromkeys((SETTLE_AND_CLAIM, SETTLE_AND_FOLLOW, SETTLE_MEMBERS), _ALL_PARTS),
 }
 LOOKS = {LOOK_FOR_LOST: "restore", LOOK_FOR_UNRECORDED: "create_record"}
-VARIANTS = {**dict.fromkeys(PARTS, SETTLE_AND_CLAIM), ENQUEUE_MEMBERS: "enqueue", **LOOKS}  # name → its file
+VARIANTS = {  # name → its file
+    **dict.fromkeys(PARTS, SETTLE_AND_CLAIM),
+    ENQUEUE_MEMBERS: "enqueue",
+    PUT_WHEN_FULL: "put_document",
+    **LOOKS,
+}
 # What the variants do in addition: they set functions of lua/prelude/ as hooks, which settlements.lua, entries.lua and
 # enqueue.lua call.
 _HOOKS = {
@@ -75,6 +81,8 @@ def script(name: str) -> Script:
         body = b"local PARTS = {}\n" + b"".join(functions) + body
     if name in LOOKS:
         shebang = b"#!lua flags=no-writes"
+    if name == PUT_WHEN_FULL:
+        shebang = b"#!lua flags=allow-oom"
     body = _HOOKS.get(name, b"") + body
     text = b"".join((shebang, b"\n", *_needed_by(body), body))
     sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()

@@ -22,7 +22,9 @@ class SqliteCatalog:
     def documents_of(self, kinds: Sequence[str]) -> list[dict[str, Document]]:
         return [self.documents(kind) for kind in kinds]
 
-    def put_document(self, kind: str, name: str, body: bytes, expected: int | None = None) -> int:
+    def put_document(
+        self, kind: str, name: str, body: bytes, expected: int | None = None, *, frees_memory: bool = False
+    ) -> int:
         check_document(kind, name, body)
         with self._store.unit_of_work() as work:
             was = _find(work.db, kind, name)
