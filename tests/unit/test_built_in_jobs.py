@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
+import tracemalloc
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
+from fileq.brokers import open_broker
 from fileq.brokers.memory import MemoryBroker
+from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
 from fileq.commands.built_in_jobs import CHUNK_BYTES, built_in_jobs
 from fileq.config import Config, config_from
 from fileq.core.delivery import CHECK_TYPE
-from fileq.core.errors import FileqError
+from fileq.core.errors import FileqError, Permanent
 from fileq.core.events import ignore
 from fileq.core.job import Version
 from fileq.core.own_jobs import origin_of
@@ -42,7 +48,7 @@ class Steps:
         return self.count >= self._last
 
 
-def run(config: Config, broker: MemoryBroker, type: str, payload: dict[str, Any], steps: Steps) -> Any:
+def run(config: Config, broker: FullBroker, type: str, payload: dict[str, Any], steps: Steps) -> Any:
     function = built_in_jobs(".")(broker, config, ignore)[type]
     return function(SimpleNamespace(payload=payload), SimpleNamespace(cancelled=steps))
 
@@ -82,6 +88,42 @@ def test_reprocessing_stops_at_the_next_entry_of_the_ledger(tmp_path: Path, conf
     with pytest.raises(FileqError, match="stopped before its end"):
         run(config, broker, REPROCESS_TYPE, {"match": "**/*"}, steps)
     assert steps.count == 700
+
+
+def peak_of(call: Callable[[], object]) -> int:
+    """The most bytes that Python objects of this call take at a time."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_check_of_a_huge_file_takes_the_memory_of_a_few_chunks(tmp_path: Path, config: Config) -> None:
+    """Jobs of fileq's own run in threads of the worker, where `worker.max_memory` does not apply."""
+    path = tmp_path / "huge"
+    with path.open("wb") as file:
+        file.truncate(128 * CHUNK_BYTES)
+    payload = {"directory": str(tmp_path), "path": str(path), "sha256": "0" * 64}
+
+    def check() -> None:
+        with pytest.raises(Permanent):
+            run(config, MemoryBroker(config), CHECK_TYPE, payload, Steps(sys.maxsize))
+
+    assert peak_of(check) < 8 * CHUNK_BYTES
+
+
+def test_reprocessing_takes_no_more_memory_for_a_longer_ledger(tmp_path: Path, config: Config) -> None:
+    """The same: it holds a page of the ledger, a batch, and the first files of its report."""
+    on_disk = replace(config, broker="sqlite", sqlite=replace(config.sqlite, path=str(tmp_path / "fileq.db")))
+    peaks: list[int] = []
+    with closing(open_broker(on_disk)) as broker:
+        for known in range(0, 8 * FILES, 4 * FILES):
+            versions = [Version(b"/data/%d" % n, f"1-{n}") for n in range(known, known + 4 * FILES)]
+            broker.enqueue([Entry(a_job(f"{one.signature}"), "low", one) for one in versions])
+            peaks.append(peak_of(lambda: run(on_disk, broker, REPROCESS_TYPE, {}, Steps(sys.maxsize))))
+    assert peaks[1] < peaks[0] * 1.25, peaks
 
 
 def test_a_scan_stops_after_its_turn(tmp_path: Path, config: Config) -> None:
