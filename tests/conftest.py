@@ -59,12 +59,15 @@ def _own_registrations(request: pytest.FixtureRequest) -> Iterator[None]:
     values = vars(request.module).values()
     own = {request.module.__name__, *(getattr(value, "__module__", "") for value in values)}
     own |= {getattr(value, "__name__", "") for value in values}
-    tables = [REGISTRY._entries, EXTENSIONS.middleware, EXTENSIONS.hooks, EXTENSIONS.before_enqueue]
+    registered = tuple(REGISTRY)
+    REGISTRY.reset(one for one in registered if one.function.__module__ in own)
+    tables = [EXTENSIONS.middleware, EXTENSIONS.hooks, EXTENSIONS.before_enqueue]
     before: list[dict[Any, Any]] = [dict(table) for table in tables]
     for table in tables:
         for name in [name for name, entry in table.items() if entry.function.__module__ not in own]:
             del table[name]
     yield
+    REGISTRY.reset(registered)
     for table, entries in zip(tables, before, strict=True):
         table.clear()
         table.update(entries)

@@ -66,7 +66,8 @@ class ConfigReloaded(Event, frozen=True):
 
 
 class ConfigRefused(Event, frozen=True):
-    """After SIGHUP: the new configuration or its handlers have errors, and nothing was changed."""
+    """After SIGHUP: the new configuration or its handlers have errors, or would lose a type that the worker serves.
+    Nothing was changed."""
 
     name = "config.refused"
     level = "error"

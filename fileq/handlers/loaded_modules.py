@@ -9,18 +9,26 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from fileq.config import Config
+from fileq.handlers.registry import REGISTRY
+
+
+def named_modules(config: Config) -> frozenset[str]:
+    """The modules that the configuration names: those of `imports`, of middleware and of handlers."""
+    named = [*config.imports, *config.middleware, *(route.use for route in config.handlers if route.use is not None)]
+    return frozenset(name.partition(":")[0] for name in named)
 
 
 def handler_modules(config: Config, app_dir: str) -> dict[str, ModuleType]:
-    """The imported modules below the application's directory or in a package that the configuration names."""
+    """The imported modules below the application's directory, in a package that the configuration names, or with
+    decorated handlers or tasks."""
     directory = os.path.abspath(app_dir or os.curdir)
-    named = [*config.imports, *config.middleware, *(route.use for route in config.handlers if route.use is not None)]
-    packages = {name.partition(":")[0].partition(".")[0] for name in named}
+    packages = {name.partition(".")[0] for name in named_modules(config)}
+    decorated = {one.function.__module__ for one in REGISTRY}
     return {
         name: module
         for name, module in list(sys.modules.items())
         if name.partition(".")[0] not in ("fileq", "__main__")
-        and (name.partition(".")[0] in packages or _is_below(module, directory))
+        and (name.partition(".")[0] in packages or name in decorated or _is_below(module, directory))
     }
 
 

@@ -2,13 +2,14 @@
 loads.
 
 REGISTRY is the only global list of the package: decorators run while the user's modules are imported, when there is no
-object yet that could be passed to them. Nothing else may be kept here.
+object yet that could be passed to them. Nothing else may be kept here. It is one object for the life of the process,
+because other modules import it by name: a reload replaces its entries (`reset`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -54,6 +55,10 @@ class Registry:
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str | None, str | None], Registration] = {}
 
+    def reset(self, registrations: Iterable[Registration] = ()) -> None:
+        """Replaces all entries in one step: other threads see the old ones or the new ones."""
+        self._entries = {(one.target, one.match, one.type): one for one in registrations}
+
     def add(self, registration: Registration) -> None:
         """Raises ConfigError for a second task of the same name."""
         task = registration.task
@@ -82,7 +87,7 @@ def _is_same(task: TaskDefinition[Any, Any], other: TaskDefinition[Any, Any]) ->
     return task.target == other.target or (places[0] is not None and places[0] == places[1])
 
 
-REGISTRY = Registry()
+REGISTRY: Final = Registry()
 
 
 def handler(

@@ -27,15 +27,14 @@ from fileq.core.text import quoted_path
 from fileq.core.units import format_duration
 from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE
 from fileq.files.globs import Globs
-from fileq.handlers import registry
 from fileq.handlers.bound_route import BoundRoute, built_in_route, delivery_route
 from fileq.handlers.command_handler import command_problems, command_warnings
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.extension_loading import load_middleware, producer_warnings
 from fileq.handlers.hooks import BoundHook, load_hooks
-from fileq.handlers.loaded_modules import handler_modules, keep_text
+from fileq.handlers.loaded_modules import handler_modules, keep_text, named_modules
 from fileq.handlers.middleware import BoundMiddleware
-from fileq.handlers.registry import Registration, RetryIf
+from fileq.handlers.registry import REGISTRY, Registration, RetryIf
 from fileq.handlers.route_chains import chain_problems, chain_warnings
 from fileq.handlers.targets import Importer, InvalidTarget, is_async, unfitness
 from fileq.handlers.task_definition import TaskDefinition
@@ -61,6 +60,7 @@ class Routes:
         queues: Sequence[str] = (),
         middleware: Sequence[BoundMiddleware] = (),
         hooks: Sequence[BoundHook] = (),
+        named_modules: frozenset[str] = frozenset(),
     ) -> None:
         self._routes = tuple(routes)
         self._by_number = (*self._routes, delivery_route())  # DELIVERY_ROUTE is the last one
@@ -68,6 +68,7 @@ class Routes:
         self.queues = tuple(queues)
         self.middleware = tuple(middleware)
         self.hooks = tuple(hooks)
+        self.named_modules = named_modules  # by the configuration
         self._files = [(i, Globs([route.match])) for i, route in enumerate(routes) if route.match is not None]
         self._types: dict[str, int] = {}
         for i, route in enumerate(routes):
@@ -91,7 +92,7 @@ class Routes:
         loading.import_modules()
         name = "handlers[{}]" if config.handlers_are_given else "the default"
         configured = [loading.configured(name.format(i), route) for i, route in enumerate(config.handlers)]
-        decorated = [loading.decorated(registration) for registration in registry.REGISTRY]
+        decorated = [loading.decorated(registration) for registration in REGISTRY]
         routes = [*configured, *decorated] if config.handlers_are_given else [*decorated, *configured]
         if config.worker.allow_commands:
             routes.append(loading.shell())
@@ -109,6 +110,7 @@ class Routes:
             queues=config.worker.priorities,
             middleware=middleware,
             hooks=hooks,
+            named_modules=named_modules(config),
         )
 
     def with_built_in(self, functions: Mapping[str, Callable[..., Any]], config: Config) -> Routes:

@@ -17,12 +17,15 @@ from fileq.runtime.worker_service import WorkerService
 
 
 class LiveWorker:
-    """`build` makes a worker and starts none of its services. `services` are the current ones of the role."""
+    """`rebuild` makes a worker that follows one with these routes, and starts none of its services. `services` are the
+    current ones of the role."""
 
-    def __init__(self, parts: WorkerParts, services: list[Service], build: Callable[[Loaded], WorkerParts]) -> None:
+    def __init__(
+        self, parts: WorkerParts, services: list[Service], rebuild: Callable[[Loaded, Routes], WorkerParts]
+    ) -> None:
         self._parts = parts
         self._services = services
-        self._build = build
+        self._rebuild = rebuild
         self._retired: list[WorkerService] = []
 
     @property
@@ -37,8 +40,8 @@ class LiveWorker:
         return self._parts.routes
 
     def replace(self, loaded: Loaded) -> None:
-        """Raises ConfigError, and changes nothing, if the handlers can't be loaded."""
-        old, new = self._parts, self._build(loaded)
+        """Raises ConfigError, and changes nothing, if the handlers can't be loaded or would lose a type."""
+        old, new = self._parts, self._rebuild(loaded, self.routes)
         for service in new.services:
             service.start()
         others = [service for service in self._services if service not in old.services]

@@ -105,10 +105,7 @@ def run_worker(
         with closing(start_broker(loaded, emit)) as broker:
             observers.watch_broker(broker)
 
-            def build(loaded: Loaded, routes: Routes | None = None) -> WorkerParts:
-                if routes is None:
-                    routes = reload_routes(loaded.config, app_dir=app_dir)
-                    report_routes(routes, loaded, emit)
+            def build(loaded: Loaded, routes: Routes) -> WorkerParts:
                 heard, heard_all = observers.with_hooks(emit, routes.hooks)
                 worker = build_worker(
                     loaded,
@@ -123,6 +120,11 @@ def run_worker(
                 observers.watch_worker(worker, loaded.config.worker.count)
                 return worker
 
+            def rebuild(loaded: Loaded, serving: Routes) -> WorkerParts:
+                routes = reload_routes(loaded.config, serving, app_dir=app_dir)
+                report_routes(routes, loaded, emit)
+                return build(loaded, routes)
+
             worker = build(loaded, routes)
             services = list(worker.services)
             if is_producing:
@@ -130,7 +132,7 @@ def run_worker(
                 services.append(ProducerService(config, producer, broker, emit=without_outages(emit)))
             if beside is not None:
                 services.append(beside(broker, emit))
-            live = LiveWorker(worker, services, build)
+            live = LiveWorker(worker, services, rebuild)
             run_until_signal(services, Reloader(loaded, read, live, emit), observers, broker, fatal, routes)
     return 0
 

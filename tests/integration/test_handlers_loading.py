@@ -24,7 +24,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     before = set(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(registry, "REGISTRY", registry.Registry())
+    registry.REGISTRY.reset()
     monkeypatch.setattr(extensions, "EXTENSIONS", extensions.Extensions())
     yield tmp_path
     for name in set(sys.modules) - before:
@@ -166,14 +166,28 @@ def extending(name: str) -> str:
 def test_a_reload_replaces_middleware_and_hooks_and_an_error_leaves_them_as_they_were(app: Path) -> None:
     config = config_from({"imports": ["extras"]})
     (app / "extras.py").write_text(extending("old"))
-    Routes.load(config, app_dir=str(app))
+    serving = Routes.load(config, app_dir=str(app))
     assert load_before_enqueue(config, app_dir=str(app)) is not None
     (app / "extras.py").write_text("syntax error")
     with pytest.raises(ConfigError):
-        reload_routes(config, app_dir=str(app))
+        reload_routes(config, serving, app_dir=str(app))
     assert [one.target for one in Routes.load(config, app_dir=str(app)).middleware] == ["extras:old_middleware"]
     (app / "extras.py").write_text(extending("new"))
-    routes = reload_routes(config, app_dir=str(app))
+    routes = reload_routes(config, serving, app_dir=str(app))
     assert [one.target for one in (*routes.middleware, *routes.hooks)] == ["extras:new_middleware", "extras:new_hook"]
     kept = [*extensions.EXTENSIONS.before_enqueue]
     assert kept == ["extras:old_check", "extras:new_check"], "a running producer keeps what it was started with"
+
+
+def test_a_reload_gives_the_routes_of_a_fresh_load_in_the_same_order(app: Path, tmp_path_factory: Any) -> None:
+    """Children load the routes afresh, and the worker names a route by its number."""
+    library = tmp_path_factory.mktemp("library")
+    (library / "installed_mod.py").write_text('import fileq\n@fileq.handler("*.b")\ndef b(job, context): pass\n')
+    (app / "own_mod.py").write_text(
+        'import fileq\n@fileq.handler("*.a")\ndef a(job, context): pass\nimport installed_mod\n'
+    )
+    sys.path.append(str(library))
+    config = config_from({"imports": ["own_mod"], "handlers": []})
+    fresh = Routes.load(config, app_dir=str(app))
+    assert fresh.names == ["own_mod:a", "installed_mod:b"]
+    assert reload_routes(config, fresh, app_dir=str(app)).names == fresh.names

@@ -80,7 +80,7 @@ def test_a_handler_in_a_child_never_reads_a_file_outside_the_roots(
     route: str, attacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "racing_app.py").write_text(HANDLER)
-    monkeypatch.setattr(registry, "REGISTRY", registry.Registry())
+    registry.REGISTRY.reset()
     program = handlers_program(config_from({"handlers": [ROUTES[route]]}), app_dir=str(tmp_path))
     task = file_task(attacked, tmp_path / "root")
     with closing(ProcessExecutor(2, program)) as executor:

@@ -80,7 +80,7 @@ handlers:
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(registry, "REGISTRY", registry.Registry())
+    registry.REGISTRY.reset()
     monkeypatch.setattr(extensions, "EXTENSIONS", extensions.Extensions())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tried.py").write_text(MODULE)

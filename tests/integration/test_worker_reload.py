@@ -30,6 +30,17 @@ def waiting(job, context):
         time.sleep(0.01)
     return "old"
 """
+TASKS = """
+import fileq
+
+@fileq.task("greet"{options})
+def greet(job: fileq.JobView[str], context: fileq.Context) -> str:
+    return "hello " + job.payload
+
+@fileq.task("part"{options})
+def part(job: fileq.JobView[str], context: fileq.Context) -> str:
+    return "goodbye " + job.payload
+"""
 NEW = OLD.replace("old", "the new one") + "\n\n@fileq.handler(type='added')\ndef added(job, context): return 1\n"
 CONFIG = "imports: [app]\nworker: {count: 2, heartbeat_ttl: 3s}\nproducer: {scan_dir: in, settle: 1s}\n"
 
@@ -45,16 +56,16 @@ class Reloading:
         self.config.write_text(CONFIG)
         self.program = Program("worker", cwd=setup.directory, settings=setup.settings)
 
-    def write(self, module: str) -> None:
-        (self.setup.directory / "app.py").write_text(module.replace("{options}", self._options))
+    def write(self, module: str, name: str = "app") -> None:
+        (self.setup.directory / f"{name}.py").write_text(module.replace("{options}", self._options))
 
     def reload(self, event: str = "config.reloaded") -> dict[str, Any]:
         count = len(self.program.events(event)) + 1
         self.program.signal(signal.SIGHUP)
         return self.program.wait_for(event, count=count)
 
-    def result(self, type: str, id: str) -> Any:
-        self.setup.enqueue(type, id)
+    def result(self, type: str, id: str, payload: Any = None) -> Any:
+        self.setup.enqueue(type, id, payload=payload)
         return self.finished(id)
 
     def workers(self) -> list[dict[str, Any]]:
@@ -97,6 +108,42 @@ def test_new_handlers_are_used_and_running_jobs_finish_with_the_old_ones(reloadi
     assert setup.record("slow").state is State.COMPLETED
     assert reloading.program.stop() == 0
     assert not reloading.program.events("worker.failed")
+
+
+def test_jobs_of_a_task_enqueued_before_and_after_a_reload_complete(reloading: Reloading) -> None:
+    setup, directory = reloading.setup, reloading.setup.directory
+    reloading.config.write_text(CONFIG.replace("[app]", "[app, duties]").replace("count: 2", "count: 1"))
+    reloading.write(TASKS, "duties")
+    assert {"duties:greet", "duties:part"} <= set(reloading.reload()["handlers"])
+    setup.enqueue("waiting", "slow")  # takes the only slot: the next job waits across the reload
+    wait_until(lambda: (directory / "begun").exists(), 20)
+    setup.enqueue("greet", "before", payload="Ada")
+    reloading.write(TASKS.replace("hello", "good day"), "duties")
+    assert {"duties:greet", "duties:part"} <= set(reloading.reload()["handlers"])
+    assert reloading.finished("before") == "good day Ada"
+    assert reloading.result("greet", "after", "Bob") == "good day Bob"
+    assert {"duties:greet", "duties:part"} <= set(reloading.reload()["handlers"])
+    assert reloading.result("part", "again", "Eve") == "goodbye Eve"
+    (directory / "go").touch()
+    assert reloading.finished("slow") == "old"
+
+
+def test_a_reload_that_would_lose_a_type_is_refused(reloading: Reloading) -> None:
+    reloading.config.write_text(CONFIG.replace("[app]", "[app, duties]"))
+    reloading.write(TASKS, "duties")
+    reloading.reload()
+    reloading.write("", "duties")
+    [problem] = reloading.reload("config.refused")["problems"]
+    assert "the types 'greet', 'part', which the modules no longer define" in problem
+    assert reloading.result("greet", "a", "Ada") == "hello Ada"
+
+    reloading.write("import nothing_else\n" + OLD)
+    reloading.write("", "nothing_else")
+    reloading.config.write_text(CONFIG.replace("[app]", "[app, nothing_else]"))
+    assert "duties:greet" not in reloading.reload()["handlers"], "the configuration dropped the module"
+    reloading.write(OLD.replace('type="which"', 'type="witch"'))
+    assert "the type 'which'" in reloading.reload("config.refused")["problems"][0]
+    assert reloading.result("which", "b") == "old"
 
 
 def test_a_stop_also_ends_the_jobs_of_old_handlers(reloading: Reloading) -> None:

@@ -16,8 +16,7 @@ from fileq.config import config_from
 from fileq.core.claim import ClaimKey
 from fileq.core.job import Job, encode, file_job, typed_job
 from fileq.core.outcome import Done, Failed
-from fileq.handlers import registry
-from fileq.handlers.registry import Registration
+from fileq.handlers.registry import REGISTRY, Registration
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran, Task
@@ -48,15 +47,14 @@ def called(job: Any, context: Any) -> str:
 
 def routes_of(*handlers: Any, **worker: Any) -> Routes:
     """One route for each handler: a function, or the keys of a route in the configuration."""
-    fresh = registry.Registry()
-    for number, function in enumerate(handler for handler in handlers if callable(handler)):
-        fresh.add(Registration(function, f"**/*{'?' * number}", None, {}))
+    functions = [handler for handler in handlers if callable(handler)]
     keys = [handler for handler in handlers if not callable(handler)]
-    before, registry.REGISTRY = registry.REGISTRY, fresh
+    before = tuple(REGISTRY)
+    REGISTRY.reset(Registration(function, f"**/*{'?' * n}", None, {}) for n, function in enumerate(functions))
     try:
         return Routes.load(config_from({"handlers": keys, "worker": worker}), app_dir="")
     finally:
-        registry.REGISTRY = before
+        REGISTRY.reset(before)
 
 
 def file_task(path: bytes | Path, root: Path, *, signature: str | None = None, **changes: Any) -> Task:

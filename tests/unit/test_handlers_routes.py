@@ -23,8 +23,8 @@ CHECKSUM = "fileq.handlers:checksum"
 
 
 @pytest.fixture(autouse=True)
-def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "REGISTRY", registry.Registry())
+def clean_registry() -> None:
+    registry.REGISTRY.reset()
 
 
 @pytest.fixture(autouse=True)

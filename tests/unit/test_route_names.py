@@ -17,8 +17,8 @@ USE = "fileq.handlers:checksum"
 
 
 @pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "REGISTRY", registry.Registry())
+def own_registry() -> None:
+    registry.REGISTRY.reset()
 
 
 def load(*routes: dict[str, Any], **settings: Any) -> Routes:

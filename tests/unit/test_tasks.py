@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +14,7 @@ from fileq.config import config_from
 from fileq.core.errors import ConfigError
 from fileq.core.job import typed_job
 from fileq.handlers import registry
-from fileq.handlers.registry import Registry
+from fileq.handlers.registry import REGISTRY, Registry
 from fileq.handlers.routes import Routes
 from tests.support.pump_setup import NOW
 
@@ -29,12 +28,10 @@ class Thumb(msgspec.Struct):
 
 
 @pytest.fixture(autouse=True)
-def tasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+def tasks() -> Registry:
     """A registry without the tasks of other tests."""
-    own = Registry()
-    for module in ("fileq.handlers.registry", "fileq.client.tasks", "fileq.client.handle", "fileq.client.task_call"):
-        monkeypatch.setattr(f"{module}.REGISTRY", own)
-    return own
+    REGISTRY.reset()
+    return REGISTRY
 
 
 def shrink(job: fileq.JobView[Thumb], context: fileq.Context) -> str:
