@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from fileq.client.tasks import Task as Task
     from fileq.client.tasks import task as task
     from fileq.core.errors import BatchError as BatchError
+    from fileq.core.errors import BrokerError as BrokerError
     from fileq.core.errors import BrokerUnavailable as BrokerUnavailable
     from fileq.core.errors import ConfigError as ConfigError
     from fileq.core.errors import FileqError as FileqError
     from fileq.core.errors import JobCancelledError as JobCancelled
+    from fileq.core.errors import JobError as JobError
     from fileq.core.errors import JobFailedError as JobFailed
     from fileq.core.errors import Permanent as Permanent
     from fileq.core.errors import ResultExpired as ResultExpired
@@ -54,6 +56,7 @@ _HOMES = {
     "Batch": "fileq.client.batch_handle:BatchHandle",
     "BatchError": "fileq.core.errors",
     "BatchStatus": "fileq.client.batch_status",
+    "BrokerError": "fileq.core.errors",
     "BrokerUnavailable": "fileq.core.errors",
     "Call": "fileq.client.task_call:TaskCall",
     "Client": "fileq.client.client",
@@ -64,6 +67,7 @@ _HOMES = {
     "Handle": "fileq.client.handle",
     "Job": "fileq.core.job",
     "JobCancelled": "fileq.core.errors:JobCancelledError",
+    "JobError": "fileq.core.errors",
     "JobFailed": "fileq.core.errors:JobFailedError",
     "JobView": "fileq.handlers.context",
     "Permanent": "fileq.core.errors",

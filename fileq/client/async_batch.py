@@ -18,12 +18,14 @@ from fileq.client.job_options import EnqueueOptions
 from fileq.client.listed_job import ListedJob
 from fileq.client.task_call import TaskCall
 from fileq.client.transport import BatchRetry
+from fileq.core.public_name import public
 from fileq.handlers.task_definition import TaskDefinition
 
 P = TypeVar("P")
 R = TypeVar("R")
 
 
+@public()
 class AsyncBatch:
     """`async with client.batch() as batch:`, or `batch = await client.batch()` to seal it yourself."""
 

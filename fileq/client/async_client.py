@@ -27,12 +27,14 @@ from fileq.client.queries import FileTrace
 from fileq.client.schedule_options import ScheduleKeywords
 from fileq.client.task_call import TaskCall
 from fileq.config import Config
+from fileq.core.public_name import public
 from fileq.handlers.task_definition import TaskDefinition
 
 P = TypeVar("P")
 R = TypeVar("R")
 
 
+@public()
 class AsyncClient:
     """The parameters are those of Client."""
 

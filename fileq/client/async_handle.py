@@ -9,12 +9,14 @@ from typing import Generic, TypeVar
 
 from fileq.brokers.types import CancelResult
 from fileq.client.handle import Handle, Status
+from fileq.core.public_name import public
 
 R = TypeVar("R")
 T = TypeVar("T")
 PAGE = 100  # jobs that one step of jobs() reads
 
 
+@public()
 class AsyncHandle(Generic[R]):
     """One job of an AsyncClient: the methods of Handle, awaited."""
 

@@ -26,6 +26,7 @@ from fileq.client.task_call import TaskCall
 from fileq.client.transport import BatchRetry, Transport
 from fileq.core.errors import FileqError
 from fileq.core.job import decode_or_none
+from fileq.core.public_name import public
 from fileq.handlers.task_definition import TaskDefinition
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 
+@public("Batch")
 class BatchHandle:
     """One batch. Users know it as fileq.Batch. `priority` is for jobs that are added without one."""
 

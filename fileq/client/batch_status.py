@@ -10,6 +10,7 @@ from msgspec import Struct
 from fileq.brokers.batches import BatchView
 from fileq.core.batch import BatchState, CallbackKind, callback_id
 from fileq.core.errors import BatchError
+from fileq.core.public_name import public
 
 
 class BatchCallback(Struct, frozen=True):
@@ -20,6 +21,7 @@ class BatchCallback(Struct, frozen=True):
     is_fired: bool
 
 
+@public()
 class BatchStatus(Struct, frozen=True):
     """total = waiting + running + completed + dead + cancelled + deleted, all of one moment.
 

@@ -38,6 +38,7 @@ from fileq.client.transport import REFUSED, JobRequest, Transport
 from fileq.config import Config
 from fileq.core.errors import BatchError, ConfigError
 from fileq.core.job import State
+from fileq.core.public_name import public
 from fileq.handlers.task_definition import TaskDefinition
 
 P = TypeVar("P")
@@ -61,6 +62,7 @@ class JobFilters(TypedDict, total=False):
     batch: str
 
 
+@public()
 class Client:
     """`where` is a Config, a redis:// address, sqlite:PATH, the path of a .yaml file, or http://host:8080 of a server,
     which needs a `key`. None: as `fileq` itself, from FILEQ_CONFIG or config.yaml and the environment. `app_dir` is

@@ -14,6 +14,7 @@ from fileq.client.job_endings import JobEnding
 from fileq.client.transport import Transport
 from fileq.core.errors import JobCancelledError, JobError, JobFailedError, ResultExpired
 from fileq.core.job import State, decode_or_none
+from fileq.core.public_name import public
 from fileq.core.units import format_duration
 from fileq.handlers.registry import REGISTRY
 from fileq.handlers.task_definition import TaskDefinition
@@ -21,6 +22,7 @@ from fileq.handlers.task_definition import TaskDefinition
 R = TypeVar("R")
 
 
+@public()
 class Status(Struct, frozen=True):
     """A job at one moment. `state` is None if it has no record: it never existed, or its record has expired.
 
@@ -44,6 +46,7 @@ class Status(Struct, frozen=True):
         return self.state is None or not self.state.is_unfinished
 
 
+@public()
 class Handle(Generic[R]):
     """One job. `fate` is "enqueued", or "duplicate" if the id is that of a job which was there before, or "vetoed" if a
     function with @fileq.before_enqueue returned None, and there is no job; None if the handle did not enqueue it."""

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from fileq.client.job_options import EnqueueOptions
 from fileq.core.errors import ConfigError
 from fileq.core.job import MAX_NESTING, TOO_NESTED, is_nested_deeper
+from fileq.core.public_name import public
 from fileq.handlers.registry import REGISTRY
 from fileq.handlers.task_definition import LONGEST_NAME, TaskDefinition
 
@@ -17,6 +18,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 
+@public("Call")
 class TaskCall(Generic[P, R]):
     """A task or its name, a payload, and the options of enqueue(). Users know it as fileq.Call."""
 

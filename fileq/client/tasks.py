@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.own_jobs import check_type
+from fileq.core.public_name import public
 from fileq.handlers.context import Context, JobView
 from fileq.handlers.registry import REGISTRY, Registration, RetryIf
 from fileq.handlers.task_definition import LONGEST_NAME, TaskDefinition
@@ -29,6 +30,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 
+@public("Task")
 class TaskFunction(TaskDefinition[P, R]):
     """A decorated function. Calling it calls the function, here and now; enqueue() makes a job for a worker."""
 

@@ -20,11 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fileq.core.public_name import public
 
+
+@public()
 class FileqError(Exception):
     """The base class of every error that fileq raises on purpose."""
 
 
+@public()
 class ConfigError(FileqError):
     """Holds every problem found, one line each, so that one run reports them all."""
 
@@ -33,10 +37,12 @@ class ConfigError(FileqError):
         super().__init__("\n".join(self.problems))
 
 
+@public()
 class BrokerError(FileqError):
     """The broker answered and refused; repeating the call will not help."""
 
 
+@public()
 class BrokerUnavailable(BrokerError):
     """The broker is unavailable (down, loading, read-only, full). This is never a job's failure."""
 
@@ -49,10 +55,12 @@ class BrokerRemoved(BrokerError):
     """The data that this process works on was deleted or replaced. What it still wrote would be lost."""
 
 
+@public()
 class BatchError(FileqError):
     """The batch is unknown, or takes no jobs any more."""
 
 
+@public()
 class JobError(FileqError):
     """About one job, never about the queue."""
 
@@ -61,6 +69,7 @@ class Undecodable(JobError):
     """These bytes are not a job; the message says why."""
 
 
+@public("JobFailed")
 class JobFailedError(JobError):
     """The job is dead: `error` is its last error, `attempts` how often it ran."""
 
@@ -73,14 +82,17 @@ class JobFailedError(JobError):
         return f"{self.error} (after {self.attempts} attempt{'' if self.attempts == 1 else 's'})"
 
 
+@public("JobCancelled")
 class JobCancelledError(JobError):
     """The job was cancelled, so it has no result."""
 
 
+@public()
 class ResultExpired(JobError):
     """The record of the job is gone, and its result with it."""
 
 
+@public()
 class Retry(JobError):
     """Raise in a handler to fail this attempt and choose the delay before the next."""
 
@@ -89,5 +101,6 @@ class Retry(JobError):
         self.after_s = after
 
 
+@public()
 class Permanent(JobError):
     """Raise in a handler to skip the remaining attempts."""

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from fileq.core.errors import JobError, Undecodable
+from fileq.core.public_name import public
 from fileq.core.signature import signature_text
 from fileq.core.units import LONGEST_S
 
@@ -59,6 +60,7 @@ class State(enum.StrEnum):
 ENDED_STATES = frozenset((State.COMPLETED, State.DEAD, State.CANCELLED))
 
 
+@public()
 class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One job, immutable. but() makes a changed copy, which keeps the unknown fields."""
 

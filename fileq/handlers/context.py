@@ -16,6 +16,7 @@ from msgspec.structs import force_setattr
 
 from fileq.core.follow_up import Made
 from fileq.core.job import Job
+from fileq.core.public_name import public
 from fileq.core.trace import traceparent
 from fileq.core.units import LONGEST_S
 from fileq.handlers.context_batch import ContextBatch
@@ -72,6 +73,7 @@ class LazyEvent:
 _creating = threading.Lock()
 
 
+@public()
 class JobView(Struct, Generic[P], frozen=True, dict=True):
     """A job for its handler. `path` is the file on this machine, usable with open() for any file name, "" without a
     file; with `safe_open` it is /proc/self/fd/N. `payload` is decoded; for the handler of a task that takes
@@ -143,6 +145,7 @@ def view_of(
     return view
 
 
+@public()
 class Context:
     """One attempt at a job. `cancelled` is set when the handler should stop; `attempt` counts from 1."""
 

@@ -23,6 +23,7 @@ from fileq.core.events import (
     JobRecovered,
 )
 from fileq.core.process_events import BreakerClosed, BreakerOpened, BrokerLost, BrokerRestored
+from fileq.core.public_name import public
 from fileq.core.schedule_events import ScheduleBroken, ScheduleFired, ScheduleMissed
 from fileq.handlers import extensions
 from fileq.handlers.extensions import Extension
@@ -44,6 +45,7 @@ HOOK_EVENTS: Mapping[str, type[Event]] = {
 _NAMES = {kind: name for name, kind in HOOK_EVENTS.items()}
 
 
+@public()
 class EventView(Struct, frozen=True):
     """One event for a hook. `data` has the fields that docs/events.md lists for it; those that do not apply are left
     out."""

@@ -51,7 +51,7 @@ def test_causes_and_contexts_are_shown() -> None:
     text = failure_of(wrap)
     assert "in read_number" in text
     assert "direct cause" in text
-    assert text.splitlines()[-1] == "fileq.core.errors.Permanent: not a number"
+    assert text.splitlines()[-1] == "fileq.Permanent: not a number"
 
 
 def test_members_of_an_exception_group_are_shown_and_asyncio_is_not() -> None:
