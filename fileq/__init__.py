@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fileq.client.task_call import TaskCall as Call
     from fileq.client.tasks import Task as Task
     from fileq.client.tasks import task as task
+    from fileq.core.batch import BatchFacts as BatchFacts
     from fileq.core.errors import BatchError as BatchError
     from fileq.core.errors import BrokerError as BrokerError
     from fileq.core.errors import BrokerUnavailable as BrokerUnavailable
@@ -55,6 +56,7 @@ _HOMES = {
     "AsyncHandle": "fileq.client.async_handle",
     "Batch": "fileq.client.batch_handle:BatchHandle",
     "BatchError": "fileq.core.errors",
+    "BatchFacts": "fileq.core.batch",
     "BatchStatus": "fileq.client.batch_status",
     "BrokerError": "fileq.core.errors",
     "BrokerUnavailable": "fileq.core.errors",

@@ -20,7 +20,7 @@ from fileq.client.new_entries import typed_entry
 from fileq.client.revivals import NOT_A_JOB, revival, why_stayed
 from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest
 from fileq.config import Config
-from fileq.core.batch import Callback, callback_id
+from fileq.core.batch import Callback, callback_job
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import State, check_content, checked_id, decode_or_none, encode
 from fileq.core.own_jobs import check_batch
@@ -54,7 +54,8 @@ def _callback(config: Config, request: BatchRequest, callback: CallbackRequest, 
     wanted = callback.job
     try:
         entry = typed_entry(config, wanted.type, wanted.payload, wanted.options, now, request.parent or None)
-        job = entry.job.but(id=checked_id(callback_id(request.id, callback.kind)))
+        job = callback_job(entry.job, request.id, callback.kind)
+        checked_id(job.id)
     except JobError as error:
         raise ConfigError(f"{callback.kind}: {error}") from error
     check_content(job)

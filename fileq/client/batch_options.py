@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
 from typing import Any, TypeAlias, TypedDict
 
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from fileq.client.job_options import JobOptions, NamedBatch, batch_id_of, options_of
 from fileq.client.task_call import TaskCall, encoded_payload, task_named
 from fileq.client.transport import BatchRequest, CallbackRequest, JobRequest
-from fileq.core.batch import CallbackKind, callback_payload
+from fileq.core.batch import CallbackKind
 from fileq.core.errors import ConfigError
 from fileq.handlers.task_definition import TaskDefinition
 
@@ -56,7 +54,7 @@ def batch_request(
         if task is None:
             continue
         try:
-            callbacks.append(CallbackRequest(kind, _callback(kind, task, id, priority)))
+            callbacks.append(CallbackRequest(kind, _callback(task, priority)))
         except (ConfigError, TypeError) as error:
             problems += (f"{kind}: {text}" for text in getattr(error, "problems", (str(error),)))
     if problems:
@@ -69,18 +67,14 @@ def new_batch_id(name: str = "") -> str:
     return f"{name or 'batch'}-{secrets.token_hex(6)}"
 
 
-def _callback(kind: CallbackKind, task: CallbackTask, batch_id: str, priority: str) -> JobRequest:
-    """The job of a callback. Its payload is an object: what the batch says, then what the caller gave."""
+def _callback(task: CallbackTask, priority: str) -> JobRequest:
+    """The job of a callback. Its payload is what the caller gave; the facts of the batch come beside it."""
     call = task if isinstance(task, TaskCall) else TaskCall(task)
     definition = task_named(call.task)
     options = _options(call, definition, priority)
-    own = callback_payload(kind, batch_id)
-    given = _plain(call.payload, call.name)
-    if taken := sorted(own.keys() & given.keys()):
-        raise ConfigError(f"the payload of {call.name!r} has {taken[0]!r}, which the batch adds itself; rename it")
-    payload = encoded_payload({**own, **given}, call.name)
+    payload = encoded_payload(call.payload, call.name) if call.payload is not UNSET else None
     if definition is not None:
-        definition.checked_payload(payload)
+        definition.checked_payload(payload if payload is not None else b"null")
     return JobRequest(options, call.name, payload)
 
 
@@ -90,15 +84,3 @@ def _options(call: TaskCall[Any, Any], definition: TaskDefinition[Any, Any] | No
     options = options_of(call.options)
     own = definition.priority if definition is not None else ""
     return replace(options, priority=options.priority or own or priority)
-
-
-def _plain(payload: Any, name: str) -> Mapping[str, Any]:
-    if payload is UNSET or payload is None:
-        return {}
-    try:
-        plain = msgspec.to_builtins(payload, str_keys=True)
-    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"the payload of task {name!r} can't be written as JSON: {error}") from error
-    if not isinstance(plain, dict):
-        raise ConfigError(f"payload is {plain!r:.80}; it must be a mapping or a Struct: the batch adds keys to it")
-    return plain

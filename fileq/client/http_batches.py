@@ -14,10 +14,8 @@ from fileq.client.http_connection import HttpReply
 from fileq.client.http_documents import BatchReply, JobReply
 from fileq.client.http_problems import error_of
 from fileq.client.http_requests import job_fields
-from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, DeadPage
-from fileq.core.batch import CallbackKind
+from fileq.client.transport import BatchRequest, BatchRetry, DeadPage
 
-_ADDED = ("batch_id", "job_id", "error")  # keys that the server adds to the payload of a callback
 Call = Callable[..., HttpReply]
 
 
@@ -48,7 +46,7 @@ class HttpBatches:
             "parent": request.parent,
             "allow_failures": request.allow_failures,
             "priority": request.priority,
-            **{one.kind.value: _callback(one) for one in request.callbacks},
+            **{one.kind.value: job_fields(one.job) for one in request.callbacks},
         }
         reply = self._call("POST", "/batches", body=msgspec.json.encode(body))
         if reply.status not in (200, 201):
@@ -97,11 +95,3 @@ class HttpBatches:
 
 def _path(id: str) -> str:
     return f"/batches/{quote(id, safe='')}"
-
-
-def _callback(request: CallbackRequest) -> dict[str, Any]:
-    fields = job_fields(request.job)
-    payload = msgspec.json.decode(request.job.payload or b"{}", type=dict[str, msgspec.Raw])
-    added = _ADDED if request.kind is CallbackKind.CATCH else _ADDED[:1]
-    fields["payload"] = {name: value for name, value in payload.items() if name not in added}
-    return fields

@@ -42,6 +42,7 @@ class JobReply(Struct, frozen=True):
     timeout_s: float | None = None
     unique_key: str | None = None
     batch_id: str | None = None
+    batch_facts: Raw = Raw(b"null")
     parent_id: str | None = None
     tags: dict[str, str] = {}
     is_cancel_requested: bool = False
@@ -73,7 +74,7 @@ class JobReply(Struct, frozen=True):
         )
 
     def job(self) -> Job:
-        payload = bytes(self.payload)
+        payload, facts = bytes(self.payload), bytes(self.batch_facts)
         due = rfc3339(self.scheduled_at) if self.scheduled_at is not None else None
         return Job(
             id=self.id,
@@ -84,6 +85,7 @@ class JobReply(Struct, frozen=True):
             creation_time=rfc3339(self.created_at) if self.created_at is not None else "",
             trace_id=self.trace_id,
             span_id=self.span_id,
+            batch_facts=UNSET if facts == b"null" else Raw(facts),
             type=self.type,
             payload=UNSET if payload == b"null" else Raw(payload),
             max_retries=self.max_retries,

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from fileq.brokers.types import Attempt, Record
+from fileq.core.batch import BatchFacts, facts_of
 from fileq.core.errors import Undecodable
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import Job, State, decode, decode_or_none, parse_time, raw_id, stamp
@@ -84,6 +85,7 @@ class JobHistory(Struct, frozen=True):
     follow_ups: tuple[str, ...] = ()
     outputs: tuple[OutputSummary, ...] = ()
     batch: str = ""  # the id of the batch that it is a member of
+    batch_facts: BatchFacts | None = None  # of a callback
 
 
 def id_in(raw: bytes) -> str:
@@ -191,6 +193,7 @@ def history(record: Record, waits_for: tuple[str, ...] = ()) -> JobHistory:
         follow_ups=record.follow_ups,
         outputs=tuple(OutputSummary(_shown(one.path), one.size, one.signature) for one in record.outputs),
         batch=record.batch,
+        batch_facts=facts_of(job) if job is not None else None,
     )
 
 

@@ -47,7 +47,7 @@ class Accepted(Struct, frozen=True):
 
 
 class CallbackRequest(Struct, frozen=True):
-    """A callback to create with its batch. The payload of `job` contains the batch's id already."""
+    """A callback to create with its batch."""
 
     kind: CallbackKind
     job: JobRequest

@@ -12,18 +12,18 @@ from __future__ import annotations
 import enum
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct
 
-from fileq.core.job import State
+from fileq.core.job import Job, State
+from fileq.core.public_name import public
 
 LEVELS_MAX = 8  # a batch, its parent, and so on
 KEPT_MS = 30 * 24 * 3600 * 1000  # how long a finished batch is kept
 UNTOUCHED_MS = 24 * 3600 * 1000  # after this time an open batch that nothing was added to is cancelled
 
-# Stand in the stored bytes of the callback `catch` for what is known only when a member has died. The payload of the
-# callback has them before anything that a user gave, so the first of each is the one to replace.
-DEAD_ID, ERROR = "\0job_id", "\0error"
-DEAD_ID_MARK, ERROR_MARK = msgspec.json.encode(DEAD_ID), msgspec.json.encode(ERROR)
+# Stands in the stored bytes of a callback for the facts, which are known only when it is due. `batch_facts` comes
+# before anything that a user chose freely, so the first one is the one to replace.
+FACTS_MARK = msgspec.json.encode("\0facts")
 
 
 class BatchState(enum.StrEnum):
@@ -55,8 +55,24 @@ class CallbackKind(enum.StrEnum):
     FINALLY = "finally"
 
 
+@public()
+class BatchFacts(Struct, frozen=True):
+    """A batch as it was in the step that enqueued this callback. `first_dead` is the member that died first, a job or a
+    child batch, and `first_error` its error; both are empty if none died."""
+
+    id: str
+    callback: CallbackKind
+    total: int
+    completed: int
+    dead: int
+    cancelled: int
+    deleted: int
+    first_dead: str = ""
+    first_error: str = ""
+
+
 class Callback(Struct, frozen=True):
-    """A job that a batch enqueues, complete: its id is callback_id(). The bytes of `catch` contain the two marks."""
+    """A job that a batch enqueues, complete but for its facts: its id is callback_id(), its `batch_facts` the mark."""
 
     kind: CallbackKind
     raw: bytes
@@ -107,10 +123,19 @@ def callback_id(batch_id: str, kind: CallbackKind) -> str:
     return f"{batch_id}.{kind}"
 
 
-def callback_payload(kind: CallbackKind, batch_id: str) -> dict[str, str]:
-    """What the payload of a callback begins with."""
-    death = {"job_id": DEAD_ID, "error": ERROR} if kind is CallbackKind.CATCH else {}
-    return {"batch_id": batch_id, **death}
+def callback_job(job: Job, batch_id: str, kind: CallbackKind) -> Job:
+    """This job as a callback of the batch."""
+    return job.but(id=callback_id(batch_id, kind), batch_facts=Raw(FACTS_MARK))
+
+
+def facts_of(job: Job) -> BatchFacts | None:
+    """Of a callback that was enqueued. None for another job, and for what another program has put there."""
+    if job.batch_facts is UNSET:
+        return None
+    try:
+        return _facts_decoder.decode(job.batch_facts)
+    except (msgspec.DecodeError, ValueError):
+        return None
 
 
 def add_member(batch: Batch, now_ms: int) -> None:
@@ -131,7 +156,7 @@ def count_ending(batch: Batch, ending: Ending, member: str, error: str) -> list[
     if batch.dead_id:
         return []
     batch.dead_id, batch.dead_error = member, error
-    return [Callback(c.kind, with_death(c.raw, member, error), c.queue) for c in _unfired(batch, CallbackKind.CATCH)]
+    return _unfired(batch, CallbackKind.CATCH)
 
 
 def count_child(parent: Batch, child: Batch) -> list[Callback]:
@@ -201,14 +226,15 @@ def ending_for_parent(batch: Batch) -> tuple[Ending, str]:
     )
 
 
-def with_death(raw: bytes, member: str, error: str) -> bytes:
-    """The bytes of `catch` with the id and the error of the member that died."""
-    raw = raw.replace(DEAD_ID_MARK, msgspec.json.encode(member), 1)
-    return raw.replace(ERROR_MARK, msgspec.json.encode(error), 1)
-
-
 def _unfired(batch: Batch, kind: CallbackKind) -> list[Callback]:
+    """The callback of this kind with the facts of now, once."""
     found = [c for c in batch.callbacks if c.kind is kind and kind not in batch.fired]
-    if found:
-        batch.fired = (*batch.fired, kind)
-    return found
+    if not found:
+        return []
+    batch.fired = (*batch.fired, kind)
+    counts = (batch.total, batch.completed, batch.dead, batch.cancelled, batch.deleted)
+    facts = msgspec.json.encode(BatchFacts(batch.id, kind, *counts, batch.dead_id, batch.dead_error))
+    return [Callback(c.kind, c.raw.replace(FACTS_MARK, facts, 1), c.queue) for c in found]
+
+
+_facts_decoder = msgspec.json.Decoder(BatchFacts)

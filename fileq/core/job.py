@@ -72,6 +72,8 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     creation_time: str
     trace_id: str
     span_id: str
+    # Before the payload: core/batch.py replaces its first mark. Of any form, as `tags`.
+    batch_facts: Raw | UnsetType = UNSET
     type: str | None = None
     payload: Raw | UnsetType = UNSET
     max_retries: Count | None = None

@@ -39,6 +39,7 @@ NAMES = {
     "job_id": "FILEQ_JOB_ID",
     "type": "FILEQ_JOB_TYPE",
     "payload": "FILEQ_JOB_PAYLOAD",
+    "batch_facts": "FILEQ_JOB_BATCH_FACTS",
     "attempt": "FILEQ_JOB_ATTEMPT",
     "filesize": "FILEQ_JOB_FILESIZE",
     "priority": "FILEQ_JOB_PRIORITY",
@@ -174,8 +175,9 @@ def _values(job: Job, file: GivenFile, attempt: int) -> dict[str, bytes]:
         "span_id": job.span_id,
     }
     payload = b"" if job.payload is msgspec.UNSET else bytes(job.payload)
+    facts = b"" if job.batch_facts is msgspec.UNSET else bytes(job.batch_facts)
     paths = {"filepath": file.path, "real_filepath": file.name}
-    return {**paths, "payload": payload, **{name: text.encode() for name, text in texts.items()}}
+    return {**paths, "payload": payload, "batch_facts": facts, **{name: text.encode() for name, text in texts.items()}}
 
 
 def _argument(argument: str, values: dict[str, bytes]) -> bytes:

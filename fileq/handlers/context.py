@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import force_setattr
 
+from fileq.core.batch import BatchFacts, facts_of
 from fileq.core.follow_up import Made
 from fileq.core.job import Job
 from fileq.core.public_name import public
@@ -108,6 +109,7 @@ class JobView(Struct, Generic[P], frozen=True, dict=True):
     parent_id: str | None
     unique_key: str | None
     tags: dict[str, str]
+    batch_facts: BatchFacts | None  # of a callback of a batch
 
     def open(
         self,
@@ -127,7 +129,7 @@ class JobView(Struct, Generic[P], frozen=True, dict=True):
         return self._file.open(mode, buffering, encoding, errors, newline)
 
 
-_shared_fields = attrgetter(*JobView.__struct_fields__[2:-1])  # all but path, payload and tags
+_shared_fields = attrgetter(*JobView.__struct_fields__[2:-2])  # all but path, payload, tags and batch_facts
 
 
 def view_of(
@@ -138,7 +140,7 @@ def view_of(
     `file` is what job.open() opens. `decoder` is for payloads of a type; a job without a payload has None."""
     raw = b"null" if job.payload is UNSET else job.payload
     payload = job.payload_value if decoder is None else decoder.decode(raw)
-    values = (os.fsdecode(path), payload, *_shared_fields(job), job.tag_values)
+    values = (os.fsdecode(path), payload, *_shared_fields(job), job.tag_values, facts_of(job))
     view: JobView[Any] = JobView(*values)
     if file is not None:
         force_setattr(view, "_file", file)
@@ -224,9 +226,11 @@ class Context:
 
     @property
     def batch(self) -> ContextBatch | None:
-        """The batch that the job names as its `batch_id`; None without one."""
-        id = self._job.batch_id
-        return ContextBatch(id, self._making) if id else None
+        """The batch that the job names as its `batch_id`; in a callback the batch that has it, with its `facts`. None
+        without one."""
+        id, facts = self._job.batch_id, self._job.batch_facts
+        joined = ContextBatch(id, self._making) if id else None
+        return joined if facts is None else ContextBatch(facts.id, self._making, facts, joined)
 
     def end(self) -> Made | None:
         """For fileq itself: ends the attempt. Returns what it leaves behind besides its result; None if nothing."""

@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeGuard
 
-from fileq.core.batch import CallbackKind
 from fileq.core.delivery import without_files
 from fileq.core.error_kinds import kind_of
 from fileq.core.own_jobs import CALLBACK_IDS, DELIVERY_BATCHES, is_own_type
@@ -126,10 +125,8 @@ def _hidden_field(name: str, value: Any, within: dict[str, Any], found: _Hidden,
         return ["…" for _ in value]
     if name == "deferred" and isinstance(value, str) and value.startswith(_REASONS):
         return "a root is missing"
-    if name == "first_error" and isinstance(value, str) and "allow_failures" in within:
+    if name == "first_error" and isinstance(value, str) and ("allow_failures" in within or "callback" in within):
         return _without_cause(value)
-    if name == "payload" and isinstance(value, dict) and str(within.get("id")).endswith(f".{CallbackKind.CATCH}"):
-        value = value | ({"error": _without_cause(error)} if isinstance(error := value.get("error"), str) else {})
     if name in TEXT_FIELDS and isinstance(value, str):
         found = found._replace(is_for_people=True)
     if name not in OPAQUE_FIELDS:

@@ -13,6 +13,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec import Raw
+from msgspec.json import encode as encode_json
+
+from fileq.core.batch import BatchFacts
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, decode, encode, file_job, typed_job
 from fileq.files.version import signature_of
@@ -45,7 +49,7 @@ def run(
     safe_open: bool = False,
     cancelled: threading.Event | None = None,
     middleware: Sequence[Callable[..., Any]] | None = None,
-    batch: str | None = None,
+    batch: str | BatchFacts | None = None,
 ) -> Any:
     """Returns what the handler returns and raises what it raises.
 
@@ -53,7 +57,8 @@ def run(
     decoded into its type. Coroutines are awaited, also when the caller runs in an event loop. A result that a worker
     would drop causes a warning. With `safe_open`, `job.path` is what a route with that option gives. The functions with
     @fileq.middleware that are imported run around the handler, in the order of their import; `middleware` names others
-    instead. Follow-ups and outputs are checked and forgotten. `batch` is the id of the job's batch.
+    instead. Follow-ups and outputs are checked and forgotten. `batch` is the id of the job's batch, or the facts for a
+    callback.
 
     The handler runs in the calling thread, so monkeypatches, fixtures, debuggers and coverage work as usual. After
     `timeout` seconds it is stopped, plain functions too, and TimedOut is raised; docs/handlers.md says what can't be
@@ -61,7 +66,8 @@ def run(
     if fault := unfitness(function):
         raise ConfigError(f"{getattr(function, '__qualname__', function)} {fault}")
     where = b"" if path is None else os.path.abspath(os.fsencode(path))
-    job = _job(where, type, payload, priority, id).but(retries=attempt - 1, batch_id=batch)
+    job = _job(where, type, payload, priority, id).but(retries=attempt - 1)
+    job = job.but(batch_facts=Raw(encode_json(batch))) if isinstance(batch, BatchFacts) else job.but(batch_id=batch)
     file = JobFile(where, os.open(where, os.O_PATH | os.O_CLOEXEC)) if where else None
     given = file.given(is_safe=safe_open) if file is not None else NO_FILE
     decoder = function.payload_decoder if isinstance(function, TaskDefinition) else None

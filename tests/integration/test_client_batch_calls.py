@@ -11,6 +11,7 @@ import pytest
 import fileq
 from fileq.brokers.memory import MemoryBroker
 from fileq.client.client import Client
+from fileq.core.batch import CallbackKind, facts_of
 from fileq.core.errors import BatchError, BrokerError, ConfigError
 from fileq.core.schedule import decode_document
 from tests.support.client_setup import TRANSPORTS, client_over, job_of, living_broker, run_one
@@ -44,7 +45,8 @@ def test_a_batch_counts_its_jobs_and_enqueues_its_callbacks(client: Client, brok
     done = batch.wait(30)
     assert (done.is_success, done.completed, done.created is not None) == (True, 2, True)
     job = job_of(broker, f"{batch.id}.then")
-    assert job.payload_value == {"batch_id": batch.id, "to": "ops"}
+    assert job.payload_value == {"to": "ops"}
+    assert facts_of(job) == fileq.BatchFacts(batch.id, CallbackKind.THEN, 2, 2, 0, 0, 0)
     assert (job.priority, job.tag_values) == ("high", {"a": "b"})
     assert client.find_batch(batch.id).priority == "high"
 
@@ -55,12 +57,9 @@ def test_a_death_cancels_a_batch_and_a_retry_puts_it_back(client: Client, broker
     batch.add(double, Number(2))
     assert batch.seal() is True
     run_one(broker, error="OSError: no")
-    assert job_of(broker, f"{batch.id}.catch").payload_value == {
-        "batch_id": batch.id,
-        "job_id": dying.id,
-        "error": "OSError: no",
-        "to": "ops",
-    }
+    job = job_of(broker, f"{batch.id}.catch")
+    assert job.payload_value == {"to": "ops"}
+    assert facts_of(job) == fileq.BatchFacts(batch.id, CallbackKind.CATCH, 2, 0, 1, 0, 0, dying.id, "OSError: no")
     status = batch.status()
     assert (status.is_cancelled, status.first_dead, status.first_error) == (True, dying.id, "OSError: no")
     assert [(job.id, job.error) for job in batch.jobs(dead=True)] == [(dying.id, "OSError: no")]

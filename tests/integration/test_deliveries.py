@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from fileq.brokers.batches import BatchView
-from fileq.core.batch import BatchState, CallbackKind
+from fileq.core.batch import BatchState, CallbackKind, facts_of
 from fileq.core.job import decode
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup
@@ -74,7 +74,9 @@ def test_a_delivery_with_a_missing_and_a_different_file_fails_and_names_both(eac
     assert (view.state, view.fired) == (BatchState.FINISHED, (CallbackKind.CATCH,))
     (catch,) = setup.broker.records([f"{view.id}.catch"])
     assert catch is not None
-    error = decode(catch.raw).payload_value["error"]
+    facts = facts_of(decode(catch.raw))
+    assert facts is not None
+    error = facts.first_error
     assert f"/{MISSING}.dat" in error
     assert f"/{DIFFERENT}.dat" in error
 

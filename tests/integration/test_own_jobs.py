@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 import fileq
 from fileq.brokers.batches import NewBatch
@@ -396,7 +397,7 @@ def test_planted_ids_delay_neither_a_slot_nor_a_callback(each_setup: WorkerSetup
 
     def is_real(id: str) -> bool:
         job = setup.job(id)
-        return bool(job.payload_value.get("real") or job.payload_value.get("batch_id"))
+        return bool((job.payload_value or {}).get("real") or job.batch_facts is not UNSET)
 
     wait_until(lambda: setup.record("payroll.then").state is State.COMPLETED and is_real("payroll.then"), 20)
     wait_until(lambda: any(is_real(id) and setup.record(id).state is State.COMPLETED for id in planted), 20)

@@ -361,7 +361,7 @@ def test_the_name_of_a_file_is_neither_shown_nor_found_if_paths_are_hidden(tmp_p
         made = api.client.post("/jobs", {"path": str(tmp_path / name), "batch_id": "b", "priority": "low"})
         id = made.json["id"]
         bury(api.broker, error=f"ValueError: {name} is broken; see {tmp_path}/{name}")
-        assert api.client.get("/jobs/b.catch")["payload"]["error"] == "ValueError"
+        assert api.client.get("/jobs/b.catch")["batch_facts"]["first_error"] == "ValueError"
         [group] = api.client.get("/dead/groups")["groups"]
         paths = [f"/jobs/{id}", f"/jobs/{id}/wait", "/jobs", "/dead", "/batches/b", "/batches/b/dead", "/batches"]
         paths += [f"/dead/groups?by={by}" for by in ("fingerprint", "directory", "kind", "type")]

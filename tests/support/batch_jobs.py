@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import msgspec
+
 import fileq
 
 is_fixed = False
@@ -36,4 +38,28 @@ def grows_by_file(job: fileq.JobView[str], context: fileq.Context) -> None:
 
 
 @fileq.task("after")
-def after(job: fileq.JobView[dict[str, object]], context: fileq.Context) -> None: ...
+def after(job: fileq.JobView[dict[str, object] | None], context: fileq.Context) -> fileq.BatchFacts | None:
+    return context.batch.facts if context.batch is not None else None
+
+
+class Report(msgspec.Struct, forbid_unknown_fields=True):
+    batch_id: str
+    error: int
+
+
+@fileq.task("typed_after")
+def typed_after(job: fileq.JobView[Report], context: fileq.Context) -> str:
+    assert context.batch is not None
+    try:
+        context.batch.add(doubled, 1)
+    except fileq.JobError as error:
+        return f"{job.payload.batch_id}, {job.payload.error}: {error}"
+    return "added"
+
+
+@fileq.task("grows_parent")
+def grows_parent(job: fileq.JobView[None], context: fileq.Context) -> str:
+    assert context.batch is not None
+    assert context.batch.parent is not None
+    context.batch.parent.add(doubled, 1)
+    return context.batch.parent.id

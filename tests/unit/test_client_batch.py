@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fileq
 import fileq.testing
 from fileq.client.published_events import PublishedBatchEvent
-from fileq.core.batch import BatchState
+from fileq.core.batch import BatchFacts, BatchState, CallbackKind
 from fileq.testing.trial_queue import TrialQueue
 from tests.support import batch_jobs
-from tests.support.batch_jobs import after, breaks, doubled, grows, grows_by_file
+from tests.support.batch_jobs import Report, after, breaks, doubled, grows, grows_by_file, grows_parent, typed_after
+
+FINALLY = CallbackKind.FINALLY
 
 
 @pytest.fixture
@@ -29,6 +32,35 @@ def results(q: TrialQueue) -> dict[str, object]:
     return {job.id.rpartition(".")[2]: job.payload for job in q.completed("after")}
 
 
+def facts(q: TrialQueue) -> dict[str, Any]:
+    return {job.id.rpartition(".")[2]: job.result for job in q.completed("after")}
+
+
+def test_the_payload_of_a_callback_is_exactly_what_its_caller_gave(q: TrialQueue) -> None:
+    """Keys that the batch added itself were refused, and a Struct that forbids unknown fields could not be given."""
+    with q.batch(then=typed_after.call(Report("mine", 7))) as batch:
+        batch.add(doubled, 1)
+    q.drain()
+    [job] = q.completed("typed_after")
+    assert job.payload == Report("mine", 7)
+    assert job.result == f"mine, 7: then of batch {batch.id} is not a member of it; use context.enqueue()"
+    with q.batch(finally_=fileq.Call("elsewhere", [1, "\0facts"])) as batch:
+        pass
+    assert q.client.job(f"{batch.id}.finally").status().state == "pending"
+    [listed] = q.client.jobs(type="elsewhere")
+    assert (listed.payload, listed.batch_facts) == ([1, "\0facts"], BatchFacts(batch.id, FINALLY, 0, 0, 0, 0, 0))
+
+
+def test_a_callback_of_a_child_adds_to_the_parent(q: TrialQueue) -> None:
+    with q.batch() as parent:
+        with q.batch(parent=parent, then=grows_parent) as child:
+            child.add(doubled, 1)
+        q.drain()
+    assert q.client.job(f"{child.id}.then").wait() == parent.id
+    q.drain()
+    assert (parent.status().total, parent.status().completed) == (3, 3)
+
+
 def test_the_callbacks_of_a_batch_run_once_after_its_jobs(q: TrialQueue) -> None:
     with q.batch("night", then=after.call({"table": "a"}), catch=after, finally_="after") as batch:
         handles = batch.add_many([doubled.call(1), doubled.call(2)])
@@ -39,7 +71,10 @@ def test_the_callbacks_of_a_batch_run_once_after_its_jobs(q: TrialQueue) -> None
     status = batch.wait()
     assert (status.total, status.completed, status.is_success, status.ended) == (4, 4, True, 4)
     q.drain()
-    assert results(q) == {"then": {"batch_id": batch.id, "table": "a"}, "finally": {"batch_id": batch.id}}
+    assert results(q) == {"then": {"table": "a"}, "finally": None}
+    counts = {"id": batch.id, "total": 4, "completed": 4, "dead": 0, "cancelled": 0, "deleted": 0}
+    none = {"first_dead": "", "first_error": ""}
+    assert facts(q) == {kind: {**counts, "callback": kind, **none} for kind in ("then", "finally")}
     assert [handle.wait() for handle in handles] == [2, 4]
     assert {job.batch_id for job in batch.jobs()} == {batch.id}
 
@@ -53,9 +88,8 @@ def test_the_first_death_cancels_the_rest_and_names_itself(q: TrialQueue) -> Non
     status = batch.status()
     assert (status.dead, status.cancelled, status.is_cancelled, status.is_success) == (1, 2, True, False)
     assert status.first_dead == dead.id
-    caught = results(q)["catch"]
-    assert isinstance(caught, dict)
-    assert (caught["job_id"], caught["error"]) == (dead.id, status.first_error)
+    caught = facts(q)["catch"]
+    assert (caught["first_dead"], caught["first_error"]) == (dead.id, status.first_error)
     assert results(q).keys() == {"catch", "finally"}
     assert [job.error for job in q.client.jobs(state="cancelled")] == [f"batch {batch.id} was cancelled"] * 2
     assert [job.id for job in batch.jobs(dead=True)] == [dead.id]
@@ -135,11 +169,10 @@ def test_the_priority_of_a_batch_is_for_jobs_without_one(q: TrialQueue) -> None:
     ("options", "message"),
     [
         ({"name": "a b"}, "the name of the batch is 'a b'; it must match"),
-        ({"then": after.call({"batch_id": 1})}, "then: the payload of 'after' has 'batch_id', which the batch adds"),
-        ({"catch": fileq.Call("x", {"error": 1})}, "catch: the payload of 'x' has 'error'"),
-        ({"finally_": fileq.Call("x", [1])}, "finally: payload is .1.; it must be a mapping or a Struct"),
+        ({"catch": typed_after}, "catch: task 'typed_after' needs a payload of type Report"),
+        ({"finally_": fileq.Call("x", object())}, "finally: the payload of task 'x' can't be written as JSON"),
         ({"then": fileq.Call("x", delay=3)}, "then: delay can't be given"),
-        ({"then": doubled}, "then: .*Expected `int`, got `object`"),
+        ({"then": doubled.call({"a": 1})}, "then: .*Expected `int`, got `object`"),  # type: ignore[arg-type]
         ({"then": "", "catch": fileq.Call("x", id="a")}, r"then: task is ''; give a task.*\ncatch: id can't be given"),
         ({"priority": "odd"}, "priority is 'odd'; it must be one of"),
     ],

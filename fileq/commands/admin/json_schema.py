@@ -130,6 +130,11 @@ HISTORY_FIELDS = (
     ),
     ("is_cancel_requested", "boolean"),
     ("payload", "the payload of the job, or null"),
+    (
+        "batch_facts",
+        "object or null: how the batch stood when it enqueued this callback: id, callback, total, completed, dead, "
+        "cancelled, deleted, first_dead, first_error",
+    ),
     ("result", "the result that the handler returned, or null"),
     ("attempts[]", "number, started, ended, duration_s, worker, outcome, error, traceback, output (empty if none)"),
     (

@@ -13,6 +13,7 @@ from fileq.commands.admin.crash_text import crash_hint, deaths_text
 from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, number, plural, table
 from fileq.commands.admin.made_text import made_facts, made_from
 from fileq.commands.admin.stats_text import name_of
+from fileq.core.batch import BatchFacts
 from fileq.core.job import parse_time
 from fileq.core.outcome import WORKER_DIED
 from fileq.core.signature import split_signature
@@ -22,6 +23,7 @@ from fileq.core.units import short_duration
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
 _CANCELLED_SHOWN = 20  # jobs that the text of `cancel --all` names
 _HASH_SHOWN = 12  # hex digits
+_COUNTS = ("completed", "dead", "cancelled", "deleted")
 STATE_STYLES = {"dead": "red", "retrying": "yellow", "running": "green"}
 
 
@@ -103,6 +105,7 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
         ("started", when(job.started, at_ms) if job.state == "running" else ""),
         ("worker", printable(job.worker) if job.state == "running" else ""),
         ("ended", when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),
+        ("callback", _callback(history.batch_facts)),
         ("payload", _json(history.payload)),
         ("result", _json(history.result)),
         *made_facts(history),
@@ -114,6 +117,14 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
         lines += [screen.paint("error", "dim"), *(f"  {screen.paint(line, 'red')}" for line in error_lines(job.error))]
         lines += [f"  {line}" for line in crash_hint(job.error)]
     return [*lines, *_attempts(history, screen)]
+
+
+def _callback(facts: BatchFacts | None) -> str:
+    if facts is None:
+        return ""
+    counts = ", ".join(f"{getattr(facts, name)} {name}" for name in _COUNTS if getattr(facts, name))
+    first = f"; first {printable(facts.first_dead)}: {printable(facts.first_error)}" if facts.first_dead else ""
+    return f"{facts.callback} of batch {printable(facts.id)}: {counts or 'no jobs'}{first}"
 
 
 def _waits(history: JobHistory, at_ms: int) -> list[str]:

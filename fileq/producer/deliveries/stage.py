@@ -27,7 +27,7 @@ from fileq.brokers.batches import JoinResult, NewBatch
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
 from fileq.config import Config
-from fileq.core.batch import BatchState, Callback, CallbackKind, callback_id, callback_payload
+from fileq.core.batch import BatchState, Callback, CallbackKind, callback_job
 from fileq.core.batch_events import (
     DeliveryFailed,
     DeliveryFinished,
@@ -165,9 +165,9 @@ class DeliveryStage:
         self._created.add(record.batch_id)
 
     def _callback(self, kind: CallbackKind, type: str, record: DeliveryRecord) -> Callback:
-        payload = {**callback_payload(kind, record.batch_id), "directory": shown(record.path)}
-        id = callback_id(record.batch_id, kind)
-        return Callback(kind, encode(typed_job(type, payload, priority=self._queue, now=_now(), id=id)), self._queue)
+        payload = {"directory": shown(record.path)}
+        job = callback_job(typed_job(type, payload, priority=self._queue, now=_now()), record.batch_id, kind)
+        return Callback(kind, encode(job), self._queue)
 
     # looks
 

@@ -29,10 +29,10 @@ ID = "^[A-Za-z0-9._-]{1,100}$"
 
 
 class WantedCallback(Struct, frozen=True, forbid_unknown_fields=True):
-    """The job of a callback. Its payload is an object, to which the batch adds `batch_id`."""
+    """The job of a callback. When it is enqueued, its `batch_facts` say how the batch stood."""
 
     type: Annotated[str, Meta(min_length=1, max_length=100)]
-    payload: dict[str, Any] = {}
+    payload: Any = UNSET
     priority: Annotated[str, Meta(max_length=100)] | None = None
     max_retries: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     timeout: DurationValue | None = None
@@ -169,7 +169,7 @@ def _callback(wanted: WantedCallback | None, caller: Caller) -> TaskCall[Any, An
     given = {name: getattr(wanted, name) for name in ("priority", "max_retries", "timeout", "tags")}
     given["tags"] = {**(wanted.tags or {}), **caller.own_tags} or None
     options = cast(EnqueueOptions, {name: value for name, value in given.items() if value is not None})
-    return TaskCall(wanted.type, wanted.payload or UNSET, **options)
+    return TaskCall(wanted.type, wanted.payload, **options)
 
 
 def _report(request: ApiRequest[Any, Any], *, is_change: bool = False) -> BatchReport:

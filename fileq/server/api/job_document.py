@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.types import Record
 from fileq.client.job_summary import AttemptSummary, JobHistory, OutputSummary, history
+from fileq.core.batch import BatchFacts
 from fileq.core.job import decode_or_none, encode
 
 OUTLINE_BYTES = 4 << 10
@@ -19,7 +20,8 @@ class JobDocument(Struct, frozen=True):
     retrying, completed, dead or cancelled. `path` is null if the server shows no names of files. `fingerprint` is that
     of a dead job's cause. `deferred` is why a job is held back, `deferred_count` how often it was;
     `first_deferred_at` and `last_deferred_at` are null in lists, and if they were not recorded. `left_out` are fields
-    that a list leaves out, because they are longer than 4 KiB; the job itself has them."""
+    that a list leaves out, because they are longer than 4 KiB; the job itself has them. `batch_facts` is how the batch
+    of a callback stood when it enqueued it."""
 
     id: str
     type: str | None
@@ -41,6 +43,7 @@ class JobDocument(Struct, frozen=True):
     timeout_s: float | None
     unique_key: str | None
     batch_id: str | None
+    batch_facts: BatchFacts | None
     parent_id: str | None
     tags: dict[str, str]
     is_finished: bool
@@ -86,6 +89,7 @@ def job_document(record: Record, waits_for: tuple[str, ...] = ()) -> JobDocument
         timeout_s=job.timeout if job is not None else None,
         unique_key=job.unique_key if job is not None else None,
         batch_id=job.batch_id if job is not None else None,
+        batch_facts=known.batch_facts,
         parent_id=known.parent_id,
         tags=job.tag_values if job is not None else {},
         is_finished=not record.state.is_unfinished,

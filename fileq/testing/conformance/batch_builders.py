@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from fileq.brokers.batches import BatchView, NewBatch
 from fileq.brokers.types import EnqueueResult, Entry, Revival
-from fileq.core.batch import DEAD_ID_MARK, ERROR_MARK, Callback, CallbackKind, callback_id
+from fileq.core.batch import FACTS_MARK, Callback, CallbackKind, callback_id, callback_job
 from fileq.core.claim import Claim
 from fileq.core.job import encode
 from fileq.core.settlement import SettleResult
@@ -24,11 +24,10 @@ def member(id: str, batch: str = "b", *, joins: bool = True) -> Entry:
 
 
 def callback(batch: str, kind: CallbackKind, parent: str = "") -> Callback:
-    """A callback as the client makes it: the marks of `catch` are in its payload."""
+    """A callback as the client makes it. Its payload looks like the mark of the facts."""
     fields: dict[str, Any] = {"batch_id": parent} if parent else {}
-    if kind is CallbackKind.CATCH:
-        fields["payload"] = Raw(b'{"job_id":%b,"error":%b}' % (DEAD_ID_MARK, ERROR_MARK))
-    return Callback(kind, encode(a_job(callback_id(batch, kind), type="report", **fields)), JOB_QUEUE)
+    job = a_job("made-by-callback_job", type="report", payload=Raw(FACTS_MARK), **fields)
+    return Callback(kind, encode(callback_job(job, batch, kind)), JOB_QUEUE)
 
 
 def create(harness: Harness, *kinds: CallbackKind, id: str = "b", parent: str = "", **options: Any) -> bool:

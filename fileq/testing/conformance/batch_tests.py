@@ -4,12 +4,14 @@ import json
 from functools import partial
 
 import pytest
+from msgspec.structs import asdict
 
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import EnqueueResult
-from fileq.core.batch import KEPT_MS, BatchState, Callback, CallbackKind
+from fileq.core.batch import KEPT_MS, BatchFacts, BatchState, Callback, CallbackKind, facts_of
 from fileq.core.errors import BrokerError
-from fileq.core.job import encode
+from fileq.core.job import decode, encode
+from fileq.core.settlement import complete
 from fileq.testing.conformance.batch_builders import (
     JOB_QUEUE,
     add,
@@ -17,12 +19,14 @@ from fileq.testing.conformance.batch_builders import (
     callback_jobs,
     counts,
     create,
+    end,
     member,
     unfinished_ids,
 )
 from fileq.testing.conformance.builders import (
     a_job,
     burial,
+    claim_one,
     claims_of,
     drift,
     enqueue,
@@ -145,10 +149,23 @@ def test_catch_fires_at_the_first_death_with_its_id_and_error(harness: Harness) 
     for claim in claims_of(harness, "w1", "w2"):
         settle(harness, burial(claim, error='no "page" \\ ü'))
     [raw] = raws_in(harness, JOB_QUEUE)
-    assert json.loads(raw)["payload"] == {"job_id": "a", "error": 'no "page" \\ ü'}
+    assert json.loads(raw)["payload"] == "\0facts", "what the caller gave"
+    facts = BatchFacts("b", CATCH, total=2, completed=0, dead=1, cancelled=0, deleted=0)
+    assert json.loads(raw)["batch_facts"] == {**asdict(facts), "first_dead": "a", "first_error": 'no "page" \\ ü'}
     assert (batch_of(harness).dead_id, batch_of(harness).dead_error) == ("a", 'no "page" \\ ü')
     assert batch_of(harness).fired == (CATCH,)
     assert not batch_of(harness).is_cancelled
+
+
+def test_a_callback_has_the_facts_of_the_step_that_fires_it(harness: Harness) -> None:
+    create(harness, THEN, CATCH, FINALLY, allow_failures=True)
+    add(harness, "a", "c", "d")
+    settle(harness, burial(claim_one(harness), error="no"))
+    end(harness, complete, "c")
+    harness.broker.cancel(["d"])
+    harness.broker.seal_batch("b")
+    facts = facts_of(decode(record_of(harness, "b.finally").raw))
+    assert facts == BatchFacts("b", FINALLY, 3, 1, 1, 1, 0, first_dead="a", first_error="no")
 
 
 def test_a_cancelled_member_fires_no_catch(harness: Harness) -> None:

@@ -89,8 +89,23 @@ local function replace_first(text, mark, by)
   return from and string.sub(text, 1, from - 1) .. by .. string.sub(text, to + 1) or text
 end
 
--- Enqueue a callback that the batch has, once. `replacements` are marks and what they stand for.
-local function fire_callback(batch, kind, replacements)
+local function first_error_of(batch)
+  return batch.dead_error or redis.call('HMGET', batch.key, 'dead_error')[1] or ''
+end
+
+local function counts_text(batch)
+  return string.format('"total":%d,"completed":%d,"dead":%d,"cancelled":%d,"deleted":%d', batch.total, batch.completed,
+    batch.dead, batch.cancelled, batch.deleted)
+end
+
+-- BatchFacts of core/batch.py.
+local function facts_of(batch, kind)
+  return '{"id":"' .. batch.id .. '","callback":"' .. kind .. '",' .. counts_text(batch) .. ',"first_dead":' ..
+    json_text(batch.dead_id) .. ',"first_error":' .. json_text(first_error_of(batch)) .. '}'
+end
+
+-- Enqueue a callback that the batch has, once, with the facts of now in the place of their mark.
+local function fire_callback(batch, kind)
   if string.find(batch.fired, kind, 1, true) then return end
   local stored = redis.call('HMGET', batch.key, 'callback:' .. kind, 'queue:' .. kind)
   local raw = stored[1]
@@ -99,7 +114,8 @@ local function fire_callback(batch, kind, replacements)
   local id = batch.id .. '.' .. kind
   local record, number = RECORDS .. id, queue_number[stored[2] or ''] or QUEUES
   if has_record(record, OWN) then return end
-  for _, pair in ipairs(replacements or {}) do raw = replace_first(raw, pair[1], pair[2]) end
+  write_added(batch) -- corrects the total
+  raw = replace_first(raw, '"\\u0000facts"', facts_of(batch, kind))
   replace_record(record, OWN)
   local parent = batch.parent ~= '' and batch_of(batch.parent)
   if parent and parent.state ~= 'finished' then
@@ -122,8 +138,7 @@ local function count_ending(batch, ending, member, problem)
   if batch.dead_id ~= '' then return end
   change_batch(batch, 'dead_id', member)
   change_batch(batch, 'dead_error', problem)
-  local marks = { { '"\\u0000job_id"', json_text(member) }, { '"\\u0000error"', json_text(problem) } }
-  fire_callback(batch, 'catch', marks)
+  fire_callback(batch, 'catch')
 end
 
 local function is_success(batch)
@@ -131,16 +146,15 @@ local function is_success(batch)
 end
 
 local function failure_of(batch)
-  local first = batch.dead_error or redis.call('HMGET', batch.key, 'dead_error')[1] or ''
+  local first = first_error_of(batch)
   return string.format('batch %s failed: %d dead, %d cancelled, %d deleted', batch.id, batch.dead, batch.cancelled,
     batch.deleted) .. (first ~= '' and '; first ' .. first or '')
 end
 
 local function add_finished_event(batch)
   if not has_subscribers() then return end
-  local counted = string.format('"total":%d,"completed":%d,"dead":%d,"cancelled":%d,"deleted":%d', batch.total,
-    batch.completed, batch.dead, batch.cancelled, batch.deleted)
-  events[#events + 1] = '{"event":"batch:finished","batch_id":"' .. batch.id .. '",' .. counted .. ',"at":' .. NOW .. '}'
+  events[#events + 1] = '{"event":"batch:finished","batch_id":"' .. batch.id .. '",' .. counts_text(batch) ..
+    ',"at":' .. NOW .. '}'
 end
 
 -- Count a finished child batch in its parent, if the parent has not counted it yet.
