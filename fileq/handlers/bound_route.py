@@ -43,6 +43,7 @@ class BoundRoute(Struct, frozen=True):
     max_running: int | None = None
     max_running_total: int | None = None
     rate: Rate | None = None
+    is_task: bool = False
     payload_decoder: Decoder[Any] | None = None  # of a task
     retry_if: RetryIf | None = None
     on_completed: str | None = None

@@ -43,23 +43,35 @@ class CommandFailed(JobError):
         self.hint = hint
 
 
-def done(value: Any) -> Done:
-    """The result as JSON. A result that can't be stored is dropped with a warning; the job is still done."""
+def done(value: Any, *, is_task: bool = False) -> Done:
+    """The result as JSON.
+
+    The callers of a task wait for its result, so one that can't be kept raises Permanent. That of another handler is
+    dropped with a warning, and the job is done: its work is in files and databases."""
     if value is None:
         return Done()
+    result = _encoded(value)
+    if isinstance(result, bytes):
+        return Done(result)
+    if not is_task:
+        return Done(warning=f"the result was dropped: {result}")
+    raise Permanent(
+        f"the result of type {type(value).__name__} can't be kept: {result}; return None, or a Struct, dict, list, "
+        f"text or number of at most {LONGEST_RESULT} bytes of JSON"
+    )
+
+
+def _encoded(value: Any) -> bytes | str:
+    """The value as JSON, or why it can't be kept."""
     try:
         result = msgspec.json.encode(value)
         if b"null" in result and (number := number_outside_json(msgspec.to_builtins(value))) is not None:
-            return Done(
-                warning=f"the result is not JSON and was dropped: it contains {number}, which JSON does not have"
-            )
+            return f"it contains {number}, which JSON does not have"
     except Exception as error:
-        return Done(warning=f"the result is not JSON and was dropped ({_described(error)})")
+        return f"it is not JSON ({_described(error)})"
     if len(result) > LONGEST_RESULT:
-        return Done(warning=f"the result has {len(result)} bytes of JSON and was dropped; {LONGEST_RESULT} are kept")
-    if is_nested_deeper(result, MAX_NESTING):
-        return Done(warning=f"the result was dropped: it {TOO_NESTED}")
-    return Done(result)
+        return f"it has {len(result)} bytes of JSON, and {LONGEST_RESULT} are kept"
+    return f"it {TOO_NESTED}" if is_nested_deeper(result, MAX_NESTING) else result
 
 
 def number_outside_json(value: Any) -> float | None:

@@ -278,6 +278,7 @@ class _Loading:
             max_running=route.max_running,
             max_running_total=route.max_running_total,
             rate=route.rate,
+            is_task=isinstance(function, TaskDefinition),
             payload_decoder=decoder,
             retry_if=retry_if,
             on_completed=route.on_completed,

@@ -124,7 +124,7 @@ def invoke(
         value = call_through(routes.middleware, handler, view, context, loop)
     else:
         value = _called(route, job, given, view, context, loop)
-    outcome = done(value)
+    outcome = done(value, is_task=route.is_task)
     made = context.end()
     return outcome if made is None else replace(outcome, made=made)
 

@@ -55,10 +55,10 @@ def run(
 
     With a `path` the job is about that file; without one it has a `type` and a `payload`. The payload of a task is
     decoded into its type. Coroutines are awaited, also when the caller runs in an event loop. A result that a worker
-    would drop causes a warning. With `safe_open`, `job.path` is what a route with that option gives. The functions with
-    @fileq.middleware that are imported run around the handler, in the order of their import; `middleware` names others
-    instead. Follow-ups and outputs are checked and forgotten. `batch` is the id of the job's batch, or the facts for a
-    callback.
+    would drop causes a warning, that of a task Permanent. With `safe_open`, `job.path` is what a route with that option
+    gives. The functions with @fileq.middleware that are imported run around the handler, in the order of their import;
+    `middleware` names others instead. Follow-ups and outputs are checked and forgotten. `batch` is the id of the job's
+    batch, or the facts for a callback.
 
     The handler runs in the calling thread, so monkeypatches, fixtures, debuggers and coverage work as usual. After
     `timeout` seconds it is stopped, plain functions too, and TimedOut is raised; docs/handlers.md says what can't be
@@ -85,7 +85,7 @@ def run(
         loop.close(LOOP_CLOSE_TIMEOUT_S)
         if file is not None:
             file.close()
-    if warning := done(result).warning:
+    if warning := done(result, is_task=isinstance(function, TaskDefinition)).warning:
         warnings.warn(warning, stacklevel=2)
     return result
 

@@ -184,7 +184,7 @@ def test_a_dropped_result_is_reported(app: Path, capfd: pytest.CaptureFixture[st
     assert tried("inbox/a.unkept") == 0
     out, err = capfd.readouterr()
     assert out == ""
-    assert "the result is not JSON and was dropped" in err
+    assert "the result was dropped: it is not JSON" in err
 
 
 def test_a_decorated_handler_is_found_too(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
