@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from fileq.commands.untaken_files import missed_by_case
 from fileq.config import Config
-from fileq.handlers.route_warnings import warnings_before_import, warnings_of
+from fileq.core.errors import ConfigError
+from fileq.handlers.route_warnings import schedule_problems, warnings_before_import, warnings_of
 
 
 class ConfigCheck(Struct, frozen=True):
@@ -22,8 +23,8 @@ class ConfigCheck(Struct, frozen=True):
 
 
 def check_config(config: Config, app_dir: str | None = None) -> ConfigCheck:
-    """Checks the routes, and the globs against the files that are there. With `app_dir` it imports the handlers too;
-    ConfigError if one can't be."""
+    """Checks the routes, and the globs against the files that are there. With `app_dir` it imports the handlers too, as
+    a worker would; ConfigError if one can't be, or if a schedule has a type that no route takes."""
     missed = missed_by_case(config) if os.path.isdir(config.producer.scan_dir) else []
     if app_dir is None:
         return ConfigCheck([*warnings_before_import(config), *missed], None)
@@ -35,4 +36,6 @@ def check_config(config: Config, app_dir: str | None = None) -> ConfigCheck:
         routes = Routes.load(config, app_dir=app_dir)
         load_before_enqueue(config, app_dir=app_dir)
     routes.loop.close()
+    if problems := list(schedule_problems(config, routes)):
+        raise ConfigError(problems)
     return ConfigCheck([*routes.warnings, *warnings_of(config, routes), *missed], [str(route) for route in routes])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from fileq.config import Config
+from fileq.core.own_jobs import is_own_type
 
 if TYPE_CHECKING:
     from fileq.handlers.routes import Routes
@@ -27,6 +29,17 @@ def warnings_of(config: Config, routes: Routes) -> list[str]:
     patterns = [RoutePattern(route.where, route.match) for route in routes if route.match is not None]
     empty = [] if len(routes) else _empty(config)
     return [*empty, *_warnings(config, patterns, is_complete=True)]
+
+
+def schedule_problems(config: Config, routes: Routes) -> Iterator[str]:
+    """Schedules of the configuration whose jobs no route takes. A worker only warns of them: another may have the
+    task."""
+    for name, settings in config.schedules.items():
+        type = settings.definition.type
+        if not is_own_type(type) and type not in routes.types:
+            near = get_close_matches(type, routes.types, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else "add its module to imports, or a route"
+            yield f"schedules.{name}: no task or route takes jobs of type {type!r}: they would be dead; {advice}"
 
 
 def warnings_before_import(config: Config) -> list[str]:

@@ -133,6 +133,11 @@ class Routes:
         """The names of the routes, each once."""
         return list(dict.fromkeys(route.name for route in self))
 
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types of jobs that a route takes, without those of fileq's own jobs."""
+        return tuple(type for type in self._types if not is_own_type(type))
+
     def __iter__(self) -> Iterator[BoundRoute]:
         return iter(self._routes)
 
@@ -158,9 +163,8 @@ class Routes:
         if job.type == COMMAND_TYPE and not self._allows_commands:
             return "commands in jobs are disabled; worker.allow_commands: true enables them"
         type = job.type[:_LONGEST_TYPE]  # another program can push a job with a type of a megabyte
-        types = [known for known in self._types if not is_own_type(known)]
-        near = get_close_matches(type, types, n=1)
-        known = ", ".join(types) or "none"
+        near = get_close_matches(type, self.types, n=1)
+        known = ", ".join(self.types) or "none"
         advice = f"did you mean {near[0]!r}?" if near else f"known types: {known}"
         return f"no handler for type {type!r}; {advice}"
 

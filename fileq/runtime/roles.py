@@ -25,7 +25,7 @@ from fileq.core.process_events import (
 from fileq.files.descriptor_limit import raise_limit
 from fileq.handlers.before_enqueue import load_before_enqueue
 from fileq.handlers.reload import reload_routes
-from fileq.handlers.route_warnings import warnings_of
+from fileq.handlers.route_warnings import schedule_problems, warnings_of
 from fileq.handlers.routes import Routes
 from fileq.observe.http import open_endpoints
 from fileq.producer.producer import Producer, check_scan_dir
@@ -145,7 +145,8 @@ def load_routes(loaded: Loaded, app_dir: str, emit: Emit) -> Routes:
 
 
 def report_routes(routes: Routes, loaded: Loaded, emit: Emit) -> None:
-    for warning in (*routes.warnings, *warnings_of(loaded.config, routes)):
+    config = loaded.config
+    for warning in (*routes.warnings, *warnings_of(config, routes), *schedule_problems(config, routes)):
         emit(HandlersWarned(warning))
     if not loaded.config.handlers_are_given and len(routes) <= 1:
         emit(HandlersUnset("files are only checksummed; set 'handlers' to process them"))

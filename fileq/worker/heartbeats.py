@@ -83,12 +83,17 @@ class Heartbeats:
     def register(self) -> None:
         """Registers all slots, with the states that the breakers, limits and roots have now."""
         changes = self._changes()
-        info, extra = self._info(), self._info(is_extra=True) if self._slots.has_extra else None
-        slots = self._slots.by_id.items()
-        self._broker.register({id: extra if extra and self._slots.is_extra(slot) else info for id, slot in slots})
+        info, first = self._info(), self._info(is_first=True)
+        extra = self._info(is_extra=True) if self._slots.has_extra else info
+        self._broker.register(
+            {
+                id: extra if self._slots.is_extra(slot) else first if slot.number == 0 else info
+                for id, slot in self._slots.by_id.items()
+            }
+        )
         self._registered_changes = changes
 
-    def _info(self, *, is_extra: bool = False) -> WorkerInfo:
+    def _info(self, *, is_extra: bool = False, is_first: bool = False) -> WorkerInfo:
         breakers = self._breakers
         return self._slots.info(
             breakers.state,
@@ -97,6 +102,7 @@ class Heartbeats:
             lost_roots=tuple(self._roots.problems.values()),
             limits=self._limits.reached,
             is_extra=is_extra,
+            is_first=is_first,
         )
 
     def add_extra(self, count: int) -> None:
@@ -129,7 +135,8 @@ class Heartbeats:
             self._emit(fenced(slot.state.claim))
             self._limits.lost(slot.state)
         new = self._slots.replace(slot)
-        self._broker.register({new.id: self._info(is_extra=self._slots.is_extra(new))})
+        info = self._info(is_extra=self._slots.is_extra(new), is_first=new.number == 0)
+        self._broker.register({new.id: info})
         self._emit(SlotReplaced(slot.id, new.id))
 
     def _apply(self, renewal: Renewal) -> Claim | None:

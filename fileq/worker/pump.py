@@ -73,7 +73,7 @@ class Pump:
         self._on_dead = on_dead
         self._monotonic = monotonic
         lease_ms = round(worker.heartbeat_ttl * 1000)
-        self._slots = Slots(worker.count, tuple(worker.priorities), lease_ms=lease_ms)
+        self._slots = Slots(worker.count, tuple(worker.priorities), lease_ms=lease_ms, types=routes.types)
         self._limits = limits = Limits(routes, deferrals)
         # Limits count jobs that run, not claims that wait. So a worker with limited routes claims nothing in advance.
         self._prefetch = prefetch = Prefetch(worker.count, is_allowed=not limits.is_any, monotonic=monotonic)

@@ -18,6 +18,7 @@ from fileq.brokers.types import OpenBreaker, WorkerInfo
 from fileq.core.claim import ClaimKey
 from fileq.worker.slot import Free, Running, Settling, Slot, Waiting
 
+TYPES_MAX = 1000  # of a worker that the registry shows
 # A reload makes new slots in the same process, whose start stays the same.
 _PROCESS_STARTED_MS = time.time_ns() // 1_000_000
 
@@ -28,10 +29,11 @@ class Slots:
     There are `count` slots, and extra ones while jobs are claimed in advance. All are alike, except that operators are
     not shown the extra ones as slots."""
 
-    def __init__(self, count: int, queues: tuple[str, ...], *, lease_ms: int = 0) -> None:
+    def __init__(self, count: int, queues: tuple[str, ...], *, lease_ms: int = 0, types: tuple[str, ...] = ()) -> None:
         self.count = count
         self._queues = queues
         self._lease_ms = lease_ms
+        self._types = types if len(types) <= TYPES_MAX else None
         self._loaded_ms = time.time_ns() // 1_000_000
         self._host = socket.gethostname()
         self._settling: dict[Slot, None] = {}
@@ -124,10 +126,12 @@ class Slots:
         lost_roots: tuple[str, ...] = (),
         limits: tuple[str, ...] = (),
         is_extra: bool = False,
+        is_first: bool = False,
     ) -> WorkerInfo:
-        pid = os.getpid()
+        """`is_first` adds the types of jobs: one slot says them for all."""
+        pid, types = os.getpid(), self._types if is_first else None
         facts = self._host, pid, _PROCESS_STARTED_MS, __version__, self._queues
         state = breaker, breakers, is_claiming, lost_roots
         own = this_process()
         process = own.boot_id, own.namespaces, own.pid_start
-        return WorkerInfo(*facts, *state, self._lease_ms, limits, self._loaded_ms, is_extra, *process)
+        return WorkerInfo(*facts, *state, self._lease_ms, limits, self._loaded_ms, is_extra, types, *process)

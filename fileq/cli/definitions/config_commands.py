@@ -249,7 +249,8 @@ Also warns of what is valid and may surprise: a route whose glob has no **/ and 
 only; routes that leave files without a handler; an empty `handlers`; files in scan_dir that a glob of include_globs
 misses by upper and lower case only, such as A.PDF and **/*.pdf. Warnings do not change the exit code.
 
-Handlers are imported only with --handlers, because that runs their code.""",
+Handlers are imported only with --handlers, because that runs their code. Then a schedule whose type no task or route
+takes is a problem too.""",
         examples=(
             ("fileq config check --config staging.yaml", "is this file valid?"),
             ("fileq config check --handlers --app-dir /opt/handlers", "and can its handlers be imported?"),

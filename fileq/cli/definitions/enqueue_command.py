@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import add_json, duration, utf8_text, whole_number, zoned_time
 from fileq.cli.command import Command, Invocation
 from fileq.cli.definitions.batch_commands import add_callbacks
+from fileq.cli.type_note import print_type_note
 from fileq.core.errors import ConfigError, FileqError
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def _run(invocation: Invocation) -> int:
             # With --wait one JSON document is printed, at the end of all jobs.
             if not (waiting is not None and options.json and has_enqueued):
                 _print(invocation, enqueuing.jobs, entries[0].job.batch_id)
+    print_type_note(invocation, (options.type, options.then, options.catch, options.finally_))
     return 0 if waiting is None else _wait(invocation, waiting, enqueuing.jobs, entries[0].job.batch_id)
 
 

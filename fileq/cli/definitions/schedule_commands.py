@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fileq.cli.arguments import add_json, utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
 from fileq.cli.screen import print_lines, screen_of_stdout
+from fileq.cli.type_note import print_type_note
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def _add(invocation: Invocation) -> int:
     known = broker.documents(KIND).get(given.name)
     add_schedule(broker, invocation.loaded().config, given.name, options, where="fileq schedule add")
     _note_definition(invocation, "put_schedule", known, broker.documents(KIND).get(given.name))
+    print_type_note(invocation, [given.type])
     return _confirm(invocation, "is defined")
 
 

@@ -1,5 +1,5 @@
-"""Whether a route of this name exists, as far as this machine can say. Imports no handler: decorated handlers are
-unknown here, and workers report only routes whose breaker is not closed."""
+"""Whether a route of this name, or for this type of jobs, exists, as far as this machine can say. Imports no handler:
+decorated handlers are unknown here. Workers report the types that they take, and routes whose breaker is not closed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
+from fileq.brokers.types import WorkerView
 from fileq.config import Config
 from fileq.core.errors import ConfigError
+from fileq.core.own_jobs import is_own_type
 
 
 def is_configured(route: str, config: Config) -> bool:
@@ -31,6 +33,26 @@ def check_route(route: str, config: Config, reported: Iterable[str]) -> None:
         raise ConfigError(
             f"no route is known as {route!r}: the configuration has none, and no worker reports one; {advice}"
         )
+
+
+def note_of_unknown_types(types: Iterable[str], config: Config, workers: Iterable[WorkerView]) -> str:
+    """Names the types that no living worker takes; "" if there is none, or if that is unknown. Without workers it is
+    known only of a configuration that imports no module."""
+    living = [view.info for view in workers if view.is_alive]
+    said = [info.types for info in living if info.types is not None]
+    configured = {route.type for route in config.handlers if route.type is not None}
+    if len(said) == len({(info.host, info.pid, info.loaded_ms) for info in living}) and said:
+        known, who = {type for types in said for type in types}, "no running worker takes"
+    elif not living and config.handlers_are_given and not config.imports:
+        known, who = configured | ({"command"} if config.worker.allow_commands else set()), "no route takes"
+    else:
+        return ""
+    lost = [type for type in dict.fromkeys(types) if type not in known and not is_own_type(type)]
+    if not lost:
+        return ""
+    near = get_close_matches(lost[0], known, n=1)
+    advice = f"did you mean {near[0]!r}?" if near else "start or reload a worker with that task first"
+    return f"{who} jobs of type {', '.join(map(repr, lost))}; they are dead once a worker claims them; {advice}"
 
 
 def _configured(config: Config) -> Iterator[str]:

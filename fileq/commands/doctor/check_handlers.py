@@ -10,7 +10,7 @@ from fileq.config import Loaded
 from fileq.core.errors import ConfigError
 from fileq.core.finding import Finding, sound, unknown, wrong
 from fileq.handlers.before_enqueue import load_before_enqueue
-from fileq.handlers.route_warnings import warnings_of
+from fileq.handlers.route_warnings import schedule_problems, warnings_of
 from fileq.handlers.routes import Routes
 
 _ADVICE = "--app-dir names the directory of the handlers; 'fileq try PATH' runs one"
@@ -27,6 +27,8 @@ def check_handlers(loaded: Loaded, app_dir: str) -> Iterator[Finding]:
             yield wrong("handlers", problem, _ADVICE if "module" in problem else "")
         return
     routes.loop.close()
+    for problem in schedule_problems(loaded.config, routes):
+        yield unknown("handlers", problem, "'fileq tasks' lists the tasks of the configuration")
     for warning in routes.warnings:
         yield unknown("handlers", warning)
     if not loaded.config.handlers_are_given and len(routes) <= 1:

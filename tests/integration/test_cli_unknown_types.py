@@ -1,0 +1,66 @@
+"""A type that no task takes, in `enqueue`, `schedule add`, `batch create` and `config check --handlers`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from subprocess import CompletedProcess
+
+from fileq.core.job import State
+from tests.support.program import run
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import WorkerSetup
+
+TASKS = """
+import fileq
+
+@fileq.task("thumbnail")
+def thumbnail(job: fileq.JobView, context: fileq.Context) -> str:
+    return "made"
+"""
+
+
+def typed(setup: WorkerSetup, *words: str) -> CompletedProcess[str]:
+    ended = run(*words, cwd=setup.directory, settings=setup.settings)
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
+def test_a_type_that_no_running_worker_takes_is_enqueued_with_a_warning(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    (setup.directory / "pictures.py").write_text(TASKS)
+    assert typed(setup, "enqueue", "--type", "thumbnial", "--delay", "1h").stderr == "", "nothing is known yet"
+    with setup.worker(imports="pictures") as worker:
+        wait_until(lambda: any(view.is_alive for view in setup.broker.workers()), 20)
+        assert typed(setup, "enqueue", "--type", "thumbnail", "--id", "right").stderr == ""
+        wrong = typed(setup, "enqueue", "--type", "thumbnial", "--id", "wrong", "--delay", "1h", "--json")
+        assert " ".join(wrong.stderr.split()) == (
+            "fileq: no running worker takes jobs of type 'thumbnial'; they are dead once a worker claims them; "
+            "did you mean 'thumbnail'?"
+        )
+        assert setup.record("wrong").state is State.SCHEDULED, "another machine may have the task"
+        assert typed(setup, "enqueue", "--type", "thumbnial", "--delay", "1h", "-q").stderr == ""
+        added = typed(setup, "schedule", "add", "nightly", "@daily", "--type", "report")
+        assert "type 'report'" in added.stderr
+        assert "is defined" in added.stdout
+        assert typed(setup, "schedule", "add", "often", "@daily", "--type", "thumbnail").stderr == ""
+        assert typed(setup, "schedule", "add", "scans", "@daily", "--scan", str(setup.inbox)).stderr == ""
+        assert "type 'load'" in typed(setup, "batch", "create", "--then", "load", "--catch", "thumbnail").stderr
+        setup.wait_for(State.COMPLETED, ["right"])
+        assert worker.stop() == 0
+
+
+def test_config_check_refuses_a_schedule_whose_type_no_task_takes(tmp_path: Path) -> None:
+    (tmp_path / "pictures.py").write_text(TASKS)
+    config = tmp_path / "config.yaml"
+    text = "imports: [pictures]\nproducer: {scan_dir: .}\nschedules: {nightly: {cron: '@daily', type: TYPE}}\n"
+    config.write_text(text.replace("TYPE", "thumbnail"))
+    assert run("config", "check", "--handlers", cwd=tmp_path).returncode == 0
+    config.write_text(text.replace("TYPE", "thumbnial"))
+    assert run("config", "check", cwd=tmp_path).returncode == 0, "the tasks are unknown without an import"
+    ended = run("config", "check", "--handlers", cwd=tmp_path)
+    assert ended.returncode == 2
+    problem = "schedules.nightly: no task or route takes jobs of type 'thumbnial': they would be dead; did you mean"
+    assert problem in " ".join(ended.stderr.split())
+    worker = run("worker", "--once", cwd=tmp_path)
+    assert worker.returncode == 0, "another worker may have the task"
+    assert "schedules.nightly: no task or route takes" in worker.stderr
