@@ -15,6 +15,7 @@ from fileq.core.units import format_duration, short_duration
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.rules import ScanRules, text_of
 from fileq.producer.finder.scan import DirectoryWalk
+from fileq.producer.markers import Markers
 
 STEPS_MAX = 10  # of DirectoryWalk, so that a check of the configuration is quick on any tree
 
@@ -26,9 +27,12 @@ def why_not_taken(config: Config, path: bytes) -> str:
     rules = ScanRules(config)
     if reason := rules.why_left_out(path):
         return reason
-    if not rules.is_ready(path):
-        marker = os.path.basename(path) + os.fsencode(config.producer.ready_suffix)
-        return f"its marker {quoted_path(marker)} is missing (producer.ready_suffix)"
+    markers = Markers(config.producer.ready_suffix, rules)
+    marker, file = markers.of(path), rules.find(path)
+    if file is not None and (refusal := markers.refusal(file, marker)):
+        name = quoted_path(os.path.basename(path) + os.fsencode(config.producer.ready_suffix))
+        problem = "is missing" if refusal is SkipReason.UNMARKED else "is older than the file; touch it again"
+        return f"its marker {name} {problem} (producer.ready_suffix)"
     wait_s = config.producer.settle_unclosed
     age_s = time.time() - os.stat(path).st_mtime
     if age_s < wait_s:

@@ -94,8 +94,9 @@ IDENTITY_GUARDS = (
     Guard(
         "A file known by size, time and inode is not read",
         "each event of a file reads all of it",
-        "if entry is not None and self._identity.entry_if_known(file, entry) is not None:",
-        "if False:",
+        "if entry is not None and self._identity.entry_if_known(file, entry) is not None:\n"
+        "                self._counts",
+        "if False:\n                self._counts",
         CHECKING + "a_new_file_is_read_once_and_its_hash_is_recorded",
     ),
     Guard(

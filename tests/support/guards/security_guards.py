@@ -385,8 +385,8 @@ SENDER_GUARDS = (
     Guard(
         "The marker of a delivery is written under a name that no sender can guess",
         "a sender has fileq replace any file of its user",
-        '    private = private_name(f"marker{secrets.token_hex(12)}")\n',
-        '    private = private_name("marker")\n',
+        '    private = private_name(f"marker{secrets.token_hex(12)}")\n    try',
+        '    private = private_name("marker")\n    try',
         "tests/integration/test_hostile_senders.py::test_a_link_in_a_delivery_does_not_choose_what_the_marker_replaces",
     ),
 )

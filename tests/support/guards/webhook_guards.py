@@ -36,15 +36,15 @@ WEBHOOK_GUARDS = (
     Guard(
         "The connection goes to the address that was checked",
         "a name that resolves differently the second time gets around the check",
-        "                connection = self._connect((address, target.port), share_s)\n",
-        "                connection = self._connect((target.host, target.port), share_s)\n",
+        "                connection = self._connect((address, target.port), share)\n",
+        "                connection = self._connect((target.host, target.port), share)\n",
         SENT + "a_name_is_resolved_once_and_the_checked_address_is_called",
     ),
     Guard(
         "TLS checks the name of the receiver",
         "another server can take the messages",
-        "server_hostname=target.host)\n",
-        'server_hostname="localhost")\n',
+        "server_hostname=target.host, do_handshake",
+        'server_hostname="localhost", do_handshake',
         SENT + "tls_checks_the_name_although_an_address_is_called",
     ),
     Guard(
@@ -57,8 +57,8 @@ WEBHOOK_GUARDS = (
     Guard(
         "One time limit holds for the whole answer",
         "a receiver that sends a byte now and then holds a thread for ever",
-        "        self._connection.settimeout(self._deadline.left_s())\n        count",
-        "        count",
+        "        left_s = self._ends_s - time.monotonic()\n",
+        "        left_s = SLICE_S\n",
         SENT + "one_time_limit_holds_for_everything",
     ),
     Guard(
