@@ -30,8 +30,6 @@ PREFIX = "FILEQ_"
 DEFAULT_FILE = "config.yaml"
 # Variables of fileq that are not settings: the name of the file, and the variables that commands receive.
 _NOT_SETTINGS = re.compile(r"FILEQ_CONFIG|FILEQ_JOB_\w+")
-# Where one value is expected, [x] may be the name of a directory; [x, y] is a list, as in a file.
-_LIST = re.compile(r"(?s)\s*\[.*,.*\]\s*")
 _COMMA = re.compile(r",(?![^{]*\})")  # not the commas of a glob such as *.{pdf,txt}
 _YAML_TAG = "tag:yaml.org,2002:"
 _SCALAR_TAGS = {_YAML_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "value")}
@@ -149,7 +147,7 @@ def from_text(path: str, text: str, origin: Origin, problems: list[str]) -> Node
     assert located is not None
     parts, shape = located
     if isinstance(shape, ValueKind):
-        if _LIST.fullmatch(text) and not isinstance(shape, SecretKind):
+        if _is_list(text) and not isinstance(shape, SecretKind):
             return nested(parts, Node([Node(item, origin) for item in text.strip()[1:-1].split(",")], origin))
         return nested(parts, Node(text, origin))
     # A glob may start with a brace, so a brace begins a mapping only where the key can hold one.
@@ -308,3 +306,9 @@ class _TreeBuilder:
         origin = self._origin_at(node.start_mark.line + 1)
         self.problems.append(origin.message(f"{path or 'the file'} {why}"))
         return Node(None, origin)
+
+
+def _is_list(text: str) -> bool:
+    """Whether a text is a list where one value is expected. [x] may be the name of a directory, [x, y] is a list."""
+    text = text.strip()
+    return text.startswith("[") and text.endswith("]") and "," in text

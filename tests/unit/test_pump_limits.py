@@ -60,7 +60,7 @@ class LimitedSetup(PumpSetup):
 
     def claim_elsewhere(self, id: str) -> Claim:
         """The only free slot of another worker claims this job, the next of its queue."""
-        [info] = {view.info for view in self.broker.workers()}
+        info = self.broker.workers()[0].info
         self.broker.register({OTHER: info})
         [claim] = self.broker.settle_and_claim([], [OTHER]).claims
         assert claim.id == id
@@ -169,7 +169,7 @@ def test_a_refused_job_is_not_the_probe_and_the_breaker_does_not_count_it() -> N
     assert setup.breakers.state == "open"
     # Another worker holds the only permit.
     [slot] = list(other.slot_ids())[:1]
-    [info] = {view.info for view in other.broker.workers()}
+    info = other.broker.workers()[0].info
     setup.broker.register({slot: info})
     setup.enqueue("elsewhere.pdf")
     [held] = setup.broker.settle_and_claim([], [slot]).claims

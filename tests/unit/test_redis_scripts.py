@@ -8,7 +8,7 @@ import pytest
 from fileq.brokers.redis.scripts import (
     COMPLETE_AND_CLAIM,
     ENQUEUE_MEMBERS,
-    LOOKS,
+    FLAGS,
     PARTS,
     PRELUDE,
     SETTLE_AND_CLAIM,
@@ -43,7 +43,7 @@ def test_a_script_defines_every_shared_name_before_it_uses_it(name: str) -> None
 def test_a_script_holds_its_file_and_begins_with_its_flags(name: str) -> None:
     text = script(name).text.decode()
     file = FILES[VARIANTS.get(name, name)]
-    flags = "#!lua flags=no-writes" if name in LOOKS else file.split("\n", 1)[0]
+    flags = f"#!lua flags={FLAGS[name].decode()}" if name in FLAGS else file.split("\n", 1)[0]
     assert text.split("\n", 1)[0] == flags
     assert text.endswith(file[file.rindex("\nreturn ") :])
 

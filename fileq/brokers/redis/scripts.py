@@ -39,6 +39,7 @@ PARTS = {
     **dict.fromkeys((SETTLE_AND_CLAIM, SETTLE_AND_FOLLOW, SETTLE_MEMBERS), _ALL_PARTS),
 }
 LOOKS = {LOOK_FOR_LOST: "restore", LOOK_FOR_UNRECORDED: "create_record"}
+FLAGS = {**dict.fromkeys(LOOKS, b"no-writes"), PUT_WHEN_FULL: b"allow-oom"}  # where they are not those of the file
 VARIANTS = {  # name → its file
     **dict.fromkeys(PARTS, SETTLE_AND_CLAIM),
     ENQUEUE_MEMBERS: "enqueue",
@@ -79,10 +80,8 @@ def script(name: str) -> Script:
     functions = (b"PARTS.%s = function()\n%send\n" % (part.encode(), _file(part)) for part in PARTS.get(name, ()))
     if name in PARTS:
         body = b"local PARTS = {}\n" + b"".join(functions) + body
-    if name in LOOKS:
-        shebang = b"#!lua flags=no-writes"
-    if name == PUT_WHEN_FULL:
-        shebang = b"#!lua flags=allow-oom"
+    if name in FLAGS:
+        shebang = b"#!lua flags=" + FLAGS[name]
     body = _HOOKS.get(name, b"") + body
     text = b"".join((shebang, b"\n", *_needed_by(body), body))
     sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()
