@@ -55,10 +55,11 @@ check: $(TOOLS)  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(TOOLS)  ## write docs/cli.md, docs/api.md, docs/openapi.json and the tables of docs/events.md, docs/metrics.md and docs/guarantees.md
+docs: $(TOOLS)  ## write what is generated: commands, API, settings, events, metrics, guarantees
 	$(BIN)/python -m fileq.cli.reference > docs/cli.md
+	$(BIN)/python -c 'import fileq.config; print(fileq.config.example_yaml(), end="")' > config.example.yaml
 	$(BIN)/python -m fileq.server.openapi docs/openapi.json docs/api.md
-	$(BIN)/python -m fileq.observe.reference_tables docs/events.md docs/metrics.md
+	$(BIN)/python -m fileq.observe.reference_tables docs/events.md docs/metrics.md docs/settings.md
 	$(BIN)/python -m tests.mutants --table
 
 # Minutes; not in CI. `make mutants MUTANTS=reaper` tries those whose guarantee, file or test contains the word;

@@ -20,7 +20,7 @@
 | load.py     | the steps in order: gather, read, resolve                                            |
 | secret_variables.py | the variables of the environment that hold secrets                             |
 | reload.py   | which settings a running process can take over                                       |
-| show.py     | listings, the example file, the table in the README                                  |
+| show.py     | listings, the example file, the table of settings.md                                 |
 | edit.py     | one setting changed in the file, comments kept                                       |
 """
 

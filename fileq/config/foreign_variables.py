@@ -1,4 +1,4 @@
-"""Environment variables that other job servers use, and the settings that they set here. The README lists them.
+"""Environment variables that other job servers use, and the settings that they set here. docs/settings.md lists them.
 
 They have no prefix. The setting's own variable has precedence, also without FILEQ_.
 """

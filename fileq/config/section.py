@@ -1,7 +1,7 @@
 """Sections of the configuration: frozen structs whose field types describe their keys completely.
 
 A field is `Annotated[type, kind, "help text"]`. Reading, validation, listing, masking, the example file and the table
-in the README are all derived from it, so a new key is one line in schema.py. This module knows no key by name.
+of docs/settings.md are all derived from it, so a new key is one line in schema.py. This module knows no key by name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shows the configuration to people: listings, the example file, the table in the README.
+"""Shows the configuration to people: listings, the example file, the table of docs/settings.md.
 
 Every value passes through `to_plain`, which masks secrets. This module must never return an unmasked secret.
 """
@@ -107,7 +107,7 @@ def _example_lines(section: type[Section], values: Section, indent: str) -> Iter
 
 
 def markdown_table() -> str:
-    """The table of settings in the README."""
+    """The table of docs/settings.md."""
     rows = [
         f"| `{path}` | `{to_yaml(to_plain(key.shape, value_at(Config(), path)))}` | {key.help.replace('<', '&lt;')} |"
         for path, key in every_key().items()

@@ -1,10 +1,12 @@
-"""The tables of docs/events.md and docs/metrics.md, written from the program. `make docs` runs it; a test compares."""
+"""The tables of docs/events.md, docs/metrics.md and docs/settings.md, written from the program. `make docs` runs it;
+tests compare."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+from fileq.config import markdown_table
 from fileq.core import (
     batch_events,
     events,
@@ -60,12 +62,18 @@ def metrics_table() -> str:
     return "\n".join((METRICS_HEADER, "|---|---|---|---|", *rows)) + "\n"
 
 
+def tables() -> dict[str, str]:
+    """Each table by its header."""
+    written = log_table(), metrics_table(), markdown_table()
+    return {table.partition("\n")[0]: table for table in written}
+
+
 def with_tables(page: str) -> str:
     """The page with its generated table brought up to date."""
-    for header, table in ((EVENTS_HEADER, log_table()), (METRICS_HEADER, metrics_table())):
+    for header, table in tables().items():
         if header in page:
             start = page.index(header)
-            end = page.index("\n\n", start) + 1
+            end = page.find("\n\n", start) + 1 or len(page)
             page = page[:start] + table + page[end:]
     return page
 

@@ -180,7 +180,7 @@ def test_a_query_of_a_key_of_the_wrong_type_names_it(store, query):
 
 # permissions
 
-# The permissions in the README for a server that fileq shares: these commands, on its own keys and channel.
+# The permissions in docs/redis.md for a server that fileq shares: these commands, on its own keys and channel.
 COMMANDS = (
     *("evalsha", "script|load", "type", "time", "exists", "del", "scan", "pexpire", "persist", "pttl"),
     *("get", "mget", "set", "incrby", "sadd", "srem", "sismember", "smembers"),
@@ -303,7 +303,7 @@ def test_a_waiter_without_permission_to_wait_names_it(store, limited):
             waiter.wait(10)
 
 
-def test_the_readme_lists_exactly_these_permissions() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    block = readme.split("ACL SETUSER", 1)[1].split("```", 1)[0]
+def test_the_documentation_lists_exactly_these_permissions() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
+    block = page.split("ACL SETUSER", 1)[1].split("```", 1)[0]
     assert {word.removeprefix("+") for word in block.split() if word.startswith("+")} == set(COMMANDS)

@@ -1,4 +1,4 @@
-"""--help, docs/cli.md and the README are complete and up to date."""
+"""--help, docs/cli.md and docs/operating.md are complete and up to date."""
 
 from __future__ import annotations
 
@@ -69,13 +69,15 @@ def test_lists_of_commands_fit_into_eighty_columns() -> None:
 
 
 @every_command
-def test_every_command_is_in_the_readme(command: Command) -> None:
-    readme = (REPOSITORY / "README.md").read_text()
-    assert re.search(rf"fileq (admin )?{' '.join(command.words).removeprefix('admin ')}\b", readme)
+def test_every_command_is_in_the_operating_guide(command: Command) -> None:
+    guide = "".join((REPOSITORY / page).read_text() for page in ("README.md", "docs/operating.md", "docs/settings.md"))
+    assert re.search(rf"fileq (admin )?{' '.join(command.words).removeprefix('admin ')}\b", guide)
 
 
 def test_every_command_line_in_the_operating_chapter_can_be_parsed() -> None:
-    chapter = (REPOSITORY / "README.md").read_text().split("## Operating\n", 1)[1].split("\n## ", 1)[0]
+    chapter = (
+        (REPOSITORY / "docs" / "operating.md").read_text().split("## What to do when\n", 1)[1].split("\n## ", 1)[0]
+    )
     lines = [line for line in re.findall("`(fileq [^`]+)`", chapter) if "…" not in line and "COMMAND" not in line]
     assert len(lines) > 30
     for line in lines:

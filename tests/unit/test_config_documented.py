@@ -1,4 +1,4 @@
-"""Every key is in the example file and in the README, with its default."""
+"""Every key is in the example file and in docs/settings.md, with its default."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_example_file_is_generated_from_the_schema() -> None:
     )
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/production.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", ["docs/operating.md", "docs/production.md", "docs/architecture.md"])
 def test_the_time_until_the_jobs_of_a_killed_worker_return_follows_from_the_defaults(page: str) -> None:
     """The heartbeat lasts for two thirds of its time or more, then come two checks of a reaper, a third of it apart."""
     worker = Config().worker
@@ -50,10 +50,8 @@ def test_each_line_of_the_example_file_carries_a_comment() -> None:
     assert [line for line in EXAMPLE.splitlines() if not re.search(r"(^| )# \S", line)] == []
 
 
-def test_the_table_in_the_readme_has_every_key_with_its_default() -> None:
-    readme = (ROOT / "README.md").read_text()
-    rows = [row.rpartition("` |")[0] + "` |" for row in markdown_table().splitlines()[2:]]
-    assert [row for row in rows if row not in readme] == [], "take these rows from fileq.config.markdown_table()"
+def test_the_page_of_settings_has_every_key_with_its_default() -> None:
+    assert (ROOT / "docs" / "settings.md").read_text().endswith(f"\n\n{markdown_table()}"), "run make docs"
 
 
 def test_a_listing_has_every_value_and_its_origin() -> None:

@@ -19,7 +19,7 @@ from fileq.core.units import short_duration
 OLDEST = {"redis": (7, 0), "valkey": (7, 2)}
 MOST_SKEW_S = 2.0
 _PROBE = "fileq-doctor"  # a slot that is never registered, so a claim gives it no job
-_RIGHTS = "the README lists the permissions fileq needs"
+_RIGHTS = "docs/redis.md lists the permissions fileq needs"
 _FULL = "make room: delete dead jobs ('fileq purge-dlq'), or raise maxmemory"
 _FORBIDDEN = "this user is not permitted to ask"
 
