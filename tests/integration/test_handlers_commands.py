@@ -71,7 +71,7 @@ def test_every_placeholder_is_a_whole_argument_and_anything_else_is_literal() ->
     ended = result(run(task, python(ARGUMENTS, *arguments)))
     job = decode(task.raw)
     assert [bytes.fromhex(argument).decode() for argument in json.loads(ended["stdout"])] == [
-        "", "", "j1", "t", '{"to":"ü"}', "3", "0", "low", "0", job.creation_time, "", "",
+        "", "", "j1", "t", '{"to":"ü"}', "", "3", "0", "low", "0", job.creation_time, "", "",
         "{}", "x{job_id}", "{job_id}x", "{ job_id }", "{print $1}",
     ]  # fmt: skip
 

@@ -140,6 +140,6 @@ def test_a_worker_without_its_default_directory_is_not_ready_once_a_file_job_wai
 
 def test_a_named_directory_that_is_missing_makes_a_worker_of_files_not_ready(sqlite_setup: WorkerSetup) -> None:
     setup = sqlite_setup
-    worker = setup.worker("missing")
+    worker = setup.worker("--count", "1", producer__scan_dir="missing")
     assert worker.wait_for("root.lost")["path"] == str(setup.directory / "missing")
     assert worker.readiness()[0] == 503

@@ -19,7 +19,6 @@ def cancel(
 ) -> list[CancelResult]:
     """Cancels jobs that wait, and requests it of those that run. The list of cancelled jobs is trimmed at the end."""
     results = [_cancel(store, store.records.get(id), follow_ups.get(id, ()), now_ms) for id in ids]
-    store.cancel_requests += CancelResult.REQUESTED in results
     store.trim_ended(State.CANCELLED)
     return results
 
@@ -30,6 +29,7 @@ def _cancel(
     if record is None:
         return CancelResult.UNKNOWN
     if record.state is State.RUNNING:
+        store.cancel_requests += not record.is_cancel_requested
         record.is_cancel_requested = True
         return CancelResult.REQUESTED
     if record.state is State.PENDING and record.raw in store.queues[record.queue]:

@@ -35,9 +35,7 @@ def translate(error: Exception, where: str, command: str = "a command") -> Broke
     if not isinstance(error, ReplyError) or text.startswith(AWAY):
         return BrokerUnavailable(f"Redis at {where} is unavailable: {text or type(error).__name__}")
     if text.startswith("NOPERM"):
-        return BrokerError(
-            f"Redis at {where} forbids {command}: {text}; docs/redis.md lists what it needs"
-        )
+        return BrokerError(f"Redis at {where} forbids {command}: {text}; docs/redis.md lists what it needs")
     return BrokerError(f"Redis at {where} refused {command}: {text}")
 
 

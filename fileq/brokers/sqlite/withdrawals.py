@@ -32,8 +32,6 @@ def cancel_requests(db: sqlite3.Connection) -> int:
 def cancel(work: UnitOfWork, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]]) -> list[CancelResult]:
     """Cancels jobs that wait, and requests it of those that run. The list of cancelled jobs is trimmed at the end."""
     results = [_cancel(work, work.record(id), follow_ups.get(id, ())) for id in ids]
-    if CancelResult.REQUESTED in results:
-        count_cancel_request(work)
     if CancelResult.CANCELLED in results:
         work.trim_ended(State.CANCELLED)
     return results
@@ -43,7 +41,9 @@ def _cancel(work: UnitOfWork, record: RecordRow | None, follow_ups: Sequence[Fol
     if record is None:
         return CancelResult.UNKNOWN
     if record.state == State.RUNNING:
-        work.change_record(record).is_cancel_requested = True
+        if not record.is_cancel_requested:
+            work.change_record(record).is_cancel_requested = True
+            count_cancel_request(work)
         return CancelResult.REQUESTED
     if record.state == State.PENDING and work.queued.remove_newest(record.queue, record.raw):
         record.queued -= 1

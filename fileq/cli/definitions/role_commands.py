@@ -68,7 +68,8 @@ def given_settings(invocation: Invocation) -> list[str]:
 
 def _loaded(invocation: Invocation, sets: list[str]) -> Loaded:
     """The configuration of a role with a DIR. A DIR that was typed must exist: it may be the verb of another program.
-    A scan_dir from another source may be missing for a worker, whose volume can be mounted later."""
+    A scan_dir from another source may be missing for a worker, whose volume can be mounted later; with a path_map the
+    DIR may be the producer's."""
     from fileq.cli.parser import INSTEAD
     from fileq.producer.producer import check_scan_dir
 
@@ -76,7 +77,7 @@ def _loaded(invocation: Invocation, sets: list[str]) -> Loaded:
     if given in INSTEAD and not os.path.isdir(given):
         raise ConfigError(f"{given!r} is not a directory; {INSTEAD[given]}")
     loaded = invocation.loaded(*sets)
-    if given is not None:
+    if given is not None and not loaded.config.worker.path_map:
         check_scan_dir(loaded.config)
     return loaded
 
