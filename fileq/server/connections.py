@@ -5,10 +5,11 @@ the same: one of the address with the most of them is closed for it. First the o
 the longest time, then the one whose body has not gone on for the longest time, then one whose client does not read its
 answer. A probe sends its request at once, so idle clients do not keep it out.
 
-A client that is slow to send the headers of a request, or to read an answer, is disconnected. Bodies have deadlines of
-their own (request_bodies.py). Time in which the event loop does not turn is not the clients': the clock of these
-deadlines stands still meanwhile. An application disconnects a client at once by `scope["fileq.abort"]()`; closing a
-connection waits until everything is sent, which may be never.
+A client that is slow to send the headers of a request, or to read an answer, is disconnected; so is one that sends many
+frames on a WebSocket, of which the server uses none. Bodies have deadlines of their own (request_bodies.py). Time in
+which the event loop does not turn is not the clients': the clock of these deadlines stands still meanwhile. An
+application disconnects a client at once by `scope["fileq.abort"]()`; closing a connection waits until everything is
+sent, which may be never.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import asyncio
 import errno
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from enum import IntEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import h11
+import wsproto
 from h11._receivebuffer import ReceiveBuffer, blank_line_regex
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -42,6 +44,7 @@ HEADERS_S = 10.0  # from the connection, or from the first byte of a later reque
 HEAD_BYTES = 16 << 10  # of a request: its first line and its headers; also of the trailers after a body
 HEAD_LINES = 101  # the first line and 100 headers
 CHUNKS = 50  # of a body, in one turn of the event loop: h11 takes 20 us for each, however short
+FRAMES_S = 10  # that a client may send on a WebSocket in a second: answers to pings, pings of its own, a close
 KEEP_ALIVE_S = 30
 READ_S = 30.0  # in such a time a client must read READ_BYTES of an answer, or all that is left of it
 READ_BYTES = 30 << 10
@@ -450,12 +453,50 @@ class AbortableHttp(H11Protocol):
             self._all.waits(self._connection, has_data=has_data)
 
 
+class _FewFrames(wsproto.WSConnection):
+    """Takes FRAMES_S frames apart in a second, and no more of them: each costs about 20 us, and 6 bytes are one."""
+
+    is_flooded = False
+
+    def __init__(self, time: Callable[[], float]) -> None:
+        super().__init__(wsproto.ConnectionType.SERVER)
+        self._time = time
+        self._since_s = time()
+        self._left = FRAMES_S
+
+    def events(self) -> Generator[wsproto.events.Event, None, None]:
+        for event in super().events():
+            now_s = self._time()
+            if now_s - self._since_s >= 1.0:
+                self._since_s, self._left = now_s, FRAMES_S
+            if self._left == 0:
+                self.is_flooded = True
+                return
+            self._left -= 1
+            yield event
+
+
 class AbortableWebSocket(WSProtocol):
-    """Continues the connection of an AbortableHttp, whose place it keeps."""
+    """Continues the connection of an AbortableHttp, whose place it keeps. Disconnects a client that sends more frames
+    than an honest one has reason to, or any before its request is answered: they would be kept until then."""
 
     def __init__(self, config: Config, server_state: Connections, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
         self._all = server_state
+        self.conn: _FewFrames = _FewFrames(self.loop.time)
+        self._is_requested = False
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_requested and not self.handshake_complete:
+            self.transport.abort()
+            return
+        self._is_requested = True  # the first data are the head of the request
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.conn.is_flooded:
+            self.transport.abort()
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)

@@ -42,8 +42,8 @@ _REASONS_KEPT = 100
 
 
 class _ToEvents(logging.Handler):
-    """uvicorn's own log lines, from warnings on, and asyncio's errors as events: one line each, without a traceback.
-    The same one is reported once in AGAIN_S, with how often it was left out: strangers can cause them."""
+    """The log lines of uvicorn and asyncio, from warnings on, as events: one line each, without a traceback. The same
+    one is reported once in AGAIN_S, with how often it was left out: strangers can cause them."""
 
     def __init__(self, emit: Emit) -> None:
         super().__init__(logging.WARNING)
@@ -188,8 +188,10 @@ class HttpService:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=STOP_S,
         )
-        logger, warnings = logging.getLogger("uvicorn.error"), _ToEvents(self._emit)
-        logger.handlers, logger.propagate = [warnings], False
+        warnings = _ToEvents(self._emit)
+        for name in ("uvicorn.error", "asyncio"):
+            logger = logging.getLogger(name)
+            logger.handlers, logger.propagate = [warnings], False
         logging.getLogger("uvicorn.access").disabled = True
         self._loop.set_exception_handler(warnings.report_context)
         # The other half of the descriptors is for the metrics port, the broker, files and handlers.

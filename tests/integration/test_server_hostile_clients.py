@@ -3,6 +3,9 @@ be read in two ways. A probe is answered all the same."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import logging
 import os
 import resource
 import socket
@@ -14,10 +17,21 @@ from typing import Any
 
 import pytest
 
+from fileq.commands.api_keys import KeyStore
 from fileq.core.api_key import Scope
 from fileq.core.server_events import ServerWarned
-from fileq.server import api_app, connections, event_hub, file_transfers, http_service, job_waits, request_bodies
-from tests.support.api_client import ADMIN_KEY, ApiClient, served_api
+from fileq.server import (
+    api_app,
+    broker_pool,
+    connections,
+    event_hub,
+    file_transfers,
+    http_service,
+    job_waits,
+    request_bodies,
+)
+from tests.support.api_client import ADMIN_KEY, API, ApiClient, served_api
+from tests.support.live_client import SocketClient
 from tests.support.program import Program
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup
@@ -219,6 +233,66 @@ def test_a_client_that_sends_bytes_now_and_then_is_disconnected(
 
         wait_until(is_refused, what="the connection is closed")
         assert api.client.send("GET", "/healthz").status == 200
+
+
+PING, TEXT, PONG, PART = 0x89, 0x81, 0x8A, 0x01
+
+
+@pytest.mark.parametrize("kinds", [(PING,), (TEXT,), (PONG,), (PART, 0x00)], ids=["ping", "text", "pong", "parts"])
+def test_a_client_that_floods_a_websocket_is_disconnected(tmp_path: Path, kinds: tuple[int, ...]) -> None:
+    """N1: a key with the scope read stopped the server with frames of 6 bytes: /healthz had no answer for 60 s. Few are
+    taken apart; those that an honest client sends are no flood."""
+    with served_api(tmp_path) as api:
+        reader = api.client_with(Scope.READ)
+        first, *later = ([kind, 0x80, 0, 0, 0, 0] for kind in kinds)
+        frames = b"".join(map(bytes, [first, *later * 999] if later else [first] * 1000))
+        honest, hostile = (SocketClient(reader.port, f"{API}/ws", {"X-API-Key": reader.key}) for _ in range(2))
+        with closing(honest), closing(hostile):
+            honest.socket.sendall(frames[:18])
+            received = b""
+            with contextlib.suppress(ConnectionError):
+                hostile.socket.sendall(frames)
+                while part := hostile.socket.recv(1 << 16):
+                    received += part
+            assert len(received) <= 2 * connections.FRAMES_S, "answers to so many pings at most"
+            id = api.client.post("/jobs", {"type": "note"}).json["id"]
+            assert honest.next()["job_id"] == id
+
+
+def test_frames_before_the_answer_to_the_request_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N1: while a WebSocket was being opened, the server kept all that its client sent."""
+    is_opening, go_on = threading.Event(), threading.Event()
+    admit = KeyStore.load_with_ended
+
+    def slow(keys: KeyStore) -> Any:
+        is_opening.set()
+        go_on.wait(30)
+        return admit(keys)
+
+    with served_api(tmp_path) as api:
+        reader = api.client_with(Scope.READ)
+        monkeypatch.setattr(KeyStore, "load_with_ended", slow)
+        monkeypatch.setattr(broker_pool, "ANSWER_S", 30.0)
+        upgrade = "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"
+        key = f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}"
+        sent = head("GET", "/api/v1/ws", *upgrade, key, f"X-API-Key: {reader.key}")
+        with closing(connect(api.client.port, sent)) as client:
+            assert is_opening.wait(30)
+            client.sendall(b"x")
+            wait_until(lambda: is_closed(client), what="the connection is closed")
+            go_on.set()
+
+
+def test_a_warning_of_asyncio_is_one_event_however_often_it_comes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """N2: a client that had gone filled the log with 431,585 lines that were no JSON."""
+    with served_api(tmp_path) as api:
+        for _ in range(1000):
+            logging.getLogger("asyncio").warning("socket.send() raised exception.")
+        warnings = [event.reason for event in api.events if isinstance(event, ServerWarned)]
+        assert warnings == ["socket.send() raised exception."]
+    assert "socket.send()" not in capfd.readouterr().err
 
 
 def test_a_client_that_does_not_read_its_answers_is_disconnected(

@@ -2,9 +2,9 @@
 
 from tests.support.guards.guard import Guard, Promise
 
-SLOW, MODES, ENVIRONMENT = (
+SLOW, HOSTILE, MODES, ENVIRONMENT = (
     f"tests/integration/test_{name}.py::test_"
-    for name in ("observe_slow_clients", "sqlite_permissions", "secret_environment")
+    for name in ("observe_slow_clients", "server_hostile_clients", "sqlite_permissions", "secret_environment")
 )
 OPENING = "tests/unit/test_files_beneath.py::test_"
 LINKS = "tests/integration/test_server_security.py::test_"
@@ -63,6 +63,13 @@ PORT_GUARDS = (
         "next((client for client in theirs if client.unsent is None), theirs[0])",
         "theirs[0]",
         SLOW + "an_answer_on_its_way_is_not_cut_for_clients_that_send_nothing",
+    ),
+    Guard(
+        "Few frames of a WebSocket are taken apart in a second",
+        "any key with the scope read stops the REST server",
+        "            if self._left == 0:\n",
+        "            if False:\n",
+        HOSTILE + "a_client_that_floods_a_websocket_is_disconnected",
     ),
 )
 
