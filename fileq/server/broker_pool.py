@@ -7,6 +7,7 @@ Threads are daemons, so a broker that hangs does not delay the end of the proces
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ SCANS_MAX = 3
 SCANS_OF_ONE = 2  # of one caller
 TURN_S = 0.4  # how long a request waits for its turn
 ANSWER_S = 0.9  # with it and its turn a request is answered within about a second
-_SILENT_S = 0.5  # a call that has run for this long is probably waiting for the broker
+_SILENT_S = 0.5  # a call without a time of its own that has run for this long is probably waiting for the broker
 
 
 class BrokerPool:
@@ -35,7 +36,7 @@ class BrokerPool:
         self._calls_max = calls_max
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = 0
-        self._running: dict[int, float] = {}  # since when
+        self._running: dict[int, float] = {}  # by when they should have returned
         self._number = 0
 
     async def call(self, work: Callable[[], T], *, scans_for: str = "", timeout_s: float | None = None) -> T:
@@ -55,7 +56,7 @@ class BrokerPool:
             for turns in taken:
                 turns.release()
             raise
-        ended = self._start(work, taken)
+        ended = self._start(work, taken, _SILENT_S if timeout_s is None else timeout_s)
         try:
             return await asyncio.wait_for(asyncio.shield(ended), ANSWER_S if timeout_s is None else timeout_s)
         except TimeoutError:
@@ -75,17 +76,16 @@ class BrokerPool:
         try:
             await asyncio.wait_for(turns.acquire(), TURN_S)
         except TimeoutError:
-            silent_s = time.monotonic() - min(self._running.values(), default=time.monotonic())
-            if turns is self._turns and silent_s > _SILENT_S:
+            if turns is self._turns and min(self._running.values(), default=math.inf) < time.monotonic():
                 raise broker_away("the broker does not answer") from None
             raise ApiProblem("busy", f"{what}; try again", retry_after_s=1) from None
 
-    def _start(self, work: Callable[[], T], taken: Sequence[asyncio.Semaphore]) -> asyncio.Future[T]:
+    def _start(self, work: Callable[[], T], taken: Sequence[asyncio.Semaphore], within_s: float) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[T] = loop.create_future()
         self._number += 1
         number = self._number
-        self._running[number] = time.monotonic()
+        self._running[number] = time.monotonic() + within_s
 
         def finish(result: Any, error: BaseException | None) -> None:
             del self._running[number]

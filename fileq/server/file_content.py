@@ -23,9 +23,9 @@ from fileq.config import Config
 from fileq.core.job import decode_or_none
 from fileq.files.beneath import LeadsOutside, open_without_links
 from fileq.files.version import changed_version
-from fileq.server.file_transfers import FileTransfers
 from fileq.server.live_streams import until_first, until_gone
 from fileq.server.problems import ApiProblem
+from fileq.server.slow_work import SlowWork
 
 PART_BYTES = 256 << 10
 PREVIEW_BYTES = 1 << 20  # of a text, if server.files is preview
@@ -137,7 +137,7 @@ def kind_of(head: bytes) -> str:
 class ContentResponse(StreamingResponse):
     """Sends an open file, and closes it. Gives back the slot that the caller has taken."""
 
-    def __init__(self, content: OpenContent, transfers: FileTransfers, caller: str) -> None:
+    def __init__(self, content: OpenContent, transfers: SlowWork, caller: str) -> None:
         is_shown = content.kind in (TEXT, *IMAGE_TYPES)
         how = "inline" if is_shown else "attachment"
         headers = {

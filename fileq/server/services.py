@@ -19,13 +19,13 @@ from fileq.server.authentication import Authentication
 from fileq.server.background_work import BackgroundWork
 from fileq.server.broker_pool import BrokerPool
 from fileq.server.event_hub import EventHub
-from fileq.server.file_transfers import FileTransfers
 from fileq.server.job_waits import JobWaits
 from fileq.server.open_breakers import OpenBreakers
 from fileq.server.rate_limit import FailedLogins, RateLimiter
 from fileq.server.request_bodies import RequestBodies
 from fileq.server.sessions import LinkLogin, LoginLink, Sessions
 from fileq.server.signing import Signer
+from fileq.server.slow_work import file_transfers, webhook_tests
 
 UNKNOWN = "unknown"  # who failed to log in, in the audit
 
@@ -67,7 +67,8 @@ class Services:
         self.upload_notes = UploadNotes(broker, now_ms)
         self.pool = BrokerPool()
         self.bodies = RequestBodies()
-        self.transfers = FileTransfers()
+        self.transfers = file_transfers()
+        self.webhook_tests = webhook_tests()
         self.sessions = Sessions(signer, now_ms, config.server.base_path)
         self.failed_logins = FailedLogins(loop.time, loop.call_later, self._report_failed_logins)
         self.authentication = Authentication(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
 from typing import Any
 from uuid import uuid4
 
@@ -117,6 +119,25 @@ def test_an_expression_is_previewed_in_words_with_its_next_times(api: ServedApi)
 
 
 # webhooks
+
+
+def test_the_tests_of_a_slow_webhook_hold_up_no_other_request(api: ServedApi) -> None:
+    """N3: a key with the scope operate took all threads for calls of the broker with tests of a slow receiver."""
+    operator, other = (api.client_with(Scope.OPERATE, name=f"{name} operator") for name in ("greedy", "other"))
+    with open_receiver() as receiver, ThreadPoolExecutor(16) as threads:
+        receiver.answer = receiver.hang
+        api.client.post("/webhooks", {"name": "slow", "url": receiver.url, "events": ["job.dead"]})
+        tests = [threads.submit(operator.post, "/webhooks/slow/test") for _ in range(16)]
+        refused = [one.result() for one in islice(as_completed(tests, 30), 14)]
+        assert {one.slug for one in refused} == {"busy"}
+        assert "this key has the most tests of webhooks" in refused[0].json["detail"]
+        assert other.get("/queues")
+        waiting = threads.submit(other.post, "/webhooks/slow/test")
+        wait_until(lambda: receiver.running == 3, what="two tests of one key and one of the other wait")
+        receiver.released.set()
+        assert waiting.result(30).json["error"] == ""
+        assert [one.result(30).status for one in tests].count(200) == 2
+    api.client.delete("/webhooks/slow")
 
 
 def test_a_webhook_is_added_tested_rotated_and_removed(api: ServedApi) -> None:

@@ -25,10 +25,10 @@ from fileq.server import (
     broker_pool,
     connections,
     event_hub,
-    file_transfers,
     http_service,
     job_waits,
     request_bodies,
+    slow_work,
 )
 from tests.support.api_client import ADMIN_KEY, API, ApiClient, served_api
 from tests.support.live_client import SocketClient
@@ -398,7 +398,7 @@ def test_the_bodies_of_one_key_take_their_share_of_the_memory(tmp_path: Path, mo
 
 def test_one_key_takes_its_share_of_uploads_streams_and_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Medium: one key starves uploads and streams of all."""
-    monkeypatch.setattr(file_transfers, "TRANSFERS_OF_ONE", 1)
+    monkeypatch.setattr(slow_work, "TRANSFERS_OF_ONE", 1)
     monkeypatch.setattr(event_hub, "STREAMS_OF_ONE", 1)
     monkeypatch.setattr(job_waits, "WAITS_OF_ONE", 1)
     uploads = tmp_path / "uploads"

@@ -36,6 +36,24 @@ def test_calls_beyond_the_limit_are_refused_and_a_call_that_hangs_is_the_broker_
     asyncio.run(scenario())
 
 
+def test_threads_that_are_taken_by_long_calls_are_busy_and_the_broker_is_not_away() -> None:
+    """N3: the answer was that the broker does not answer, while all threads did what may take long."""
+    release = threading.Event()
+
+    async def scenario() -> None:
+        pool = BrokerPool(calls_max=1)
+        long = asyncio.create_task(pool.call(release.wait, timeout_s=60))
+        await asyncio.sleep(0)
+        for _ in range(2):  # in the second round it has run for longer than a call of the broker takes
+            with pytest.raises(ApiProblem, match=r"^busy: too many requests are being served"):
+                await pool.call(lambda: 1)
+        release.set()
+        assert await long
+        pool.close()
+
+    asyncio.run(scenario())
+
+
 def test_the_lists_of_one_caller_leave_a_turn_to_others() -> None:
     """Medium: one key starves all: it has some of the turns for lists, never all."""
     release = threading.Event()

@@ -18,7 +18,6 @@ from fileq.server.route import ApiRequest, NoQuery, Route
 from fileq.webhooks.store import KnownWebhook
 
 T = TypeVar("T")
-TEST_S = 30.0  # a receiver has 20 s to answer
 Condition = Annotated[str, Meta(max_length=500)]
 
 
@@ -61,10 +60,15 @@ def remove_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
     return _named(request, remove)
 
 
-def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookTest:
+async def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookTest:
     """The server sends one message now. `error` is empty if the receiver accepted it."""
     services = request.services
-    return _named(request, lambda known: webhooks.test(services.broker, services.config, known.webhook.name))
+
+    def test(known: KnownWebhook) -> WebhookTest:
+        return webhooks.test(services.broker, services.config, known.webhook.name)
+
+    with services.webhook_tests.slot(request.caller.id):
+        return await services.webhook_tests.call(lambda: _named(request, test))
 
 
 def rotate_webhook(request: ApiRequest[NoQuery, UnsetType]) -> NewSecret:
@@ -146,7 +150,6 @@ ROUTES = (
         summary="send one message now and show the answer",
         function=send_test_message,
         response=WebhookTest,
-        timeout_s=TEST_S,
     ),
     Route(
         method="POST",
