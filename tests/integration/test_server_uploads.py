@@ -83,6 +83,15 @@ def test_what_is_refused_leaves_nothing(api: ServedApi, tmp_path: Path) -> None:
     assert put(below, "mine/x", b"x").status == 201
 
 
+def test_a_part_of_a_file_or_a_compressed_one_is_refused(api: ServedApi) -> None:
+    """N5: the last bytes of a file, sent with Content-Range, were stored as the whole file."""
+    before = files_in(api)
+    assert put(api.client, "part", b"TAIL", Content_Range="bytes 100-103/104").status == 400
+    assert put(api.client, "packed", b"x", Content_Encoding="gzip").status == 415
+    assert files_in(api) == before
+    assert put(api.client, "plain", b"x", Content_Encoding="identity").status == 201
+
+
 def test_a_body_without_a_length_is_cut_at_the_limit(api: ServedApi) -> None:
     before = files_in(api)
     connection = http.client.HTTPConnection("127.0.0.1", api.client.port, timeout=30)

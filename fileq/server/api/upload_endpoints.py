@@ -48,10 +48,11 @@ class UploadedFile(Struct, frozen=True):
 
 async def upload_file(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
     """The body is the file, of any media type. `Content-Digest` (sha-256 or sha-512) is compared; `If-None-Match: *`
-    refuses to replace a file."""
+    refuses to replace a file. `Content-Range` and `Content-Encoding` are refused: the body is the whole file."""
     services, headers, settings = request.services, request.headers, request.services.config.server
     if not settings.upload_dir:
         raise ApiProblem("not-found", "server.upload_dir is not set: this server takes no uploads", headers=_CLOSE)
+    _check_whole(headers)
     relative = _checked(request.params["path"])
     path = os.path.join(os.path.abspath(settings.upload_dir), relative)
     expected = _expected_digests(headers.get("content-digest"))
@@ -101,6 +102,17 @@ async def _receive(
             data, part = bytes(part), bytearray()
             await services.transfers.call(lambda data=data: file.write(data, algorithms))  # type: ignore[misc]
     await services.transfers.call(lambda: file.write(bytes(part), algorithms))
+
+
+def _check_whole(headers: Mapping[str, str]) -> None:
+    """Raises ApiProblem if the body is not the file itself, but a part of it, or is compressed on its way."""
+    if "content-range" in headers:
+        detail = f"Content-Range is {headers['content-range'][:100]!r}; a file is uploaded whole, without it"
+        raise ApiProblem("malformed-request", detail, headers=_CLOSE)
+    encoding = headers.get("content-encoding", "identity")
+    if encoding.strip().lower() != "identity":
+        detail = f"Content-Encoding is {encoding[:100]!r}; send the bytes that are to be stored, without it"
+        raise ApiProblem("unsupported-media-type", detail, headers=_CLOSE)
 
 
 def _checked(path: str) -> str:
@@ -187,11 +199,13 @@ ROUTES = (
         status=201,
         statuses={200: "the file replaced another one"},
         problems=(
+            "malformed-request",
             "not-allowed",
             "conflict",
             "precondition-failed",
             "too-large",
             "too-slow",
+            "unsupported-media-type",
             "digest-mismatch",
             "no-space",
         ),
