@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hmac
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from ipaddress import ip_address, ip_network
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +22,7 @@ from fileq.config.server_settings import ServerSettings, is_outside_key
 from fileq.core.api_key import Scope, StoredKey, digest, id_in_key
 from fileq.core.errors import BrokerError
 from fileq.server.broker_pool import BrokerPool
+from fileq.server.client_address import Proxies, parsed, shown
 from fileq.server.identity import BASIC, KEY, PROXY, SESSION, Caller, admin, caller_of_key
 from fileq.server.problems import ApiProblem
 from fileq.server.rate_limit import FailedLogins
@@ -73,17 +72,17 @@ class Authentication:
         self.is_away = False  # whether the last reading of the keys failed
         self._noted_ms: dict[str, int] = {}
         self._notes: set[asyncio.Future[None]] = set()
-        self._proxies = [ip_network(text) for text in settings.trusted_proxies]
+        self._proxies = Proxies(settings.trusted_proxies)
         self._outside = PasswordFile(settings.api_key_file, settings.api_key) if settings.api_key_file else None
         self._password = PasswordFile(settings.password_file, "") if settings.password_file else None
         self._has_basic = bool(settings.password or settings.password_file)
 
     def sender(self, address: str, scheme: str, headers: Headers) -> RequestSender:
         """Forwarded headers count only if they come from a trusted proxy."""
-        is_proxy = self._is_proxy(address)
+        is_proxy = address in self._proxies
         if is_proxy and (given := headers.get("x-forwarded-proto", "").strip().lower()) in ("http", "https"):
             scheme = given
-        client = self._forwarded(address, headers.getlist("x-forwarded-for")) if is_proxy else address
+        client = self._forwarded(address, headers.getlist("x-forwarded-for")) if is_proxy else shown(address)
         return RequestSender(client, scheme, headers.get("host", ""), is_proxy)
 
     def _forwarded(self, peer: str, names: Sequence[str]) -> str:
@@ -91,13 +90,12 @@ class Authentication:
         for name in reversed(",".join(names).split(",")[-10:]):
             text = name.strip()
             with_port = _WITH_PORT.fullmatch(text)
-            try:
-                address = str(ip_address((with_port[1] or with_port[2]) if with_port is not None else text))
-            except ValueError:
-                return peer
-            if not self._is_proxy(address):
-                return address
-        return peer
+            address = parsed((with_port[1] or with_port[2]) if with_port is not None else text)
+            if address is None:
+                break
+            if str(address) not in self._proxies:
+                return str(address)
+        return shown(peer)
 
     async def caller(
         self,
@@ -216,11 +214,11 @@ class Authentication:
             return  # the request itself reports the outage
 
     def _of_basic(self, value: str, sender: RequestSender) -> Caller:
+        self._failures.check(sender.address, is_password=True)
         try:
             user, _, password = base64.b64decode(value, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # no base64, no ASCII, or no UTF-8 in it
             user, password = "", ""
-        self._failures.check(sender.address, is_password=True)
         expected = self._password.current() if self._password is not None else self._settings.password
         is_right = hmac.compare_digest(user.encode(), self._settings.username.encode())
         is_right &= bool(expected) and hmac.compare_digest(password.encode(), expected.encode())
@@ -267,13 +265,6 @@ class Authentication:
 
     def _mark(self) -> str:
         return digest(self._outside_key())[:32]
-
-    def _is_proxy(self, address: str) -> bool:
-        try:
-            found = ip_address(address)
-        except ValueError:
-            return False
-        return any(found in network for network in self._proxies)
 
     def _refused(self, detail: str) -> ApiProblem:
         challenge = 'Basic realm="fileq", Bearer' if self._has_basic else "Bearer"

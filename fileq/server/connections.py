@@ -1,9 +1,10 @@
 """The connections of the server: how many there are, and how long a client may take. Strangers can open them.
 
-There are at most `most` connections, and half as many from one address that is no trusted proxy. A new one gets in all
-the same: one of the address with the most of them is closed for it. First the one that has been without a request for
-the longest time, then the one whose body has not gone on for the longest time, then one whose client does not read its
-answer. A probe sends its request at once, so idle clients do not keep it out.
+There are at most `most` connections, and half as many from one address that is no trusted proxy; the addresses of a /64
+network of IPv6 count as one. A new one gets in all the same: another one is closed for it. First one that has been
+without a request for the longest time, then one whose body has not gone on for the longest time, then one whose client
+does not read its answer; of those, one of the address with the most connections. A probe sends its request at once, so
+idle clients do not keep it out.
 
 A client that is slow to send the headers of a request, or to read an answer, is disconnected; so is one that sends many
 frames on a WebSocket, of which the server uses none. Bodies have deadlines of their own (request_bodies.py). Time in
@@ -18,7 +19,7 @@ import asyncio
 import errno
 import socket
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from enum import IntEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from uvicorn.server import ServerState
 
 from fileq.core.events import Emit
 from fileq.core.process_events import AcceptResumed, AcceptStopped
+from fileq.server.client_address import Proxies, client_network
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -65,7 +67,8 @@ class Does(IntEnum):
 
 
 class Connection:
-    """`idle_until_s` is when a connection without a request is closed; None while a request is served."""
+    """`address` is that of the client, of IPv6 its network. `idle_until_s` is when a connection without a request is
+    closed; None while a request is served."""
 
     def __init__(self, address: str, idle_until_s: float) -> None:
         self.address = address
@@ -104,11 +107,11 @@ class _Address:
 class Connections(ServerState):
     """Belongs to the event loop. uvicorn gives it to each of its protocols."""
 
-    def __init__(self, most: int, is_proxy: Callable[[str], bool], warn: Callable[[str], None]) -> None:
+    def __init__(self, most: int, proxies: Proxies, warn: Callable[[str], None]) -> None:
         super().__init__()
         self._most = most
         self._most_of_one = max(1, most // 2)
-        self._is_proxy = is_proxy
+        self._proxies = proxies
         self._warn = warn
         self._loop = asyncio.get_running_loop()
         self._by_address: dict[str, _Address] = {}
@@ -119,18 +122,19 @@ class Connections(ServerState):
 
     def admit(self, address: str) -> Connection | None:
         """A place for a new connection; None if each other one serves a request."""
-        here = self._by_address.get(address, _Address())
-        if len(here) >= self._most_of_one and not self._is_proxy(address):
-            self._warn(f"{address} has {self._most_of_one} connections, the most: idle ones are closed for new ones")
-            if not self._cut_one_of(here):
+        client = client_network(address)
+        here = self._by_address.get(client, _Address())
+        if len(here) >= self._most_of_one and address not in self._proxies:
+            self._warn(f"{client} has {self._most_of_one} connections, the most: idle ones are closed for new ones")
+            if not self._cut_one_of([here]):
                 return None
         if self._count >= self._most:
             self._warn(f"there are {self._most} connections, the most: idle ones are closed for new ones")
             by_number = sorted(self._by_address.values(), key=len, reverse=True)
-            if not any(self._cut_one_of(one) for one in by_number):
+            if not self._cut_one_of(by_number):
                 return None
-        made = Connection(address, self._now_s + HEADERS_S)
-        self._by_address.setdefault(address, _Address()).lines[made.does][made] = None
+        made = Connection(client, self._now_s + HEADERS_S)
+        self._by_address.setdefault(client, _Address()).lines[made.does][made] = None
         self._count += 1
         if self._check is None:
             self._check = self._loop.call_later(CHECK_S, self._check_all)
@@ -187,15 +191,22 @@ class Connections(ServerState):
             here.lines[to][connection] = None
         connection.does = to
 
-    def _cut_one_of(self, here: _Address) -> bool:
+    def _cut_one_of(self, addresses: Sequence[_Address]) -> bool:
+        """Of the first address that has one, but an idle one of any address before a body, and that before an answer:
+        strangers with many addresses must not cut the uploads of one."""
+        for find in (self._first_idle, _first_sending, _first_unread):
+            for here in addresses:
+                if (found := find(here)) is not None:
+                    self._cut(found)
+                    return True
+        return False
+
+    def _first_idle(self, here: _Address) -> Connection | None:
         """Looks at each connection without a request only once, even if hundreds come at a time."""
-        waiting, sending, served = here.lines
+        waiting = here.lines[Does.WAIT]
         while (found := next(iter(waiting), None)) is not None and found.has_unseen:
             self.served(found)  # until its bytes are read
-        found = found or next(iter(sending), None) or next((one for one in served if one.unread), None)
-        if found is not None:
-            self._cut(found)
-        return found is not None
+        return found
 
     def _cut(self, connection: Connection) -> None:
         self.closed(connection)
@@ -227,6 +238,14 @@ class Connections(ServerState):
             self._cut(connection)
             left -= size
         self._check = self._loop.call_later(CHECK_S, self._check_all) if self._count else None
+
+
+def _first_sending(here: _Address) -> Connection | None:
+    return next(iter(here.lines[Does.SEND]), None)
+
+
+def _first_unread(here: _Address) -> Connection | None:
+    return next((one for one in here.lines[Does.GET_SERVED] if one.unread), None)
 
 
 def _is_stuck(connection: Connection, size: int, now_s: float) -> bool:

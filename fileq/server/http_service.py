@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address, ip_network
 from typing import Any
 
 import uvicorn
@@ -24,6 +23,7 @@ from fileq.core.errors import ConfigError
 from fileq.core.events import Emit
 from fileq.core.server_events import ServerOpened, ServerWarned
 from fileq.files.descriptor_limit import soft_limit
+from fileq.server.client_address import Proxies
 from fileq.server.connections import (
     CONNECTIONS_MAX,
     KEEP_ALIVE_S,
@@ -108,7 +108,7 @@ class HttpService:
         self._make = make
         self._emit = emit
         self._is_read_only = is_read_only
-        self._proxies = [ip_network(text) for text in proxies]
+        self._proxies = Proxies(proxies)
         self._server: uvicorn.Server | None = None
         self._app: WebApp | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -195,16 +195,12 @@ class HttpService:
         logging.getLogger("uvicorn.access").disabled = True
         self._loop.set_exception_handler(warnings.report_context)
         # The other half of the descriptors is for the metrics port, the broker, files and handlers.
-        connections = Connections(min(CONNECTIONS_MAX, soft_limit() // 2), self._is_proxy, warnings.report)
+        connections = Connections(min(CONNECTIONS_MAX, soft_limit() // 2), self._proxies, warnings.report)
         self._server = _Server(config, connections, self._emit)
         if self._is_stopping:
             self._server.should_exit = True
         self._loop.call_soon(self._is_ready.set)
         await self._server.serve(sockets=[self._socket])
-
-    def _is_proxy(self, address: str) -> bool:
-        found = ip_address(address.partition("%")[0])
-        return any(found in network for network in self._proxies)
 
 
 def listening(bind: str, port: int) -> socket.socket:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from ipaddress import IPv6Address, ip_address, ip_network
 
 from fileq.core.units import Rate
+from fileq.server.client_address import client_network
 from fileq.server.identity import BASIC, KEY
 from fileq.server.problems import ApiProblem
 
@@ -89,7 +89,7 @@ class FailedLogins:
     def check(self, address: str, *, is_password: bool = False) -> None:
         """Raises ApiProblem while too many logins have failed from the address. A password, which a person chose, also
         waits for the failures of all addresses together: an attacker may have many."""
-        wait_s = max(self._by_address.wait_s(_network(address)), self._all.wait_s("") if is_password else 0)
+        wait_s = max(self._by_address.wait_s(client_network(address)), self._all.wait_s("") if is_password else 0)
         if wait_s:
             raise ApiProblem(
                 "rate-limited", f"too many logins have failed; try again in {wait_s} s", retry_after_s=wait_s
@@ -98,7 +98,7 @@ class FailedLogins:
     def failed(self, address: str, how: str) -> None:
         """`how` is KEY, BASIC, or "link"."""
         if how != KEY:
-            self._by_address.spend(_network(address))
+            self._by_address.spend(client_network(address))
         if how == BASIC:
             self._all.spend("")
         self._count += 1
@@ -118,14 +118,3 @@ class FailedLogins:
             addresses, self._addresses = len(self._addresses), set()
             self._reported_s = self._monotonic()
             self._report(count, addresses, *self._last)
-
-
-def _network(address: str) -> str:
-    """What counts as one address: of IPv6 a network of 64 bits, which one machine may have for itself."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return address[:64]
-    if isinstance(found, IPv6Address):
-        return str(found.ipv4_mapped or ip_network((int(found), 64), strict=False))
-    return str(found)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from starlette.requests import Request
 
+from fileq.server.client_address import client_network
 from fileq.server.problems import ApiProblem
 from fileq.server.shares import Share
 
@@ -79,7 +80,8 @@ class RequestBodies:
 
     async def form(self, http: Request, address: str, most: int) -> bytes:
         """The body of a sender that is not known yet: few at a time, and soon."""
-        self._strangers.take(address)
+        client = client_network(address)
+        self._strangers.take(client)
         try:
             found = bytearray()
             async for piece in pieces(http, STRANGER_S):
@@ -88,7 +90,7 @@ class RequestBodies:
                 found += piece
             return bytes(found)
         finally:
-            self._strangers.give_back(address)
+            self._strangers.give_back(client)
 
 
 class RequestBody:

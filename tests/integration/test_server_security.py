@@ -24,7 +24,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import ENDED_SESSIONS, LINK_MS, LINKS_MAX, LOGIN_LINKS, KeyStore
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
-from fileq.core.server_events import LoginsFailed
+from fileq.core.server_events import LoginsFailed, RequestFailed
 from fileq.core.units import Rate
 from fileq.server import rate_limit
 from fileq.server.sessions import COOKIE
@@ -78,6 +78,30 @@ def test_basic_and_a_trusted_proxy_name_a_user(tmp_path: Path) -> None:
         assert 429 in tries, "guessing is limited"
     with served_api(tmp_path, {"server": proxy | {"trusted_proxies": ["10.0.0.1"]}}) as api:
         assert api.client.with_key("").call("GET", "/whoami", headers={"X-User": "bob"}).slug == "unauthenticated"
+
+
+def test_an_ipv4_proxy_is_trusted_on_a_socket_for_ipv6(tmp_path: Path) -> None:
+    """N7: with server.bind "::" the peer is ::ffff:127.0.0.1, which was no trusted proxy: the users that the proxy
+    named were refused, and all its clients were one address."""
+    server = {"bind": "::", "auth_header": "X-User", "trusted_proxies": ["127.0.0.1"], "hosts": ["localhost"]}
+    with served_api(tmp_path, {"server": server}) as api:
+        proxied = {"X-User": "bob", "X-Forwarded-For": "::ffff:192.0.2.1"}
+        assert api.client.with_key("").call("GET", "/whoami", headers=proxied).json["id"] == "user:bob"
+        api.client.with_key("fq_wrong").call("GET", "/whoami", headers={"X-Forwarded-For": "::ffff:192.0.2.1"})
+        reported = wait_until(lambda: [event for event in api.events if isinstance(event, LoginsFailed)])
+        assert reported[0].address == "192.0.2.1"
+
+
+def test_credentials_of_basic_that_are_no_ascii_are_a_failed_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N6: they were answered with 500, without a limit, and each wrote a traceback of 1.7 kB to the log."""
+    monkeypatch.setattr(rate_limit, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
+    with served_api(tmp_path, {"server": {"username": "ann", "password": "pass word"}}) as api:
+        nobody = api.client.with_key("")
+        odd = {"Authorization": "Basic \xff\xfe"}
+        assert [nobody.call("GET", "/whoami", headers=odd).status for _ in range(21)] == [401] * 20 + [429]
+        assert not [event for event in api.events if isinstance(event, RequestFailed)]
 
 
 def test_a_new_key_in_the_file_counts_at_once_and_one_that_can_be_guessed_never(tmp_path: Path) -> None:

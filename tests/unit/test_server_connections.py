@@ -12,6 +12,7 @@ import pytest
 from starlette.requests import Request
 
 from fileq.server import connections
+from fileq.server.client_address import Proxies
 from fileq.server.connections import Connection, Connections
 from fileq.server.request_bodies import pieces
 
@@ -19,11 +20,11 @@ ADDRESS = "192.0.2.1"
 
 
 def connections_of(most: int) -> Connections:
-    return Connections(most, lambda address: False, lambda warning: None)
+    return Connections(most, Proxies([]), lambda warning: None)
 
 
-async def opened(all: Connections, stack: ExitStack) -> tuple[Connection, asyncio.Transport]:
-    connection = all.admit(ADDRESS)
+async def opened(all: Connections, stack: ExitStack, address: str = ADDRESS) -> tuple[Connection, asyncio.Transport]:
+    connection = all.admit(address)
     assert connection is not None
     mine, theirs = socket.socketpair()
     stack.enter_context(closing(theirs))
@@ -76,6 +77,45 @@ def test_the_body_that_has_not_gone_on_for_the_longest_time_is_cut_first() -> No
         assert not t_served.is_closing()
 
     run_with_stack(run)
+
+
+def test_idle_connections_of_many_addresses_cut_no_upload_of_one() -> None:
+    """N4: the address with the most connections lost its uploads before a stranger's idle connections were closed."""
+
+    async def run(stack: ExitStack) -> None:
+        all = connections_of(8)
+        uploads = [await opened(all, stack) for _ in range(3)]
+        for connection, _ in uploads:
+            all.sends(connection)
+        idle = [(await opened(all, stack, f"198.51.100.{n}"))[1] for n in range(5)]
+        for n in range(5):
+            made = all.admit(f"203.0.113.{n}")
+            assert made is not None
+            all.served(made)
+        assert [transport.is_closing() for transport in idle] == [True] * 5
+        assert not any(transport.is_closing() for _, transport in uploads)
+        assert all.admit("203.0.113.9") is not None
+        assert uploads[0][1].is_closing(), "without an idle one, a body is cut"
+
+    run_with_stack(run)
+
+
+@pytest.mark.parametrize(
+    ("others", "is_one"),
+    [("2001:db8::{}", True), ("2001:db8:0:{}::1", False), ("::ffff:192.0.2.{}", False)],
+    ids=["one network", "many networks", "IPv4 on a socket for IPv6"],
+)
+def test_the_addresses_of_a_network_of_ipv6_count_as_one(others: str, is_one: bool) -> None:
+    """N4: one machine has 2**64 addresses of IPv6, each with a share of its own."""
+
+    async def run() -> None:
+        all = connections_of(8)  # 4 of one address
+        found = [all.admit(others.format(n)) for n in range(1, 6)]
+        assert all.admit("192.0.2.1") is not None
+        kept = [one for one in found if one is not None and one in all._by_address.get(one.address, ())]
+        assert len(kept) == (4 if is_one else 5)
+
+    asyncio.run(run())
 
 
 def test_a_stall_of_the_event_loop_is_not_the_time_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
