@@ -24,7 +24,7 @@ from fileq.core.errors import BrokerError
 from fileq.server.broker_pool import BrokerPool
 from fileq.server.client_address import Proxies, parsed, shown
 from fileq.server.identity import BASIC, KEY, PROXY, SESSION, Caller, admin, caller_of_key
-from fileq.server.problems import ApiProblem
+from fileq.server.problems import ApiProblem, broker_away
 from fileq.server.rate_limit import FailedLogins
 from fileq.server.sessions import COOKIE, Sessions
 
@@ -69,6 +69,7 @@ class Authentication:
         self._cached: dict[str, StoredKey] = {}
         self._ended: dict[str, EndedSessions] = {}
         self._read_s = self._failed_s = float("-inf")
+        self._reading: asyncio.Future[bool] | None = None
         self.is_away = False  # whether the last reading of the keys failed
         self._noted_ms: dict[str, int] = {}
         self._notes: set[asyncio.Future[None]] = set()
@@ -228,12 +229,34 @@ class Authentication:
         return admin(f"user:{user}", user, BASIC)
 
     async def _known(self, id: str, timeout_s: float | None = None) -> StoredKey | None:
-        if time.monotonic() - self._read_s >= CACHE_S:
-            began_s = time.monotonic()
-            self._cached, self._ended = await self._pool.call(self._keys.load_with_ended, timeout_s=timeout_s)
-            self._read_s = began_s
-            self.is_away = False
+        """All requests that come while the keys are being read wait for the same reading: strangers with wrong keys
+        take one thread of the pool."""
+        is_current = time.monotonic() - self._read_s < CACHE_S
+        while not is_current:
+            if self._reading is None:
+                self._reading = asyncio.ensure_future(self._read_keys())
+                self._reading.add_done_callback(self._has_read)
+            try:
+                is_current = await asyncio.wait_for(asyncio.shield(self._reading), timeout_s)
+            except TimeoutError:
+                raise broker_away("the broker has not answered in time") from None
         return self._cached.get(id)
+
+    async def _read_keys(self) -> bool:
+        """False if forget_cached() was called meanwhile: what was read may be from before the change."""
+        began_s, mine = time.monotonic(), asyncio.current_task()
+        cached, ended = await self._pool.call(self._keys.load_with_ended)
+        if self._reading is not mine:
+            return False
+        self._cached, self._ended, self._read_s = cached, ended, began_s
+        self.is_away = False
+        return True
+
+    def _has_read(self, reading: asyncio.Future[bool]) -> None:
+        if self._reading is reading:
+            self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # those that wait for it report it
 
     async def _known_in_outage(self, id: str) -> StoredKey | None:
         """Tries the broker for a moment, and during an outage once in AGAIN_S only."""
@@ -257,6 +280,7 @@ class Authentication:
     def forget_cached(self) -> None:
         """After a change of the keys by this server."""
         self._read_s = float("-inf")
+        self._reading = None
 
     def _outside_key(self) -> str:
         """ "" while there is none: a file may have been given a key that can be guessed since the start."""

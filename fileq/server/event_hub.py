@@ -100,6 +100,7 @@ class EventHub:
         self._share = Share("streams of events", STREAMS_MAX, STREAMS_OF_ONE, retry_after_s=10)
         self._chunks: dict[tuple[LiveFilter, bool, bool, int], Chunk] = {}
         self._batches: OrderedDict[str, str | None] = OrderedDict()
+        self._batch_reading: asyncio.Future[bool] | None = None
         self._wake: asyncio.Future[None] = self._loop.create_future()
         self._turn = 0
         self._turned_s = 0.0
@@ -296,19 +297,31 @@ class EventHub:
     # batches
 
     async def _read_batches(self, start: int) -> None:
-        """Reads the batches of the jobs of the next events. An outage leaves them unknown."""
+        """Reads the batches of the jobs of the next events. An outage leaves them unknown. Streams want the same ones
+        at the same time, so one reads, and the others wait for it and look again."""
+        while ids := self._unread_jobs(start):
+            if self._batch_reading is None:
+                self._batch_reading = asyncio.ensure_future(self._read_batches_of(ids))
+            if not await asyncio.shield(self._batch_reading):
+                return
+
+    def _unread_jobs(self, start: int) -> list[str]:
         ring = self._ring
         numbers = range(max(start, ring.oldest), min(ring.head, start + _BATCHES_READ))
-        ids = list({ring[number].job_id for number in numbers} - self._batches.keys() - {""})
-        if not ids:
-            return
+        return list({ring[number].job_id for number in numbers} - self._batches.keys() - {""})
+
+    async def _read_batches_of(self, ids: Sequence[str]) -> bool:
+        """Whether they could be read."""
         try:
             found = await self._pool.call(lambda: self._batches_of(ids))
         except Exception:  # an outage: `reset` follows
-            return
+            return False
+        finally:
+            self._batch_reading = None
         self._batches.update(zip(ids, found, strict=True))
         while len(self._batches) > _BATCHES_KEPT:
             self._batches.popitem(last=False)
+        return True
 
     def _batches_of(self, ids: Sequence[str]) -> list[str | None]:
         """In parts: the records have the payloads too."""

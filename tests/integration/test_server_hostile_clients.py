@@ -30,6 +30,7 @@ from fileq.server import (
     request_bodies,
     slow_work,
 )
+from fileq.server.authentication import Authentication
 from tests.support.api_client import ADMIN_KEY, API, ApiClient, served_api
 from tests.support.live_client import SocketClient
 from tests.support.program import Program
@@ -281,6 +282,63 @@ def test_frames_before_the_answer_to_the_request_are_not_kept(tmp_path: Path, mo
             client.sendall(b"x")
             wait_until(lambda: is_closed(client), what="the connection is closed")
             go_on.set()
+
+
+def test_requests_that_come_together_read_the_keys_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N8: when the cache of keys expired, each of 400 requests with a wrong key read all keys by itself, and others got
+    503."""
+    monkeypatch.setattr(broker_pool, "ANSWER_S", 30.0)
+    is_reading, go_on = threading.Event(), threading.Event()
+    readings, arrived = [], []
+    load, known = KeyStore.load_with_ended, Authentication._known
+
+    def slow(keys: KeyStore) -> Any:
+        readings.append(keys)
+        is_reading.set()
+        assert go_on.wait(30)
+        return load(keys)
+
+    async def counted(authentication: Authentication, *arguments: Any, **named: Any) -> Any:
+        arrived.append(authentication)
+        return await known(authentication, *arguments, **named)
+
+    with served_api(tmp_path) as api, ThreadPoolExecutor(20) as threads:
+        reader = api.client_with(Scope.READ)
+        monkeypatch.setattr(KeyStore, "load_with_ended", slow)
+        monkeypatch.setattr(Authentication, "_known", counted)
+        wrong = api.client.with_key(reader.key[:-3] + "xyz")
+        waiting = [threads.submit(one.call, "GET", "/whoami") for one in [*[wrong] * 19, reader]]
+        assert is_reading.wait(30)
+        wait_until(lambda: len(arrived) == 20, what="all wait for the keys")
+        go_on.set()
+        assert [one.result(30).status for one in waiting] == [401] * 19 + [200]
+        assert len(readings) == 1
+
+
+def test_a_key_that_is_revoked_while_keys_are_read_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N8: what was read before a change of this server must not count after it."""
+    monkeypatch.setattr(broker_pool, "ANSWER_S", 30.0)
+    is_read, go_on = threading.Event(), threading.Event()
+    load = KeyStore.load_with_ended
+
+    def slow(keys: KeyStore) -> Any:
+        found = load(keys)
+        if not is_read.is_set():
+            is_read.set()
+            assert go_on.wait(30)
+        return found
+
+    with served_api(tmp_path) as api, ThreadPoolExecutor(1) as threads:
+        reader = api.client_with(Scope.READ)
+        [id] = [one["id"] for one in api.client.get("/keys")["keys"]]
+        monkeypatch.setattr(KeyStore, "load_with_ended", slow)
+        waiting = threads.submit(reader.call, "GET", "/whoami")
+        assert is_read.wait(30)
+        assert api.client.delete(f"/keys/{id}").status == 200
+        go_on.set()
+        assert [waiting.result(30).status, reader.call("GET", "/whoami").status] == [401, 401]
 
 
 def test_a_warning_of_asyncio_is_one_event_however_often_it_comes(

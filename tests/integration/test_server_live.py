@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from fileq.brokers.types import Entry
 from fileq.core.api_key import Scope
 from fileq.core.server_events import ServerWarned
+from fileq.server.event_hub import EventHub
 from fileq.testing.conformance.builders import a_job
 from tests.support.api_client import API, ServedApi, served_api
 from tests.support.dead_jobs import bury
@@ -44,6 +46,25 @@ def test_a_client_gets_the_events_it_wants_and_continues_where_it_stopped(api: S
         with SseClient(api.client, {"Last-Event-ID": unknown}) as lost:
             assert lost.wait_for_event("reset").data["reason"], unknown
     assert filtered.frames == []
+
+
+def test_streams_of_many_batches_read_each_record_once(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N9: each stream with another batch read the records of the same jobs, all at the same time."""
+    read = list[str]()
+    batches_of = EventHub._batches_of
+
+    def counted(hub: EventHub, ids: Sequence[str]) -> list[str | None]:
+        read.extend(ids)
+        return batches_of(hub, ids)
+
+    monkeypatch.setattr(EventHub, "_batches_of", counted)
+    with ExitStack() as stack:
+        streams = [stack.enter_context(SseClient(api.client, batch=f"many-{n}")) for n in range(8)]
+        jobs = [a_job(f"member-{n}", batch_id=f"many-{n}") for n in range(8)]
+        api.broker.enqueue([Entry(job, "low") for job in jobs])
+        for n, stream in enumerate(streams):
+            assert stream.wait_for_event("job.created").data["job_id"] == f"member-{n}"
+    assert sorted(one for one in read if one.startswith("member-")) == sorted(job.id for job in jobs)
 
 
 def test_filters_choose_by_name_path_and_batch(api: ServedApi) -> None:
