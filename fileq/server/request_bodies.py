@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from starlette.requests import Request
 
@@ -22,7 +22,9 @@ BODIES_OF_ONE = 24 << 20
 STRANGER_S = 5.0  # for the body of a sender that is not known yet
 STRANGERS_MAX = 32
 STRANGERS_OF_ONE = 8  # of one address
-_CLOSE = {"Connection": "close"}  # the rest of the body is not read
+DROPPED_S = 2.0  # for the rest of a body that is refused
+DROPPED_MAX = 8 << 20
+_CLOSE = {"Connection": "close"}  # no more than DROPPED_MAX of the body is read
 
 
 async def pieces(http: Request, whole_s: float = math.inf) -> AsyncIterator[bytes]:
@@ -52,6 +54,20 @@ async def pieces(http: Request, whole_s: float = math.inf) -> AsyncIterator[byte
         if received >= RATE_BYTES:
             waited_s, received = 0.0, 0
         yield piece
+
+
+async def drop_rest(http: Request) -> None:
+    """Reads what is left of a body that is refused, before the connection is closed: most clients send the whole body
+    before they read the answer, which the reset of the connection would destroy. Bounded. A client that waits for
+    100-continue sends nothing if it gets the answer first."""
+    if "expect" in http.headers:
+        return
+    dropped = 0
+    with suppress(ApiProblem, RuntimeError):  # too slow, or there is no rest
+        async for piece in pieces(http, DROPPED_S):
+            dropped += len(piece)
+            if dropped > DROPPED_MAX:
+                return
 
 
 def _too_slow(detail: str) -> ApiProblem:

@@ -22,7 +22,8 @@ from fileq.server.api_app import ApiApp, problem_response
 from fileq.server.authentication import RequestSender
 from fileq.server.base_path import plain_path, request_path
 from fileq.server.live_streams import EventSocket
-from fileq.server.problems import ApiProblem, problem_of
+from fileq.server.problems import PROBLEMS, ApiProblem, problem_of
+from fileq.server.request_bodies import drop_rest
 from fileq.server.routes import ROUTES
 from fileq.server.services import Services
 
@@ -40,6 +41,7 @@ SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_TOO_SLOW = PROBLEMS["too-slow"][0]
 _CORS_METHODS = "GET, POST, PUT, DELETE"
 _CORS_HEADERS = (
     "Authorization, X-API-Key, Content-Type, Content-Digest, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, "
@@ -96,6 +98,8 @@ class WebApp:
         sender = self._sender(request)
         try:
             response = await self._answer(request, sender, request_id)
+            if response.headers.get("connection") == "close" and response.status_code != _TOO_SLOW:
+                await drop_rest(request)
         except ClientDisconnect:
             return
         for name, value in SECURITY_HEADERS.items():

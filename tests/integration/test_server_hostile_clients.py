@@ -116,6 +116,7 @@ def test_bodies_that_do_not_go_on_keep_no_one_out(tmp_path: Path, monkeypatch: p
 
 def test_the_forms_of_strangers_have_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B1: few bodies of unknown senders are read at a time, of one address and of all."""
+    monkeypatch.setattr(request_bodies, "DROPPED_S", 0.1)
     monkeypatch.setattr(request_bodies, "STRANGERS_OF_ONE", 1)
     monkeypatch.setattr(request_bodies, "STRANGERS_MAX", 2)
     with served_api(tmp_path) as api, ExitStack() as stack:

@@ -8,6 +8,7 @@ import http.client
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from fileq.core.api_key import Scope
 from fileq.core.server_events import UploadsRemoved
 from fileq.files.abandoned_uploads import remove_abandoned
 from fileq.files.arriving_file import ArrivingFile
+from fileq.server import slow_work
 from fileq.server.api.upload_endpoints import DEPTH
 from tests.support.api_client import ADMIN_KEY, API, ApiClient, Reply, ServedApi, check_described, served_api
 from tests.support.deep_tree import nested
@@ -81,6 +83,20 @@ def test_what_is_refused_leaves_nothing(api: ServedApi, tmp_path: Path) -> None:
     assert files_in(api) == before
     assert list(tmp_path.iterdir()) == []
     assert put(below, "mine/x", b"x").status == 201
+
+
+def test_the_client_of_a_refused_upload_reads_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N10: a client that sends its whole file before it reads got a broken pipe instead of 503. One that asks first,
+    with Expect, sends nothing."""
+    monkeypatch.setattr(slow_work, "TRANSFERS_OF_ONE", 0)
+    with served_api(tmp_path, {"server": {"upload_dir": str(tmp_path)}}) as api:
+        refused = put(api.client, "x", b"x" * (6 << 20))
+        assert (refused.slug, refused.headers["connection"]) == ("busy", "close")
+        expecting = {"Expect": "100-continue", "Content-Length": "1000", "X-API-Key": ADMIN_KEY}
+        connection = http.client.HTTPConnection("127.0.0.1", api.client.port, timeout=30)
+        with closing(connection):
+            connection.request("PUT", f"{API}/uploads/x", headers=expecting)
+            assert connection.getresponse().status == 503
 
 
 def test_a_part_of_a_file_or_a_compressed_one_is_refused(api: ServedApi) -> None:
