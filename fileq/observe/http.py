@@ -274,7 +274,7 @@ class BoundedServer:
 
     def _begin(self, client: _Client, answer: ProbeAnswer | None) -> None:
         """Begins to answer: what is given, or what the request asks for."""
-        method, _, rest = client.received.partition(b"\n")[0].decode("latin-1").partition(" ")
+        method, _, rest = client.received.partition(b"\n")[0].rstrip(b"\r").decode("latin-1").partition(" ")
         if answer is None:
             answer = self._answer_to(method, rest.partition(" ")[0].partition("?")[0])
         lines = [

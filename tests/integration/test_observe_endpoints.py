@@ -267,3 +267,10 @@ def test_a_probe_may_ask_for_the_head_only(on_sqlite: BrokerSetup) -> None:
                 connection.sendall(f"HEAD {path} HTTP/1.0\r\n\r\n".encode())
                 head, _, body = b"".join(iter(lambda c=connection: c.recv(4096), b"")).partition(b"\r\n\r\n")  # type: ignore[misc]
                 assert (head.split()[1], body) == (b"200", b"")
+
+
+def test_a_probe_may_name_no_version_of_http(on_sqlite: BrokerSetup) -> None:
+    """N13: the line break of such a request was a part of the path, which was not found."""
+    with on_sqlite.producer() as program, socket.create_connection(("127.0.0.1", program.port), 10) as connection:
+        connection.sendall(b"GET /healthz\r\n\r\n")
+        assert connection.recv(4096).split()[1] == b"200"
