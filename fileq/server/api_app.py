@@ -20,7 +20,7 @@ from fileq.server.audit import AuditNote
 from fileq.server.authentication import RequestSender
 from fileq.server.base_path import plain_path
 from fileq.server.conditional import etag_of, is_unchanged
-from fileq.server.csrf import check_same_site
+from fileq.server.csrf import check_not_cross_site, check_same_site
 from fileq.server.decoding import decode_body, decode_query
 from fileq.server.hidden_paths import without_paths
 from fileq.server.identity import Caller
@@ -52,6 +52,8 @@ class ApiApp:
             caller = await self._services.authentication.caller(headers, request.cookies, sender)
             if caller.is_browser and request.method not in SAFE:
                 check_same_site(headers, sender.scheme, sender.host)
+            elif caller.is_browser:
+                check_not_cross_site(headers)
             found, params = self._route(request.method, path)
             action = found.name
             if found.is_unsafe and self._services.config.server.read_only:

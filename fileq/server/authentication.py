@@ -132,16 +132,18 @@ class Authentication:
     async def login(self, key: str, sender: RequestSender) -> tuple[str, str]:
         """The subject and the mark of a session for this key."""
         caller = await self._of_key(key, sender)
-        return caller.id, self._mark() if caller.id == OUTSIDE else ""
+        return caller.id, self.mark_of(caller)
 
     def mark_of(self, caller: Caller) -> str:
-        """What is_accepted() compares: it changes with the key from outside."""
+        """What is_accepted() compares: it changes with the key from outside, or the password."""
+        if caller.how == BASIC:
+            return digest(self._expected_password())[:32]
         return self._mark() if caller.id == OUTSIDE else ""
 
     async def is_accepted(self, caller: Caller, mark: str) -> bool:
         """Whether a caller of an earlier request would still be let in. True during an outage of the broker."""
         if caller.how not in (KEY, SESSION):
-            return True
+            return hmac.compare_digest(mark, self.mark_of(caller))
         if caller.id == OUTSIDE and not (self._outside_key() and hmac.compare_digest(mark, self._mark())):
             return False
         try:
@@ -220,13 +222,16 @@ class Authentication:
             user, _, password = base64.b64decode(value, validate=True).decode().partition(":")
         except ValueError:  # no base64, no ASCII, or no UTF-8 in it
             user, password = "", ""
-        expected = self._password.current() if self._password is not None else self._settings.password
+        expected = self._expected_password()
         is_right = hmac.compare_digest(user.encode(), self._settings.username.encode())
         is_right &= bool(expected) and hmac.compare_digest(password.encode(), expected.encode())
         if not is_right:
             self._failures.failed(sender.address, BASIC)
             raise self._refused("the user name or the password is wrong")
         return admin(f"user:{user}", user, BASIC)
+
+    def _expected_password(self) -> str:
+        return self._password.current() if self._password is not None else self._settings.password
 
     async def _known(self, id: str, timeout_s: float | None = None) -> StoredKey | None:
         """All requests that come while the keys are being read wait for the same reading: strangers with wrong keys

@@ -26,8 +26,10 @@ def check_same_site(headers: Mapping[str, str], scheme: str, host: str) -> None:
 
 
 def check_not_cross_site(headers: Mapping[str, str]) -> None:
-    """Raises ApiProblem if the browser says that another site led to a page which starts work. `none` is an address
-    that a person typed; over plain http a browser says nothing."""
+    """Raises ApiProblem if the browser says that another site, or another port of this host, caused a request that
+    changes nothing, but costs something: a stream, or a check. `none` is an address that a person typed; over plain
+    http a browser says nothing."""
     site = headers.get("sec-fetch-site", "none")
     if site not in ("same-origin", "none"):
-        raise ApiProblem("cross-site", f"Sec-Fetch-Site is {site[:40]!r}; open this page and start the check there")
+        detail = f"Sec-Fetch-Site is {site[:40]!r}; open it from a page of this server, or send a key"
+        raise ApiProblem("cross-site", detail)

@@ -19,6 +19,7 @@ _REF = "#/components/schemas/{name}"
 COMMON = (
     "unauthenticated",
     "forbidden",
+    "cross-site",
     "wrong-host",
     "not-acceptable",
     "rate-limited",
@@ -37,7 +38,7 @@ def slugs_of(route: Route) -> list[str]:
     if route.parameters:
         found.append("not-found")
     if route.is_unsafe:
-        found += ["cross-site", "read-only"]
+        found.append("read-only")
     if route.body is not None:
         found += _WITH_BODY
     if route.method == "PUT" and route.has_etag:

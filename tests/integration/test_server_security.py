@@ -26,7 +26,7 @@ from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
 from fileq.core.server_events import LoginsFailed, RequestFailed
 from fileq.core.units import Rate
-from fileq.server import rate_limit
+from fileq.server import event_hub, rate_limit
 from fileq.server.sessions import COOKIE
 from tests.support.api_client import ADMIN_KEY, API, ApiClient, Reply, served_api
 from tests.support.live_client import SocketClient, SseClient
@@ -90,6 +90,34 @@ def test_an_ipv4_proxy_is_trusted_on_a_socket_for_ipv6(tmp_path: Path) -> None:
         api.client.with_key("fq_wrong").call("GET", "/whoami", headers={"X-Forwarded-For": "::ffff:192.0.2.1"})
         reported = wait_until(lambda: [event for event in api.events if isinstance(event, LoginsFailed)])
         assert reported[0].address == "192.0.2.1"
+
+
+def test_a_page_of_another_port_opens_no_stream_with_what_the_browser_adds(tmp_path: Path) -> None:
+    """N11: a page of another port of this host opened /events by a no-cors request, with the cookie of a session."""
+    proxy = {"auth_header": "X-User", "trusted_proxies": ["127.0.0.1"]}
+    with served_api(tmp_path, {"server": proxy}) as api:
+        for path in ("/events", "/whoami"):
+            for site, status in (("same-site", 403), ("cross-site", 403), ("same-origin", 200), ("none", 200)):
+                headers = {"Sec-Fetch-Site": site}
+                named = api.client.with_key("").send("HEAD", f"{API}{path}", headers={"X-User": "bob", **headers})
+                assert (path, site, named.status) == (path, site, status)
+                assert api.client.send("HEAD", f"{API}{path}", headers=headers).status == 200, "a key"
+
+
+def test_a_new_password_ends_the_streams_of_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N12: only those of keys and sessions ended; one that HTTP Basic had opened went on."""
+    monkeypatch.setattr(event_hub, "CHECK_S", 0.05)
+    file = tmp_path / "password"
+    file.write_text("old word\n")
+    proxy = {"auth_header": "X-User", "trusted_proxies": ["127.0.0.1"]}
+    with served_api(tmp_path, {"server": {"username": "ann", "password_file": str(file), **proxy}}) as api:
+        nobody = api.client.with_key("")
+        basic = {"Authorization": f"Basic {base64.b64encode(b'ann:old word').decode()}"}
+        with SseClient(nobody, basic) as stream, SseClient(nobody, {"X-User": "bob"}) as other:
+            file.write_text("new word\n")
+            wait_until(lambda: not stream.is_open, what="the stream ends")
+            api.client.post("/jobs", {"type": "note"})
+            assert other.wait_for_event("job.created"), "a user of the proxy has no password here"
 
 
 def test_credentials_of_basic_that_are_no_ascii_are_a_failed_login(
