@@ -45,4 +45,4 @@ EXPOSE 9090 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=15s --retries=3 \
     CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('FILEQ_OBSERVABILITY_METRICS_PORT') or 9090), timeout=2); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["fileq"]
-CMD ["all"]
+CMD ["all", "--app-dir", "/app"]

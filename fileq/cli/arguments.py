@@ -17,7 +17,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_app_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--app-dir", default=".", metavar="DIR", help="directory from which handlers are imported")
+    # Empty, not ".": a directory that was not named is checked before anything is imported from it.
+    parser.add_argument(
+        "--app-dir",
+        default="",
+        metavar="DIR",
+        help="directory of the handlers (default: the working directory, if no one else can write to it)",
+    )
 
 
 def whole_number(at_least: int = 0) -> Callable[[str], int]:

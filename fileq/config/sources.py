@@ -21,6 +21,7 @@ from fileq.config.misspelt_variables import describes_a_service, most_similar
 from fileq.config.read import DEFAULT, Node, Origin, nested, overlay, unknown_key
 from fileq.config.schema import WorkerSettings, every_key, is_setting
 from fileq.config.section import ListOf, MapOf, Section, Shape, list_shape, walk
+from fileq.config.trusted_place import untrusted_file
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def gather(path: str | None, sets: Iterable[str], environ: Mapping[str, str], cw
 
 
 def find_file(path: str | None, environ: Mapping[str, str], cwd: Path) -> str | None:
-    """The file to read: the named one, which must exist, else ./config.yaml if that exists."""
+    """The file to read: the named one, which must exist, else ./config.yaml if that exists and no one else can have
+    written it."""
     for name, source in ((path, "--config"), (environ.get("FILEQ_CONFIG") or None, "FILEQ_CONFIG")):
         if name is not None:
             try:
@@ -73,7 +75,11 @@ def find_file(path: str | None, environ: Mapping[str, str], cwd: Path) -> str | 
             except OSError as error:
                 raise ConfigError(f"{source} names {name!r}, which can't be read: {error.strerror}") from None
             return name
-    return DEFAULT_FILE if os.path.lexists(cwd / DEFAULT_FILE) else None
+    if not os.path.lexists(cwd / DEFAULT_FILE):
+        return None
+    if fault := untrusted_file(os.fspath(cwd / DEFAULT_FILE)):
+        raise ConfigError(f"./{DEFAULT_FILE} is not read, because {fault}; --config FILE names one that you trust")
+    return DEFAULT_FILE
 
 
 def read_file(path: str, cwd: Path) -> Node:

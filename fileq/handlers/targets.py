@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
+from fileq.config.trusted_place import untrusted_directory
 from fileq.core.errors import ConfigError
 from fileq.handlers.outcomes import one_line
 from fileq.handlers.task_definition import TaskDefinition
@@ -29,16 +30,18 @@ class InvalidTarget(Exception):
 
 
 class Importer:
-    """Imports modules with the application's directory first on the path. A module that failed is not tried again."""
+    """Imports modules from the application's directory, then from installed packages. A module that failed is not tried
+    again. Without `app_dir` it is the working directory, if no one else can write to that."""
 
     def __init__(self, app_dir: str) -> None:
+        self._is_default = not app_dir
         self._app_dir = os.path.abspath(app_dir or os.curdir)
         self._failures: dict[str, str] = {}
-        if sys.path[:1] != [self._app_dir]:
-            sys.path.insert(0, self._app_dir)
         importlib.invalidate_caches()
 
     def module(self, name: str) -> ModuleType:
+        if name.partition(".")[0] != __name__.partition(".")[0]:
+            self._extend_path()
         if name not in self._failures:
             try:
                 return importlib.import_module(name)
@@ -63,6 +66,17 @@ class Importer:
             raise InvalidTarget(f"uses {target}, which {fault}")
         function: Callable[..., Any] = found
         return function
+
+    def _extend_path(self) -> None:
+        """Puts the directory behind the standard library, which it must not replace: fileq itself imports modules of it
+        later, here and in children."""
+        if self._is_default and (fault := untrusted_directory(self._app_dir)):
+            raise ConfigError(f"no handlers are imported, because {fault}; --app-dir DIR names their directory")
+        library = os.path.dirname(os.__file__)
+        ours = [i for i, path in enumerate(sys.path) if path in (library, os.path.join(library, "lib-dynload"))]
+        place = ours[-1] + 1 if ours else len(sys.path)
+        if self._app_dir not in sys.path[: place + 1]:
+            sys.path.insert(place, self._app_dir)
 
     def _explain(self, name: str, error: BaseException) -> str:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):

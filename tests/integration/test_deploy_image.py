@@ -147,7 +147,7 @@ def test_compose_builds_and_names_this_version() -> None:
     for role in ("producer", "worker"):
         service = compose()["services"][role]
         assert (service["build"], service["image"]) == (".", f"fileq:{fileq.__version__}")
-        assert service["command"] == [role]
+        assert service["command"] == [role, "--app-dir", "/app"]
     assert compose()["services"]["server"]["image"] == f"fileq:{fileq.__version__}"
     for role in ("producer", "worker", "server"):
         assert compose()["services"][role]["environment"]["FILEQ_BROKER"] == "redis"

@@ -183,7 +183,7 @@ def test_the_resources_of_workers_fit_their_slots(manifests: Manifests, tmp_path
         worker = configuration_of(workload, manifests, tmp_path).config.worker
         resources = container_of(workload)["resources"]
         assert "cpu" not in resources["limits"]
-        if container_of(workload)["args"] not in (["producer"], ["serve"]):
+        if container_of(workload)["args"][0] not in ("producer", "serve"):
             assert worker.max_memory is not None
             needed = WORKER_ITSELF + worker.count * worker.max_memory
             assert needed <= amount(resources["requests"]["memory"]) <= amount(resources["limits"]["memory"])
@@ -349,7 +349,7 @@ def test_single_is_one_replica_of_all_on_sqlite_with_its_own_claim(tmp_path: Pat
     single = overlay("single")
     [all_] = single.of("Deployment")
     assert single.kinds() == {"ConfigMap", "Deployment", "NetworkPolicy", "PersistentVolumeClaim", "Service"}
-    assert (container_of(all_)["args"], all_["spec"]["replicas"]) == (["all"], 1)
+    assert (container_of(all_)["args"], all_["spec"]["replicas"]) == (["all", "--app-dir", "/app"], 1)
     assert all_["spec"]["strategy"] == {"type": "Recreate"}
     [claim] = single.of("PersistentVolumeClaim")
     assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]

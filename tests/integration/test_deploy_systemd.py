@@ -93,6 +93,8 @@ def test_its_command_runs_with_its_configuration_and_reloads(unit: configparser.
     (tmp_path / "var/lib/fileq").mkdir(parents=True)
     program, *arguments = shlex.split(unit["Service"]["ExecStart"])
     assert program == "/opt/fileq/bin/fileq"
+    assert arguments[1:] == ["--config", "/etc/fileq/config.yaml", "--app-dir", "/etc/fileq"]
+    arguments = [word.replace("/etc/fileq", str(tmp_path)) for word in arguments]
     signal_name = re.fullmatch(r"/bin/kill -(\w+) \$MAINPID", unit["Service"]["ExecReload"])
     assert signal_name is not None
     with Program(*arguments, cwd=tmp_path) as running:

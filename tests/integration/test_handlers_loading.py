@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -36,7 +39,7 @@ def load(app_dir: Path | str, *handlers: dict[str, Any], imports: tuple[str, ...
     return Routes.load(config, app_dir=str(app_dir))
 
 
-def problems(app: Path, *handlers: dict[str, Any], imports: tuple[str, ...] = ()) -> tuple[str, ...]:
+def problems(app: Path | str, *handlers: dict[str, Any], imports: tuple[str, ...] = ()) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
         load(app, *handlers, imports=imports)
     return caught.value.problems
@@ -63,12 +66,31 @@ def test_the_application_directory_is_by_default_the_working_directory(
     assert load("", using("here:handle"))[0].is_async
 
 
-def test_the_application_directory_goes_first_and_is_put_there_once(app: Path) -> None:
+def test_the_application_directory_is_behind_the_standard_library_and_is_put_there_once(app: Path) -> None:
+    """S1: it was first on the path, so a module in it replaced one of the standard library, also for fileq itself."""
     (app / "once.py").write_text("def handle(job, context): pass\n")
+    (app / "this.py").write_text("raise AssertionError('not the one of the standard library')\n")
     load(app, using("once:handle"))
     load(app, using("once:handle"))
-    assert sys.path[0] == os.fspath(app)
     assert sys.path.count(os.fspath(app)) == 1
+    with contextlib.redirect_stdout(io.StringIO()):
+        importlib.import_module("this")
+
+
+def test_nothing_is_imported_from_a_working_directory_that_others_can_write_to(
+    app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1: the module that the operator's own configuration names was imported from the sender's directory."""
+    (app / "planted.py").write_text(f"import os; os.mkdir({str(app / 'was-here')!r})\n")
+    app.chmod(0o777)
+    monkeypatch.chdir(app)
+    assert problems("", imports=("planted",)) == (
+        f"no handlers are imported, because every user can write to {app}; --app-dir DIR names their directory",
+    )
+    assert not (app / "was-here").exists()
+    assert load("", using("fileq.handlers:checksum")).names == ["fileq.handlers:checksum"]
+    load(".", using("fileq.handlers:checksum"), imports=("planted",))
+    assert (app / "was-here").exists(), "a directory that was named is used"
 
 
 def test_imports_find_decorated_handlers_also_in_modules_that_they_import(app: Path) -> None:
@@ -148,7 +170,7 @@ def test_an_application_module_goes_before_an_installed_one(app: Path) -> None:
     elsewhere = app / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "wcmatch_like.py").write_text("def handle(job, context): return 'theirs'\n")
-    sys.path.insert(0, str(elsewhere))
+    sys.path.append(str(elsewhere))
     function = load(app, using("wcmatch_like:handle"))[0].function
     assert function is not None
     assert function(None, None) == "ours"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from fileq.brokers.types import Entry
 from fileq.core.delivery import CHECK_TYPE
 from fileq.core.job import State, typed_job
 from tests.support.deep_tree import nested
-from tests.support.program import Program
+from tests.support.program import Program, command, environment
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup, on_files
 
@@ -270,3 +271,40 @@ def test_a_producer_that_stands_still_turns_its_health_red(sqlite_setup: WorkerS
     (setup.directory / "gate").write_text("")  # a writer lets the reader go on
     wait_until(lambda: program.get("/healthz")[0] == 200, 20)
     wait_until(lambda: setup.census().counters.get("produced") == 1, 20)
+
+
+# A directory of the sender in which an operator types a command
+
+
+@pytest.mark.parametrize("words", ["try a.txt", "doctor", "tasks", "list", "config check --handlers"])
+def test_commands_typed_in_an_inbox_execute_nothing_of_its_sender(tmp_path: Path, words: str) -> None:
+    """S1: config.yaml of the sender named modules to import; the operator's own were imported from there, and modules
+    of the standard library too."""
+    inbox, library, ran = tmp_path / "inbox", tmp_path / "library", tmp_path / "ran"
+    inbox.mkdir()
+    library.mkdir()
+    inbox.chmod(0o777)
+    (inbox / "a.txt").write_text("x")
+    planted = ("handlers_of_operator", "csv", "hashlib", "sqlite3", "asyncio", "socket", "difflib", "multiprocessing")
+    for name in (*planted, "evil"):
+        (inbox / f"{name}.py").write_text(f"open({str(ran)!r}, 'a').write({name!r})\n")
+    (library / "handlers_of_operator.py").write_text("import fileq\n@fileq.task('x')\ndef f(job, context): pass\n")
+    trusted = tmp_path / "trusted.yaml"
+    trusted.write_text(f"broker: sqlite\nsqlite: {{path: {tmp_path}/q.db}}\nimports: [handlers_of_operator]\n")
+
+    def typed(*more: str) -> subprocess.CompletedProcess[str]:
+        arguments = command(*words.split(), *more)
+        clean = environment()
+        return subprocess.run(arguments, cwd=inbox, env=clean, capture_output=True, text=True, check=False)
+
+    outside = typed("--config", str(trusted))
+    assert not ran.exists(), ran.read_text()
+    if words != "list":
+        assert f"every user can write to {inbox}; --app-dir DIR" in outside.stdout + outside.stderr
+        named = typed("--config", str(trusted), "--app-dir", str(library))
+        assert "every user can write" not in named.stdout + named.stderr
+    (inbox / "config.yaml").write_text("imports: [evil]\n")
+    refused = typed()
+    assert "./config.yaml is not read, because every user can write to" in refused.stdout + refused.stderr
+    assert refused.returncode != 0
+    assert not ran.exists(), ran.read_text()

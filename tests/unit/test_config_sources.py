@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import struct
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fileq.config import Config, Origin, load, secret_variables
 from fileq.config.sources import variable_names
+from fileq.config.trusted_place import untrusted_directory
 from fileq.core.errors import ConfigError
 from tests.support.config_loading import ConfigDirectory
 from tests.support.unprivileged import open_path, unprivileged
@@ -327,3 +331,75 @@ def test_a_named_file_in_a_directory_that_permissions_close_is_not_called_missin
     (open_path / "etc").chmod(0)
     with unprivileged(), pytest.raises(ConfigError, match=r"--config names 'etc/a\.yaml', which can't be read: Perm"):
         load("etc/a.yaml", environ={}, cwd=open_path)
+
+
+# A file that was not named
+
+
+def test_a_file_that_others_can_have_written_is_read_only_if_it_is_named(tmp_path: Path) -> None:
+    """S1: in an inbox the sender's config.yaml was read, and its `imports` were executed."""
+    file = tmp_path / "config.yaml"
+    file.write_text("worker: {count: 3}\n")
+    for changed, mode in ((file, 0o666), (tmp_path, 0o777)):
+        before = changed.stat().st_mode
+        changed.chmod(mode)
+        with pytest.raises(ConfigError) as caught:
+            load(environ={}, cwd=tmp_path)
+        assert str(caught.value) == (
+            f"./config.yaml is not read, because every user can write to {changed}; "
+            "--config FILE names one that you trust"
+        )
+        assert load("config.yaml", environ={}, cwd=tmp_path).config.worker.count == 3
+        assert load(environ={"FILEQ_CONFIG": "config.yaml"}, cwd=tmp_path).config.worker.count == 3
+        changed.chmod(before)
+    assert load(environ={}, cwd=tmp_path).config.worker.count == 3
+
+
+def test_a_file_of_another_user_is_read_only_if_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1"""
+    file = tmp_path / "config.yaml"
+    file.write_text("worker: {count: 3}\n")
+    real = os.stat
+
+    def of_a_sender(path: Any, **options: Any) -> os.stat_result:
+        found = real(path, **options)
+        return os.stat_result([*found[:4], 54321, *found[5:]]) if Path(path) == changed else found
+
+    monkeypatch.setattr(os, "stat", of_a_sender)
+    for changed in (file, tmp_path):
+        with pytest.raises(ConfigError, match=f"because {changed} belongs to the user 54321; --config FILE"):
+            load(environ={}, cwd=tmp_path)
+        assert load("config.yaml", environ={}, cwd=tmp_path).config.worker.count == 3
+
+
+def test_an_own_file_in_a_directory_like_tmp_is_read_but_no_module_is_imported_from_there(tmp_path: Path) -> None:
+    """S1: with the sticky bit others can add files, and can't replace this one."""
+    (tmp_path / "config.yaml").write_text("worker: {count: 3}\n")
+    tmp_path.chmod(0o1777)
+    assert load(environ={}, cwd=tmp_path).config.worker.count == 3
+    assert untrusted_directory(str(tmp_path)) == f"every user can write to {tmp_path}"
+
+
+def test_a_directory_may_be_writable_by_the_users_own_group_and_by_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1: the umask 002 of many systems makes directories that the group of their only user can write to."""
+    tmp_path.chmod(0o775)
+    assert untrusted_directory(str(tmp_path)) == ""
+    real = os.stat
+
+    def of_senders(path: Any, **options: Any) -> os.stat_result:
+        found = real(path, **options)
+        return os.stat_result([*found[:5], 54321, *found[6:]])
+
+    monkeypatch.setattr(os, "stat", of_senders)
+    assert untrusted_directory(str(tmp_path)) == f"the group 54321 can write to {tmp_path}"
+
+
+def test_an_access_control_list_that_lets_others_write_counts_as_their_permission(tmp_path: Path) -> None:
+    """S1: the bits of the mode show the list as those of the group, which may be the user's own."""
+    user_object, user, group_object, mask, others = 1, 2, 4, 16, 32
+    entries = ((user_object, 7, -1), (user, 7, 54321), (group_object, 5, -1), (mask, 7, -1), (others, 5, -1))
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    os.setxattr(tmp_path, "system.posix_acl_access", acl)
+    assert "can write to" in untrusted_directory(str(tmp_path))
