@@ -6,9 +6,9 @@ Only parses: paths are as the list has them, and nothing is looked up.
 from __future__ import annotations
 
 import csv
-import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -17,11 +17,19 @@ from fileq.core.errors import ConfigError
 
 MAX_BYTES = 64 << 20
 ENTRIES_MAX = 1_000_000  # a list of the same size with shorter entries would fill the memory
+ENTRY_MAX = 64 << 10  # bytes; a path has at most 4,096
+COLUMNS_MAX = 1_000  # different ones of a list
 PROBLEMS_MAX = 100  # that one error names
+_BOM = b"\xef\xbb\xbf"
+_START = re.compile(rb"\s*(\[?)\s*(.?)", re.DOTALL)
 _SUM_LINE = re.compile(r"(\\?)([0-9a-fA-F]{64}) [ *](.+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SIZE = re.compile(r"[0-9]{1,18}")
 _ESCAPES = {"\\\\": "\\", "\\n": "\n", "\\r": "\r"}
+_PLACE = re.compile(r" - at `\$\[(\d+)\]`$")
+
+
+T = TypeVar("T")
 
 
 class ManifestEntry(Struct, frozen=True):
@@ -32,60 +40,117 @@ class ManifestEntry(Struct, frozen=True):
     sha256: str = ""
 
 
+class _AnyObject(Struct, gc=False):
+    """A JSON object of which nothing is kept."""
+
+
+_PATHS, _OBJECTS = msgspec.json.Decoder(list[str]), msgspec.json.Decoder(list[_AnyObject])
+# Raw is the text of a value: what is under a name that is not known is never made into objects.
+_TEXTS, _COLUMNS = msgspec.json.Decoder(list[msgspec.Raw]), msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENTRY = msgspec.json.Decoder(ManifestEntry)
+
+
 def read_manifest(raw: bytes, name: str) -> list[ManifestEntry]:
     """The files of a list, in its order. ConfigError names the lines that are wrong; `name` is that of the list.
 
     The first character says what it is: `[` a JSON array, `{` one JSON object on each line. Then come the output of
     sha256sum, and CSV, whose first line names the columns: path, and size and sha256 if it has them. Other columns are
-    ignored."""
+    ignored. The memory that a list takes is bounded by a few times its length, whatever is in it."""
     if len(raw) > MAX_BYTES:
         raise ConfigError(f"{name} has {len(raw)} bytes; a manifest has at most {MAX_BYTES}")
     try:
-        return _read(raw, name)
+        return _read(raw.removeprefix(_BOM), name)
     except csv.Error as error:  # a column that is too long
         raise ConfigError(f"{name} can't be read: {error}") from error
 
 
 def _read(raw: bytes, name: str) -> list[ManifestEntry]:
-    text = raw.decode(errors="surrogateescape").removeprefix("\ufeff")
-    start = text.lstrip()[:1]
+    match = _START.match(raw)
+    assert match is not None
+    bracket, start = match.groups()
     # Counted before anything is made of them. An entry in JSON has few commas, also with columns that are not known.
-    if text.count(",") > 8 * ENTRIES_MAX if start == "[" else text.count("\n") > ENTRIES_MAX:
-        raise ConfigError(f"{name} has too many entries; a manifest has at most {ENTRIES_MAX:,}")
-    if start == "[":
-        return _from_json(_decoded(text, name), name)
-    lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
-    if start == "{":
-        return _from_json([_decoded(line, f"{name}, line {n}") for n, line in enumerate(lines, 1)], name)
-    if lines and _SUM_LINE.fullmatch(lines[0]):
-        return _from_sums(lines, name)
-    if lines and "path" in _header(lines[0]):
-        return _from_csv(lines, name)
-    return _checked(((line, ManifestEntry(line)) for line in lines), name)
+    if raw.count(b",") > 8 * ENTRIES_MAX if bracket else raw.count(b"\n") > ENTRIES_MAX:
+        raise _too_many(name)
+    if bracket:
+        return _from_paths(raw, name) if start == b'"' else _from_objects(raw, name)
+    lines = [line.removesuffix(b"\r") for line in raw.split(b"\n") if line.strip()]
+    if start == b"{":
+        return _from_json(((f"{name}, line {n}", line) for n, line in enumerate(lines, 1)), name)
+    if any(len(line) > ENTRY_MAX for line in lines):
+        raise ConfigError(f"{name} has a line of more than {ENTRY_MAX:,} bytes")
+    texts = [line.decode(errors="surrogateescape") for line in lines]
+    if texts and _SUM_LINE.fullmatch(texts[0]):
+        return _from_sums(texts, name)
+    if texts and "path" in _header(texts[0]):
+        return _from_csv(texts, name)
+    return _checked(((text, ManifestEntry(text)) for text in texts), name)
 
 
-def _decoded(text: str, where: str) -> object:
+def _too_many(name: str) -> ConfigError:
+    return ConfigError(f"{name} has too many entries; a manifest has at most {ENTRIES_MAX:,}")
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, where: str) -> T:
+    """Raises msgspec.ValidationError for JSON of another form."""
     try:
-        return msgspec.json.decode(text.encode(errors="surrogateescape"))
+        return decoder.decode(raw)
+    except msgspec.ValidationError:
+        raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{where} is not JSON: {error}") from None
 
 
-def _from_json(values: object, name: str) -> list[ManifestEntry]:
-    assert isinstance(values, list)
-    return _checked(((f"entry {n}", _entry_of(value)) for n, value in enumerate(values, 1)), name)
-
-
-def _entry_of(value: object) -> ManifestEntry | str:
-    """The text says what is wrong."""
-    if isinstance(value, str):
-        return ManifestEntry(value)
-    if isinstance(value, dict) and (misspelt := _misspelt(value)):
-        return misspelt
+def _array(decoder: msgspec.json.Decoder[list[T]], raw: bytes, name: str) -> list[T]:
+    """Paths or objects: the first entry says which."""
     try:
-        entry = msgspec.convert(value, ManifestEntry)
+        return _decoded(decoder, raw, name)
     except msgspec.ValidationError as error:
-        return f'{error}; an entry is a path or {{"path": …, "size": …, "sha256": …}}'
+        place = _PLACE.search(str(error))
+        where = f", entry {int(place[1]) + 1}" if place else ""
+        raise ConfigError(f"{name}{where}: {_PLACE.sub('', str(error))}; {_FORMS}") from None
+
+
+_FORMS = 'an entry is a path or {"path": …, "size": …, "sha256": …}, like the others of its list'
+
+
+def _from_paths(raw: bytes, name: str) -> list[ManifestEntry]:
+    if raw.count(b'"') > 4 * ENTRIES_MAX:  # each has two, and more if they are in its name
+        raise _too_many(name)
+    paths = _array(_PATHS, raw, name)
+    return _checked(((f"entry {n}", ManifestEntry(path)) for n, path in enumerate(paths, 1)), name)
+
+
+def _from_objects(raw: bytes, name: str) -> list[ManifestEntry]:
+    if len(_array(_OBJECTS, raw, name)) > ENTRIES_MAX:
+        raise _too_many(name)
+    return _from_json(((name, text) for text in _array(_TEXTS, raw, name)), name)
+
+
+def _from_json(values: Iterable[tuple[str, bytes | msgspec.Raw]], name: str) -> list[ManifestEntry]:
+    """`values` are objects, each with its place for an error of its syntax."""
+    columns = set(ManifestEntry.__struct_fields__)
+
+    def entries() -> Iterator[tuple[str, ManifestEntry | str]]:
+        for n, (where, text) in enumerate(values, 1):
+            yield f"entry {n}", _entry_of(text, where, columns)
+            if len(columns) > COLUMNS_MAX:
+                raise ConfigError(f"{name} has more than {COLUMNS_MAX:,} different columns")
+
+    return _checked(entries(), name)
+
+
+def _entry_of(text: bytes | msgspec.Raw, where: str, columns: set[str]) -> ManifestEntry | str:
+    """The text says what is wrong. `columns` are those that were seen before; new ones are added."""
+    if len(memoryview(text)) > ENTRY_MAX:
+        return f"it has more than {ENTRY_MAX:,} bytes"
+    try:
+        new = _decoded(_COLUMNS, text, where).keys() - columns
+        columns |= new
+        if misspelt := _misspelt(new):
+            return misspelt
+        entry = _decoded(_ENTRY, text, where)
+    except msgspec.ValidationError as error:
+        return f"{error}; {_FORMS}"
     return ManifestEntry(entry.path, entry.size, entry.sha256.lower())
 
 
@@ -95,7 +160,6 @@ def _misspelt(names: Iterable[str]) -> str:
     return next(filter(None, map(_misspelt_name, names)), "")
 
 
-@functools.lru_cache(1000)
 def _misspelt_name(name: str) -> str:
     import difflib  # few lists have other columns, and commands should start fast
 
@@ -123,11 +187,30 @@ def _header(line: str) -> list[str]:
     return [column.strip().lower() for column in next(csv.reader([line]), [])]
 
 
+def _rows(lines: Iterable[str]) -> Iterator[list[str]]:
+    """A row may go on in the next line, within quotes, but has a bounded length."""
+    length = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal length
+        for line in lines:
+            length += len(line)
+            if length > ENTRY_MAX:
+                raise csv.Error(f"a row has more than {ENTRY_MAX:,} characters")
+            yield line
+
+    for row in csv.reader(counted()):
+        length = 0
+        yield row
+
+
 def _from_csv(lines: list[str], name: str) -> list[ManifestEntry]:
     columns = _header(lines[0])
+    if len(columns) > COLUMNS_MAX:
+        raise ConfigError(f"{name} has {len(columns)} columns; a manifest has at most {COLUMNS_MAX:,}")
     if misspelt := _misspelt(columns):
         raise ConfigError(f"{name}, line 1: {misspelt}")
-    rows = enumerate(csv.reader(lines[1:]), 2)
+    rows = enumerate(_rows(lines[1:]), 2)
     return _checked(((f"line {n}", _entry_of_row(dict(zip(columns, row, strict=False)))) for n, row in rows), name)
 
 

@@ -39,7 +39,9 @@ def test_a_name_that_is_not_utf8_is_kept() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1", "list is not JSON"),
+        ('["a"', "list is not JSON"),
+        ("[1]", "list, entry 1: Expected `object`, got `int`"),
+        ('[{"path": "a"}, "b"]', "list, entry 2: Expected `object`, got `str`"),
         ('{"path": "a"}\n{', "list, line 2 is not JSON"),
         ('[{"size": 3}]', "list, entry 1: Object missing required field `path`"),
         ('["a", "a", ""]', "list, entry 2: 'a' is listed twice\nlist, entry 3: path is ''; it must name a file"),
@@ -81,6 +83,36 @@ def test_a_list_of_too_many_entries_is_refused_before_anything_is_made_of_it(tex
         with pytest.raises(ConfigError, match="at most 1,000,000"):
             read_manifest(text, "list")
         assert tracemalloc.get_traced_memory()[1] < 3 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
+MANY = 300_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"path" + b",ab" * MANY + b"\na\n",
+        b"path\n" + b"a," * MANY,
+        b"path\n" + (b"x," * 20 + b'"\n",') * (MANY // 20),
+        b'{"path":"a","x":[' + b"{}," * MANY + b"{}]}\n",
+        b'[{"path":"a","x":[' + b"{}," * MANY + b"{}]}]",
+        b"[" + (b'{"path":"a","x":' * 40 + b"0" + b"}" * 40 + b",") * (MANY // 100) + b"0]",
+        b'[{"path":"a",' + b",".join(b'"%x":0' % i for i in range(MANY)) + b"}]",
+        b"[" + b",".join(b'{"path":"%x","b%x":0}' % (i, i) for i in range(MANY)) + b"]",
+        b'[{"path":"a"},' + b"[]," * MANY + b"[]]",
+    ],
+    ids=["header", "row", "row of many lines", "line", "array", "nested", "names", "names of entries", "mixed"],
+)
+def test_what_is_unknown_in_a_list_makes_no_objects(text: bytes) -> None:
+    """S2: a list of 64 MB with millions of columns, or of objects under unknown names, took 3.4 GB."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigError) as caught:
+            read_manifest(text, "list")
+        assert len(str(caught.value)) < 1000
+        assert tracemalloc.get_traced_memory()[1] < 6 * len(text)
     finally:
         tracemalloc.stop()
 

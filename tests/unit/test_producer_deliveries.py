@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,11 @@ from fileq.brokers.types import WorkerInfo
 from fileq.commands.built_in_jobs import check_delivered
 from fileq.core.batch import BatchState
 from fileq.core.delivery import CHECK_TYPE
-from fileq.core.errors import BrokerError, Permanent
+from fileq.core.errors import BrokerError, ConfigError, Permanent
 from fileq.core.job import Job, decode
 from fileq.core.settlement import complete
-from fileq.producer.deliveries import look
+from fileq.files.manifest import ManifestEntry, read_manifest
+from fileq.producer.deliveries import completion, look, stage
 from fileq.producer.deliveries.checksums import ChecksumReader
 from fileq.producer.deliveries.register import DeliveryRegister
 from tests.support.producer_scenario import UNCLOSED, FakeWatcher, Scenario
@@ -548,3 +550,90 @@ def test_the_checksums_of_many_deliveries_are_read_in_turn(tmp_path: Path, monke
         s.producer.turn()
         assert len(stepped) - before <= 1
     assert len(set(stepped[-3:])) == 3
+
+
+def test_a_manifest_is_read_once_however_often_and_in_how_many_deliveries_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2: it was parsed at each look, and hard links of one file in many deliveries delayed all other files."""
+    s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"})
+    (tmp_path / "list").write_text('["1", "2"]')
+    for name in "abc":
+        s.add(f"acme/{name}/1")
+        os.link(tmp_path / "list", s.root / f"acme/{name}/x.manifest.json")
+    read: list[bytes] = []
+    monkeypatch.setattr(completion, "RECENT_NS", -(10**18))  # the clock of the scenario is not that of the files
+
+    def counted(raw: bytes, name: str) -> list[ManifestEntry]:
+        read.append(raw)
+        return read_manifest(raw, name)
+
+    monkeypatch.setattr(completion, "read_manifest", counted)
+    look_until_sealed(s)
+    assert len(batches(s)) == 3
+    assert len(read) == 1
+    for name in "abc":
+        s.add(f"acme/{name}/2")
+        s.make_event(closed=f"acme/{name}/2")
+    look_until_sealed(s)
+    assert {one.state for one in batches(s)} == {BatchState.SEALED}
+    assert len(read) == 1
+
+
+def test_a_manifest_that_has_just_changed_is_read_again(tmp_path: Path) -> None:
+    """S2: a second change within one tick of the file system's clock leaves the times of the first."""
+    file = tmp_path / "list"
+    file.write_text('["1"]')
+    changed_ns = file.stat().st_ctime_ns
+    clock_ns = changed_ns
+    reader = completion.ManifestReader(lambda: clock_ns)
+    read = reader.entries(os.open(file, os.O_RDONLY))
+    assert reader.entries(os.open(file, os.O_RDONLY)) is not read
+    clock_ns = changed_ns + completion.RECENT_NS + 1
+    kept = reader.entries(os.open(file, os.O_RDONLY))
+    assert reader.entries(os.open(file, os.O_RDONLY)) is kept == read
+
+
+def test_what_is_kept_of_manifests_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S2"""
+    monkeypatch.setattr(completion, "ENTRIES_MAX", 2500)
+    reader = completion.ManifestReader(lambda: time.time_ns() + 10**12)
+    (tmp_path / "a").write_text('["1"]')
+    (tmp_path / "b").write_text("[1]")
+    (tmp_path / "c").write_text('["3"]')
+
+    def entries(name: str) -> list[ManifestEntry]:
+        return reader.entries(os.open(tmp_path / name, os.O_RDONLY))
+
+    first = entries("a")
+    with pytest.raises(ConfigError):
+        entries("b")
+    assert entries("a") is first
+    last = entries("c")
+    assert entries("a") is first
+    assert entries("c") is last
+    with pytest.raises(ConfigError):
+        entries("b")
+    assert entries("a") is not first
+
+
+def test_long_looks_leave_half_of_the_time_to_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S2: with many deliveries one look followed the other, and files outside of them waited."""
+    s = scenario(tmp_path / "in", complete={"files": 2})
+    for number in range(20):
+        s.add(f"acme/{number}/1")
+    s.run(LOOK)
+    looked: list[float] = []
+
+    def slow(*arguments: Any) -> look.DirectoryLook:
+        s.clock.advance(3.0)
+        looked.append(s.clock.monotonic())
+        return look.look_at(*arguments)
+
+    monkeypatch.setattr(stage, "look_at", slow)
+    began_s = s.clock.monotonic()
+    for _ in range(200):
+        s.clock.advance(0.1)
+        s.producer.turn()
+    assert looked
+    assert len(looked) * 3.0 <= (s.clock.monotonic() - began_s) / 2 + 3.0

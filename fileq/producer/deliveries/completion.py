@@ -10,10 +10,12 @@ from msgspec import Struct
 from fileq.core.delivery import DeliveryCheck, naming_others, problem_of, unreadable
 from fileq.core.errors import ConfigError
 from fileq.core.units import format_duration
-from fileq.files.manifest import ManifestEntry, read_manifest
+from fileq.files.manifest import ENTRIES_MAX, ManifestEntry, read_manifest
 from fileq.producer.deliveries.checksums import ChecksumReader
 from fileq.producer.deliveries.look import MANIFEST_MAX, DirectoryLook
 from fileq.producer.deliveries.places import DeliveryPlace
+
+RECENT_NS = 2_000_000_000
 
 
 class Completion(Struct):
@@ -23,15 +25,52 @@ class Completion(Struct):
     listed: tuple[tuple[bytes, ManifestEntry], ...] = ()
 
 
+class ManifestReader:
+    """Reads each version of a manifest once: looks are frequent, and by hard links one file can be the manifest of many
+    deliveries. Keeps as many entries as one manifest can have."""
+
+    def __init__(self, wall_ns: Callable[[], int]) -> None:
+        self._wall_ns = wall_ns
+        self._kept: dict[tuple[int, ...], list[ManifestEntry] | ConfigError] = {}  # the last used is the last
+
+    def entries(self, fd: int) -> list[ManifestEntry]:
+        """Closes `fd`. Raises ConfigError for what is wrong with the manifest, and OSError."""
+        with open(fd, "rb") as file:
+            version = _version(os.fstat(fd))
+            found = self._kept.pop(version, None)
+            if found is None:
+                try:
+                    found = read_manifest(file.read(MANIFEST_MAX + 1), "the manifest")
+                except ConfigError as error:
+                    found = error
+            # A file that changed a moment ago may change again without another time.
+            if version == _version(os.fstat(fd)) and self._wall_ns() - version[-1] > RECENT_NS:
+                self._keep(version, found)
+        if isinstance(found, ConfigError):
+            raise ConfigError(found.problems)
+        return found
+
+    def _keep(self, version: tuple[int, ...], found: list[ManifestEntry] | ConfigError) -> None:
+        self._kept[version] = found
+        while sum(map(_weight, self._kept.values())) > ENTRIES_MAX:
+            del self._kept[next(iter(self._kept))]
+
+
+def _version(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _weight(found: list[ManifestEntry] | ConfigError) -> int:
+    return 1000 + (len(found) if isinstance(found, list) else 0)
+
+
 def listed_files(
-    place: DeliveryPlace, look: DirectoryLook, open_file: Callable[[bytes], int]
+    place: DeliveryPlace, look: DirectoryLook, open_file: Callable[[bytes], int], reader: ManifestReader
 ) -> tuple[tuple[bytes, ManifestEntry], ...]:
     """The files of the manifest, if there is one. Raises ConfigError or OSError if it can't be read."""
     if look.manifest is None:
         return ()
-    with open(open_file(look.manifest), "rb") as file:
-        raw = file.read(MANIFEST_MAX + 1)
-    return tuple(_listed(place.directory, raw, shown(look.manifest)))
+    return tuple(_listed(place.directory, reader.entries(open_file(look.manifest))))
 
 
 def completion_of(
@@ -61,13 +100,12 @@ def completion_of(
     return Completion(f"{len(absent)} of the {len(listed)} files of the manifest did not come", listed)
 
 
-def _listed(directory: bytes, raw: bytes, name: str) -> list[tuple[bytes, ManifestEntry]]:
+def _listed(directory: bytes, entries: list[ManifestEntry]) -> list[tuple[bytes, ManifestEntry]]:
     """The paths of a manifest are relative to its directory."""
-    entries = read_manifest(raw, name)
     listed = [(os.path.normpath(os.path.join(directory, os.fsencode(entry.path))), entry) for entry in entries]
     outside = [entry.path for path, entry in listed if not path.startswith(directory + b"/")]
     if outside:
-        raise ConfigError(f"{name} lists {outside[0]!r:.120}, which is not below its directory")
+        raise ConfigError(f"the manifest lists {outside[0]!r:.120}, which is not below its directory")
     return listed
 
 

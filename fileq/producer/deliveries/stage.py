@@ -43,7 +43,15 @@ from fileq.core.job import encode, typed_job
 from fileq.core.signature import split_signature
 from fileq.files.beneath import open_directory, open_regular_in
 from fileq.producer.deliveries.checksums import ChecksumReader
-from fileq.producer.deliveries.completion import Completion, completion_of, listed_files, problems_of, shown, to_be_read
+from fileq.producer.deliveries.completion import (
+    Completion,
+    ManifestReader,
+    completion_of,
+    listed_files,
+    problems_of,
+    shown,
+    to_be_read,
+)
 from fileq.producer.deliveries.done_marker import remove_markers, write_marker
 from fileq.producer.deliveries.look import DirectoryLook, look_at
 from fileq.producer.deliveries.places import DeliveryPlace
@@ -96,9 +104,11 @@ class DeliveryStage:
         self._queue = config.producer.default_priority
         self._interval_s = max(config.producer.settle_unclosed, SHORTEST_LOOK_S)
         self._register = DeliveryRegister(broker, rules.root)
+        self._manifests = ManifestReader(wall_ns)
         self._open: dict[bytes, OpenDelivery] = {}
         self._created: set[str] = set()  # batches that are known to exist
         self._next_s = 0.0
+        self._rest_until_s = 0.0  # no looks until then
         self._next_path = b""  # where the next turn begins, if the last one took too long
         self._failures: set[tuple[bytes, str]] = set()  # those that were reported
 
@@ -176,6 +186,17 @@ class DeliveryStage:
         if not self._places:
             return
         self._read_checksums(now_s)
+        if now_s < self._rest_until_s:
+            return
+        began_s = self._monotonic()
+        try:
+            self._look_at_due(now_s)
+        finally:
+            # However many deliveries are due, and however long looks at them take, other files have half of the time.
+            ended_s = self._monotonic()
+            self._rest_until_s = ended_s + (ended_s - began_s)
+
+    def _look_at_due(self, now_s: float) -> None:
         self._open_announced()
         if now_s < self._next_s and not any(one.next_s <= now_s for one in self._open.values()):
             return
@@ -255,7 +276,7 @@ class DeliveryStage:
         look = look_at(place, self._rules, self._markers, record.newest_ns)
         self._add_enqueued(look)
         state.newest_ns = max(state.newest_ns, look.newest_ns)
-        listed = listed_files(place, look, self._opener(place))
+        listed = listed_files(place, look, self._opener(place), self._manifests)
         is_enqueued = self._take_known(state, look)
         if look.files != state.files or not is_enqueued:
             state.news_s, state.files, state.is_complete = now_s, look.files, False
