@@ -102,6 +102,9 @@ class Broker(FileOrders, Protocol):
         does the settlement of a job whose record a job of fileq's own has replaced since; promote() and deregister()
         put such bytes into a queue, clear() leaves them there, revive() refuses them.
 
+        Bytes that are no job leave the record of the id that can be read in them as it is. A broker that finds out
+        only after the claim restores the record when they are buried or released, at the latest.
+
         Atomicity: each settlement as a whole (job, record, ledger, counters, follow-ups, outputs), and each claim as a
         whole (job, record, heartbeat, counters). No other call can see a job in two places or in none.
         Repeat: a settlement is DONE_ALREADY if it took effect and is the slot's last one, otherwise FENCED; neither

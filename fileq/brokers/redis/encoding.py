@@ -97,8 +97,7 @@ def _long_flags(s: Settlement) -> str:
 
 
 def _long_args(s: Settlement) -> tuple[Argument, ...]:
-    is_buried_garbage = s.claim.job is None and s.verb is Verb.BURY
-    mistaken_id = (s.claim.record_id or "") if is_buried_garbage else ""
+    mistaken_id = (s.claim.record_id or "") if s.claim.job is None else ""
     version = (s.leaves.path, s.leaves.signature, s.leaves.device) if s.leaves else (b"", "", "")
     error = (s.error or s.reason).encode(errors="backslashreplace")
     event = wire_events.settled(s)

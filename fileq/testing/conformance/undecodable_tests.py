@@ -1,9 +1,12 @@
 """Bytes that are not a job: claimed like a job, buried unchanged, and no obstacle for other jobs."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
-from fileq.brokers.types import Revival, Revived
+from fileq.brokers.types import CancelResult, Revival, Revived
+from fileq.core.claim import Claim
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import MAX_DECODED_BYTES, MAX_PARSED_BYTES, State, encode, raw_id
 from fileq.core.settlement import SettleResult, complete, release
@@ -269,3 +272,85 @@ def test_it_can_only_be_buried_or_released(harness: Harness) -> None:
     claim = claim_one(harness)
     with pytest.raises(ValueError, match="not a job"):
         complete(claim)
+
+
+def _completed(harness: Harness) -> None:
+    enqueue(harness, "a")
+    settle(harness, complete(claim_one(harness)))
+
+
+def _dead(harness: Harness) -> None:
+    enqueue(harness, "a")
+    settle(harness, burial(claim_one(harness)))
+
+
+def _scheduled(harness: Harness) -> None:
+    enqueue(harness, "a", delay_ms=3_600_000)
+
+
+def _running(harness: Harness) -> None:
+    enqueue(harness, "a")
+    claim_one(harness, "w9")
+
+
+VICTIMS: dict[str, Callable[[Harness], object]] = {
+    "completed": _completed,
+    "dead": _dead,
+    "scheduled": _scheduled,
+    "running": _running,
+    "pending": lambda harness: enqueue(harness, "a", queue="low"),
+}
+
+
+def _buried(harness: Harness, claims: list[Claim]) -> None:
+    for claim in claims:
+        settle(harness, burial(claim))
+
+
+def _released(harness: Harness, claims: list[Claim]) -> None:
+    for claim in reversed(claims):
+        settle(harness, release(claim))
+
+
+def _left(harness: Harness, claims: list[Claim]) -> None:
+    harness.broker.deregister([claim.slot for claim in claims])
+
+
+WAYS: dict[str, Callable[[Harness, list[Claim]], None]] = {"buried": _buried, "released": _released, "left": _left}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+@pytest.mark.parametrize("raws", [["cut off"], ["cut off", "cut off"], ["a missing field", "cut off"]], ids=str)
+def test_bytes_that_are_no_job_leave_the_record_of_the_job_that_has_their_id(
+    harness: Harness,
+    raws: list[str],
+    victim: Callable[[Harness], object],
+    way: Callable[[Harness, list[Claim]], None],
+) -> None:
+    """S3: pushed under the id of a job, they replaced the bytes, the time and the expiry in its record: a scheduled job
+    could not be cancelled, a dead one not retried, and the record of a completed one never expired."""
+    victim(harness)
+    before = record_of(harness, "a")
+    for name in raws:
+        harness.push_raw("high", with_readable_id("a")[name])
+    way(harness, claims_of(harness, *(f"g{n}" for n in range(len(raws)))))
+    assert record_of(harness, "a") == before
+    assert drift(harness) == (0 if way is _buried else -len(raws))
+    if way is not _buried:
+        _buried(harness, claims_of(harness, *(f"h{n}" for n in range(len(raws)))))
+        assert record_of(harness, "a") == before
+    assert drift(harness) == 0
+    if before.state is State.SCHEDULED:
+        assert harness.broker.cancel(["a"]) == [CancelResult.CANCELLED]
+        assert places_of(harness, "a") == ["cancelled"]
+    elif before.state is State.DEAD:
+        assert harness.broker.revive([Revival(before.raw, "a", before.raw, "low")]) == [Revived(True)]
+        settle(harness, complete(claim_one(harness)))
+    elif before.state is State.COMPLETED:
+        harness.advance(int(harness.config.worker.history_ttl * 1000))
+        assert harness.broker.records(["a"]) == [None]
+    elif before.state is State.PENDING:
+        settle(harness, complete(claim_one(harness)))
+        assert record_of(harness, "a").state is State.COMPLETED
+    assert drift(harness) == 0

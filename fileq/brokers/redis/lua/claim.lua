@@ -83,7 +83,7 @@ local function next_job(slot)
   local is_long, id, is_first, was = #raw > MAX_DECODED_BYTES, nil, nil, nil
   if not is_long then
     id, is_first = read_id(raw)
-    was = id and read('HMGET', RECORDS .. id, 'queued', 'state', 'after', 'batch', 'origin')
+    was = id and read('HMGET', RECORDS .. id, 'queued', 'state', 'after', 'batch', 'origin', 'json')
     if not was or not foreign_front(RECORDS .. id, raw, was) then return number, raw, id, is_first, was end
   end
   if #buried > 0 then return nil end
@@ -95,6 +95,7 @@ end
 -- Update the record. A job that is not counted in `queued` was pushed by another program, and is adopted.
 local function mark_running(slot, number, raw, record, was)
   local queued = tonumber(was[1]) or 0
+  if was[6] and was[6] ~= raw then keep_before(record, raw, was[6], queued > 0) end
   if queued == 1 and was[2] == 'pending' then -- the usual case, in which `due` is 0 already
     redis.call('HSET', record, 'state', 'running', 'worker', slot, 'queue', queue_name[number], 'json', raw,
       'started', NOW, 'queued', '0')
@@ -106,8 +107,10 @@ local function mark_running(slot, number, raw, record, was)
     return
   end
   count('adopted')
+  -- Of equal bytes that run twice, the first claim knows whether there was a record.
+  local adopted = was[2] == 'running' and was[6] == raw and redis.call('HGET', record, 'adopted') or was[2] or 'none'
   redis.call('HSET', record, 'state', 'running', 'worker', slot, 'queue', queue_name[number], 'json', raw,
-    'started', NOW, 'due', '0', 'queued', '0', 'adopted', was[2] or 'none')
+    'started', NOW, 'due', '0', 'queued', '0', 'adopted', adopted)
   if was[2] then
     redis.call('PERSIST', record)
   else

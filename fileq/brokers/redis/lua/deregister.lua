@@ -19,14 +19,20 @@ for i = 1, total do
   for _, raw in ipairs(seen[processing] and {} or read('LRANGE', processing, 0, -1)) do
     local id = read_id(raw)
     local record = id and RECORDS .. id
-    local was = id and read('HMGET', record, 'queue', 'batch', 'origin') or {}
-    if id and is_foreign(record, raw, was[2], was[3]) then record = nil end -- the next claim buries it
-    jobs[#jobs + 1] = { raw = raw, record = record, queue = queue_number[was[1] or ''] or QUEUES }
+    local was = id and read('HMGET', record, 'queue', 'batch', 'origin', 'json', 'before') or {}
+    local job = { raw = raw, record = record, queue = queue_number[was[1] or ''] or QUEUES }
+    if id and is_foreign(record, raw, was[2], was[3]) then job.record = nil end -- the next claim buries it
+    -- Bytes that differ from those of the record, or did before their claim, go back as they came if they are no job.
+    if was[4] and (was[5] or was[4] ~= raw) and not looks_like_job(raw) then
+      job.record, job.undone = nil, was[4] == raw and record or nil
+    end
+    jobs[#jobs + 1] = job
   end
   seen[processing] = true -- the caller may name a slot twice; its jobs go back once
 end
 
 for _, job in ipairs(jobs) do
+  if job.undone then undo_claim(job.undone, job.raw) end
   if job.record then
     push(job.record, job.raw, job.queue, 'RPUSH')
   else

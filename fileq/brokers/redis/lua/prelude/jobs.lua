@@ -78,6 +78,60 @@ local function push_without_record(raw, number, command)
   count('adopted', -1)
 end
 
+-- A claim of bytes that differ from those of the record keeps what it overwrites in the field `before`: only the worker
+-- finds out whether they are a job, and if not, the record must be as it was. `of` are the bytes whose claim is to be
+-- undone. Bytes that are claimed meanwhile, under the same id, take over what the first ones have kept.
+local BEFORE = { 'state', 'json', 'queue', 'worker', 'started', 'due', 'adopted' }
+
+local function keep_before(record, raw, own, is_counted)
+  local packed = redis.call('HGET', record, 'before')
+  local before = packed and cmsgpack.unpack(packed)
+  if not before or before.of ~= redis.sha1hex(own) then
+    before = { fields = {}, counted = 0 }
+    for i, value in ipairs(redis.call('HMGET', record, unpack(BEFORE))) do
+      if value then before.fields[BEFORE[i]] = value end
+    end
+  end
+  before.of = redis.sha1hex(raw)
+  before.counted = before.counted + (is_counted and 1 or 0)
+  redis.call('HSET', record, 'before', cmsgpack.pack(before))
+end
+
+-- Undo the claim of these bytes, if the record still says that they run: what it kept, or the record that it made.
+local function undo_claim(record, raw)
+  local was = redis.call('HMGET', record, 'state', 'json', 'adopted', 'before')
+  if was[1] ~= 'running' or was[2] ~= raw then return end
+  local before = was[4] and cmsgpack.unpack(was[4])
+  if before and before.of == redis.sha1hex(raw) then
+    redis.call('HDEL', record, 'before', unpack(BEFORE))
+    for name, value in pairs(before.fields) do redis.call('HSET', record, name, value) end
+    if before.counted > 0 then
+      redis.call('HINCRBY', record, 'queued', int_text(before.counted))
+      count('adopted', before.counted)
+    elseif before.fields.state == 'completed' or before.fields.state == 'cancelled' then
+      if (redis.call('HGET', record, 'queued') or '0') == '0' then redis.call('PEXPIRE', record, HISTORY_TTL) end
+    end
+  elseif was[3] == 'none' then
+    redis.call('DEL', record)
+  elseif was[3] then
+    redis.call('HSET', record, 'state', was[3])
+  else
+    redis.call('HSET', record, 'state', 'pending')
+    redis.call('HINCRBY', record, 'queued', 1)
+    count('adopted')
+  end
+end
+
+-- Whether these bytes are JSON with the eight fields of a job. core/job.py refuses some of these, too.
+local function looks_like_job(raw)
+  if #raw > MAX_PARSED_BYTES then return true end
+  local job = parse_json(raw)
+  for _, name in ipairs({ 'id', 'filepath', 'priority', 'creation_time', 'trace_id', 'span_id' }) do
+    if type(job[name]) ~= 'string' then return false end
+  end
+  return (tonumber(job.filesize) or -1) >= 0 and (tonumber(job.retries) or -1) >= 0
+end
+
 local function require_ended_list(list)
   require_access(list, 'list', 'LPUSH', 'RPOP')
 end

@@ -62,7 +62,7 @@ end
 
 local function read_record(job)
   return read('HMGET', job.record, 'started', 'attempts', 'queued', 'created', 'worker', 'state', 'deferred',
-    'batch', 'origin')
+    'batch', 'origin', 'before')
 end
 
 local function refused_attempt(slot, problem)
@@ -84,7 +84,7 @@ end
 local function read_before_move(job)
   job.was = read_record(job)
   if is_foreign(job.record, job.raw, job.was[8], job.was[9]) then make_foreign(job) end
-  if job.mistaken_id ~= '' then job.mistaken_was = read('HMGET', RECORDS .. job.mistaken_id, 'worker', 'adopted') end
+  if job.mistaken_id ~= '' then job.mistaken_was = read('HMGET', RECORDS .. job.mistaken_id, 'worker') end
   if job.path ~= '' then read('HGET', LEDGER, job.path) end -- for its type; a job before this one may change the value
 end
 
@@ -94,6 +94,7 @@ local function end_claim(job)
   local was = is_changed[job.record] and read_record(job) or job.was -- two copies of a job may end in one batch
   is_changed[job.record] = true
   if not was[4] then redis.call('HSET', job.record, 'created', NOW) end
+  if was[10] then redis.call('HDEL', job.record, 'before') end -- the bytes are a job: there is nothing to undo
   -- The claim wrote these fields already, unless a copy of the job was claimed or settled since.
   if was[5] ~= job.slot or was[6] ~= 'running' or job.next_raw ~= job.raw then
     redis.call('HSET', job.record, 'json', job.next_raw, 'queue', queue_name[job.queue], 'worker', job.slot)
@@ -173,17 +174,7 @@ end
 
 -- The claim changed a record, and then the bytes turned out to be no job: undo what the claim did.
 local function undo_mistaken_record(job)
-  local record, was = RECORDS .. job.mistaken_id, job.mistaken_was
-  if was[1] ~= job.slot then return end
-  if was[2] == 'none' then
-    redis.call('DEL', record)
-  elseif was[2] then
-    redis.call('HSET', record, 'state', was[2])
-  else
-    redis.call('HSET', record, 'state', 'pending')
-    redis.call('HINCRBY', record, 'queued', 1)
-    count('adopted')
-  end
+  if job.mistaken_was[1] == job.slot then undo_claim(RECORDS .. job.mistaken_id, job.raw) end
 end
 
 local function move_to_dead(job)
@@ -233,7 +224,8 @@ local function bury_front(slot, number, raw, taken_id)
 end
 
 local function move_to_front(job)
-  if job.has_no_id then
+  if job.mistaken_id ~= '' then undo_mistaken_record(job) end
+  if job.has_no_id or job.mistaken_id ~= '' then
     push_without_record(job.next_raw, job.queue, 'RPUSH')
     job.has_no_record = true
   else
