@@ -6,8 +6,18 @@ from contextlib import closing
 
 import pytest
 
+from fileq.core.job import State, raw_id
 from fileq.core.settlement import SettleResult, complete
-from fileq.testing.conformance.builders import enqueue, foreign, record_of, register, settle
+from fileq.testing.conformance.builders import (
+    burial,
+    claim_one,
+    drift,
+    enqueue,
+    foreign,
+    record_of,
+    register,
+    settle,
+)
 from tests.support.redis_scenario import use_every_method
 from tests.support.redis_store import Store
 
@@ -84,3 +94,24 @@ def test_two_prefixes_share_a_server_and_nothing_else(redis_server):
         with closing(two.broker.waiter()) as waiter:
             waiter.arm()
             assert waiter.wait(0.05) is False
+
+
+@pytest.mark.parametrize("id", [b"\xff\xfe", b"a\xffb", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf0\xc2\x80\x80", b"\xe2\x82"])
+@pytest.mark.parametrize("form", [b'{"id":"@","filepath":"/d/a",%s', b'{"filepath":"/d/a", "id":"@",%s'])
+def test_an_id_that_is_not_utf8_leaves_no_record(store: Store, id: bytes, form: bytes) -> None:
+    """S5: the claim made a record under it that no program can name, and it was `running` for ever."""
+    rest = foreign("@").partition(b'"filesize"')
+    store.client.lpush("jobqueue:low_priority", (form % b"".join(rest[1:])).replace(b"@", id))
+    claim = claim_one(store)
+    assert (claim.job, claim.record_id) == (None, None)
+    settle(store, burial(claim))
+    assert store.client.keys("jobqueue:job:*") == [f"jobqueue:job:{raw_id(claim.raw)}".encode()]
+    assert drift(store) == 0
+
+
+@pytest.mark.parametrize("id", ["é", "ࠀ", "日本", "🗂", "\U0010ffff", "\ud7ff", "\ue000"])
+def test_an_id_of_any_characters_is_one(store: Store, id: str) -> None:
+    """S5"""
+    store.client.lpush("jobqueue:low_priority", foreign(id))
+    assert claim_one(store).record_id == id
+    assert record_of(store, id).state is State.RUNNING

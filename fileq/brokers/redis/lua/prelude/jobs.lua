@@ -20,19 +20,34 @@ local function parse_json(raw)
   return last_parsed.value
 end
 
+-- Sequences of valid UTF-8, by their length. Each is replaced by a blank, so that no two parts make a new one.
+local UTF8 = {
+  '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
+  '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
+  '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
+}
+local function is_utf8(text)
+  if not string.find(text, '[\128-\255]') then return true end
+  for _, sequence in ipairs(UTF8) do text = string.gsub(text, sequence, ' ') end
+  return not string.find(text, '[\128-\255]')
+end
+
 -- The id of a job, or nil; and whether it is the first field and the same in JSON, as in nearly every job that fileq
 -- wrote. Most ids consist of letters, digits and dashes: the pattern for those takes half the time. Other jobs are
--- parsed; of long ones only an id at the beginning, and without one they are no job (core/job.py).
+-- parsed; of long ones only an id at the beginning, and without one they are no job (core/job.py). An id that is not UTF-8
+-- is none: no program could name its record.
 local function read_id(raw)
-  local id = string.match(raw, '^{"id":"([%w-]+)","filepath":') or string.match(raw, '^{"id":"([^"\\%c]+)","filepath":')
+  local id = string.match(raw, '^{"id":"([%w-]+)","filepath":')
   if id then return id, true end
+  id = string.match(raw, '^{"id":"([^"\\%c]+)","filepath":')
+  if id and is_utf8(id) then return id, true end
   if #raw > MAX_PARSED_BYTES then
     local text = string.match(string.sub(raw, 1, MAX_PARSED_BYTES), '^{"id":(".-"),"filepath":')
     id = text and parse_json('[' .. text .. ']')[1]
   else
     id = parse_json(raw).id
   end
-  return type(id) == 'string' and id ~= '' and id or nil
+  return type(id) == 'string' and id ~= '' and is_utf8(id) and id or nil
 end
 
 -- Whether these bytes are not those of the job that has this record. Bytes that another program pushed under the id of a
