@@ -637,3 +637,71 @@ def test_long_looks_leave_half_of_the_time_to_other_files(tmp_path: Path, monkey
         s.producer.turn()
     assert looked
     assert len(looked) * 3.0 <= (s.clock.monotonic() - began_s) / 2 + 3.0
+
+
+SHA256 = "0" * 64
+
+
+def sparse(path: Path, size: int = 4 << 40) -> None:
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
+def test_a_file_of_another_size_than_the_manifest_says_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4: `truncate -s 4T` made a file that takes no space, and the producer read it for hours."""
+    s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"})
+    s.add("acme/a/1")
+    sparse(s.root / "acme/a/1")
+    entry = {"path": "1", "size": 5, "sha256": SHA256}
+    (s.root / "acme/a/x.manifest.json").write_text(json.dumps([entry]))
+    monkeypatch.setattr(ChecksumReader, "step", lambda reader: pytest.fail("it is read"))
+    look_until_sealed(s)
+    assert batch(s).state is BatchState.SEALED
+    (check,) = checks(s)
+    assert check.payload_value["size"] == 5
+
+
+def test_a_file_that_cannot_be_read_before_the_deadline_keeps_no_delivery_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4: a manifest without its size had it read past the deadline."""
+    s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"}, deadline="1h")
+    for name in "12":
+        s.add(f"acme/a/{name}")
+    sparse(s.root / "acme/a/1")
+    right = hashlib.sha256(b"x").hexdigest()
+    entries = [{"path": "1", "sha256": SHA256}, {"path": "2", "sha256": right}]
+    (s.root / "acme/a/x.manifest.json").write_text(json.dumps(entries))
+    read = os.read
+
+    def slow(fd: int, size: int) -> bytes:
+        s.clock.advance(0.05)
+        return read(fd, size)
+
+    monkeypatch.setattr("fileq.producer.deliveries.checksums.os.read", slow)
+    deliveries = s.producer._deliveries  # to see the moment; the rest is by its effects
+    for _ in range(1000):
+        s.clock.advance(LOOK)
+        s.producer.turn()
+        if deliveries.is_reading:
+            break
+    assert deliveries.is_reading
+    s.clock.advance(3600.0)
+    for _ in range(10):
+        s.clock.advance(LOOK)
+        s.producer.turn()
+    assert batch(s).state is BatchState.SEALED
+    (check,) = checks(s)
+    assert check.payload_value["path"] == str(s.root / "acme/a/1")
+
+
+def test_what_is_appended_to_a_file_while_it_is_read_is_not_read(tmp_path: Path) -> None:
+    """S4: a file that grows faster than it is read had no end."""
+    file = tmp_path / "a"
+    file.write_bytes(b"abcdef")
+    reader = ChecksumReader([(b"a", 3)], lambda _: os.open(file, os.O_RDONLY), time.monotonic)
+    while not reader.is_done:
+        reader.step()
+    assert reader.found == {b"a": hashlib.sha256(b"abc").hexdigest()}

@@ -6,25 +6,25 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 
-from fileq.files.manifest import ManifestEntry
-
 CHUNK = 1 << 20
 TURN_S = 0.1  # how long one step reads
 
 
 class ChecksumReader:
-    """`files` are paths with what the manifest says of them. `open_file` opens one for reading, or raises OSError."""
+    """`files` are paths with how many bytes to read of each: a file that grows all the time has an end too. `open_file`
+    opens one for reading, or raises OSError."""
 
     def __init__(
         self,
-        files: Iterable[tuple[bytes, ManifestEntry]],
+        files: Iterable[tuple[bytes, int]],
         open_file: Callable[[bytes], int],
         monotonic: Callable[[], float],
     ) -> None:
-        self._left = [(path, entry) for path, entry in files if entry.sha256]
+        self._left = list(files)
         self._open_file = open_file
         self._monotonic = monotonic
         self._open: tuple[int, hashlib._Hash] | None = None
+        self.began_s = monotonic()
         self.found: dict[bytes, str] = {}  # the checksum of each file that was read
         self.failed: dict[bytes, str] = {}  # why a file was not read
 
@@ -35,25 +35,33 @@ class ChecksumReader:
     def step(self) -> None:
         until_s = self._monotonic() + TURN_S
         while self._left and self._monotonic() < until_s:
-            path, _ = self._left[-1]
+            path, size = self._left[-1]
             try:
-                self._read(path)
+                self._read(path, size)
             except OSError as error:
                 self.failed[path] = error.strerror or str(error)
                 self.close()
                 self._left.pop()
+
+    def give_up(self, why: str) -> None:
+        """Reads no more; the files that are left have failed."""
+        self.close()
+        self.failed |= dict.fromkeys((path for path, _ in self._left), why)
+        self._left.clear()
 
     def close(self) -> None:
         if self._open is not None:
             os.close(self._open[0])
             self._open = None
 
-    def _read(self, path: bytes) -> None:
+    def _read(self, path: bytes, size: int) -> None:
+        """Reads a chunk of the file that is the last of those that are left; `size` bytes of it are left."""
         if self._open is None:
             self._open = self._open_file(path), hashlib.sha256()
         fd, digest = self._open
-        if chunk := os.read(fd, CHUNK):
+        if size > 0 and (chunk := os.read(fd, min(CHUNK, size))):
             digest.update(chunk)
+            self._left[-1] = path, size - len(chunk)
             return
         self.found[path] = digest.hexdigest()
         self.close()

@@ -145,11 +145,15 @@ def shown(path: bytes) -> str:
     return path.decode(errors="backslashreplace")
 
 
-def to_be_read(completion: Completion, look: DirectoryLook) -> Sequence[tuple[bytes, ManifestEntry]]:
-    """The files whose checksums the manifest has. To none of them a link leads: the checksum of its target would be
-    shown to the sender."""
+def to_be_read(completion: Completion, look: DirectoryLook) -> Sequence[tuple[bytes, int]]:
+    """The files whose checksums the manifest has, with their sizes. Not those of another size than it says: they are
+    wrong anyway, and may be huge. To none of them a link leads: the checksum of its target would be shown to the
+    sender."""
     return [
-        (path, entry)
+        (path, file.size)
         for path, entry in completion.listed
-        if path in look.files and path not in look.linked and entry.sha256
+        if entry.sha256
+        and (file := look.files.get(path)) is not None
+        and path not in look.linked
+        and entry.size in (None, file.size)
     ]

@@ -252,12 +252,17 @@ class DeliveryStage:
         state = self._open.get(place.directory)
         if state is None or state.batch_id != record.batch_id:
             state = self._open[place.directory] = OpenDelivery(record.batch_id, news_s=now_s)
-        if now_s < state.next_s or (state.checksums is not None and not state.checksums.is_done):
+        deadline, reader = place.settings.deadline, state.checksums
+        is_late = deadline is not None and self._now_ms() - record.first_ms >= deadline * 1000
+        if reader is not None and not reader.is_done:
+            # A sparse file can take years to read. Reading that began at the deadline has as much time again.
+            if deadline is None or not is_late or self._monotonic() - reader.began_s < deadline:
+                return
+            reader.give_up("could not be read in time")
+        if now_s < state.next_s:
             return
         self._opened(place)
         began_s = self._monotonic()
-        deadline = place.settings.deadline
-        is_late = deadline is not None and self._now_ms() - record.first_ms >= deadline * 1000
         state.next_s = now_s + self._interval_s
         try:
             self._decide(place, record, state, now_s, is_late)
