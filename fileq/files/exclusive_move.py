@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import itertools
 import os
 import secrets
 import stat
@@ -26,6 +27,8 @@ PREFIX, SUFFIX = b".fileq-", b".tmp"  # the default of producer.exclude_globs ma
 # A file of our own in a directory that others may write to: never one that is there already, nor what a link leads to.
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 CHUNK = 1 << 20
+NAME_MAX = 255  # bytes, on every usual file system
+NUMBERED = 9  # how many numbers are tried
 _RENAME_NOREPLACE = 1
 _NO_FLAGS = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
@@ -73,12 +76,13 @@ def take(directory: int, name: bytes, private: bytes) -> None:
         raise OSError(error, os.strerror(error), os.fsdecode(name), None, os.fsdecode(private))
 
 
-def move_into(source: Place, folder: int, name: bytes) -> bytes:
-    """Moves a file of a private name into the folder, as `name` or, if that is taken, with a number. Returns its name.
+def move_into(source: Place, folder: int, name: bytes, unique: str = "") -> bytes:
+    """Moves a file of a private name into the folder, as `name` or, if that is taken, with a number. If many are taken,
+    `unique` takes the place of the number. Returns its name.
 
     Raises OSError and leaves the file where it is if it cannot be moved. FileChanged if it was changed during a
     copy."""
-    for target in names_for(name):
+    for target in names_for(name, unique):
         try:
             rename_exclusively(source, Place(folder, target))
         except FileExistsError:
@@ -86,19 +90,36 @@ def move_into(source: Place, folder: int, name: bytes) -> bytes:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            return _copy_into(source, folder, name)
+            return _copy_into(source, folder, name, unique)
         return target
     raise AssertionError("unreachable")
 
 
-def names_for(name: bytes) -> Iterator[bytes]:
-    """The names to try in turn: a.txt, a.1.txt, a.2.txt and so on."""
+def names_for(name: bytes, unique: str) -> Iterator[bytes]:
+    """The names to try in turn: a.txt, a.1.txt to a.9.txt, a.UNIQUE.txt, then random ones. A folder may hold any number
+    of files of one name, so they are not counted. No name is longer than file systems allow."""
     yield name
     stem, extension = os.path.splitext(name)
-    n = 0
+    if len(extension) > NAME_MAX // 2:
+        stem, extension = name, b""
+    for n in range(1, NUMBERED + 1):
+        yield _with_suffix(stem, b".%d" % n, extension)
     while True:
-        n += 1
-        yield b"%s.%d%s" % (stem, n, extension)
+        yield _with_suffix(stem, f".{unique or secrets.token_hex(8)}".encode(), extension)
+        unique = ""
+
+
+def lasting_names(name: bytes, unique: str) -> Iterator[bytes]:
+    """Those of names_for() that are not random."""
+    return itertools.islice(names_for(name, unique), NUMBERED + 2)
+
+
+def _with_suffix(stem: bytes, suffix: bytes, extension: bytes) -> bytes:
+    kept = stem[: NAME_MAX - len(suffix) - len(extension)]
+    for _ in range(3):  # no half a character, if the name is UTF-8
+        if len(kept) < len(stem) and stem[len(kept)] & 0xC0 == 0x80:
+            kept = kept[:-1]
+    return kept + suffix + extension
 
 
 def exists(place: Place) -> bool:
@@ -113,7 +134,7 @@ class FileChanged(OSError):
     """The file was written to while it was copied. The copy is removed."""
 
 
-def _copy_into(source: Place, folder: int, name: bytes) -> bytes:
+def _copy_into(source: Place, folder: int, name: bytes, unique: str) -> bytes:
     """Moves a regular file to another file system. Its copy is complete and on the disk before it gets its name, and
     the original is removed afterwards."""
     copy = Place(folder, private_name(secrets.token_hex(16)))
@@ -123,7 +144,7 @@ def _copy_into(source: Place, folder: int, name: bytes) -> bytes:
         after = _status(source)
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise FileChanged(errno.EBUSY, "it was written to while it was copied", os.fsdecode(name))
-        target = move_into(copy, folder, name)
+        target = move_into(copy, folder, name, unique)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(copy.name, dir_fd=folder)

@@ -19,13 +19,14 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from contextlib import suppress
 
 from msgspec import Struct
 
 from fileq.config import MOVE
 from fileq.core.signature import split_signature
 from fileq.files.beneath import make_directories, open_directory_in, open_without_links
-from fileq.files.exclusive_move import Place, move_into, names_for, private_name, take
+from fileq.files.exclusive_move import Place, lasting_names, move_into, private_name, take
 from fileq.files.version import changed_version, signature_of
 
 
@@ -70,14 +71,14 @@ class FileAction(Struct, frozen=True):
 
     def _act(self, source: int, folder: bytes | None) -> bytes:
         name = os.path.basename(self.path)
-        private = private_name(hashlib.sha256(self.id.encode()).hexdigest()[:32])
+        private = private_name(self._key)
         self._take(source, private)
         try:
             self._check_version(source, private)
             if folder is not None:
                 opened = self._open_folder(folder, is_made=True)
                 try:
-                    moved = move_into(Place(source, private), opened, name)
+                    moved = move_into(Place(source, private), opened, name, self._key[:16])
                     try:
                         _check_regular(os.stat(moved, dir_fd=opened, follow_symlinks=False))
                     except KeepFile:
@@ -92,6 +93,11 @@ class FileAction(Struct, frozen=True):
             raise
         return b""
 
+    @property
+    def _key(self) -> str:
+        """The same in each process that performs the action."""
+        return hashlib.sha256(self.id.encode()).hexdigest()[:32]
+
     def find_moved(self) -> bytes:
         """Where a process that was killed has moved the file; b"" if that is unknown."""
         directory = os.path.realpath(os.path.dirname(self.path))
@@ -103,11 +109,10 @@ class FileAction(Struct, frozen=True):
         except OSError:
             return b""
         try:
-            for name in names_for(os.path.basename(self.path)):
-                if signature_of(os.stat(name, dir_fd=opened, follow_symlinks=False)) == short:
-                    return os.path.join(folder, name)
-        except OSError:
-            pass
+            for name in lasting_names(os.path.basename(self.path), self._key[:16]):
+                with suppress(OSError):
+                    if signature_of(os.stat(name, dir_fd=opened, follow_symlinks=False)) == short:
+                        return os.path.join(folder, name)
         finally:
             os.close(opened)
         return b""

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fileq.files.exclusive_move import Place, is_private, move_into, take
+from fileq.files import exclusive_move
+from fileq.files.exclusive_move import Place, is_private, move_into, rename_exclusively, take
 from fileq.files.version import signature_of
 from fileq.worker import file_action
 from fileq.worker.file_action import FileAction, KeepFile
@@ -158,10 +159,10 @@ def test_what_is_not_a_regular_file_stays(
         swap()
         take(directory, name, private)
 
-    def late_move(source: Place, folder: int, name: bytes) -> bytes:
+    def late_move(source: Place, folder: int, name: bytes, unique: str = "") -> bytes:
         if not away.exists():
             swap(path.parent / os.fsdecode(source.name))
-        return move_into(source, folder, name)
+        return move_into(source, folder, name, unique)
 
     if moment == "before":
         swap()
@@ -206,3 +207,44 @@ def test_a_folder_in_a_root_is_found_by_whatever_links_lead_to_the_root(tmp_path
     assert os.listdir(tmp_path / "other") == []
     (tmp_path / "in/done").unlink()
     assert action.perform() == bytes(tmp_path / above / "done/file.txt")
+
+
+def test_a_move_tries_few_names_however_many_files_of_that_name_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S6: each move tried all numbers from 1 on, so a sender of files of one name made moves slower and slower."""
+    done, path = tmp_path / "in/done", tmp_path / "in/file.txt"
+    done.mkdir(parents=True)
+    (done / "file.txt").touch()
+    for n in range(1, 500):
+        os.link(done / "file.txt", done / f"file.{n}.txt")
+    tried: list[bytes] = []
+
+    def counted(source: Place, target: Place) -> None:
+        tried.append(target.name)
+        rename_exclusively(source, target)
+
+    monkeypatch.setattr(exclusive_move, "rename_exclusively", counted)
+    action = action_on(path, f"move:{done}", (tmp_path / "in",))
+    moved = action.perform()
+    assert len(tried) < 20
+    assert os.path.dirname(moved) == bytes(done)
+    assert action.find_moved() == moved, "a process that does the order of another one finds it"
+    action = action_on(path, f"move:{done}", (tmp_path / "in",))
+    again = action.perform()
+    assert again not in (b"", moved), "the id of the job is no name that is free twice"
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "n" * 251 + ".txt", "n." + "x" * 253, "é" * 127, "n" * 50 + "é" * 100])
+def test_a_long_name_that_is_taken_is_shortened(tmp_path: Path, name: str) -> None:
+    """S7: with a number it was longer than file systems allow, and the file was never moved."""
+    done, path = tmp_path / "in/done", tmp_path / "in" / name
+    done.mkdir(parents=True)
+    found = set()
+    for _ in range(15):
+        moved = action_on(path, f"move:{done}", (tmp_path / "in",)).perform()
+        assert os.path.dirname(moved) == bytes(done)
+        found.add(os.path.basename(moved).decode())
+    assert len(found) == 15
+    extension = os.path.splitext(name)[1]
+    assert len(extension) > 200 or all(one.endswith(extension) for one in found)
