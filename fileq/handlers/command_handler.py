@@ -190,6 +190,10 @@ def _argument(argument: str, values: dict[str, bytes]) -> bytes:
     if value.startswith(b"-") and name != "payload":
         shown = value.decode(errors="backslashreplace")
         raise Permanent(f"{{{name}}} is {shown!r:.120}, which the command would take as an option; it was not run")
+    # Any program that pushes jobs chooses their ids, and commands make names of files of them.
+    if name == "job_id" and (b"/" in value or value in (b".", b"..")):
+        shown = value.decode(errors="backslashreplace")
+        raise Permanent(f"{{{name}}} is {shown!r:.120}, which the command could take as a path; it was not run")
     return value
 
 

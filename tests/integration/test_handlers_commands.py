@@ -88,6 +88,14 @@ def test_no_value_of_a_job_becomes_an_option_of_the_command(name: str, tmp_path:
     assert _argument("{payload}", values) == b"-1"
 
 
+@pytest.mark.parametrize("id", ["../../etc/cron.d/x", "/etc/x", "a/b", "..", "."])
+def test_no_id_of_a_job_is_a_path_for_the_command(id: str) -> None:
+    """S9: `cp {filepath} {job_id}` wrote to any file for a pushed job with such an id."""
+    job = typed_job("idx", 1, priority="low", now=datetime.now(UTC)).but(id=id)
+    with pytest.raises(Permanent, match=r"\{job_id\} is '.*could take as a path; it was not run"):
+        _argument("{job_id}", _values(job, GivenFile(b"", b""), 1))
+
+
 def test_the_environment_describes_the_job(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/\xff\n.txt"
     with open(path, "wb") as file:
