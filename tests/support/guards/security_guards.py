@@ -396,6 +396,36 @@ SENDER_GUARDS = (
         '    private = private_name("marker")\n    try',
         "tests/integration/test_hostile_senders.py::test_a_link_in_a_delivery_does_not_choose_what_the_marker_replaces",
     ),
+    Guard(
+        "A configuration that others can have written is read only if it is named",
+        "a command typed in an inbox executes the code of a sender",
+        "if fault := untrusted_file(os.fspath(cwd / DEFAULT_FILE)):",
+        "if fault := '':",
+        "tests/unit/test_config_sources.py::test_a_file_that_others_can_have_written_is_read_only_if_it_is_named",
+    ),
+    Guard(
+        "Handlers are imported from a directory that others can write to only if it is named",
+        "a command typed in an inbox executes the code of a sender",
+        "if self._is_default and (fault := untrusted_directory(self._app_dir)):",
+        "if self._is_default and (fault := ''):",
+        "tests/integration/test_handlers_loading.py::"
+        "test_nothing_is_imported_from_a_working_directory_that_others_can_write_to",
+    ),
+    Guard(
+        "An entry of a manifest has a bounded length",
+        "one manifest of a sender fills the memory of the producer",
+        "    if len(memoryview(text)) > ENTRY_MAX:\n",
+        "    if False:\n",
+        "tests/unit/test_manifest.py::test_what_is_unknown_in_a_list_makes_no_objects",
+    ),
+    Guard(
+        "The reading of checksums ends with the deadline of a delivery",
+        "a sparse file of a sender keeps a delivery open for ever",
+        '            reader.give_up("could not be read in time")\n',
+        "            return\n",
+        "tests/unit/test_producer_deliveries.py::"
+        "test_a_file_that_cannot_be_read_before_the_deadline_keeps_no_delivery_open",
+    ),
 )
 
 SECURITY_GUARDS = (
