@@ -51,6 +51,7 @@ from fileq.brokers.types import (
     WorkerInfo,
     WorkerView,
 )
+from fileq.core.claim import Claim
 from fileq.core.finding import Finding
 from fileq.core.follow_up import FollowUp
 from fileq.core.job import State
@@ -146,12 +147,43 @@ class Broker(FileOrders, Protocol):
     def promote(self, limit: int = 500) -> Promoted:
         """Moves up to `limit` due jobs from `scheduled` to the end of their queues, earliest first.
 
-        Also returns when the next schedule is due, and a number that grows after each request to cancel running jobs or
-        a batch, so that a scheduler needs no second call.
+        Also returns when the next schedule is due, when to call overdue(), and a number that grows after each request
+        to cancel running jobs or a batch, so that a scheduler needs no second call.
 
         Atomicity: each job. Of several callers, one moves it.
         Repeat: moves the jobs that are due by then.
         Kill -9: each job is in `scheduled` or in its queue."""
+        ...
+
+    def overdue(self, limit: int = 500) -> list[Claim]:
+        """Looks at up to `limit` jobs of the index of deadlines, and returns those that wait although their deadline
+        has passed, for bury_overdue(). Changes no job.
+
+        The claims have no slot, and `claimed_ms` is the time of this call. A job with a deadline enters the index when
+        enqueue(), a settlement, fire() or revive() makes it wait; jobs without one cost nothing. The job may be in a
+        queue that is paused. These are not returned: a job that runs, which is looked at again after RUNNING_LOOK_MS;
+        one that has ended, which leaves the index; a member of a cancelled batch, which is about to be cancelled; and
+        one of a queue that is not configured here. A job that is returned is looked at again after RETURNED_LOOK_MS,
+        so that of several callers one gets it.
+
+        A job that another program pushed, or whose record was lost, may not be in the index. The worker that claims it
+        finds that its deadline has passed.
+
+        Atomicity: the whole call. Repeat: looks at the next ones. Kill -9: the jobs that were returned wait, and are
+        returned again after RETURNED_LOOK_MS."""
+        ...
+
+    def bury_overdue(self, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
+        """Buries waiting jobs that overdue() has returned, with orders, follow-ups and batches as settle_and_claim()
+        buries a claimed one. Only a job that still waits with the same bytes in the same queue or in `scheduled`;
+        otherwise it is FENCED, and nothing changes. Of several copies with these bytes one leaves its queue.
+
+        The record says that an attempt was refused at the time of this call, without a slot. A job that is not where
+        its record says is FENCED and leaves the index; a repair puts it back, and its claim finds the deadline.
+
+        Atomicity: each settlement as a whole. A claim at the same moment gets the job before it, or not at all.
+        Repeat: FENCED. Kill -9: before it, each job waits, and overdue() returns it again; after it, each is dead with
+        everything that follows; in between, some are dead and the others wait."""
         ...
 
     def realign(self, offset: int = 0, limit: int = 500) -> int | None:

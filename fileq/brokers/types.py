@@ -150,6 +150,7 @@ class Promoted(Struct, frozen=True):
     next_fire_ms: int | None = None  # the earliest time of all schedules that are not paused
     is_watched: bool = False  # the next change of what this reply says is reported, see notifications.DueReports
     cancel_requests: int = 0  # how often cancellations of running jobs were requested so far
+    next_deadline_ms: int | None = None  # when overdue() has something to look at
 
 
 class Suspect(Struct, frozen=True):
@@ -256,6 +257,7 @@ class Record(Struct, frozen=True):
     batch: str = ""  # id of the batch that it is a member of
     fingerprint: str = ""  # of a dead job; "" if an older release buried it
     origin: str = ""  # of a job that fileq made itself, see core/own_jobs.py; "" if another program may have made it
+    deadline_ms: int | None = None  # as it was enqueued
 
 
 class LedgerEntry(Struct, frozen=True):

@@ -35,7 +35,7 @@ from fileq.core.units import format_duration
 # Keys below the prefix whose names have no setting.
 _FIXED_NAMES = (
     *("cancelled", "scheduled", "workers", "settled", "ledger", "stats", "paused", "events", "breaker_resets"),
-    *("producers", "schedules", "schedule_states"),
+    *("producers", "schedules", "schedule_states", "deadlines"),
 )
 
 

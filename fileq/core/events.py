@@ -284,12 +284,13 @@ def claimed(claim: Claim, *, is_run: bool = True) -> JobClaimed:
 
 
 def settled(settlement: Settlement) -> AttemptEnded | JobDeferred:
-    """The event of a settlement that the broker has accepted, by the slot that held the claim."""
+    """The event of a settlement that the broker has accepted, by the slot that held the claim. No slot held a job that
+    died while it waited."""
     s, claim = settlement, settlement.claim
     if s.verb is Verb.DEFER:
         return JobDeferred(*ids_of(claim), claim.queue, claim.slot, s.reason, s.delay_ms)
     kind = _event_type_of(s)
-    common = (*ids_of(claim), claim.queue, claim.slot, s.duration_ms, s.error or None)
+    common = (*ids_of(claim), claim.queue, claim.slot or None, s.duration_ms, s.error or None)
     if kind is JobCompleted:
         return JobCompleted(*common, s.superseded or None, s.vanished or None)
     if kind is JobFailed:

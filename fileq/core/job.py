@@ -51,6 +51,11 @@ class State(enum.StrEnum):
         """Whether the job waits or runs. A dead job has ended, although an operator may put it back."""
         return self not in ENDED_STATES
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the job is in a queue or scheduled."""
+        return self.is_unfinished and self is not State.RUNNING
+
     @classmethod
     def from_filter(cls, word: str) -> State:
         """The state for an operator's word. `processing` means `running`; `failed` and `deferred` mean `retrying`."""
@@ -108,6 +113,12 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
         if self.signature is None or self.file_inode is None:
             return self.signature
         return signature_text(self.signature, self.file_inode)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """The deadline in ms since the epoch; None if there is none, or one that can't be read."""
+        time = parse_time(self.deadline) if self.deadline is not None else None
+        return round(time.timestamp() * 1000) if time is not None else None
 
     @property
     def payload_value(self) -> Any:

@@ -23,6 +23,7 @@ from fileq.runtime.worker_service import WorkerService
 from fileq.webhooks.watch import WebhookWatch
 from fileq.worker.batch_reconciler import BatchReconciler
 from fileq.worker.breakers import Breakers, breakers_of
+from fileq.worker.deadlines import Deadlines
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.deferred_release import DeferredRelease
 from fileq.worker.deliveries import Deliveries
@@ -31,7 +32,7 @@ from fileq.worker.follow_ups import FollowUps
 from fileq.worker.order_recovery import OrderRecovery
 from fileq.worker.post_actions import rules_of
 from fileq.worker.pump import Pump
-from fileq.worker.reaper import Reaper
+from fileq.worker.reaper import AddFollowUps, Reaper
 from fileq.worker.roots import RootsWatch
 from fileq.worker.schedule_firing import ScheduleFiring
 from fileq.worker.scheduler import Scheduler
@@ -97,8 +98,12 @@ def build_worker(
         stuck_s=_stuck_s(config),
     )
     firing = ScheduleFiring(config, broker, emit=emit) if fires_schedules else None
-    scheduler = Scheduler(broker, firing=firing, cancel_requested=service.cancel_requested)
-    loops = _loops(config, broker, routes, roots, deferrals, scheduler, deliveries.watch, reconciler, emit)
+    add = FollowUps(routes, paths).added
+    deadlines = Deadlines(config, broker, add_follow_ups=add, on_dead=reconciler.note_dead, emit=emit)
+    scheduler = Scheduler(
+        broker, firing=firing, cancel_requested=service.cancel_requested, deadline_reached=deadlines.wake.set
+    )
+    loops = _loops(config, broker, roots, deferrals, scheduler, deadlines, deliveries.watch, reconciler, add, emit)
     roots.start()
     return WorkerParts(service, [service, *loops], breakers, roots, named)
 
@@ -106,12 +111,13 @@ def build_worker(
 def _loops(
     config: Config,
     broker: FullBroker,
-    routes: Routes,
     roots: RootsWatch,
     deferrals: Deferrals,
     scheduler: Scheduler,
+    deadlines: Deadlines,
     webhooks: WebhookWatch,
     reconciler: BatchReconciler,
+    add_follow_ups: AddFollowUps,
     emit: Emit,
 ) -> list[Service]:
     """What runs beside the pump, each in a thread of its own."""
@@ -121,12 +127,14 @@ def _loops(
         with suppress(BrokerError):  # their jobs are safe; operators only miss a note
             note_lost(broker, slots, wall_clock_ms())
 
-    add = FollowUps(routes, paths).added
-    reaper = Reaper(config, broker, add_follow_ups=add, note_lost=note, on_dead=reconciler.note_dead, emit=emit)
+    reaper = Reaper(
+        config, broker, add_follow_ups=add_follow_ups, note_lost=note, on_dead=reconciler.note_dead, emit=emit
+    )
     release = DeferredRelease(broker, deferrals)
     loops: list[Service] = [
         Loop("roots", roots.turn, emit=quiet, longest_pause_s=pause_s),
         Loop("scheduler", scheduler.turn, emit=quiet, longest_pause_s=pause_s, wake=scheduler.wake),
+        Loop(deadlines.name, deadlines.turn, emit=quiet, longest_pause_s=pause_s, wake=deadlines.wake),
         Loop("reaper", reaper.turn, emit=quiet, longest_pause_s=pause_s),
         Loop(webhooks.name, webhooks.turn, emit=quiet, longest_pause_s=pause_s),
         Loop("deferred", release.turn, emit=quiet, longest_pause_s=pause_s, wake=deferrals.wake),

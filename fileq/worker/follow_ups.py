@@ -125,7 +125,9 @@ class FollowUps:
         """In the trace of its parent: below the span of the attempt that it follows, if there is one."""
         trace_id, span_id = parent.trace_id, parent.span_id
         if self._routes.is_traced:
-            trace_id, span_id = parent_of(parent)[0], attempt_span_id(parent, claim.slot)
+            trace_id, span_id = parent_of(parent)
+            if claim.slot:  # no slot held a job that died while it waited
+                span_id = attempt_span_id(parent, claim.slot)
         return job.but(parent_id=parent.id, trace_id=trace_id, span_id=span_id)
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from fileq.core.claim import Claim
-from fileq.core.job import parse_time
 from fileq.core.outcome import Cancelled, Refused
 from fileq.core.tags import MADE_BY_TAG
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
+
+DEADLINE_PASSED = Refused("deadline passed", "DeadlinePassed")
+
+
+def is_overdue(claim: Claim) -> bool:
+    """Whether the deadline of the job had passed at the time of the claim."""
+    deadline_ms = claim.job.deadline_ms if claim.job is not None else None
+    return deadline_ms is not None and deadline_ms <= claim.claimed_ms
 
 
 def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = False) -> Task | Refused | Cancelled:
@@ -16,7 +23,7 @@ def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = 
     batch is. Never raises.
 
     A deadline is compared with the broker's time of the claim, which begins within milliseconds: the clocks of workers
-    differ."""
+    differ. Most such jobs are dead before they are claimed (deadlines.py)."""
     try:
         return _task_of(claim, routes, paths, runs_changed)
     except Exception as error:
@@ -30,10 +37,8 @@ def _task_of(claim: Claim, routes: Routes, paths: Paths, runs_changed: bool) -> 
         return Refused(claim.defect, "Undecodable")
     if claim.is_cancelled:
         return Cancelled(f"batch {job.batch_id} was cancelled" if job.batch_id else "its batch was cancelled")
-    if job.deadline is not None:
-        deadline = parse_time(job.deadline)
-        if deadline is not None and deadline.timestamp() * 1000 <= claim.claimed_ms:
-            return Refused("deadline passed", "DeadlinePassed")
+    if is_overdue(claim):
+        return DEADLINE_PASSED
     path = paths.here(job.path) if job.filepath else b""
     number = routes.find(job, paths.relative(path) if path else "")
     if number is None:

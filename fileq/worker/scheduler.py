@@ -6,7 +6,8 @@ start, because the step may have been while no scheduler ran, it realigns all sc
 promotions go on meanwhile.
 
 The same call says when a schedule is due; schedule_firing.py fires it. It also says whether a cancellation of running
-jobs was requested since the last turn. Then the worker renews its leases soon, which tells it what to cancel.
+jobs was requested since the last turn. Then the worker renews its leases soon, which tells it what to cancel. And it
+says when a deadline is to be looked at, for which the scheduler wakes another loop (deadlines.py).
 
 Once an hour it sweeps the unique keys that no unfinished job has any more, which only frees memory.
 
@@ -41,11 +42,13 @@ class Scheduler:
         *,
         firing: ScheduleFiring | None = None,
         cancel_requested: Callable[[], None] = lambda: None,
+        deadline_reached: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker = broker
         self._firing = firing
         self._cancel_requested = cancel_requested
+        self._deadline_reached = deadline_reached
         self._cancel_requests: int | None = None  # that were known in the last turn
         self._monotonic = monotonic
         self._unaligned: int | None = 0  # the offset of the next page to realign
@@ -64,6 +67,10 @@ class Scheduler:
         if self._cancel_requests not in (None, promoted.cancel_requests):
             self._cancel_requested()
         self._cancel_requests = promoted.cancel_requests
+        deadline_ms = promoted.next_deadline_ms
+        if deadline_ms is not None and deadline_ms <= promoted.now_ms:
+            self._deadline_reached()
+            deadline_ms = None  # until the other loop has looked, there is nothing to wait for
         if self._has_stepped_back(promoted.now_ms, called_s):
             self._unaligned = 0
         self._last = promoted.now_ms, self._monotonic()
@@ -74,7 +81,7 @@ class Scheduler:
         fires_ms = self._firing.turn(promoted) if self._firing is not None else None
         if promoted.count == BATCH:
             return 0.0
-        due_ms = [due_ms for due_ms in (promoted.next_due_ms, fires_ms) if due_ms is not None]
+        due_ms = [due_ms for due_ms in (promoted.next_due_ms, fires_ms, deadline_ms) if due_ms is not None]
         longest_s = LONGEST_WATCHED_PAUSE_S if promoted.is_watched and not self._has_pages else LONGEST_PAUSE_S
         if not due_ms:
             return longest_s

@@ -70,7 +70,14 @@ def test_a_key_with_a_setting_of_its_own_does_not_depend_on_the_prefix(redis_ser
     assert {row_of(key, "other") for key in found.keys() - mine.keys()} == {
         *("{prefix}:cancelled", "{prefix}:scheduled", "{prefix}:job:{id}", "{prefix}:workers", "{prefix}:settled"),
         *("{prefix}:ledger", "{prefix}:stats", "{prefix}:stats:{hour}", "{prefix}:paused"),
-        *("{prefix}:orders", "{prefix}:unique", "{prefix}:made:{id}", "{prefix}:catalog", "{prefix}:catalog:{id}"),
+        *(
+            "{prefix}:orders",
+            "{prefix}:unique",
+            "{prefix}:deadlines",
+            "{prefix}:made:{id}",
+            "{prefix}:catalog",
+            "{prefix}:catalog:{id}",
+        ),
         *("{prefix}:schedules", "{prefix}:schedule_states", "{prefix}:batches", "{prefix}:batches:unfinished"),
         *("{prefix}:batch:{id}", "{prefix}:batch:{id}:members", "{prefix}:batch:{id}:dead"),
         *("{prefix}:batch:{id}:known", "{prefix}:batch:{id}:children"),

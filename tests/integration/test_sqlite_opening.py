@@ -134,10 +134,12 @@ def test_a_database_removed_while_in_use_takes_no_more_jobs(path: Path, broker: 
 
 def test_a_database_of_a_newer_fileq_is_refused_and_not_changed(path: Path):
     make_database(path)
-    run_sql(path, "PRAGMA user_version = 9")
-    with pytest.raises(BrokerError, match=rf"newer fileq \(schema 9, this one knows {VERSION}\); upgrade fileq"):
+    run_sql(path, f"PRAGMA user_version = {VERSION + 1}")
+    with pytest.raises(
+        BrokerError, match=rf"newer fileq \(schema {VERSION + 1}, this one knows {VERSION}\); upgrade fileq"
+    ):
         open_sqlite(a_config(path))
-    assert run_sql(path, "PRAGMA user_version") == [(9,)]
+    assert run_sql(path, "PRAGMA user_version") == [(VERSION + 1,)]
 
 
 def test_a_copy_of_a_database_that_is_refused_gets_no_files_beside_it(path: Path, tmp_path: Path):
@@ -145,7 +147,7 @@ def test_a_copy_of_a_database_that_is_refused_gets_no_files_beside_it(path: Path
     copy = tmp_path / "copied" / "copy.db"
     copy.parent.mkdir()
     shutil.copy(path, copy)
-    run_sql(copy, "PRAGMA user_version = 9")
+    run_sql(copy, f"PRAGMA user_version = {VERSION + 1}")
     with pytest.raises(BrokerError, match="newer fileq"):
         open_sqlite(a_config(copy))
     assert os.listdir(copy.parent) == ["copy.db"]

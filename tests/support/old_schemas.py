@@ -14,6 +14,7 @@ ADDED: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
     6: (("extra",), ("unique_keys", "made", "documents", "catalog_revisions", "schedules")),
     7: ((), ("batches", "batch_members")),
     8: (("batch", "member"), ()),
+    9: ((), ("deadlines",)),
 }
 
 

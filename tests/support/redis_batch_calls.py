@@ -7,7 +7,7 @@ from typing import Any
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import Revival
 from fileq.core.claim import Claim
-from fileq.core.job import encode
+from fileq.core.job import decode, encode
 from fileq.core.settlement import Settlement, cancel, complete
 from fileq.testing.conformance.batch_builders import EVERY_KIND, callback, create, dead_raw, end, member
 from fileq.testing.conformance.builders import a_job, burial, register
@@ -43,6 +43,14 @@ def _reaping(store: Store) -> Invocation:
     [claim] = claims_of(store, "m1")
     store.client.delete("jobqueue:processing:worker:w0")
     return lambda broker: broker.reap("w0", [burial(claim, died=True)])
+
+
+def _bury_overdue(store: Store) -> Invocation:
+    family(store, "m1")
+    [record] = store.broker.records(["m1"])
+    assert record is not None
+    claim = Claim("", 0, "low", record.raw, decode(record.raw), "m1", store.clock.ms)
+    return lambda broker: broker.bury_overdue([burial(claim, refused=True)])
 
 
 def _cancel(store: Store) -> Invocation:
@@ -122,6 +130,7 @@ _ENDS = (
     BrokerCall("bury members", _settling(burial), _done_already),
     BrokerCall("cancel members", _settling(cancel), _done_already),
     BrokerCall("reap a member", _reaping, lambda answer: ("fenced",)),
+    BrokerCall("bury an overdue member", _bury_overdue, lambda answer: ("fenced",)),
     BrokerCall("cancel a member by id", _cancel, lambda answer: ["ended"]),
     BrokerCall("clear members", _clear, lambda answer: [False] * len(answer)),
     BrokerCall("revive a member", _revive, lambda answer: [False]),

@@ -1,6 +1,7 @@
 """The calls on Redis that make jobs without a producer, and those of the catalog, each with a scene for it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -9,22 +10,23 @@ from fileq.brokers.schedules import Fire, FireResult, Overlap
 from fileq.brokers.types import Entry, Revival, Revived
 from fileq.core.claim import Claim
 from fileq.core.follow_up import FollowUp, Output
-from fileq.core.job import Version, encode
+from fileq.core.job import Version, encode, rfc3339_ms
 from fileq.core.settlement import Settlement, complete
 from fileq.testing.conformance.builders import a_job, burial, claim_one, enqueue, failed, settle
 from tests.support.broker_calls import BrokerCall, Invocation
 from tests.support.redis_store import Store, claimed
 
 KEY = "the one report"
+DEADLINE = "2030-01-01T00:00:00Z"
 
 
 def follow_ups(parent: str) -> tuple[FollowUp, ...]:
-    """A plain one, a delayed one with a unique key, and one about a version."""
+    """A plain one, a delayed one with a unique key, and one with a deadline about a version."""
     job = a_job(f"{parent}.0", parent_id=parent)
     return (
         FollowUp(job, "low"),
         FollowUp(job.but(id=f"{parent}.1", unique_key=f"of {parent}"), "high", delay_ms=60_000),
-        FollowUp(job.but(id=f"{parent}.2"), "low", version=Version(b"/data/made", "s1")),
+        FollowUp(job.but(id=f"{parent}.2", deadline=DEADLINE), "low", version=Version(b"/data/made", "s1")),
     )
 
 
@@ -52,7 +54,7 @@ def _reaping(store: Store) -> Invocation:
 
 
 def keyed(id: str, key: str = KEY) -> Entry:
-    return Entry(a_job(id, unique_key=key), "low")
+    return Entry(a_job(id, unique_key=key, deadline=DEADLINE), "low")
 
 
 def _enqueue(store: Store) -> Invocation:
@@ -88,8 +90,27 @@ def _revive(store: Store) -> Invocation:
     store.broker.enqueue([keyed("a")])
     settlement = burial(claim_one(store))
     settle(store, settlement)
-    revivals = [Revival(settlement.next_raw, "a", encode(a_job("a", unique_key=KEY)), "low")]
+    revivals = [Revival(settlement.next_raw, "a", encode(keyed("a").job), "low")]
     return lambda broker: broker.revive(revivals)
+
+
+def late(store: Store) -> None:
+    """Three jobs that wait past their deadline, the second of them scheduled."""
+    jobs = [a_job(id, deadline=rfc3339_ms(store.clock.ms + 1000)) for id in ("a", "later", "last")]
+    store.broker.enqueue([Entry(jobs[0], "low"), Entry(jobs[1], "high", delay_ms=60_000), Entry(jobs[2], "low")])
+    store.advance(1)
+
+
+def _overdue(store: Store) -> Invocation:
+    late(store)
+    store.broker.cancel(["last"])
+    return lambda broker: [claim.id for claim in broker.overdue()]
+
+
+def _bury_overdue(store: Store) -> Invocation:
+    late(store)
+    settlements = [followed(partial(burial, refused=True))(claim) for claim in store.broker.overdue()]
+    return lambda broker: broker.bury_overdue([replace(s, order=b"bury \n/data/a") for s in settlements])
 
 
 def _firing(overlap: Overlap, *, is_running: bool = False) -> Callable[[Store], Invocation]:
@@ -99,7 +120,8 @@ def _firing(overlap: Overlap, *, is_running: bool = False) -> Callable[[Store], 
         assert store.broker.fire(Fire("nightly", "r1", 1000, 2000, entry)) is FireResult.FIRED
         if is_running:
             claim_one(store)
-        entry = FollowUp(a_job("sched.2", unique_key=KEY), "low", version=Version(b"/data/a", "s1"), is_own=True)
+        job = a_job("sched.2", unique_key=KEY, deadline=DEADLINE)
+        entry = FollowUp(job, "low", version=Version(b"/data/a", "s1"), is_own=True)
         cancelled = follow_ups("last")[:2]
         fire = Fire("nightly", "r1", 2000, 3000, entry, 1, overlap, cancelled)
         return lambda broker: broker.fire(fire)
@@ -156,6 +178,8 @@ JOB_CALLS = (
     BrokerCall("clear", _clear, lambda answer: [False] * len(answer)),
     BrokerCall("revive with a unique key", _revive, lambda answer: [Revived(False)]),
     BrokerCall("sweep_unique", _sweep),
+    BrokerCall("overdue", _overdue, lambda answer: []),
+    BrokerCall("bury_overdue", _bury_overdue, lambda answer: ("fenced",) * len(answer)),
     BrokerCall("fire", _firing(Overlap.ALLOW), _fired_or_stale),
     BrokerCall("fire and skip", _firing(Overlap.SKIP), _fired_or_stale),
     BrokerCall("fire and queue", _firing(Overlap.QUEUE), _fired_or_stale),

@@ -37,6 +37,7 @@ TABLE = {
     "{prefix}:producers": "hash",
     "{prefix}:orders": "hash",
     "{prefix}:unique": "hash",
+    "{prefix}:deadlines": "zset",
     "{prefix}:made:{id}": "string",
     "{prefix}:catalog": "hash",
     "{prefix}:catalog:{id}": "hash",
@@ -82,7 +83,7 @@ def fill(store: Store) -> None:
     broker.pause("low")
     broker.reset_breaker("mail")
     broker.report_producer("p1", producer_info(), 60_000)
-    broker.enqueue([Entry(a_job("one", unique_key="the only"), "low")])
+    broker.enqueue([Entry(a_job("one", unique_key="the only", deadline="2030-01-01T00:00:00Z"), "low")])
     broker.put_document("webhooks", "a", b"{}")
     broker.define_schedule("nightly", "r1", 1000)
     broker.create_batch(NewBatch("b"))

@@ -9,7 +9,7 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.redis import RedisBroker
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.schedules import Fire, FireResult, Overlap
-from fileq.brokers.types import LedgerEntry, Revival, Revived
+from fileq.brokers.types import Entry, LedgerEntry, Revival, Revived
 from fileq.core.batch import CallbackKind
 from fileq.core.follow_up import FollowUp
 from fileq.core.job import Version, decode, encode
@@ -173,6 +173,11 @@ def _make_jobs(broker: RedisBroker) -> None:
     assert list(broker.schedules()) == ["nightly"]
     assert broker.remove_schedule("nightly")
     assert broker.clear("low", broker.peek("low", 500)) == [True] * 3
+    broker.enqueue([Entry(a_job("late", deadline="2020-01-01T00:00:00Z"), "low")])
+    [late] = broker.overdue()
+    buried = burial(late)
+    assert broker.bury_overdue([buried]) == ("done",)
+    assert broker.discard([("late", buried.next_raw)]) == [True]
     assert [str(word) for word in broker.cancel(["u1.1"])] == ["cancelled"]
     broker.deregister(["w9"])
 

@@ -94,6 +94,20 @@ def test_a_request_to_cancel_running_jobs_is_passed_on_once() -> None:
     assert calls == [8, 10, 0], "also after the number was lost"
 
 
+@pytest.mark.parametrize(
+    ("in_ms", "is_reached", "pause_s"), [(300, False, 0.3), (0, True, LONGEST_WATCHED_PAUSE_S), (-5, True, 1.0)]
+)
+def test_it_sleeps_until_the_next_deadline_and_then_wakes_the_loop_that_looks_at_it(
+    in_ms: int, is_reached: bool, pause_s: float
+) -> None:
+    """And is not busy until that loop has looked."""
+    broker, calls = watched_broker(), list[int]()
+    broker.promoted = Promoted(0, None, NOW_MS, is_watched=True, next_deadline_ms=NOW_MS + in_ms)
+    scheduler = Scheduler(broker, deadline_reached=lambda: calls.append(1))
+    assert scheduler.turn() == pytest.approx(pause_s)
+    assert bool(calls) is is_reached
+
+
 class Times:
     """The clock of the broker and the monotonic clock of the process."""
 

@@ -66,6 +66,8 @@ def add(store: MemoryStore, entry: Entry, now_ms: int, *, waits_for: str = "", b
             batch.members.add(job.id)
             add_member(batch.facts, now_ms)
     take_key(store, record, job.unique_key or "")
+    record.deadline_ms = job.deadline_ms
+    store.index_deadline(record, now_ms)
     due_ms = max(entry.at_ms, now_ms + entry.delay_ms)
     if due_ms > now_ms:
         store.schedule(record, State.SCHEDULED, due_ms, now_ms if due_ms > entry.at_ms else 0)

@@ -237,6 +237,7 @@ class MemoryInspector:
             record.raw, record.error, record.ended_ms = revival.next_raw, "", 0
             record.is_cancel_requested, record.fingerprint = False, ""
             take_key(store, record, key)
+            store.index_deadline(record, now_ms)
             store.push(record, front=revival.is_next)
             revive_member(store, record.batch, record.id)
         store.orders.pop(revival.id, None)

@@ -6,13 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fileq.brokers import wire_events
 from fileq.brokers.admission_types import Admission, AdmitRequest
-from fileq.brokers.clocks import RATE_WINDOW_MS, due_after_step
+from fileq.brokers.clocks import (
+    LONGEST_LOOK_MS,
+    RATE_WINDOW_MS,
+    RETURNED_LOOK_MS,
+    RUNNING_LOOK_MS,
+    due_after_step,
+)
 from fileq.brokers.known_versions import newest_versions
 from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.admissions import admit
 from fileq.brokers.memory.entries import add, batch_to_join, existing_job, key_holder
-from fileq.brokers.memory.settlements import reap, settle
+from fileq.brokers.memory.settlements import bury_overdue, reap, settle
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.subscription import MemorySubscription
 from fileq.brokers.replies import PendingReply, ReadyReply
@@ -192,7 +198,14 @@ class MemoryQueues:
             left = waiting[len(due) :]
             firing = [state.next_ms for state in store.schedule_states.values() if not state.is_paused]
             next_due_ms, next_fire_ms = left[0][1] if left else None, min(firing, default=None)
-            return Promoted(len(due), next_due_ms, now_ms, next_fire_ms, cancel_requests=store.cancel_requests)
+            return Promoted(
+                len(due),
+                next_due_ms,
+                now_ms,
+                next_fire_ms,
+                cancel_requests=store.cancel_requests,
+                next_deadline_ms=min(store.deadlines.values(), default=None),
+            )
 
     def _promote(self, raw: bytes, now_ms: int) -> None:
         store = self._store
@@ -208,6 +221,37 @@ class MemoryQueues:
         record = store.record_for(job.id, store.queue_names[-1], raw, now_ms)
         record.raw = raw
         store.push(record, front=False)
+
+    def overdue(self, limit: int = 500) -> list[Claim]:
+        store = self._store
+        with store.lock:
+            now_ms = store.begin()
+            looks = sorted((look_ms, id.encode(), id) for id, look_ms in store.deadlines.items())
+            found = (self._look(id, now_ms) for look_ms, _, id in looks[:limit] if look_ms <= now_ms)
+            return [claim for claim in found if claim is not None]
+
+    def _look(self, id: str, now_ms: int) -> Claim | None:
+        """The claim of a job that waits although its deadline has passed. Says when to look at it again."""
+        store, record = self._store, self._store.records.get(id)
+        deadline_ms = record.deadline_ms if record is not None else None
+        if record is None or deadline_ms is None or not record.state.is_unfinished:
+            del store.deadlines[id]
+            return None
+        again_ms, claim = RUNNING_LOOK_MS, None
+        if deadline_ms > now_ms:
+            again_ms = min(deadline_ms - now_ms, LONGEST_LOOK_MS)
+        elif record.state.is_waiting and not store.is_batch_cancelled(record):
+            again_ms = RETURNED_LOOK_MS
+            claim = Claim("", 0, record.queue, record.raw, decode_or_none(record.raw), id, now_ms)
+        store.deadlines[id] = now_ms + again_ms
+        return claim if claim is not None and claim.job is not None else None
+
+    def bury_overdue(self, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
+        store = self._store
+        check_follow_ups((s.follow_ups for s in settlements), store.queue_names)
+        with store.lock:
+            now_ms = store.begin()
+            return tuple(bury_overdue(store, s, now_ms) for s in settlements)
 
     def realign(self, offset: int = 0, limit: int = 500) -> int | None:
         store = self._store

@@ -10,6 +10,7 @@ from fileq.brokers.file_orders import Order
 from fileq.brokers.memory.batch_counts import count_member
 from fileq.brokers.memory.entries import add_follow_ups
 from fileq.brokers.memory.store import MemoryRecord, MemoryStore
+from fileq.brokers.memory.withdrawals import take_waiting
 from fileq.brokers.types import Attempt
 from fileq.core.batch import Ending
 from fileq.core.job import State
@@ -41,8 +42,26 @@ def reap(store: MemoryStore, slot: str, s: Settlement, now_ms: int) -> SettleRes
     return SettleResult.DONE
 
 
+def bury_overdue(store: MemoryStore, s: Settlement, now_ms: int) -> SettleResult:
+    """Settles for a job that waits, as if a slot had claimed it now."""
+    record = store.records.get(s.claim.id)
+    if record is None or (record.raw, record.queue) != (s.claim.raw, s.claim.queue) or not record.state.is_waiting:
+        return SettleResult.FENCED
+    store.deadlines.pop(record.id, None)
+    if not take_waiting(store, record):
+        return SettleResult.FENCED
+    record.started_ms, record.due_ms = now_ms, 0
+    _end(store, s, now_ms)
+    return SettleResult.DONE
+
+
 def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
     store.processing[s.claim.slot].remove(s.claim.raw)
+    _end(store, s, now_ms)
+
+
+def _end(store: MemoryStore, s: Settlement, now_ms: int) -> None:
+    """Settles for a job that has left its place."""
     record = store.records.get(s.claim.id)
     if record is not None and not record.is_about(s.claim.raw):
         _bury_foreign(store, s, now_ms)

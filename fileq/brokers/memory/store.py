@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from fileq.brokers.catalog import Document
-from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.clocks import HOUR_MS, LONGEST_LOOK_MS
 from fileq.brokers.file_orders import Order
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.subscription import MemorySubscription
@@ -77,6 +77,7 @@ class MemoryRecord(msgspec.Struct):
     batch: str = ""
     fingerprint: str = ""
     origin: str = ""
+    deadline_ms: int | None = None
     expires_ms: int | None = None
 
     def add_attempt(self, attempt: Attempt) -> None:
@@ -138,6 +139,7 @@ class MemoryStore:
         self.holders: dict[str, dict[str, bytes]] = defaultdict(dict)  # route → slot → the raw that was admitted
         self.route_windows: dict[str, tuple[int, int]] = {}  # route → when its window ends, jobs started in it
         self.orders: dict[str, Order] = {}  # by the id of the job
+        self.deadlines: dict[str, int] = {}  # id of a job that has one → when to look at it
         self.unique: dict[str, str] = {}  # unique key → id of the job that took it last
         self.made: dict[bytes, tuple[str, int]] = {}  # path of an output → id of the job, when it is forgotten
         self.documents: dict[str, dict[str, Document]] = defaultdict(dict)  # kind → name → document
@@ -256,6 +258,10 @@ class MemoryStore:
     def learn(self, version: Version, job_id: str) -> None:
         known = self.ledger.get(version.path, LedgerEntry())
         self.ledger[version.path] = known.with_version(version, job_id)
+
+    def index_deadline(self, record: MemoryRecord, now_ms: int) -> None:
+        if record.deadline_ms is not None:
+            self.deadlines[record.id] = min(record.deadline_ms, now_ms + LONGEST_LOOK_MS)
 
     # moves between places
 

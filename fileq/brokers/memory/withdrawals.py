@@ -1,4 +1,4 @@
-"""How the memory broker cancels jobs that wait. The caller holds the lock."""
+"""How the memory broker takes jobs that wait from their places, and cancels them. The caller holds the lock."""
 
 from __future__ import annotations
 
@@ -32,15 +32,22 @@ def _cancel(
         store.cancel_requests += not record.is_cancel_requested
         record.is_cancel_requested = True
         return CancelResult.REQUESTED
+    if not take_waiting(store, record):
+        return CancelResult.ENDED
+    end_withdrawn(store, record, follow_ups, now_ms)
+    return CancelResult.CANCELLED
+
+
+def take_waiting(store: MemoryStore, record: MemoryRecord) -> bool:
+    """Removes a job that waits from its place; False if it is not there."""
     if record.state is State.PENDING and record.raw in store.queues[record.queue]:
         store.queues[record.queue].remove(record.raw)
         record.queued -= 1
     elif record.state in (State.SCHEDULED, State.RETRYING) and record.raw in store.scheduled:
         del store.scheduled[record.raw]
     else:
-        return CancelResult.ENDED
-    end_withdrawn(store, record, follow_ups, now_ms)
-    return CancelResult.CANCELLED
+        return False
+    return True
 
 
 def end_withdrawn(store: MemoryStore, record: MemoryRecord, follow_ups: Iterable[FollowUp], now_ms: int) -> None:

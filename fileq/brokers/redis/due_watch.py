@@ -42,6 +42,7 @@ class DueTimes(NamedTuple):
     now_ms: int
     next_fire_ms: int | None
     cancel_requests: int
+    next_deadline_ms: int | None
 
     @property
     def is_due(self) -> bool:
@@ -182,8 +183,8 @@ def _as_times(reply: object) -> DueTimes | None:
     """The times in a reply of lua/next_due.lua; None if it is an error."""
     if not isinstance(reply, list):
         return None
-    due, now, fire, cancels = reply
-    return DueTimes(as_time(due), int(now), as_time(fire), int(cancels))
+    due, now, fire, cancels, look = reply
+    return DueTimes(as_time(due), int(now), as_time(fire), int(cancels), as_time(look))
 
 
 def as_time(score: bytes) -> int | None:

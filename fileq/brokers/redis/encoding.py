@@ -195,6 +195,7 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
         batch=word(b"batch"),
         fingerprint=word(b"fingerprint"),
         origin=word(b"origin"),
+        deadline_ms=number(b"deadline") if b"deadline" in fields else None,
     )
 
 

@@ -32,13 +32,14 @@ def entry_args(entry: Entry, keys: Keys) -> tuple[Argument, ...]:
         job.unique_key or "",
         (job.batch_id or "") if entry.joins else "",
         origin_of_entry(entry),
+        "" if (deadline_ms := job.deadline_ms) is None else deadline_ms,
     )
 
 
 def is_plain_entry(entry: Entry) -> bool:
     """Whether lua/enqueue_plain.lua can enqueue it."""
     is_due = not entry.delay_ms and not entry.at_ms
-    is_special = entry.joins or entry.is_own
+    is_special = entry.joins or entry.is_own or entry.job.deadline is not None
     return is_due and entry.version is None and entry.job.unique_key is None and not is_special
 
 

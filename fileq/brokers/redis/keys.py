@@ -33,6 +33,7 @@ class Keys:
         self.producers = f"{prefix}:producers"
         self.orders = f"{prefix}:orders"
         self.unique = f"{prefix}:unique"
+        self.deadlines = f"{prefix}:deadlines"
         self.schedules = f"{prefix}:schedules"
         self.schedule_states = f"{prefix}:schedule_states"
         self.catalog_revisions = f"{prefix}:catalog"
@@ -59,7 +60,7 @@ class Keys:
         # Keys that only some scripts use: these get them as keys of their own.
         self.single = (
             *(self.breaker_resets, self.producers, self.orders, self.unique, self.schedules, self.schedule_states),
-            *(self.cancels, self.catalog_revisions, self.batches, self.unfinished_batches),
+            *(self.cancels, self.catalog_revisions, self.batches, self.unfinished_batches, self.deadlines),
         )
 
     def _of_slot(self, slot: str) -> tuple[str, str]:

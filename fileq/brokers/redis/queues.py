@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
-from fileq.brokers.clocks import FULL_WAIT_MS, STEP_TOLERANCE_MS
+from fileq.brokers.clocks import FULL_WAIT_MS, RETURNED_LOOK_MS, RUNNING_LOOK_MS, STEP_TOLERANCE_MS
 from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.place_pages import LedgerPage
 from fileq.brokers.redis.batch_turns import may_be_member, with_members
@@ -31,9 +31,11 @@ from fileq.brokers.redis.encoding import (
 )
 from fileq.brokers.redis.entries import RedisEntries
 from fileq.brokers.redis.in_flight import Replies
+from fileq.brokers.redis.list_search import BYTES_PER_CALL
 from fileq.brokers.redis.scripts import Argument, Part
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
+from fileq.brokers.redis.withdrawals import bury_overdue
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
     SWEEP_PAGE,
@@ -201,14 +203,25 @@ class RedisQueues(RedisEntries):
         times, is_watched = self._store.due_watch.times()
         if times is not None and not times.is_due:
             facts = times.next_due_ms, times.now_ms, times.next_fire_ms
-            return Promoted(0, *facts, is_watched, times.cancel_requests)
-        keys = self._store.keys.schedules, self._store.keys.cancels
-        count, next_due, now_ms, next_fire, cancels = self._store.run("promote", keys, (limit,))
+            return Promoted(0, *facts, is_watched, times.cancel_requests, times.next_deadline_ms)
+        keys = self._store.keys.schedules, self._store.keys.cancels, self._store.keys.deadlines
+        count, next_due, now_ms, next_fire, cancels, next_look = self._store.run("promote", keys, (limit,))
         facts = as_time(next_due), int(now_ms), as_time(next_fire)
-        return Promoted(count, *facts, cancel_requests=int(cancels))
+        return Promoted(count, *facts, False, int(cancels), as_time(next_look))
 
     def report_due_changes(self, changed: Callable[[], None]) -> None:
         self._store.due_watch.report_changes(changed)
+
+    def overdue(self, limit: int = 500) -> list[Claim]:
+        args = limit, BYTES_PER_CALL, RUNNING_LOOK_MS, RETURNED_LOOK_MS
+        rows, now_ms = self._store.run("overdue", (), args)
+        keys = self._store.keys
+        claims = (as_claim((number, raw, id, now_ms, 0, 0), "", 0, keys) for id, number, raw in rows)
+        return [claim for claim in claims if claim.job is not None]
+
+    def bury_overdue(self, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
+        check_follow_ups((s.follow_ups for s in settlements), self._store.queues)
+        return bury_overdue(self._store, settlements)
 
     def realign(self, offset: int = 0, limit: int = 500) -> int | None:
         next_offset: int = self._store.run("realign", (), (offset, limit, STEP_TOLERANCE_MS))

@@ -162,7 +162,7 @@ class Scripts:
     def next_due(self) -> Command:
         """Runs another script that does not share the keys and arguments of the others."""
         now_ms = self._clock() if self._clock is not None else b""
-        keys = self._keys.scheduled, self._keys.schedules, self._keys.cancels
+        keys = self._keys.scheduled, self._keys.schedules, self._keys.cancels, self._keys.deadlines
         return ("EVALSHA", script("next_due").sha, len(keys), *keys, now_ms)
 
     def settle_and_claim(

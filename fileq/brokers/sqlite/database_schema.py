@@ -17,7 +17,7 @@ import msgspec
 from fileq.brokers.sqlite.file_access import NEW_MODE
 from fileq.core.errors import BrokerError, BrokerUnavailable
 
-VERSION = 8
+VERSION = 9
 APPLICATION_ID = 0x66696C71  # "filq"
 OLDEST_SQLITE = (3, 35, 0)  # RETURNING
 
@@ -141,6 +141,14 @@ def _mark_members_in_records(connection: sqlite3.Connection) -> None:
     )
 
 
+def _add_deadlines(connection: sqlite3.Connection) -> None:
+    """From 8 to 9: the index of deadlines. The deadline of a job that waits already is noticed when it is claimed."""
+    connection.execute(
+        "CREATE TABLE deadlines (id TEXT PRIMARY KEY, look_ms INTEGER NOT NULL, position INTEGER) WITHOUT ROWID"
+    )
+    connection.execute("CREATE INDEX deadlines_by_look ON deadlines (look_ms, id)")
+
+
 # From each older schema to the next. A migration must not end the transaction it runs in.
 MIGRATIONS: Mapping[int, Migration] = {
     1: _add_holes,
@@ -150,6 +158,7 @@ MIGRATIONS: Mapping[int, Migration] = {
     5: _add_jobs_that_make_jobs,
     6: _add_batches,
     7: _mark_members_in_records,
+    8: _add_deadlines,
 }
 
 

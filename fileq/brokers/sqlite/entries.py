@@ -74,6 +74,9 @@ def add(work: UnitOfWork, entry: Entry, *, waits_for: str = "", batch: Batch | N
         record.batch = batch.id
         join_batch(work, batch, job.id)
     take_key(work, record, job.unique_key)
+    if job.deadline is not None:
+        record.change_facts(deadline_ms=job.deadline_ms)
+        work.index_deadline(record)
     due_ms = max(entry.at_ms, work.now_ms + entry.delay_ms)
     if due_ms > work.now_ms:
         work.schedule(record, State.SCHEDULED, due_ms, work.now_ms if due_ms > entry.at_ms else 0)

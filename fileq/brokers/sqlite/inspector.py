@@ -281,6 +281,7 @@ def _revive(work: UnitOfWork, revival: Revival) -> Revived:
         record.is_cancel_requested = False
         record.change_facts(fingerprint="")
         take_key(work, record, job.unique_key)
+        work.index_deadline(record)
         work.push(record, front=revival.is_next)
         revive_member(work, record.batch, record.id)
     work.db.execute("DELETE FROM orders WHERE id = ?", (revival.id,))

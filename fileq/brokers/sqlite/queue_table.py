@@ -73,7 +73,8 @@ class QueueTable:
         self._located: dict[tuple[str, bytes], int | None] = {}
         self.has_pushed = False
 
-    def push(self, queue: str, raw: bytes, *, front: bool) -> None:
+    def push(self, queue: str, raw: bytes, *, front: bool) -> int:
+        """Returns its position."""
         ends = self._ends.get(queue) or self._find_ends(queue)
         position = ends[not front]
         ends[not front] += -1 if front else 1
@@ -81,6 +82,7 @@ class QueueTable:
             self._db.execute("DELETE FROM holes WHERE queue = ? AND position = ?", (queue, position))
         self._db.execute("INSERT INTO queued VALUES (?, ?, ?)", (queue, position, raw))
         self.has_pushed = True
+        return position
 
     def _find_ends(self, queue: str) -> list[int]:
         first, last = _first_and_last(self._db, queue)
@@ -108,10 +110,16 @@ class QueueTable:
         found = find_newest(self._db, wanted)
         self._located = {key: found.get(key) for key in wanted}
 
+    def locate_at(self, queue: str, raw: bytes, position: int) -> None:
+        """As locate(), for one job and without reading the queue, if the job is at this position."""
+        sql = "SELECT 1 FROM queued WHERE queue = ? AND position = ? AND raw = ?"
+        if self._db.execute(sql, (queue, position, raw)).fetchone() is not None:
+            self._located[queue, raw] = position
+
     def remove_newest(self, queue: str, raw: bytes) -> bool:
         """Removes the newest job with these bytes, wherever it is; False if there is none.
 
-        Reads the whole queue, unless `locate` has done it."""
+        Reads the whole queue, unless `locate` or `locate_at` has found it."""
         key = (queue, raw)
         position = self._located.pop(key) if key in self._located else find_newest(self._db, [key]).get(key)
         if position is None:

@@ -13,7 +13,7 @@ import msgspec
 
 from fileq.brokers import wire_events
 from fileq.brokers.admission_types import Admission, AdmitRequest
-from fileq.brokers.clocks import due_after_step
+from fileq.brokers.clocks import LONGEST_LOOK_MS, RETURNED_LOOK_MS, RUNNING_LOOK_MS, due_after_step
 from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
@@ -25,6 +25,7 @@ from fileq.brokers.sqlite.outputs import forget_outputs
 from fileq.brokers.sqlite.queue_table import QueuedRow
 from fileq.brokers.sqlite.rate_window import RateWindow
 from fileq.brokers.sqlite.rows import (
+    RecordRow,
     SlotRow,
     all_slots,
     claim_of,
@@ -32,7 +33,7 @@ from fileq.brokers.sqlite.rows import (
     process_of,
 )
 from fileq.brokers.sqlite.schedules import next_fire_ms
-from fileq.brokers.sqlite.settlements import reap, settle
+from fileq.brokers.sqlite.settlements import bury_overdue, reap, settle
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.subscription import SqliteSubscription
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, is_batch_cancelled, is_blocked
@@ -160,7 +161,7 @@ class SqliteQueues(SqliteLedger):
         with self._store.snapshot() as (db, now_ms):  # almost always nothing is due, and a read needs no lock
             next_due_ms = _next_due_ms(db)
             if next_due_ms is None or next_due_ms > now_ms:
-                return Promoted(0, next_due_ms, now_ms, next_fire_ms(db), cancel_requests=cancel_requests(db))
+                return Promoted(0, next_due_ms, now_ms, next_fire_ms(db), False, cancel_requests(db), _next_look_ms(db))
         with self._store.unit_of_work() as work:
             sql = "SELECT due_ms, raw FROM scheduled WHERE due_ms <= ? ORDER BY due_ms, raw LIMIT ?"
             due = work.db.execute(sql, (work.now_ms, limit)).fetchall()
@@ -168,7 +169,7 @@ class SqliteQueues(SqliteLedger):
             for _, raw in due:
                 self._promote(work, raw)
             times = _next_due_ms(work.db), work.now_ms, next_fire_ms(work.db)
-            return Promoted(len(due), *times, cancel_requests=cancel_requests(work.db))
+            return Promoted(len(due), *times, False, cancel_requests(work.db), _next_look_ms(work.db))
 
     def _promote(self, work: UnitOfWork, raw: bytes) -> None:
         job, last_queue = decode_or_none(raw), self._store.queue_names[-1]
@@ -182,6 +183,20 @@ class SqliteQueues(SqliteLedger):
         record = work.record_for(job.id, last_queue, raw)
         record.raw = raw
         work.push(record, front=False)
+
+    def overdue(self, limit: int = 500) -> list[Claim]:
+        with self._store.unit_of_work() as work:
+            sql = "SELECT id FROM deadlines WHERE look_ms <= ? ORDER BY look_ms, id LIMIT ?"
+            ids = [id for (id,) in work.db.execute(sql, (work.now_ms, limit))]
+            work.read_records(ids)
+            found = (_look(work, id) for id in ids)
+            return [claim for claim in found if claim is not None]
+
+    def bury_overdue(self, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
+        check_follow_ups((s.follow_ups for s in settlements), self._store.queue_names)
+        with self._store.unit_of_work() as work:
+            work.read_records(s.claim.id for s in settlements)
+            return tuple(bury_overdue(work, s) for s in settlements)
 
     def realign(self, offset: int = 0, limit: int = 500) -> int | None:
         with self._store.unit_of_work() as work:
@@ -308,6 +323,33 @@ def _enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> tuple[Enqueu
 def _next_due_ms(db: sqlite3.Connection) -> int | None:
     found: int | None = db.execute("SELECT min(due_ms) FROM scheduled").fetchone()[0]
     return found
+
+
+def _next_look_ms(db: sqlite3.Connection) -> int | None:
+    found: int | None = db.execute("SELECT min(look_ms) FROM deadlines").fetchone()[0]
+    return found
+
+
+def _look(work: UnitOfWork, id: str) -> Claim | None:
+    """The claim of a job that waits although its deadline has passed. Says when to look at it again."""
+    record, now_ms = work.record(id), work.now_ms
+    deadline_ms = record.facts.deadline_ms if record is not None else None
+    if record is None or deadline_ms is None or not State(record.state).is_unfinished:
+        work.db.execute("DELETE FROM deadlines WHERE id = ?", (id,))
+        return None
+    again_ms, claim = RUNNING_LOOK_MS, None
+    if deadline_ms > now_ms:
+        again_ms = min(deadline_ms - now_ms, LONGEST_LOOK_MS)
+    elif _is_overdue(work, record):
+        again_ms = RETURNED_LOOK_MS
+        claim = Claim("", 0, record.queue, record.raw, decode_or_none(record.raw), id, now_ms)
+    work.db.execute("UPDATE deadlines SET look_ms = ? WHERE id = ?", (now_ms + again_ms, id))
+    return claim if claim is not None and claim.job is not None else None
+
+
+def _is_overdue(work: UnitOfWork, record: RecordRow) -> bool:
+    is_ours = State(record.state).is_waiting and record.queue in work.config.worker.priorities
+    return is_ours and not is_batch_cancelled(work, record)
 
 
 def _realign(work: UnitOfWork, raw: bytes) -> bool:

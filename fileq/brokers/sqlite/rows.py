@@ -38,6 +38,7 @@ class RareFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     fingerprint: str = ""
     deferrals_ms: tuple[int, int] = (0, 0)
     origin: str = ""
+    deadline_ms: int | None = None
 
 
 STATES = {state.value: state for state in State}
@@ -128,6 +129,7 @@ class RecordRow(msgspec.Struct):
             batch=self.batch,
             fingerprint=facts.fingerprint,
             origin=facts.origin,
+            deadline_ms=facts.deadline_ms,
         )
 
     @property

@@ -1,4 +1,4 @@
--- Schema 8. Applied as a whole, in one transaction, to an empty file.
+-- Schema 9. Applied as a whole, in one transaction, to an empty file.
 -- Every place holds the raw bytes of its jobs. Everything more that is known of a job is in its record.
 -- Changing a comment inside a statement changes the text that SQLite stores in the file.
 
@@ -155,6 +155,15 @@ CREATE TABLE unique_keys (
     key TEXT PRIMARY KEY,
     id  TEXT NOT NULL
 ) WITHOUT ROWID;
+
+-- The jobs that have a deadline, and when to look at each; see `overdue` in brokers/protocol.py. A job that has ended
+-- stays until then.
+CREATE TABLE deadlines (
+    id          TEXT PRIMARY KEY,
+    look_ms     INTEGER NOT NULL,
+    position    INTEGER                     -- where it was pushed into its queue last
+) WITHOUT ROWID;
+CREATE INDEX deadlines_by_look ON deadlines (look_ms, id);
 
 -- The job that made each file last.
 CREATE TABLE made (

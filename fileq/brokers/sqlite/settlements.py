@@ -11,6 +11,7 @@ from fileq.brokers.sqlite.entries import add_follow_ups
 from fileq.brokers.sqlite.outputs import keep_outputs
 from fileq.brokers.sqlite.rows import RecordRow, SlotRow
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
+from fileq.brokers.sqlite.withdrawals import take_waiting
 from fileq.brokers.types import Attempt
 from fileq.core.batch import Ending
 from fileq.core.job import State
@@ -42,8 +43,30 @@ def reap(work: UnitOfWork, slot_row: SlotRow, s: Settlement) -> SettleResult:
     return SettleResult.DONE
 
 
+def bury_overdue(work: UnitOfWork, s: Settlement) -> SettleResult:
+    """Settles for a job that waits, as if a slot had claimed it now."""
+    record = work.record(s.claim.id)
+    if record is None or (record.raw, record.queue) != (s.claim.raw, s.claim.queue):
+        return SettleResult.FENCED
+    if not State(record.state).is_waiting:
+        return SettleResult.FENCED
+    found = work.db.execute("DELETE FROM deadlines WHERE id = ? RETURNING position", (record.id,)).fetchone()
+    if found is not None and found[0] is not None:
+        work.queued.locate_at(record.queue, record.raw, found[0])
+    if not take_waiting(work, record):
+        return SettleResult.FENCED
+    record.started_ms, record.due_ms = work.now_ms, 0
+    _end(work, s)
+    return SettleResult.DONE
+
+
 def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
     work.change_slot(slot_row).raw = None
+    _end(work, s)
+
+
+def _end(work: UnitOfWork, s: Settlement) -> None:
+    """Settles for a job that has left its place."""
     record = work.record(s.claim.id)
     if record is not None and not record.is_about(s.claim.raw):
         _bury_foreign(work, s)

@@ -15,7 +15,7 @@ from zlib import crc32
 
 import msgspec
 
-from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.clocks import HOUR_MS, LONGEST_LOOK_MS
 from fileq.brokers.sqlite.batch_members import BatchMembers, MemberState
 from fileq.brokers.sqlite.batch_table import BatchTable
 from fileq.brokers.sqlite.ended_list import EndedList
@@ -40,6 +40,7 @@ from fileq.core.job import ENDED_STATES, Job, State, decode_or_none, raw_id
 from fileq.core.own_jobs import foreign_error
 
 EVENTS_KEPT = 10_000
+DEADLINE_FIELD = b'"deadline":'  # in the bytes of a job that has one
 EXPIRED_PER_TRANSACTION = 500  # bounds what one transaction spends on deleting expired records
 
 
@@ -157,12 +158,20 @@ class UnitOfWork:
         if event:
             self._events.append(stamped(event, self.now_ms))
 
+    def index_deadline(self, record: RecordRow) -> None:
+        """Lists the deadline of a job that is about to wait."""
+        if record.extra and (deadline_ms := record.facts.deadline_ms) is not None:
+            look_ms = min(deadline_ms, self.now_ms + LONGEST_LOOK_MS)
+            self.db.execute("INSERT OR REPLACE INTO deadlines (id, look_ms) VALUES (?, ?)", (record.id, look_ms))
+
     # moves between places
 
     def push(self, record: RecordRow, *, front: bool) -> None:
         """Puts the record's job into its queue and counts the copy in the record."""
         record.state, record.due_ms, record.queued = State.PENDING, 0, record.queued + 1
-        self.queued.push(record.queue, record.raw, front=front)
+        position = self.queued.push(record.queue, record.raw, front=front)
+        if DEADLINE_FIELD in record.raw:  # or something like it: then the job is not in the index
+            self.db.execute("UPDATE deadlines SET position = ? WHERE id = ?", (position, record.id))
 
     def push_undecodable(self, queue: str, raw: bytes, *, front: bool) -> None:
         """Puts bytes that are not a job back into a queue.

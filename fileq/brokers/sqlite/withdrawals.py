@@ -1,4 +1,4 @@
-"""How the SQLite broker cancels jobs that wait, in the caller's transaction."""
+"""How the SQLite broker takes jobs that wait from their places, and cancels them, in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -45,12 +45,18 @@ def _cancel(work: UnitOfWork, record: RecordRow | None, follow_ups: Sequence[Fol
             work.change_record(record).is_cancel_requested = True
             count_cancel_request(work)
         return CancelResult.REQUESTED
-    if record.state == State.PENDING and work.queued.remove_newest(record.queue, record.raw):
-        record.queued -= 1
-    elif record.state not in (State.SCHEDULED, State.RETRYING) or not work.unschedule(record.raw):
+    if not take_waiting(work, record):
         return CancelResult.ENDED
     _end_withdrawn(work, work.change_record(record), follow_ups)
     return CancelResult.CANCELLED
+
+
+def take_waiting(work: UnitOfWork, record: RecordRow) -> bool:
+    """Removes a job that waits from its place; False if it is not there."""
+    if record.state == State.PENDING and work.queued.remove_newest(record.queue, record.raw):
+        record.queued -= 1
+        return True
+    return record.state in (State.SCHEDULED, State.RETRYING) and work.unschedule(record.raw)
 
 
 def clear(

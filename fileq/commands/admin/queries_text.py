@@ -187,7 +187,8 @@ def attempt_lines(
     line = f"  {attempt.number}  {started}Z  {outcome} {after}"
     is_repeated = following is not None and bool(attempt.error) and following.error == attempt.error
     line += ", the same error as the next attempt" if is_repeated else ""
-    lines = [line, screen.paint(f"     on {printable(attempt.worker)}", "dim")]
+    where = f"on {printable(attempt.worker)}" if attempt.worker else "while it waited"
+    lines = [line, screen.paint(f"     {where}", "dim")]
     if attempt.error and with_error and not is_repeated:
         lines.append(f"     {error_lines(attempt.error)[0]}")
     return lines

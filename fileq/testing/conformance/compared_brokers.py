@@ -38,6 +38,7 @@ class ComparedBrokers(RuleBasedStateMachine):
         self.claims: list[Pair] = []
         self.suspected: list[tuple[Suspect, Suspect]] = []
         self.once_dead: list[bytes] = []
+        self.once_overdue: list[Claim] = []
         self.added = 0
 
     def same(self, call: Callable[[Any], Any]) -> Any:

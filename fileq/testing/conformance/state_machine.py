@@ -26,6 +26,7 @@ from fileq.testing.conformance.compared_brokers import Pair
 from fileq.testing.conformance.job_making_rules import JobMakingRules
 from fileq.testing.conformance.strategies import (
     ALL_IDS,
+    BURIALS,
     DEATHS,
     ENDS,
     PATHS,
@@ -183,6 +184,15 @@ class BrokerMachine(JobMakingRules):
         self.same(lambda broker: sorted(astuple(order) for order in broker.orders(1000)))
         self.same(lambda broker: broker.finish_orders([(id, b"/done/%d" % limit) for id in ids]))
         self.same(lambda broker: broker.promote(limit))
+
+    @rule(limit=st.sampled_from([1, 500]), ends=st.lists(st.sampled_from(BURIALS), min_size=4, max_size=4))
+    def bury_overdue(self, limit: int, ends: list[Death]) -> None:
+        """Buries jobs whose deadline has passed, by this list of them and by an old one."""
+        expected, got = (harness.broker.overdue(limit) for harness in (self.model, self.real))
+        assert [comparable(claim) for claim in got] == [comparable(claim) for claim in expected]
+        self.once_overdue += expected
+        chosen = [end(claim) for end, claim in zip(ends, self.once_overdue[-4:], strict=False)]
+        self.making(lambda broker: broker.bury_overdue(chosen))
 
     @rule(sweep=st.booleans())
     def look_for_suspects(self, sweep: bool) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fileq.brokers.types import Entry, Revival
 from fileq.core.claim import Claim
 from fileq.core.follow_up import FollowUp, Output
-from fileq.core.job import Version, decode, encode
+from fileq.core.job import Version, decode, encode, rfc3339_ms
 from fileq.core.settlement import (
     Settlement,
     Verb,
@@ -23,6 +23,7 @@ from fileq.core.settlement import (
     skip_vanished,
 )
 from fileq.testing.conformance.builders import UNDECODABLE, a_job, burial, deferred, failed, foreign, id_of, recovered
+from fileq.testing.conformance.harness import START_MS
 
 QUEUES = ("high", "low")
 SLOTS = ("s1", "s2", "s3", "s4")
@@ -32,6 +33,7 @@ SHARED_IDS = ("shared-1", 'shared "2" \\ ü')
 FOREIGN_IDS = ("foreign-1",)
 ALL_IDS = (*OUR_IDS, *MADE_IDS, *SHARED_IDS, *FOREIGN_IDS)
 KEYS = ("k1", 'k "2" \\ ü')
+DEADLINES = tuple(rfc3339_ms(START_MS + after_ms) for after_ms in (0, 30_000, 5_000_000))
 SCHEDULES = ("nightly", "hourly")
 OUTPUTS = (Output(b"/out/a", 1, "v1"), Output(b"/out/\xff", 2, ""))
 PATHS = (b"/data/a", b"/data/\xff b")
@@ -91,6 +93,11 @@ DEATHS: tuple[Death, ...] = (
     lambda claim: replace(bury(claim, claim.raw, error="died", died=True), follow_ups=(made_job(0), made_job(1))),
 )
 
+BURIALS: tuple[Death, ...] = (
+    partial(burial, error="deadline passed", kind="DeadlinePassed", refused=True),
+    lambda claim: replace(burial(claim, refused=True), order=b"bury \n/in/a", follow_ups=(made_job(0), made_job(1))),
+)
+
 queues = st.sampled_from(QUEUES)
 slots = st.lists(st.sampled_from(SLOTS), unique=True, max_size=4)
 which = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8, 13])  # an index counted from the newest
@@ -98,8 +105,8 @@ ends = st.integers(0, len(ENDS) - 1)
 all_ends = st.lists(ends, min_size=len(SLOTS), max_size=len(SLOTS))
 versions = st.builds(Version, st.sampled_from(PATHS), st.sampled_from(SIGNATURES), st.sampled_from(DEVICES))
 an_entry = st.builds(
-    lambda id, queue, version, always, delay_ms, key: Entry(
-        a_job(id, unique_key=key), queue, version, always, delay_ms
+    lambda id, queue, version, always, delay_ms, key, deadline: Entry(
+        a_job(id, unique_key=key, deadline=deadline), queue, version, always, delay_ms
     ),
     st.sampled_from((*OUR_IDS, *SHARED_IDS)),
     queues,
@@ -107,6 +114,7 @@ an_entry = st.builds(
     st.sampled_from([False, False, True]),
     st.sampled_from([0, 0, 0, 1, 1000, 40_000]),
     st.sampled_from([None, None, *KEYS]),
+    st.sampled_from([None, None, *DEADLINES]),
 )
 follow_ups = st.lists(
     st.builds(made_job, st.integers(0, 1), st.sampled_from([None, *KEYS]), st.sampled_from([0, 0, 1000])), max_size=2

@@ -43,6 +43,7 @@ from fileq.testing.conformance import (
     ledger_identity_tests,
     ledger_tests,
     outputs_tests,
+    overdue_tests,
     overview_tests,
     own_jobs_tests,
     page_tests,
@@ -110,6 +111,7 @@ class BrokerConformance:
     TestLedgerIdentity = _tests_of(ledger_identity_tests)
     TestOutputs = _tests_of(outputs_tests)
     TestOwnJobs = _tests_of(own_jobs_tests)
+    TestOverdue = _tests_of(overdue_tests)
     TestOverview = _tests_of(overview_tests)
     TestPage = _tests_of(page_tests)
     TestPause = _tests_of(pause_tests)

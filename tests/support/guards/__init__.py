@@ -5,6 +5,7 @@ from tests.support.guards.after_guards import AFTER_GUARDS
 from tests.support.guards.batch_count_guards import BATCH_COUNT_GUARDS
 from tests.support.guards.batch_guards import BATCH_GUARDS
 from tests.support.guards.child_guards import CHILD_GUARDS
+from tests.support.guards.deadline_guards import DEADLINE_GUARDS
 from tests.support.guards.earlier_job_guards import EARLIER_JOB_GUARDS
 from tests.support.guards.executor_guards import EXECUTOR_GUARDS
 from tests.support.guards.extension_guards import EXTENSION_GUARDS
@@ -37,6 +38,7 @@ GUARDS: tuple[Guard, ...] = (
     *SQLITE_GUARDS,
     *MEMORY_GUARDS,
     *ADMIT_GUARDS,
+    *DEADLINE_GUARDS,
     *EARLIER_JOB_GUARDS,
     *FOLLOW_UP_GUARDS,
     *BATCH_COUNT_GUARDS,

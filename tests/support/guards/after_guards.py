@@ -35,7 +35,7 @@ ORDER_GUARDS = (
         "The order for the file of a job that a reaper buries is kept in the same step",
         "the file of a job that killed its workers stays where it was",
         "TestFinishOrders::test_the_order_of_a_job_that_a_reaper_buries_is_found_at_once",
-    ).on("redis", "  keep_order(job)\n  add_event(job.event)\n  keep_member", "  add_event(job.event)\n  keep_member"),
+    ).on("redis", "  keep_order(job)\n  add_event(job.event)\n  keep_member(job)\nend\n", "  keep_member(job)\nend\n"),
     FINISHED.on(
         "redis",
         "if total > 0 then redis.call('HDEL', orders, unpack(ids)) end\n",

@@ -87,7 +87,7 @@ FOLLOW_UP_GUARDS: tuple[Guard, ...] = (
     FOLLOWED.on("redis", "    if keep_hook then keep_hook(job) end\n", ""),
     FOLLOWED.on("sqlite", "    add_follow_ups(work, record, s.follow_ups)\n", ""),
     FOLLOWED.on("memory", "    add_follow_ups(store, record, s.follow_ups, now_ms)\n", ""),
-    REAPED.on("redis", "  keep_member(job)\n", ""),
+    REAPED.on("redis", "  keep_member(job)\nend\n", "end\n"),
     CANCELLED.on("redis", "  withdraw_member(job)\n  return 'cancelled'\n", "  return 'cancelled'\n"),
     CANCELLED.on("sqlite", "    add_follow_ups(work, record, follow_ups)\n", ""),
     CANCELLED.on("memory", "    add_follow_ups(store, record, follow_ups, now_ms)\n", ""),

@@ -177,7 +177,7 @@ ENQUEUEING = (
 
 WAITING = (
     guard(promises.PROMOTED_LEAVES, "  redis.call('ZREM', SCHEDULED, raw)\n", ""),
-    guard(promises.NOT_BEFORE_TIME, "'-inf', NOW, 'LIMIT'", "'-inf', '+inf', 'LIMIT'"),
+    guard(promises.NOT_BEFORE_TIME, "SCHEDULED, '-inf', NOW, 'LIMIT'", "SCHEDULED, '-inf', '+inf', 'LIMIT'"),
     guard(promises.REALIGNED, "if since > latest and", "if false and"),
     guard(
         promises.PROMOTED_COUNTED,

@@ -27,20 +27,6 @@ while own_args < #ARGV do
 end
 require_counting(ids)
 
--- Whether the job was there; FAR if that is not known. It leaves its queue at the end of the script.
-local function remove(state, raw, number, was, proof)
-  if state == 'pending' and number then
-    local list = queue_key[number]
-    local offset = find(list, raw)
-    if offset == FAR and not is_absent(list, raw, was, proof) then return FAR end
-    if not offset or offset == FAR then return false end
-    take(list, raw, offset)
-    return true
-  end
-  if state == 'scheduled' or state == 'retrying' then return redis.call('ZREM', SCHEDULED, raw) == 1 end
-  return false
-end
-
 local function cancel(job)
   local was = redis.call('HMGET', job.record, unpack(PROOF_FIELDS))
   local state, raw, queue, queued = was[1], was[2], was[3] or '', tonumber(was[6]) or 0
@@ -52,7 +38,7 @@ local function cancel(job)
     end
     return 'requested'
   end
-  local is_removed = remove(state, raw, queue_number[queue], was, job.proof)
+  local is_removed = take_waiting(raw, queue_number[queue], was, job.proof)
   if is_removed == FAR then return 'far' end
   if not is_removed then return 'ended' end
   withdraw(job.record, queue, raw, state == 'pending' and queued - 1 or queued)

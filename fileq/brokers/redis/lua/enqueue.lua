@@ -25,6 +25,7 @@ for i = 1, total do
   is_recorded[record] = has_record(record, ARGV[a + ORIGIN_ARG])
   if is_recorded[record] then require_type(record, 'hash') end
   if ARGV[a + 4] ~= '' then kind_of[LEDGER] = 'hash' end
+  require_deadline(a)
   if ARGV[a + 8] ~= '0' or ARGV[a + 9] ~= '0' then kind_of[SCHEDULED] = 'zset' end
   kind_of[queue_key[tonumber(ARGV[a + 3])]] = 'list'
   if joining and ARGV[a + BATCH_ARG] ~= '' then joining.require(ARGV[a + BATCH_ARG]) end

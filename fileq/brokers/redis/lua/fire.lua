@@ -21,7 +21,10 @@ require_access(schedules, 'zset', 'ZADD')
 require_access(states, 'hash', 'HGET', 'HSET')
 require_entries(unique)
 require_counters()
-if has_job then require_type(record, 'hash') end
+if has_job then
+  require_type(record, 'hash')
+  require_deadline(entry)
+end
 if has_job and ARGV[entry + BATCH_ARG] ~= '' then joining.require(ARGV[entry + BATCH_ARG]) end
 own_keys, own_args = own_keys + (has_job and 5 or 4), entry + (has_job and ENTRY_ARGS or 0)
 local extras = next_extras()

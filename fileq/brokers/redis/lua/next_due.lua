@@ -1,11 +1,12 @@
 #!lua flags=no-writes
--- Read when the next job and the next schedule are due, and how many cancellations of running jobs were requested. A scheduler asks this many times a second, and promotes only if
--- something is due. So this script gets nothing of the prelude, not even its keys and arguments.
+-- Read when the next job and the next schedule are due, when to look at the first deadline, and how many cancellations
+-- of running jobs were requested. A scheduler asks this many times a second, and promotes only if something is due. So
+-- this script gets nothing of the prelude, not even its keys and arguments.
 --
--- KEYS       1 scheduled, 2 schedules, 3 cancels
+-- KEYS       1 scheduled, 2 schedules, 3 cancels, 4 deadlines
 -- ARGV       1 now in ms ('' = the server's time)
 -- returns    the due time of the next job ('' = none waits); now; the next slot of a schedule ('' = none); how
---            many requests
+--            many requests; when to look at the first deadline ('' = there is none)
 local time = ARGV[1]
 if time == '' then
   local parts = redis.call('TIME')
@@ -13,4 +14,5 @@ if time == '' then
 end
 local due = redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
 local fire = redis.call('ZRANGE', KEYS[2], '0', '0', 'WITHSCORES')
-return { due[2] or '', time, fire[2] or '', tonumber(redis.call('GET', KEYS[3])) or 0 }
+local look = redis.call('ZRANGE', KEYS[4], '0', '0', 'WITHSCORES')
+return { due[2] or '', time, fire[2] or '', tonumber(redis.call('GET', KEYS[3])) or 0, look[2] or '' }

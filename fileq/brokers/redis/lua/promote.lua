@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- Promote due jobs: move each from the scheduled set to its queue, earliest first.
 --
--- own KEYS   1 schedules, 2 cancels
+-- own KEYS   1 schedules, 2 cancels, 3 deadlines
 -- own ARGV   1 how many at most
 -- returns    how many; the due time of the next job ('' = none waits); now; the next slot of a schedule ('' = none);
---            how many cancellations of running jobs were requested
+--            how many cancellations of running jobs were requested; when to look at the first deadline ('' = none)
 require_access(SCHEDULED, 'zset', 'ZREM')
 require_queues('LPUSH')
 require_record_permissions()
@@ -12,6 +12,7 @@ local due = read('ZRANGEBYSCORE', SCHEDULED, '-inf', NOW, 'LIMIT', 0, tonumber(A
 local next_due = read('ZRANGE', SCHEDULED, #due, #due, 'WITHSCORES')
 local next_fire = read('ZRANGE', KEYS[own_keys + 1], 0, 0, 'WITHSCORES')
 local cancels = tonumber(read('GET', KEYS[own_keys + 2])) or 0
+local next_look = read('ZRANGE', KEYS[own_keys + 3], 0, 0, 'WITHSCORES')
 local ids, records, is_foreign_due, has_foreign = {}, {}, {}, false
 for i, raw in ipairs(due) do
   local id = read_id(raw)
@@ -34,4 +35,4 @@ for i, raw in ipairs(due) do
   redis.call('ZREM', SCHEDULED, raw)
 end
 if has_foreign then write_counters() end
-return { #due, next_due[2] or '', NOW, next_fire[2] or '', cancels }
+return { #due, next_due[2] or '', NOW, next_fire[2] or '', cancels, next_look[2] or '' }

@@ -13,8 +13,12 @@ require_counters()
 require_queues('LPUSH', 'RPUSH')
 open_windows()
 local total = (#ARGV - own_args) / STRIDE
-local answers, batch_ids = {}, {}
-for i = 1, total do batch_ids[i] = read('HMGET', KEYS[own_keys + JOB_KEYS * i - 2], 'batch')[1] end
+local answers, batch_ids, deadlines = {}, {}, {}
+for i = 1, total do
+  local was = read('HMGET', KEYS[own_keys + JOB_KEYS * i - 2], 'batch', 'deadline')
+  batch_ids[i], deadlines[i] = was[1], was[2]
+  if deadlines[i] then require_access(DEADLINES, 'zset', 'ZADD') end
+end
 require_counting(batch_ids)
 if total > 0 then
   require_access(KEYS[own_keys + 2], 'hash', 'HDEL')
@@ -44,6 +48,7 @@ for i = 1, total do
         redis.call('HSET', record, 'unique_key', key)
         redis.call('HSET', unique, key, id)
       end
+      if deadlines[i] then index_deadline(id, deadlines[i]) end
       push(record, next_raw, number, side)
       if batch_ids[i] then revive_member(batch_ids[i], id) end
     end

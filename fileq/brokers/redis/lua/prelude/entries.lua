@@ -5,11 +5,24 @@
 --            version of a file), 7 flags: 'a' = enqueue even if the ledger knows the version, 'd' = a producer adds it
 --            to the batch of a delivery, 8 delay in ms, 9 due time in ms, 10 unique key ('' = none), 11 the batch that
 --            the job joins ('' = none), 12 the origin of a job that fileq made itself ('' = another program may have
---            made it)
+--            made it), 13 the deadline in ms ('' = none)
 --
 -- KEYS, ARGV: see arguments.lua
 
-local ENTRY_ARGS, BATCH_ARG, ORIGIN_ARG = 12, 11, 12
+local ENTRY_ARGS, BATCH_ARG, ORIGIN_ARG, DEADLINE_ARG = 13, 11, 12, 13
+
+-- The index of deadlines: id of a job → when to look at it. Its deadline is in its record.
+local DEADLINES = string.sub(RECORDS, 1, -5) .. 'deadlines' -- the prefix of the records ends with `job:`
+local LONGEST_LOOK = 3600000 -- as in brokers/clocks.py
+
+local function index_deadline(id, deadline)
+  redis.call('ZADD', DEADLINES, int_text(math.min(tonumber(deadline), now + LONGEST_LOOK)), id)
+end
+
+-- Check what add_job() needs for the deadline of the job whose arguments follow ARGV[a], before anything is written.
+local function require_deadline(a)
+  if ARGV[a + DEADLINE_ARG] ~= '' then require_access(DEADLINES, 'zset', 'ZADD') end
+end
 
 -- Whether this record keeps a job with this origin out. One without an origin is not that of a job of fileq's own:
 -- another program has used its id, and replace_record() makes room.
@@ -67,8 +80,12 @@ local state_after
 -- although the batch is sealed, or nil.
 local function add_job(record, a, versions, unique, awaited, follows)
   local id, raw, number, path, key = ARGV[a + 1], ARGV[a + 2], tonumber(ARGV[a + 3]), ARGV[a + 4], ARGV[a + 10]
-  local batch, origin = ARGV[a + BATCH_ARG], ARGV[a + ORIGIN_ARG]
+  local batch, origin, deadline = ARGV[a + BATCH_ARG], ARGV[a + ORIGIN_ARG], ARGV[a + DEADLINE_ARG]
   if origin ~= '' then replace_record(record, origin) end
+  if deadline ~= '' then
+    redis.call('HSET', record, 'deadline', deadline)
+    index_deadline(id, deadline)
+  end
   local after = versions and jobs_before(versions, id, ARGV[a + 5])
   if awaited then after = ENDED .. in_one_line(awaited) .. (after and '\n' .. after or '') end
   if after then redis.call('HSET', record, 'after', after) end

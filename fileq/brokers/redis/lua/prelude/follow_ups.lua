@@ -28,6 +28,7 @@ local function require_extras(extras)
     for i = 1, extras.total do
       local batch = ARGV[extras.args + (i - 1) * ENTRY_ARGS + BATCH_ARG]
       require_type(KEYS[extras.keys + i], 'hash')
+      require_deadline(extras.args + (i - 1) * ENTRY_ARGS)
       if joining and batch ~= '' then joining.require(batch) end
     end
   end

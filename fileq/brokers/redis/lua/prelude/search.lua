@@ -126,3 +126,19 @@ local function is_absent(list, raw, was, proof)
   if table.concat(values, '\0') ~= proof then return false end
   return not (read('LPOS', list, raw, 'MAXLEN', NEAR) or read('LPOS', list, raw, 'RANK', -1, 'MAXLEN', NEAR))
 end
+
+-- Take a job that waits from its place, as `was`, the PROOF_FIELDS of its record, says. Returns whether the job was
+-- there; FAR if that is not known. It leaves its queue in remove_taken().
+local function take_waiting(raw, number, was, proof)
+  local state = was[1]
+  if state == 'pending' and number then
+    local list = queue_key[number]
+    local offset = find(list, raw)
+    if offset == FAR and not is_absent(list, raw, was, proof) then return FAR end
+    if not offset or offset == FAR then return false end
+    take(list, raw, offset)
+    return true
+  end
+  if state == 'scheduled' or state == 'retrying' then return redis.call('ZREM', SCHEDULED, raw) == 1 end
+  return false
+end
