@@ -31,8 +31,8 @@ from fileq.brokers.catalog import check_name
 from fileq.brokers.types import check_entries
 from fileq.core.batch import LEVELS_MAX, Batch, BatchState, Callback, CallbackKind, callback_id
 from fileq.core.errors import BrokerError
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import decode
+from fileq.core.outcome import FollowUp
 from fileq.core.own_jobs import check_batch, check_type
 
 MEMBERS_PAGE = 500

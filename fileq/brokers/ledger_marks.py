@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from fileq.core.signature import split_signature
+from fileq.core.job import split_signature
 
 Versions: TypeAlias = tuple[tuple[str, str], ...]
 

@@ -53,8 +53,8 @@ from fileq.brokers.types import (
 )
 from fileq.core.claim import Claim
 from fileq.core.finding import Finding
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import State
+from fileq.core.outcome import FollowUp
 from fileq.core.settlement import Settlement, SettleResult
 
 

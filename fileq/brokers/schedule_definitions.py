@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from fileq.brokers.catalog import check_name
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.schedules import ScheduleState
-from fileq.core.cron import NEVER_MS
-from fileq.core.schedule import ScheduleDocument, decode_document, encode_document, is_same_times, next_slot
+from fileq.core.schedule import NEVER_MS, ScheduleDocument, decode_document, encode_document, is_same_times, next_slot
 
 KIND = "schedules"  # in the catalog
 

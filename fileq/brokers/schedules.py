@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.types import check_entries
-from fileq.core.follow_up import FollowUp
+from fileq.core.outcome import FollowUp
 
 
 class ScheduleState(Struct, frozen=True):

@@ -14,11 +14,19 @@ from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.producer_types import ProducerView
 from fileq.core.claim import Buried, Claim
 from fileq.core.errors import BrokerError
-from fileq.core.follow_up import FollowUp, Output
-from fileq.core.job import MAX_DECODED_NESTING, MAX_NESTING, Job, State, Version, check_content, check_unique_key
+from fileq.core.job import (
+    MAX_DECODED_NESTING,
+    MAX_NESTING,
+    Job,
+    State,
+    Version,
+    check_content,
+    check_unique_key,
+    is_same_version,
+)
+from fileq.core.outcome import FollowUp, Output
 from fileq.core.own_jobs import check_batch, check_job, origin_of
 from fileq.core.settlement import SettleResult
-from fileq.core.signature import is_same_version
 
 LEDGER_DEPTH = 8  # versions the ledger keeps of one path
 EARLIER_JOBS_MAX = 16  # jobs of its path that a record names
@@ -263,7 +271,7 @@ class Record(Struct, frozen=True):
 class LedgerEntry(Struct, frozen=True):
     """What the ledger knows of one path.
 
-    `versions` pairs each signature (see core/signature.py) with a job's id, newest first. `device` is where the file
+    `versions` pairs each signature (see core/job.py) with a job's id, newest first. `device` is where the file
     was last seen. `missing_since_ms` is when a producer first missed it on that device; 0 while it is there."""
 
     versions: tuple[tuple[str, str], ...] = ()

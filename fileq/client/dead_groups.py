@@ -19,8 +19,8 @@ from fileq.brokers.protocol import FullBroker
 from fileq.client.job_filter import Conditions, JobFilter, StoredJob
 from fileq.client.job_pages import OUTLINE_COST
 from fileq.client.job_selection import complete_records, outlined
-from fileq.core.error_kinds import kind_of
 from fileq.core.job import parse_time, stamp
+from fileq.core.outcome import kind_of
 
 GroupedBy: TypeAlias = Literal["fingerprint", "directory", "kind", "type"]
 SCAN_MAX = 10_000

@@ -11,10 +11,10 @@ from fileq.brokers.types import WireEvent
 from fileq.client.job_endings import RETRY_S, SLICE_S
 from fileq.client.published_events import decode_event
 from fileq.client.transport import Transport
-from fileq.core import batch_events, events
+from fileq.core import events
 from fileq.core.errors import BrokerUnavailable, ConfigError
 
-_KINDS = (*vars(events).values(), *vars(batch_events).values())
+_KINDS = tuple(vars(events).values())
 NAMES = sorted({name for kind in _KINDS if (name := getattr(kind, "published_as", ""))})
 
 

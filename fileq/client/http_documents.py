@@ -15,8 +15,7 @@ from fileq.brokers.types import Record
 from fileq.client.batch_status import BatchInfo
 from fileq.client.job_filter import StoredJob
 from fileq.core.batch import BatchState, CallbackKind
-from fileq.core.job import Job, State, encode, rfc3339
-from fileq.core.tags import encoded_tags
+from fileq.core.job import Job, State, encode, encoded_tags, rfc3339
 
 
 class JobReply(Struct, frozen=True):

@@ -13,9 +13,9 @@ from fileq.brokers.types import Record
 from fileq.client.job_summary import JobSummary, created_ms, fingerprint_of, summarize
 from fileq.core.api_key import Restriction
 from fileq.core.delivery import without_files
-from fileq.core.error_kinds import kind_of
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, State
+from fileq.core.outcome import kind_of
 from fileq.core.own_jobs import is_own_type
 from fileq.core.schedule import is_of_schedule
 from fileq.core.text import without_path

@@ -9,8 +9,7 @@ from typing import Any, Protocol, TypeAlias, TypedDict
 from msgspec import Struct
 
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import COUNT_MAX, FIRST_MS, LAST_MS, UNIQUE_KEY_LENGTH, Job, checked_id, rfc3339_ms
-from fileq.core.tags import encoded_tags
+from fileq.core.job import COUNT_MAX, FIRST_MS, LAST_MS, UNIQUE_KEY_LENGTH, Job, checked_id, encoded_tags, rfc3339_ms
 from fileq.core.units import LONGEST_S, parse_duration
 
 Duration: TypeAlias = float | str | timedelta  # seconds, "5m" or a timedelta

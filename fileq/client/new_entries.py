@@ -18,18 +18,17 @@ from fileq.brokers.types import Entry
 from fileq.client.job_options import JobOptions
 from fileq.client.job_summary import file_place
 from fileq.config import Config
+from fileq.config.schema import priority_chooser
 from fileq.core.errors import ConfigError
-from fileq.core.job import Version, file_job, typed_job
+from fileq.core.job import Version, file_job, signature_text, typed_job
 from fileq.core.outcome import Failed
 from fileq.core.own_jobs import check_job
-from fileq.core.signature import signature_text
 from fileq.core.text import quoted_path
 from fileq.files.globs import exact_glob
 from fileq.files.mounts import keeps_inodes, mount_of, mounts
+from fileq.files.version import found_at
 from fileq.producer.finder.database_files import DatabaseFiles
-from fileq.producer.finder.found_file import found_at
 from fileq.producer.identity import CONTENT, INODE, STAT
-from fileq.producer.priority import priority_chooser
 
 _ADVICE = {
     "FileVanished": "there is no such file",

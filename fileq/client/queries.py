@@ -17,8 +17,7 @@ from fileq.client.job_selection import PLACES, select, with_records
 from fileq.client.job_summary import JobHistory, JobSummary, history
 from fileq.client.obstacles import obstacles_of
 from fileq.core.errors import BrokerError, ConfigError
-from fileq.core.job import State, decode_or_none
-from fileq.core.signature import split_signature
+from fileq.core.job import State, decode_or_none, split_signature
 from fileq.core.text import quoted_path
 
 _LISTED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED, State.DEAD, State.COMPLETED, State.CANCELLED)

@@ -20,9 +20,8 @@ from fileq.commands.trial_program import trial_program
 from fileq.config import Config, Loaded
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import ConfigError
-from fileq.core.follow_up import Made
 from fileq.core.job import encode, file_job
-from fileq.core.outcome import Died, Done, Failed
+from fileq.core.outcome import Died, Done, Failed, Made
 from fileq.core.text import quoted_path
 from fileq.core.units import format_duration, short_duration
 from fileq.files.paths import Paths

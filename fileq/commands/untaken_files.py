@@ -1,6 +1,6 @@
 """Files that exist and that no producer takes: why one is left out, which globs miss files by their case. Only reads.
 
-The rules are those of producer/finder/rules.py, on the machine that runs the command.
+The rules are those of producer/finder/scan.py, on the machine that runs the command.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ import os
 import time
 
 from fileq.config import Config
-from fileq.core.file_events import SkipReason
+from fileq.core.events import SkipReason
 from fileq.core.text import quoted_path
 from fileq.core.units import format_duration, short_duration
 from fileq.producer.counts import ProducerCounts
-from fileq.producer.finder.rules import ScanRules, text_of
-from fileq.producer.finder.scan import DirectoryWalk
+from fileq.producer.finder.scan import DirectoryWalk, ScanRules, text_of
 from fileq.producer.markers import Markers
 
 STEPS_MAX = 10  # of DirectoryWalk, so that a check of the configuration is quick on any tree

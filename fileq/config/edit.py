@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from fileq.config.kinds import InvalidValue, SecretKind, ValueKind
 from fileq.config.load import load, loaded_from_text
 from fileq.config.read import Origin, unknown_key
 from fileq.config.schema import every_key
 from fileq.config.show import ListedSetting, to_listing, to_yaml
 from fileq.config.sources import DEFAULT_FILE, find_file, from_text, locate, parse_yaml, parsed_file
+from fileq.config.value_types import InvalidValue, SecretKind, ValueKind
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:

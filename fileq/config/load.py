@@ -1,4 +1,6 @@
-"""Loads the configuration, once. No other module reads settings from the environment or from a file.
+"""Loads the configuration, once, and says what a running process can take over from one that was loaded later.
+
+No other module reads settings from the environment or from a file.
 
 Owns the order of the steps: sources.py gathers, read.py reads, resolve.py applies the rules between keys. Every entry
 point here raises one ConfigError that holds all problems.
@@ -7,20 +9,27 @@ point here raises one ConfigError that holds all problems.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from fileq.config.kinds import one_of
 from fileq.config.read import DEFAULT, Node, Origin, Reader, from_python
-from fileq.config.resolve import Draft, backoff_problems, inherit_backoff_keys, inherit_breaker_keys, resolve
-from fileq.config.schedule_settings import ScheduleSettings
-from fileq.config.schema import Config, RouteSettings, every_key, is_setting
-from fileq.config.section import MapOf
+from fileq.config.resolve import (
+    Draft,
+    backoff_problems,
+    inherit_backoff_keys,
+    inherit_breaker_keys,
+    replaced_at,
+    resolve,
+    value_at,
+)
+from fileq.config.schema import Config, RouteSettings, ScheduleSettings, every_key, is_setting
+from fileq.config.section import MapOf, Section, keys_of
 from fileq.config.sources import gather, parsed_file
+from fileq.config.value_types import one_of
 from fileq.core.errors import ConfigError
 
 
@@ -126,3 +135,62 @@ def describe_broker_choice(loaded: Loaded) -> str:
         if chosen:
             return f"{broker} ({key} from {loaded.origins[key]})"
     return f"{broker} (neither broker, redis.addr nor redis.url is set)"
+
+
+# What a running process can take over from a changed configuration; the rest needs a restart. The broker, the observers
+# and the producer keep the configuration that they were made with.
+#
+# What only the worker's own parts use: they are made again, see runtime/live_worker.py. Not worker.after: a producer
+# that does not know a new `move:DIR` below scan_dir would take the moved files as new ones, again and again.
+RELOADABLE = (
+    "handlers",
+    "handlers_are_given",
+    "imports",
+    "middleware",
+    "schedules",
+    "circuit_breaker",
+    "webhooks",
+    *(
+        f"worker.{name}"
+        for name in (
+            *("count", "isolation", "reap_interval", "max_retries", "max_recoveries", "timeout", "shutdown_timeout"),
+            *("max_memory", "capture_output", "allow_commands", "backoff", "path_map", "allowed_roots"),
+            *("max_jobs_per_child", "pass_environment", "safe_open"),
+        )
+    ),
+)
+
+
+def is_reloadable(key: str) -> bool:
+    """Whether a running worker takes over this setting, or all settings of this section, on SIGHUP."""
+    return any(f"{key}.".startswith(f"{path}.") for path in RELOADABLE)
+
+
+def with_reloadable(old: Config, new: Config) -> Config:
+    """The old configuration with those settings of the new one that need no restart."""
+    config = old
+    for path in RELOADABLE:
+        config = replaced_at(config, path, value_at(new, path))
+    return config
+
+
+def changed_keys(old: Config, new: Config) -> list[str]:
+    """The keys whose values differ. A rotated password in an unchanged `redis.password_file` is no change."""
+    keys = dict.fromkeys(_changed(old, new, ""))
+    if new.redis.password_file and new.redis.password_file == old.redis.password_file:
+        keys.pop("redis.password", None)
+    return list(keys)
+
+
+def _changed(old: Section, new: Section, inside: str) -> Iterator[str]:
+    keys = keys_of(type(old))
+    for name in old.__struct_fields__:
+        before, after = getattr(old, name), getattr(new, name)
+        if before == after:
+            continue
+        if isinstance(before, Section) and isinstance(after, Section):
+            yield from _changed(before, after, f"{inside}{name}.")
+        elif name in keys:
+            yield inside + name
+        elif inside:
+            yield inside.rstrip(".")  # a list that replaces the section, such as worker.backoff: [1s, 10s]

@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
-from fileq.config.kinds import InvalidValue, TextKind, ValueKind
 from fileq.config.schema import every_key
 from fileq.config.section import FreeMapping, ListOf, MapOf, Section, Shape, keys_of, list_shape
+from fileq.config.value_types import InvalidValue, TextKind, ValueKind
 
 _SHOWN_MAX = 80  # characters of a value that an error message shows
 

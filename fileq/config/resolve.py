@@ -15,20 +15,20 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fileq.config.failure_settings import BackoffSettings, CircuitBreakerSettings
-from fileq.config.foreign_variables import FOREIGN_VARIABLES
-from fileq.config.kinds import KeyNameKind, one_of
-from fileq.config.password_file import read_password
+from fileq.config.environment_variables import FOREIGN_VARIABLES
 from fileq.config.read import DEFAULT, Origin
-from fileq.config.redis_schema import DEFAULT_PREFIX
 from fileq.config.schema import (
+    DEFAULT_PREFIX,
+    BackoffSettings,
+    CircuitBreakerSettings,
     Config,
     RouteSettings,
     WorkerSettings,
     every_key,
 )
 from fileq.config.section import keys_of, to_plain
-from fileq.config.value_types import MOVE, Isolation
+from fileq.config.sources import read_password
+from fileq.config.value_types import MOVE, Isolation, KeyNameKind, one_of
 from fileq.core.errors import ConfigError
 from fileq.core.units import format_duration
 

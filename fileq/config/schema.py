@@ -7,52 +7,340 @@ This module reads no file and no environment variable; load.py does that.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from msgspec import field
 
-from fileq.config.delivery_settings import DeliverySettings
-from fileq.config.failure_settings import BackoffSettings, CircuitBreakerSettings
-from fileq.config.kinds import (
-    BrokerNameKind,
-    DurationKind,
-    ExitOrExceptionKind,
-    FractionKind,
-    IntegerKind,
-    KeyNameKind,
-    KeyPatternKind,
-    OptionalKind,
-    RateKind,
-    SizeKind,
-    TextKind,
-)
-from fileq.config.observability import ObservabilitySettings
-from fileq.config.redis_schema import DEFAULT_PREFIX, RedisSettings
-from fileq.config.schedule_settings import ScheduleNameKind, ScheduleSettings
-from fileq.config.section import AtLeastOne, Key, NotAKey, Section, walk
-from fileq.config.server_settings import ServerSettings
+from fileq.config.http_settings import ServerSettings, WebhookSettings
+from fileq.config.section import AnyMapping, AtLeastOne, Key, NotAKey, Section, walk
 from fileq.config.value_types import (
     MOVE,
+    OTLP_URL,
+    REDIS_URL,
+    AddressKind,
     After,
+    BrokerNameKind,
     Count,
     CountOrZero,
     Directory,
+    DurationKind,
+    ExitOrExceptionKind,
     Extension,
     Filled,
+    FractionKind,
     Function,
     Glob,
+    IntegerKind,
+    InvalidValue,
     Isolation,
     JobType,
+    KeyNameKind,
+    KeyPatternKind,
     Module,
+    OptionalKind,
+    Port,
     Priority,
+    RateKind,
     Seconds,
     SecondsOrZero,
+    SecretKind,
+    SizeKind,
+    TextKind,
+    ValueKind,
+    mask_credentials,
+    split_address,
 )
-from fileq.config.webhook_settings import WebhookSettings
 from fileq.core.own_jobs import is_own_type
+from fileq.core.schedule import (
+    EXPECTS,
+    MOST_MADE_UP,
+    REPROCESS_TYPE,
+    SCAN_TYPE,
+    InvalidCron,
+    InvalidZone,
+    ScheduleDefinition,
+    parsed,
+    payload_problem,
+    zone_of,
+)
 from fileq.core.units import Rate
 from fileq.files.paths import Paths
+
+# what follows a failed attempt
+
+
+class BackoffSettings(Section, frozen=True):
+    """How long to wait before the next attempt: by a formula, or `delays`, which a plain list sets."""
+
+    list_field: ClassVar[str] = "delays"
+
+    strategy: Annotated[
+        Literal["exponential", "linear", "fixed", "power"],
+        "delay after n failures: exponential base·2^(n-1), linear base·n, fixed base, power (base in seconds)^n",
+    ] = "exponential"
+    base: Annotated[SecondsOrZero, "base of the formula; above 1s for power"] = 0.5
+    max: Annotated[SecondsOrZero, "maximum delay"] = 10.0
+    jitter: Annotated[
+        float, FractionKind(), "each delay is multiplied by a random factor from 1 - jitter to 1 + jitter"
+    ] = 0.2
+    delays: Annotated[tuple[SecondsOrZero, ...], AtLeastOne, NotAKey] = ()
+
+    @classmethod
+    def from_list(cls, items: tuple[float, ...]) -> Self:
+        """Listed delays are used exactly: without jitter and without a cap."""
+        return cls(delays=items, jitter=0.0, max=max(items))
+
+
+class CircuitBreakerSettings(Section, frozen=True):
+    enabled: Annotated[bool, "defer the jobs of a route while most of its attempts fail"] = True
+    failure_threshold: Annotated[
+        float, FractionKind(allows_zero=False), "share of failures that opens the breaker of a route"
+    ] = 0.5
+    window: Annotated[Seconds, "period over which failures are counted"] = 60.0
+    cooldown_period: Annotated[Seconds, "time until one job of the route is tried"] = 30.0
+    min_samples: Annotated[Count, "a breaker stays closed with fewer attempts in the window"] = 20
+
+
+# metrics, logs and traces
+
+
+class TracingSettings(Section, frozen=True):
+    enabled: Annotated[bool, "send spans"] = False
+    endpoint: Annotated[str, OTLP_URL, "OTLP collector: http(s)://… or grpc://…"] = ""
+
+
+class ObservabilitySettings(Section, frozen=True):
+    metrics_port: Annotated[Port, "port of /metrics, /healthz and /readyz; 0 = any free port"] = 9090
+    metrics_bind: Annotated[
+        Filled, "address that the port listens on; it has no password: every host that reaches it can read it"
+    ] = "0.0.0.0"
+    log_level: Annotated[Literal["debug", "info", "warn", "error"], "debug, info, warn or error"] = "info"
+    log_format: Annotated[Literal["auto", "console", "json"], "auto: console on a terminal, else json"] = "auto"
+    stats_retention: Annotated[Seconds, "how long hourly counters are kept"] = 30 * 86_400.0
+    tracing: Annotated[TracingSettings, "OpenTelemetry"] = TracingSettings()
+
+
+# Redis: where the server is, how to log in, timeouts
+
+DEFAULT_PREFIX = "jobqueue"
+DEFAULT_ADDRESS = "localhost:6379"
+
+
+class TlsSettings(Section, frozen=True):
+    enabled: Annotated[bool, "encrypt the connection"] = False
+    ca_file: Annotated[str, 'file of certificates to trust; "" = those of the system'] = ""
+    cert_file: Annotated[str, "file of the client certificate"] = ""
+    key_file: Annotated[str, "file of the client certificate's private key"] = ""
+
+
+class RedisSettings(Section, frozen=True):
+    addr: Annotated[str, AddressKind(), "host:port; localhost:6379 with broker: redis and neither addr nor url"] = ""
+    url: Annotated[
+        str,
+        REDIS_URL,
+        "redis:// rediss:// unix:// redis+sentinel://h1,h2/master/0 redis+cluster://h1,h2; "
+        "overrides addr; username and password override those in the URL",
+    ] = ""
+    username: Annotated[str, "user name for Redis's access control lists"] = ""
+    password: Annotated[str, SecretKind(), "password; prefer password_file or the environment"] = ""
+    password_file: Annotated[str, "file that holds the password, instead of password; a change needs no restart"] = ""
+    db: Annotated[CountOrZero, "number of the database"] = 0
+    prefix: Annotated[str, KeyNameKind(), "prefix of every key name that has no setting of its own"] = DEFAULT_PREFIX
+    tls: Annotated[TlsSettings, "encryption; a rediss:// URL enables it too"] = TlsSettings()
+    pool_size_multiplier: Annotated[Count, "maximum number of connections = this × CPUs"] = 10
+    min_idle_conns: Annotated[CountOrZero, "connections opened at start"] = 5
+    dial_timeout: Annotated[Seconds, "maximum wait for a connection"] = 5.0
+    read_timeout: Annotated[Seconds, "maximum wait for a reply"] = 3.0
+    write_timeout: Annotated[Seconds, "maximum wait until a request is sent"] = 3.0
+    max_retries: Annotated[CountOrZero, "retries of calls that are safe to repeat"] = 3
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        """Host and port of `addr` or of its default. `url` takes precedence over both."""
+        return split_address(self.addr or DEFAULT_ADDRESS) or ("localhost", 6379)
+
+    @property
+    def location(self) -> str:
+        """Where Redis is, without credentials."""
+        return mask_credentials(self.url or self.addr or DEFAULT_ADDRESS)
+
+
+# deliveries: directories whose files are a batch, and when it is complete
+
+_FILE_NAME = r"(?s)[^/\0]+"
+FAILED_MARKER = "_FILEQ_FAILED"
+
+
+class CompleteSettings(Section, frozen=True):
+    """When a delivery is complete: exactly one of these."""
+
+    is_sparse: ClassVar[bool] = True
+
+    marker: Annotated[str | None, TextKind(_FILE_NAME, "the name of a file"), "a file of this name exists"] = None
+    manifest: Annotated[
+        str | None, TextKind(_FILE_NAME, "a glob of names such as *.manifest.json"), "all files of this list exist"
+    ] = None
+    files: Annotated[Count | None, "so many files exist"] = None
+    quiet: Annotated[Seconds | None, "no file came or changed in this time"] = None
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        given = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+        if len(given) != 1:
+            has = f"has {' and '.join(given)}" if given else "is empty"
+            yield "", f"{has}; give exactly one of marker, manifest, files and quiet"
+
+
+class DeliverySettings(Section, frozen=True):
+    """One kind of delivery."""
+
+    is_sparse: ClassVar[bool] = True
+
+    match: Annotated[
+        str,
+        TextKind(r"(?s)[^/].*/", "a glob of directories that ends with a slash, such as acme/*/"),
+        "which directories",
+    ] = ""
+    complete: Annotated[CompleteSettings, "when it is complete: marker, manifest, files or quiet"] = CompleteSettings()
+    deadline: Annotated[Seconds | None, "after its first file; then it is sealed as incomplete, and catch is due"] = (
+        None
+    )
+    allow_failures: Annotated[bool, "go on with the other files when one is dead"] = False
+    then: Annotated[JobType | None, "type of a job to enqueue when all files are completed"] = None
+    catch: Annotated[JobType | None, "type of a job to enqueue when the first file is dead"] = None
+    done_marker: Annotated[
+        str,
+        TextKind(r"(?s)[^/\0]*", "the name of a file"),
+        f"file to write into the directory at the end; {FAILED_MARKER} if a file failed",
+    ] = ""
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        if not self.match:
+            yield "", "has no match; say which directories"
+        if self.complete == CompleteSettings():
+            yield "", "has no complete; say when a delivery is complete"
+        if self.done_marker and self.done_marker in (self.complete.marker, FAILED_MARKER):
+            yield "done_marker", f"is {self.done_marker!r}, which has another meaning here; choose another name"
+
+
+# schedules, and what each means: a definition for the broker. A schedule makes jobs of a type, or reprocesses known
+# files, or scans a directory. The last two are jobs of fileq's own.
+
+NAME_RULE = "[A-Za-z0-9._-]{1,100}"  # as brokers.catalog has it
+
+
+class ScheduleNameKind(ValueKind, frozen=True):
+    expects = f"a name that matches {NAME_RULE}"
+
+    def read(self, text: str) -> str:
+        if not re.fullmatch(NAME_RULE, text):
+            raise InvalidValue(self.expects)
+        return text
+
+
+class CronKind(ValueKind, frozen=True):
+    expects = EXPECTS
+
+    def read(self, text: str) -> str:
+        try:
+            parsed(text)
+        except InvalidCron as error:
+            raise InvalidValue(str(error)) from None
+        return text
+
+
+class ZoneKind(ValueKind, frozen=True):
+    expects = "a time zone such as Europe/Berlin"
+
+    def read(self, text: str) -> str:
+        try:
+            zone_of(text)
+        except InvalidZone as error:
+            raise InvalidValue(str(error)) from None
+        return text
+
+
+class MissedKind(ValueKind, frozen=True):
+    expects = f"skip, last or all:N, with N from 1 to {MOST_MADE_UP}"
+
+    def read(self, text: str) -> str:
+        word = text.strip().lower()
+        number = re.fullmatch(r"all:(\d{1,4})", word)
+        if word in ("skip", "last") or (number and 1 <= int(number[1]) <= MOST_MADE_UP):
+            return word
+        raise InvalidValue(self.expects)
+
+
+class ReprocessSettings(Section, frozen=True):
+    is_sparse: ClassVar[bool] = True
+
+    match: Annotated[Glob | None, "only files whose path matches this glob, as for `fileq reprocess --match`"] = None
+    since: Annotated[Seconds | None, "only files that were modified in this time before the run, e.g. 1d"] = None
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        if self.match is None and self.since is None:
+            yield "", "has neither match nor since; give at least one, match: '**/*' for all files"
+
+
+class ScheduleSettings(Section, frozen=True):
+    is_sparse: ClassVar[bool] = True
+
+    cron: Annotated[str, CronKind(), "when: 5 fields, @hourly, @daily, @weekly, @monthly, @yearly or '@every 15m'"] = ""
+    timezone: Annotated[str, ZoneKind(), "IANA name of the zone in which cron is meant"] = "UTC"
+    type: Annotated[JobType | None, "the type of the jobs, which a route or a task takes"] = None
+    payload: Annotated[AnyMapping | None, "the payload of the jobs, with scheduled_for and missed added"] = None
+    reprocess: Annotated[ReprocessSettings | None, "instead of a type: process known files again"] = None
+    scan: Annotated[Filled | None, "instead of a type: enqueue the new files of this directory once"] = None
+    priority: Annotated[Priority | None, "queue of the jobs; default: the task's, or producer.default_priority"] = None
+    missed: Annotated[str, MissedKind(), "which times that were missed are made up: skip, last or all:N"] = "last"
+    overlap: Annotated[
+        Literal["allow", "skip", "queue", "cancel"], "what happens while the last job of the schedule is unfinished"
+    ] = "skip"
+    within: Annotated[Seconds, "a time that is later than this is missed"] = 600.0
+    paused: Annotated[bool, "define it, but do not fire it"] = False
+    max_retries: Annotated[CountOrZero | None, "of its jobs, instead of the route's"] = None
+    timeout: Annotated[Seconds | None, "of its jobs, instead of the route's"] = None
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        if not self.cron:
+            yield "", "has no cron; say when it is due"
+        given = [name for name in ("type", "reprocess", "scan") if getattr(self, name) is not None]
+        if not given:
+            yield "", "has neither type nor reprocess nor scan; give one of them"
+        elif len(given) > 1:
+            yield "", f"has both {given[0]} and {given[1]}; keep one of them"
+        if self.payload is not None and self.type is None:
+            yield "payload", "goes with a type only"
+        elif self.payload is not None and (problem := payload_problem(self.payload)):
+            yield "payload", f"can't be used: {problem}"
+
+    @property
+    def definition(self) -> ScheduleDefinition:
+        type, payload = self._job()
+        return ScheduleDefinition(
+            cron=self.cron,
+            timezone=self.timezone,
+            type=type,
+            payload=payload,
+            priority=self.priority or "",
+            missed=self.missed,
+            overlap=self.overlap,
+            within_s=self.within,
+            max_retries=self.max_retries,
+            timeout_s=self.timeout,
+        )
+
+    def _job(self) -> tuple[str, dict[str, Any]]:
+        if self.scan is not None:
+            return SCAN_TYPE, {"dir": self.scan}
+        if self.reprocess is not None:
+            given = {"match": self.reprocess.match, "since_s": self.reprocess.since}
+            return REPROCESS_TYPE, {key: value for key, value in given.items() if value is not None}
+        return self.type or "", dict(self.payload or {})
+
+
+# the other sections, and the whole
 
 
 class SqliteSettings(Section, frozen=True):
@@ -315,3 +603,10 @@ def every_key() -> Mapping[str, Key]:
 def is_setting(key: Key) -> bool:
     """Whether the key can be set by itself. A section can only if a plain list may replace it."""
     return not isinstance(key.shape, type) or bool(key.shape.list_field)
+
+
+def priority_chooser(config: Config) -> Callable[[bytes], str]:
+    """A function from the path of a file to its priority, which is also the name of its queue."""
+    high_exts = tuple(ext.casefold() for ext in config.producer.high_priority_exts)
+    high, other = config.high_priority, config.producer.default_priority
+    return lambda path: high if path.decode(errors="replace").casefold().endswith(high_exts) else other

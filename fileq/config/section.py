@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_o
 import msgspec
 from msgspec import Struct
 
-from fileq.config.kinds import BooleanKind, ChoiceKind, IntegerKind, TextKind, ValueKind
+from fileq.config.value_types import BooleanKind, ChoiceKind, IntegerKind, TextKind, ValueKind
 
 
 class AtLeastOne:

@@ -1,22 +1,28 @@
-"""Shows the configuration to people: listings, the example file, the table of docs/settings.md.
-
-Every value passes through `to_plain`, which masks secrets. This module must never return an unmasked secret.
+"""What others see of the configuration. People get listings, the example file and the table of docs/settings.md; every
+value passes through `to_plain`, which masks secrets. Handlers get neither the environment variables with secrets of
+fileq nor a configuration with secrets. This module must never return an unmasked secret.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from fileq.config.environment_variables import FOREIGN_VARIABLES
 from fileq.config.load import Loaded
 from fileq.config.read import DEFAULT, Origin, unknown_key
-from fileq.config.resolve import value_at
+from fileq.config.resolve import replaced_at, value_at
 from fileq.config.schema import Config, every_key, is_setting
 from fileq.config.section import ListOf, MapOf, Section, keys_of, to_plain
+from fileq.config.sources import PREFIX, variable_names
+from fileq.config.value_types import HIDDEN, ValueKind
 from fileq.core.errors import ConfigError
+from fileq.core.webhook import SECRET_PREFIX
 
 # Texts that every YAML parser reads as this text without quotes. Words like `off` and `null` are not such texts.
 _PLAIN = re.compile(
@@ -114,3 +120,38 @@ def markdown_table() -> str:
         if is_setting(key)
     ]
     return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows]) + "\n"
+
+
+def secret_variables(passed: Iterable[str], environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The variables that set a password, or a URL with credentials in it, without those in `passed`.
+
+    `environ` is the environment of this process unless it is given."""
+    environ = os.environ if environ is None else environ
+    kinds = dict(_kinds())
+    names = {prefix + name: path for name, path in variable_names().items() for prefix in ("", PREFIX)}
+    names |= FOREIGN_VARIABLES
+    return tuple(
+        name
+        for name, path in names.items()
+        if name not in {*passed} and _holds_secret(kinds.get(path), environ.get(name, ""))
+    )
+
+
+def _holds_secret(kind: ValueKind | None, value: str) -> bool:
+    """A variable that is read as a whole section, such as webhooks.endpoints, has no kind."""
+    return kind.mask(value) != value if kind is not None else SECRET_PREFIX in value
+
+
+def without_secrets(config: Config) -> Config:
+    """The same configuration with every password and every credential replaced by `***`."""
+    for path, kind in _kinds():
+        value = value_at(config, path)
+        if isinstance(value, str) and (masked := kind.mask(value)) != value:
+            config = replaced_at(config, path, masked)
+    endpoints = tuple(replace(one, secret=HIDDEN if one.secret else "") for one in config.webhooks.endpoints)
+    masked_config: Config = replaced_at(config, "webhooks.endpoints", endpoints)
+    return masked_config
+
+
+def _kinds() -> Iterator[tuple[str, ValueKind]]:
+    return ((path, key.shape) for path, key in every_key().items() if isinstance(key.shape, ValueKind))

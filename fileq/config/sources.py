@@ -1,4 +1,5 @@
-"""Where values come from: the YAML file, the environment and --set. Each becomes one layer of the tree.
+"""Where values come from: the YAML file, the environment and --set. Each becomes one layer of the tree. Passwords can
+be in files of their own.
 
 Owns finding and parsing the file, the names of the environment variables and the spelling of values given as text.
 Only syntax is checked here; read.py validates keys and values. YAML is composed, never constructed, so that no YAML tag
@@ -7,6 +8,7 @@ can execute anything, and scalars stay as they are written: `password: 0123`, `w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,13 +17,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fileq.config.foreign_variables import FOREIGN_VARIABLES, in_our_spelling
-from fileq.config.kinds import SecretKind, ValueKind
-from fileq.config.misspelt_variables import describes_a_service, most_similar
+from fileq.config.environment_variables import FOREIGN_VARIABLES, describes_a_service, in_our_spelling, most_similar
 from fileq.config.read import DEFAULT, Node, Origin, nested, overlay, unknown_key
 from fileq.config.schema import WorkerSettings, every_key, is_setting
 from fileq.config.section import ListOf, MapOf, Section, Shape, list_shape, walk
 from fileq.config.trusted_place import untrusted_file
+from fileq.config.value_types import SecretKind, ValueKind
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -318,3 +319,22 @@ def _is_list(text: str) -> bool:
     """Whether a text is a list where one value is expected. [x] may be the name of a directory, [x, y] is a list."""
     text = text.strip()
     return text.startswith("[") and text.endswith("]") and "," in text
+
+
+def read_password(path: str | os.PathLike[str]) -> str:
+    """The content without the newline at its end. Raises OSError or UnicodeDecodeError."""
+    return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+
+
+class PasswordFile:
+    """The password that the file holds now, such as `redis.password_file`: read for each new connection, so that a
+    rotated password needs no restart. While the file is missing, empty or not text: the last one read."""
+
+    def __init__(self, path: str, password: str) -> None:
+        self._path = os.path.abspath(path)
+        self._password = password
+
+    def current(self) -> str:
+        with contextlib.suppress(OSError, UnicodeDecodeError):  # the file is being replaced
+            self._password = read_password(self._path) or self._password
+        return self._password

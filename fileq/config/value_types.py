@@ -1,13 +1,344 @@
-"""The types of settings that several keys share: a kind of value with its limits."""
+"""The kinds of values that a setting can have: how each is read from text, written as text, and masked.
+
+Every source delivers its values as text, YAML included: `password: 0123` and `watch: off` are used exactly as they
+are written. So one `read` serves the file, the environment and --set. This module reads none of them.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeAlias
 
-from fileq.config.kinds import DurationKind, IntegerKind, TextKind, UrlKind
+from msgspec import Struct
+
 from fileq.core.own_jobs import OWN_TYPES
+from fileq.core.units import Rate, format_duration, format_size, parse_duration, parse_rate, parse_size
 
+BUILT_IN_BROKERS = ("redis", "sqlite", "memory")
+HIDDEN = "***"
+_LARGEST = 10**12  # fits into a database column and a Redis counter; larger numbers are typing errors
+
+
+class InvalidValue(ValueError):
+    """A text that is not a value of this kind. The message says what is expected, such as "a whole number"."""
+
+
+class ValueKind(Struct, frozen=True):
+    """One kind of value. `read` raises InvalidValue; `write` returns what a person would write in YAML."""
+
+    @property
+    def expects(self) -> str:
+        raise NotImplementedError
+
+    def read(self, text: str) -> Any:
+        raise NotImplementedError
+
+    def write(self, value: Any) -> Any:
+        return value
+
+    def mask(self, text: str) -> str:
+        """A valid text with its secrets hidden, for logs and listings."""
+        return text
+
+    def mask_invalid(self, text: str) -> str:
+        """A text that `read` refused, with its secrets hidden, for the error message."""
+        return self.mask(text)
+
+
+class BooleanKind(ValueKind, frozen=True):
+    expects = "true or false"
+
+    def read(self, text: str) -> bool:
+        word = text.strip().lower()
+        if word in ("true", "yes", "on", "1"):
+            return True
+        if word in ("false", "no", "off", "0"):
+            return False
+        raise InvalidValue(self.expects)
+
+
+class IntegerKind(ValueKind, frozen=True):
+    minimum: int = 0
+    maximum: int = _LARGEST
+
+    @property
+    def expects(self) -> str:
+        if self.maximum < _LARGEST:
+            return f"a whole number from {self.minimum} to {self.maximum}"
+        return f"a whole number of at least {self.minimum}"
+
+    def read(self, text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise InvalidValue(self.expects) from None
+        if number > _LARGEST:
+            raise InvalidValue(f"a whole number of at most {self.maximum}")
+        if not self.minimum <= number <= self.maximum:
+            raise InvalidValue(self.expects)
+        return number
+
+
+class FractionKind(ValueKind, frozen=True):
+    """A number between 0 and 1. Each end can be excluded."""
+
+    allows_zero: bool = True
+    allows_one: bool = True
+
+    @property
+    def expects(self) -> str:
+        lower = "from 0" if self.allows_zero else "above 0"
+        return f"a number {lower} to 1" if self.allows_one else f"a number {lower} to below 1"
+
+    def read(self, text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            raise InvalidValue(self.expects) from None
+        if not 0 <= number <= 1 or (number == 0 and not self.allows_zero) or (number == 1 and not self.allows_one):
+            raise InvalidValue(self.expects)
+        return math.fabs(number)  # -0.0 is zero
+
+
+class DurationKind(ValueKind, frozen=True):
+    """Seconds, written with a unit."""
+
+    minimum: float = 0.0
+    allows_zero: bool = False
+
+    @property
+    def expects(self) -> str:
+        if self.minimum:
+            return f"a duration of at least {format_duration(self.minimum)}"
+        return "a duration such as 500ms, 30s or 1h30m" + ("" if self.allows_zero else ", above 0")
+
+    def read(self, text: str) -> float:
+        try:
+            seconds = parse_duration(text)
+        except ValueError as error:
+            raise InvalidValue(str(error)) from None
+        if seconds < self.minimum or (seconds == 0 and not self.allows_zero):
+            raise InvalidValue(self.expects)
+        return seconds
+
+    def write(self, value: float) -> str:
+        return format_duration(value)
+
+
+class SizeKind(ValueKind, frozen=True):
+    """Bytes, written with a unit. An empty text means no limit."""
+
+    expects = 'a size such as 512MB, or "" for no limit'
+
+    def read(self, text: str) -> int | None:
+        if not text.strip():
+            return None
+        try:
+            size = parse_size(text)
+        except ValueError as error:
+            raise InvalidValue(str(error)) from None
+        if size == 0:
+            raise InvalidValue(self.expects)
+        return size
+
+    def write(self, value: int | None) -> str:
+        return "" if value is None else format_size(value)
+
+
+class RateKind(ValueKind, frozen=True):
+    """How many in a second, a minute or an hour."""
+
+    expects = "a rate such as 10/s, 100/m or 1000/h, of at least 1"
+
+    def read(self, text: str) -> Rate:
+        try:
+            return parse_rate(text)
+        except ValueError as error:
+            raise InvalidValue(str(error)) from None
+
+    def write(self, value: Rate) -> str:
+        return str(value)
+
+
+class OptionalKind(ValueKind, frozen=True):
+    """A value or none. None is written `~`, as in YAML, in environment variables too."""
+
+    kind: ValueKind
+
+    @property
+    def expects(self) -> str:
+        return f"{self.kind.expects}, or ~ for none"
+
+    def read(self, text: str) -> Any:
+        if text.strip() in ("~", "null", ""):
+            return None
+        try:
+            return self.kind.read(text)
+        except InvalidValue:
+            raise InvalidValue(self.expects) from None
+
+    def write(self, value: Any) -> Any:
+        return None if value is None else self.kind.write(value)
+
+
+class TextKind(ValueKind, frozen=True):
+    """A text that fully matches a pattern."""
+
+    pattern: str = r"(?s).*"
+    description: str = "text"
+
+    @property
+    def expects(self) -> str:
+        return self.description
+
+    def read(self, text: str) -> str:
+        if not re.fullmatch(self.pattern, text) or "\0" in text:
+            raise InvalidValue(self.expects)
+        return text
+
+
+class KeyNameKind(TextKind, frozen=True):
+    """The name of a key in the broker. A name that is not set follows `redis.prefix`."""
+
+    pattern: str = r"[^%]+"
+    description: str = "a key name without %"
+
+
+class KeyPatternKind(KeyNameKind, frozen=True):
+    """The name of a key that contains the worker ID."""
+
+    pattern: str = r"[^%]*%s[^%]*"
+    description: str = "a key name with exactly one %s, where the worker ID goes"
+
+
+class SecretKind(TextKind, frozen=True):
+    def mask(self, text: str) -> str:
+        return HIDDEN if text else ""
+
+
+class ChoiceKind(ValueKind, frozen=True):
+    words: tuple[str, ...]
+
+    @property
+    def expects(self) -> str:
+        return one_of(self.words)
+
+    def read(self, text: str) -> str:
+        word = text.strip().lower()
+        if word not in self.words:
+            raise InvalidValue(self.expects)
+        return word
+
+
+class AddressKind(ValueKind, frozen=True):
+    """host:port, or empty."""
+
+    expects = "host:port, such as localhost:6379 or [::1]:6379"
+
+    def read(self, text: str) -> str:
+        if text and split_address(text) is None:
+            raise InvalidValue(self.expects)
+        return text
+
+    def mask(self, text: str) -> str:
+        return mask_credentials(text)
+
+
+class UrlKind(ValueKind, frozen=True):
+    """A URL with one of these schemes, or empty. Several hosts are separated by commas."""
+
+    schemes: tuple[str, ...]
+    example: str
+    hides_query: bool = False  # all of it, not only its passwords
+
+    @property
+    def expects(self) -> str:
+        return f"a URL such as {self.example} ({', '.join(scheme + '://' for scheme in self.schemes)})"
+
+    def read(self, text: str) -> str:
+        if not text:
+            return text
+        scheme, separator, rest = text.partition("://")
+        hosts, _, path = re.split(r"[?#]", rest)[0].partition("/")
+        if not separator or scheme not in self.schemes:
+            raise InvalidValue(self.expects)
+        if scheme == "unix":
+            is_complete = bool(path)
+        else:
+            is_complete = all(
+                split_address(host) or split_address(f"{host}:1") for host in hosts.rpartition("@")[2].split(",")
+            )
+        if not is_complete or (scheme.endswith("sentinel") and not path.partition("/")[0]):
+            raise InvalidValue(f"{self.expects}; percent-encode special characters in its credentials")
+        return text
+
+    def mask(self, text: str) -> str:
+        shown = mask_credentials(text)
+        return re.sub(r"(?s)\?.+", f"?{HIDDEN}", shown) if self.hides_query else shown
+
+    def mask_invalid(self, text: str) -> str:
+        # In a malformed URL a password can be anywhere.
+        scheme, separator, _ = text.partition("://")
+        return f"{scheme}{separator}{HIDDEN}" if separator else HIDDEN
+
+
+class BrokerNameKind(ValueKind, frozen=True):
+    """The name of a built-in broker, of a broker from an installed package, or empty."""
+
+    @property
+    def expects(self) -> str:
+        return one_of((*BUILT_IN_BROKERS, *installed_brokers()))
+
+    def read(self, text: str) -> str:
+        name = text.strip()
+        if name in ("", *BUILT_IN_BROKERS) or name in installed_brokers():
+            return name
+        raise InvalidValue(self.expects)
+
+
+class ExitOrExceptionKind(ValueKind, frozen=True):
+    """How an attempt can fail: with the exit code of a command or with an exception, given by name."""
+
+    expects = "an exit code from 1 to 255 or the name of an exception"
+
+    def read(self, text: str) -> int | str:
+        if text.isdecimal() and 1 <= int(text[:9]) <= 255:
+            return int(text)
+        if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", text):
+            return text
+        raise InvalidValue(self.expects)
+
+
+def one_of(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def installed_brokers() -> tuple[str, ...]:
+    """Names in the entry point group `fileq.brokers`. Slow, so only called for a name that is not built in."""
+    from importlib.metadata import entry_points
+
+    return tuple(sorted(entry_points(group="fileq.brokers").names - {*BUILT_IN_BROKERS}))
+
+
+def split_address(text: str) -> tuple[str, int] | None:
+    """Host and port of `host:port`, or None if the text has another form."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/@\[\]]+)):(\d{1,5})", text)
+    if match is None or not 0 < int(match[3]) <= 65535:
+        return None
+    return match[1] or match[2], int(match[3])
+
+
+def mask_credentials(url: str) -> str:
+    """The URL without user, password, password parameters and fragment. In doubt it hides more."""
+    url = re.sub(r"(?s)^([A-Za-z][\w+.-]*://)?.*@", rf"\1{HIDDEN}@", url)
+    url = re.sub(r"(?s)#.+", f"#{HIDDEN}", url)  # has no meaning here, so it may be part of a password
+    return re.sub(r"(?i)([?&][^=&#]*password[^=&#]*=)[^&#]*", rf"\1{HIDDEN}", url)
+
+
+# A kind of value with its limits, for settings that share it.
 Seconds: TypeAlias = Annotated[float, DurationKind()]
 SecondsOrZero: TypeAlias = Annotated[float, DurationKind(allows_zero=True)]
 Count: TypeAlias = Annotated[int, IntegerKind(minimum=1)]

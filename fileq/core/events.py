@@ -1,6 +1,4 @@
-"""The events of jobs: one Struct each, with its name, its level, its fields and one line of meaning (the docstring).
-
-Those of files are in file_events.py, those of processes and connections in process_events.py.
+"""The events: one Struct each, with its name, its level, its fields and one line of meaning (the docstring).
 
 `emit(event)` is the only way to report something; `emit_all(events)` reports several for the cost of little more than
 one. Logs, metrics, tracing, the broker's `job:*` events and the tables in docs/events.md derive from these classes. A
@@ -10,7 +8,8 @@ reaches a log line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import enum
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
@@ -368,3 +367,850 @@ def _ids_of_job(job: Job) -> _Ids:
     """Bounded: another program can push a job with a type of a megabyte."""
     type = job.type[:TYPE_MAX] if job.type is not None else None
     return job.id, job.filepath[:PATH_MAX] or None, type, job.trace_id, job.span_id
+
+
+# batches and deliveries
+
+
+class BatchEvent(Event, frozen=True):
+    """`batch` is the name of a batch that has one."""
+
+    batch_id: str
+    batch: str | None
+
+
+class BatchFinished(BatchEvent, frozen=True):
+    """A batch is finished: it is sealed, and no member is unfinished. The counts are missing if the broker could not be
+    asked. Logged by the worker that settled the last job; if a command or a reaper ended it, only published."""
+
+    name = "batch.finished"
+    published_as: ClassVar[str] = "batch:finished"
+
+    total: int | None = None
+    completed: int | None = None
+    dead: int | None = None
+    cancelled: int | None = None
+    deleted: int | None = None
+
+
+class BatchCancelled(BatchEvent, frozen=True):
+    """A worker cancelled a batch, for this `reason`: nothing was added to it for 24 hours, or its parent is
+    cancelled."""
+
+    name = "batch.cancelled"
+    level = "warning"
+
+    reason: str
+
+
+class BatchReconciled(BatchEvent, frozen=True):
+    """So many members (`counted`) had ended without being counted, and are counted now: a worker of an older version
+    ended them, or data of the broker was lost."""
+
+    name = "batch.reconciled"
+    level = "warning"
+
+    counted: int
+
+
+class DeliveryEvent(Event, frozen=True):
+    directory: str
+    batch_id: str
+
+
+class DeliveryOpened(DeliveryEvent, frozen=True):
+    """The first file of a delivery, or its marker or manifest, was found: its files are members of this batch."""
+
+    name = "delivery.opened"
+
+
+class DeliverySealed(DeliveryEvent, frozen=True):
+    """A delivery takes no more files. `problems` are the files that are missing or have another checksum than the
+    manifest says; with `is_incomplete` its deadline passed first."""
+
+    name = "delivery.sealed"
+
+    files: int
+    problems: int
+    is_incomplete: bool
+
+
+class DeliveryFinished(DeliveryEvent, frozen=True):
+    """All jobs of a delivery have ended. `failed`: how many were not completed."""
+
+    name = "delivery.finished"
+
+    total: int
+    failed: int
+
+
+class DeliveryUnreadable(DeliveryEvent, frozen=True):
+    """The manifest of a delivery, or its directory, can't be read. Reported once; it is read again until the
+    deadline."""
+
+    name = "delivery.unreadable"
+    level = "warning"
+
+    error: str
+
+
+class DeliveryFailed(DeliveryEvent, frozen=True):
+    """A producer could not go on with a delivery because of an error that only this delivery causes. Reported once; it
+    is tried again, and the other deliveries go on."""
+
+    name = "delivery.failed"
+    level = "error"
+    hidden = ("exception",)
+
+    error: str
+    exception: BaseException
+
+
+# what users add to jobs: follow-ups, hooks and webhooks
+
+
+class JobFollowed(JobEvent, frozen=True):
+    """A job ended and left something behind: so many `follow_ups` were enqueued in the same step, those left out as
+    duplicates included, and so many `outputs` are in its record."""
+
+    name = "job.followed"
+    level = "debug"
+
+    queue: str
+    follow_ups: int
+    outputs: int
+
+
+class HookFailed(Event, frozen=True):
+    """A hook raised. Its job is not affected. Logged at most once a minute for each hook; `failures` counts those since
+    the last line."""
+
+    name = "hook.failed"
+    level = "warning"
+
+    hook: str
+    event_name: str
+    error: str
+    failures: int
+
+
+class HookEventsDropped(Event, frozen=True):
+    """Hooks are slower than jobs, or one hangs: so many events (`count`) reached no hook. Logged at most once a
+    minute."""
+
+    name = "hook.events_dropped"
+    level = "warning"
+
+    count: int
+    hook: str | None  # the one that was running
+
+
+class BeforeEnqueueFailed(Event, frozen=True):
+    """A function with `@fileq.before_enqueue` raised. The file is not enqueued; the next scan finds it again. Logged at
+    most once a minute; the metric of skipped files (`veto_failed`) counts all."""
+
+    name = "producer.before_enqueue_failed"
+    level = "error"
+
+    path: str
+    error: str
+
+
+class WebhookDelivered(Event, frozen=True):
+    """A receiver accepted a delivery (`job_id`) with this `status`."""
+
+    name = "webhook.delivered"
+    level = "debug"
+
+    webhook: str
+    job_id: str
+    event_name: str
+    status: int
+    duration_ms: int
+
+
+class WebhookFailed(Event, frozen=True):
+    """An attempt of a delivery (`job_id`) failed; `status` is missing if there was no answer. `job.failed` or
+    `job.dead` of the delivery says what happens next."""
+
+    name = "webhook.failed"
+    level = "debug"
+
+    webhook: str
+    job_id: str
+    event_name: str
+    status: int | None
+    error: str
+    duration_ms: int
+
+
+class WebhookDisabled(Event, frozen=True):
+    """A webhook gets no more deliveries: its receiver answered 410, or failed for too long. `fileq webhook enable`
+    enables it again."""
+
+    name = "webhook.disabled"
+    level = "error"
+
+    webhook: str
+    reason: str
+
+
+class WebhooksInvalid(Event, frozen=True):
+    """Definitions of webhooks can't be used; the others are in effect. Logged once for each change of `problems`."""
+
+    name = "webhook.invalid"
+    level = "error"
+
+    problems: list[str]
+
+
+def followed(settlement: Settlement) -> JobFollowed:
+    claim = settlement.claim
+    return JobFollowed(*ids_of(claim), claim.queue, len(settlement.follow_ups), len(settlement.outputs))
+
+
+# files and the producer
+
+
+class SkipReason(enum.StrEnum):
+    """Why a producer saw a file or directory and did not enqueue it."""
+
+    EXCLUDED = "excluded"
+    SYMLINK = "symlink"
+    OUTSIDE = "outside"
+    LOOP = "loop"
+    DEEP = "deep"
+    SPECIAL = "special"
+    UNREADABLE = "unreadable"
+    VANISHED = "vanished"
+    CHANGING = "changing"
+    UNMARKED = "unmarked"
+    OLD_MARKER = "old_marker"
+    VETOED = "vetoed"
+    VETO_FAILED = "veto_failed"
+
+
+class FileSkipped(Event, frozen=True):
+    """A file or directory could not be read, a link leads outside `scan_dir`, in a circle or from one linked directory
+    to another, a directory is nested too deeply, or the marker of a file is older than the file."""
+
+    name = "file.skipped"
+    level = "warning"
+
+    reason: SkipReason
+    path: str
+
+
+class FileKept(Event, frozen=True):
+    """A file was not moved or deleted as `worker.after` says."""
+
+    name = "file.kept"
+    level = "warning"
+
+    path: str
+    wanted: str
+    reason: str
+
+
+class SkippedFilesCounted(Event, frozen=True):
+    """How many files one turn of the producer skipped, by reason."""
+
+    name = "producer.files_skipped"
+    level = "none"
+
+    counts: Mapping[SkipReason, int]
+
+
+class ScanFinished(Event, frozen=True):
+    """A scan of the whole `scan_dir` ended. `is_complete`: without errors."""
+
+    name = "scan.finished"
+    level = "debug"
+
+    seconds: float
+    is_complete: bool
+
+
+class ScanDirLost(Event, frozen=True):
+    """`scan_dir` is missing or cannot be read."""
+
+    name = "scan_dir.lost"
+    level = "warning"
+
+    path: str
+    error: str
+
+
+class ScanDirRestored(Event, frozen=True):
+    """`scan_dir` is back."""
+
+    name = "scan_dir.restored"
+
+    path: str
+
+
+class ScanDirReplaced(Event, frozen=True):
+    """`scan_dir` is a different directory now; all of it is scanned."""
+
+    name = "scan_dir.replaced"
+
+    path: str
+
+
+class WatchEventsLost(Event, frozen=True):
+    """The kernel dropped file-system events; all of `scan_dir` is scanned."""
+
+    name = "producer.events_lost"
+    level = "warning"
+
+    action: str
+
+
+class WatchFailed(Event, frozen=True):
+    """Directories cannot be watched; they are polled instead."""
+
+    name = "producer.watch_failed"
+    level = "warning"
+
+    error: str
+    action: str
+
+
+class MarkersKept(Event, frozen=True):
+    """A marker of `producer.ready_suffix` could not be removed after its file was enqueued. It does not count for the
+    next file of that name. Reported once, for the first such marker."""
+
+    name = "producer.markers_kept"
+    level = "warning"
+
+    path: str
+    error: str
+
+
+class InodesNotCompared(Event, frozen=True):
+    """A file system does not keep inode numbers: there a file is a new version only if its size or modification time is
+    another. Reported once for each type of file system."""
+
+    name = "producer.inodes_not_compared"
+
+    path: str
+    filesystem: str
+    identity: str
+
+
+# processes, threads and connections
+
+
+class BrokerOpened(Event, frozen=True):
+    """At start: the broker, where it is, and the setting that chose it."""
+
+    name = "broker.opened"
+
+    broker: str
+    where: str
+    chosen: str
+
+
+class BrokerUnsafe(Event, frozen=True):
+    """The broker may lose data, or a check of `fileq doctor` failed."""
+
+    name = "broker.unsafe"
+    level = "warning"
+
+    check: str
+    reason: str
+    action: str
+
+
+class BrokerLost(Event, frozen=True):
+    """The broker is unreachable. Logged once per outage."""
+
+    name = "broker.lost"
+    level = "warning"
+
+    error: str
+
+
+class BrokerRestored(Event, frozen=True):
+    """The broker answers again after this many seconds."""
+
+    name = "broker.restored"
+
+    seconds: float
+
+
+class BrokerRefused(Event, frozen=True):
+    """The broker answers but refuses the worker's calls; an operator has to fix it."""
+
+    name = "broker.refused"
+    level = "error"
+
+    error: str
+
+
+class ConfigReloaded(Event, frozen=True):
+    """After SIGHUP: `handlers` were imported again, `changed` is in use now, `needs_restart` is not.
+
+    A process without a worker has no `routes` and `handlers`."""
+
+    name = "config.reloaded"
+
+    changed: list[str]
+    needs_restart: list[str]
+    routes: int | None
+    handlers: list[str] | None
+
+
+class ConfigRefused(Event, frozen=True):
+    """After SIGHUP: the new configuration or its handlers have errors, or would lose a type that the worker serves.
+    Nothing was changed."""
+
+    name = "config.refused"
+    level = "error"
+
+    problems: list[str]
+    reason: str
+
+
+class BrokerDataRemoved(Event, frozen=True):
+    """The database file was deleted or replaced while in use; the process ends with exit code 1."""
+
+    name = "broker.removed"
+    level = "error"
+
+    error: str
+
+
+class BreakerChanged(Event, frozen=True):
+    """The breaker of a route changed its state. `error` is the last failure, `failure_share` counts those in the window
+    when it opened, `next_probe_s` is the time until one job is tried."""
+
+    was: str
+    route: str = ""
+    error: str | None = None
+    failure_share: float | None = None
+    next_probe_s: float | None = None
+
+
+class BreakerOpened(BreakerChanged, frozen=True):
+    """Too many attempts of a route failed: its jobs are deferred, the others run."""
+
+    name = "breaker.opened"
+    level = "warning"
+
+
+class BreakerHalfOpened(BreakerChanged, frozen=True):
+    """The cooldown is over, and the next job of the route is the probe; or an operator tries one before."""
+
+    name = "breaker.half_opened"
+
+
+class BreakerClosed(BreakerChanged, frozen=True):
+    """The probe succeeded, an operator reset the breaker, or no job of the route came for `circuit_breaker.window`: the
+    jobs of the route run again."""
+
+    name = "breaker.closed"
+
+
+class RootLost(Event, frozen=True):
+    """A root of the files is missing, not accessible or does not answer: its file jobs are deferred."""
+
+    name = "root.lost"
+    level = "warning"
+
+    path: str
+    reason: str
+    action: str
+
+
+class RootRestored(Event, frozen=True):
+    """A root of the files is back: its file jobs run again."""
+
+    name = "root.restored"
+
+    path: str
+
+
+class SlotReplaced(Event, frozen=True):
+    """The broker no longer knows the slot `lost`; it continues as `worker_id`."""
+
+    name = "slot.replaced"
+    level = "warning"
+
+    lost: str
+    worker_id: str
+
+
+class VariableIgnored(Event, frozen=True):
+    """A variable of the environment names no setting, and is similar to one that does. It has no effect."""
+
+    name = "variable.ignored"
+    level = "warning"
+
+    variable: str
+    action: str
+
+
+class HandlersUnset(Event, frozen=True):
+    """No handler is configured, so files are only checksummed."""
+
+    name = "handlers.unset"
+    level = "warning"
+
+    action: str
+
+
+class HandlersWarned(Event, frozen=True):
+    """A handler is configured in a way that is probably a mistake."""
+
+    name = "handlers.warned"
+    level = "warning"
+
+    reason: str
+
+
+class RoleStarted(Event, frozen=True):
+    """All services run. `directory`: `scan_dir`. `routes` and `handlers`: how many routes a worker has, and to what."""
+
+    name = "role.started"
+
+    directory: str
+    broker: str
+    routes: int | None
+    handlers: list[str] | None
+    services: list[str]
+
+
+class RoleStopping(Event, frozen=True):
+    """The role stops because of `signal`, for example SIGTERM; without it, because of a fatal error."""
+
+    name = "role.stopping"
+
+    signal: str | None
+
+
+class RoleStopped(Event, frozen=True):
+    """All services have ended."""
+
+    name = "role.stopped"
+
+
+class DrainStarted(Event, frozen=True):
+    """The worker no longer claims; running jobs may finish."""
+
+    name = "worker.drain_started"
+
+    running: int
+    action: str
+
+
+class WorkerFailed(Event, frozen=True):
+    """A defect in fileq ended the worker's loop; the process ends with exit code 1."""
+
+    name = "worker.failed"
+    level = "error"
+    hidden = ("exception",)
+
+    error: str
+    exception: BaseException
+
+
+class LoopFailed(Event, frozen=True):
+    """A defect in fileq: a turn of this loop raised an unexpected error. The loop continues."""
+
+    name = "loop.failed"
+    level = "error"
+    hidden = ("exception",)
+
+    loop: str
+    error: str
+    exception: BaseException
+
+
+class ChildReplaced(Event, frozen=True):
+    """A job left its child process in a state that can't be restored; the next job gets another child."""
+
+    name = "child.replaced"
+    level = "debug"
+
+    reason: str
+
+
+class ChildStartFailed(Event, frozen=True):
+    """A child process could not be started; the start is repeated."""
+
+    name = "child.start_failed"
+    level = "error"
+
+    error: str
+
+
+class ForkServerDied(Event, frozen=True):
+    """The process that starts children died; a new one is started."""
+
+    name = "forkserver.died"
+    level = "error"
+
+    cause: str
+
+
+class ForkServerFailed(Event, frozen=True):
+    """The process that starts children could not be started again; the start is repeated."""
+
+    name = "forkserver.failed"
+    level = "error"
+
+    problems: list[str]
+
+
+class ForkServerStarted(Event, frozen=True):
+    """The process that starts children runs again."""
+
+    name = "forkserver.started"
+
+
+class ProcessAbandoned(Event, frozen=True):
+    """A process that a handler started cannot be killed (it hangs in the kernel) and outlives the worker."""
+
+    name = "process.abandoned"
+    level = "warning"
+
+
+class ThreadAbandoned(Event, frozen=True):
+    """A handler in a thread did not stop; a new thread replaces its thread."""
+
+    name = "thread.abandoned"
+    level = "warning"
+
+    worker_id: str
+    reason: str
+    job_id: str | None = None
+    filepath: str | None = None
+    type: str | None = None
+
+
+class HttpOpened(Event, frozen=True):
+    """Where `/metrics`, `/healthz` and `/readyz` are served."""
+
+    name = "http.opened"
+
+    bind: str
+    port: int
+
+
+class AcceptStopped(Event, frozen=True):
+    """A port of this process accepts no clients, for want of descriptors or memory. It is tried again all the time."""
+
+    name = "accept.stopped"
+    level = "warning"
+
+    port: int
+    reason: str
+
+
+class AcceptResumed(Event, frozen=True):
+    """The port accepts clients again."""
+
+    name = "accept.resumed"
+
+    port: int
+
+
+class HttpPortTaken(Event, frozen=True):
+    """The default port is in use, so a free one was chosen."""
+
+    name = "http.port_taken"
+    level = "warning"
+
+    wanted: int
+    port: int
+
+
+class CollectorLost(Event, frozen=True):
+    """Spans cannot be sent to the collector. Logged once per outage."""
+
+    name = "collector.lost"
+    level = "warning"
+
+    error: str
+    action: str
+
+
+class CollectorRestored(Event, frozen=True):
+    """The collector accepts spans again; `dropped` spans were lost."""
+
+    name = "collector.restored"
+
+    seconds: float
+    dropped: int
+
+
+# schedules
+
+
+class ScheduleFired(Event, frozen=True):
+    """A time of a schedule has come and its job is enqueued. `late_ms`: how long after that time."""
+
+    name = "schedule.fired"
+
+    schedule: str
+    job_id: str
+    scheduled_for: str
+    late_ms: int
+
+
+class ScheduleMissed(Event, frozen=True):
+    """Times of a schedule, so many (`count`), have no job and get none: no worker ran then, or the last job had not
+    ended (`reason`). `last` is the latest of them."""
+
+    name = "schedule.missed"
+    level = "warning"
+
+    schedule: str
+    count: int
+    last: str
+    reason: str
+
+
+class ScheduleBroken(Event, frozen=True):
+    """This worker can't fire a schedule, for example because it has no queue with that name. Others may. Logged once.
+    The other schedules fire."""
+
+    name = "schedule.broken"
+    level = "error"
+
+    schedule: str
+    error: str
+
+
+class ScheduleRestored(Event, frozen=True):
+    """This worker can fire the schedule again, or it was removed."""
+
+    name = "schedule.restored"
+
+    schedule: str
+
+
+class ScheduleDefined(Event, frozen=True):
+    """At start or after SIGHUP: the configuration has a schedule that is new or has changed."""
+
+    name = "schedule.defined"
+
+    schedule: str
+    cron: str
+    timezone: str
+
+
+class ScheduleUnclaimed(Event, frozen=True):
+    """A schedule comes from a configuration, and that of this worker does not have it. It is removed after `seconds`,
+    unless a worker whose configuration has it is running."""
+
+    name = "schedule.unclaimed"
+    level = "warning"
+
+    schedule: str
+    seconds: float
+
+
+class ScheduleRemoved(Event, frozen=True):
+    """A schedule was removed: no configuration of a running worker has it any more."""
+
+    name = "schedule.removed"
+
+    schedule: str
+
+
+# the REST server
+
+
+class ServerOpened(Event, frozen=True):
+    """The REST server listens. `url` is its address as seen from this machine."""
+
+    name = "server.opened"
+
+    url: str
+    is_read_only: bool
+
+
+class ServerWarned(Event, frozen=True):
+    """The web server reports something, such as a request that it can't read."""
+
+    name = "server.warned"
+    level = "warning"
+
+    reason: str
+
+
+class UploadsRemoved(Event, frozen=True):
+    """Incomplete uploads were removed from server.upload_dir. The server that had received them was killed."""
+
+    name = "uploads.removed"
+
+    count: int
+    directory: str
+
+
+class RequestAudited(Event, frozen=True):
+    """A request that may change something: who sent it, what it did, to how many things, and the answer's status."""
+
+    name = "request.audited"
+
+    who: str
+    caller_id: str
+    action: str
+    target: str
+    count: int
+    result: int
+    request_id: str
+
+
+class LoginsFailed(Event, frozen=True):
+    """Passwords, keys or one-time links were wrong: how many, and from how many addresses. Those that come together are
+    one event, at most one in ten minutes. `address` and `how` (basic, key or link) are those of the last one."""
+
+    name = "logins.failed"
+    level = "warning"
+
+    failures: int
+    addresses: int
+    address: str
+    how: str
+
+
+class RequestFailed(Event, frozen=True):
+    """A defect in fileq: a request was answered with status 500."""
+
+    name = "request.failed"
+    level = "error"
+    hidden = ("exception",)
+
+    action: str
+    request_id: str
+    error: str
+    exception: BaseException
+
+
+class OperationStarted(Event, frozen=True):
+    """A server works on an operation from now on. `is_resumed`: another server, or this one before a restart, had begun
+    it; `done` jobs are changed already."""
+
+    name = "operation.started"
+
+    id: str
+    action: str
+    matched: int
+    done: int
+    is_resumed: bool
+
+
+class OperationEnded(Event, frozen=True):
+    """An operation has ended. `state` is completed, stopped or failed. `refused` jobs could not be changed."""
+
+    name = "operation.ended"
+
+    id: str
+    action: str
+    state: str
+    done: int
+    refused: int
+    error: str

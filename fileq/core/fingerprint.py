@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from fileq.core.error_kinds import kind_of
+from fileq.core.outcome import kind_of
 
 _PLACEHOLDER = re.compile("<(?:text|path|id|address)>|#")  # in what wording() returns
 _WORD = re.compile(r"[^\W\d_]{2,}")

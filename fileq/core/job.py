@@ -1,4 +1,4 @@
-"""The job: its fields, its states and its JSON. Does no I/O and knows no broker.
+"""The job: its fields, its states and its JSON, its tags, and the version of its file. Does no I/O and knows no broker.
 
 A job is one JSON object. Eight fields are always present and come first, in a fixed order, so that any program can
 read or write a job. The others are left out while unset. Fields that this version does not know are kept unchanged, so
@@ -11,6 +11,7 @@ import base64
 import enum
 import os
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Annotated, Any, TypeAlias
@@ -20,7 +21,6 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from fileq.core.errors import JobError, Undecodable
 from fileq.core.public_name import public
-from fileq.core.signature import signature_text
 from fileq.core.units import LONGEST_S
 
 # The wire name of Job.unknown. A job of another program that has such a field is decoded again, as an unknown field.
@@ -450,3 +450,77 @@ def parse_time(text: str) -> datetime | None:
         return time.astimezone(UTC)
     except OverflowError:
         return (datetime.min if time.year == 1 else datetime.max).replace(tzinfo=UTC)
+
+
+# tags: short texts by name, chosen by the program that enqueues the job
+
+
+TAGS_MAX = 20
+OWN_TAGS = "fileq."  # how tags begin that a server adds; its clients can't give them
+MADE_BY_TAG = "fileq.made_by"  # the id of the key that enqueued the job, if that key is limited, see server/identity.py
+TAG_NAME_LENGTH, TAG_LENGTH = 100, 200
+
+
+def encoded_tags(tags: Mapping[str, str]) -> Raw | UnsetType:
+    """The field `tags` of a job. Raises JobError for tags that can't be used."""
+    given = sum(not str(name).startswith(OWN_TAGS) for name in tags)
+    if given > TAGS_MAX:
+        raise JobError(f"there are {given} tags; a job can have {TAGS_MAX}")
+    for name, value in tags.items():
+        if not (isinstance(name, str) and 0 < len(name) <= TAG_NAME_LENGTH and name.isprintable()):
+            raise JobError(f"the tag {name!r:.120} can't be used; use 1 to {TAG_NAME_LENGTH} printable characters")
+        if not (isinstance(value, str) and len(value) <= TAG_LENGTH and value.isprintable()):
+            raise JobError(f"the tag {name} is {value!r:.220}; use a text of up to {TAG_LENGTH} printable characters")
+    return Raw(msgspec.json.encode(tags)) if tags else UNSET
+
+
+# The signature of a version of a file as text, and when two signatures mean the same version.
+#
+#     <size>-<mtime in ns>[-i<inode>][-c<hash of the content>]
+#
+# The first two are always there; each of the others only if the producer recorded it (`producer.identity`). What one
+# of two signatures lacks is not compared. So a ledger of an older release, which has none of them, stays valid.
+
+_FORM = re.compile(r"(.*?)(?:-i([0-9]+))?(?:-c([0-9a-f]+))?", re.DOTALL)
+
+
+class SignatureParts(Struct, frozen=True):
+    """`short` is size and time. `inode` and `content` are "" if the signature lacks them."""
+
+    short: str
+    inode: str = ""
+    content: str = ""
+
+    @property
+    def mark(self) -> str:
+        """What follows the short form, without the first hyphen."""
+        return self.text[len(self.short) + 1 :]
+
+    @property
+    def text(self) -> str:
+        return signature_text(self.short, self.inode, self.content)
+
+
+def signature_text(short: str, inode: int | str = "", content: str = "") -> str:
+    """The inode 0 and an empty text mean that it is not recorded."""
+    return short + (f"-i{inode}" if inode else "") + (f"-c{content}" if content else "")
+
+
+def split_signature(signature: str) -> SignatureParts:
+    """Every text is a signature: one of another form is a short form as a whole."""
+    match = _FORM.fullmatch(signature)
+    assert match is not None
+    return SignatureParts(match[1], match[2] or "", match[3] or "")
+
+
+def is_same_version(one: str, other: str) -> bool:
+    """Compares the contents if both signatures have a hash, else the inodes if both have one. lua/prelude/ledger.lua
+    does the same."""
+    if one == other:
+        return True
+    a, b = split_signature(one), split_signature(other)
+    if a.short != b.short:
+        return False
+    if a.content and b.content:
+        return a.content == b.content
+    return not (a.inode and b.inode) or a.inode == b.inode

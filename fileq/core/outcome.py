@@ -1,15 +1,87 @@
-"""How one attempt ended. Executors make outcomes; the retry policy turns them into settlements.
+"""How one attempt ended, what it leaves behind, and the kind of its error.
 
-Values only. They are tagged, so that a child process can send them to its parent as JSON or MessagePack.
+Executors make outcomes; the retry policy turns them into settlements. Values only. They are tagged, so that a child
+process can send them to its parent as JSON or MessagePack.
+
+A follow-up exists if and only if its settlement took effect: the broker applies both in one atomic step.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from fileq.core.follow_up import Made
+from fileq.core.job import Job, Version
+
+FOLLOW_UPS_MAX = 100  # of one attempt
+FOLLOW_UPS_MAX_BYTES = 256 << 10  # of one attempt, all together
+OUTPUTS_MAX = 1_000  # of one attempt
+
+
+class FollowUp(Struct, frozen=True):
+    """A job to enqueue in the same step as another change.
+
+    It is due `delay_ms` after that step or at `at_ms`, the later of the two. It is enqueued also if the ledger knows
+    its `version`; the ledger learns the version, so that no producer enqueues it again."""
+
+    job: Job
+    queue: str
+    delay_ms: int = 0
+    at_ms: int = 0
+    version: Version | None = None
+    joins: bool = False  # the job becomes a member of the batch that its `batch_id` names
+    is_own: bool = False  # fileq made the job, see core/own_jobs.py
+
+
+class Output(Struct, frozen=True):
+    """A file that a job made, as it was when the job ended."""
+
+    path: bytes
+    size: int
+    signature: str  # see core/job.py
+
+
+class FollowUpRequest(Struct, frozen=True, omit_defaults=True):
+    """A follow-up as its handler requested it, checked. Plain data, so that a child process can send it to its worker.
+
+    A job of a `type`, with its `payload` in JSON (empty: none), or about the file at `path` on this machine. An empty
+    `priority` stands for the queue of the job that it follows."""
+
+    id: str
+    type: str = ""
+    payload: bytes = b""
+    path: bytes = b""
+    size: int = 0
+    signature: str = ""
+    priority: str = ""
+    delay_ms: int = 0
+    at_ms: int = 0
+    unique_key: str | None = None
+    max_retries: int | None = None
+    timeout_s: float | None = None
+    deadline: str | None = None
+    joins: bool = False  # it becomes a member of the batch of the job that it follows
+
+
+class Made(Struct, frozen=True, omit_defaults=True):
+    """What a handler wants to leave behind if its job is completed."""
+
+    follow_ups: tuple[FollowUpRequest, ...] = ()
+    outputs: tuple[Output, ...] = ()
+
+
+def follow_up_id(parent_id: str, *place: object) -> str:
+    """The id of the follow-up at this place of its parent, always the same: a run that is repeated gives the same ids.
+
+    It does not contain the parent's id: a prefix of that must stay enough to name the parent, and the ids of a long
+    chain of jobs must not grow."""
+    import hashlib  # needed here only, and commands should start fast
+
+    text = "\0".join((parent_id, *map(str, place))).encode(errors="surrogatepass")
+    digest = hashlib.blake2b(text, digest_size=16, person=b"fileq follow-up").hexdigest()
+    return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:]))
 
 
 class Done(Struct, frozen=True, tag=True, omit_defaults=True):
@@ -89,3 +161,45 @@ class Released(Struct, frozen=True, tag=True):
 
 FinalOutcome: TypeAlias = Done | Failed | Refused | Died | Cancelled | Released
 Outcome: TypeAlias = FinalOutcome | Changed
+
+
+# The kind of an error, found again from its text: the hourly counters, and `fileq stats`, count failures and deaths by
+# kind, and records keep the text only. For most errors the text begins with the kind (`ValueError: …`); these are the
+# texts of the others.
+
+CRASH, WORKER_DEATH = "Crash", "WorkerDied"
+DEATH_KINDS = frozenset({CRASH, WORKER_DEATH})  # counted as `recovered`, not as `failed`
+_CRASHES = rf"{CRASHED}|" + (  # what follows it here are the texts of records that older workers wrote
+    r"exited with status |killed by signal |the fork server |closed its connection to the worker"
+    r"|wrote something that is no outcome|never began"
+)
+# Tried in this order; the first that matches from the start of the text decides.
+_KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"timed out after "), "Timeout"),
+    (re.compile(r"file vanished"), "FileVanished"),
+    (re.compile(r"not a regular file"), "NotAFile"),
+    (re.compile(r"deadline passed"), "DeadlinePassed"),
+    (re.compile(r"not a job"), "Undecodable"),
+    (re.compile(r"no handler for |commands in jobs are disabled|the job names neither "), "NoHandler"),
+    (re.compile(r"refused: another program enqueued "), "ForeignJob"),
+    (re.compile(r"['\"].* leads outside the allowed roots", re.DOTALL), "OutsideRoots"),
+    (re.compile(r"used \d+MB of memory, more than worker\.max_memory"), "MemoryLimit"),
+    (re.compile(re.escape(WORKER_DIED)), WORKER_DEATH),
+    (re.compile(_CRASHES), CRASH),
+    (re.compile(r"\S+ exited with (\d+)"), r"exit \1"),
+    (re.compile(r"\S+ was killed by (signal \d+|\w+)"), r"\1"),
+    (re.compile(r"([A-Za-z_]\w*)(?:: |$| \(at )"), r"\1"),
+)
+
+
+def kind_of(error: str) -> str:
+    """The kind that `fileq stats` shows for this error; "" if its text has none."""
+    for pattern, kind in _KINDS:
+        if found := pattern.match(error):
+            return found.expand(kind)
+    return ""
+
+
+def kind_of_death(cause: str) -> str:
+    """The kind for an attempt whose process died: the child that ran the handler, or the whole worker."""
+    return WORKER_DEATH if cause.startswith(WORKER_DIED) else CRASH

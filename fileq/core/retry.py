@@ -15,11 +15,20 @@ from msgspec import Struct
 
 from fileq.core import settlement
 from fileq.core.claim import Claim
-from fileq.core.error_kinds import kind_of_death
-from fileq.core.job import COUNT_MAX, Job, Version, encode, rfc3339_ms
-from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Outcome, Refused, Released
+from fileq.core.job import COUNT_MAX, MADE_BY_TAG, Job, Version, encode, rfc3339_ms
+from fileq.core.outcome import (
+    Cancelled,
+    Changed,
+    Died,
+    Done,
+    Failed,
+    FinalOutcome,
+    Outcome,
+    Refused,
+    Released,
+    kind_of_death,
+)
 from fileq.core.settlement import Settlement
-from fileq.core.tags import MADE_BY_TAG
 
 Chance = Callable[[float, float], float]
 ERROR_MAX = 4_000  # characters of an error that are stored with a job

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from fileq.core.claim import Claim
 from fileq.core.fingerprint import fingerprint
-from fileq.core.follow_up import FollowUp, Output
 from fileq.core.job import Version
+from fileq.core.outcome import FollowUp, Output
 
 
 class Verb(enum.StrEnum):

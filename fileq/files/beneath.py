@@ -19,13 +19,14 @@ The roots and the directories above them are trusted.
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import functools
 import os
 import stat
+import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-
-from fileq.files import openat2 as kernel
 
 # Only a reference to the file: needs no permission to read it, and a pipe or a device is not opened.
 _REFERENCE = os.O_PATH | os.O_CLOEXEC
@@ -161,8 +162,8 @@ def _open_root(path: bytes, roots: Sequence[bytes]) -> tuple[int, bytes]:
 def _open_below(root: bytes, relative: bytes) -> int:
     directory = os.open(root, _REFERENCE | os.O_DIRECTORY)
     try:
-        if kernel.is_available():
-            return kernel.openat2(directory, relative, _REFERENCE, kernel.BENEATH | kernel.NO_MAGICLINKS)
+        if has_openat2():
+            return openat2(directory, relative, _REFERENCE, BENEATH | NO_MAGICLINKS)
         return _open_by_steps(directory, relative, _REFERENCE)
     finally:
         os.close(directory)
@@ -187,8 +188,8 @@ def _open_resolved(path: bytes, roots: Sequence[bytes]) -> int:
 
 
 def _open_without_links(real_path: bytes) -> int:
-    if kernel.is_available():
-        return kernel.openat2(kernel.AT_FDCWD, real_path, _REFERENCE, kernel.NO_SYMLINKS)
+    if has_openat2():
+        return openat2(AT_FDCWD, real_path, _REFERENCE, NO_SYMLINKS)
     top = os.open(b"/", _REFERENCE | os.O_DIRECTORY)
     try:
         return _open_by_steps(top, real_path[1:], _REFERENCE)
@@ -201,9 +202,9 @@ def _open_in(directory: int, relative: bytes, flags: int) -> int:
     if b"\0" in relative:
         raise ValueError("embedded null byte")
     try:
-        if kernel.is_available():
+        if has_openat2():
             _names_of(relative)
-            return kernel.openat2(directory, relative, flags, kernel.BENEATH | kernel.NO_SYMLINKS)
+            return openat2(directory, relative, flags, BENEATH | NO_SYMLINKS)
         return _open_by_steps(directory, relative, flags)
     except OSError as error:
         raise _named(error, relative) from None
@@ -242,3 +243,49 @@ def _names_of(relative: bytes) -> list[bytes]:
     if not {b"", b".", b".."}.isdisjoint(names):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), relative)
     return names
+
+
+# the system call openat2
+
+AT_FDCWD = -100
+NO_MAGICLINKS, NO_SYMLINKS, BENEATH = 0x02, 0x04, 0x08
+_NUMBER = 437  # the same on every architecture that Python runs on, but for alpha
+_HOW = struct.Struct("QQQ")  # flags, mode, resolve
+
+
+def openat2(directory: int, path: bytes, flags: int, resolve: int) -> int:
+    """Like os.open(path, flags, dir_fd=directory), with a limit to what links may do: `resolve`, a sum of the constants
+    above. Linux has the call since 5.6, Python has no function for it, and sandboxes may refuse it: check has_openat2()
+    first.
+
+    Raises OSError: EXDEV if the path leads out of the directory (BENEATH), ELOOP if it has a link (NO_SYMLINKS), EAGAIN
+    if the kernel could not decide because a directory was renamed meanwhile (BENEATH, and the path has `..`)."""
+    if b"\0" in path:
+        raise ValueError("embedded null byte")  # C would ignore what follows it
+    how = _HOW.pack(flags, 0, resolve)
+    syscall = _syscall()
+    while True:
+        fd: int = syscall(_NUMBER, directory, path, how, _HOW.size)
+        if fd >= 0:
+            return fd
+        number = ctypes.get_errno()
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number), path)
+
+
+@functools.cache
+def has_openat2() -> bool:
+    """Whether the kernel has the call and no sandbox refuses it."""
+    try:
+        os.close(openat2(AT_FDCWD, b"/", os.O_PATH | os.O_CLOEXEC, NO_SYMLINKS))
+    except OSError:
+        return False
+    return True
+
+
+@functools.cache
+def _syscall() -> ctypes._NamedFuncPointer:
+    function = ctypes.CDLL(None, use_errno=True).syscall
+    function.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long)
+    function.restype = ctypes.c_long
+    return function

@@ -15,8 +15,8 @@ from msgspec import UNSET, Struct
 from msgspec.structs import force_setattr
 
 from fileq.core.batch import BatchFacts, facts_of
-from fileq.core.follow_up import Made
 from fileq.core.job import Job
+from fileq.core.outcome import Made
 from fileq.core.public_name import public
 from fileq.core.trace import traceparent
 from fileq.core.units import LONGEST_S

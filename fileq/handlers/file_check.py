@@ -15,7 +15,7 @@ from fileq.core.errors import Permanent
 from fileq.core.outcome import Changed, Failed
 from fileq.core.text import quoted_path
 from fileq.files.beneath import LeadsOutside, is_below, open_beneath
-from fileq.files.directories import MISSING, NOT_A_DIRECTORY, directory_problem
+from fileq.files.paths import MISSING, NOT_A_DIRECTORY, directory_problem
 from fileq.files.version import changed_version
 from fileq.handlers.job_file import JobFile
 from fileq.handlers.outcomes import failed

@@ -10,8 +10,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from fileq.core.batch_events import BatchFinished
 from fileq.core.events import (
+    BatchFinished,
+    BreakerClosed,
+    BreakerOpened,
+    BrokerLost,
+    BrokerRestored,
     Event,
     JobCancelled,
     JobClaimed,
@@ -21,10 +25,11 @@ from fileq.core.events import (
     JobFailed,
     JobFenced,
     JobRecovered,
+    ScheduleBroken,
+    ScheduleFired,
+    ScheduleMissed,
 )
-from fileq.core.process_events import BreakerClosed, BreakerOpened, BrokerLost, BrokerRestored
 from fileq.core.public_name import public
-from fileq.core.schedule_events import ScheduleBroken, ScheduleFired, ScheduleMissed
 from fileq.handlers import extensions
 from fileq.handlers.extensions import Extension
 from fileq.handlers.targets import is_async, unfitness

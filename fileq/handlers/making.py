@@ -17,15 +17,6 @@ import msgspec
 from msgspec.structs import replace
 
 from fileq.core.errors import JobError
-from fileq.core.follow_up import (
-    FOLLOW_UPS_MAX,
-    FOLLOW_UPS_MAX_BYTES,
-    OUTPUTS_MAX,
-    FollowUpRequest,
-    Made,
-    Output,
-    follow_up_id,
-)
 from fileq.core.job import (
     COUNT_MAX,
     MAX_NESTING,
@@ -35,6 +26,15 @@ from fileq.core.job import (
     is_nested_deeper,
     parse_time,
     rfc3339,
+)
+from fileq.core.outcome import (
+    FOLLOW_UPS_MAX,
+    FOLLOW_UPS_MAX_BYTES,
+    OUTPUTS_MAX,
+    FollowUpRequest,
+    Made,
+    Output,
+    follow_up_id,
 )
 from fileq.core.own_jobs import check_id, check_type
 from fileq.core.units import LONGEST_S, parse_duration

@@ -25,8 +25,7 @@ from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
 from fileq.core.errors import ConfigError
-from fileq.core.events import Emit
-from fileq.core.process_events import AcceptResumed, AcceptStopped, HttpOpened, HttpPortTaken
+from fileq.core.events import AcceptResumed, AcceptStopped, Emit, HttpOpened, HttpPortTaken
 from fileq.observe.metrics import CONTENT_TYPE
 
 MAX_CONNECTIONS = 256

@@ -17,29 +17,32 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fileq.core.batch_events import BatchFinished, BatchReconciled
 from fileq.core.events import (
     AttemptEnded,
+    BatchFinished,
+    BatchReconciled,
+    BreakerOpened,
     Event,
+    HookEventsDropped,
+    HookFailed,
     JobClaimed,
     JobCompleted,
     JobDead,
     JobFailed,
     JobFenced,
+    JobFollowed,
     JobProduced,
     JobRecovered,
-)
-from fileq.core.extension_events import (
-    HookEventsDropped,
-    HookFailed,
-    JobFollowed,
+    ScanFinished,
+    ScheduleBroken,
+    ScheduleFired,
+    ScheduleMissed,
+    SkippedFilesCounted,
+    SkipReason,
     WebhookDelivered,
     WebhookDisabled,
     WebhookFailed,
 )
-from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
-from fileq.core.process_events import BreakerOpened
-from fileq.core.schedule_events import ScheduleBroken, ScheduleFired, ScheduleMissed
 from fileq.observe.depths import OTHER_PLACES, UNKNOWN, Depths
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

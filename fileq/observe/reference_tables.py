@@ -7,20 +7,10 @@ import sys
 from pathlib import Path
 
 from fileq.config import markdown_table
-from fileq.core import (
-    batch_events,
-    events,
-    extension_events,
-    file_events,
-    process_events,
-    schedule_events,
-    server_events,
-)
+from fileq.core import events
 from fileq.core.events import Event
 from fileq.observe.logs import line_fields
 from fileq.observe.metrics import METRICS
-
-MODULES = (batch_events, events, extension_events, file_events, process_events, schedule_events, server_events)
 
 EVENTS_HEADER = "| event | level | fields | meaning |"
 METRICS_HEADER = "| metric | type | label | meaning |"
@@ -30,8 +20,7 @@ def event_types() -> list[type[Event]]:
     """Every event that can be emitted, by name."""
     found = {
         kind.name: kind
-        for module in MODULES
-        for kind in vars(module).values()
+        for kind in vars(events).values()
         if isinstance(kind, type) and issubclass(kind, Event) and hasattr(kind, "name")
     }
     return [found[name] for name in sorted(found)]

@@ -22,8 +22,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from fileq import __version__
-from fileq.core.events import Emit
-from fileq.core.process_events import CollectorLost, CollectorRestored
+from fileq.core.events import CollectorLost, CollectorRestored, Emit
 
 PATH = "/v1/traces"
 SPANS_MAX = 16_384  # spans in memory; beyond that the oldest are dropped

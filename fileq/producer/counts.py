@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-from fileq.core.events import Emit, ignore
-from fileq.core.file_events import FileSkipped, SkippedFilesCounted, SkipReason
+from fileq.core.events import Emit, FileSkipped, SkippedFilesCounted, SkipReason, ignore
 
 LOGGED_MAX = 1_000  # skipped files that get a log line
 _LOGGED = (SkipReason.UNREADABLE, SkipReason.LOOP, SkipReason.OUTSIDE, SkipReason.DEEP, SkipReason.OLD_MARKER)

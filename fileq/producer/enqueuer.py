@@ -7,10 +7,13 @@ again, and the ledger knows the versions that were enqueued.
 
 from __future__ import annotations
 
+import os
+import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import islice
+from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,23 +22,27 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import Broker, Inspector
 from fileq.brokers.types import EnqueueResult, Entry
 from fileq.config import Config
-from fileq.core.errors import BrokerError
-from fileq.core.job import file_job, rfc3339_ms
+from fileq.config.schema import priority_chooser
+from fileq.core.errors import BrokerError, JobError
+from fileq.core.events import BeforeEnqueueFailed, Emit, SkipReason, ignore
+from fileq.core.job import Job, file_job, rfc3339_ms
 from fileq.core.trace import new_ids
-from fileq.producer.before_enqueue import EnqueueCheck
-from fileq.producer.deliveries.stage import DeliveryStage
-from fileq.producer.finder.found_file import FoundFile
-from fileq.producer.finder.rules import ScanRules
+from fileq.files.version import FoundFile
+from fileq.handlers.outcomes import failed
+from fileq.producer.counts import ProducerCounts
+from fileq.producer.deliveries import DeliveryStage
+from fileq.producer.finder.scan import ScanRules
 from fileq.producer.identity import FileIdentity
 from fileq.producer.markers import Markers
-from fileq.producer.priority import priority_chooser
-from fileq.producer.rate_limit import Hold, Throttle, permits_per_window
 
 BATCH = 500  # files of one broker call
 CALLS_PER_TURN = 4
 UNSENT_MAX = 2_000  # above this the stages before pause
 RESTAMP_S = 0.01  # a job that waited longer than this to be sent gets a new `creation_time`
 STALE_S = 0.2  # a file that waited longer than this is read again before it is sent
+REPORT_EVERY_S = 60.0  # an error of a @fileq.before_enqueue function
+
+BeforeEnqueue: TypeAlias = Callable[[Job], Job | None]
 
 
 class SentBatch(Struct):
@@ -209,3 +216,100 @@ class Enqueuer:
             else:  # DUPLICATE is an entry of this producer, sent again after a lost reply
                 batch.enqueued.append(entry)
         self._markers.remove(done)
+
+
+class EnqueueCheck:
+    """Shows each job to the user's @fileq.before_enqueue functions before it is sent. A vetoed file counts as skipped.
+    Without functions nothing is called. What they raise never ends the producer."""
+
+    def __init__(
+        self,
+        function: BeforeEnqueue | None,
+        queues: Sequence[str],
+        counts: ProducerCounts,
+        emit: Emit = ignore,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._function = function
+        self._queues = queues
+        self._counts = counts
+        self._emit = emit
+        self._monotonic = monotonic
+        self._quiet_until_s = float("-inf")
+
+    def entry(self, entry: Entry, file: FoundFile) -> Entry | None:
+        """The entry to send; None if the file is not to be enqueued now. The next scan finds it again."""
+        if self._function is None:
+            return entry
+        try:
+            job = self._function(entry.job)
+            if job is not None and job.priority not in self._queues:
+                raise JobError(f"priority is {job.priority!r}; it must be one of {', '.join(self._queues)}")
+        except Exception as error:
+            self._counts.skip(SkipReason.VETO_FAILED, file.path)
+            self._report(file.path, failed(error).error)
+            return None
+        if job is None:
+            self._counts.skip(SkipReason.VETOED, file.path)
+            return None
+        return Entry(job, job.priority, entry.version)
+
+    def _report(self, path: bytes, error: str) -> None:
+        now_s = self._monotonic()
+        if now_s >= self._quiet_until_s:
+            self._quiet_until_s = now_s + REPORT_EVERY_S
+            self._emit(BeforeEnqueueFailed(os.fsdecode(path), error))
+
+
+# the rate limit
+
+DEFAULT_ON_REDIS = 100
+JITTER_S = 0.02  # spreads producers that wait for the end of the same window
+PRESSURE_PAUSE_S = 0.5
+RATE_LIMIT, MAX_PENDING = "producer.rate_limit_per_sec", "producer.max_pending"
+
+
+def permits_per_window(config: Config) -> int:
+    """The limit in force; 0 means none. Without a setting only Redis has one, because others may share the server."""
+    limit = config.producer.rate_limit_per_sec
+    if limit is None:
+        return DEFAULT_ON_REDIS if config.broker_kind == "redis" else 0
+    return limit
+
+
+class Hold(Struct, frozen=True):
+    """A setting limits enqueueing, and has done so without a break since then."""
+
+    reason: str
+    since_s: float
+
+
+class Throttle:
+    """Until when enqueueing must wait: the pauses of the shared rate limit, and the back-pressure of `max_pending`.
+    `hold` is the setting that causes it. The caller passes the time.
+
+    The broker counts the permits, because all producers share them."""
+
+    def __init__(self) -> None:
+        self._until_s = 0.0
+        self.hold: Hold | None = None
+
+    def window_is_full(self, now_s: float, wait_ms: int) -> None:
+        """Waits until the window ends: an earlier call would be refused, a later one would waste permits."""
+        self._wait(RATE_LIMIT, now_s, wait_ms / 1000 + random.uniform(0, JITTER_S))
+
+    def too_many_pending(self, now_s: float) -> None:
+        self._wait(MAX_PENDING, now_s, PRESSURE_PAUSE_S)
+
+    def _wait(self, reason: str, now_s: float, wait_s: float) -> None:
+        self._until_s = now_s + wait_s
+        if self.hold is None or self.hold.reason != reason:
+            self.hold = Hold(reason, now_s)
+
+    def left_s(self, now_s: float) -> float:
+        """Seconds still to wait; 0 when enqueueing may continue."""
+        return max(0.0, self._until_s - now_s)
+
+    def clear(self) -> None:
+        """A call was accepted completely: at the moment no setting slows enqueueing down."""
+        self.hold = None

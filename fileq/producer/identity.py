@@ -13,12 +13,10 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from fileq.brokers.types import LedgerEntry
-from fileq.core.events import Emit, ignore
-from fileq.core.file_events import InodesNotCompared
-from fileq.core.job import Version
-from fileq.core.signature import SignatureParts, signature_text, split_signature
+from fileq.core.events import Emit, InodesNotCompared, ignore
+from fileq.core.job import SignatureParts, Version, signature_text, split_signature
 from fileq.files.mounts import ScanDirMounts, keeps_inodes
-from fileq.producer.finder.found_file import FoundFile
+from fileq.files.version import FoundFile
 
 STAT, INODE, CONTENT = "stat", "inode", "content"
 INODE_MAX = 2**63 - 1  # a job has room for no more

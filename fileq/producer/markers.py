@@ -23,12 +23,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TypeAlias
 
-from fileq.core.events import Emit, ignore
-from fileq.core.file_events import MarkersKept, SkipReason
+from fileq.core.events import Emit, MarkersKept, SkipReason, ignore
 from fileq.files.beneath import open_directory
 from fileq.files.exclusive_move import Place, private_name, rename_exclusively, take
-from fileq.producer.finder.found_file import FoundFile
-from fileq.producer.finder.rules import ScanRules
+from fileq.files.version import FoundFile
+from fileq.producer.finder.scan import ScanRules
 
 KEPT_MAX = 50_000  # markers that could not be removed
 

@@ -18,22 +18,18 @@ from fileq.brokers.protocol import FullBroker, Inspector
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.events import Emit, ignore, produced
-from fileq.files.directories import advice_for, directory_problem
 from fileq.files.mounts import ScanDirMounts
-from fileq.producer.before_enqueue import BeforeEnqueue, EnqueueCheck
-from fileq.producer.clock_guard import ClockGuard
+from fileq.files.paths import advice_for, directory_problem
 from fileq.producer.content_check import ContentCheck
 from fileq.producer.counts import ProducerCounts
-from fileq.producer.deliveries.stage import DeliveryStage
-from fileq.producer.enqueuer import Enqueuer, SentBatch
+from fileq.producer.deliveries import DeliveryStage
+from fileq.producer.enqueuer import BeforeEnqueue, EnqueueCheck, Enqueuer, Hold, SentBatch
 from fileq.producer.finder.finder import EndedScan, Finder
-from fileq.producer.finder.rules import ScanRules
+from fileq.producer.finder.scan import ScanRules
 from fileq.producer.identity import FileIdentity
-from fileq.producer.ledger_lookup import LedgerLookup
-from fileq.producer.ledger_sweep import DAY_MS, LedgerSweep
+from fileq.producer.ledger_stages import DAY_MS, LedgerLookup, LedgerSweep
 from fileq.producer.markers import Markers
-from fileq.producer.rate_limit import Hold
-from fileq.producer.stability import Stability
+from fileq.producer.stability import ClockGuard, Stability
 
 IDLE_S = 1.0
 

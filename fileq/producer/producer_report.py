@@ -18,8 +18,7 @@ from fileq.brokers.producer_registry import ProducerRegistry
 from fileq.brokers.producer_types import ProducerInfo, ScanInfo
 from fileq.config import Config
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable
-from fileq.core.events import Emit
-from fileq.core.process_events import BrokerRefused
+from fileq.core.events import BrokerRefused, Emit
 from fileq.producer.finder.finder import EndedScan
 from fileq.producer.producer import Producer
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from fileq.brokers.protocol import Broker
 from fileq.brokers.removable_data import RemovableData
 from fileq.core.errors import BrokerRemoved
-from fileq.core.events import Emit
-from fileq.core.process_events import BrokerDataRemoved
+from fileq.core.events import BrokerDataRemoved, Emit
 from fileq.runtime.loop import Loop
 
 CHECK_EVERY_S = 1.0

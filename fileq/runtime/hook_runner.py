@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from fileq.core.events import Emit, Event, JobClaimed
-from fileq.core.extension_events import HookEventsDropped, HookFailed
+from fileq.core.events import Emit, Event, HookEventsDropped, HookFailed, JobClaimed
 from fileq.handlers.hooks import BoundHook, EventView, view_of_event
 from fileq.handlers.outcomes import failed
 

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 
 from fileq.core.errors import BrokerError, BrokerRemoved
-from fileq.core.events import Emit
-from fileq.core.process_events import LoopFailed
+from fileq.core.events import Emit, LoopFailed
 from fileq.runtime.outage import Outage
 
 STUCK_S = 60.0

@@ -18,14 +18,23 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census
 from fileq.config import Loaded
 from fileq.core.errors import BrokerUnavailable, FileqError
-from fileq.core.events import AttemptEnded, Emit, Event, JobClaimed, JobCompleted, JobDead, JobFailed, JobFenced
+from fileq.core.events import (
+    AttemptEnded,
+    Emit,
+    Event,
+    JobClaimed,
+    JobCompleted,
+    JobDead,
+    JobFailed,
+    JobFenced,
+    RoleStopping,
+)
 from fileq.core.job import decode_or_none
-from fileq.core.process_events import RoleStopping
 from fileq.core.text import printable
 from fileq.core.units import short_duration
 from fileq.handlers.before_enqueue import load_before_enqueue
 from fileq.handlers.routes import Routes
-from fileq.producer.before_enqueue import BeforeEnqueue
+from fileq.producer.enqueuer import BeforeEnqueue
 from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.fatal_error import FatalError
 from fileq.runtime.observers import Observers, to_all

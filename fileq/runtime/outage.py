@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 
 from fileq.core.errors import BrokerError
-from fileq.core.events import Emit, Event
-from fileq.core.process_events import BrokerLost, BrokerRestored
+from fileq.core.events import BrokerLost, BrokerRestored, Emit, Event
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0  # operators expect workers to be back within three seconds of the broker

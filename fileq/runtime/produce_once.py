@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from fileq.core.file_events import SkipReason
+from fileq.core.events import SkipReason
 from fileq.core.units import short_duration
+from fileq.producer.enqueuer import RATE_LIMIT
 from fileq.producer.producer import Producer
-from fileq.producer.rate_limit import RATE_LIMIT
 from fileq.runtime.terminal import live_line
 
 PATIENCE_S = 60.0  # for files that are still being written

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from fileq.brokers.types import Entry
 from fileq.config import Config
-from fileq.core.events import Event, ignore, produced
-from fileq.core.process_events import CollectorLost
+from fileq.core.events import CollectorLost, Event, ignore, produced
 from fileq.core.text import printable
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ import msgspec
 
 from fileq.config import Loaded, changed_keys, with_reloadable
 from fileq.core.errors import ConfigError, FileqError
-from fileq.core.events import Emit
-from fileq.core.process_events import ConfigRefused, ConfigReloaded
+from fileq.core.events import ConfigRefused, ConfigReloaded, Emit
 from fileq.runtime.live_worker import LiveWorker
 from fileq.runtime.service import Service
 

@@ -11,12 +11,14 @@ from fileq.brokers import open_broker
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Loaded, describe_broker_choice
 from fileq.core.errors import BrokerError, FileqError
-from fileq.core.events import Emit, Event, JobProduced
-from fileq.core.process_events import (
+from fileq.core.events import (
     BrokerOpened,
     BrokerUnsafe,
+    Emit,
+    Event,
     HandlersUnset,
     HandlersWarned,
+    JobProduced,
     RoleStarted,
     RoleStopped,
     RoleStopping,

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from fileq.brokers.notifications import Waiter
 from fileq.brokers.protocol import Broker
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, FileqError
-from fileq.core.events import Emit
-from fileq.core.process_events import BrokerRefused, DrainStarted, WorkerFailed
+from fileq.core.events import BrokerRefused, DrainStarted, Emit, WorkerFailed
 from fileq.runtime.outage import Outage
 from fileq.worker.breakers import Breakers
 from fileq.worker.executors.protocol import Executor

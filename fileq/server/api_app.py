@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from fileq.core.server_events import RequestFailed
+from fileq.core.events import RequestFailed
 from fileq.server.audit import AuditNote
 from fileq.server.authentication import RequestSender
 from fileq.server.base_path import plain_path

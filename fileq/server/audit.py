@@ -27,9 +27,8 @@ from fileq.commands.audit_entries import (
     write_entries,
 )
 from fileq.core.errors import BrokerError
-from fileq.core.events import Emit, Event
+from fileq.core.events import Emit, Event, RequestAudited
 from fileq.core.job import decode_or_none, stamp
-from fileq.core.server_events import RequestAudited
 
 TRIM_EVERY = 100  # documents
 PAUSE_S = 0.2

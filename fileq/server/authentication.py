@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 
 from fileq.commands.api_keys import EndedSessions, KeyStore
 from fileq.config import PasswordFile
-from fileq.config.server_settings import ServerSettings, is_outside_key
+from fileq.config.http_settings import ServerSettings, is_outside_key
 from fileq.core.api_key import Scope, StoredKey, digest, id_in_key
 from fileq.core.errors import BrokerError
 from fileq.server.broker_pool import BrokerPool

@@ -32,8 +32,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from uvicorn.server import ServerState
 
-from fileq.core.events import Emit
-from fileq.core.process_events import AcceptResumed, AcceptStopped
+from fileq.core.events import AcceptResumed, AcceptStopped, Emit
 from fileq.server.client_address import Proxies, client_network
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from fileq.brokers.notifications import Subscription
 from fileq.core.errors import BrokerError
-from fileq.core.events import Emit
-from fileq.core.process_events import LoopFailed
+from fileq.core.events import Emit, LoopFailed
 from fileq.server.event_ring import FIRST, RESET, RING_EVENTS, LiveEvent
 from fileq.server.hidden_paths import without_paths
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeGuard
 
 from fileq.core.delivery import without_files
-from fileq.core.error_kinds import kind_of
+from fileq.core.outcome import kind_of
 from fileq.core.own_jobs import CALLBACK_IDS, DELIVERY_BATCHES, is_own_type
 from fileq.core.text import SHORTEST_HIDDEN
 

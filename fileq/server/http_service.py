@@ -18,10 +18,9 @@ from typing import Any
 
 import uvicorn
 
-from fileq.config.server_settings import url_here
+from fileq.config.http_settings import url_here
 from fileq.core.errors import ConfigError
-from fileq.core.events import Emit
-from fileq.core.server_events import ServerOpened, ServerWarned
+from fileq.core.events import Emit, ServerOpened, ServerWarned
 from fileq.files.descriptor_limit import soft_limit
 from fileq.server.client_address import Proxies
 from fileq.server.connections import (

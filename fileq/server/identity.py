@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from fileq.core.api_key import Restriction, Scope, StoredKey, effective_scopes, has_parent_parts
-from fileq.core.job import Job
-from fileq.core.tags import MADE_BY_TAG
+from fileq.core.job import MADE_BY_TAG, Job
 from fileq.server.problems import ApiProblem
 
 KEY, SESSION, BASIC, PROXY = "key", "session", "basic", "proxy"

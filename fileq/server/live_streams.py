@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from fileq.core.api_key import Scope as KeyScope
-from fileq.core.server_events import RequestFailed
+from fileq.core.events import RequestFailed
 from fileq.server.authentication import RequestSender
 from fileq.server.connections import ABORT
 from fileq.server.decoding import decode_query

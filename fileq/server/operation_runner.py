@@ -20,8 +20,7 @@ from fileq.commands.action_log import IDS_MAX, ActionLog
 from fileq.commands.bulk_actions import GONE_ELSEWHERE, BulkActions, changed_ids
 from fileq.commands.operations import COMPLETED, FAILED, RUNNING, Operation, OperationStore, StoredOperation
 from fileq.core.errors import BrokerError, BrokerUnavailable, Conflict, FileqError
-from fileq.core.events import Emit
-from fileq.core.server_events import OperationEnded, OperationStarted
+from fileq.core.events import Emit, OperationEnded, OperationStarted
 
 TAKEOVER_S = 5.0
 LOOK_S = 1.0  # between two looks for an operation without an owner

@@ -15,7 +15,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.commands.api_keys import KeyStore
 from fileq.commands.operator_name import os_user
 from fileq.config import Config, Loaded
-from fileq.config.server_settings import GUESSABLE, OUTSIDE_KEY, is_guessable, is_loopback, is_outside_key
+from fileq.config.http_settings import GUESSABLE, OUTSIDE_KEY, is_guessable, is_loopback, is_outside_key
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit
 from fileq.runtime.fatal_error import FatalError
@@ -133,7 +133,7 @@ def _check_secret_files(config: Config) -> None:
 
 def _read_secret(name: str, path: str) -> str:
     """The content of the file that the setting names; "" if the setting is empty."""
-    from fileq.config.password_file import read_password
+    from fileq.config.sources import read_password
 
     if not path:
         return ""

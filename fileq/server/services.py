@@ -12,8 +12,7 @@ from fileq.commands.acknowledgements import Acknowledgement
 from fileq.commands.api_keys import KeyStore
 from fileq.commands.upload_notes import UploadNotes
 from fileq.config import Config
-from fileq.core.events import Emit
-from fileq.core.server_events import LoginsFailed
+from fileq.core.events import Emit, LoginsFailed
 from fileq.server.audit import AuditLog, AuditNote
 from fileq.server.authentication import Authentication
 from fileq.server.background_work import BackgroundWork

@@ -9,9 +9,8 @@ import os
 import threading
 import time
 
-from fileq.core.events import Emit
-from fileq.core.server_events import UploadsRemoved
-from fileq.files.abandoned_uploads import remove_abandoned
+from fileq.core.events import Emit, UploadsRemoved
+from fileq.files.uploads import remove_abandoned
 
 EVERY_S = 3600.0
 

@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from fileq.config.server_settings import is_loopback
+from fileq.config.http_settings import is_loopback
 from fileq.server.api_app import ApiApp, problem_response
 from fileq.server.authentication import RequestSender
 from fileq.server.base_path import plain_path, request_path

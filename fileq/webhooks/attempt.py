@@ -21,8 +21,7 @@ from msgspec import UNSET
 
 from fileq import __version__
 from fileq.core.errors import BrokerError, ConfigError, FileqError
-from fileq.core.events import Emit
-from fileq.core.extension_events import WebhookDelivered, WebhookDisabled, WebhookFailed
+from fileq.core.events import Emit, WebhookDelivered, WebhookDisabled, WebhookFailed
 from fileq.core.job import Job
 from fileq.core.outcome import Done, Failed
 from fileq.core.text import printable

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from fileq.config.webhook_settings import WebhookSettings
+from fileq.config.http_settings import WebhookSettings
 from fileq.core.text import printable
 from fileq.core.webhook import TIMEOUT_S, InvalidUrl, Target, parse_target, url_problem
 from fileq.webhooks.address_rules import Network, blocked_because, networks

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import Catalog, Document
-from fileq.config.webhook_settings import EndpointSettings, WebhookSettings
+from fileq.config.http_settings import EndpointSettings, WebhookSettings
 from fileq.core.errors import ConfigError, Conflict
 from fileq.core.webhook import (
     SECRETS_MAX,

@@ -18,8 +18,8 @@ from fileq.brokers.protocol import FullBroker
 from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.events import event_name
-from fileq.core.follow_up import FollowUp, follow_up_id
 from fileq.core.job import Job, decode_or_none, typed_job
+from fileq.core.outcome import FollowUp, follow_up_id
 from fileq.core.own_jobs import is_own_type
 from fileq.core.settlement import Settlement
 from fileq.core.webhook import DELIVERY_TYPE, Webhook

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fileq.core.errors import BrokerError
-from fileq.core.events import Emit
-from fileq.core.extension_events import WebhooksInvalid
+from fileq.core.events import Emit, WebhooksInvalid
 from fileq.webhooks.store import KnownWebhook, WebhookStore
 from fileq.webhooks.subscriptions import Subscriptions
 

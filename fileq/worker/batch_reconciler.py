@@ -29,8 +29,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.schedule_definitions import broker_now_ms
 from fileq.config import Config
 from fileq.core.batch import LEVELS_MAX, UNTOUCHED_MS, BatchState
-from fileq.core.batch_events import BatchCancelled, BatchFinished, BatchReconciled
-from fileq.core.events import Emit, ignore
+from fileq.core.events import BatchCancelled, BatchFinished, BatchReconciled, Emit, ignore
 from fileq.core.job import State
 from fileq.webhooks.subscriptions import Withdrawals
 

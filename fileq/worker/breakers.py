@@ -14,9 +14,8 @@ from typing import TypeAlias
 from fileq.brokers.types import OpenBreaker
 from fileq.config import CircuitBreakerSettings
 from fileq.core.breaker import STATE_NUMBERS, UNFAILED_FIRST_S, Breaker
-from fileq.core.events import Emit, ignore
+from fileq.core.events import BreakerClosed, BreakerHalfOpened, BreakerOpened, Emit, ignore
 from fileq.core.outcome import Died, Done, Failed, FinalOutcome
-from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened
 from fileq.core.webhook import DELIVERY_ROUTE
 from fileq.handlers.routes import Routes
 

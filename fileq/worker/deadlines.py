@@ -18,8 +18,7 @@ from collections.abc import Callable
 from fileq.brokers.protocol import Broker
 from fileq.config import Config
 from fileq.core.claim import Claim
-from fileq.core.events import Emit, ignore, settled
-from fileq.core.extension_events import followed
+from fileq.core.events import Emit, followed, ignore, settled
 from fileq.core.retry import decide
 from fileq.core.settlement import Settlement, SettleResult
 from fileq.worker.policies import worker_policy

@@ -24,7 +24,7 @@ from contextlib import suppress
 from msgspec import Struct
 
 from fileq.config import MOVE
-from fileq.core.signature import split_signature
+from fileq.core.job import split_signature
 from fileq.files.beneath import make_directories, open_directory_in, open_without_links
 from fileq.files.exclusive_move import Place, lasting_names, move_into, private_name, take
 from fileq.files.version import changed_version, signature_of

@@ -18,8 +18,8 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from fileq.core.claim import Claim
-from fileq.core.follow_up import FollowUp, FollowUpRequest, Made, follow_up_id
 from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
+from fileq.core.outcome import FollowUp, FollowUpRequest, Made, follow_up_id
 from fileq.core.own_jobs import is_own_type
 from fileq.core.settlement import Settlement, Verb
 from fileq.core.trace import attempt_span_id, parent_of

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from fileq.brokers.protocol import Broker
 from fileq.brokers.types import LeaseStatus, Renewal, WorkerInfo
 from fileq.core.claim import Claim
-from fileq.core.events import Emit, fenced
-from fileq.core.process_events import SlotReplaced
+from fileq.core.events import Emit, SlotReplaced, fenced
 from fileq.worker.attempts import Attempts
 from fileq.worker.breakers import Breakers
 from fileq.worker.executors.protocol import Executor

@@ -21,8 +21,7 @@ from msgspec.structs import replace
 from fileq.config import AfterSettings
 from fileq.core.claim import Claim
 from fileq.core.errors import BrokerError
-from fileq.core.events import Emit, ignore
-from fileq.core.file_events import FileKept
+from fileq.core.events import Emit, FileKept, ignore
 from fileq.core.job import Version
 from fileq.core.settlement import Settlement, Verb
 from fileq.files.paths import Paths

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fileq.core.claim import Claim
+from fileq.core.job import MADE_BY_TAG
 from fileq.core.outcome import Cancelled, Refused
-from fileq.core.tags import MADE_BY_TAG
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task

@@ -17,8 +17,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import TurnReply
 from fileq.config import Config
 from fileq.core.errors import BrokerError
-from fileq.core.events import Emit, EmitAll, Event, buried_unread, fenced, ignore, one_by_one, settled
-from fileq.core.extension_events import followed
+from fileq.core.events import Emit, EmitAll, Event, buried_unread, fenced, followed, ignore, one_by_one, settled
 from fileq.core.settlement import SettleResult, Verb
 from fileq.core.webhook import DELIVERIES_MAX
 from fileq.files.paths import Paths

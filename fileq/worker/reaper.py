@@ -40,8 +40,7 @@ from fileq.brokers.protocol import Broker
 from fileq.brokers.types import Suspect
 from fileq.config import Config
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.events import Emit, ignore, reaped
-from fileq.core.extension_events import followed
+from fileq.core.events import Emit, followed, ignore, reaped
 from fileq.core.outcome import WORKER_DIED, Died
 from fileq.core.retry import Policy, decide
 from fileq.core.settlement import Settlement, SettleResult, Verb

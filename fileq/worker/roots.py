@@ -18,9 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from fileq.core.events import Emit, ignore
-from fileq.core.process_events import RootLost, RootRestored
-from fileq.files.directories import MISSING, NOT_A_DIRECTORY, directory_problem
+from fileq.core.events import Emit, RootLost, RootRestored, ignore
+from fileq.files.paths import MISSING, NOT_A_DIRECTORY, directory_problem
 
 CHECK_EVERY_S = 1.0
 SILENT_AFTER_S = 10.0

@@ -19,11 +19,10 @@ from fileq.brokers.schedules import Fire, FireResult, Overlap
 from fileq.brokers.types import Promoted
 from fileq.config import Config
 from fileq.core.errors import BrokerRemoved, BrokerUnavailable
-from fileq.core.events import Emit, ignore
-from fileq.core.follow_up import FollowUp
+from fileq.core.events import Emit, ScheduleBroken, ScheduleFired, ScheduleMissed, ScheduleRestored, ignore
 from fileq.core.job import rfc3339_ms
+from fileq.core.outcome import FollowUp
 from fileq.core.schedule import ScheduleStep, job_id_of, job_of, steps
-from fileq.core.schedule_events import ScheduleBroken, ScheduleFired, ScheduleMissed, ScheduleRestored
 from fileq.handlers.registry import REGISTRY
 from fileq.webhooks.subscriptions import Withdrawals
 from fileq.worker.schedule_registration import ScheduleRegistration

@@ -22,9 +22,8 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.schedule_definitions import KIND, KnownSchedule, define, known_schedules, remove, repair
 from fileq.config import Config
 from fileq.core.errors import BrokerRemoved, BrokerUnavailable, Conflict
-from fileq.core.events import Emit, ignore
+from fileq.core.events import Emit, ScheduleBroken, ScheduleDefined, ScheduleRemoved, ScheduleUnclaimed, ignore
 from fileq.core.schedule import FROM_CONFIGURATION, ScheduleDocument, encode_document
-from fileq.core.schedule_events import ScheduleBroken, ScheduleDefined, ScheduleRemoved, ScheduleUnclaimed
 
 LOOK_EVERY_S = 60.0
 CLAIM_S = 300.0

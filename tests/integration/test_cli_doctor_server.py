@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fileq.config.server_settings import OUTSIDE_KEY
+from fileq.config.http_settings import OUTSIDE_KEY
 from tests.support.doctor import Doctor
 from tests.support.program import Program, run
 

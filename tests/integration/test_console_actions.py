@@ -17,7 +17,7 @@ from fileq.client.job_filter import JobFilter
 from fileq.commands.bulk_actions import JobAction
 from fileq.commands.operations import Operation, OperationStore
 from fileq.config import config_from
-from fileq.config.webhook_settings import WebhookSettings
+from fileq.config.http_settings import WebhookSettings
 from fileq.webhooks.store import WebhookStore
 from tests.conftest import require
 from tests.support.browser import Tab, chromium

@@ -23,8 +23,8 @@ from fileq.commands.bulk_actions import JobAction
 from fileq.config import Config
 from fileq.core.batch import Callback, CallbackKind, callback_id
 from fileq.core.delivery import CHECK_TYPE
-from fileq.core.follow_up import Output
 from fileq.core.job import Version, encode, file_job
+from fileq.core.outcome import Output
 from fileq.core.settlement import bury, complete, defer
 from fileq.core.webhook import DELIVERY_TYPE, Webhook, WebhookFilter
 from fileq.server.audit import AuditLog

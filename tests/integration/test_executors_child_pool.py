@@ -10,8 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from fileq.core.events import Event
-from fileq.core.process_events import ChildStartFailed, ForkServerDied
+from fileq.core.events import ChildStartFailed, Event, ForkServerDied
 from fileq.worker.executors.process import child_pool
 from fileq.worker.executors.process.child_handle import ChildHandle
 from fileq.worker.executors.process.child_pool import ChildPool

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from fileq.core.events import ForkServerDied
 from fileq.core.outcome import Died, Done
-from fileq.core.process_events import ForkServerDied
 from fileq.worker.executors.process import child_pool, server_watch
 from fileq.worker.executors.process.fork_server_client import ForkServerClient
 from fileq.worker.executors.process.program import Program

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from fileq.core.events import ThreadAbandoned
 from fileq.core.outcome import Cancelled, Done, Failed, Released
-from fileq.core.process_events import ThreadAbandoned
 from fileq.worker.executors.wait_policy import WaitPolicy
 from tests.support.executor_driver import key_of
 from tests.support.thread_executor import AlwaysWait, NeverWait, Start, handler_threads, thread_executors

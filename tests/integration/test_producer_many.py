@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 
-from fileq.producer.ledger_sweep import SWEEPS
+from fileq.producer.ledger_stages import SWEEPS
 from tests.support.producer_setup import BrokerSetup, jobs_of, pending, wait_for_new_scan, wait_for_scans, wait_pending
 from tests.support.waiting import wait_until
 

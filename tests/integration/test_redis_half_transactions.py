@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from fileq.brokers.schedules import Fire, Overlap
 from fileq.brokers.types import Revival
 from fileq.core.claim import Claim
-from fileq.core.follow_up import FollowUp, Output
 from fileq.core.job import State, encode
+from fileq.core.outcome import FollowUp, Output
 from fileq.core.settlement import Settlement, Verb, bury, complete
 from fileq.testing.conformance.builders import (
     EVERY_SETTLEMENT,

@@ -9,8 +9,8 @@ from fileq.brokers.redis import schedules
 from fileq.brokers.redis.scripts import script
 from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState
 from fileq.brokers.types import CLEAR_REACH, LeaseStatus
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import State
+from fileq.core.outcome import FollowUp
 from fileq.testing.conformance.builders import a_job, claim_one, drift, enqueue, ids_in, names, record_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.redis_store import Store, opened

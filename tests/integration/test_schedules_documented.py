@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from fileq.client.schedule_options import ScheduleKeywords
-from fileq.config.schedule_settings import ScheduleSettings
+from fileq.config.schema import ScheduleSettings
 from tests.integration.test_client_documented import in_app
 from tests.support.program import Program, run
 from tests.support.waiting import wait_until

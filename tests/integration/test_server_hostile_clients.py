@@ -19,7 +19,7 @@ import pytest
 
 from fileq.commands.api_keys import KeyStore
 from fileq.core.api_key import Scope
-from fileq.core.server_events import ServerWarned
+from fileq.core.events import ServerWarned
 from fileq.server import (
     api_app,
     broker_pool,

@@ -17,9 +17,8 @@ from fileq.brokers.types import Entry
 from fileq.client.job_summary import history
 from fileq.commands.audit_entries import read_audit
 from fileq.core.api_key import Scope
-from fileq.core.events import Event
+from fileq.core.events import Event, RequestFailed
 from fileq.core.job import Version, decode, encode, file_job, typed_job
-from fileq.core.server_events import RequestFailed
 from fileq.server.console.rendering import JSON_SHOWN
 from fileq.testing.conformance.builders import foreign
 from tests.support.api_client import ADMIN_KEY, API, ServedApi, served_api

@@ -9,7 +9,7 @@ import pytest
 
 from fileq.brokers.types import Entry
 from fileq.client import job_pages
-from fileq.core.server_events import OperationEnded, OperationStarted
+from fileq.core.events import OperationEnded, OperationStarted
 from fileq.testing.conformance.builders import a_job, worker_info
 from tests.support.api_client import ServedApi, served_api
 from tests.support.dead_jobs import bury

@@ -13,7 +13,7 @@ import pytest
 
 from fileq.brokers.types import Entry
 from fileq.core.api_key import Scope
-from fileq.core.server_events import ServerWarned
+from fileq.core.events import ServerWarned
 from fileq.server.event_hub import EventHub
 from fileq.testing.conformance.builders import a_job
 from tests.support.api_client import API, ServedApi, served_api

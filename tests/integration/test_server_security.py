@@ -24,7 +24,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import ENDED_SESSIONS, LINK_MS, LINKS_MAX, LOGIN_LINKS, KeyStore
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
-from fileq.core.server_events import LoginsFailed, RequestFailed
+from fileq.core.events import LoginsFailed, RequestFailed
 from fileq.core.units import Rate
 from fileq.server import event_hub, rate_limit
 from fileq.server.sessions import COOKIE

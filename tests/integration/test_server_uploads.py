@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from fileq.core.api_key import Scope
-from fileq.core.server_events import UploadsRemoved
-from fileq.files.abandoned_uploads import remove_abandoned
-from fileq.files.arriving_file import ArrivingFile
+from fileq.core.events import UploadsRemoved
+from fileq.files.uploads import ArrivingFile, remove_abandoned
 from fileq.server import slow_work
 from fileq.server.api.upload_endpoints import DEPTH
 from tests.support.api_client import ADMIN_KEY, API, ApiClient, Reply, ServedApi, check_described, served_api

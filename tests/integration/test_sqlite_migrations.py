@@ -11,8 +11,8 @@ from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.batches import JoinResult, NewBatch
 from fileq.brokers.schedules import Fire, FireResult
 from fileq.brokers.sqlite import SqliteBroker, open_sqlite
-from fileq.core.follow_up import FollowUp, Output
 from fileq.core.job import Version
+from fileq.core.outcome import FollowUp, Output
 from fileq.core.settlement import complete
 from fileq.testing.conformance.batch_builders import member
 from fileq.testing.conformance.builders import a_job, an_entry, burial, deferred, worker_info

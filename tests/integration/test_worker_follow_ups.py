@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from fileq.core.follow_up import follow_up_id
 from fileq.core.job import State
+from fileq.core.outcome import follow_up_id
 from tests.support.program import Program, run
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup, is_running

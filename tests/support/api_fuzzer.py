@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from fileq.core.server_events import RequestFailed
+from fileq.core.events import RequestFailed
 from tests.support.api_client import API, ApiClient, Reply, ServedApi, check_described, description, served_api
 from tests.support.dead_jobs import bury
 

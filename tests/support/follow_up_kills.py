@@ -30,8 +30,8 @@ from fileq.brokers import open_broker
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
 from fileq.config import Config, config_from
-from fileq.core.follow_up import follow_up_id
 from fileq.core.job import State, typed_job
+from fileq.core.outcome import follow_up_id
 from fileq.handlers.context import Context, JobView
 from fileq.handlers.registry import handler
 from fileq.handlers.routes import Routes

@@ -16,7 +16,7 @@ from fileq.core.job import State, Version, decode, file_job, typed_job
 from fileq.core.outcome import Released
 from fileq.core.settlement import Settlement, release
 from fileq.core.webhook import DELIVERIES_MAX, Webhook
-from fileq.files.directories import MISSING
+from fileq.files.paths import MISSING
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
 from fileq.webhooks.store import KnownWebhook, ReceiverState

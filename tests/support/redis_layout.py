@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import Entry
-from fileq.core.follow_up import Output
 from fileq.core.job import Version
+from fileq.core.outcome import Output
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import a_job, an_entry, dead, enqueue, register, running
 from fileq.testing.conformance.producers_tests import producer_info

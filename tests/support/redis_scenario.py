@@ -11,8 +11,8 @@ from fileq.brokers.redis.keys import Keys
 from fileq.brokers.schedules import Fire, FireResult, Overlap
 from fileq.brokers.types import Entry, LedgerEntry, Revival, Revived
 from fileq.core.batch import CallbackKind
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import Version, decode, encode
+from fileq.core.outcome import FollowUp
 from fileq.core.settlement import cancel, complete, release
 from fileq.testing.conformance.batch_builders import callback, member
 from fileq.testing.conformance.builders import (

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fileq.config import config_from
+from fileq.files.version import FoundFile
 from fileq.producer.counts import ProducerCounts
-from fileq.producer.finder.found_file import FoundFile
-from fileq.producer.finder.rules import ScanRules
-from fileq.producer.finder.scan import DirectoryWalk
+from fileq.producer.finder.scan import DirectoryWalk, ScanRules
 
 
 class EnteredDirectories:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.producer.finder import tree_watch
+from fileq.producer.finder import watch
 from tests.support.producer_scenario import FakeWatcher, Scenario
 
 
@@ -14,7 +14,7 @@ def fake_watchers(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeWatcher]
     """Producers watch with FakeWatcher, and are closed after the test."""
     monkeypatch.setattr(FakeWatcher, "made", [])
     monkeypatch.setattr(Scenario, "producers", [])
-    monkeypatch.setattr(tree_watch, "DirectoryWatcher", FakeWatcher)
+    monkeypatch.setattr(watch, "DirectoryWatcher", FakeWatcher)
     yield FakeWatcher
     for producer in Scenario.producers:
         producer.close()

@@ -13,8 +13,7 @@ from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Entry
 from fileq.config import config_from
 from fileq.core.batch import UNTOUCHED_MS, BatchState
-from fileq.core.batch_events import BatchCancelled, BatchFinished, BatchReconciled
-from fileq.core.events import Event
+from fileq.core.events import BatchCancelled, BatchFinished, BatchReconciled, Event
 from fileq.core.job import State, typed_job
 from fileq.core.outcome import Done, Failed
 from fileq.core.settlement import bury

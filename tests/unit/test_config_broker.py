@@ -43,7 +43,7 @@ def test_the_description_names_the_line_of_the_file(config_directory: ConfigDire
 def test_a_broker_from_an_installed_package_is_accepted_by_name(
     config_directory: ConfigDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fileq.config.kinds.installed_brokers", lambda: ("postgres",))
+    monkeypatch.setattr("fileq.config.value_types.installed_brokers", lambda: ("postgres",))
     loaded = config_directory.load(None, {}, "broker=postgres")
     assert loaded.config.broker_kind == "postgres"
     assert describe_broker_choice(loaded) == "postgres (broker from --set)"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fileq.config import config_from, describe_broker_choice, load, redacted, to_listing
-from fileq.config.kinds import mask_credentials
+from fileq.config.value_types import mask_credentials
 from fileq.core.errors import ConfigError
 
 NOWHERE = "/nonexistent"

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 
-from fileq.core.cron import InvalidCron, InvalidZone, parsed
+from fileq.core.schedule import InvalidCron, InvalidZone, parsed
 
 YEARS = range(2014, 2024)
 ZONES = (

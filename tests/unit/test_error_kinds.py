@@ -4,10 +4,9 @@ import os
 
 import pytest
 
-from fileq.core.error_kinds import kind_of, kind_of_death
 from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, decode
-from fileq.core.outcome import WORKER_DIED, Died
+from fileq.core.outcome import WORKER_DIED, Died, kind_of, kind_of_death
 from fileq.handlers.file_check import check_file
 from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
 from fileq.handlers.routes import Routes

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from fileq.files import openat2
+from fileq.files import beneath
 from fileq.files.beneath import LeadsOutside, NotRegular, open_beneath, open_regular
 
 
 @pytest.fixture(autouse=True, params=["openat2", "steps"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "steps":
-        monkeypatch.setattr(openat2, "is_available", lambda: False)
-    elif not openat2.is_available():
+        monkeypatch.setattr(beneath, "has_openat2", lambda: False)
+    elif not beneath.has_openat2():
         pytest.skip("the kernel has no openat2")
 
 

@@ -12,9 +12,19 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import Entry, Record, Revival
 from fileq.core.claim import Claim
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.follow_up import FollowUpRequest, Made, Output, follow_up_id
 from fileq.core.job import State, decode, encode, file_job, typed_job
-from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Released
+from fileq.core.outcome import (
+    Cancelled,
+    Changed,
+    Died,
+    Done,
+    Failed,
+    FollowUpRequest,
+    Made,
+    Output,
+    Released,
+    follow_up_id,
+)
 from fileq.core.settlement import complete, skip_vanished
 from fileq.worker.follow_ups import FollowUps
 from fileq.worker.reaper import Reaper

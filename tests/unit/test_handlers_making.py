@@ -12,8 +12,8 @@ import pytest
 from msgspec import Struct
 
 from fileq.core.errors import JobError
-from fileq.core.follow_up import FOLLOW_UPS_MAX, FOLLOW_UPS_MAX_BYTES, OUTPUTS_MAX, FollowUpRequest, Made, follow_up_id
 from fileq.core.job import typed_job
+from fileq.core.outcome import FOLLOW_UPS_MAX, FOLLOW_UPS_MAX_BYTES, OUTPUTS_MAX, FollowUpRequest, Made, follow_up_id
 from fileq.handlers.context import Context, view_of
 
 NOW = datetime(2026, 11, 16, 3, 25, tzinfo=UTC)

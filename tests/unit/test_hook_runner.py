@@ -12,8 +12,7 @@ from msgspec.structs import replace
 import fileq
 from fileq.config import config_from
 from fileq.core.errors import ConfigError
-from fileq.core.events import JobCancelled, JobCompleted, JobDead, JobFailed, JobRecovered, JobReleased
-from fileq.core.process_events import BrokerRestored
+from fileq.core.events import BrokerRestored, JobCancelled, JobCompleted, JobDead, JobFailed, JobRecovered, JobReleased
 from fileq.handlers import extensions
 from fileq.handlers.extensions import Extensions
 from fileq.handlers.hooks import EventView

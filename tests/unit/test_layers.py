@@ -41,7 +41,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "sqlite3": "fileq.brokers.sqlite",
     "yaml": "fileq.config",
     "bracex": "fileq.files.globs",
-    "watchdog": "fileq.producer.finder.inotify",
+    "watchdog": "fileq.producer.finder.watch",
     "structlog": "fileq.observe.logs",
     "prometheus_client": "fileq.observe.metrics",
     "opentelemetry": ("fileq.observe.tracing", "fileq.observe.span_sender"),

@@ -15,9 +15,19 @@ from typing import Any
 import pytest
 import structlog
 
-from fileq.core.events import Emit, Event, HandlerPrinted, JobClaimed, JobFailed, produced
+from fileq.core.events import (
+    BreakerOpened,
+    BrokerRestored,
+    Emit,
+    Event,
+    HandlerPrinted,
+    JobClaimed,
+    JobFailed,
+    LoopFailed,
+    RoleStarted,
+    produced,
+)
 from fileq.core.job import file_job, typed_job
-from fileq.core.process_events import BreakerOpened, BrokerRestored, LoopFailed, RoleStarted
 from fileq.observe.logs import Logs, set_up_logs
 
 SetUp = Callable[..., tuple[Emit, io.StringIO]]

@@ -8,31 +8,37 @@ from datetime import UTC, datetime
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fileq.core.batch_events import BatchFinished, BatchReconciled
 from fileq.core.claim import Claim
 from fileq.core.events import (
+    BatchFinished,
+    BatchReconciled,
+    BreakerClosed,
+    BreakerHalfOpened,
+    BreakerOpened,
     Event,
+    HookEventsDropped,
+    HookFailed,
     JobCancelled,
     JobCompleted,
     JobDead,
     JobFailed,
+    JobFollowed,
     JobProduced,
     JobRecovered,
     JobReleased,
-    claimed,
-)
-from fileq.core.extension_events import (
-    HookEventsDropped,
-    HookFailed,
-    JobFollowed,
+    RoleStopped,
+    ScanFinished,
+    ScheduleBroken,
+    ScheduleFired,
+    ScheduleMissed,
+    SkippedFilesCounted,
+    SkipReason,
     WebhookDelivered,
     WebhookDisabled,
     WebhookFailed,
+    claimed,
 )
-from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.job import encode, typed_job
-from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, RoleStopped
-from fileq.core.schedule_events import ScheduleBroken, ScheduleFired, ScheduleMissed
 from fileq.observe.depths import Depths
 from fileq.observe.metrics import Metrics
 from tests.support.event_samples import claim_event, end_event, fence_event

@@ -7,20 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 from fileq.brokers.types import WireEvent
-from fileq.core import (
-    batch_events,
-    events,
-    extension_events,
-    file_events,
-    process_events,
-    schedule_events,
-    server_events,
-)
-from fileq.core.events import Event
-from fileq.core.file_events import SkipReason
+from fileq.core import events
+from fileq.core.events import Event, SkipReason
 from fileq.observe.reference_tables import event_types, published_names, with_tables
-
-MODULES = (batch_events, events, extension_events, file_events, process_events, schedule_events, server_events)
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -68,8 +57,7 @@ def test_every_event_has_a_dotted_name_a_level_and_a_meaning() -> None:
 def test_no_two_events_share_a_name() -> None:
     kinds = [
         kind
-        for module in MODULES
-        for kind in vars(module).values()
+        for kind in vars(events).values()
         if isinstance(kind, type) and issubclass(kind, Event) and hasattr(kind, "name")
     ]
     assert len({kind.name for kind in kinds}) == len(set(kinds)) == len(event_types())

@@ -10,8 +10,7 @@ import pytest
 
 from fileq.brokers.types import Census
 from fileq.config import CircuitBreakerSettings
-from fileq.core.events import JobCompleted, JobDead, JobFailed
-from fileq.core.process_events import BrokerLost
+from fileq.core.events import BrokerLost, JobCompleted, JobDead, JobFailed
 from fileq.core.text import printable
 from fileq.runtime.once import _name, _Pace, is_counted
 from fileq.runtime.once_left import what_is_left

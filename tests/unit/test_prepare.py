@@ -8,8 +8,7 @@ import pytest
 
 from fileq.config import config_from
 from fileq.core.claim import Claim
-from fileq.core.job import encode, typed_job
-from fileq.core.tags import MADE_BY_TAG, encoded_tags
+from fileq.core.job import MADE_BY_TAG, encode, encoded_tags, typed_job
 from fileq.handlers.task import Task
 from fileq.worker.prepare import prepare
 from tests.support.handler_runs import routes_of

@@ -1,6 +1,6 @@
 """The age of files by the wall clock, and when it cannot be trusted."""
 
-from fileq.producer.clock_guard import ClockGuard
+from fileq.producer.stability import ClockGuard
 from tests.support.clocks import ManualClocks
 
 

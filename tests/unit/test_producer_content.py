@@ -7,7 +7,7 @@ import os
 import pytest
 
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.signature import split_signature
+from fileq.core.job import split_signature
 from fileq.files import mounts
 from fileq.producer import content_check
 from tests.support.inodes import replace_unnoticed

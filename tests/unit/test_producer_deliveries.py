@@ -20,9 +20,9 @@ from fileq.core.errors import BrokerError, ConfigError, Permanent
 from fileq.core.job import Job, decode
 from fileq.core.settlement import complete
 from fileq.files.manifest import ManifestEntry, read_manifest
-from fileq.producer.deliveries import completion, look, stage
-from fileq.producer.deliveries.checksums import ChecksumReader
-from fileq.producer.deliveries.register import DeliveryRegister
+from fileq.producer import deliveries, delivery_completion
+from fileq.producer.deliveries import DeliveryRegister
+from fileq.producer.delivery_completion import ChecksumReader
 from tests.support.producer_scenario import UNCLOSED, FakeWatcher, Scenario
 
 LOOK = UNCLOSED  # the time between two looks
@@ -31,7 +31,7 @@ LOOK = UNCLOSED  # the time between two looks
 @pytest.fixture(autouse=True)
 def watchers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeWatcher, "made", [])
-    monkeypatch.setattr("fileq.producer.finder.tree_watch.DirectoryWatcher", FakeWatcher)
+    monkeypatch.setattr("fileq.producer.finder.watch.DirectoryWatcher", FakeWatcher)
 
 
 def scenario(root: Path, **delivery: Any) -> Scenario:
@@ -449,7 +449,7 @@ def test_a_delivery_of_too_many_entries_is_reported_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B4: a look at the directory of one delivery had no bound."""
-    monkeypatch.setattr(look, "ENTRIES_MAX", 3)
+    monkeypatch.setattr(delivery_completion, "LISTED_MAX", 3)
     s = scenario(tmp_path / "in", done_marker="_DONE")
     s.add("acme/a/1", "acme/a/sub/2", "acme/a/sub/3", "acme/a/COMPLETED", "acme/b/1", "acme/b/COMPLETED")
     look_until_sealed(s)
@@ -509,13 +509,13 @@ def test_a_file_that_vanishes_while_checksums_are_read_lets_the_producer_rest(tm
     s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"})
     s.add("acme/a/1", "acme/a/2")
     manifest(s, "acme/a", "1", "2")
-    look = s.producer._deliveries  # to see the moment; the rest is by its effects
+    reader = s.producer._deliveries  # to see the moment; the rest is by its effects
     for _ in range(1000):
         s.clock.advance(LOOK)
         s.producer.turn()
-        if look.is_reading:
+        if reader.is_reading:
             break
-    assert look.is_reading
+    assert reader.is_reading
     (s.root / "acme/a/2").unlink()
     for _ in range(6):
         s.run(LOOK)  # fails if the producer never comes to rest
@@ -562,13 +562,15 @@ def test_a_manifest_is_read_once_however_often_and_in_how_many_deliveries_it_is_
         s.add(f"acme/{name}/1")
         os.link(tmp_path / "list", s.root / f"acme/{name}/x.manifest.json")
     read: list[bytes] = []
-    monkeypatch.setattr(completion, "RECENT_NS", -(10**18))  # the clock of the scenario is not that of the files
+    monkeypatch.setattr(
+        delivery_completion, "RECENT_NS", -(10**18)
+    )  # the clock of the scenario is not that of the files
 
     def counted(raw: bytes, name: str) -> list[ManifestEntry]:
         read.append(raw)
         return read_manifest(raw, name)
 
-    monkeypatch.setattr(completion, "read_manifest", counted)
+    monkeypatch.setattr(delivery_completion, "read_manifest", counted)
     look_until_sealed(s)
     assert len(batches(s)) == 3
     assert len(read) == 1
@@ -586,18 +588,18 @@ def test_a_manifest_that_has_just_changed_is_read_again(tmp_path: Path) -> None:
     file.write_text('["1"]')
     changed_ns = file.stat().st_ctime_ns
     clock_ns = changed_ns
-    reader = completion.ManifestReader(lambda: clock_ns)
+    reader = delivery_completion.ManifestReader(lambda: clock_ns)
     read = reader.entries(os.open(file, os.O_RDONLY))
     assert reader.entries(os.open(file, os.O_RDONLY)) is not read
-    clock_ns = changed_ns + completion.RECENT_NS + 1
+    clock_ns = changed_ns + delivery_completion.RECENT_NS + 1
     kept = reader.entries(os.open(file, os.O_RDONLY))
     assert reader.entries(os.open(file, os.O_RDONLY)) is kept == read
 
 
 def test_what_is_kept_of_manifests_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S2"""
-    monkeypatch.setattr(completion, "ENTRIES_MAX", 2500)
-    reader = completion.ManifestReader(lambda: time.time_ns() + 10**12)
+    monkeypatch.setattr(delivery_completion, "ENTRIES_MAX", 2500)
+    reader = delivery_completion.ManifestReader(lambda: time.time_ns() + 10**12)
     (tmp_path / "a").write_text('["1"]')
     (tmp_path / "b").write_text("[1]")
     (tmp_path / "c").write_text('["3"]')
@@ -625,12 +627,12 @@ def test_long_looks_leave_half_of_the_time_to_other_files(tmp_path: Path, monkey
     s.run(LOOK)
     looked: list[float] = []
 
-    def slow(*arguments: Any) -> look.DirectoryLook:
+    def slow(*arguments: Any) -> delivery_completion.DirectoryLook:
         s.clock.advance(3.0)
         looked.append(s.clock.monotonic())
-        return look.look_at(*arguments)
+        return delivery_completion.look_at(*arguments)
 
-    monkeypatch.setattr(stage, "look_at", slow)
+    monkeypatch.setattr(deliveries, "look_at", slow)
     began_s = s.clock.monotonic()
     for _ in range(200):
         s.clock.advance(0.1)
@@ -680,7 +682,7 @@ def test_a_file_that_cannot_be_read_before_the_deadline_keeps_no_delivery_open(
         s.clock.advance(0.05)
         return read(fd, size)
 
-    monkeypatch.setattr("fileq.producer.deliveries.checksums.os.read", slow)
+    monkeypatch.setattr("fileq.producer.delivery_completion.os.read", slow)
     deliveries = s.producer._deliveries  # to see the moment; the rest is by its effects
     for _ in range(1000):
         s.clock.advance(LOOK)

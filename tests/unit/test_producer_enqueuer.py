@@ -8,17 +8,15 @@ from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Enqueued, Entry
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.events import waited_ms
-from fileq.core.file_events import SkipReason
+from fileq.core.events import SkipReason, waited_ms
 from fileq.core.job import Job, decode
 from fileq.core.settlement import complete
 from fileq.files import mounts
 from fileq.files.mounts import ScanDirMounts
+from fileq.files.version import FoundFile
 from fileq.producer import enqueuer as module
-from fileq.producer.before_enqueue import REPORT_EVERY_S, BeforeEnqueue, EnqueueCheck
 from fileq.producer.counts import ProducerCounts
-from fileq.producer.enqueuer import STALE_S, Enqueuer, SentBatch
-from fileq.producer.finder.found_file import FoundFile
+from fileq.producer.enqueuer import REPORT_EVERY_S, STALE_S, BeforeEnqueue, EnqueueCheck, Enqueuer, SentBatch
 from fileq.producer.identity import FileIdentity
 from fileq.producer.markers import Markers
 from fileq.testing.conformance.builders import worker_info

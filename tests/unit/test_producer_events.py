@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from fileq.producer.finder import scan, tree_watch
+from fileq.producer.finder import scan, watch
 from tests.support.producer_scenario import RESCAN, SETTLE, UNCLOSED, FakeWatcher, Scenario
 
 pytestmark = pytest.mark.usefixtures("fake_watchers")
@@ -143,7 +143,7 @@ def test_without_an_inotify_instance_the_producer_polls(tmp_path, monkeypatch):
     def refuse(wake):
         raise OSError(errno.EMFILE, "too many instances")
 
-    monkeypatch.setattr(tree_watch, "DirectoryWatcher", refuse)
+    monkeypatch.setattr(watch, "DirectoryWatcher", refuse)
     scenario = Scenario(tmp_path / "in")
     scenario.run()
     scenario.add("a")

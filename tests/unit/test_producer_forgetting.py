@@ -7,7 +7,7 @@ import pytest
 
 from fileq.core.errors import BrokerUnavailable
 from fileq.producer.finder import scan
-from fileq.producer.ledger_sweep import DAY_MS, SWEEPS
+from fileq.producer.ledger_stages import DAY_MS, SWEEPS
 from tests.support.producer_scenario import HOUR, RESCAN, UNCLOSED, Scenario
 
 

@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from fileq.brokers.types import Entry, LedgerEntry
-from fileq.core.job import Version
-from fileq.core.signature import split_signature
+from fileq.core.job import Version, split_signature
 from fileq.files import mounts
 from fileq.files.version import changed_version, signature_of
 from fileq.testing.conformance.builders import a_job

@@ -11,8 +11,8 @@ from fileq.config import config_from
 from fileq.core.job import Version
 from fileq.files import mounts
 from fileq.files.mounts import ScanDirMounts
-from fileq.producer import ledger_sweep
-from fileq.producer.ledger_sweep import DAY_MS, clear_missing_marks, sweep
+from fileq.producer import ledger_stages
+from fileq.producer.ledger_stages import DAY_MS, clear_missing_marks, sweep
 from fileq.testing.conformance.builders import a_job
 
 NOW = 1_800_000_000_000
@@ -140,7 +140,7 @@ def test_unmounting_a_volume_during_the_sweep_marks_nothing(ledger, monkeypatch)
             ledger.mountinfo = ROOT_DISK
         return real(path, **options)
 
-    monkeypatch.setattr(ledger_sweep.os, "lstat", unmounted_meanwhile)
+    monkeypatch.setattr(ledger_stages.os, "lstat", unmounted_meanwhile)
     ledger.sweep()
     assert not ledger.is_marked("a")
 
@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_checked_is_not_forgotten(ledger, monkeypatch):
     def broken(path, **options):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(ledger_sweep.os, "lstat", broken)
+    monkeypatch.setattr(ledger_stages.os, "lstat", broken)
     assert ledger.sweep(NOW + DAY_MS) == 0
     assert ledger.is_marked("a")
 
@@ -187,7 +187,7 @@ def test_an_entry_that_changed_since_it_was_read_is_left_alone(ledger, monkeypat
             ledger.broker.enqueue([Entry(a_job("new"), "low", Version(path, "2-2", "ext4:/dev/vda"))])
         return real(path, **options)
 
-    monkeypatch.setattr(ledger_sweep.os, "lstat", enqueued_meanwhile)
+    monkeypatch.setattr(ledger_stages.os, "lstat", enqueued_meanwhile)
     assert ledger.sweep(NOW + DAY_MS) == 0
     assert ledger.entry("a").knows("2-2")
 
@@ -202,7 +202,7 @@ def test_clearing_removes_every_mark(ledger):
 
 
 def test_a_sweep_handles_one_page_per_step(ledger, monkeypatch):
-    monkeypatch.setattr(ledger_sweep, "PAGE", 2)
+    monkeypatch.setattr(ledger_stages, "PAGE", 2)
     ledger.know(*"abcde", is_there=False)
     steps = list(sweep(ledger.broker, bytes(ledger.root), ledger.mounts, lambda path: True, NOW))
     assert steps == [0, 0, 0]

@@ -8,7 +8,7 @@ import pytest
 from fileq.core.errors import BrokerUnavailable
 from fileq.producer import enqueuer
 from fileq.producer.finder import scan
-from fileq.producer.ledger_lookup import PROBE_S
+from fileq.producer.ledger_stages import PROBE_S
 from tests.support.producer_scenario import RESCAN, SETTLE, UNCLOSED, Scenario
 
 pytestmark = pytest.mark.usefixtures("fake_watchers")

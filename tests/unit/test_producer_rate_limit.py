@@ -3,7 +3,7 @@
 import pytest
 
 from fileq.config import config_from
-from fileq.producer.rate_limit import (
+from fileq.producer.enqueuer import (
     JITTER_S,
     MAX_PENDING,
     PRESSURE_PAUSE_S,

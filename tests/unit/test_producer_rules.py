@@ -7,8 +7,7 @@ import pytest
 
 from fileq.config import Config, config_from
 from fileq.files.exclusive_move import private_name
-from fileq.producer.finder.rules import ScanRules
-from fileq.producer.finder.scan import DirectoryWalk
+from fileq.producer.finder.scan import DirectoryWalk, ScanRules
 from tests.support.scanned_tree import EnteredDirectories, ScannedTree, following
 
 

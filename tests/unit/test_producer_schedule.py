@@ -2,8 +2,8 @@
 
 import pytest
 
-from fileq.producer.finder import schedule as module
-from fileq.producer.finder.schedule import NEVER, ScanSchedule
+from fileq.producer.finder import finder as module
+from fileq.producer.finder.finder import NEVER, ScanSchedule
 
 ROOT, MOUNT = b"/d", b"/d/nfs"
 

@@ -4,12 +4,11 @@ import pytest
 
 from fileq.config import config_from
 from fileq.files.mounts import ScanDirMounts
+from fileq.files.version import FoundFile
 from fileq.producer import stability as module
-from fileq.producer.clock_guard import ClockGuard
 from fileq.producer.counts import ProducerCounts
-from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.markers import Markers
-from fileq.producer.stability import Stability
+from fileq.producer.stability import ClockGuard, Stability
 from tests.support.clocks import ManualClocks
 
 CLOSED, UNCLOSED = 0.5, 5.0  # the defaults of settle and settle_unclosed

@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from fileq.brokers.schedules import Fire, FireResult, Overlap
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import typed_job
-from fileq.core.outcome import Done, Failed
+from fileq.core.outcome import Done, Failed, FollowUp
 from tests.support.pump_setup import PumpSetup
 
 ROUTES = [

@@ -20,7 +20,7 @@ PACKAGE = Path(fileq.__file__).parent
 MADE = ("compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer")
 # Expressions that are made of values: the module, and some of what they become. Each has its use.
 MADE_OF_VALUES: dict[str, list[tuple[str, str]]] = {
-    "fileq/config/kinds.py: re.fullmatch(self.pattern, text)": [],  # of the operator's configuration
+    "fileq/config/value_types.py: re.fullmatch(self.pattern, text)": [],  # of the operator's configuration
     "fileq/files/globs.py: re.compile(found, re.DOTALL)": [],  # test_globs.py counts their steps
     "fileq/handlers/job_file.py: re.search(": [(r"/(proc/(self|thread-self|\d+)|dev)/fd/12(?!\d)", "search")],
     "fileq/producer/finder/database_files.py: re.compile(re.escape(self.name) + _SIDE_FILES)": [],
@@ -30,7 +30,7 @@ MADE_OF_VALUES: dict[str, list[tuple[str, str]]] = {
     "fileq/server/web_app.py: re.compile(pattern)": [],  # those of page.py
 }
 # Texts of the operator's own configuration and environment: not from outside, and short.
-OF_THE_OPERATOR = ("fileq/config/kinds.py", "fileq/config/misspelt_variables.py")
+OF_THE_OPERATOR = ("fileq/config/value_types.py", "fileq/config/environment_variables.py")
 # Rules for lines that are cut before: the growth may be quadratic, and the most steps for the longest line are bounded.
 CUT_BEFORE = {"fileq/core/fingerprint.py": fingerprint._LONGEST_LINE}
 

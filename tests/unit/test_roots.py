@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fileq.core.outcome import Done, Failed
-from fileq.files import directories
+from fileq.files import paths
 from fileq.worker.roots import RootsWatch
 from tests.support.clocks import RecordedEvents
 from tests.support.pump_setup import PumpSetup
@@ -30,7 +30,7 @@ class Setup:
             (b"/data/failed", b"/other"),
             emit=self.events,
             on_end=self.ended.append,
-            look=lambda root: directories.MISSING if root in self.missing else "",
+            look=lambda root: paths.MISSING if root in self.missing else "",
         )
 
 
@@ -91,7 +91,7 @@ def test_a_root_that_no_setting_names_is_a_problem_once_a_job_needs_it() -> None
         (b"/data",),
         emit=events,
         are_expected=False,
-        look=lambda root: directories.MISSING if root in missing else "",
+        look=lambda root: paths.MISSING if root in missing else "",
     )
     roots.turn()
     assert (roots.problem(), roots.is_any_missing, events.events) == ("", True, [])

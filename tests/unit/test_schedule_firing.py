@@ -9,15 +9,15 @@ import pytest
 from fileq.brokers.schedule_definitions import KIND, define, remove
 from fileq.brokers.schedules import ScheduleState
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.job import decode
-from fileq.core.schedule import ScheduleDefinition, ScheduleDocument
-from fileq.core.schedule_events import (
+from fileq.core.events import (
     ScheduleBroken,
     ScheduleDefined,
     ScheduleFired,
     ScheduleMissed,
     ScheduleRestored,
 )
+from fileq.core.job import decode
+from fileq.core.schedule import ScheduleDefinition, ScheduleDocument
 from tests.support.schedule_bench import EACH_MINUTE, MINUTE_MS, START_MS, ScheduleBench
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fileq.core.cron import NEVER_MS
 from fileq.core.schedule import (
+    NEVER_MS,
     SLOTS_AT_ONCE,
     STEPS_AT_ONCE,
     ScheduleDefinition,
@@ -78,7 +78,7 @@ def test_a_step_of_the_clock_back_makes_nothing_due() -> None:
 
 
 def test_a_schedule_at_the_end_of_its_times_never_fires_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fileq.core.cron.Cron.times_after", lambda self, ms: iter(()))
+    monkeypatch.setattr("fileq.core.schedule.Cron.times_after", lambda self, ms: iter(()))
     [step] = steps(each_minute(), MINUTE_MS, MINUTE_MS)
     assert (step.is_fired, step.next_ms) == (True, NEVER_MS)
 

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from fileq.core.events import (
     AttemptEnded,
+    BrokerLost,
     JobCancelled,
     JobCompleted,
     JobDead,
@@ -23,7 +24,6 @@ from fileq.core.events import (
     JobReleased,
 )
 from fileq.core.job import Job, typed_job
-from fileq.core.process_events import BrokerLost
 from fileq.core.trace import attempt_span_id, new_ids, parent_of, traceparent
 from fileq.observe import span_sender, tracing
 from fileq.observe.span_sender import BATCH, SPANS_MAX, make_exporter

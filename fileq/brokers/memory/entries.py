@@ -8,8 +8,8 @@ from fileq.brokers import wire_events
 from fileq.brokers.memory.store import KeptBatch, MemoryRecord, MemoryStore
 from fileq.brokers.types import FOLLOW_UPS_KEPT, Entry, entry_of, origin_of_entry
 from fileq.core.batch import add_member
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import State, encode
+from fileq.core.outcome import FollowUp
 from fileq.core.own_jobs import is_own_batch
 
 

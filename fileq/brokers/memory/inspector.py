@@ -43,8 +43,8 @@ from fileq.brokers.types import (
     check_follow_ups,
 )
 from fileq.core.errors import BrokerError
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import Job, State, decode_or_none, raw_id
+from fileq.core.outcome import FollowUp
 
 
 class MemoryInspector:

@@ -38,8 +38,8 @@ from fileq.core.batch import KEPT_MS, Batch, BatchState
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
 from fileq.core.fingerprint import fingerprint
-from fileq.core.follow_up import Output
 from fileq.core.job import State, Version, decode, decode_or_none, raw_id
+from fileq.core.outcome import Output
 from fileq.core.own_jobs import foreign_error
 
 

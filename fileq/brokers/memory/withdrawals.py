@@ -10,8 +10,8 @@ from fileq.brokers.memory.entries import add_follow_ups
 from fileq.brokers.memory.store import MemoryRecord, MemoryStore
 from fileq.brokers.types import CancelResult
 from fileq.core.batch import Ending
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import State
+from fileq.core.outcome import FollowUp
 
 
 def cancel(

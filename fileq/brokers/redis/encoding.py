@@ -20,8 +20,8 @@ from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.types import Attempt, LedgerEntry, Record
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
-from fileq.core.follow_up import Output
 from fileq.core.job import State, decode, first_id
+from fileq.core.outcome import Output
 from fileq.core.settlement import Settlement, Verb
 
 MISSING, SEEN_ON = "missing", "on"

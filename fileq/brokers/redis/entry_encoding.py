@@ -10,8 +10,8 @@ import msgspec
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.types import Entry, entry_of, origin_of_entry
-from fileq.core.follow_up import FollowUp, Output
 from fileq.core.job import Version, encode
+from fileq.core.outcome import FollowUp, Output
 
 _NO_VERSION = Version(b"", "")
 _encoder = msgspec.json.Encoder()

@@ -43,8 +43,8 @@ from fileq.brokers.types import (
     check_follow_ups,
 )
 from fileq.core.errors import BrokerError
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import State, decode_or_none
+from fileq.core.outcome import FollowUp
 
 HOUR_MS = 3_600_000
 _PAGE = 500

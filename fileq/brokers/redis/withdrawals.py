@@ -11,8 +11,8 @@ from fileq.brokers.redis.list_search import PROOF_FIELDS, SearchedJob, SearchScr
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.types import CLEAR_REACH, CancelResult
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import decode_or_none
+from fileq.core.outcome import FollowUp
 from fileq.core.settlement import Settlement, SettleResult
 
 

@@ -10,8 +10,8 @@ from fileq.brokers.sqlite.rows import RecordRow
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, join_batch, unfinished_before
 from fileq.brokers.types import FOLLOW_UPS_KEPT, Entry, entry_of, origin_of_entry
 from fileq.core.batch import Batch
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import State, encode
+from fileq.core.outcome import FollowUp
 from fileq.core.own_jobs import is_own_batch
 
 

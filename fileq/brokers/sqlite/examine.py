@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from fileq.brokers.sqlite import database_schema
 from fileq.core.finding import Finding, sound, wrong
-from fileq.files.directories import MISSING, advice_for, directory_problem
 from fileq.files.mounts import filesystem_type, is_network
+from fileq.files.paths import MISSING, advice_for, directory_problem
 
 _SUFFIXES = ("", "-wal", "-shm", "-lock", "-listen")
 LEAST_FREE_BYTES = 100 * 1024 * 1024

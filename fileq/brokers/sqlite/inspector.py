@@ -47,8 +47,8 @@ from fileq.brokers.types import (
     check_follow_ups,
 )
 from fileq.core.errors import BrokerError
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import State, decode_or_none, raw_id
+from fileq.core.outcome import FollowUp
 
 _NEWEST_FIRST = ("dead_letter", "completed", "cancelled")  # the places that `peek` reads from their newest job
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fileq.brokers.sqlite.rows import RecordRow, find_makers
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
-from fileq.core.follow_up import Output
+from fileq.core.outcome import Output
 
 _EXPIRED_AT_ONCE = 500
 

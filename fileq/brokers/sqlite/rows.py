@@ -17,8 +17,8 @@ from fileq.brokers.sqlite.ledger_rows import decode_ledger_entry
 from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, LedgerEntry, Record
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
-from fileq.core.follow_up import Output
 from fileq.core.job import State, decode
+from fileq.core.outcome import Output
 
 _KEYS_PER_STATEMENT = 64  # each number of keys is a statement of its own that SQLite prepares once
 

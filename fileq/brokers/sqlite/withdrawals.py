@@ -13,8 +13,8 @@ from fileq.brokers.sqlite.rows import RecordRow
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.types import CLEAR_REACH, CancelResult
 from fileq.core.batch import Ending
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import Job, State, decode_or_none
+from fileq.core.outcome import FollowUp
 
 _CANCELS = "cancels"  # a row beside the revisions of the kinds of documents
 

@@ -118,7 +118,7 @@ def _print(rows: list[ListedSetting]) -> None:
 
 def _set(invocation: Invocation) -> int:
     from fileq.config.edit import set_in_file
-    from fileq.config.reload import is_reloadable
+    from fileq.config.load import is_reloadable
 
     options = invocation.options
     value = sys.stdin.readline().rstrip("\n") if options.value == "-" else options.value

@@ -137,7 +137,7 @@ def _link(invocation: Invocation) -> int:
     from fileq.commands.doctor.check_port import answers_health
     from fileq.commands.hand_actions import note_change
     from fileq.commands.operator_name import os_user
-    from fileq.config.server_settings import url_here
+    from fileq.config.http_settings import url_here
     from fileq.core.job import stamp
 
     options = invocation.options

@@ -19,8 +19,8 @@ from fileq.commands.admin.route_check import check_route, is_configured
 from fileq.commands.admin.stats import WorkerProcess, processes
 from fileq.config import Config
 from fileq.core.errors import ConfigError
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import Job, State, decode_or_none, stamp
+from fileq.core.outcome import FollowUp
 from fileq.core.own_jobs import is_own_type
 from fileq.core.units import two_units
 

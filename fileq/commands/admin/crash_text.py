@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fileq.client.job_summary import JobHistory
-from fileq.core.error_kinds import CRASH, kind_of
+from fileq.core.outcome import CRASH, kind_of
 
 # A part of the error → what it means. The first that is found is shown.
 _HINTS = (

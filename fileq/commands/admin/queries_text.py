@@ -14,9 +14,8 @@ from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, 
 from fileq.commands.admin.made_text import made_facts, made_from
 from fileq.commands.admin.stats_text import name_of
 from fileq.core.batch import BatchFacts
-from fileq.core.job import parse_time
+from fileq.core.job import parse_time, split_signature
 from fileq.core.outcome import WORKER_DIED
-from fileq.core.signature import split_signature
 from fileq.core.text import printable
 from fileq.core.units import short_duration
 

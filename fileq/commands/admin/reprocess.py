@@ -22,10 +22,9 @@ from fileq.client.job_summary import file_place
 from fileq.client.queries import read_signature
 from fileq.commands.admin.formatting import number, plural
 from fileq.config import Config
-from fileq.core.job import Version, decode_or_none, file_job
-from fileq.core.signature import split_signature
+from fileq.config.schema import priority_chooser
+from fileq.core.job import Version, decode_or_none, file_job, split_signature
 from fileq.core.text import printable
-from fileq.producer.priority import priority_chooser
 
 _BATCH = 500
 _SHOWN = 1000

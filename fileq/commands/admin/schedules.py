@@ -13,10 +13,9 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.schedule_definitions import KnownSchedule, broker_now_ms, known_schedules
 from fileq.client.schedule_changes import the_schedule
 from fileq.commands.admin.stats import LATE_MS
-from fileq.core.cron import NEVER_MS, zone_of
 from fileq.core.errors import BrokerError
 from fileq.core.job import stamp
-from fileq.core.schedule import ScheduleDefinition
+from fileq.core.schedule import NEVER_MS, ScheduleDefinition, zone_of
 
 
 class ScheduledTime(Struct, frozen=True):

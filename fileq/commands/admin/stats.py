@@ -13,8 +13,8 @@ from fileq.commands.admin.pause_notes import pause_notes
 from fileq.commands.admin.producer_process import ProducerProcess, summarise
 from fileq.commands.admin.queue_stats import QueueStats, queues_of
 from fileq.commands.admin.recent_rate import ended_per_second
-from fileq.core.error_kinds import DEATH_KINDS
 from fileq.core.job import decode_or_none, stamp
+from fileq.core.outcome import DEATH_KINDS
 from fileq.core.webhook import DELIVERY_TYPE
 
 HOUR_MS = 3_600_000

@@ -21,7 +21,7 @@ from fileq.commands.admin.formatting import (
 from fileq.commands.admin.producer_process import producer_lines
 from fileq.commands.admin.queue_stats import QueueStats
 from fileq.commands.admin.stats import LAST_MINUTE, BreakerSummary, SlotSummary, Stats, Throughput, WorkerProcess
-from fileq.core.error_kinds import DEATH_KINDS
+from fileq.core.outcome import DEATH_KINDS
 from fileq.core.text import broker_name, printable
 
 _JOBS_SHOWN = 20  # running jobs; `fileq workers` lists all of them

@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from fileq.config import MOVE, Config, Loaded
 from fileq.core.finding import Finding, sound, unknown, wrong
-from fileq.files.directories import advice_for, directory_problem
 from fileq.files.mounts import ScanDirMounts
-from fileq.producer.finder.watch_modes import WatchModes
+from fileq.files.paths import advice_for, directory_problem
+from fileq.producer.finder.watch import WatchModes
 
 COUNT_TIMEOUT_S = 2.0  # limit of one walk through a directory tree
 _WATCHES = "/proc/sys/fs/inotify/max_user_watches"
@@ -96,7 +96,7 @@ def check_watching(config: Config) -> Iterator[Finding]:
 
 
 def _watches(root: bytes) -> Finding:
-    from fileq.producer.finder.inotify import DirectoryWatcher  # imported late: it loads watchdog
+    from fileq.producer.finder.watch import DirectoryWatcher  # imported late: it loads watchdog
 
     try:
         watcher = DirectoryWatcher(threading.Event())

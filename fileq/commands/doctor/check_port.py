@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 
 from fileq.config import Loaded
-from fileq.config.server_settings import host_here
+from fileq.config.http_settings import host_here
 from fileq.core.finding import Finding, sound, unknown, wrong
 
 _TIMEOUT_S = 1.0

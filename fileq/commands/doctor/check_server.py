@@ -13,7 +13,7 @@ from fileq.commands.api_keys import KeyStore
 from fileq.commands.doctor.check_port import answers_health, bind_error
 from fileq.commands.doctor.check_webhooks import catalog_of
 from fileq.config import Loaded
-from fileq.config.server_settings import (
+from fileq.config.http_settings import (
     GUESSABLE,
     OUTSIDE_KEY,
     ServerSettings,
@@ -23,7 +23,7 @@ from fileq.config.server_settings import (
 )
 from fileq.core.api_key import StoredKey
 from fileq.core.finding import Finding, sound, unknown, wrong
-from fileq.files.directories import advice_for, directory_problem
+from fileq.files.paths import advice_for, directory_problem
 
 SOON_MS = 14 * 86_400_000  # a key that expires within this time is worth a note, unless its whole life is short
 _KEY_ADVICE = "'fileq keys create NAME --scope admin', or set server.api_key_file"
@@ -83,7 +83,7 @@ def expiring(keys: Iterable[StoredKey]) -> Iterator[Finding]:
 
 
 def _secret_file(name: str, path: str, username: str = "") -> Iterator[Finding]:
-    from fileq.config.password_file import read_password
+    from fileq.config.sources import read_password
 
     if not path:
         return

@@ -1,4 +1,5 @@
-"""Walks a directory tree in bounded steps. Never opens a file, never remembers the tree.
+"""Walks a directory tree in bounded steps, by the rules of one scan_dir: which files count, which directories are
+entered, which symbolic links are followed. Never opens a file, never remembers the tree.
 
 One directory at a time, one `stat` per file, a bounded number of entries per step. An entry that cannot be read is
 counted and passed over. A walk that may have missed files because of it is not complete.
@@ -6,16 +7,25 @@ counted and passed over. A walk that may have missed files because of it is not 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
-from fileq.core.file_events import SkipReason
-from fileq.producer.finder.found_file import FoundFile, found_at
-from fileq.producer.finder.rules import ScanRules
+from msgspec import Struct
+
+from fileq.config import Config
+from fileq.config.schema import FAILED_MARKER, DeliverySettings
+from fileq.core.events import SkipReason
+from fileq.files.exclusive_move import PREFIX, is_private
+from fileq.files.globs import FileFilter, Globs
+from fileq.files.paths import MAX_DEPTH
+from fileq.files.version import FoundFile, found_at
+from fileq.producer.counts import ProducerCounts
+from fileq.producer.finder.database_files import DatabaseFiles
 
 STEP_ENTRIES = 1_000
 
@@ -138,3 +148,371 @@ class _Listing(Protocol):
 
     def __iter__(self) -> Iterator[os.DirEntry[bytes]]: ...
     def close(self) -> None: ...
+
+
+def text_of(name: bytes) -> str:
+    """A name as globs see it. Globs are UTF-8, independent of the locale."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _is_too_deep(name: bytes) -> bool:
+    """Of the path of a directory below scan_dir."""
+    return name.count(b"/") >= MAX_DEPTH
+
+
+class ScanRules:
+    """The rules of one scan_dir. `root` is its absolute path.
+
+    Scans and events apply the same rules, so both find the same files. Every file that is passed over is counted with
+    its reason. The rules read names and `stat`, never contents."""
+
+    def __init__(self, config: Config, counts: ProducerCounts | None = None) -> None:
+        producer = config.producer
+        self.root = os.path.abspath(os.fsencode(producer.scan_dir))
+        self.filter = FileFilter(producer.include_globs, producer.exclude_globs)
+        self.follows_links = producer.follow_symlinks
+        self.counts = counts or ProducerCounts()
+        self._skip = self.counts.skip
+        self._marker = os.fsencode(producer.ready_suffix)
+        self._database = DatabaseFiles(config)
+        self._special_starts = PREFIX, self._database.name
+        self._moved = MoveFolders(config, self.root)
+        self.deliveries = DeliveryPlaces(producer.deliveries, self.root)
+        self._has_deliveries = bool(self.deliveries)
+        self._real_root = os.path.realpath(self.root)
+
+    def refresh(self) -> None:
+        """scan_dir may be a link that leads elsewhere now. Called when a walk starts."""
+        self._real_root = os.path.realpath(self.root)
+        self._moved.refresh()
+
+    # one file or directory by its path
+
+    def find(self, path: bytes) -> FoundFile | None:
+        """The file at this path as it is now, or None if it does not count or no longer exists."""
+        directory, name = os.path.split(path)
+        if not self.is_entered(directory) or not self.takes(self.prefix_of(directory), directory, name):
+            return None
+        try:
+            status = os.stat(path, follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
+                if not self.may_follow(path):
+                    return None
+                status = os.stat(path)
+        except OSError as error:
+            self.skip_error(error, path)
+            return None
+        return self.regular_file(path, status)
+
+    def why_left_out(self, path: bytes) -> str:
+        """The rule by which `find` returns None for this path; "" if it returns the file. For one file that a person
+        asks about."""
+        if self.find(path) is not None:
+            return ""
+        directory, name = os.path.split(path)
+        return (
+            self._why_not_entered(directory)
+            or self.filter.why_left_out(self.prefix_of(directory), text_of(name))
+            or self._why_own_file(directory, name)
+            or self._why_not_regular(path)
+        )
+
+    def _why_not_entered(self, directory: bytes) -> str:
+        if directory != self.root and not directory.startswith(self.root.rstrip(b"/") + b"/"):
+            return f"it is not below producer.scan_dir ({os.fsdecode(self.root)!r})"
+        if self.is_entered(directory):
+            return ""
+        below, real = self._name_of(directory), os.path.realpath(directory)
+        if _is_too_deep(below):
+            return f"its directory is more than {MAX_DEPTH} levels below producer.scan_dir"
+        if self._moved.contains_name(below) or self._moved.contains_real(real):
+            return "worker.after moves files to its directory"
+        if not self._is_reached(below, real):
+            links = (
+                "more than one link or out of it" if self.follows_links else "a link (producer.follow_symlinks is off)"
+            )
+            return f"its directory is reached from producer.scan_dir only by {links}"
+        return "producer.exclude_globs excludes its directory"
+
+    def _why_own_file(self, directory: bytes, name: bytes) -> str:
+        if self.takes(self.prefix_of(directory), directory, name):
+            return ""
+        if self._has_deliveries and self.deliveries.is_control_file(directory, name):
+            return "it is a marker or manifest of a delivery (producer.deliveries)"
+        if self._marker and name.endswith(self._marker):
+            return "it is the marker of another file (producer.ready_suffix)"
+        if is_private(name):
+            return "it is a temporary file of fileq"
+        return "it belongs to fileq's own database"
+
+    def _why_not_regular(self, path: bytes) -> str:
+        try:
+            status = os.stat(path, follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
+                if not self.follows_links:
+                    return "it is a symbolic link (producer.follow_symlinks is off)"
+                if not self.may_follow(path):
+                    return "it is a symbolic link that leads out of producer.scan_dir"
+                status = os.stat(path)
+        except OSError as error:
+            return f"it can't be read: {error.strerror}"
+        return "it is a directory" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
+
+    def covers(self, path: bytes) -> bool:
+        """Whether a file with this path would count, by its name alone."""
+        directory, name = os.path.split(path)
+        below = self._name_of(directory)
+        if _is_too_deep(below) or self._moved.contains_name(below) or is_private(name):
+            return False
+        prefix = self.prefix_of(directory)
+        return self._enters_all(prefix.split("/")[:-1]) and self.filter.takes(prefix, text_of(name))
+
+    def is_entered(self, directory: bytes) -> bool:
+        """Whether a scan comes here: below scan_dir, not excluded, not too deep, not through links that are not
+        followed."""
+        prefix, name = self.prefix_of(directory), self._name_of(directory)
+        if _is_too_deep(name):
+            return False
+        real = os.path.realpath(directory)
+        if self._moved.contains_name(name) or self._moved.contains_real(real):
+            return False
+        return self._is_reached(name, real) and self._enters_all(prefix.split("/")[:-1])
+
+    def is_linked_directory(self, path: bytes) -> bool:
+        """Whether this is a link to a directory that scans enter. Events cannot tell it from a file."""
+        return self.follows_links and os.path.islink(path) and os.path.isdir(path) and self.is_entered(path)
+
+    def _enters_all(self, names: list[str]) -> bool:
+        above = ""
+        for name in names:
+            if not self.filter.enters(above, name):
+                return False
+            above += f"{name}/"
+        return True
+
+    # markers
+
+    def marked_file(self, path: bytes) -> bytes | None:
+        """The file that this marker belongs to, or None if the path is no marker."""
+        return path.removesuffix(self._marker) if self._marker and path.endswith(self._marker) else None
+
+    # the steps of a walk
+
+    def prefix_of(self, directory: bytes) -> str:
+        """The part of the path below scan_dir, with a slash at its end; "" for scan_dir itself."""
+        below = text_of(self._name_of(directory))
+        return f"{below}/" if below else ""
+
+    def enters(self, prefix: str, path: bytes, name: bytes) -> bool:
+        """Whether a walk enters this directory, which is in one that it entered."""
+        if _is_too_deep(self._name_of(path)):
+            self._skip(SkipReason.DEEP, path)
+            return False
+        if not self.filter.enters(prefix, text_of(name)) or self._moved.contains_name(self._name_of(path)):
+            return False
+        if not self.follows_links:
+            return True  # without links, a directory has only the one name
+        real = os.path.realpath(path)
+        if self._moved.contains_real(real):
+            return False
+        if not self._is_reached(self._name_of(path), real):
+            self._skip(SkipReason.LOOP, path)
+            return False
+        return True
+
+    def _name_of(self, directory: bytes) -> bytes:
+        return directory[len(self.root) :].strip(b"/")
+
+    def takes(self, prefix: str, directory: bytes, name: bytes) -> bool:
+        """Whether a file counts by its name."""
+        if not self.filter.takes(prefix, name.decode("utf-8", "surrogateescape")):  # text_of() without the call
+            self._skip(SkipReason.EXCLUDED, os.path.join(directory, name))
+            return False
+        if self._has_deliveries and self.deliveries.is_control_file(directory, name):
+            return False
+        if not self._marker and not name.startswith(self._special_starts):
+            return True  # nearly every file, so the rest costs nothing
+        if (self._marker and name.endswith(self._marker)) or is_private(name):
+            return False
+        return not name.startswith(self._database.name) or not self._database.owns(directory, name)
+
+    def regular_file(self, path: bytes, status: os.stat_result) -> FoundFile | None:
+        if stat.S_ISREG(status.st_mode):
+            return found_at(path, status)
+        if not stat.S_ISDIR(status.st_mode):
+            self._skip(SkipReason.SPECIAL, path)
+        return None
+
+    def may_follow(self, path: bytes) -> bool:
+        """Links are followed only if `producer.follow_symlinks` is set, and never out of scan_dir."""
+        if not self.follows_links:
+            self._skip(SkipReason.SYMLINK, path)
+        elif not self._is_inside(os.path.realpath(path)):
+            self._skip(SkipReason.OUTSIDE, path)
+        else:
+            return True
+        return False
+
+    def skip_error(self, error: OSError, path: bytes) -> bool:
+        """Counts an entry that cannot be read. True if the scan may miss files because of it."""
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and path != self.root:
+            self._skip(SkipReason.VANISHED, path)
+            return False
+        if error.errno == errno.ELOOP:
+            self._skip(SkipReason.LOOP, path)
+            return False
+        self._skip(SkipReason.UNREADABLE, path)
+        return True
+
+    def _is_reached(self, name: bytes, real: bytes) -> bool:
+        """Whether scans come to a directory by this name below scan_dir: without links, or, where they are followed, by
+        one link that leads neither out of scan_dir nor to a directory above it. With more links in a path, a few of
+        them would give a directory more names than can be walked. It depends on the path alone, so walks of a part,
+        events and deliveries find the same files."""
+        if real == (os.path.join(self._real_root, name).rstrip(b"/") or b"/"):
+            return True
+        if not self.follows_links or not self._is_inside(real):
+            return False
+        above, names = self._real_root, name.split(b"/")
+        while names:
+            path = os.path.join(above, names.pop(0))
+            if os.path.islink(path):
+                target = os.path.realpath(path)
+                return real == os.path.join(target, *names) and not _is_in(above, target)
+            above = path
+        return False  # it has changed meanwhile
+
+    def _is_inside(self, real: bytes) -> bool:
+        return _is_in(real, self._real_root)
+
+
+def _is_in(real: bytes, directory: bytes) -> bool:
+    """Whether a path is the directory or below it. Both are without links."""
+    return real == directory or real.startswith(directory.rstrip(b"/") + b"/")
+
+
+class MoveFolders:
+    """The directories of `worker.after` (`move:DIR`) below scan_dir. Their files are done: they are never found again.
+    `root` is the absolute path of scan_dir.
+
+    Knows them by their names below scan_dir, both as configured and with symbolic links resolved. A DIR that is written
+    as workers see it is mapped back to the producer's path by `worker.path_map`."""
+
+    def __init__(self, config: Config, root: bytes) -> None:
+        self._root = root
+        folders = [os.path.abspath(os.fsencode(folder)) for folder in config.worker.after.folders]
+        self._folders = {path for folder in folders for path in (folder, config.paths.there(folder))}
+        self._names: frozenset[bytes] = frozenset()
+        self._real: tuple[bytes, ...] = ()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Resolves links again. They may lead elsewhere now, and a DIR that did not exist may exist."""
+        if not self._folders:
+            return
+        real_root = os.path.realpath(self._root)
+        real = {os.path.realpath(folder) for folder in self._folders}
+        names = {_below(self._root, folder) for folder in self._folders} | {_below(real_root, path) for path in real}
+        self._names = frozenset(names - {b""})
+        self._real = tuple(path for path in real if _below(real_root, path))
+
+    def contains_name(self, name: bytes) -> bool:
+        """Whether this path below scan_dir is such a directory, or is below one. Reads no file."""
+        if not self._names:
+            return False
+        while name:
+            if name in self._names:
+                return True
+            name = os.path.dirname(name)
+        return False
+
+    def contains_real(self, real: bytes) -> bool:
+        """The same for an absolute path without links."""
+        return any(real == folder or real.startswith(folder + b"/") for folder in self._real)
+
+
+def _below(root: bytes, path: bytes) -> bytes:
+    """The path below the root, or b"" if it is not below it."""
+    above = root.rstrip(b"/") + b"/"
+    return path[len(above) :] if path.startswith(above) else b""
+
+
+# deliveries
+
+_REMEMBERED_MAX = 10_000
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+class DeliveryPlace(Struct, frozen=True):
+    """The directory of a delivery, absolute, and its settings."""
+
+    directory: bytes
+    settings: DeliverySettings
+
+    def is_control_file(self, name: bytes) -> bool:
+        """Whether a file of this name, at the delivery's own level, is never a job."""
+        complete = self.settings.complete
+        if complete.marker is not None and name == os.fsencode(complete.marker):
+            return True
+        if complete.manifest is not None and is_manifest(complete.manifest, name):
+            return True
+        return bool(self.settings.done_marker) and _text(name) in (self.settings.done_marker, FAILED_MARKER)
+
+
+def is_manifest(pattern: str, name: bytes) -> bool:
+    return Globs([pattern]).match("", _text(name))
+
+
+class DeliveryPlaces:
+    """Which directory is a delivery, and which of its files are about the delivery instead of being part of it. Reads
+    names only. `root` is the absolute path of scan_dir.
+
+    The first entry of the configuration that matches a directory wins. A directory inside a delivery belongs to that
+    delivery, also if its own path would match."""
+
+    def __init__(self, settings: Sequence[DeliverySettings], root: bytes) -> None:
+        self._root = root.rstrip(b"/")
+        self._kinds = [(Globs([one.match.rstrip("/")]), one) for one in settings]
+        self._remembered: dict[bytes, DeliveryPlace | None] = {}
+        self._announced: set[bytes] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._kinds)
+
+    def of(self, directory: bytes) -> DeliveryPlace | None:
+        """The delivery that the files of this directory are part of."""
+        if not self._kinds:
+            return None
+        if directory not in self._remembered:
+            if len(self._remembered) >= _REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[directory] = self._find(directory)
+        return self._remembered[directory]
+
+    def is_control_file(self, directory: bytes, name: bytes) -> bool:
+        """Whether this file is never a job. Remembers that the directory has a file about its delivery."""
+        place = self.of(directory)
+        if place is None or place.directory != directory or not place.is_control_file(name):
+            return False
+        self._announced.add(directory)
+        return True
+
+    def take_announced(self) -> set[bytes]:
+        """The directories in which files about their delivery were found since the last call."""
+        announced, self._announced = self._announced, set()
+        return announced
+
+    def _find(self, directory: bytes) -> DeliveryPlace | None:
+        """The outermost directory that matches."""
+        names = directory[len(self._root) :].strip(b"/").split(b"/")[:MAX_DEPTH]
+        for depth, name in enumerate(names):
+            if not name:
+                return None
+            prefix = "".join(f"{_text(above)}/" for above in names[:depth])
+            for globs, settings in self._kinds:
+                if globs.match(prefix, _text(name)):
+                    return DeliveryPlace(b"/".join((self._root, *names[: depth + 1])), settings)
+        return None

@@ -21,8 +21,7 @@ from fileq.client.obstacles import obstacles_of
 from fileq.client.transport import VETOED
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope, has_parent_parts
-from fileq.core.job import State, decode_or_none
-from fileq.core.tags import OWN_TAGS
+from fileq.core.job import OWN_TAGS, State, decode_or_none
 from fileq.core.units import LONGEST_S
 from fileq.server.api.job_document import JobDocument, job_document
 from fileq.server.conditional import IdempotentRequest, idempotent_request

@@ -28,9 +28,8 @@ from fileq.commands.admin.schedules import (
 from fileq.commands.audit_facts import schedule_facts
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
-from fileq.core.cron import Cron, InvalidZone, parsed
 from fileq.core.errors import BrokerError
-from fileq.core.schedule import defining_part
+from fileq.core.schedule import Cron, InvalidZone, defining_part, parsed
 from fileq.server.conditional import check_etag, etag_of
 from fileq.server.decoding import invalid
 from fileq.server.problems import ApiProblem, FieldProblem

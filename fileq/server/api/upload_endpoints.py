@@ -20,9 +20,9 @@ from starlette.requests import Request
 
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError
-from fileq.files.arriving_file import ArrivingFile
 from fileq.files.exclusive_move import PREFIX
 from fileq.files.paths import MAX_DEPTH
+from fileq.files.uploads import ArrivingFile
 from fileq.server.decoding import invalid
 from fileq.server.problems import ApiProblem, FieldProblem
 from fileq.server.request_bodies import pieces

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from fileq import __version__
 from fileq.core.errors import BrokerError
-from fileq.core.server_events import RequestFailed
+from fileq.core.events import RequestFailed
 from fileq.server.authentication import RequestSender
 from fileq.server.base_path import plain_path, quoted_path, request_path
 from fileq.server.console.addresses import addresses_below

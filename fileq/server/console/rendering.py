@@ -17,8 +17,8 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from fileq.core.cron import zone_of
 from fileq.core.job import parse_time
+from fileq.core.schedule import zone_of
 
 THEME_COOKIE, THEMES = "fileq_theme", ("dark", "light")
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")  # strftime depends on the locale

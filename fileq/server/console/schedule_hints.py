@@ -12,7 +12,7 @@ from zoneinfo import available_timezones
 
 from msgspec import Struct
 
-from fileq.core.cron import EXPECTS, InvalidCron, parsed
+from fileq.core.schedule import EXPECTS, InvalidCron, parsed
 
 FIELDS = "A cron line has five fields: minute hour day month weekday."
 EXAMPLE = "For 06:30 on weekdays: 30 6 * * 1-5"

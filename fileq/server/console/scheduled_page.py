@@ -20,7 +20,6 @@ from fileq.client.job_filter import JobFilter
 from fileq.client.job_pages import job_page
 from fileq.commands.admin.schedules import ScheduledTime, ScheduleView, list_schedules, scheduled_time
 from fileq.core.api_key import Scope
-from fileq.core.cron import parsed
 from fileq.core.errors import ConfigError
 from fileq.core.job import State
 from fileq.core.schedule import (
@@ -31,6 +30,7 @@ from fileq.core.schedule import (
     ScheduleDocument,
     decode_document,
     defining_part,
+    parsed,
 )
 from fileq.core.units import format_duration
 from fileq.server.api.job_document import JobDocument

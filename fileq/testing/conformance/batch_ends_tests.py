@@ -8,8 +8,8 @@ import pytest
 from fileq.brokers.schedules import Fire, FireResult, Overlap
 from fileq.brokers.types import Entry
 from fileq.core.batch import KEPT_MS, BatchState, CallbackKind
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import encode
+from fileq.core.outcome import FollowUp
 from fileq.core.settlement import SettleResult, bury_vanished, cancel, complete, release, skip_vanished
 from fileq.testing.conformance.batch_builders import (
     JOB_QUEUE,

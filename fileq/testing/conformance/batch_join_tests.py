@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.batches import JoinResult
 from fileq.core.batch import BatchState, CallbackKind
-from fileq.core.follow_up import FollowUp
+from fileq.core.outcome import FollowUp
 from fileq.core.settlement import cancel, complete
 from fileq.testing.conformance.batch_builders import (
     JOB_QUEUE,

@@ -19,7 +19,7 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import EnqueueResult, Entry
 from fileq.core.batch import BatchState, CallbackKind
 from fileq.core.errors import BrokerError
-from fileq.core.follow_up import FollowUp
+from fileq.core.outcome import FollowUp
 from fileq.core.settlement import SettleResult, cancel, complete
 from fileq.testing.conformance.batch_builders import JOB_QUEUE, callback
 from fileq.testing.conformance.batch_invariants import ComparedBatches

@@ -4,8 +4,8 @@ import pytest
 
 from fileq.brokers.types import CLEAR_MAX, CLEAR_REACH
 from fileq.core.errors import BrokerError
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import State
+from fileq.core.outcome import FollowUp
 from fileq.core.settlement import complete, release
 from fileq.testing.conformance.builders import (
     UNDECODABLE,

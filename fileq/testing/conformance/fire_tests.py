@@ -8,8 +8,8 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState
 from fileq.brokers.types import LeaseStatus, Revival
 from fileq.core.errors import BrokerError, JobError
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import State, Version, encode
+from fileq.core.outcome import FollowUp
 from fileq.core.settlement import cancel, complete
 from fileq.testing.conformance.builders import (
     a_job,

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from fileq.core.follow_up import Output
+from fileq.core.outcome import Output
 from fileq.core.settlement import Settlement, SettleResult, complete
 from fileq.testing.conformance.builders import (
     EVERY_SETTLEMENT,

@@ -15,8 +15,8 @@ from fileq.core.batch import BatchState, Callback, CallbackKind
 from fileq.core.claim import Buried, Claim
 from fileq.core.errors import JobError
 from fileq.core.fingerprint import fingerprint
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import Job, State, encode, raw_id
+from fileq.core.outcome import FollowUp
 from fileq.core.own_jobs import OWN, foreign_error, origin_of
 from fileq.core.settlement import SettleResult, cancel, complete, release
 from fileq.testing.conformance.builders import (

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from fileq.brokers.types import Entry, Revival
 from fileq.core.claim import Claim
-from fileq.core.follow_up import FollowUp, Output
 from fileq.core.job import Version, decode, encode, rfc3339_ms
+from fileq.core.outcome import FollowUp, Output
 from fileq.core.settlement import (
     Settlement,
     Verb,

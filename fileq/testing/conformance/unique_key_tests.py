@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Enqueued, EnqueueResult, Entry, Revival, Revived
 from fileq.core.errors import JobError
-from fileq.core.follow_up import FollowUp
 from fileq.core.job import State, Version, decode, encode
+from fileq.core.outcome import FollowUp
 from fileq.core.settlement import Verb, complete
 from fileq.testing.conformance.builders import (
     EVERY_SETTLEMENT,

@@ -23,9 +23,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from fileq.core.claim import ClaimKey
-from fileq.core.events import Emit, ignore
+from fileq.core.events import Emit, ThreadAbandoned, ignore
 from fileq.core.job import decode_or_none
-from fileq.core.process_events import ThreadAbandoned
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.handler_place import place_of
 from fileq.handlers.outcomes import failed

@@ -264,14 +264,14 @@ FILE_GUARDS = (
     Guard(
         "No link below a root leads out of it",
         "a link that takes the place of a file is followed to any file of the machine",
-        "kernel.BENEATH | kernel.NO_MAGICLINKS",
+        "BENEATH | NO_MAGICLINKS",
         "0",
         "tests/unit/test_files_beneath.py::test_a_link_that_leads_outside_is_refused",
     ),
     Guard(
         "A path whose links are resolved is opened without following links",
         "a link that appears meanwhile is followed to any file of the machine",
-        "_REFERENCE, kernel.NO_SYMLINKS)",
+        "_REFERENCE, NO_SYMLINKS)",
         "_REFERENCE, 0)",
         "tests/unit/test_files_beneath.py::test_a_link_that_appears_after_the_links_were_resolved_is_not_followed",
     ),

@@ -15,11 +15,10 @@ from fileq.commands.admin.fsck.broker_walk import SEARCHES
 from fileq.commands.admin.fsck.lost_files import LostFile
 from fileq.commands.admin.fsck.report import Repair
 from fileq.config import Config
-from fileq.core.job import State, Version, decode_or_none, encode, file_job
+from fileq.config.schema import priority_chooser
+from fileq.core.job import State, Version, decode_or_none, encode, file_job, split_signature
 from fileq.core.own_jobs import is_own_id
-from fileq.core.signature import split_signature
 from fileq.core.text import printable
-from fileq.producer.priority import priority_chooser
 from fileq.worker.policies import worker_policy
 from fileq.worker.post_actions import rules_of
 from fileq.worker.reaper import AddFollowUps, reap

@@ -16,10 +16,10 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from fileq.core.events import Emit
-from fileq.core.process_events import (
+from fileq.core.events import (
     ChildReplaced,
     ChildStartFailed,
+    Emit,
     ForkServerDied,
     ForkServerFailed,
     ForkServerStarted,

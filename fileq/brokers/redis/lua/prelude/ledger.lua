@@ -1,7 +1,7 @@
 -- The ledger's value of one path: a line `<short signature> <id>` for each version, newest first; then, if one of them
 -- has a mark (its inode, the hash of its content), a line `on =<marks>` with a mark for each line above, separated by
 -- commas; then a line `on <device>` if the device of the file or a mark is known, or `missing <since_ms> <device>` after
--- a producer did not find the file there. core/signature.py describes signatures and marks.
+-- a producer did not find the file there. core/job.py describes signatures and marks.
 --
 -- KEYS, ARGV: see arguments.lua
 

@@ -1,9 +1,8 @@
-"""Collects file-system events of watched directories. Decides nothing, and never scans.
+"""File-system events of the directories that a scan enters, as far as they can be trusted. Requests no scans.
 
-A walk watches each directory just before it lists it, so no file falls between the listing and the watch. Only the
-events that matter are requested: files closed after writing, created or moved in, and directories that come and go.
-When events were lost, the batch says so, and only a scan can find what happened. A kill -9 loses the events that were
-not taken yet; the scan at the next start finds their files.
+A walk watches each directory just before it lists it, so no file falls between the listing and the watch. When events
+were lost, the batch says so, and only a scan can find what happened. A kill -9 loses the events that were not taken
+yet; the scan at the next start finds their files.
 
 Of watchdog this uses the inotify calls and constants of `observers.inotify_c`, not its public Observer, because:
 - The Observer handles an overflow of the kernel's queue itself and reports it only to its logger. The producer must
@@ -29,9 +28,116 @@ from msgspec import Struct
 from watchdog.observers.inotify_c import InotifyConstants as In
 from watchdog.observers.inotify_c import inotify_add_watch, inotify_init, inotify_rm_watch
 
-if TYPE_CHECKING:  # they exist since watchdog 7; before, they were plain integers
+from fileq.core.events import Emit, WatchEventsLost, WatchFailed
+from fileq.files.mounts import ScanDirMounts
+
+if TYPE_CHECKING:
     from watchdog.observers.inotify_c import Mask, WatchDescriptor
 
+OVERFLOW_REPORT_S = 60.0  # an overflow is reported at most this often
+
+
+class TreeWatch:
+    """Watches directories. When the kernel has no more watches, it closes the watcher, reports that once, and
+    everything is polled from then on. `wake` is set when there are new events. `is_enabled`: False for a producer that
+    scans once."""
+
+    def __init__(self, modes: WatchModes, *, emit: Emit, is_enabled: bool) -> None:
+        self.wake = threading.Event()
+        self._modes = modes
+        self._emit = emit
+        self._is_enabled = is_enabled
+        self._watcher: DirectoryWatcher | None = None
+        self._has_failed = False
+        self._overflow_reported_s = float("-inf")
+        self.start()
+
+    def start(self) -> None:
+        """Starts with no directory watched. Does nothing where no directory has events that can be trusted."""
+        if not self._is_enabled or self._modes.is_event_free:
+            return
+        try:
+            self._watcher = DirectoryWatcher(self.wake)
+        except OSError as error:
+            self._report_failure(error)
+
+    def close(self) -> None:
+        """Ends all watches. `start` begins anew."""
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None
+
+    def watch(self, directory: bytes) -> None:
+        """Called before a directory is listed."""
+        if self._watcher is None or self._modes.is_polled(directory):
+            return
+        try:
+            self._watcher.watch(directory)
+        except OSError as error:
+            self.close()
+            self._has_failed = True
+            self._report_failure(error)
+
+    def take_events(self, now_s: float) -> WatchEvents:
+        if self._watcher is None:
+            return no_events()
+        events = self._watcher.take_events()
+        if events.is_overflown and now_s - self._overflow_reported_s >= OVERFLOW_REPORT_S:
+            self._overflow_reported_s = now_s
+            self._emit(WatchEventsLost("scanning everything"))
+        return events
+
+    def take_failure(self) -> bool:
+        """Whether a watch was refused since the last call: what was watched until then needs a scan."""
+        has_failed, self._has_failed = self._has_failed, False
+        return has_failed
+
+    def _report_failure(self, error: OSError) -> None:
+        self._emit(WatchFailed(str(error.strerror), "polling instead"))
+        self._modes.poll_everything()
+
+
+class WatchModes:
+    """Decides which directories of scan_dir are watched by events and which are polled. Watches nothing itself.
+
+    `producer.watch` is the setting: `events` and `poll` hold everywhere, `off` means neither, and `auto` polls network
+    file systems, because changes made by other machines cause no events here."""
+
+    def __init__(self, setting: str, mounts: ScanDirMounts) -> None:
+        self._setting = setting
+        self._mounts = mounts
+        self._has_watches = True
+
+    @property
+    def is_event_free(self) -> bool:
+        """No directory of the tree is watched by events."""
+        if self._setting in ("off", "poll") or not self._has_watches:
+            return True
+        return self._setting == "auto" and self._mounts.are_all_remote
+
+    def is_polled(self, directory: bytes) -> bool:
+        """Whether events of this directory are missing or incomplete."""
+        if self._setting == "poll" or not self._has_watches:
+            return True
+        return self._setting == "auto" and self._mounts.is_remote(directory)
+
+    def polled(self) -> list[bytes]:
+        """The directories to scan after every poll interval."""
+        if self._setting == "off":
+            return []
+        if self.is_polled(self._mounts.root):
+            return [self._mounts.root]
+        if self._setting == "events":
+            return []
+        return self._mounts.remote_directories()
+
+    def poll_everything(self) -> None:
+        """The kernel has no more watches: from now on nothing is watched by events."""
+        self._has_watches = False
+
+
+# Only the events that matter are requested: files closed after writing, created or moved in, and directories that come
+# and go.
 EVENTS_MAX = 50_000  # paths kept until they are taken; beyond that a scan costs less than the memory
 EXHAUSTED = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # the kernel has no more watches
 _READ_BYTES = 256 * 1024
@@ -64,7 +170,8 @@ def no_events() -> WatchEvents:
 
 
 class DirectoryWatcher:
-    """The watches of one producer, and the thread that reads their events. `wake` is set when there are new ones."""
+    """The watches of one producer, and the thread that reads their events. Decides nothing. `wake` is set when there
+    are new ones."""
 
     def __init__(self, wake: threading.Event) -> None:
         self._wake = wake

@@ -1,24 +1,29 @@
 """A file that arrives in parts below a directory: under a private name until it is complete and on the disk.
 
 No link below that directory is followed. discard() leaves nothing. A kill -9 leaves a file `.fileq-upload….tmp`, which
-producers never take and a server removes later (abandoned_uploads.py); once the file has its name it is complete.
+producers never take and a server removes later, by remove_abandoned(); once the file has its name it is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from fileq.files.abandoned_uploads import UPLOAD, hold
-from fileq.files.exclusive_move import NEW_FILE, Place, exists, private_name, rename_exclusively
+from fileq.files.beneath import open_directory
+from fileq.files.exclusive_move import NEW_FILE, PREFIX, SUFFIX, Place, exists, private_name, rename_exclusively
+from fileq.files.paths import MAX_DEPTH
 
+UPLOAD = b"upload"  # begins the key in the private name of an upload
+ABANDONED_S = 3600.0  # a server writes at the latest after a MiB, and gives up a client that sends nothing for a minute
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ArrivingFile:
@@ -144,3 +149,64 @@ class ArrivingFile:
 
 def _is_link(name: bytes, folder: int) -> bool:
     return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+
+
+def hold(fd: int) -> None:
+    """Marks the open file as one that a server writes to. Where the file system has no locks, only its age counts."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def remove_abandoned(top: bytes, now_s: float, is_stopping: Callable[[], bool] = lambda: False) -> int:
+    """Removes what uploads left behind whose server was killed, from the directory and those below it, and says how
+    many files that were. What can't be read or removed stays, and so does what is deeper than an upload can be.
+
+    A server may share the directory with others, on this machine or on another one. So a file is removed only if
+    nothing was written to it for ABANDONED_S and no process holds its lock. Links are not followed."""
+    count, left = 0, [(top, 0)]
+    while left and not is_stopping():
+        directory, depth = left.pop()
+        try:
+            opened = open_directory(directory, (top,))
+        except OSError:
+            continue
+        try:
+            with os.scandir(opened) as entries:
+                for entry in entries:
+                    name = os.fsencode(entry.name)
+                    if entry.is_dir(follow_symlinks=False) and depth < MAX_DEPTH:
+                        left.append((os.path.join(directory, name), depth + 1))
+                    elif name.startswith(PREFIX + UPLOAD) and name.endswith(SUFFIX):
+                        count += _remove_if_abandoned(opened, name, now_s)
+        except OSError:
+            continue
+        finally:
+            os.close(opened)
+    return count
+
+
+def _remove_if_abandoned(directory: int, name: bytes, now_s: float) -> bool:
+    try:
+        if _is_abandoned(directory, name, now_s):
+            os.unlink(name, dir_fd=directory)
+            return True
+    except OSError:
+        pass  # committed or discarded in this moment, or not ours to remove
+    return False
+
+
+def _is_abandoned(directory: int, name: bytes, now_s: float) -> bool:
+    fd = os.open(name, _OPEN, dir_fd=directory)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or now_s - found.st_mtime < ABANDONED_S:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # a file system without locks
+        return True
+    finally:
+        os.close(fd)

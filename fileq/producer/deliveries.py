@@ -14,54 +14,63 @@ once, and the others go on. Only an outage of the broker ends a turn.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from fileq.brokers.batches import JoinResult, NewBatch
-from fileq.brokers.protocol import FullBroker
+from fileq.brokers.batches import Batches, BatchView, JoinResult, NewBatch
+from fileq.brokers.catalog import Catalog, readable
+from fileq.brokers.protocol import FullBroker, Inspector
 from fileq.brokers.types import Entry
 from fileq.config import Config
+from fileq.config.schema import FAILED_MARKER
 from fileq.core.batch import BatchState, Callback, CallbackKind, callback_job
-from fileq.core.batch_events import (
+from fileq.core.delivery import CHECK_TYPE, DeliveryCheck
+from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, Conflict
+from fileq.core.events import (
     DeliveryFailed,
     DeliveryFinished,
     DeliveryOpened,
     DeliverySealed,
     DeliveryUnreadable,
+    Emit,
+    ignore,
 )
-from fileq.core.delivery import CHECK_TYPE, DeliveryCheck
-from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable
-from fileq.core.events import Emit, ignore
-from fileq.core.follow_up import follow_up_id
-from fileq.core.job import encode, typed_job
-from fileq.core.signature import split_signature
+from fileq.core.job import Job, decode_or_none, encode, split_signature, stamp, typed_job
+from fileq.core.outcome import follow_up_id
+from fileq.core.own_jobs import DELIVERY_BATCHES
 from fileq.files.beneath import open_directory, open_regular_in
-from fileq.producer.deliveries.checksums import ChecksumReader
-from fileq.producer.deliveries.completion import (
+from fileq.files.exclusive_move import NEW_FILE, private_name
+from fileq.files.version import FoundFile
+from fileq.producer.delivery_completion import (
+    ChecksumReader,
     Completion,
+    DirectoryLook,
     ManifestReader,
     completion_of,
     listed_files,
+    look_at,
     problems_of,
     shown,
     to_be_read,
 )
-from fileq.producer.deliveries.done_marker import remove_markers, write_marker
-from fileq.producer.deliveries.look import DirectoryLook, look_at
-from fileq.producer.deliveries.places import DeliveryPlace
-from fileq.producer.deliveries.register import DeliveryRecord, DeliveryRegister
-from fileq.producer.finder.found_file import FoundFile
-from fileq.producer.finder.rules import ScanRules
+from fileq.producer.finder.scan import DeliveryPlace, ScanRules
 from fileq.producer.identity import FileIdentity
 from fileq.producer.markers import Markers
 
+KIND = "deliveries"  # of the documents
 PAGE = 500  # jobs of one broker call
+WAITING_MAX = 16  # sealed deliveries of one directory whose end is still to be written down
+FAILED_MAX = 10_000  # files that a marker lists
 SHORTEST_LOOK_S = 0.2
 TURN_S = 1.0  # a turn begins no look after this time
 FAILURES_MAX = 1_000  # that are reported
@@ -433,3 +442,207 @@ def _member_id(batch_id: str, path: bytes, signature: str) -> str:
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+class SealedDelivery(Struct, frozen=True):
+    """A delivery whose jobs have not all ended yet."""
+
+    batch_id: str
+
+
+class DeliveryRecord(Struct, frozen=True, omit_defaults=True):
+    """One directory. `first_ms` is the producer's clock, in ms since the epoch.
+
+    `newest_ns` is the last change in the directory, by the clock of its file system, when its last delivery was sealed:
+    files, markers and manifests that did not change since then belong to an earlier delivery."""
+
+    path: bytes
+    number: int = 0  # how many deliveries there were so far
+    batch_id: str = ""  # the batch of the delivery that is open
+    first_ms: int = 0  # when it was opened
+    newest_ns: int = 0
+    waiting: tuple[SealedDelivery, ...] = ()
+
+
+class RegisteredDelivery(Struct):
+    """A record as it was read, with its revision."""
+
+    record: DeliveryRecord
+    revision: int
+
+
+class DeliveryBroker(Batches, Catalog, Protocol):
+    """What deliveries need of a broker."""
+
+
+def document_name(path: bytes) -> str:
+    return hashlib.sha256(path).hexdigest()[:32]
+
+
+def batch_id_of(path: bytes, number: int) -> str:
+    """The same for every producer: of two that open a delivery at the same time, both name the same batch."""
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in os.fsdecode(path)[-40:]).strip(
+        "_"
+    )
+    return f"{DELIVERY_BATCHES}{name or 'root'}-{document_name(path)[:8]}-{number}"
+
+
+class DeliveryRegister:
+    """What is known of each delivery directory below `root`, kept on the broker, so that restarts and other producers
+    go on with it.
+
+    One document of the catalog for each directory. It is written before the batch that it names is created, and every
+    change is compared with the revision that was read, so of several producers one opens a delivery and the others use
+    it. What a kill -9 leaves: a document whose batch does not exist yet (the next call creates it), or one that says
+    `open` although its batch is sealed (the next look corrects it)."""
+
+    def __init__(self, broker: DeliveryBroker, root: bytes) -> None:
+        self._broker = broker
+        self._above = root.rstrip(b"/") + b"/"
+        self._known: dict[bytes, RegisteredDelivery] = {}
+        self._revision = -1
+
+    def refresh(self) -> None:
+        """Reads what other producers have written."""
+        revision = self._broker.catalog_revision(KIND)
+        if revision != self._revision:
+            documents = self._broker.documents(KIND)
+            self._known = {
+                record.path: RegisteredDelivery(record, documents[name].revision)
+                for name, record in readable(documents, DeliveryRecord).items()
+                if record.path.startswith(self._above)
+            }
+            self._revision = revision
+
+    def records(self) -> list[DeliveryRecord]:
+        return [one.record for one in self._known.values()]
+
+    def record(self, path: bytes) -> DeliveryRecord:
+        known = self._known.get(path)
+        return known.record if known is not None else DeliveryRecord(path)
+
+    def write(self, record: DeliveryRecord) -> DeliveryRecord:
+        """Writes a changed record. If another producer was faster, nothing is written, and its record is returned."""
+        known = self._known.get(record.path)
+        expected = known.revision if known is not None else 0
+        try:
+            revision = self._broker.put_document(
+                KIND, document_name(record.path), msgspec.json.encode(record), expected
+            )
+        except Conflict:
+            self._revision = -1
+            self.refresh()
+            return self.record(record.path)
+        self._known[record.path] = RegisteredDelivery(record, revision)
+        if revision == self._revision + 1:  # no other producer has written in between, so there is nothing to read
+            self._revision = revision
+        return record
+
+    def remove(self, path: bytes) -> None:
+        """Forgets a directory that no longer exists."""
+        known = self._known.pop(path, None)
+        if known is not None:
+            try:
+                self._broker.remove_document(KIND, document_name(path), known.revision)
+            except (Conflict, BrokerError):
+                self._revision = -1
+
+    def open(self, path: bytes, now_ms: int) -> DeliveryRecord:
+        """The record with an open delivery; the caller creates its batch."""
+        record = self.record(path)
+        if record.batch_id:
+            return record
+        number = record.number + 1
+        return self.write(replace(record, number=number, batch_id=batch_id_of(path, number), first_ms=now_ms))
+
+    def sealed(self, path: bytes, batch_id: str, newest_ns: int) -> None:
+        """The delivery of this batch takes no more files."""
+        record = self.record(path)
+        if record.batch_id == batch_id:
+            waiting = (*record.waiting, SealedDelivery(batch_id))[-WAITING_MAX:]
+            newest_ns = max(newest_ns, record.newest_ns)
+            self.write(replace(record, batch_id="", first_ms=0, newest_ns=newest_ns, waiting=waiting))
+
+    def finished(self, path: bytes, batch_id: str) -> None:
+        record = self.record(path)
+        self.write(replace(record, waiting=tuple(one for one in record.waiting if one.batch_id != batch_id)))
+
+
+# The marker: a file in the directory that says how the delivery ended, for the programs that sent it.
+#
+# The sender may write into this directory too. So the file is written under a private name that can't be foreseen and
+# did not exist before, below a descriptor of the directory, and renamed: no link, pipe or file that is there already
+# is opened. Producers never take a private name.
+#
+# What a kill -9 leaves: the old marker, or the new one, and perhaps the private file. The delivery still counts as
+# not finished, so the next look writes the marker again.
+
+
+class EndedBroker(Batches, Inspector, Protocol):
+    """What is asked for the end of a delivery."""
+
+
+def write_marker(directory: int, done_marker: str, view: BatchView, broker: EndedBroker) -> None:
+    """Writes into the open directory. Raises OSError if it can't be written to."""
+    is_success = not (view.dead or view.cancelled or view.deleted)
+    name = os.fsencode(done_marker if is_success else FAILED_MARKER)
+    content = msgspec.json.format(msgspec.json.encode(_content(view, broker)), indent=2) + b"\n"
+    private = private_name(f"marker{secrets.token_hex(12)}")
+    try:
+        with open(os.open(private, NEW_FILE, 0o666, dir_fd=directory), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(private, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(private, dir_fd=directory)
+        raise
+    remove_marker(directory, FAILED_MARKER if is_success else done_marker)
+
+
+def remove_marker(directory: int, name: str) -> None:
+    with suppress(OSError):  # it is not there, or it can't be removed; the new marker has another name
+        os.unlink(os.fsencode(name), dir_fd=directory)
+
+
+def remove_markers(directory: int, done_marker: str) -> None:
+    """A new delivery begins: the markers of the one before would be read as its own."""
+    remove_marker(directory, done_marker)
+    remove_marker(directory, FAILED_MARKER)
+
+
+def _content(view: BatchView, broker: EndedBroker) -> dict[str, Any]:
+    counts = {name: getattr(view, name) for name in ("total", "completed", "dead", "cancelled", "deleted")}
+    return {
+        "batch_id": view.id,
+        "directory": view.name,
+        "finished_at": stamp(view.finished_ms),
+        **counts,
+        "failed": _failed(view.id, broker),
+    }
+
+
+def _failed(batch_id: str, broker: EndedBroker) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+    cursor = ""
+    while len(found) < FAILED_MAX:
+        page = broker.dead_members(batch_id, cursor)
+        for record in broker.records(page.ids) if page.ids else []:
+            job = decode_or_none(record.raw) if record is not None else None
+            if record is not None and job is not None:
+                found.append({"path": _path_of(job), "job_id": record.id, "error": record.error})
+        cursor = page.next_cursor
+        if not cursor:
+            break
+    return sorted(found, key=lambda one: one["path"])[:FAILED_MAX]
+
+
+def _path_of(job: Job) -> str:
+    """The file that the job is about; "" if it is about none. Clients may add any job to a batch."""
+    if job.type != CHECK_TYPE:
+        return job.filepath
+    try:
+        return msgspec.json.decode(job.payload or b"", type=DeliveryCheck).path
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return ""

@@ -1,11 +1,5 @@
-"""Forgets files that no longer exist: the only way in which the ledger shrinks. Never touches a file.
-
-An entry is removed when its file was missing for a whole day, on the device where it was last seen, and no scan had an
-error in between. A volume that is not mounted shows another device, so none of its files are forgotten. A kill -9
-leaves the marks of missing files in the ledger; the next sweep continues from them.
-
-A document on the broker has the time of the last sweep, so that producers of the same files, and runs with `--once` one
-after another, do not repeat it within the hour.
+"""The stages that use the ledger: one drops the files whose version it knows already, and removes their markers. The
+other forgets files that no longer exist. Neither enqueues.
 """
 
 from __future__ import annotations
@@ -20,8 +14,99 @@ from fileq.brokers.catalog import Catalog
 from fileq.brokers.protocol import Broker
 from fileq.brokers.types import LedgerEntry
 from fileq.files.mounts import ScanDirMounts
-from fileq.producer.clock_guard import ClockGuard
-from fileq.producer.finder.rules import ScanRules
+from fileq.files.version import FoundFile
+from fileq.producer.counts import ProducerCounts
+from fileq.producer.finder.scan import ScanRules
+from fileq.producer.identity import FileIdentity
+from fileq.producer.markers import Markers
+from fileq.producer.stability import ClockGuard
+
+PROBE_S = 5.0  # after this time without a lookup, the broker is called anyway, to notice an outage
+
+
+class LedgerLookup:
+    """Drops the files whose version the ledger knows already. `is_answered`: the last call did not fail.
+
+    It keeps the scanned files until the broker has answered, so an outage loses none of them. They are at most one step
+    of a scan: while a call is unanswered, nothing more is scanned. A kill -9 loses them from memory; the next scan
+    finds them."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        root: bytes,
+        identity: FileIdentity,
+        markers: Markers,
+        counts: ProducerCounts,
+        now_s: float,
+    ) -> None:
+        self.is_answered = True
+        self._broker = broker
+        self._root = root
+        self._identity = identity
+        self._markers = markers
+        self._counts = counts
+        self._unanswered: list[FoundFile] = []
+        self._answered_s = now_s
+
+    def __len__(self) -> int:
+        return len(self._unanswered)
+
+    def turn(self, now_s: float, scanned: list[FoundFile]) -> list[FoundFile]:
+        """The files whose version is new. Raises BrokerError; the next turn repeats the call."""
+        self._unanswered += scanned
+        self.is_answered = False
+        new: list[FoundFile] = []
+        if self._unanswered:
+            new = self._look_up()
+            self._answered_s = now_s
+        elif now_s - self._answered_s >= PROBE_S:
+            self._broker.lookup([self._root])
+            self._answered_s = now_s
+        self.is_answered = True
+        return new
+
+    def require_answer(self) -> None:
+        """A broker call failed elsewhere: the next turn calls the broker, so that only an answer ends the outage."""
+        self._answered_s = float("-inf")
+
+    def _look_up(self) -> list[FoundFile]:
+        files = self._unanswered
+        # Most files are known and unchanged. Only the entries of the others are read and decoded.
+        known = self._broker.knows(self._identity.recorded(files))
+        new = self._look_into([file for file, is_known in zip(files, known, strict=True) if not is_known])
+        self._unanswered = []
+        self._counts.found += len(files)
+        self._counts.known += len(files) - len(new)
+        if self._markers:  # a producer that was killed may have left them
+            paths = {file.path for file in new}
+            self._markers.remove(file for file in files if file.path not in paths)
+        return new
+
+    def _look_into(self, files: list[FoundFile]) -> list[FoundFile]:
+        """The files whose version is new. Corrects the entries of the others."""
+        if not files:
+            return []
+        new: list[FoundFile] = []
+        changes: list[Change] = []
+        for file, entry in zip(files, self._broker.lookup([file.path for file in files]), strict=True):
+            if entry is None:
+                new.append(file)
+                continue
+            known = self._identity.entry_if_known(file, entry)
+            if known is None:
+                new.append(file)
+            after = entry if known is None else known
+            if after.missing_since_ms:  # the file has come back
+                after = without_mark(after)
+            if after is not entry:
+                changes.append((file.path, entry, after))
+        if changes:
+            self._broker.update_ledger(changes)
+        return new
+
+
+# files that no longer exist
 
 DAY_MS = 24 * 3600 * 1000
 SWEEP_INTERVAL_MS = 3600 * 1000
@@ -35,7 +120,15 @@ class SweptBroker(Broker, Catalog, Protocol):
 
 
 class LedgerSweep:
-    """Runs at most one pass over the ledger at a time, one page per turn."""
+    """Forgets files that no longer exist: the only way in which the ledger shrinks. Never touches a file. Runs at most
+    one pass over the ledger at a time, one page per turn.
+
+    An entry is removed when its file was missing for a whole day, on the device where it was last seen, and no scan had
+    an error in between. A volume that is not mounted shows another device, so none of its files are forgotten. A kill
+    -9 leaves the marks of missing files in the ledger; the next sweep continues from them.
+
+    A document on the broker has the time of the last sweep, so that producers of the same files, and runs with `--once`
+    one after another, do not repeat it within the hour."""
 
     def __init__(
         self, broker: SweptBroker, rules: ScanRules, mounts: ScanDirMounts, clock: ClockGuard, forget_after_ms: int

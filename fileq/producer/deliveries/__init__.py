@@ -1,1 +1,0 @@
-"""Deliveries: directories whose files are a batch (`producer.deliveries`)."""

@@ -1,0 +1,316 @@
+"""Decides whether a delivery is complete, and what is wrong with its files. Changes nothing.
+
+Looks at the directory of the delivery, reads its manifest, and compares files with their checksums.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from fileq.core.delivery import DeliveryCheck, naming_others, problem_of, unreadable
+from fileq.core.errors import ConfigError
+from fileq.core.units import format_duration
+from fileq.files.beneath import open_beneath, open_directory
+from fileq.files.manifest import ENTRIES_MAX, ManifestEntry, read_manifest
+from fileq.files.version import FoundFile, found_at
+from fileq.producer.finder.scan import DeliveryPlace, ScanRules, is_manifest
+from fileq.producer.markers import Markers
+
+RECENT_NS = 2_000_000_000
+
+
+MANIFEST_MAX = 64 << 20
+LISTED_MAX = 2_000_000  # files, directories and links: twice as many as a manifest can name
+CHUNK = 1 << 20
+TURN_S = 0.1  # how long one step reads
+
+
+class Completion(Struct):
+    """`missing` says what is still awaited; empty if nothing is. `listed` are the files of the manifest."""
+
+    missing: str = ""
+    listed: tuple[tuple[bytes, ManifestEntry], ...] = ()
+
+
+class ManifestReader:
+    """Reads each version of a manifest once: looks are frequent, and by hard links one file can be the manifest of many
+    deliveries. Keeps as many entries as one manifest can have."""
+
+    def __init__(self, wall_ns: Callable[[], int]) -> None:
+        self._wall_ns = wall_ns
+        self._kept: dict[tuple[int, ...], list[ManifestEntry] | ConfigError] = {}  # the last used is the last
+
+    def entries(self, fd: int) -> list[ManifestEntry]:
+        """Closes `fd`. Raises ConfigError for what is wrong with the manifest, and OSError."""
+        with open(fd, "rb") as file:
+            version = _version(os.fstat(fd))
+            found = self._kept.pop(version, None)
+            if found is None:
+                try:
+                    found = read_manifest(file.read(MANIFEST_MAX + 1), "the manifest")
+                except ConfigError as error:
+                    found = error
+            # A file that changed a moment ago may change again without another time.
+            if version == _version(os.fstat(fd)) and self._wall_ns() - version[-1] > RECENT_NS:
+                self._keep(version, found)
+        if isinstance(found, ConfigError):
+            raise ConfigError(found.problems)
+        return found
+
+    def _keep(self, version: tuple[int, ...], found: list[ManifestEntry] | ConfigError) -> None:
+        self._kept[version] = found
+        while sum(map(_weight, self._kept.values())) > ENTRIES_MAX:
+            del self._kept[next(iter(self._kept))]
+
+
+def _version(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _weight(found: list[ManifestEntry] | ConfigError) -> int:
+    return 1000 + (len(found) if isinstance(found, list) else 0)
+
+
+def listed_files(
+    place: DeliveryPlace, look: DirectoryLook, open_file: Callable[[bytes], int], reader: ManifestReader
+) -> tuple[tuple[bytes, ManifestEntry], ...]:
+    """The files of the manifest, if there is one. Raises ConfigError or OSError if it can't be read."""
+    if look.manifest is None:
+        return ()
+    return tuple(_listed(place.directory, reader.entries(open_file(look.manifest))))
+
+
+def completion_of(
+    place: DeliveryPlace,
+    look: DirectoryLook,
+    listed: tuple[tuple[bytes, ManifestEntry], ...],
+    *,
+    members: int,
+    arrived: frozenset[bytes],
+    quiet_s: float,
+) -> Completion:
+    """`members` is the number of files that belong to the delivery. `arrived` are paths of members whose files are
+    gone: workers move or delete files. `quiet_s` is the time without news."""
+    complete = place.settings.complete
+    if complete.marker is not None:
+        return Completion("" if look.has_marker and members else f"the marker {complete.marker} did not come")
+    if complete.files is not None:
+        return Completion("" if members >= complete.files else f"{members} of {complete.files} files came")
+    if complete.quiet is not None:
+        awaited = f"files came or changed within the last {format_duration(complete.quiet)}"
+        return Completion("" if quiet_s >= complete.quiet else awaited)
+    if look.manifest is None:
+        return Completion(f"no manifest {complete.manifest} came")
+    absent = [path for path, _ in listed if path not in look.files and path not in arrived]
+    if not absent:
+        return Completion("", listed)
+    return Completion(f"{len(absent)} of the {len(listed)} files of the manifest did not come", listed)
+
+
+def _listed(directory: bytes, entries: list[ManifestEntry]) -> list[tuple[bytes, ManifestEntry]]:
+    """The paths of a manifest are relative to its directory."""
+    listed = [(os.path.normpath(os.path.join(directory, os.fsencode(entry.path))), entry) for entry in entries]
+    outside = [entry.path for path, entry in listed if not path.startswith(directory + b"/")]
+    if outside:
+        raise ConfigError(f"the manifest lists {outside[0]!r:.120}, which is not below its directory")
+    return listed
+
+
+def problems_of(
+    place: DeliveryPlace,
+    completion: Completion,
+    look: DirectoryLook,
+    arrived: frozenset[bytes],
+    checksums: ChecksumReader | None = None,
+) -> list[DeliveryCheck]:
+    """One check for each file of the manifest that is missing, differs or can't be read, or one for the delivery if it
+    has no manifest and is not complete."""
+    directory = shown(place.directory)
+    if not completion.listed:
+        if not completion.missing:
+            return []
+        waited = format_duration(place.settings.deadline or 0)
+        return [DeliveryCheck(directory, directory, incomplete=f"after {waited} {completion.missing}")]
+    found: list[tuple[DeliveryCheck, str]] = []
+    for path, entry in completion.listed:
+        file = look.files.get(path)
+        if file is None and path in arrived:
+            continue
+        sha256 = checksums.found.get(path, "") if checksums is not None else ""
+        why = checksums.failed.get(path, "") if checksums is not None else ""
+        if path in look.linked:
+            why = "a link leads to it"
+        check = DeliveryCheck(directory, shown(path), entry.size, entry.sha256, sha256)
+        problem = unreadable(check.path, why) if why else problem_of(check, file.size if file else None, sha256)
+        if problem:
+            found.append((check, problem))
+    return naming_others(found)
+
+
+def shown(path: bytes) -> str:
+    """The path as text that fits into JSON, whatever its bytes are."""
+    return path.decode(errors="backslashreplace")
+
+
+def to_be_read(completion: Completion, look: DirectoryLook) -> Sequence[tuple[bytes, int]]:
+    """The files whose checksums the manifest has, with their sizes. Not those of another size than it says: they are
+    wrong anyway, and may be huge. To none of them a link leads: the checksum of its target would be shown to the
+    sender."""
+    return [
+        (path, file.size)
+        for path, entry in completion.listed
+        if entry.sha256
+        and (file := look.files.get(path)) is not None
+        and path not in look.linked
+        and entry.size in (None, file.size)
+    ]
+
+
+class DirectoryLook(Struct):
+    """The files of a delivery and the files about it, as they were at one look.
+
+    `files` are those that would become jobs, by path, and `unmarked` those whose marker is missing: it has not come
+    yet, or was removed when the file was enqueued. To those that are `linked` too, a link in the delivery leads.
+    `manifest` is the newest one. `newest_ns` is the last change of all of them, by the clock of the file system."""
+
+    files: dict[bytes, FoundFile]
+    unmarked: dict[bytes, FoundFile] = {}
+    linked: set[bytes] = set()
+    has_marker: bool = False
+    manifest: bytes | None = None
+    newest_ns: int = 0
+
+
+def look_at(place: DeliveryPlace, rules: ScanRules, markers: Markers, since_ns: int) -> DirectoryLook:
+    """Leaves out what has not changed since `since_ns`: it belongs to an earlier delivery. Raises OSError if the
+    directory can't be read or has more than LISTED_MAX entries; what vanishes meanwhile is left out."""
+    look = DirectoryLook({})
+    manifest_ns = -1
+    complete = place.settings.complete
+    for path, status, is_linked in _walk(place.directory, rules):
+        if status.st_ctime_ns <= since_ns:
+            continue
+        look.newest_ns = max(look.newest_ns, status.st_ctime_ns)
+        directory, name = os.path.split(path)
+        if directory == place.directory and place.is_control_file(name):
+            if is_linked:
+                continue
+            look.has_marker |= complete.marker is not None and name == os.fsencode(complete.marker)
+            is_newer = status.st_mtime_ns > manifest_ns
+            if complete.manifest is not None and is_manifest(complete.manifest, name) and is_newer:
+                look.manifest, manifest_ns = path, status.st_mtime_ns
+        elif rules.covers(path) and rules.marked_file(path) is None:
+            file = found_at(path, status)
+            is_ready = markers.refusal(file, markers.of(path)) is None
+            (look.files if is_ready else look.unmarked)[path] = file
+            if is_linked:
+                look.linked.add(path)
+    return look
+
+
+def _walk(top: bytes, rules: ScanRules) -> Iterator[tuple[bytes, os.stat_result, bool]]:
+    """The regular files, and whether a link below `top` leads to them. Directories are listed by their descriptors: one
+    that is replaced by a link meanwhile is not entered."""
+    roots, follows_links = (rules.root,), rules.follows_links
+    left, seen = [(top, False)], 0
+    while left:
+        directory, is_linked = left.pop()
+        try:
+            opened = open_directory(directory, roots, follows_links=follows_links)
+        except OSError:
+            if directory == top:
+                raise
+            continue
+        try:
+            names = os.listdir(opened)
+            seen += len(names)
+            if seen > LISTED_MAX:
+                raise OSError(errno.E2BIG, f"it has more than {LISTED_MAX:,} entries; deliver it in parts", top)
+            for name in names:
+                path = os.path.join(directory, os.fsencode(name))
+                try:
+                    status = os.stat(name, dir_fd=opened, follow_symlinks=False)
+                    is_link = stat.S_ISLNK(status.st_mode)
+                    if is_link and follows_links:
+                        status = _followed(path, roots)
+                except OSError:
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    yield path, status, is_linked or is_link
+                elif stat.S_ISDIR(status.st_mode) and rules.is_entered(path):
+                    left.append((path, is_linked or is_link))
+        finally:
+            os.close(opened)
+
+
+def _followed(path: bytes, roots: tuple[bytes, ...]) -> os.stat_result:
+    """Of what a link leads to. Raises OSError if that is outside of the roots."""
+    reference = open_beneath(path, roots)
+    try:
+        return os.fstat(reference)
+    finally:
+        os.close(reference)
+
+
+class ChecksumReader:
+    """`files` are paths with how many bytes to read of each: a file that grows all the time has an end too. `open_file`
+    opens one for reading, or raises OSError."""
+
+    def __init__(
+        self,
+        files: Iterable[tuple[bytes, int]],
+        open_file: Callable[[bytes], int],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._left = list(files)
+        self._open_file = open_file
+        self._monotonic = monotonic
+        self._open: tuple[int, hashlib._Hash] | None = None
+        self.began_s = monotonic()
+        self.found: dict[bytes, str] = {}  # the checksum of each file that was read
+        self.failed: dict[bytes, str] = {}  # why a file was not read
+
+    @property
+    def is_done(self) -> bool:
+        return not self._left
+
+    def step(self) -> None:
+        until_s = self._monotonic() + TURN_S
+        while self._left and self._monotonic() < until_s:
+            path, size = self._left[-1]
+            try:
+                self._read(path, size)
+            except OSError as error:
+                self.failed[path] = error.strerror or str(error)
+                self.close()
+                self._left.pop()
+
+    def give_up(self, why: str) -> None:
+        """Reads no more; the files that are left have failed."""
+        self.close()
+        self.failed |= dict.fromkeys((path for path, _ in self._left), why)
+        self._left.clear()
+
+    def close(self) -> None:
+        if self._open is not None:
+            os.close(self._open[0])
+            self._open = None
+
+    def _read(self, path: bytes, size: int) -> None:
+        """Reads a chunk of the file that is the last of those that are left; `size` bytes of it are left."""
+        if self._open is None:
+            self._open = self._open_file(path), hashlib.sha256()
+        fd, digest = self._open
+        if size > 0 and (chunk := os.read(fd, min(CHUNK, size))):
+            digest.update(chunk)
+            self._left[-1] = path, size - len(chunk)
+            return
+        self.found[path] = digest.hexdigest()
+        self.close()
+        self._left.pop()
