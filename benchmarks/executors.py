@@ -26,7 +26,7 @@ from fileq.handlers.task import Ran, Task
 from fileq.runtime.handlers_program import handlers_program
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.executors.process.executor import ProcessExecutor
-from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.process.messages import Program
 from fileq.worker.executors.protocol import Executor, Run
 from fileq.worker.executors.thread import ThreadExecutor
 

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from fileq.core.job import Job as Job
     from fileq.handlers.context import Context as Context
     from fileq.handlers.context import JobView as JobView
+    from fileq.handlers.extensions import EventView as EventView
     from fileq.handlers.extensions import before_enqueue as before_enqueue
     from fileq.handlers.extensions import hook as hook
     from fileq.handlers.extensions import middleware as middleware
-    from fileq.handlers.hooks import EventView as EventView
     from fileq.handlers.registry import handler as handler
 
     __all__ = ["Batch", "Call", "JobCancelled", "JobFailed"]
@@ -64,7 +64,7 @@ _HOMES = {
     "Client": "fileq.client.client",
     "ConfigError": "fileq.core.errors",
     "Context": "fileq.handlers.context",
-    "EventView": "fileq.handlers.hooks",
+    "EventView": "fileq.handlers.extensions",
     "FileqError": "fileq.core.errors",
     "Handle": "fileq.client.handle",
     "Job": "fileq.core.job",

@@ -19,7 +19,7 @@ from fileq.client.listed_job import ListedJob
 from fileq.client.task_call import TaskCall
 from fileq.client.transport import BatchRetry
 from fileq.core.public_name import public
-from fileq.handlers.task_definition import TaskDefinition
+from fileq.handlers.registry import TaskDefinition
 
 P = TypeVar("P")
 R = TypeVar("R")

@@ -28,7 +28,7 @@ from fileq.client.schedule_options import ScheduleKeywords
 from fileq.client.task_call import TaskCall
 from fileq.config import Config
 from fileq.core.public_name import public
-from fileq.handlers.task_definition import TaskDefinition
+from fileq.handlers.registry import TaskDefinition
 
 P = TypeVar("P")
 R = TypeVar("R")

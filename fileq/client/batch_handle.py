@@ -27,7 +27,7 @@ from fileq.client.transport import BatchRetry, Transport
 from fileq.core.errors import FileqError
 from fileq.core.job import decode_or_none
 from fileq.core.public_name import public
-from fileq.handlers.task_definition import TaskDefinition
+from fileq.handlers.registry import TaskDefinition
 
 if TYPE_CHECKING:
     from fileq.client.client import Client

@@ -14,7 +14,7 @@ from fileq.client.task_call import TaskCall, encoded_payload, task_named
 from fileq.client.transport import BatchRequest, CallbackRequest, JobRequest
 from fileq.core.batch import CallbackKind
 from fileq.core.errors import ConfigError
-from fileq.handlers.task_definition import TaskDefinition
+from fileq.handlers.registry import TaskDefinition
 
 CallbackTask: TypeAlias = TaskDefinition[Any, Any] | TaskCall[Any, Any] | str
 NAME_MAX = 80  # characters; the id has more, and the ids of callbacks more again

@@ -174,7 +174,7 @@ class BrokerTransport:
         """The entry after the functions with @fileq.before_enqueue of this process have seen its job."""
         if "fileq.handlers.extensions" not in sys.modules:
             return entry  # nothing was decorated
-        from fileq.handlers.before_enqueue import apply_before_enqueue
+        from fileq.handlers.extensions import apply_before_enqueue
 
         job = apply_before_enqueue(entry.job)
         if job is None:

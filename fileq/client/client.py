@@ -39,7 +39,7 @@ from fileq.config import Config
 from fileq.core.errors import BatchError, ConfigError
 from fileq.core.job import State
 from fileq.core.public_name import public
-from fileq.handlers.task_definition import TaskDefinition
+from fileq.handlers.registry import TaskDefinition
 
 P = TypeVar("P")
 R = TypeVar("R")

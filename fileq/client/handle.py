@@ -16,8 +16,7 @@ from fileq.core.errors import JobCancelledError, JobError, JobFailedError, Resul
 from fileq.core.job import State, decode_or_none
 from fileq.core.public_name import public
 from fileq.core.units import format_duration
-from fileq.handlers.registry import REGISTRY
-from fileq.handlers.task_definition import TaskDefinition
+from fileq.handlers.registry import REGISTRY, TaskDefinition
 
 R = TypeVar("R")
 

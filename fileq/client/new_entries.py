@@ -117,7 +117,7 @@ class FileEntries:
     def _check(self, name: str, where: bytes) -> None:
         if not name:
             raise ConfigError("a path is empty; name a file")
-        from fileq.handlers.file_check import check_file  # slow to import, and jobs of a type have no file
+        from fileq.handlers.job_file import check_file  # slow to import, and jobs of a type have no file
 
         refused = check_file(where, self._roots)
         if isinstance(refused, Failed):

@@ -11,8 +11,7 @@ from fileq.client.job_options import EnqueueOptions
 from fileq.core.errors import ConfigError
 from fileq.core.job import MAX_NESTING, TOO_NESTED, is_nested_deeper
 from fileq.core.public_name import public
-from fileq.handlers.registry import REGISTRY
-from fileq.handlers.task_definition import LONGEST_NAME, TaskDefinition
+from fileq.handlers.registry import LONGEST_NAME, REGISTRY, TaskDefinition
 
 P = TypeVar("P")
 R = TypeVar("R")

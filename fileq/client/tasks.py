@@ -18,8 +18,7 @@ from fileq.core.errors import ConfigError, JobError
 from fileq.core.own_jobs import check_type
 from fileq.core.public_name import public
 from fileq.handlers.context import Context, JobView
-from fileq.handlers.registry import REGISTRY, Registration, RetryIf
-from fileq.handlers.task_definition import LONGEST_NAME, TaskDefinition
+from fileq.handlers.registry import LONGEST_NAME, REGISTRY, Registration, RetryIf, TaskDefinition
 
 if TYPE_CHECKING:
     from fileq.client.handle import Handle

@@ -31,8 +31,8 @@ from fileq.core.events import Emit
 from fileq.core.job import parse_time
 from fileq.core.schedule import REPROCESS_TYPE, SCAN_TYPE
 from fileq.files.beneath import LeadsOutside, open_directory, open_regular_in
-from fileq.handlers.before_enqueue import load_before_enqueue
 from fileq.handlers.context import Context, JobView
+from fileq.handlers.extensions import load_before_enqueue
 from fileq.producer.producer import Producer
 from fileq.runtime.produce_once import produce_once
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from fileq.commands.untaken_files import missed_by_case
 from fileq.config import Config
 from fileq.core.errors import ConfigError
-from fileq.handlers.route_warnings import schedule_problems, warnings_before_import, warnings_of
+from fileq.handlers.routes import schedule_problems, warnings_before_import, warnings_of
 
 
 class ConfigCheck(Struct, frozen=True):
@@ -28,7 +28,7 @@ def check_config(config: Config, app_dir: str | None = None) -> ConfigCheck:
     missed = missed_by_case(config) if os.path.isdir(config.producer.scan_dir) else []
     if app_dir is None:
         return ConfigCheck([*warnings_before_import(config), *missed], None)
-    from fileq.handlers.before_enqueue import load_before_enqueue
+    from fileq.handlers.extensions import load_before_enqueue
     from fileq.handlers.routes import Routes
 
     # stdout is for the report: what a module prints while it is imported goes to stderr.

@@ -16,13 +16,13 @@ from msgspec import Struct
 from fileq.config import Config, secret_variables, without_secrets
 from fileq.core.text import printable_lines
 from fileq.handlers.context import CancelFlag
-from fileq.handlers.handler_place import place_of, waits_for
 from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran, Task
+from fileq.handlers.tracebacks import place_of, waits_for
 from fileq.runtime.observers import log_to_stderr
-from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.process.messages import Program
 from fileq.worker.executors.protocol import Run
 
 _FILEQ = os.path.dirname(os.path.dirname(__file__)) + os.sep

@@ -25,9 +25,8 @@ from fileq.core.outcome import Died, Done, Failed, Made
 from fileq.core.text import quoted_path
 from fileq.core.units import format_duration, short_duration
 from fileq.files.paths import Paths
-from fileq.handlers.bound_route import BoundRoute
-from fileq.handlers.file_check import check_file
-from fileq.handlers.routes import Routes
+from fileq.handlers.job_file import check_file
+from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Task
 from fileq.handlers.tracebacks import is_stack
 from fileq.runtime.observers import log_to_stderr

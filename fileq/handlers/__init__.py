@@ -1,14 +1,20 @@
 """Handlers: the user's functions and commands that process jobs, and everything needed to run one of them.
 
-registry.py        the functions decorated with @fileq.handler
-routes.py          which handler gets which job
-targets.py         imports the functions that routes name
+registry.py        the functions decorated with @fileq.handler and @fileq.task
+extensions.py      the functions decorated with @fileq.middleware, @fileq.hook and @fileq.before_enqueue
+importing.py       imports the user's modules and checks the functions that they name
+routes.py          which handler gets which job; loads them all, and again for a reload
+task.py            one run of a handler, as it is sent to another process
 run.py             runs one task and returns its outcome
-file_check.py      checks the file before the handler runs
-command_handler.py runs a command as the handler; subprocesses.py runs its process
+middleware.py      calls a handler through its middleware
+job_file.py        opens and checks the file before the handler runs
+command_handler.py runs a command as the handler
 event_loop.py      runs coroutines
-context.py, log.py what a handler is given
-outcomes.py        turns what a handler returned or raised into an outcome
+context.py, log.py what a handler is given, and what it leaves behind besides its result
+outcomes.py        turns what a handler returned or raised into an outcome; tracebacks.py says where it was
+output.py          where the output of handlers goes
+source_files.py    finds the files of handlers without importing them
+builtin.py         the built-in handlers
 
 Never imports a broker's implementation and never talks to a broker.
 """

@@ -19,8 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 from fileq.handlers.context import Context
-from fileq.handlers.handler_place import place_of_task, waits_for
 from fileq.handlers.outcomes import TimedOut
+from fileq.handlers.tracebacks import place_of_task, waits_for
 
 _POLL_EVERY_S = 0.05  # the longest time until a cancellation reaches a coroutine
 _CLOSE_TIMEOUT_S = 1.0  # for the tasks that are still on the loop when it closes, or when the job that left them ends

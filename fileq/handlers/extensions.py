@@ -2,17 +2,47 @@
 @fileq.before_enqueue.
 
 EXTENSIONS is global for the same reason as registry.REGISTRY: decorators run while the user's modules are imported.
-A module that is imported again replaces its entries. Only what a decorator can know is checked here.
+A module that is imported again replaces its entries. A decorator checks only what it can know; the rest is checked when
+a process loads them. middleware.py calls middleware, runtime/hook_runner.py calls hooks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from typing import Any, TypeVar
+from collections.abc import Callable, Container, Iterable, Mapping
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from fileq.core.errors import ConfigError
+from fileq.core.errors import ConfigError, JobError
+from fileq.core.events import (
+    BatchFinished,
+    BreakerClosed,
+    BreakerOpened,
+    BrokerLost,
+    BrokerRestored,
+    Event,
+    JobCancelled,
+    JobClaimed,
+    JobCompleted,
+    JobDead,
+    JobDeferred,
+    JobFailed,
+    JobFenced,
+    JobRecovered,
+    ScheduleBroken,
+    ScheduleFired,
+    ScheduleMissed,
+)
+from fileq.core.job import Job, check_content, check_unique_key
+from fileq.core.own_jobs import check_type
+from fileq.core.public_name import public
+from fileq.handlers.importing import Importer, InvalidTarget, is_async, unfitness
+
+if TYPE_CHECKING:
+    from fileq.config import Config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -95,3 +125,148 @@ def before_enqueue(function: F) -> F:
 def _require_function(function: object, decorator: str) -> None:
     if not callable(function):
         raise ConfigError(f"{decorator} is for functions; it was given {function!r:.100}")
+
+
+# Hooks: which events they can have, and what they are given. runtime/hook_runner.py calls them.
+
+
+# A job that is given back because the worker stops has no hook: nothing happened to it.
+HOOK_EVENTS: Mapping[str, type[Event]] = {
+    "job.started": JobClaimed,
+    **{
+        kind.name: kind
+        for kind in (
+            *(JobCompleted, JobFailed, JobDead, JobCancelled, JobRecovered, JobDeferred, JobFenced),
+            *(BreakerOpened, BreakerClosed, BrokerLost, BrokerRestored),
+            BatchFinished,
+            *(ScheduleFired, ScheduleMissed, ScheduleBroken),
+        )
+    },
+}
+_NAMES = {kind: name for name, kind in HOOK_EVENTS.items()}
+
+
+@public()
+class EventView(Struct, frozen=True):
+    """One event for a hook. `data` has the fields that docs/events.md lists for it; those that do not apply are left
+    out."""
+
+    name: str
+    at: datetime
+    data: Mapping[str, Any]
+
+    @property
+    def job_id(self) -> str:
+        """ "" for an event that is not about a job."""
+        return str(self.data.get("job_id", ""))
+
+    @property
+    def filepath(self) -> str:
+        """The file of the job, as its producer knows it; "" without one."""
+        return str(self.data.get("filepath", ""))
+
+    @property
+    def type(self) -> str:
+        return str(self.data.get("type", ""))
+
+    @property
+    def error(self) -> str:
+        return str(self.data.get("error", ""))
+
+
+class BoundHook(Struct, frozen=True):
+    target: str
+    function: Callable[..., Any]
+    events: frozenset[type[Event]]
+    is_async: bool
+
+
+def view_of_event(event: Event) -> EventView:
+    fields = (name for name in event.__struct_fields__ if name not in event.hidden)
+    data = {name: value for name in fields if (value := getattr(event, name)) is not None}
+    return EventView(_NAMES[type(event)], datetime.now(UTC), MappingProxyType(data))
+
+
+def load_hooks(problems: list[str]) -> tuple[BoundHook, ...]:
+    """The decorated hooks. Adds what is wrong with them to `problems`."""
+    return tuple(hook for one in EXTENSIONS.hooks.values() if (hook := _bound(one, problems)) is not None)
+
+
+def _bound(one: Extension, problems: list[str]) -> BoundHook | None:
+    where = f"@fileq.hook on {one.target}"
+    if fault := unfitness(one.function, "a hook", ("event",)):
+        problems.append(f"{where}, which {fault}")
+        return None
+    wrong = [name for name in one.events if name not in HOOK_EVENTS]
+    problems += [f"{where} names the event {name!r}; {_advice(name, HOOK_EVENTS)}" for name in wrong]
+    if wrong:
+        return None
+    return BoundHook(
+        one.target, one.function, frozenset(HOOK_EVENTS[name] for name in one.events), is_async(one.function)
+    )
+
+
+def _advice(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+
+
+# Lets the functions decorated with @fileq.before_enqueue change or veto a job before it is enqueued.
+#
+# Producers and clients call it in their own process. The broker knows nothing of it.
+
+
+_KIND = "a function for before_enqueue", ("job",)
+_FIXED = ("id", "filepath", "filepath_b64", "filesize", "signature", "file_inode", "retries", "recoveries")
+
+
+def load_before_enqueue(config: Config, *, app_dir: str) -> Callable[[Job], Job | None] | None:
+    """What a producer calls for each job; None if there is nothing to call. Imports the modules of `producer.imports`,
+    and raises ConfigError for what is wrong with them or their functions."""
+    problems: list[str] = []
+    if config.producer.imports:
+        importer = Importer(app_dir)
+        for i, name in enumerate(config.producer.imports):
+            try:
+                importer.module(name)
+            except InvalidTarget as error:
+                problems.append(f"producer.imports[{i}] {error}")
+    for one in EXTENSIONS.before_enqueue.values():
+        fault = unfitness(one.function, *_KIND)
+        if fault or is_async(one.function):
+            reason = fault or "is async; a producer does not await it"
+            problems.append(f"@fileq.before_enqueue on {one.target}, which {reason}")
+    if problems:
+        raise ConfigError(problems)
+    return apply_before_enqueue if EXTENSIONS.before_enqueue else None
+
+
+def apply_before_enqueue(job: Job) -> Job | None:
+    """The job to enqueue; None if a function vetoed it. The functions are called in the order of their import.
+
+    Raises what they raise. Raises JobError if one returns something else than a job, has changed what is fixed, or
+    gives the job a type that only fileq's own jobs have."""
+    for target, one in tuple(EXTENSIONS.before_enqueue.items()):
+        result = one.function(job)
+        if result is None:
+            return None
+        if not isinstance(result, Job):
+            raise JobError(f"{target} returned {result!r:.100}; it must return the job, a changed copy, or None")
+        changed = [name for name in _FIXED if getattr(result, name) != getattr(job, name)]
+        if changed:
+            raise JobError(f"{target} changed {', '.join(changed)} of job {job.id}, which can't be changed")
+        job = result
+        check_content(job)
+        check_unique_key(job)
+        check_type(job.type)
+    return job
+
+
+def producer_warnings(config: Config) -> list[str]:
+    """A decorated function runs in a producer only if the producer imports its module."""
+    return [
+        f"@fileq.before_enqueue on {one.target} does not run in a producer of its own; "
+        f"name {one.function.__module__} in producer.imports"
+        for one in EXTENSIONS.before_enqueue.values()
+        if getattr(one.function, "__module__", "") not in config.producer.imports
+    ]

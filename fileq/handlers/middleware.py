@@ -16,8 +16,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from fileq.config import Config
+from fileq.handlers import extensions
 from fileq.handlers.context import Context, JobView
 from fileq.handlers.event_loop import EventLoop, in_calling_thread
+from fileq.handlers.importing import Importer, InvalidTarget, is_async, unfitness
 
 
 class BoundMiddleware(Struct, frozen=True):
@@ -80,3 +83,34 @@ def awaited(value: Any, context: Context, loop: EventLoop) -> Any:
         return value
     awaitable: Awaitable[Any] = value
     return loop.run(lambda: awaitable, context)
+
+
+# The middleware of a worker, complete and checked: what the configuration names, or what was decorated.
+
+
+MIDDLEWARE = "a middleware function", ("job", "context", "call")
+
+
+def load_middleware(
+    config: Config, importer: Importer, problems: list[str], warnings: list[str]
+) -> tuple[BoundMiddleware, ...]:
+    """Outermost first. Adds to `problems` what can't be used, and to `warnings` decorated functions that do not run."""
+    decorated = extensions.EXTENSIONS.middleware
+    if not config.middleware:
+        for one in decorated.values():
+            if fault := unfitness(one.function, *MIDDLEWARE):
+                problems.append(f"@fileq.middleware on {one.target}, which {fault}")
+        return tuple(BoundMiddleware(one.target, one.function, is_async(one.function)) for one in decorated.values())
+    warnings += [
+        f"@fileq.middleware on {target} does not run: middleware in the configuration does not name it"
+        for target in decorated
+        if target not in config.middleware
+    ]
+    found = []
+    for i, target in enumerate(config.middleware):
+        try:
+            function = importer.function(target, *MIDDLEWARE)
+            found.append(BoundMiddleware(target, function, is_async(function)))
+        except InvalidTarget as error:
+            problems.append(f"middleware[{i}] {error}")
+    return tuple(found)

@@ -1,19 +1,24 @@
-"""Which handler gets which job, and under which options. Loaded once; all that is wrong is found then, all at once.
+"""Which handler gets which job, and under which options. Loaded once, and again for a reload; all that is wrong is
+found then, all at once.
 
 Parent and children load the same table from the same configuration, so that a number names a route in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from difflib import get_close_matches
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import Struct
 from msgspec.json import Decoder
 
 from fileq.config import (
+    BackoffSettings,
+    CircuitBreakerSettings,
     Config,
     RouteSettings,
     inherit_from_worker,
@@ -24,23 +29,120 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import Job
 from fileq.core.own_jobs import is_own_type
 from fileq.core.text import quoted_path
-from fileq.core.units import format_duration
-from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE
+from fileq.core.units import Rate, format_duration
+from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE, RETRY_DELAYS_S, TIMEOUT_S
 from fileq.files.globs import Globs
-from fileq.handlers.bound_route import BoundRoute, built_in_route, delivery_route
+from fileq.handlers import extensions
 from fileq.handlers.command_handler import command_problems, command_warnings
 from fileq.handlers.event_loop import EventLoop
-from fileq.handlers.extension_loading import load_middleware, producer_warnings
-from fileq.handlers.hooks import BoundHook, load_hooks
-from fileq.handlers.loaded_modules import handler_modules, keep_text, named_modules
-from fileq.handlers.middleware import BoundMiddleware
-from fileq.handlers.registry import REGISTRY, Registration, RetryIf
-from fileq.handlers.route_chains import chain_problems, chain_warnings
-from fileq.handlers.targets import Importer, InvalidTarget, is_async, unfitness
-from fileq.handlers.task_definition import TaskDefinition
+from fileq.handlers.extensions import BoundHook, load_hooks, producer_warnings
+from fileq.handlers.importing import (
+    Importer,
+    InvalidTarget,
+    handler_modules,
+    is_async,
+    keep_text,
+    named_modules,
+    unfitness,
+)
+from fileq.handlers.middleware import BoundMiddleware, load_middleware
+from fileq.handlers.registry import REGISTRY, Registration, RetryIf, TaskDefinition
 
 if TYPE_CHECKING:
     from fileq.webhooks.subscriptions import Subscriptions
+
+# A route as a worker uses it, and the routes of jobs of fileq itself, which no configuration has to name.
+
+
+BUILT_IN_TIMEOUT_S = 3600.0  # a directory may be large
+_MARGIN_S = 10.0  # a delivery ends by itself after TIMEOUT_S; its executor waits a little longer
+
+
+class BoundRoute(Struct, frozen=True):
+    """A route with its handler imported and its options complete: those that it does not set are the worker's.
+
+    A route to a command has no function. A route with neither function nor command runs the commands that jobs contain.
+    """
+
+    where: str
+    route_name: str
+    name: str
+    match: str | None
+    type: str | None
+    function: Callable[..., Any] | None
+    command: tuple[str, ...]
+    isolation: Literal["process", "thread", "delivery"]
+    timeout: float
+    max_retries: int
+    backoff: BackoffSettings
+    in_place: bool
+    safe_open: bool
+    give_up_on: tuple[int | str, ...]
+    circuit_breaker: CircuitBreakerSettings
+    is_async: bool
+    hidden_variables: tuple[str, ...]  # of the environment, which a command does not get
+    max_running: int | None = None
+    max_running_total: int | None = None
+    rate: Rate | None = None
+    is_task: bool = False
+    payload_decoder: Decoder[Any] | None = None  # of a task
+    retry_if: RetryIf | None = None
+    on_completed: str | None = None
+    on_dead: str | None = None
+    is_built_in: bool = False  # a job of fileq itself, which runs in the worker process, without middleware
+
+    @property
+    def is_command(self) -> bool:
+        return self.function is None
+
+    def __str__(self) -> str:
+        takes = f"type {self.type}" if self.type is not None else f"{self.match}"
+        return f"{self.where}: {takes} → {self.name}"
+
+
+def built_in_route(type: str, function: Callable[..., Any], config: Config) -> BoundRoute:
+    """The route of a type of fileq's own jobs."""
+    return _own_route(
+        type,
+        where="built in",
+        function=function,
+        isolation="thread",
+        timeout=max(config.worker.timeout, BUILT_IN_TIMEOUT_S),
+        max_retries=config.worker.max_retries,
+        backoff=config.worker.backoff,
+        is_built_in=True,
+    )
+
+
+def delivery_route() -> BoundRoute:
+    return _own_route(
+        DELIVERY_TYPE,
+        where="webhooks",
+        function=None,
+        isolation="delivery",
+        timeout=TIMEOUT_S + _MARGIN_S,
+        max_retries=len(RETRY_DELAYS_S),
+        backoff=BackoffSettings.from_list(RETRY_DELAYS_S),
+    )
+
+
+def _own_route(type: str, **options: Any) -> BoundRoute:
+    """A route that is named by its type, and that no breaker stops."""
+    return BoundRoute(
+        route_name=type,
+        name=type,
+        match=None,
+        type=type,
+        command=(),
+        in_place=False,
+        safe_open=False,
+        give_up_on=(),
+        circuit_breaker=CircuitBreakerSettings(enabled=False),
+        is_async=False,
+        hidden_variables=(),
+        **options,
+    )
+
 
 COMMAND_TYPE = "command"
 _DECORATED = "decorated:function"  # stands for a function that has no importable name
@@ -335,3 +437,166 @@ def _class_name(cls: type) -> str:
 def _duration(value: Any) -> Any:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return format_duration(value) if is_number and value >= 0 else value
+
+
+# Checks where `on_completed` and `on_dead` lead: never in a circle, and to types that a route takes. Does no I/O.
+
+
+_OPTIONS = ("on_completed", "on_dead")
+
+
+def chain_problems(routes: Sequence[BoundRoute]) -> list[str]:
+    """One line for each route whose jobs could follow each other endlessly."""
+    by_type: dict[str, BoundRoute] = {}
+    for route in routes:
+        if route.type is not None:
+            by_type.setdefault(route.type, route)
+    problems = []
+    for type, route in by_type.items():
+        for option in _OPTIONS:
+            way = _way(by_type, getattr(route, option), type)
+            if way:
+                circle = " → ".join((type, *way))
+                problems.append(f"{route.where}: {option} leads in a circle, so jobs would never end: {circle}")
+    return problems
+
+
+def chain_warnings(routes: Sequence[BoundRoute]) -> Iterator[str]:
+    types = {route.type for route in routes}
+    for route in routes:
+        for option in _OPTIONS:
+            wanted = getattr(route, option)
+            if wanted is not None and wanted not in types:
+                yield f"{route.where} has {option}: {wanted}, but no route takes jobs of that type: they would be dead"
+
+
+def _way(by_type: Mapping[str, BoundRoute], start: str | None, end: str) -> list[str]:
+    """The types on a way from one type to another, both included; empty if there is none."""
+    came_from: dict[str, str | None] = {start: None} if start is not None else {}
+    waiting = list(came_from)
+    while waiting:
+        type = waiting.pop()
+        if type == end:
+            way: list[str] = []
+            at: str | None = type
+            while at is not None:
+                way.insert(0, at)
+                at = came_from[at]
+            return way
+        for option in _OPTIONS:
+            following = getattr(by_type[type], option) if type in by_type else None
+            if following is not None and following not in came_from:
+                came_from[following] = type
+                waiting.append(following)
+    return []
+
+
+# Warns of routes that are valid and may surprise: globs that match little, files that no route takes. Does no I/O.
+
+
+_EVERY_FILE = ("**/*", "**")
+
+
+class RoutePattern(Struct, frozen=True):
+    """A route that takes files: where it is defined, and its glob."""
+
+    where: str
+    glob: str
+
+
+def warnings_of(config: Config, routes: Routes) -> list[str]:
+    """For routes that were loaded, decorated ones included."""
+    patterns = [RoutePattern(route.where, route.match) for route in routes if route.match is not None]
+    empty = [] if len(routes) else _empty(config)
+    return [*empty, *_warnings(config, patterns, is_complete=True)]
+
+
+def schedule_problems(config: Config, routes: Routes) -> Iterator[str]:
+    """Schedules of the configuration whose jobs no route takes. A worker only warns of them: another may have the
+    task."""
+    for name, settings in config.schedules.items():
+        type = settings.definition.type
+        if not is_own_type(type) and type not in routes.types:
+            near = get_close_matches(type, routes.types, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else "add its module to imports, or a route"
+            yield f"schedules.{name}: no task or route takes jobs of type {type!r}: they would be dead; {advice}"
+
+
+def warnings_before_import(config: Config) -> list[str]:
+    """For the routes in the configuration alone. The modules in `imports` may define more."""
+    patterns = [RoutePattern(f"handlers[{i}]", r.match) for i, r in enumerate(config.handlers) if r.match is not None]
+    return [*_empty(config), *_warnings(config, patterns, is_complete=not config.imports)]
+
+
+def _empty(config: Config) -> Iterator[str]:
+    if not config.handlers and not config.imports:
+        yield "handlers is empty: no job has a handler, and every job dies; add a route, or remove the key"
+    elif not config.handlers:
+        yield "handlers is empty: only jobs of the handlers in the imported modules can run"
+
+
+def _warnings(config: Config, routes: Sequence[RoutePattern], *, is_complete: bool) -> Iterator[str]:
+    """`is_complete` says that no other route can exist."""
+    globs = [route.glob for route in routes]
+    for route in routes:
+        if "**" not in route.glob:
+            directory, _, name = route.glob.rpartition("/")
+            place = f"directly in {directory!r}" if directory else "of the top level"
+            deeper = f"{directory}/**/{name}" if directory else f"**/{name}"
+            yield f"{route.where} ({route.glob}) matches only files {place}; for every directory write {deeper!r}"
+    covers_all = any(glob in globs for glob in _EVERY_FILE) or set(config.producer.include_globs) <= set(globs)
+    if globs and not covers_all and is_complete:
+        yield (
+            "no route matches every file: a file without a route dies (NoHandler); "
+            "add a last route with match: '**/*', or narrow producer.include_globs"
+        )
+
+
+# Imports the handlers again, for a worker that reloads its configuration.
+#
+# Functions that are running keep the modules that they were imported with. Modules of Python and of other libraries
+# stay.
+
+
+def reload_routes(config: Config, serving: Routes, *, app_dir: str) -> Routes:
+    """The routes with all handlers imported again. `serving` are those in use.
+
+    ConfigError leaves the modules and the decorated functions as they were. It is also raised if a type would be lost
+    that `serving` has, because its waiting jobs would die; a type that the configuration dropped may go."""
+    modules = handler_modules(config, app_dir)
+    before, extensions_before = tuple(REGISTRY), extensions.EXTENSIONS
+    for name in modules:
+        del sys.modules[name]
+    REGISTRY.reset(one for one in before if one.function.__module__ not in modules)
+    extensions.EXTENSIONS = extensions_before.without(modules)
+    try:
+        routes = Routes.load(config, app_dir=app_dir)
+        if lost := list(_lost_types(before, serving, routes)):
+            raise ConfigError(_refusal(lost))
+    except BaseException:
+        REGISTRY.reset(before)
+        extensions.EXTENSIONS = extensions_before
+        sys.modules.update(modules)
+        raise
+    return routes
+
+
+def _lost_types(decorated: Iterable[Registration], serving: Routes, routes: Routes) -> Iterator[str]:
+    """The types of decorated functions that are served and not in the new routes. Without those of a module that is no
+    longer imported after the configuration has dropped a module: the operator wants them gone. A route of the
+    configuration itself goes only if its entry does."""
+    lost = {route.type for route in serving} - {route.type for route in routes}
+    has_dropped_module = bool(serving.named_modules - routes.named_modules)
+    for one in decorated:
+        is_dropped = has_dropped_module and one.function.__module__ not in sys.modules
+        if one.type is not None and one.type in lost and not is_dropped:
+            yield one.type
+
+
+def _refusal(lost: list[str]) -> str:
+    names = ", ".join(map(repr, lost))
+    is_one = len(lost) == 1
+    return (
+        f"this worker serves the type{'' if is_one else 's'} {names}, which the modules no longer define: waiting jobs "
+        f"would fail; define {'it' if is_one else 'them'} again, remove the module from imports, or restart the worker"
+    )

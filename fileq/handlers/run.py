@@ -18,17 +18,15 @@ from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, decode
 from fileq.core.outcome import Done, Failed
 from fileq.core.trace import attempt_span_id, parent_of
-from fileq.handlers.bound_route import BoundRoute
 from fileq.handlers.command_handler import run_command, run_shell
 from fileq.handlers.context import CancelFlag, Context, JobView, view_of
 from fileq.handlers.event_loop import EventLoop
-from fileq.handlers.file_check import open_file
-from fileq.handlers.job_file import NO_FILE, GivenFile, JobFile
+from fileq.handlers.job_file import NO_FILE, GivenFile, JobFile, open_file
 from fileq.handlers.log import Log
 from fileq.handlers.middleware import Layer, awaited, call_through
 from fileq.handlers.outcomes import LONGEST_ERROR, done, failed
 from fileq.handlers.registry import RetryIf
-from fileq.handlers.routes import Routes
+from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Ran, Task
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from fileq.config import Config, secret_variables, without_secrets
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.process.messages import Program
 from fileq.worker.executors.protocol import Run
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from fileq.core.events import Emit, Event, HookEventsDropped, HookFailed, JobClaimed
-from fileq.handlers.hooks import BoundHook, EventView, view_of_event
+from fileq.handlers.extensions import BoundHook, EventView, view_of_event
 from fileq.handlers.outcomes import failed
 
 QUEUE_MAX = 1_000

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from fileq.brokers.protocol import Inspector
 from fileq.config import Config
 from fileq.core.events import Emit, EmitAll, Event, one_by_one
-from fileq.handlers.hooks import BoundHook
+from fileq.handlers.extensions import BoundHook
 from fileq.observe.depths import DepthGauge
 from fileq.observe.logs import Logs, set_up_logs
 from fileq.observe.metrics import Metrics

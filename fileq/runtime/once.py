@@ -32,7 +32,7 @@ from fileq.core.events import (
 from fileq.core.job import decode_or_none
 from fileq.core.text import printable
 from fileq.core.units import short_duration
-from fileq.handlers.before_enqueue import load_before_enqueue
+from fileq.handlers.extensions import load_before_enqueue
 from fileq.handlers.routes import Routes
 from fileq.producer.enqueuer import BeforeEnqueue
 from fileq.producer.producer import Producer, check_scan_dir

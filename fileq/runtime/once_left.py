@@ -12,7 +12,7 @@ from fileq.brokers.types import Census, OpenBreaker
 from fileq.core.text import printable
 from fileq.runtime.worker_build import WorkerParts
 from fileq.worker.breakers import reason_of
-from fileq.worker.deferred_release import retrying_jobs
+from fileq.worker.deferrals import retrying_jobs
 
 
 class WhatIsLeft(Struct):

@@ -25,10 +25,8 @@ from fileq.core.events import (
     VariableIgnored,
 )
 from fileq.files.descriptor_limit import raise_limit
-from fileq.handlers.before_enqueue import load_before_enqueue
-from fileq.handlers.reload import reload_routes
-from fileq.handlers.route_warnings import schedule_problems, warnings_of
-from fileq.handlers.routes import Routes
+from fileq.handlers.extensions import load_before_enqueue
+from fileq.handlers.routes import Routes, reload_routes, schedule_problems, warnings_of
 from fileq.observe.http import open_endpoints
 from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.broker_watch import BrokerWatch

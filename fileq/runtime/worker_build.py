@@ -24,18 +24,15 @@ from fileq.webhooks.watch import WebhookWatch
 from fileq.worker.batch_reconciler import BatchReconciler
 from fileq.worker.breakers import Breakers, breakers_of
 from fileq.worker.deadlines import Deadlines
-from fileq.worker.deferrals import Deferrals
-from fileq.worker.deferred_release import DeferredRelease
+from fileq.worker.deferrals import Deferrals, DeferredRelease
 from fileq.worker.deliveries import Deliveries
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.follow_ups import FollowUps
-from fileq.worker.order_recovery import OrderRecovery
-from fileq.worker.post_actions import rules_of
+from fileq.worker.post_actions import OrderRecovery, rules_of
 from fileq.worker.pump import Pump
 from fileq.worker.reaper import AddFollowUps, Reaper
 from fileq.worker.roots import RootsWatch
-from fileq.worker.schedule_firing import ScheduleFiring
-from fileq.worker.scheduler import Scheduler
+from fileq.worker.scheduler import ScheduleFiring, Scheduler
 
 STUCK_MARGIN_S = 5.0
 # The handlers of fileq's own jobs, by type. They need a broker, so they run in the worker process.

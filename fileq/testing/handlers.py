@@ -23,13 +23,12 @@ from fileq.files.version import signature_of
 from fileq.handlers import extensions
 from fileq.handlers.context import Context, view_of
 from fileq.handlers.event_loop import EventLoop
-from fileq.handlers.extension_loading import MIDDLEWARE
+from fileq.handlers.importing import is_async, unfitness
 from fileq.handlers.job_file import NO_FILE, JobFile
-from fileq.handlers.middleware import BoundMiddleware, Layer, call_through
+from fileq.handlers.middleware import MIDDLEWARE, BoundMiddleware, Layer, call_through
 from fileq.handlers.outcomes import done
+from fileq.handlers.registry import TaskDefinition
 from fileq.handlers.run import call
-from fileq.handlers.targets import is_async, unfitness
-from fileq.handlers.task_definition import TaskDefinition
 from fileq.testing.time_limit import call_within
 
 COROUTINE_GRACE_S = 0.5  # the event loop enforces the timeout; this is for a coroutine that never awaits

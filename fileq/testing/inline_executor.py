@@ -12,8 +12,7 @@ from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran, Task
 from fileq.testing.handlers import COROUTINE_GRACE_S, LOOP_CLOSE_TIMEOUT_S
 from fileq.testing.time_limit import call_within
-from fileq.worker.executors.protocol import TaskOutcome
-from fileq.worker.executors.stop_request import timed_out
+from fileq.worker.executors.protocol import TaskOutcome, timed_out
 
 
 class InlineExecutor:

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from fileq.handlers.handler_place import place_of
 from fileq.handlers.outcomes import TimedOut
+from fileq.handlers.tracebacks import place_of
 
 REPEAT_S = 0.1
 SIGNAL = signal.SIGRTMIN + 8  # neither Python nor common libraries use it

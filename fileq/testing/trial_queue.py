@@ -40,16 +40,15 @@ from fileq.config import BackoffSettings, Config, config_from
 from fileq.core.errors import ConfigError
 from fileq.core.events import ignore
 from fileq.core.schedule import is_of_schedule
+from fileq.handlers.registry import TaskDefinition
 from fileq.handlers.routes import Routes
-from fileq.handlers.task_definition import TaskDefinition
 from fileq.producer.producer import Producer
 from fileq.testing.inline_executor import InlineExecutor
 from fileq.worker.breakers import breakers_of
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.pump import Pump
 from fileq.worker.roots import RootsWatch
-from fileq.worker.schedule_firing import ScheduleFiring
-from fileq.worker.scheduler import Scheduler
+from fileq.worker.scheduler import ScheduleFiring, Scheduler
 
 P = TypeVar("P")
 R = TypeVar("R")

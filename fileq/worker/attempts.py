@@ -8,6 +8,7 @@ What a kill -9 leaves: the claims in the broker's processing lists. A reaper giv
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import LedgerEntry
 from fileq.core.claim import Claim, ClaimKey
 from fileq.core.events import Emit, EmitAll, claimed, error_ignored, fenced, result_dropped
-from fileq.core.job import Version
+from fileq.core.job import MADE_BY_TAG, Version
 from fileq.core.outcome import Cancelled, Changed, Done, Failed, FinalOutcome, Refused, Released
 from fileq.core.retry import Policy, RunChanged, decide
 from fileq.core.settlement import defer
@@ -27,18 +28,13 @@ from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
 from fileq.worker.breakers import Breakers, sample_of
 from fileq.worker.deferrals import DELIVERIES_RUN, EARLIER_JOB_RUNS, LAST_RUN_GOES_ON, Deferrals
-from fileq.worker.executors.protocol import Executor
+from fileq.worker.executors.protocol import Executor, TaskOutcome
 from fileq.worker.follow_ups import FollowUps
 from fileq.worker.limits import Candidate, Limits, Refusal
 from fileq.worker.policies import Policies
 from fileq.worker.post_actions import version_left
-from fileq.worker.prefetch import Prefetch
-from fileq.worker.prepare import prepare
 from fileq.worker.roots import RootsWatch
-from fileq.worker.run_queue import RunQueue
-from fileq.worker.slot import Free, Running, Slot, Waiting
-from fileq.worker.slots import Slots
-from fileq.worker.undecided import Undecided
+from fileq.worker.slots import Free, Running, Slot, Slots, Waiting
 
 
 class Attempts:
@@ -354,3 +350,238 @@ class Attempts:
         slot.settle(self._follow_ups.added(decision, route), claim.version, route)
         self._breakers.record(route, claim.key, None)
         return None
+
+
+# Makes the task of a claim, or gives the reason why there is none. Reads neither the broker nor the file system.
+
+
+DEADLINE_PASSED = Refused("deadline passed", "DeadlinePassed")
+
+
+def is_overdue(claim: Claim) -> bool:
+    """Whether the deadline of the job had passed at the time of the claim."""
+    deadline_ms = claim.job.deadline_ms if claim.job is not None else None
+    return deadline_ms is not None and deadline_ms <= claim.claimed_ms
+
+
+def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = False) -> Task | Refused | Cancelled:
+    """The task; Refused if the bytes are not a job, no route takes it, or its deadline has passed; Cancelled if its
+    batch is. Never raises.
+
+    A deadline is compared with the broker's time of the claim, which begins within milliseconds: the clocks of workers
+    differ. Most such jobs are dead before they are claimed (deadlines.py)."""
+    try:
+        return _task_of(claim, routes, paths, runs_changed)
+    except Exception as error:
+        # Any program can push a job. One that fileq was not made for must not end the worker, which has others to run.
+        return Refused(f"can't be prepared: {error!r}", "CannotPrepare")
+
+
+def _task_of(claim: Claim, routes: Routes, paths: Paths, runs_changed: bool) -> Task | Refused | Cancelled:
+    job = claim.job
+    if job is None:
+        return Refused(claim.defect, "Undecodable")
+    if claim.is_cancelled:
+        return Cancelled(f"batch {job.batch_id} was cancelled" if job.batch_id else "its batch was cancelled")
+    if is_overdue(claim):
+        return DEADLINE_PASSED
+    path = paths.here(job.path) if job.filepath else b""
+    number = routes.find(job, paths.relative(path) if path else "")
+    if number is None:
+        return Refused(routes.refusal(job), "NoHandler")
+    attempt = job.retries + job.recoveries + 1
+    timeout_s = routes[number].timeout
+    if job.timeout is not None:
+        # A client with a limited key can shorten what the operator allows, not extend it.
+        timeout_s = min(job.timeout, timeout_s) if MADE_BY_TAG in job.tag_values else job.timeout
+    return Task(claim.key, claim.raw, number, path, paths.allowed, attempt, timeout_s, runs_changed)
+
+
+# The attempts that can't be decided before the broker was read: those of files that have changed or vanished.
+#
+# Holds slots and reads their claims; the pump reads the broker, and Attempts decides.
+
+
+class Undecided:
+    """`changed`: the ledger is still to be read. `vanished`: the records of earlier jobs are still to be read."""
+
+    def __init__(self) -> None:
+        self.changed: list[Slot] = []
+        self.vanished: list[Slot] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.vanished)
+
+    def changed_paths(self) -> list[bytes]:
+        """The files that changed since they were enqueued; Attempts.decide_changed() needs their ledger entries."""
+        jobs = [slot.state.claim.job for slot in self.changed if isinstance(slot.state, Running)]
+        return [job.path if job is not None else b"" for job in jobs]
+
+    def vanished_claims(self) -> list[Claim]:
+        """The jobs whose files have vanished; Attempts.decide_vanished() needs to know which of them were processed."""
+        return [slot.state.claim for slot in self.vanished if isinstance(slot.state, Running)]
+
+    def remove(self, slot: Slot, outcome: object) -> None:
+        (self.changed if isinstance(outcome, Changed) else self.vanished).remove(slot)
+
+
+# The tasks that the executor has, and the claims that wait until it has room for them.
+#
+# The executor never has more than `worker.count` tasks, not counting deliveries of webhooks. Claims that were made in
+# advance wait here, in the order in which they were made.
+
+
+NEVER_S = float("inf")
+
+
+class RunQueue:
+    """Only here are tasks submitted, collected and abandoned: `room` counts them."""
+
+    def __init__(self, executor: Executor, count: int, monotonic: Callable[[], float]) -> None:
+        self._executor = executor
+        self._monotonic = monotonic
+        self._waiting: deque[Slot] = deque()
+        self.room = count  # how many more tasks may be submitted
+        self.deliveries: set[ClaimKey] = set()  # those that run; they take no room, because they have their own threads
+
+    def make_room(self, delivery: ClaimKey) -> None:
+        """Makes room for one delivery, before it is submitted. The room is taken away when the delivery ends."""
+        self.deliveries.add(delivery)
+        self.room += 1
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        if tasks:
+            self.room -= len(tasks)
+            self._executor.submit(tasks)
+
+    def collect(self, *, waits: bool) -> list[tuple[Task, TaskOutcome]]:
+        ended = self._executor.collect(waits=waits)
+        self.room += len(ended)
+        if self.deliveries:
+            for task, _ in ended:
+                self._take_room(task.key)
+        return ended
+
+    def abandon(self, key: ClaimKey) -> None:
+        self._executor.abandon(key)
+        self.room += 1
+        self._take_room(key)
+
+    def _take_room(self, ended: ClaimKey) -> None:
+        if ended in self.deliveries:
+            self.deliveries.remove(ended)
+            self.room -= 1
+
+    # claims that wait
+
+    @property
+    def is_any_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, claims: Sequence[tuple[Slot, Claim]]) -> None:
+        now_s = self._monotonic()
+        for slot, claim in claims:
+            slot.wait(claim, now_s)
+            self._waiting.append(slot)
+
+    def take(self, count: int) -> list[tuple[Slot, Claim]]:
+        """Removes and returns the first claims, at most `count`. Their slots are still Waiting."""
+        slots = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+        return [(slot, slot.state.claim) for slot in slots if isinstance(slot.state, Waiting)]
+
+    def take_all(self) -> list[tuple[Slot, Claim]]:
+        return self.take(len(self._waiting))
+
+    def remove(self, slot: Slot) -> None:
+        self._waiting.remove(slot)
+
+    @property
+    def due_s(self) -> float:
+        """When the first claim will have waited for WAIT_MAX_S, by the monotonic clock."""
+        state = self._waiting[0].state if self._waiting else None
+        return state.since_s + WAIT_MAX_S if isinstance(state, Waiting) else NEVER_S
+
+    @property
+    def is_overdue(self) -> bool:
+        return bool(self._waiting) and self._monotonic() >= self.due_s
+
+
+# How many jobs a worker claims beyond `worker.count` while its jobs are tiny.
+#
+# A round trip has a fixed price, for the worker and for the broker. With tiny jobs it costs more than the jobs. So a
+# worker that ends thousands of jobs a second claims the next ones before it has room to run them: one round trip then
+# carries dozens. They wait in the worker, in the order of their claims, and never make more than `worker.count` jobs
+# run.
+#
+# No job waits long in a worker. It claims in advance only what it ends within AHEAD_S at its present rate, in whole
+# batches of `worker.count` where these fit, and only while these two hold:
+# - A job runs for less than TURNOVER_S on average. Round trips do not count: a worker that is far from its server gains
+#   most from claiming in advance.
+# - Each slot ends a job within CYCLE_S, round trips included. A worker with little to do leaves the jobs to others.
+#
+# If a claimed job has waited for WAIT_MAX_S, because slow jobs came, all waiting jobs are released to the fronts of
+# their queues, and the worker claims none in advance for a while. Pure: the clock is passed in.
+
+
+HELD_MAX = 64  # claims of a worker, running ones included; with this many slots it claims nothing in advance
+AHEAD_S = 0.004
+TURNOVER_S = 0.005
+CYCLE_S = 0.02
+WAIT_MAX_S = 0.008
+WINDOW_S = 0.005  # how long one measurement of the rate takes at least
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+GOOD_S = 10.0  # if the last release is longer ago than this, the next pause is a short one again
+
+
+class Prefetch:
+    """`depth` is how many jobs may be claimed beyond `count` now."""
+
+    def __init__(self, count: int, *, is_allowed: bool, monotonic: Callable[[], float]) -> None:
+        self._count = count
+        # Not with one slot: such a worker runs jobs strictly in the order of their queue, which two calls could change.
+        self.extra_max = max(0, HELD_MAX - count) if is_allowed and count > 1 else 0
+        self._monotonic = monotonic
+        self._rate = self._mean_running = 0.0
+        self._ended = self._running = 0
+        self._busy_s = 0.0  # how long tasks have run since the measurement began, added up over all slots
+        self._since_s = self._last_s = monotonic()
+        self._pause_s = FIRST_PAUSE_S
+        self._resumes_s = self._gave_up_s = float("-inf")
+        self.depth = 0
+
+    def ended(self, count: int, running: int) -> None:
+        """`count` tasks have ended since the last call, and `running` tasks run now. Call it in every turn, also
+        without news: the rate of an idle worker must fall to 0."""
+        if not self.extra_max:
+            return
+        now_s = self._monotonic()
+        self._busy_s += self._running * (now_s - self._last_s)
+        self._ended += count
+        self._running, self._last_s = running, now_s
+        elapsed_s = now_s - self._since_s
+        if elapsed_s < WINDOW_S:
+            return
+        kept = 0.5 if elapsed_s < 2 * WINDOW_S else 0.0  # the weight of earlier measurements
+        self._rate += (1 - kept) * (self._ended / elapsed_s - self._rate)
+        self._mean_running += (1 - kept) * (self._busy_s / elapsed_s - self._mean_running)
+        self._since_s, self._ended, self._busy_s = now_s, 0, 0.0
+        are_tasks_short = self._mean_running <= self._rate * TURNOVER_S
+        is_fast = are_tasks_short and self._rate * CYCLE_S >= self._count and now_s >= self._resumes_s
+        self.depth = self._whole_batches(min(self.extra_max, int(self._rate * AHEAD_S))) if is_fast else 0
+
+    def _whole_batches(self, depth: int) -> int:
+        """Rounds the depth so that each of the two calls in flight brings whole batches of `count` jobs.
+
+        What is left over would run as a small batch, which costs nearly as much as a whole one."""
+        unit = 2 * self._count
+        if unit > self._count + self.extra_max:
+            return depth
+        return max(1, (self._count + depth) // unit) * unit - self._count
+
+    def give_up(self) -> None:
+        """A job has waited too long: claims none in advance for a while. Each pause is twice as long as the last."""
+        now_s = self._monotonic()
+        is_repeated = now_s - self._gave_up_s < GOOD_S
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) if is_repeated else FIRST_PAUSE_S
+        self._gave_up_s, self._resumes_s = now_s, now_s + self._pause_s
+        self.depth = 0

@@ -18,8 +18,7 @@ from fileq.worker.breakers import Breakers
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.limits import Limits
 from fileq.worker.roots import RootsWatch
-from fileq.worker.slot import Running, Settling, Slot, Waiting
-from fileq.worker.slots import Slots
+from fileq.worker.slots import Running, Settling, Slot, Slots, Waiting
 
 CANCELS_EVERY_S = 0.5  # the shortest time between two renewals because of cancellations
 

@@ -18,11 +18,10 @@ from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.core.claim import Claim
 from fileq.core.settlement import Verb
 from fileq.core.units import Rate
-from fileq.handlers.bound_route import BoundRoute
-from fileq.handlers.routes import Routes
+from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Task
 from fileq.worker.deferrals import Deferrals
-from fileq.worker.slot import Settling, Slot
+from fileq.worker.slots import Settling, Slot
 
 LIMITS = ("max_running", "max_running_total", "rate")
 CHECK_EVERY_S = 1.0  # whether jobs still wait for the limits that the registry shows

@@ -10,33 +10,34 @@ processing lists; during it, each job wholly settled or claimed, or not at all. 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from fileq.brokers.clocks import wall_clock_ms
-from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import TurnReply
+from fileq.brokers.protocol import Broker, FullBroker
+from fileq.brokers.replies import PendingReply
+from fileq.brokers.types import LEDGER_DEPTH, LedgerEntry, Record, TurnReply
 from fileq.config import Config
+from fileq.core.claim import Claim
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, EmitAll, Event, buried_unread, fenced, followed, ignore, one_by_one, settled
-from fileq.core.settlement import SettleResult, Verb
+from fileq.core.job import State, decode_or_none
+from fileq.core.settlement import Settlement, SettleResult, Verb
 from fileq.core.webhook import DELIVERIES_MAX
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
-from fileq.worker.attempts import Attempts
+from fileq.worker.attempts import Attempts, Prefetch
 from fileq.worker.batch_reconciler import finished_event
 from fileq.worker.breakers import Breakers
-from fileq.worker.calls import CALLS_MAX, Call, CallsInFlight
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.heartbeats import Heartbeats
 from fileq.worker.limits import Limits
 from fileq.worker.policies import policies_of
 from fileq.worker.post_actions import PostActions
-from fileq.worker.prefetch import Prefetch
-from fileq.worker.processed_files import were_processed
 from fileq.worker.roots import RootsWatch
-from fileq.worker.slot import Settling, Slot
-from fileq.worker.slots import Slots
+from fileq.worker.slots import Settling, Slot, Slots
 
 KILL_GRACE_S = 5.0
 TINY_TASKS_S = 0.001  # how long to wait for a reply before tiny tasks, which may have ended, are collected
@@ -339,3 +340,130 @@ class Pump:
         the worker may be stopping by then."""
         self._calls.drop()
         self._heartbeats.renew_now()
+
+
+# The calls of settle_and_claim whose replies a pump still awaits.
+#
+# While the broker works on one call the pump prepares the next, for other slots. Under load two calls are in flight,
+# each for half of the slots, so pump and broker work at the same time.
+#
+# Never sends a call again: after a lost reply the pump decides anew what to send. What a kill -9 leaves: the broker
+# executes each call completely or not at all. The replies are lost.
+
+
+CALLS_MAX = 2
+
+
+class Call(NamedTuple):
+    """A call in flight and the slots it is about."""
+
+    settling: list[Slot]
+    claiming: list[Slot]
+    slots: frozenset[Slot]
+    reply: PendingReply
+
+
+class CallsInFlight:
+    """At most two calls, and no slot is in both."""
+
+    def __init__(self, broker: Broker, count: int, with_order: Callable[[Settling], Settlement] | None = None) -> None:
+        self._broker = broker
+        self._with_order = with_order  # adds what is to be done with the file; None if that is never anything
+        self.count = count  # how many slots may hold a job at the moment
+        self.is_awaited = False  # True once a reply took time, as with a broker that is another process
+        self._calls: deque[Call] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    @property
+    def share(self) -> int:
+        """How many slots one call may be for: all of them, or half if two calls can be in flight."""
+        return -(-self.count // CALLS_MAX) if self.is_awaited else self.count
+
+    @property
+    def is_answered(self) -> bool:
+        """The newest call has its reply already, as with a broker that works in this process."""
+        return bool(self._calls) and self._calls[-1].reply.is_answered
+
+    def slots(self) -> frozenset[Slot]:
+        """The slots of the oldest call in flight; empty if there is none."""
+        return self._calls[0].slots if self._calls else frozenset()
+
+    def is_another_worth_it(self, settling: int) -> bool:
+        """Whether to send a second call before the first is answered. That pays off only with a full share of
+        settlements that the first does not carry; `settling` is the number of all settlements."""
+        if len(self._calls) == CALLS_MAX:
+            return False
+        return settling - sum(len(call.settling) for call in self._calls) >= self.share
+
+    def send(self, settling: list[Slot], claiming: list[Slot]) -> None:
+        states = [state for slot in settling if isinstance(state := slot.state, Settling)]
+        settlements = [state.settlement for state in states]
+        if self._with_order is not None:
+            settlements = list(map(self._with_order, states))
+        reply = self._broker.send_settle_and_claim(settlements, [slot.id for slot in claiming])
+        if not reply.is_answered:
+            self.is_awaited = True
+        self._calls.append(Call(settling, claiming, frozenset((*settling, *claiming)), reply))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for the reply to the oldest call, for at most this long. Returns whether it has arrived."""
+        return self._calls[0].reply.wait(timeout_s)
+
+    def take(self) -> tuple[Call, TurnReply]:
+        """The oldest call and its reply. If taking the reply fails, the call is no longer in flight."""
+        call = self._calls.popleft()
+        return call, call.reply.take()
+
+    def drop(self) -> None:
+        while self._calls:
+            self._calls.pop().reply.drop()
+
+
+# Whether a file that has vanished is one that fileq itself took away, after another job of the same version.
+#
+# The same version can have several jobs: `fileq enqueue` always makes one. If the first of them to run completes and
+# `worker.after` moves or deletes the file, the others have nothing left to do, and that is no error. Only reads.
+
+
+def were_processed(claims: Sequence[Claim], broker: FullBroker, *, takes_completed: bool) -> list[bool]:
+    """For each claim: another job of its version was completed after this job had been enqueued, and its file was taken
+    away. `takes_completed` is whether `worker.after` of this worker does that: the move itself is recorded a moment
+    later than the end of the job."""
+    records = broker.records([claim.id for claim in claims])
+    entries = broker.lookup([claim.job.path if claim.job is not None else b"" for claim in claims])
+    return [
+        record is not None and _was_processed(record, entry, broker, takes_completed)
+        for record, entry in zip(records, entries, strict=True)
+    ]
+
+
+def _was_processed(record: Record, entry: LedgerEntry | None, broker: FullBroker, takes_completed: bool) -> bool:
+    """The ledger names the newest job of the version, and each record the jobs before it. So the jobs of one version
+    that wait together are in one chain."""
+    signature = _signature(record)
+    newest = dict(entry.versions).get(signature or "") if entry is not None else None
+    seen = {record.id}
+    ids = {*record.after, *([newest] if newest is not None else [])} - seen
+    for _ in range(LEDGER_DEPTH):
+        if not ids:
+            break
+        seen |= ids
+        others = [
+            other for other in broker.records(sorted(ids)) if other is not None and _signature(other) == signature
+        ]
+        if any(_is_taken(other, record.created_ms, takes_completed) for other in others):
+            return True
+        ids = {id for other in others for id in other.after} - seen
+    return False
+
+
+def _is_taken(other: Record, since_ms: int, takes_completed: bool) -> bool:
+    is_completed_since = other.state is State.COMPLETED and other.ended_ms >= since_ms
+    return is_completed_since and (takes_completed or bool(other.moved_to))
+
+
+def _signature(record: Record) -> str | None:
+    job = decode_or_none(record.raw)
+    return job.signature if job is not None else None

@@ -6,7 +6,7 @@ A worker on another machine:
 2. A check finds a slot without a heartbeat. This is no proof: the worker may be reconnecting.
 3. A second check, at least one renewal later, finds it without a heartbeat again: the slot counts as dead.
 4. The broker moves its jobs where the retry policy sends them, only if the slot has no heartbeat at that moment. With
-   a job that is buried goes the order to move or delete its file (`worker.after`); order_recovery.py does it. In the
+   a job that is buried goes the order to move or delete its file (`worker.after`); post_actions.py does it. In the
    same step the job that its route names in `on_dead` is enqueued.
    Then the process is noted for operators (brokers/lost_workers.py).
 5. If its worker is alive after all, the fence rejects its settlements.

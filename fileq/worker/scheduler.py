@@ -5,7 +5,7 @@ wait for an hour longer. So the scheduler compares it with the monotonic clock o
 start, because the step may have been while no scheduler ran, it realigns all scheduled jobs: one page a turn, so that
 promotions go on meanwhile.
 
-The same call says when a schedule is due; schedule_firing.py fires it. It also says whether a cancellation of running
+The same call says when a schedule is due; ScheduleFiring fires it. It also says whether a cancellation of running
 jobs was requested since the last turn. Then the worker renews its leases soon, which tells it what to cancel. And it
 says when a deadline is to be looked at, for which the scheduler wakes another loop (deadlines.py).
 
@@ -21,10 +21,40 @@ import threading
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from fileq.brokers.clocks import STEP_TOLERANCE_MS
 from fileq.brokers.notifications import DueReports
-from fileq.brokers.protocol import Broker
-from fileq.worker.schedule_firing import ScheduleFiring
+from fileq.brokers.protocol import Broker, FullBroker
+from fileq.brokers.schedule_definitions import KIND, KnownSchedule, define, known_schedules, remove, repair
+from fileq.brokers.schedules import Fire, FireResult, Overlap
+from fileq.brokers.types import Promoted
+from fileq.config import Config
+from fileq.core.errors import BrokerRemoved, BrokerUnavailable, Conflict
+from fileq.core.events import (
+    Emit,
+    ScheduleBroken,
+    ScheduleDefined,
+    ScheduleFired,
+    ScheduleMissed,
+    ScheduleRemoved,
+    ScheduleRestored,
+    ScheduleUnclaimed,
+    ignore,
+)
+from fileq.core.job import rfc3339_ms
+from fileq.core.outcome import FollowUp
+from fileq.core.schedule import (
+    FROM_CONFIGURATION,
+    ScheduleDocument,
+    ScheduleStep,
+    encode_document,
+    job_id_of,
+    job_of,
+    steps,
+)
+from fileq.handlers.registry import REGISTRY
+from fileq.webhooks.subscriptions import Withdrawals
 
 # The longest pause if the broker does not report changes: another process may schedule a job that is due at once.
 LONGEST_PAUSE_S = 0.04
@@ -105,3 +135,240 @@ class Scheduler:
             return False
         last_ms, last_s = self._last
         return now_ms - last_ms < (called_s - last_s) * 1000 - STEP_TOLERANCE_MS
+
+
+# Fires schedules: asks core/schedule.py what is to be done about the slots that are due, and tells the broker.
+#
+# The scheduler calls it with what promote() returned, so it costs no call while nothing is due. Any number of workers
+# do the same; the broker lets one of them end each slot. Only the broker's clock counts.
+#
+# A schedule that this worker can't fire is reported once, and then looked at once a second, so that a broken one
+# neither delays the others nor keeps the scheduler busy. What a kill -9 leaves: slots that are still due; any other
+# worker ends them.
+
+
+BROKEN_PAUSE_MS = 1000
+NO_WORKER = "no worker fired it in time"
+UNFINISHED = "the last job of the schedule has not ended"
+
+
+class ScheduleFiring:
+    """`monotonic` is for the pauses only."""
+
+    def __init__(
+        self,
+        config: Config,
+        broker: FullBroker,
+        *,
+        emit: Emit = ignore,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._broker = broker
+        self._emit = emit
+        self._monotonic = monotonic
+        self._default_queue = config.producer.default_priority
+        self._registration = ScheduleRegistration(config, broker, emit=emit, monotonic=monotonic)
+        self._broken: dict[str, str] = {}  # name → what is wrong
+        self._looks_again_s = 0.0
+
+    def turn(self, promoted: Promoted) -> int | None:
+        """Fires what is due. Returns when to look again, on the broker's clock; None if there is nothing to wait for.
+
+        Raises BrokerUnavailable; a later turn continues."""
+        self._registration.turn(promoted.now_ms)
+        next_ms, now_ms = promoted.next_fire_ms, promoted.now_ms
+        if next_ms is None or next_ms > now_ms:
+            if self._broken:
+                self._ended(set(self._broken))
+            return next_ms
+        if self._broken and self._monotonic() < self._looks_again_s:
+            return now_ms + BROKEN_PAUSE_MS
+        self._looks_again_s = self._monotonic() + BROKEN_PAUSE_MS / 1000
+        return now_ms if self._fire_all(now_ms) else now_ms + BROKEN_PAUSE_MS
+
+    def _fire_all(self, now_ms: int) -> bool:
+        """Returns whether another turn should follow at once: a slot ended, here or in another worker."""
+        due = [
+            known
+            for known in known_schedules(self._broker).values()
+            if known.state is not None and not known.state.is_paused and known.state.next_ms <= now_ms
+        ]
+        broken = {known.name for known in due if not self._try(known, now_ms)}
+        self._ended(self._broken.keys() - broken)
+        return len(broken) < len(due) or not due
+
+    def _try(self, known: KnownSchedule, now_ms: int) -> bool:
+        """Whether this worker can fire the schedule."""
+        try:
+            if known.problem:
+                raise ValueError(known.problem)
+            if known.is_complete:
+                self._fire(known, now_ms)
+            else:
+                repair(self._broker, known, now_ms)
+        except (BrokerUnavailable, BrokerRemoved):
+            raise
+        except Exception as error:  # of any kind: it stops only this schedule
+            if self._broken.get(known.name) != str(error):
+                self._broken[known.name] = str(error)
+                self._emit(ScheduleBroken(known.name, str(error)))
+            return False
+        return True
+
+    def _ended(self, names: set[str]) -> None:
+        for name in sorted(names):
+            del self._broken[name]
+            self._emit(ScheduleRestored(name))
+
+    def _fire(self, known: KnownSchedule, now_ms: int) -> None:
+        document, state = known.document, known.state
+        assert document is not None
+        assert state is not None
+        definition = document.definition
+        task = REGISTRY.task(definition.type)
+        queue = definition.priority or (task.priority if task is not None else "") or self._default_queue
+        for step in steps(definition, state.next_ms, now_ms):
+            entry, id = None, job_id_of(known.name, step.last_ms)
+            if step.is_fired:
+                job = job_of(definition, id=id, slot_ms=step.last_ms, missed=step.missed, queue=queue, now_ms=now_ms)
+                entry = FollowUp(job, queue, is_own=True)
+            fire = Fire(
+                known.name,
+                state.revision,
+                step.slot_ms,
+                step.next_ms,
+                entry,
+                step.missed,
+                Overlap(definition.overlap),
+                cancel_follow_ups=self._withdrawn(definition.overlap, state.last_job_id, now_ms),
+                last_ms=step.last_ms,
+            )
+            result = self._broker.fire(fire)
+            if result is FireResult.STALE:  # another worker was faster, or an operator changed the schedule
+                return
+            self._report(known.name, step, id, result, now_ms)
+
+    def _withdrawn(self, overlap: str, last_job_id: str, now_ms: int) -> tuple[FollowUp, ...]:
+        """The deliveries of webhooks about the last job, if this time may cancel it."""
+        if overlap != Overlap.CANCEL or not last_job_id:
+            return ()
+        found = Withdrawals(self._broker, self._config, lambda: now_ms).of_ids([last_job_id])
+        return tuple(found.get(last_job_id, ())) if found else ()
+
+    def _report(self, name: str, step: ScheduleStep, id: str, result: FireResult, now_ms: int) -> None:
+        time = rfc3339_ms(step.last_ms)
+        if step.missed:
+            self._emit(ScheduleMissed(name, step.missed, time, NO_WORKER))
+        if result is FireResult.SKIPPED:
+            self._emit(ScheduleMissed(name, 1, time, UNFINISHED))
+        elif result is FireResult.FIRED:
+            self._emit(ScheduleFired(name, id, time, max(0, now_ms - step.last_ms)))
+
+
+# Keeps the schedules of a configuration on the broker: written when a worker starts or reloads, looked at each
+# minute.
+#
+# Any worker fires any schedule, whichever configuration it comes from. A definition with the same text changes
+# nothing. Of workers whose configurations have different texts under one name, the one that started last wins.
+#
+# A schedule that was deleted from a configuration: the worker that starts without it marks it as unclaimed, which
+# stops nothing. A running worker whose configuration has it removes the mark within a minute. If none does for
+# CLAIM_S, any worker removes the schedule. So workers with different configurations leave each other's schedules
+# alone.
+#
+# What a kill -9 leaves: some schedules written and others not; half of one is repaired within a minute (see
+# brokers/schedule_definitions.py).
+
+
+LOOK_EVERY_S = 60.0
+CLAIM_S = 300.0
+
+
+class ScheduleRegistration:
+    def __init__(
+        self,
+        config: Config,
+        broker: FullBroker,
+        *,
+        emit: Emit = ignore,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._broker = broker
+        self._emit = emit
+        self._monotonic = monotonic
+        self._own = {
+            name: ScheduleDocument(definition=settings.definition, source=FROM_CONFIGURATION, is_paused=settings.paused)
+            for name, settings in config.schedules.items()
+        }
+        self._looks_s = monotonic()
+        self._is_written = False
+        self._broken: set[str] = set()
+
+    def turn(self, now_ms: int) -> None:
+        """Costs nothing but once a minute, then one call if there is no schedule at all. Raises BrokerUnavailable."""
+        if self._monotonic() < self._looks_s:
+            return
+        if self._own or self._broker.catalog_revision(KIND):
+            known = known_schedules(self._broker)
+            if not self._is_written:
+                self._write(known, now_ms)
+            else:
+                self._maintain(known, now_ms)
+        self._is_written = True
+        self._looks_s = self._monotonic() + LOOK_EVERY_S
+
+    def _write(self, known: dict[str, KnownSchedule], now_ms: int) -> None:
+        for name, document in self._own.items():
+            found = known.get(name)
+            is_same = found is not None and found.document is not None and found.document.without_note == document
+            if found is None or not is_same or not found.is_complete:
+                self._try(name, self._define, document, now_ms)
+        for name, found in known.items():
+            other = found.document
+            if name in self._own or other is None or not other.is_configured or other.unclaimed_ms:
+                continue
+            self._emit(ScheduleUnclaimed(name, CLAIM_S))
+            marked = encode_document(replace(other, unclaimed_ms=now_ms))
+            self._try(name, self._put, marked, found)
+
+    def _maintain(self, known: dict[str, KnownSchedule], now_ms: int) -> None:
+        for name, document in self._own.items():
+            found = known.get(name)
+            if found is None or (found.document is not None and found.document.unclaimed_ms):
+                self._try(name, self._define, document, now_ms)
+        for name, found in known.items():
+            unclaimed_ms = found.document.unclaimed_ms if found.document is not None else 0
+            if name not in self._own and unclaimed_ms and now_ms - unclaimed_ms >= CLAIM_S * 1000:
+                self._try(name, self._remove, found)
+            else:
+                self._try(name, self._repair, found, now_ms)
+
+    def _define(self, name: str, document: ScheduleDocument, now_ms: int) -> None:
+        define(self._broker, name, document, now_ms)
+        self._emit(ScheduleDefined(name, document.definition.cron, document.definition.timezone))
+
+    def _put(self, name: str, body: bytes, found: KnownSchedule) -> None:
+        self._broker.put_document(KIND, name, body, found.catalog_revision)
+
+    def _remove(self, name: str, found: KnownSchedule) -> None:
+        if remove(self._broker, name, found.catalog_revision):
+            self._emit(ScheduleRemoved(name))
+
+    def _repair(self, name: str, found: KnownSchedule, now_ms: int) -> None:
+        repair(self._broker, found, now_ms)
+
+    def _try(self, name: str, step: Callable[..., None], *arguments: object) -> None:
+        """One schedule that can't be written stops only itself, and is reported once."""
+        try:
+            step(name, *arguments)
+        except (BrokerUnavailable, BrokerRemoved):
+            raise
+        except Conflict:
+            pass  # another worker changed it at the same moment; the next look sees what it is now
+        except Exception as error:
+            if name not in self._broken:
+                self._broken.add(name)
+                self._emit(ScheduleBroken(name, str(error)))
+        else:
+            self._broken.discard(name)

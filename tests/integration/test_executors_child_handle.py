@@ -12,10 +12,16 @@ from fileq.core.claim import ClaimKey
 from fileq.core.outcome import Died, Done, Failed
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.child_handle import ChildHandle, InvalidMessage
-from fileq.worker.executors.process.messages import HEADER, MAX_OUTCOME_BYTES, READY, WAKE_SIGNAL, decode_task, framed
-from fileq.worker.executors.process.task_tokens import TokenReader
-from fileq.worker.executors.protocol import TaskOutcome
-from fileq.worker.executors.stop_request import StopRequest
+from fileq.worker.executors.process.messages import (
+    HEADER,
+    MAX_OUTCOME_BYTES,
+    READY,
+    WAKE_SIGNAL,
+    TokenReader,
+    decode_task,
+    framed,
+)
+from fileq.worker.executors.protocol import StopRequest, TaskOutcome
 
 TASK = Task(ClaimKey("key", 1), b"raw", 3, b"/data/\xff", (b"/data",), 2, 30.0)
 LONG = Task(ClaimKey("key", 2), b"raw", 3, b"", (), 2, 900.0)

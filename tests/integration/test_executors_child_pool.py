@@ -14,8 +14,7 @@ from fileq.core.events import ChildStartFailed, Event, ForkServerDied
 from fileq.worker.executors.process import child_pool
 from fileq.worker.executors.process.child_handle import ChildHandle
 from fileq.worker.executors.process.child_pool import ChildPool
-from fileq.worker.executors.process.messages import Exited, FromServer, NotSpawned, Pong, Spawned
-from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.process.messages import Exited, FromServer, NotSpawned, Pong, Program, Spawned
 
 
 class RecordingServer:

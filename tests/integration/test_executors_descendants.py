@@ -46,7 +46,7 @@ def in_a_process(function: Callable[[], object]) -> object:
     """Call the function in a process of its own that adopts orphans; returns its result."""
     code = f"""if True:
         import json
-        from fileq.worker.executors.process.prctl import adopt_orphans
+        from fileq.worker.executors.process.descendants import adopt_orphans
         from {function.__module__} import {function.__name__}
         adopt_orphans()
         print(json.dumps({function.__name__}()))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fileq.worker.executors.finish_signal import FinishSignal
+from fileq.worker.executors.thread import FinishSignal
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ import pytest
 
 from fileq.core.events import ForkServerDied
 from fileq.core.outcome import Died, Done
-from fileq.worker.executors.process import child_pool, server_watch
-from fileq.worker.executors.process.fork_server_client import ForkServerClient
-from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.process import child_pool
+from fileq.worker.executors.process.child_pool import ForkServerClient
+from fileq.worker.executors.process.messages import Program
 from tests.support.process_executor import MARK, Start, marked, process_executors
 from tests.support.waiting import wait_until
 
@@ -78,8 +78,8 @@ def test_a_fork_server_that_cannot_even_be_started_is_tried_again(
 def test_a_frozen_fork_server_is_replaced(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: str
 ) -> None:
-    monkeypatch.setattr(server_watch, "PING_EVERY_S", 0.05)
-    monkeypatch.setattr(server_watch, "CHECK_EVERY_S", 0.05)
+    monkeypatch.setattr(child_pool, "PING_EVERY_S", 0.05)
+    monkeypatch.setattr(child_pool, "CHECK_EVERY_S", 0.05)
     monkeypatch.setattr(child_pool, "ANSWER_TIMEOUT_S", 0.5)
     driver = start(1)
     driver.run("echo")

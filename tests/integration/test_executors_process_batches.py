@@ -13,7 +13,7 @@ import pytest
 
 from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
 from fileq.handlers.task import Task
-from fileq.worker.executors.process import tiny_batches
+from fileq.worker.executors.process import executor
 from tests.support.batch_tasks import LOADER, run_counts, runs
 from tests.support.executor_driver import key_of, result_of
 from tests.support.process_batches import NAMES, ONCE, SIZE, at, be_patient, outcomes, started, submit
@@ -158,7 +158,7 @@ def test_each_task_of_a_batch_has_its_own_output(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_patient: bool
 ) -> None:
     if is_patient:
-        monkeypatch.setattr(tiny_batches, "MAX_WAIT_S", 30.0)
+        monkeypatch.setattr(executor, "MAX_WAIT_S", 30.0)
     driver = started(start, captures_output=True)
     for _ in range(20):
         submit(driver, tmp_path, "speak one", "speak_and_fail two", "speak_and_fail three", "fail_silently")
@@ -241,7 +241,7 @@ def test_a_task_behind_another_one_is_stopped_like_any_other(start: Start, tmp_p
 
 @pytest.mark.usefixtures("_patient")
 def test_a_large_batch_is_run_in_parts_by_one_child_each(start: Start, tmp_path: Path) -> None:
-    count = 2 * tiny_batches.MAX_BATCH + 1
+    count = 2 * executor.MAX_BATCH + 1
     driver = started(start, count=count)
     names = [f"task-{n}" for n in range(count)]
     driver.executor.submit([Task(key_of(name), b"pid", 0, os.fsencode(tmp_path), (), 1, 300.0) for name in names])

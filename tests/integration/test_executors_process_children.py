@@ -12,9 +12,9 @@ import pytest
 
 from fileq.core.errors import ConfigError
 from fileq.core.outcome import Cancelled, Died, Done
-from fileq.worker.executors.process import fork_server_client
+from fileq.worker.executors.process import child_pool
 from fileq.worker.executors.process.executor import ProcessExecutor
-from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.process.messages import Program
 from tests.support.executor_driver import result_of
 from tests.support.process_executor import Start, marked, process_executors
 
@@ -97,7 +97,7 @@ def test_handlers_that_cannot_be_imported_are_a_configuration_error(
 def test_handlers_that_take_too_long_to_import_are_a_configuration_error(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fork_server_client, "LOAD_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(child_pool, "LOAD_TIMEOUT_S", 0.5)
     with pytest.raises(ConfigError, match=r"^importing the handlers took more than 500ms$"):
         start(1, "hangs")
 

@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from fileq.worker.executors.process.task_tokens import MAX_TOKENS, TaskTokens, TokenReader
+from fileq.worker.executors.process.messages import MAX_TOKENS, TaskTokens, TokenReader
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from fileq.core.events import ThreadAbandoned
 from fileq.core.outcome import Cancelled, Done, Failed, Released
-from fileq.worker.executors.wait_policy import WaitPolicy
+from fileq.worker.executors.protocol import WaitPolicy
 from tests.support.executor_driver import key_of
 from tests.support.thread_executor import AlwaysWait, NeverWait, Start, handler_threads, thread_executors
 from tests.support.waiting import wait_until

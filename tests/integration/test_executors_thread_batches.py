@@ -10,7 +10,7 @@ import pytest
 
 from fileq.core.outcome import Done
 from fileq.worker.executors import thread
-from fileq.worker.executors.wait_policy import WaitPolicy
+from fileq.worker.executors.protocol import WaitPolicy
 from tests.support.executor_driver import is_readable
 from tests.support.thread_executor import AlwaysWait, NeverWait, NotingPolicy, Start, thread_executors
 from tests.support.waiting import wait_until

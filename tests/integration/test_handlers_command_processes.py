@@ -78,7 +78,7 @@ def test_a_cancelled_command_gets_sigterm_and_may_clean_up(tmp_path: Path) -> No
 
 
 def test_a_cancelled_command_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fileq.handlers.subprocesses.TERM_GRACE_S", 0.2)
+    monkeypatch.setattr("fileq.handlers.command_handler.TERM_GRACE_S", 0.2)
     ready = tmp_path / "ready"
     code = (
         "import os, pathlib, signal, time\n"

@@ -16,9 +16,8 @@ import pytest
 from fileq.config import config_from
 from fileq.core.errors import ConfigError
 from fileq.handlers import extensions, registry
-from fileq.handlers.before_enqueue import load_before_enqueue
-from fileq.handlers.reload import reload_routes
-from fileq.handlers.routes import Routes
+from fileq.handlers.extensions import load_before_enqueue
+from fileq.handlers.routes import Routes, reload_routes
 
 
 @pytest.fixture

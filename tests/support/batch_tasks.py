@@ -19,8 +19,7 @@ from pathlib import Path
 from fileq.core.outcome import Done
 from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.process.messages import WAKE_SIGNAL
-from fileq.worker.executors.process.task_tokens import TokenReader
+from fileq.worker.executors.process.messages import WAKE_SIGNAL, TokenReader
 from fileq.worker.executors.protocol import Run
 from tests.support import executor_tasks
 

@@ -23,7 +23,7 @@ from fileq.core.outcome import Done
 from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.executor import ProcessExecutor
-from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.process.messages import Program
 from fileq.worker.executors.protocol import Run
 
 LOADER = "tests.support.executor_tasks:load"

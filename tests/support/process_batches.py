@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fileq.handlers.task import Task
-from fileq.worker.executors.process import tiny_batches
+from fileq.worker.executors.process import executor
 from fileq.worker.executors.protocol import TaskOutcome
 from tests.support.batch_tasks import LOADER
 from tests.support.executor_driver import key_of
@@ -24,8 +24,8 @@ ONCE = Counter(NAMES)
 
 def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """submit() waits for a child as long as it must: nothing but the end of the child makes it take tasks back."""
-    monkeypatch.setattr(tiny_batches, "MAX_WAIT_S", 30.0)
-    monkeypatch.setattr(tiny_batches, "TINY_S", 30.0)
+    monkeypatch.setattr(executor, "MAX_WAIT_S", 30.0)
+    monkeypatch.setattr(executor, "TINY_S", 30.0)
 
 
 def started(start: Start, argument: str = "", count: int = SIZE, **options: object) -> ProcessDriver:

@@ -17,8 +17,8 @@ import pytest
 
 from fileq.core.events import Event
 from fileq.worker.executors.process.executor import ProcessExecutor
-from fileq.worker.executors.process.program import Program
-from fileq.worker.executors.wait_policy import WaitPolicy
+from fileq.worker.executors.process.messages import Program
+from fileq.worker.executors.protocol import WaitPolicy
 from tests.support.executor_driver import ExecutorDriver
 from tests.support.executor_tasks import LOADER
 

@@ -22,8 +22,7 @@ from fileq.handlers.task import Task
 from fileq.webhooks.store import KnownWebhook, ReceiverState
 from fileq.webhooks.subscriptions import Subscriptions
 from fileq.worker.breakers import breakers_of
-from fileq.worker.deferrals import Deferrals
-from fileq.worker.deferred_release import DeferredRelease
+from fileq.worker.deferrals import Deferrals, DeferredRelease
 from fileq.worker.pump import Pump
 from fileq.worker.roots import RootsWatch
 from tests.support.clocks import ManualClocks, RecordedEvents

@@ -9,8 +9,7 @@ from fileq.brokers.schedules import ScheduleState
 from fileq.config import config_from
 from fileq.core.events import Event
 from fileq.core.job import decode
-from fileq.worker.schedule_firing import ScheduleFiring
-from fileq.worker.scheduler import Scheduler
+from fileq.worker.scheduler import ScheduleFiring, Scheduler
 
 MINUTE_MS = 60_000
 START_MS = 1_800_000_000_000  # a whole minute

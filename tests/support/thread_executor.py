@@ -11,8 +11,8 @@ from fileq.core.events import Event
 from fileq.core.outcome import Done, Failed
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.task import Ran, Task
+from fileq.worker.executors.protocol import WaitPolicy
 from fileq.worker.executors.thread import THREAD_WAKE_S, ThreadExecutor
-from fileq.worker.executors.wait_policy import WaitPolicy
 from tests.support.executor_driver import ExecutorDriver
 from tests.support.waiting import wait_until
 

@@ -75,7 +75,7 @@ def prepare_guard(arguments: Sequence[str]) -> None:
 
 
 def _use_for_first_guard(pid: int, requests: socket.socket) -> None:
-    from fileq.worker.executors.process import fork_server_client as client
+    from fileq.worker.executors.process import child_pool as client
 
     start_cold = client.start_guard
 

@@ -12,8 +12,7 @@ from fileq.config import config_from
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import Job, typed_job
 from fileq.handlers import extensions
-from fileq.handlers.before_enqueue import apply_before_enqueue, load_before_enqueue
-from fileq.handlers.extensions import Extensions
+from fileq.handlers.extensions import Extensions, apply_before_enqueue, load_before_enqueue
 from fileq.handlers.routes import Routes
 
 JOB = typed_job("t", None, priority="low", now=datetime(2026, 11, 16, tzinfo=UTC), id="a")

@@ -26,7 +26,7 @@ from fileq.core.settlement import Settlement, cancel, complete
 from fileq.server.console.audit_page import in_words
 from fileq.server.console.files_page import fate_of
 from fileq.testing.conformance.builders import a_job
-from fileq.worker.executors.stop_request import CANCEL_GRACE_S
+from fileq.worker.executors.protocol import CANCEL_GRACE_S
 from tests.support.console_jobs import HOSTILE, SLOT, dies, end, held, in_order, pages_with_worker, shown, words
 from tests.support.console_pages import ConsolePages
 

@@ -12,8 +12,7 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, encode
 from fileq.core.settlement import Settlement, defer
 from fileq.testing.conformance.builders import a_job
-from fileq.worker.deferrals import DELIVERIES_RUN, PAGE, Deferrals
-from fileq.worker.deferred_release import DeferredRelease
+from fileq.worker.deferrals import DELIVERIES_RUN, PAGE, Deferrals, DeferredRelease
 from tests.support.clocks import ManualClocks
 
 REASON = "the root /data is missing"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fileq.worker.executors.process import batch_timer
-from fileq.worker.executors.process.batch_timer import HELD_UP_MAX_S, BatchTimer, ThreadTimes
+from fileq.worker.executors.process import child_handle
+from fileq.worker.executors.process.child_handle import HELD_UP_MAX_S, BatchTimer, ThreadTimes
 from tests.support.waiting import wait_until
 
 
@@ -32,7 +32,7 @@ class FakeTimes:
 class Batch:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
-        monkeypatch.setattr(batch_timer.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(child_handle.time, "monotonic", lambda: self.now_s)
         self.child, self.pump = FakeTimes(70.0, 30.0), FakeTimes(waited=20.0)
         child: Any = self.child
         pump: Any = self.pump

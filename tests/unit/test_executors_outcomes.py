@@ -6,7 +6,7 @@ from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Released
 from fileq.handlers.task import Ran
 from fileq.worker.executors.process.child_pool import pause_after
 from fileq.worker.executors.process.messages import cause_of_death
-from fileq.worker.executors.stop_request import StopRequest, outcome_after, timed_out
+from fileq.worker.executors.protocol import StopRequest, outcome_after, timed_out
 
 ALL_OUTCOMES: list[Ran] = [Done(b"1"), Changed("s"), Failed("no", "ValueError"), timed_out(1.0), Died("killed")]
 

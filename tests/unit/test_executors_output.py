@@ -15,23 +15,22 @@ from msgspec.structs import replace
 from fileq.core.claim import ClaimKey
 from fileq.core.events import Event, HandlerOutputSkipped, HandlerPrinted
 from fileq.core.outcome import Failed
-from fileq.handlers.tail import Tail
+from fileq.handlers.output import Tail
 from fileq.handlers.task import Task
-from fileq.worker.executors.process.child_output import OutputReader
-from fileq.worker.executors.process.output_marks import (
+from fileq.worker.executors.process.output_pipe import (
     HandlerStack,
     LoggedRecord,
     Mark,
+    OutputPipe,
     OutputSplitter,
+    StackReporter,
     TaskEnd,
     encode_end,
     encode_record,
     encode_stack,
     new_secret,
 )
-from fileq.worker.executors.process.output_pipe import OutputPipe
-from fileq.worker.executors.process.stack_report import StackReporter
-from fileq.worker.executors.task_output import LINES_A_SECOND, LONGEST_LINE, TaskOutput
+from fileq.worker.executors.task_output import LINES_A_SECOND, LONGEST_LINE, OutputReader, TaskOutput
 
 SECRET = new_secret()
 OTHER_SECRET = new_secret()

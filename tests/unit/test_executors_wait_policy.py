@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fileq.worker.executors.wait_policy import MAX_PAUSE_S, MAX_SKIPS, PausingWaitPolicy, WaitPolicy
+from fileq.worker.executors.protocol import MAX_PAUSE_S, MAX_SKIPS, PausingWaitPolicy, WaitPolicy
 
 
 def skips(policy: WaitPolicy) -> int:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from fileq.files import exclusive_move
 from fileq.files.exclusive_move import Place, is_private, move_into, rename_exclusively, take
 from fileq.files.version import signature_of
-from fileq.worker import file_action
-from fileq.worker.file_action import FileAction, KeepFile
+from fileq.worker import post_actions
+from fileq.worker.post_actions import FileAction, KeepFile
 
 
 @pytest.fixture(params=["delete", "move"])
@@ -36,7 +36,7 @@ def replace_before_taking(monkeypatch: pytest.MonkeyPatch, path: Path, *more: st
         for text in more:
             path.write_text(text)
 
-    monkeypatch.setattr(file_action, "take", late_take)
+    monkeypatch.setattr(post_actions, "take", late_take)
 
 
 def kill_after_taking(monkeypatch: pytest.MonkeyPatch, action: FileAction) -> None:
@@ -45,7 +45,7 @@ def kill_after_taking(monkeypatch: pytest.MonkeyPatch, action: FileAction) -> No
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(file_action, "take", killed)
+        patch.setattr(post_actions, "take", killed)
         with pytest.raises(KeyboardInterrupt):
             action.perform()
 
@@ -126,7 +126,7 @@ def test_a_directory_that_becomes_a_link_at_the_last_moment_is_not_followed(
         path.parent.symlink_to(other)
         take(directory, name, private)
 
-    monkeypatch.setattr(file_action, "take", swapped)
+    monkeypatch.setattr(post_actions, "take", swapped)
     action.perform()
     assert os.listdir(other) == ["file.txt"]
     assert os.listdir(tmp_path / "in/b") == []  # the file that was meant
@@ -167,9 +167,9 @@ def test_what_is_not_a_regular_file_stays(
     if moment == "before":
         swap()
     elif moment == "before the rename":
-        monkeypatch.setattr(file_action, "take", late_take)
+        monkeypatch.setattr(post_actions, "take", late_take)
     else:
-        monkeypatch.setattr(file_action, "move_into", late_move)
+        monkeypatch.setattr(post_actions, "move_into", late_move)
     with pytest.raises(KeepFile, match="only regular files"):
         action.perform()
     assert sorted(os.listdir(path.parent)) == [".keep", "file.txt"]

@@ -178,7 +178,7 @@ def test_an_output_that_is_gone_at_the_end_is_recorded_as_it_was(context: Contex
 def test_the_outputs_of_a_job_are_limited(context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").touch()
     (tmp_path / "b").touch()
-    monkeypatch.setattr("fileq.handlers.making.OUTPUTS_MAX", 1)
+    monkeypatch.setattr("fileq.handlers.context.OUTPUTS_MAX", 1)
     context.output(tmp_path / "a")
     context.output(tmp_path / "a")
     with pytest.raises(JobError, match="a job can have 1 outputs"):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fileq.core.errors import Permanent, Retry
 from fileq.core.outcome import Done, Failed
 from fileq.handlers.outcomes import LONGEST_ERROR, LONGEST_RESULT, CommandFailed, TimedOut, done, failed
-from fileq.worker.executors.stop_request import timed_out
+from fileq.worker.executors.protocol import timed_out
 
 
 def nested(levels: int) -> Any:

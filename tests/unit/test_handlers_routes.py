@@ -15,8 +15,8 @@ from fileq.config import BackoffSettings, Config, config_from
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, file_job, typed_job
 from fileq.handlers import registry
+from fileq.handlers.importing import is_async, unfitness
 from fileq.handlers.routes import Routes
-from fileq.handlers.targets import is_async, unfitness
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 CHECKSUM = "fileq.handlers:checksum"

@@ -14,9 +14,8 @@ from fileq.core.errors import Permanent
 from fileq.core.job import typed_job
 from fileq.handlers.context import Context, view_of
 from fileq.handlers.event_loop import EventLoop
-from fileq.handlers.handler_place import place_of
 from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
-from fileq.handlers.tracebacks import LONGEST_TRACEBACK, cut_middle
+from fileq.handlers.tracebacks import LONGEST_TRACEBACK, cut_middle, place_of
 
 
 def failure_of(function: object) -> str:

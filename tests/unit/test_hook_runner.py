@@ -14,8 +14,7 @@ from fileq.config import config_from
 from fileq.core.errors import ConfigError
 from fileq.core.events import BrokerRestored, JobCancelled, JobCompleted, JobDead, JobFailed, JobRecovered, JobReleased
 from fileq.handlers import extensions
-from fileq.handlers.extensions import Extensions
-from fileq.handlers.hooks import EventView
+from fileq.handlers.extensions import EventView, Extensions
 from fileq.handlers.routes import Routes
 from fileq.runtime import hook_runner
 from fileq.runtime.hook_runner import REPORT_EVERY_S, HookRunner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fileq.worker.prefetch import (
+from fileq.worker.attempts import (
     AHEAD_S,
     CYCLE_S,
     FIRST_PAUSE_S,

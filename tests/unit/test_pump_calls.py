@@ -13,7 +13,7 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, decode
 from fileq.core.outcome import Done, Failed
 from fileq.core.settlement import Settlement
-from fileq.worker.calls import CALLS_MAX
+from fileq.worker.pump import CALLS_MAX
 from tests.support.pump_setup import PumpSetup, UnreliableBroker, job_id
 
 

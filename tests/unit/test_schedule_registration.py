@@ -12,7 +12,7 @@ from fileq.client.schedule_changes import run_now
 from fileq.config import config_from
 from fileq.core.events import ScheduleDefined, ScheduleRemoved, ScheduleUnclaimed
 from fileq.core.schedule import ScheduleDefinition, ScheduleDocument, encode_document
-from fileq.worker.schedule_registration import CLAIM_S, LOOK_EVERY_S, ScheduleRegistration
+from fileq.worker.scheduler import CLAIM_S, LOOK_EVERY_S, ScheduleRegistration
 from tests.support.schedule_bench import EACH_MINUTE, MINUTE_MS, START_MS, ScheduleBench
 
 

@@ -1,6 +1,6 @@
 """When the fork server is pinged, and when it counts as frozen. The test passes the time."""
 
-from fileq.worker.executors.process.server_watch import ANSWER_TIMEOUT_S, CHECK_EVERY_S, PING_EVERY_S, ServerWatch
+from fileq.worker.executors.process.child_pool import ANSWER_TIMEOUT_S, CHECK_EVERY_S, PING_EVERY_S, ServerWatch
 
 
 def answered() -> ServerWatch:

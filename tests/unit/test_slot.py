@@ -12,8 +12,7 @@ import pytest
 from fileq.core.claim import Claim, ClaimKey
 from fileq.core.job import encode, file_job
 from fileq.core.settlement import complete
-from fileq.worker.slot import Free, Gone, Running, Settling, Slot, SlotDefect, SlotState
-from fileq.worker.slots import Slots
+from fileq.worker.slots import Free, Gone, Running, Settling, Slot, SlotDefect, Slots, SlotState
 
 
 def running(slot: str = "slot", token: int = 1) -> Running:

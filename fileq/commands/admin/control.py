@@ -163,7 +163,7 @@ def describe(result: JobCancellation, within_s: float) -> str:
         case CancelResult.CANCELLED:
             return "cancelled"
         case CancelResult.REQUESTED:
-            from fileq.worker.executors.stop_request import CANCEL_GRACE_S  # with it come parts of the worker
+            from fileq.worker.executors.protocol import CANCEL_GRACE_S  # with it come parts of the worker
 
             return (
                 f"is running; its worker sets context.cancelled within {two_units(within_s)}, "

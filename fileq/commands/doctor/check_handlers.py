@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from fileq.config import Loaded
 from fileq.core.errors import ConfigError
 from fileq.core.finding import Finding, sound, unknown, wrong
-from fileq.handlers.before_enqueue import load_before_enqueue
-from fileq.handlers.route_warnings import schedule_problems, warnings_of
-from fileq.handlers.routes import Routes
+from fileq.handlers.extensions import load_before_enqueue
+from fileq.handlers.routes import Routes, schedule_problems, warnings_of
 
 _ADVICE = "--app-dir names the directory of the handlers; 'fileq try PATH' runs one"
 

@@ -28,7 +28,7 @@ from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.executor import ProcessExecutor
-from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.process.messages import Program
 from fileq.worker.executors.protocol import Executor, Run, TaskOutcome
 from fileq.worker.executors.thread import ThreadExecutor
 

@@ -1,15 +1,19 @@
-"""What the pump expects of an executor.
+"""What the pump expects of an executor, and what all executors share: requests to stop a task, and whether to wait
+for a batch of tiny tasks.
 
 An executor never raises for what a handler does, and never blocks the pump for more than a few milliseconds.
 """
 
 from __future__ import annotations
 
+import enum
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from fileq.core.claim import ClaimKey
-from fileq.core.outcome import Cancelled
+from fileq.core.outcome import Cancelled, Changed, Done, Failed, Released
+from fileq.core.units import format_duration
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.task import Ran, Task
 
@@ -60,3 +64,99 @@ class Executor(Protocol):
     def close(self) -> None:
         """Stop everything: afterwards no child process, no descendant of one and no idle thread is left."""
         ...
+
+
+# Requests to stop a running task, and the outcome of a task that got one. The same in processes and in threads.
+
+
+TIMEOUT = "Timeout"  # the kind of the error
+# How handlers stop if they are asked to, in the words of docs/handlers.md; TIMEOUT if they have to be stopped by force.
+_USUAL = frozenset(("InterruptedError", "CancelledError", "KeyboardInterrupt", "Retry", TIMEOUT))
+CANCEL_GRACE_S = 5.0  # from context.cancelled to the stop by force
+
+
+class StopRequest(enum.Enum):
+    NONE = enum.auto()
+    CANCEL = enum.auto()  # the job was cancelled
+    QUIT = enum.auto()  # the worker stops
+
+
+def outcome_after(request: StopRequest, ran: Ran) -> TaskOutcome:
+    """The outcome of a task that ended with `ran` after this request.
+
+    When the worker stops, only a handler that finished counts. An exception or a killed command is most likely the
+    reaction to context.cancelled, and a shutdown must not count as a failure of the job. An exception that is not the
+    usual reaction is kept for the log: it may be a real error that happened while the handler stopped."""
+    match request:
+        case StopRequest.CANCEL:
+            return Cancelled(raised=_unusual(ran))
+        case StopRequest.QUIT if not isinstance(ran, Done | Changed):
+            return Released(raised=_unusual(ran))
+    return ran
+
+
+def _unusual(ran: Ran) -> Failed | None:
+    return ran if isinstance(ran, Failed) and ran.traceback and ran.kind not in _USUAL else None
+
+
+def timed_out(timeout_s: float, stack: str = "") -> Failed:
+    """`stack` is where the handler was."""
+    return Failed(f"timed out after {format_duration(timeout_s)}", TIMEOUT, traceback=stack)
+
+
+# Decides whether submit() of an executor waits until the batch it submitted has ended.
+#
+# Waiting pays while tasks are tiny and costs time otherwise. After a batch that was not done in time the policy skips
+# batches before it tries again, twice as many each time, or for twice as long, up to a limit. No threads, no I/O.
+
+
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.002, 0.256
+MAX_SKIPS = 31  # the most batches that are skipped between two waits
+
+
+class WaitPolicy:
+    """Starts by waiting. Ask should_wait() once for each batch, and record() each wait."""
+
+    def __init__(self) -> None:
+        self._skips = 0
+        self._skips_left = 0
+
+    @property
+    def is_cautious(self) -> bool:
+        """Whether the last wait was too long: then a batch is waited for only if nothing else runs."""
+        return self._skips > 0
+
+    def should_wait(self) -> bool:
+        if self._skips_left:
+            self._skips_left -= 1
+            return False
+        return True
+
+    def record(self, *, was_done_in_time: bool) -> None:
+        self._skips = self._skips_left = 0 if was_done_in_time else min(2 * self._skips + 1, MAX_SKIPS)
+
+
+class PausingWaitPolicy(WaitPolicy):
+    """For waits that stop the pump for about a millisecond when they fail. Such a wait is then tried at most four times
+    a second, however small batches are: slow tasks end one by one, so most of their batches have one or two tasks. One
+    batch may be late by chance, so the first failure has no consequence."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._pause_s = 0.0
+        self._paused_until_s = 0.0
+        self._was_late = False
+
+    def should_wait(self) -> bool:
+        return not self._pause_s or self._monotonic() >= self._paused_until_s
+
+    def record(self, *, was_done_in_time: bool) -> None:
+        was_late, self._was_late = self._was_late, not was_done_in_time
+        if was_done_in_time:
+            self._pause_s = 0.0
+            return
+        if not was_late:
+            return
+        self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), MAX_PAUSE_S)
+        self._paused_until_s = self._monotonic() + self._pause_s

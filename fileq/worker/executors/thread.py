@@ -5,7 +5,7 @@ with a warning, and a new thread replaces it. What the old thread returns later 
 task in the moment in which the pump gives it up. The one that takes the task's token first wins: pop() of a list is
 atomic. Threads are daemons, so a kill -9 or an exit of the worker leaves none.
 
-Output. thread_output.py finds the task that prints. What a thread prints after it was left behind is still logged.
+Output. task_output.py finds the task that prints. What a thread prints after it was left behind is still logged.
 
 Tiny tasks. Waking a thread costs more than a tiny task, and so does contention for the GIL, which each write to a file
 hands to another thread. So while tasks are tiny submit() wakes one thread for the whole batch and waits a moment until
@@ -15,10 +15,11 @@ decides which batches are waited for: with other tasks running, contention makes
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from contextlib import suppress
 from queue import SimpleQueue
 
@@ -26,16 +27,21 @@ from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit, ThreadAbandoned, ignore
 from fileq.core.job import decode_or_none
 from fileq.handlers.context import LazyEvent
-from fileq.handlers.handler_place import place_of
 from fileq.handlers.outcomes import failed
 from fileq.handlers.output import task_sink
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors import thread_output
-from fileq.worker.executors.finish_signal import FinishSignal
-from fileq.worker.executors.protocol import Run, TaskOutcome
-from fileq.worker.executors.stop_request import CANCEL_GRACE_S, StopRequest, outcome_after, timed_out
-from fileq.worker.executors.thread_output import ThreadTaskOutput
-from fileq.worker.executors.wait_policy import WaitPolicy
+from fileq.handlers.tracebacks import place_of
+from fileq.worker.executors import task_output
+from fileq.worker.executors.protocol import (
+    CANCEL_GRACE_S,
+    Run,
+    StopRequest,
+    TaskOutcome,
+    WaitPolicy,
+    outcome_after,
+    timed_out,
+)
+from fileq.worker.executors.task_output import ThreadTaskOutput
 
 NEVER_S = float("inf")
 TINY_S = 0.0001  # a task that takes longer is not tiny
@@ -93,7 +99,7 @@ class ThreadExecutor:
         self._is_closed = False
         self._captures_output = captures_output
         if captures_output:
-            thread_output.install()
+            task_output.install()
         self._threads: set[threading.Thread] = set()
         for _ in range(count):
             self._add_thread()
@@ -167,7 +173,7 @@ class ThreadExecutor:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         self._signal.close()
         if self._captures_output:
-            thread_output.uninstall()
+            task_output.uninstall()
 
     # tasks, in the pump's thread
 
@@ -258,3 +264,60 @@ def _abandoned(task: Task, reason: str) -> ThreadAbandoned:
     if job is None:
         return ThreadAbandoned(task.key.slot, reason)
     return ThreadAbandoned(task.key.slot, reason, job.id, job.filepath or None, job.type)
+
+
+# How handler threads signal to the pump that tasks have ended.
+#
+# While the pump waits inside submit(), a lock wakes it. At all other times a descriptor becomes readable, once for
+# any number of tasks that end before the pump clears it. A signal is never lost: the pump clears first and looks for
+# ended tasks afterwards, so a task that ends later signals again.
+
+
+class FinishSignal:
+    """`queued` holds the tasks that no thread has taken yet. A pump that waits is woken only when it is empty."""
+
+    def __init__(self, queued: Sized) -> None:
+        self._queued = queued
+        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_raised = False
+        self._is_awaited = False
+        self._gate = threading.Lock()  # unlocked by a thread to wake the pump that waits
+        self._gate.acquire()
+
+    def fileno(self) -> int:
+        return self._eventfd
+
+    def notify(self) -> None:
+        """A task has ended. Called by any thread."""
+        if self._is_awaited:
+            # The pump collects after its wait, so the descriptor is not needed.
+            if not self._queued:
+                with suppress(RuntimeError):  # another thread has unlocked it already
+                    self._gate.release()
+        elif not self._is_raised:
+            self._is_raised = True
+            os.eventfd_write(self._eventfd, 1)
+
+    def clear(self) -> None:
+        """Make the descriptor unreadable. Called by the pump before it looks for ended tasks."""
+        # Read before the flag is reset: a thread that notifies between the two finds the flag set and does not write,
+        # but its task has ended and the pump finds it. In the other order its write would be read here and its flag
+        # would stay set, so that no later thread would write.
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._eventfd)
+        self._is_raised = False
+
+    def wait(self, is_done: Callable[[], bool], deadline_s: float) -> bool:
+        """Wait until is_done(); False if it is not by the deadline, a time by time.monotonic()."""
+        self._is_awaited = True
+        try:
+            while not is_done():
+                if (left_s := deadline_s - time.monotonic()) <= 0:
+                    return False
+                self._gate.acquire(timeout=left_s)
+            return True
+        finally:
+            self._is_awaited = False
+
+    def close(self) -> None:
+        os.close(self._eventfd)

@@ -2,7 +2,7 @@
 
 from tests.support.guards.guard import Guard
 
-TAIL = "fileq/handlers/tail.py"
+TAIL = "fileq/handlers/output.py"
 UNIT, REAL = "tests/unit/test_executors_output.py::test_", "tests/integration/test_worker_output.py::test_"
 BOUNDED = UNIT + "the_tail_and_a_line_are_bounded_also_for_bytes_that_are_not_text"
 FLOOD = UNIT + "more_lines_than_allowed_in_a_second_are_counted"

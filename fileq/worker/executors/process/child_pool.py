@@ -1,6 +1,6 @@
 """Keeps a child behind every handle: requests children, learns which have ended, restarts the fork server.
 
-A fork server that is frozen is replaced like one that has ended: see server_watch.py.
+A fork server that is frozen is replaced like one that has ended: see ServerWatch.
 
 Knows children and their streams, not tasks. Owns the epoll that watches the streams and the fork server. A child or a
 fork server that fails right after its start is started again after a pause that grows with each failure.
@@ -12,10 +12,15 @@ import contextlib
 import os
 import select
 import signal
+import socket
+import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
+from fileq.core.errors import ConfigError
 from fileq.core.events import (
     ChildReplaced,
     ChildStartFailed,
@@ -26,23 +31,29 @@ from fileq.core.events import (
     ProcessAbandoned,
 )
 from fileq.core.units import format_duration
+from fileq.files.descriptor_limit import restore_limit_of
 from fileq.worker.executors.process.child_handle import NEVER_S, ChildHandle
-from fileq.worker.executors.process.child_output import OutputReader
-from fileq.worker.executors.process.fork_server_client import LOAD_TIMEOUT_S, ForkServerClient
 from fileq.worker.executors.process.messages import (
     DIRTY_EXITS,
     EXIT_STREAM_LOST,
+    MAX_PACKET_BYTES,
     NUMBER_LIMIT,
     DirtyExit,
     Exited,
+    ForkServerEnded,
     FromServer,
     HandlersLoaded,
     NotSpawned,
+    Ping,
+    Program,
+    Spawn,
     Spawned,
     cause_of_death,
+    decode_from_server,
+    encode,
+    python_command,
 )
-from fileq.worker.executors.process.program import Program
-from fileq.worker.executors.process.server_watch import ANSWER_TIMEOUT_S, ServerWatch
+from fileq.worker.executors.task_output import ChildOutput, OutputReader
 
 MAX_PENDING_REQUESTS = 32  # children that are requested at a time; more requests would only fill the socket
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0
@@ -271,3 +282,184 @@ def pause_after(failures: int) -> float:
 
 def _cause(code: int) -> str:
     return "closed its connection to the worker" if code == EXIT_STREAM_LOST else cause_of_death(code)
+
+
+# The worker's side of the fork server: starts it, requests children, receives reports about them.
+#
+# Never blocks, except in load() and in has_ended() with a timeout. When the worker is killed with kill -9, the kernel
+# closes its end of the control socket, and the guard kills every process below it.
+
+
+LOAD_TIMEOUT_S = 120.0
+
+
+class ForkServerClient:
+    """One guard process with the fork server below it. Once `is_gone`, it is of no use: make another one."""
+
+    def __init__(self, program: Program) -> None:
+        self._control, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        server_end.setblocking(True)
+        self.is_loaded = False
+        self.is_gone = False
+        self.cause = ""  # why it has ended
+        program_fd = os.memfd_create("fileq-program")
+        try:
+            os.write(program_fd, msgspec.msgpack.encode(program))
+            environment = {name: value for name, value in os.environ.items() if name not in program.hidden_variables}
+            self._guard = start_guard(server_end.fileno(), program_fd, environment)
+        except BaseException:
+            self._control.close()
+            raise
+        finally:
+            server_end.close()
+            os.close(program_fd)
+
+    def fileno(self) -> int:
+        return self._control.fileno()
+
+    def load(self) -> None:
+        """Wait until the handlers are imported. If they can't be, raises ConfigError with one line for each problem."""
+        deadline_s = time.monotonic() + LOAD_TIMEOUT_S
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        while not self.is_gone:
+            if not poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
+                raise ConfigError(f"importing the handlers took more than {format_duration(LOAD_TIMEOUT_S)}")
+            for message, _ in self.receive():
+                if isinstance(message, HandlersLoaded) and message.problems:
+                    raise ConfigError(message.problems)
+            if self.is_loaded:
+                return
+        raise ConfigError(f"the handlers can't be loaded: the process that imports them {self.cause}")
+
+    def spawn(self, child: int, stream: int, tokens: int, output: ChildOutput | None = None) -> bool:
+        """Request a child that gets these ends of its stream and its tokens, and the other end of this output pipe;
+        False if the request can't be sent now."""
+        fds, secret = [stream, tokens], b""
+        if output is not None:
+            fds, secret = [*fds, output.child_end], output.secret
+        try:
+            socket.send_fds(self._control, [encode(Spawn(child, secret))], fds, socket.MSG_NOSIGNAL)
+        except OSError:
+            return False
+        return True
+
+    def ping(self) -> None:
+        """Ask for a Pong. A message that can't be sent is not answered either, which is what the caller looks for."""
+        with contextlib.suppress(OSError):
+            self._control.send(encode(Ping()), socket.MSG_NOSIGNAL)
+
+    def give_up(self, cause: str) -> None:
+        """It does not answer any more: it is gone for the worker, and hang_up() ends it."""
+        self.is_gone, self.is_loaded = True, False
+        self.cause = cause
+        # The guard kills the server, frozen or not. It may be stopped itself.
+        self._guard.send_signal(signal.SIGCONT)
+
+    def receive(self) -> Iterator[tuple[FromServer, int | None]]:
+        """The messages that have arrived, each with its descriptor, which the caller must close."""
+        while not self.is_gone:
+            try:
+                packet, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                packet, fds = b"", []
+            if not packet:
+                self.is_gone, self.is_loaded = True, False
+                self.cause = self.cause or "died"
+                return
+            message = decode_from_server.decode(packet)
+            if isinstance(message, HandlersLoaded):
+                self.is_loaded = not message.problems
+            elif isinstance(message, ForkServerEnded):
+                self.cause = f"was {cause}" if (cause := cause_of_death(message.code)).startswith("killed") else cause
+            yield message, fds[0] if fds else None
+
+    def hang_up(self) -> None:
+        """Close the connection: the guard then kills everything below it. Does not wait. May be called twice."""
+        self.is_gone, self.is_loaded = True, False
+        # close() alone is not enough: a process that a handler forked from the worker may hold a copy of the socket.
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
+
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        """Whether all of its processes have ended. The guard ends last."""
+        try:
+            self._guard.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def start_guard(control_fd: int, program_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the guard in a fresh interpreter and a session of its own, with these descriptors and variables."""
+    fds = (control_fd, program_fd)
+    guard = subprocess.Popen(
+        python_command("fileq.worker.executors.process.fork_server", *fds, os.getpid()),
+        stdin=subprocess.DEVNULL,
+        stdout=_stderr(),
+        stderr=_stderr(),
+        pass_fds=fds,
+        env=environment,
+        start_new_session=True,
+    )
+    restore_limit_of(guard.pid)  # before it has started Python and forked
+    return guard
+
+
+def _stderr() -> int:
+    """Where handlers print: to the worker's stderr, as the logs do, or to nowhere if that is closed."""
+    try:
+        os.fstat(2)
+    except OSError:
+        return subprocess.DEVNULL
+    return 2
+
+
+# Decides when the fork server must be asked whether it still works, and when it counts as frozen.
+#
+# A server can be alive and do nothing: a signal or a debugger stopped it, or a call of the kernel does not return.
+# Then no child is started and no end of a child is reported. Only time in which the worker itself ran counts: a
+# server is not replaced because the worker was stopped as well.
+
+
+PING_EVERY_S = 1.0  # while a report is missing
+ANSWER_TIMEOUT_S = 10.0
+CHECK_EVERY_S = 1.0  # while an answer is missing
+
+
+class ServerWatch:
+    """For one fork server, whose first answer is that it has started. Times are by time.monotonic()."""
+
+    def __init__(self, now_s: float) -> None:
+        self._is_waiting = True
+        self._waited_s = 0.0
+        self._checked_s = self._pinged_s = now_s
+        self.due_s = now_s + CHECK_EVERY_S  # when the next call of turn() is due
+
+    def answered(self) -> None:
+        """The server sent a message. Any message will do."""
+        self._is_waiting = False
+        self._waited_s = 0.0
+        self.due_s = self._pinged_s + PING_EVERY_S
+
+    def turn(self, now_s: float) -> bool:
+        """Whether a ping must be sent now."""
+        if self._is_waiting:
+            self._waited_s += min(now_s - self._checked_s, CHECK_EVERY_S)
+        self._checked_s = now_s
+        if now_s < self.due_s:
+            return False
+        self.due_s = now_s + CHECK_EVERY_S
+        if self._is_waiting:
+            return False
+        self._is_waiting = True
+        self._pinged_s = now_s
+        return True
+
+    def is_frozen(self, timeout_s: float) -> bool:
+        """Whether it has owed an answer for this long."""
+        return self._waited_s >= timeout_s

@@ -1,6 +1,6 @@
 """Finds, measures and kills the descendants of a process, by /proc.
 
-A process that adopts orphans (prctl.adopt_orphans) keeps all descendants below itself, also those with a session of
+A process that adopts orphans (adopt_orphans) keeps all descendants below itself, also those with a session of
 their own: as long as one is left, the process has a child. So it can end all of them without a list: kill and reap the
 children, and repeat with the grandchildren that thereby became children. What a kill -9 of the guard, the fork server
 or a child leaves, one of the others kills: see fork_server.py.
@@ -11,6 +11,7 @@ Never kills by a remembered pid: only this process reaps its children, so the pi
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
 import signal
@@ -123,3 +124,35 @@ def _content(path: str) -> bytes:
         return content
     finally:
         os.close(fd)
+
+
+# Three settings of a process that only Linux has: end with the parent, adopt orphans, a name.
+#
+# They are why a kill -9 of any process of a worker leaves no descendants: see fork_server.py.
+
+
+_SET_PDEATHSIG, _SET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 36
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Has the kernel kill this process when the thread that forked it ends; kills it at once if that has happened."""
+    _prctl(_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Descendants that lose their parent become children of this process, whichever session they are in."""
+    _prctl(_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+
+
+def set_name(name: str) -> None:
+    """Set the name that `ps` and `top` show; the kernel keeps 15 bytes of it."""
+    _prctl(_SET_NAME, ctypes.c_char_p(name.encode()))
+
+
+def _prctl(option: int, argument: ctypes.c_ulong | ctypes.c_char_p) -> None:
+    zero = ctypes.c_ulong(0)
+    if ctypes.CDLL(None, use_errno=True).prctl(ctypes.c_int(option), argument, zero, zero, zero) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl({option}): {os.strerror(error)}")

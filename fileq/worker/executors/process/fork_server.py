@@ -40,7 +40,14 @@ from fileq.worker.executors.process.child import (
     read_program,
     set_line_buffering,
 )
-from fileq.worker.executors.process.descendants import children_of, end_children, kill_children, reap_children
+from fileq.worker.executors.process.descendants import (
+    adopt_orphans,
+    children_of,
+    end_children,
+    kill_children,
+    reap_children,
+    set_name,
+)
 from fileq.worker.executors.process.messages import (
     MAX_PACKET_BYTES,
     MAX_PACKET_FDS,
@@ -51,14 +58,15 @@ from fileq.worker.executors.process.messages import (
     NotSpawned,
     Ping,
     Pong,
+    Program,
     Spawn,
     Spawned,
     decode_to_server,
     encode,
+    error_line,
+    python_command,
 )
 from fileq.worker.executors.process.output_pipe import OutputPipe
-from fileq.worker.executors.process.prctl import adopt_orphans, set_name
-from fileq.worker.executors.process.program import Program, error_line, python_command
 from fileq.worker.executors.protocol import Run
 
 

@@ -1,4 +1,4 @@
-"""The child's end of its output pipe: stdout, stderr and `logging` of handlers go there, and the worker reads it.
+"""The output pipe of a child: stdout, stderr and `logging` of handlers go there, and the worker reads it.
 
 Programs that a handler starts inherit the pipe as their stdout and stderr. A write waits while the pipe is full. At the
 end of a task one system call tells whether the pipe still holds output. Only then does the child write the end of the
@@ -13,13 +13,25 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import select
 import sys
+import threading
+from collections.abc import Iterator
 from fcntl import ioctl
 from termios import FIONREAD
+from types import FrameType
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+from msgspec import Struct
 
 from fileq.handlers.output import capture_logging, set_process_sink
-from fileq.worker.executors.process.descriptors import is_same
-from fileq.worker.executors.process.output_marks import encode_end, encode_record, encode_stack
+from fileq.handlers.task import Task
+from fileq.handlers.tracebacks import cut_middle, place_of
+from fileq.worker.executors.protocol import StopRequest
+
+if TYPE_CHECKING:
+    from fileq.worker.executors.process.child_handle import ChildHandle
 
 _SIZE = bytearray(4)  # what FIONREAD writes: an int
 _NOTHING = bytes(4)
@@ -77,4 +89,156 @@ class OutputPipe:
             self.write(encode_end(self._secret, number))
         except OSError:
             return False
+        return True
+
+
+def is_same(fd: int, known: os.stat_result) -> bool:
+    """Whether a descriptor is open and refers to the file that it referred to when `known` was its os.fstat():
+    a handler may have closed it and opened another file."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return False
+    return status.st_ino == known.st_ino and status.st_dev == known.st_dev
+
+
+# The format of a child's output pipe: what handlers print, as it is, and marks of the child between it.
+#
+# A mark is a secret of this child, one JSON object and a newline: a record of `logging`, the end of a task, or where
+# its handler is. A handler that prints something similar does not know the secret, so its line stays a line. A mark
+# is written by one call and is not longer than PIPE_BUF: the kernel never mixes it with the output of another
+# process.
+
+
+_START = b"\x1e"  # is not in the rest of a mark, so a mark that is cut is found by its start
+_LONGEST_LOGGER = 200
+
+
+class LoggedRecord(Struct, frozen=True, tag=True, array_like=True):
+    level: str
+    logger: str
+    text: str
+
+
+class TaskEnd(Struct, frozen=True, tag=True, array_like=True):
+    """Everything before it was printed by the task of this number or by earlier ones."""
+
+    number: int
+
+
+class HandlerStack(Struct, frozen=True, tag=True, array_like=True):
+    """Where the handler is: the answer to STACK_SIGNAL."""
+
+    text: str
+
+
+Mark: TypeAlias = LoggedRecord | TaskEnd | HandlerStack
+_decoder: msgspec.json.Decoder[Mark] = msgspec.json.Decoder(Mark)
+_encoder = msgspec.json.Encoder()
+
+
+def new_secret() -> bytes:
+    return _START + os.urandom(12).hex().encode()
+
+
+def encode_record(secret: bytes, level: str, logger: str, text: str) -> bytes:
+    """The record as a mark; a text that is too long loses its end."""
+    text, logger = (s.encode("utf-8", "backslashreplace").decode() for s in (text, logger[:_LONGEST_LOGGER]))
+    text = text[: select.PIPE_BUF]
+    while len(mark := _encoded(secret, LoggedRecord(level, logger, text))) > select.PIPE_BUF:
+        text = text[: len(text) * 3 // 4] + "…"
+    return mark
+
+
+def encode_end(secret: bytes, number: int) -> bytes:
+    return _encoded(secret, TaskEnd(number))
+
+
+def encode_stack(secret: bytes, text: str) -> bytes:
+    """The stack as a mark; a text that is too long loses its middle."""
+    longest = select.PIPE_BUF
+    while len(mark := _encoded(secret, HandlerStack(cut_middle(text, longest)))) > select.PIPE_BUF:
+        longest = longest * 3 // 4
+    return mark
+
+
+def _encoded(secret: bytes, mark: Mark) -> bytes:
+    return secret + _encoder.encode(mark) + b"\n"
+
+
+class OutputSplitter:
+    """Parts what handlers printed from the marks, however the reads have cut the pipe's content."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._rest = b""  # the beginning of a mark, or of what may become one
+
+    def feed(self, block: bytes) -> Iterator[bytes | Mark]:
+        data = self._rest + block if self._rest else block
+        self._rest = b""
+        while (at := data.find(self._secret)) >= 0:
+            end = data.find(b"\n", at)
+            if end < 0:
+                break
+            if at:
+                yield data[:at]
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # not written by the child
+                yield _decoder.decode(data[at + len(self._secret) : end])
+            data = data[end + 1 :]
+        kept = at if at >= 0 else self._possible_start(data)
+        if kept < len(data) - select.PIPE_BUF:
+            kept = len(data)  # longer than any mark
+        self._rest = data[kept:]
+        if kept:
+            yield data[:kept]
+
+    def _possible_start(self, data: bytes) -> int:
+        """Where a mark that is not complete may begin; the length of the data if nowhere."""
+        at = data.rfind(_START, max(0, len(data) - len(self._secret)))
+        return at if at >= 0 and self._secret.startswith(data[at:]) else len(data)
+
+
+# Where a handler is when its time is up: the worker asks by a signal, and the child answers in its output pipe.
+#
+# The signal handler runs in the main thread, which runs the handler of the job or waits for it (place_of). A
+# call in C that does not return to the interpreter delays the signal handler; then there is no answer. The pump does
+# not block: it kills the child a moment later, and reads what is in the pipe by then. Without `worker.capture_output`
+# there is no pipe, and nothing is asked.
+
+
+ASKS = 5  # signals: one may have no effect (see ChildHandle.wake()), or a busy machine has no core for the child
+ANSWER_S = 0.05  # how long the child may take after each signal
+
+
+class StackReporter:
+    """The signal handler of a child."""
+
+    def __init__(self, output: OutputPipe | None) -> None:
+        self._output = output
+
+    def __call__(self, _number: int, frame: FrameType | None) -> None:
+        # No text: the child is between two tasks, because the signal came too late.
+        if self._output is not None and (text := place_of(threading.get_ident(), frame)):
+            self._output.report_stack(text)
+
+
+class StackRequests:
+    """The worker's side: how often each child was asked, and about which task."""
+
+    def __init__(self) -> None:
+        self._asked: dict[ChildHandle, tuple[Task, int]] = {}
+
+    def ask(self, handle: ChildHandle, now_s: float) -> bool:
+        """Asks a child whose time is up, and gives it a moment more. False if it is to be killed now."""
+        task, output = handle.task, handle.output
+        if task is None or output is None or handle.stop_request is not StopRequest.NONE:
+            return False
+        about, count = self._asked.pop(handle, (task, 0))
+        if about is not task:
+            count = 0  # the earlier requests were about a task that has ended since
+        if output.has_stack or count == ASKS:
+            return False
+        self._asked[handle] = (task, count + 1)
+        handle.ask_for_stack()
+        handle.kill_at_s = now_s + ANSWER_S
         return True

@@ -1,6 +1,7 @@
-"""Imports the function that `package.module:function` names, or says in one line why that is impossible.
+"""Imports the user's modules, checks the functions in them, and knows which of them are loaded.
 
-Importing runs the user's code. Every Exception and SystemExit of that code becomes InvalidTarget.
+Importing runs the user's code. Every Exception and SystemExit of that code becomes InvalidTarget, with one line that
+says why the module or function can't be used.
 """
 
 from __future__ import annotations
@@ -8,18 +9,22 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import linecache
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fileq.config.trusted_place import untrusted_directory
 from fileq.core.errors import ConfigError
 from fileq.handlers.outcomes import one_line
-from fileq.handlers.task_definition import TaskDefinition
+from fileq.handlers.registry import REGISTRY, TaskDefinition
+
+if TYPE_CHECKING:
+    from fileq.config import Config
 
 HANDLER, JOB_AND_CONTEXT = "a handler", ("job", "context")
 _MAX_SHOWN = 300  # characters of an error message
@@ -130,3 +135,42 @@ def _location(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
     return f" ({user_frames[-1].filename}:{user_frames[-1].lineno})" if user_frames else ""
+
+
+# The modules of the user's handlers that this process has imported, and the text that they were imported from.
+
+
+def named_modules(config: Config) -> frozenset[str]:
+    """The modules that the configuration names: those of `imports`, of middleware and of handlers."""
+    named = [*config.imports, *config.middleware, *(route.use for route in config.handlers if route.use is not None)]
+    return frozenset(name.partition(":")[0] for name in named)
+
+
+def handler_modules(config: Config, app_dir: str) -> dict[str, ModuleType]:
+    """The imported modules below the application's directory, in a package that the configuration names, or with
+    decorated handlers or tasks."""
+    directory = os.path.abspath(app_dir or os.curdir)
+    packages = {name.partition(".")[0] for name in named_modules(config)}
+    decorated = {one.function.__module__ for one in REGISTRY}
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] not in ("fileq", "__main__")
+        and (name.partition(".")[0] in packages or name in decorated or _is_below(module, directory))
+    }
+
+
+def _is_below(module: ModuleType, directory: str) -> bool:
+    file = getattr(module, "__file__", None) or ""
+    return file.startswith(directory + os.sep) and not file.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep))
+
+
+def keep_text(modules: Iterable[ModuleType]) -> None:
+    """Keeps the source of these modules for tracebacks, which would otherwise show lines of files that have changed
+    since: it would look as if the fixed code failed."""
+    for file in [file for module in modules if (file := getattr(module, "__file__", None) or "").endswith(".py")]:
+        linecache.cache.pop(file, None)
+        lines = linecache.getlines(file)
+        if lines:
+            # Without a modification time: linecache never reads the file again.
+            linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
