@@ -13,16 +13,16 @@ Importing this package must stay instant: no import here; what programs need is 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fileq.client.async_batch import AsyncBatch as AsyncBatch
+    from fileq.client.async_client import AsyncBatch as AsyncBatch
     from fileq.client.async_client import AsyncClient as AsyncClient
-    from fileq.client.async_handle import AsyncHandle as AsyncHandle
+    from fileq.client.async_client import AsyncHandle as AsyncHandle
     from fileq.client.batch_handle import BatchHandle as Batch
-    from fileq.client.batch_status import BatchStatus as BatchStatus
+    from fileq.client.batch_handle import BatchStatus as BatchStatus
     from fileq.client.client import Client as Client
     from fileq.client.handle import Handle as Handle
     from fileq.client.handle import Status as Status
-    from fileq.client.task_call import TaskCall as Call
     from fileq.client.tasks import Task as Task
+    from fileq.client.tasks import TaskCall as Call
     from fileq.client.tasks import task as task
     from fileq.core.batch import BatchFacts as BatchFacts
     from fileq.core.errors import BatchError as BatchError
@@ -51,16 +51,16 @@ __version__ = "0.1.0"
 
 # The module of each name; with a colon, its name there. Within the package another class has the shorter name.
 _HOMES = {
-    "AsyncBatch": "fileq.client.async_batch",
+    "AsyncBatch": "fileq.client.async_client",
     "AsyncClient": "fileq.client.async_client",
-    "AsyncHandle": "fileq.client.async_handle",
+    "AsyncHandle": "fileq.client.async_client",
     "Batch": "fileq.client.batch_handle:BatchHandle",
     "BatchError": "fileq.core.errors",
     "BatchFacts": "fileq.core.batch",
-    "BatchStatus": "fileq.client.batch_status",
+    "BatchStatus": "fileq.client.batch_handle",
     "BrokerError": "fileq.core.errors",
     "BrokerUnavailable": "fileq.core.errors",
-    "Call": "fileq.client.task_call:TaskCall",
+    "Call": "fileq.client.tasks:TaskCall",
     "Client": "fileq.client.client",
     "ConfigError": "fileq.core.errors",
     "Context": "fileq.handlers.context",

@@ -13,7 +13,7 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import ENDED_STATES, State
 
 if TYPE_CHECKING:
-    from fileq.client.job_filter import JobFilter
+    from fileq.queries.job_filter import JobFilter
 
 DEFERRED = "deferred"  # those of the retrying jobs that wait without having failed
 STATES = (*(state.value for state in State), "processing", "failed", DEFERRED)
@@ -95,7 +95,7 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
 
 
 def filter_of(options: argparse.Namespace, queues: Sequence[str]) -> JobFilter:
-    from fileq.client.job_filter import JobFilter
+    from fileq.queries.job_filter import JobFilter
 
     if options.queue is not None and options.queue not in queues:
         raise ConfigError(f"no queue is named {options.queue!r}; the queues are {', '.join(queues)}")

@@ -1,33 +1,42 @@
-"""A batch as its creator holds it: adds jobs, seals it, waits for it. Keeps no copy of the batch.
+"""Batches as a program has them: BatchHandle adds jobs, seals the batch and waits for it; BatchStatus is the batch at
+one moment; batch_request() checks a new one. No copy of the batch is kept.
 
 What a kill -9 inside a `with` leaves: an open batch with the jobs that were added. It is cancelled after 24 hours in
-which nothing is added, or by `fileq batch cancel`.
+which nothing is added, or by `fileq batch cancel`. A caller that is killed while it waits leaves the batch as it is.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-from msgspec import UNSET, UnsetType
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
+from fileq.brokers.batches import BatchView
+from fileq.brokers.notifications import Subscription
 from fileq.brokers.types import Record
-from fileq.client.batch_ending import wait_for_batch
-from fileq.client.batch_status import BatchStatus, status_of_batch
-from fileq.client.handle import Handle
-from fileq.client.job_filter import JobFilter, StoredJob
-from fileq.client.job_options import EnqueueOptions
-from fileq.client.listed_job import ListedJob, listed
-from fileq.client.task_call import TaskCall
-from fileq.client.transport import BatchRetry, Transport
-from fileq.core.errors import FileqError
+from fileq.client.handle import Handle, ListedJob, listed
+from fileq.client.job_endings import RETRY_S, SLICE_S, PublishedBatchEvent, decode_event
+from fileq.client.options import EnqueueOptions, JobOptions, NamedBatch, batch_id_of, options_of
+from fileq.client.tasks import TaskCall, encoded_payload, task_named
+from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, JobRequest, Transport
+from fileq.core.batch import BatchState, CallbackKind, callback_id
+from fileq.core.errors import BatchError, BrokerUnavailable, ConfigError, FileqError
 from fileq.core.job import decode_or_none
 from fileq.core.public_name import public
+from fileq.core.units import format_duration, two_units
 from fileq.handlers.registry import TaskDefinition
+from fileq.queries.job_filter import JobFilter, StoredJob
 
 if TYPE_CHECKING:
     from fileq.client.client import Client
@@ -146,3 +155,245 @@ class BatchHandle:
 
 def _stored(record: Record) -> StoredJob:
     return StoredJob(record.raw, record.id, decode_or_none(record.raw), record, record.state, record.queue)
+
+
+class BatchCallback(Struct, frozen=True):
+    """A callback of a batch. Its job exists once `is_fired`."""
+
+    kind: CallbackKind
+    job_id: str
+    is_fired: bool
+
+
+@public()
+class BatchStatus(Struct, frozen=True):
+    """A batch at one moment, as programs and `--json` see it.
+
+    total = waiting + running + completed + dead + cancelled + deleted. A child batch is one member; while it is
+    unfinished it is `waiting`. `first_dead` is the member that died first, a job or a child batch, and `first_error`
+    its error."""
+
+    id: str
+    name: str
+    parent: str
+    state: BatchState
+    is_cancelled: bool
+    allow_failures: bool
+    priority: str
+    total: int
+    waiting: int
+    running: int
+    completed: int
+    dead: int
+    cancelled: int
+    deleted: int
+    created: datetime | None
+    sealed: datetime | None
+    finished: datetime | None
+    first_dead: str
+    first_error: str
+    callbacks: tuple[BatchCallback, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state is BatchState.FINISHED
+
+    @property
+    def is_success(self) -> bool:
+        """Finished, not cancelled, and every member was completed."""
+        return self.is_finished and not self.is_cancelled and self.completed == self.total
+
+    @property
+    def ended(self) -> int:
+        """Members that have ended."""
+        return self.total - self.waiting - self.running
+
+
+class BatchInfo(Struct, frozen=True, omit_defaults=True):
+    """What fileq keeps in the `info` of a batch. `made_by` is the id of the key that created it through a server, if
+    that key may add to its own batches only."""
+
+    priority: str = ""
+    made_by: str = ""
+
+
+def info_of(raw: bytes) -> BatchInfo:
+    """Empty for what another program has put there."""
+    try:
+        return msgspec.json.decode(raw, type=BatchInfo) if raw else BatchInfo()
+    except (msgspec.DecodeError, ValueError):
+        return BatchInfo()
+
+
+def status_of_batch(id: str, view: BatchView | None) -> BatchStatus:
+    """Raises BatchError if there is no such batch."""
+    if view is None:
+        raise BatchError(f"no batch has the id {id!r}; see 'fileq batch list'; a finished one is kept for 30 days")
+    callbacks = (BatchCallback(kind, callback_id(view.id, kind), kind in view.fired) for kind in view.callbacks)
+    return BatchStatus(
+        id=view.id,
+        name=view.name,
+        parent=view.parent,
+        state=view.state,
+        is_cancelled=view.is_cancelled,
+        allow_failures=view.allow_failures,
+        priority=info_of(view.info).priority,
+        total=view.total,
+        waiting=view.waiting,
+        running=view.running,
+        completed=view.completed,
+        dead=view.dead,
+        cancelled=view.cancelled,
+        deleted=view.deleted,
+        created=_moment(view.created_ms),
+        sealed=_moment(view.sealed_ms),
+        finished=_moment(view.finished_ms),
+        first_dead=view.dead_id,
+        first_error=view.dead_error,
+        callbacks=tuple(callbacks),
+    )
+
+
+def _moment(ms: int) -> datetime | None:
+    return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
+
+
+# wait_for_batch() subscribes before it reads, so that the end is not missed. An event can still get lost, so the
+# batch is read again every RECHECK_S and after each reconnection.
+
+RECHECK_S = 2.0
+
+
+def wait_for_batch(
+    read: Callable[[Sequence[str]], list[BatchView | None]],
+    subscribe: Callable[[], Subscription],
+    id: str,
+    timeout_s: float | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
+    *,
+    report: Callable[[str], None] = lambda text: None,
+    on_status: Callable[[BatchStatus], None] = lambda status: None,
+    recheck_s: float = RECHECK_S,
+) -> BatchStatus | None:
+    """The status of the finished batch; None once `is_stopped`. Raises TimeoutError, and BatchError for an unknown id.
+
+    `on_status` gets the batch each time it is read, `report` the begin and the end of each outage."""
+    until_s = None if timeout_s is None else time.monotonic() + timeout_s
+    subscription, is_lost = subscribe(), False
+    try:
+        while not is_stopped():
+            try:
+                if is_lost:
+                    subscription.close()
+                    subscription, is_lost = subscribe(), False
+                    report("connected again")
+                [view] = read([id])
+                status = status_of_batch(id, view)
+                on_status(status)
+                if status.is_finished:
+                    return status
+                _check_time(id, until_s, timeout_s)
+                _wait_for_event(subscription, id, until_s, recheck_s, is_stopped)
+            except BrokerUnavailable as error:
+                if not is_lost:
+                    report(f"{error}; trying again every {two_units(RETRY_S)}")
+                is_lost = True
+                _check_time(id, until_s, timeout_s)
+                time.sleep(RETRY_S)
+        return None
+    finally:
+        with suppress(BrokerUnavailable):
+            subscription.close()
+
+
+def _check_time(id: str, until_s: float | None, timeout_s: float | None) -> None:
+    if until_s is not None and time.monotonic() >= until_s:
+        limit = format_duration(timeout_s or 0)
+        raise TimeoutError(f"batch {id} is not finished within {limit}; it goes on")
+
+
+def _wait_for_event(
+    subscription: Subscription, id: str, until_s: float | None, recheck_s: float, is_stopped: Callable[[], bool]
+) -> None:
+    """Until the batch is reported as finished, or it is time to read it again."""
+    next_s = time.monotonic() + recheck_s
+    next_s = next_s if until_s is None else min(next_s, until_s)
+    while not is_stopped() and (left_s := next_s - time.monotonic()) > 0:
+        raw = subscription.get(min(SLICE_S, left_s))
+        if raw is None:
+            continue
+        event = decode_event(raw)
+        if isinstance(event, PublishedBatchEvent) and event.batch_id == id:
+            return
+
+
+# New batches, with their callbacks as requests for jobs
+
+CallbackTask: TypeAlias = TaskDefinition[Any, Any] | TaskCall[Any, Any] | str
+NAME_MAX = 80  # characters; the id has more, and the ids of callbacks more again
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX}}}")
+_NOT_FOR_CALLBACKS = ("id", "delay", "at", "batch", "unique_key")
+
+
+class BatchKeywords(TypedDict, total=False):
+    """What Client.batch() takes as keywords."""
+
+    allow_failures: bool
+    then: CallbackTask | None
+    catch: CallbackTask | None
+    finally_: CallbackTask | None
+    parent: NamedBatch | str | None
+    priority: str
+
+
+def batch_request(
+    name: str,
+    allow_failures: bool,
+    then: CallbackTask | None,
+    catch: CallbackTask | None,
+    finally_: CallbackTask | None,
+    parent: NamedBatch | str | None,
+    priority: str,
+    id: str = "",
+) -> BatchRequest:
+    """ConfigError names everything that is wrong. Without an `id` the batch gets a new one."""
+    problems: list[str] = []
+    if name and not _NAME.fullmatch(name):
+        problems.append(f"the name of the batch is {name!r:.120}; it must match {_NAME.pattern}")
+    id = id or new_batch_id(name)
+    callbacks = []
+    given = {CallbackKind.THEN: then, CallbackKind.CATCH: catch, CallbackKind.FINALLY: finally_}
+    for kind, task in given.items():
+        if task is None:
+            continue
+        try:
+            callbacks.append(CallbackRequest(kind, _callback(task, priority)))
+        except (ConfigError, TypeError) as error:
+            problems += (f"{kind}: {text}" for text in getattr(error, "problems", (str(error),)))
+    if problems:
+        raise ConfigError(problems)
+    return BatchRequest(id, name, batch_id_of(parent), allow_failures, priority, tuple(callbacks))
+
+
+def new_batch_id(name: str = "") -> str:
+    """Different at each call, so that a name can be used again."""
+    return f"{name or 'batch'}-{secrets.token_hex(6)}"
+
+
+def _callback(task: CallbackTask, priority: str) -> JobRequest:
+    """The job of a callback. Its payload is what the caller gave; the facts of the batch come beside it."""
+    call = task if isinstance(task, TaskCall) else TaskCall(task)
+    definition = task_named(call.task)
+    options = _options(call, definition, priority)
+    payload = encoded_payload(call.payload, call.name) if call.payload is not UNSET else None
+    if definition is not None:
+        definition.checked_payload(payload if payload is not None else b"null")
+    return JobRequest(options, call.name, payload)
+
+
+def _options(call: TaskCall[Any, Any], definition: TaskDefinition[Any, Any] | None, priority: str) -> JobOptions:
+    if wrong := [name for name in _NOT_FOR_CALLBACKS if call.options.get(name)]:
+        raise ConfigError(f"{wrong[0]} can't be given: a callback has an id of its own and is enqueued when it is due")
+    options = options_of(call.options)
+    own = definition.priority if definition is not None else ""
+    return replace(options, priority=options.priority or own or priority)

@@ -1,17 +1,31 @@
-"""The operations of clients on batches, on a broker. batch_changes.py has those that are more than one call."""
+"""Batches on a broker, for clients and commands: creates one with its callbacks, seals, cancels, retries.
+
+What a kill -9 leaves: a batch created or not; a cancelled batch whose waiting members are not cancelled yet, which the
+reconciler of any worker continues; of a retry, the members that were put back until then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from fileq.brokers.batches import BatchPage, BatchView
+import msgspec
+
+from fileq.brokers.batches import BatchPage, BatchView, NewBatch
 from fileq.brokers.protocol import FullBroker
-from fileq.client.batch_changes import cancel_batch, new_batch, retry_batch, seal_batch
-from fileq.client.transport import BatchRequest, BatchRetry, DeadPage
+from fileq.brokers.types import Record
+from fileq.client.batch_handle import BatchInfo
+from fileq.client.new_entries import typed_entry
+from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, DeadPage
 from fileq.config import Config
-from fileq.core.job import State
+from fileq.core.batch import Callback, callback_job
+from fileq.core.errors import ConfigError, JobError
+from fileq.core.job import State, check_content, checked_id, decode_or_none, encode
+from fileq.core.own_jobs import check_batch
+from fileq.queries.dead_jobs import NOT_A_JOB, revival, why_stayed
+from fileq.queries.job_filter import StoredJob
 from fileq.webhooks.subscriptions import Withdrawals
+from fileq.worker.batch_reconciler import cancel_waiting
 
 
 class BrokerBatches:
@@ -46,3 +60,90 @@ class BrokerBatches:
         records = self._broker.records(page.ids) if page.ids else []
         dead = (one for one in records if one is not None and one.state is State.DEAD)
         return DeadPage(tuple(dead), page.next_cursor)
+
+
+CANCEL_PAGES = 20  # pages of members that cancel_batch() cancels; the reconciler of a worker cancels the rest
+
+
+def new_batch(config: Config, request: BatchRequest, now: datetime) -> NewBatch:
+    """The batch with its callbacks as complete jobs. ConfigError for a queue that does not exist, and for what only
+    fileq itself may make."""
+    priorities = config.worker.priorities
+    for given in (request.priority, *(callback.job.options.priority for callback in request.callbacks)):
+        if given and given not in priorities:
+            raise ConfigError(f"priority is {given!r}; it must be one of {', '.join(priorities)}")
+    check_client_batch(request.id)
+    check_client_batch(request.parent)
+    info = BatchInfo(request.priority, request.made_by)
+    return NewBatch(
+        id=request.id,
+        name=request.name,
+        parent=request.parent,
+        allow_failures=request.allow_failures,
+        callbacks=tuple(_callback(config, request, one, now) for one in request.callbacks),
+        info=msgspec.json.encode(info) if info != BatchInfo() else b"",
+    )
+
+
+def _callback(config: Config, request: BatchRequest, callback: CallbackRequest, now: datetime) -> Callback:
+    wanted = callback.job
+    try:
+        entry = typed_entry(config, wanted.type, wanted.payload, wanted.options, now, request.parent or None)
+        job = callback_job(entry.job, request.id, callback.kind)
+        checked_id(job.id)
+    except JobError as error:
+        raise ConfigError(f"{callback.kind}: {error}") from error
+    check_content(job)
+    return Callback(callback.kind, encode(job), entry.queue)
+
+
+def check_client_batch(id: str) -> None:
+    """ConfigError for a batch that only producers create, fill and seal. It can be cancelled and retried like any."""
+    try:
+        check_batch(id)
+    except JobError as error:
+        raise ConfigError(str(error)) from error
+
+
+def seal_batch(broker: FullBroker, id: str) -> bool:
+    """False if it is not open."""
+    check_client_batch(id)
+    return broker.seal_batch(id)
+
+
+def cancel_batch(broker: FullBroker, id: str, withdrawals: Withdrawals) -> bool:
+    """Marks the batch and cancels its first waiting members. False if it is finished, cancelled already or unknown."""
+    is_cancelled = broker.cancel_batch(id)
+    if is_cancelled:
+        cancel_waiting(broker, id, withdrawals, CANCEL_PAGES)
+    return is_cancelled
+
+
+def retry_batch(broker: FullBroker, config: Config, id: str) -> BatchRetry:
+    """Removes the mark of a cancelled batch, and puts its dead members back into their queues."""
+    broker.uncancel_batch(id)
+    count, left = 0, dict[str, str]()
+    for records in _dead_pages(broker, id):
+        jobs = [(record, decode_or_none(record.raw)) for record in records]
+        left |= {record.id: NOT_A_JOB for record, job in jobs if job is None}
+        dead = [StoredJob(record.raw, record.id, job, record, State.DEAD) for record, job in jobs if job is not None]
+        default = config.producer.default_priority
+        queues = [one.record.queue if one.record is not None else "" for one in dead]
+        answers = broker.revive([revival(one, queue or default) for one, queue in zip(dead, queues, strict=True)])
+        count += sum(answer.is_revived for answer in answers)
+        stayed = ((one.id, why_stayed(answer)) for one, answer in zip(dead, answers, strict=True))
+        left |= {id: why for id, why in stayed if why}
+    return BatchRetry(count, left)
+
+
+def _dead_pages(broker: FullBroker, id: str) -> Iterator[list[Record]]:
+    """All ids are read first: to put a member back changes the pages that are still to be read."""
+    pages, cursor = list[tuple[str, ...]](), ""
+    while True:
+        page = broker.dead_members(id, cursor)
+        pages.append(page.ids)
+        cursor = page.next_cursor
+        if not cursor:
+            break
+    for ids in pages:
+        yield [one for one in broker.records(ids) if one is not None and one.state is State.DEAD] if ids else []

@@ -6,6 +6,7 @@ What a kill -9 leaves: each job is enqueued completely or not at all; of several
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -17,17 +18,16 @@ from fileq.brokers.notifications import Subscription
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CLEAR_MAX, CLEAR_REACH, CancelResult, Entry, Record
 from fileq.client.job_endings import JobEnding, ending_of
-from fileq.client.job_filter import JobFilter, StoredJob
-from fileq.client.job_ids import why_unknown
-from fileq.client.job_selection import select
-from fileq.client.queries import FileTrace, listed_states, trace
-from fileq.client.revivals import NOT_A_JOB, not_dead, revival, to_run, why_stayed
-from fileq.client.schedule_options import ScheduleOptions
-from fileq.client.shared_reads import SharedReads
+from fileq.client.options import ScheduleOptions
 from fileq.client.transport import BATCH, VETOED, Accepted, JobRequest
 from fileq.config import Config
 from fileq.core.errors import ConfigError, FileqError, JobError
 from fileq.core.job import State, decode_or_none
+from fileq.queries.dead_jobs import NOT_A_JOB, not_dead, revival, to_run, why_stayed
+from fileq.queries.job_filter import JobFilter, StoredJob
+from fileq.queries.job_queries import FileTrace, listed_states, trace
+from fileq.queries.job_selection import select
+from fileq.queries.job_summary import why_unknown
 
 if TYPE_CHECKING:
     from fileq.client.broker_batches import BrokerBatches
@@ -222,3 +222,53 @@ def open_transport(config: Config) -> BrokerTransport:
         )
     # A client makes a call now and then: it needs no connections in advance.
     return BrokerTransport(open_broker(replace(config, redis=replace(config.redis, min_idle_conns=0))), config)
+
+
+STATES_BATCH = 500  # jobs in one call
+
+
+class _Request:
+    """One call that several threads share."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, None] = {}
+        self.found: dict[str, State | None] | None = None  # None until it was read
+        self.error: Exception | None = None
+
+
+class SharedReads:
+    """Reads the states of jobs for all waits of a process together. `read` returns them; None for a job without a
+    record.
+
+    Threads that ask while another one reads are answered by one later call. So a hundred waits that ask at the same
+    time cost a few calls, not a hundred. Owns no thread and keeps no state: each answer was read after it was asked
+    for."""
+
+    def __init__(self, read: Callable[[Sequence[str]], list[State | None]]) -> None:
+        self._read = read
+        self._collecting = threading.Lock()
+        self._reading = threading.Lock()
+        self._next = _Request()
+
+    def states(self, ids: Sequence[str]) -> list[State | None]:
+        """The state of each job; None without a record. Raises what the shared call raises."""
+        with self._collecting:
+            request = self._next
+            request.ids.update(dict.fromkeys(ids))
+        with self._reading:
+            if request.found is None and request.error is None:
+                with self._collecting:
+                    self._next = _Request()  # a thread that asks from now on must get a later answer than this
+                self._answer(request)
+        if request.found is None:
+            assert request.error is not None
+            raise request.error
+        return [request.found[id] for id in ids]
+
+    def _answer(self, request: _Request) -> None:
+        ids = list(request.ids)
+        batches = (ids[start : start + STATES_BATCH] for start in range(0, len(ids), STATES_BATCH))
+        try:
+            request.found = {id: state for batch in batches for id, state in zip(batch, self._read(batch), strict=True)}
+        except Exception as error:
+            request.error = error

@@ -10,8 +10,12 @@ client when it is imported, before the test begins.
 from __future__ import annotations
 
 import os
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -20,26 +24,29 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from fileq.client.address import config_at
-from fileq.client.batch_handle import BatchHandle
-from fileq.client.batch_options import CallbackTask, batch_request
-from fileq.client.current_span import current_span
-from fileq.client.default_client import client_of_test
+from fileq.client.address import HTTP_SCHEMES, config_at, server_address
+from fileq.client.batch_handle import BatchHandle, CallbackTask, batch_request
 from fileq.client.event_stream import EventStream
-from fileq.client.handle import Handle
-from fileq.client.job_filter import JobFilter
-from fileq.client.job_options import Duration, EnqueueOptions, JobOptions, NamedBatch, options_of, seconds
-from fileq.client.listed_job import ListedJob, listed
-from fileq.client.queries import FileTrace
-from fileq.client.schedule_options import ScheduleKeywords, schedule_options
-from fileq.client.server_address import HTTP_SCHEMES, server_address
-from fileq.client.task_call import FileCall, TaskCall, encoded_payload, task_named
+from fileq.client.handle import Handle, ListedJob, listed
+from fileq.client.options import (
+    Duration,
+    EnqueueOptions,
+    JobOptions,
+    NamedBatch,
+    ScheduleKeywords,
+    options_of,
+    schedule_options,
+    seconds,
+)
+from fileq.client.tasks import FileCall, TaskCall, encoded_payload, task_named
 from fileq.client.transport import REFUSED, JobRequest, Transport
 from fileq.config import Config
 from fileq.core.errors import BatchError, ConfigError
 from fileq.core.job import State
 from fileq.core.public_name import public
 from fileq.handlers.registry import TaskDefinition
+from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_queries import FileTrace
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -324,3 +331,69 @@ def _time_ms(name: str, given: datetime | Duration | None) -> int | None:
         return round((datetime.now(UTC).timestamp() - seconds(given)) * 1000)
     except ValueError as error:
         raise ConfigError(f"{name} is {given!r}; it must be a datetime or {error}") from error
+
+
+# The client that tasks use by themselves: made at its first use, from the configuration of the program. In a test with
+# fileq.testing.queue it is the client of the test queue, to which every other client of the process is led too.
+
+_default_lock = threading.Lock()
+_default: list[Client] = []  # at most one
+_of_tests: list[Client] = []  # of the test queues that are open; the last one counts
+
+
+def default_client() -> Client:
+    """Raises ConfigError if the configuration of the program is wrong."""
+    with _default_lock:
+        if _of_tests:
+            return _of_tests[-1]
+        if not _default:
+            _default.append(Client())
+        return _default[0]
+
+
+def client_of_test() -> Client | None:
+    """The client of the test queue; None outside of tests."""
+    with _default_lock:
+        return _of_tests[-1] if _of_tests else None
+
+
+@contextmanager
+def replaced_by(client: Client) -> Iterator[None]:
+    """Tasks and clients use this client meanwhile: for tests."""
+    with _default_lock:
+        _of_tests.append(client)
+    try:
+        yield
+    finally:
+        with _default_lock:
+            _of_tests.remove(client)
+
+
+# The span in which a program enqueues, so that its jobs continue its trace. OpenTelemetry is never imported here.
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+_of_caller: ContextVar[tuple[str, str]] = ContextVar("fileq_span", default=("", ""))
+
+
+def current_span() -> tuple[str, str]:
+    """Trace id and span id in hex; "" for both without a span, or in a process that has not imported opentelemetry."""
+    if (of_caller := _of_caller.get())[0]:
+        return of_caller
+    tracing = sys.modules.get("opentelemetry.trace")
+    if tracing is None:
+        return "", ""
+    span = tracing.get_current_span().get_span_context()
+    return (f"{span.trace_id:032x}", f"{span.span_id:016x}") if span.is_valid else ("", "")
+
+
+@contextmanager
+def span_of_caller(traceparent: str) -> Iterator[None]:
+    """In the block, the current span is that of another program, as its header `traceparent` names it. A header of
+    another form is ignored."""
+    found = _TRACEPARENT.fullmatch(traceparent.strip())
+    is_valid = found is not None and found[1].strip("0") and found[2].strip("0")
+    token = _of_caller.set((found[1], found[2]) if found is not None and is_valid else ("", ""))
+    try:
+        yield
+    finally:
+        _of_caller.reset(token)

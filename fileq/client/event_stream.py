@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 from types import TracebackType
 
 from fileq.brokers.types import WireEvent
-from fileq.client.job_endings import RETRY_S, SLICE_S
-from fileq.client.published_events import decode_event
+from fileq.client.job_endings import RETRY_S, SLICE_S, decode_event
 from fileq.client.transport import Transport
 from fileq.core import events
 from fileq.core.errors import BrokerUnavailable, ConfigError

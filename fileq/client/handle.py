@@ -1,4 +1,4 @@
-"""A job as its caller holds it: its status, its result, its cancellation. Keeps no copy of the job."""
+"""A job as its caller holds it: its status, result and cancellation; and a job in a list. Keeps no copy of the job."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from fileq.brokers.types import CancelResult, Record
 from fileq.client.job_endings import JobEnding
@@ -16,7 +17,9 @@ from fileq.core.errors import JobCancelledError, JobError, JobFailedError, Resul
 from fileq.core.job import State, decode_or_none
 from fileq.core.public_name import public
 from fileq.core.units import format_duration
+from fileq.handlers.context import JobView, view_of
 from fileq.handlers.registry import REGISTRY, TaskDefinition
+from fileq.queries.job_filter import StoredJob
 
 R = TypeVar("R")
 
@@ -149,3 +152,31 @@ def _json(result: bytes) -> Any:
 
 def _moment(ms: int) -> datetime | None:
     return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
+
+
+class ListedJob(JobView[Any], frozen=True, dict=True):
+    """A job in a list: what its handler sees, and where it stands. `payload` has the type of its task if this process
+    knows the task. `error` is that of its last attempt."""
+
+    state: State
+    queue: str
+    attempts: int
+    result: Any
+
+
+def listed(stored: StoredJob, transport: Transport) -> ListedJob | None:
+    """None for bytes that are not a job."""
+    job, record = stored.job, stored.record
+    if job is None:
+        return None
+    path = transport.local_path(job.path) if job.filepath else b""
+    task = REGISTRY.task(job.type) if job.type is not None else None
+    try:
+        view = view_of(job, path, None, task.payload_decoder if task is not None else None)
+    except (msgspec.DecodeError, ValueError):  # a job of another program
+        view = view_of(job.but(payload=msgspec.UNSET), path)
+    view = msgspec.structs.replace(view, error=stored.error or None)
+    result = msgspec.json.decode(record.result) if record is not None and record.result else None
+    count = record.attempt_count if record is not None else 0
+    values = (*astuple(view), stored.state, stored.home, count, result)
+    return ListedJob(*values)

@@ -1,7 +1,9 @@
-"""HTTP requests to a server: connections that are kept, timeouts, repeated tries. Knows nothing of jobs.
+"""HTTP requests to a server: connections that are kept, timeouts, repeated tries, and the errors of its answers.
 
 Every call that goes through here must be repeatable: a try whose answer is lost is made again. Redirects are not
-followed, and no variable of the environment chooses a proxy: the key goes to the given server only.
+followed, and no variable of the environment chooses a proxy: the key goes to the given server only. Problems that a
+server answers with become the exceptions that a broker raises, so that a program handles one set of exceptions for both
+transports.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from urllib.parse import urlencode
 
+import msgspec
 from msgspec import Struct
 
-from fileq.client.server_address import ServerAddress
-from fileq.core.errors import BrokerError, BrokerUnavailable
+from fileq.client.address import ServerAddress
+from fileq.core.errors import BatchError, BrokerError, BrokerUnavailable, ConfigError, Conflict, FileqError
 
 CONNECT_S = 5.0
 ANSWER_S = 35.0  # the server answers within 30 s
@@ -208,3 +211,52 @@ def _retry_after_s(reply: HttpReply) -> float:
 
 def _shown(error: Exception) -> str:
     return str(error) or type(error).__name__
+
+
+_PREFIX = "urn:fileq:problem:"
+_UNAVAILABLE = (429, 502, 503, 504)
+
+
+class _FieldError(Struct, frozen=True):
+    detail: str = ""
+
+
+class ServerProblem(Struct, frozen=True):
+    """The body of an answer that reports a problem; empty if it is not one of a fileq server."""
+
+    type: str = ""
+    title: str = ""
+    detail: str = ""
+    errors: tuple[_FieldError, ...] = ()
+
+    @property
+    def slug(self) -> str:
+        return self.type.removeprefix(_PREFIX) if self.type.startswith(_PREFIX) else ""
+
+
+def problem_in(reply: HttpReply) -> ServerProblem:
+    try:
+        return msgspec.json.decode(reply.body, type=ServerProblem)
+    except (msgspec.DecodeError, ValueError):
+        return ServerProblem()
+
+
+def error_of(reply: HttpReply) -> FileqError:
+    """The exception that a direct client would raise."""
+    problem = problem_in(reply)
+    if problem.slug == "invalid":
+        return ConfigError([one.detail for one in problem.errors if one.detail] or [problem.detail])
+    if problem.slug == "unauthenticated":
+        return ConfigError(f"the server does not accept the key: {problem.detail}")
+    if problem.slug == "batch-closed":
+        return BatchError(problem.detail)
+    if problem.slug == "precondition-failed":
+        return Conflict(problem.detail)
+    if reply.status in _UNAVAILABLE:
+        return BrokerUnavailable(problem.detail or f"the server answered {reply.status}")
+    if problem.slug:
+        return BrokerError(problem.detail or problem.title)
+    if 300 <= reply.status < 400:
+        where = reply.headers.get("location", "")[:200]
+        return BrokerError(f"the server redirects to {where!r}; redirects are not followed: give that address")
+    return BrokerError(f"the server answered {reply.status} without a reason; is it a fileq server?")

@@ -6,31 +6,36 @@ What a kill -9 leaves: each job enqueued completely or not at all; of several re
 
 from __future__ import annotations
 
+import http.client
+import os
+import queue
+import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct
 
+from fileq.brokers.batches import BatchPage, BatchView
 from fileq.brokers.types import CancelResult, EnqueueResult, Record
-from fileq.client.http_batches import HttpBatches
-from fileq.client.http_connection import GivenUp, HttpConnections, HttpReply
-from fileq.client.http_documents import JobReply
-from fileq.client.http_events import HttpSubscription
-from fileq.client.http_problems import error_of, problem_in
-from fileq.client.http_requests import filter_query, job_fields, trace_headers
+from fileq.client.address import ServerAddress
+from fileq.client.batch_handle import BatchInfo
+from fileq.client.http_connection import GivenUp, HttpConnections, HttpReply, error_of, problem_in
 from fileq.client.job_endings import RETRY_S, JobEnding, ending_in
-from fileq.client.job_filter import JobFilter, StoredJob
-from fileq.client.queries import FileTrace
-from fileq.client.schedule_options import ScheduleOptions
-from fileq.client.server_address import ServerAddress
-from fileq.client.transport import BATCH, VETOED, Accepted, JobRequest
-from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, JobError
-from fileq.core.job import State
+from fileq.client.options import ScheduleOptions
+from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, DeadPage, JobRequest
+from fileq.core.batch import BatchState, CallbackKind
+from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, FileqError, JobError
+from fileq.core.job import Job, State, encode, encoded_tags, rfc3339, rfc3339_ms
+from fileq.queries.job_filter import JobFilter, StoredJob
+from fileq.queries.job_queries import FileTrace
 
 WAIT_S = 25.0  # how long one request waits for the end of a job
 PAGE = 200  # jobs of one page of a list
@@ -231,3 +236,387 @@ def _fate(fate: str, found_id: str, request: JobRequest, id: str, reply: HttpRep
 
 def _job_path(id: str) -> str:
     return f"/jobs/{quote(id, safe='')}"
+
+
+Call = Callable[..., HttpReply]
+
+
+class _Changed(Struct, frozen=True):
+    has_changed: bool
+
+
+class _BatchList(Struct, frozen=True):
+    batches: tuple[BatchReply, ...]
+    next_cursor: str | None = None
+
+
+class _MemberList(Struct, frozen=True):
+    jobs: tuple[JobReply, ...]
+    next_cursor: str | None = None
+
+
+class HttpBatches:
+    """Implements BatchTransport. The rules are the server's; nothing is decided here."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def create(self, request: BatchRequest) -> None:
+        body: dict[str, Any] = {
+            "id": request.id,
+            "name": request.name,
+            "parent": request.parent,
+            "allow_failures": request.allow_failures,
+            "priority": request.priority,
+            **{one.kind.value: job_fields(one.job) for one in request.callbacks},
+        }
+        reply = self._call("POST", "/batches", body=msgspec.json.encode(body))
+        if reply.status not in (200, 201):
+            raise error_of(reply)
+
+    def by_id(self, ids: Sequence[str]) -> list[BatchView | None]:
+        return [self._one(id) for id in ids]
+
+    def page(self, cursor: str, limit: int, *, unfinished: bool) -> BatchPage:
+        query = [("limit", str(limit)), *([("cursor", cursor)] if cursor else [])]
+        query += [("unfinished", "true")] if unfinished else []
+        found = self._decoded(self._call("GET", "/batches", query=query), _BatchList)
+        return BatchPage(tuple(one.view() for one in found.batches), found.next_cursor or "")
+
+    def seal(self, id: str) -> bool:
+        return self._change(id, "seal")
+
+    def cancel(self, id: str) -> bool:
+        return self._change(id, "cancel")
+
+    def retry(self, id: str) -> BatchRetry:
+        found: BatchRetry = self._decoded(self._call("POST", f"{_batch_path(id)}/retry"), BatchRetry)
+        return found
+
+    def dead_page(self, id: str, cursor: str) -> DeadPage:
+        query = [("cursor", cursor)] if cursor else []
+        found = self._decoded(self._call("GET", f"{_batch_path(id)}/dead", query=query), _MemberList)
+        return DeadPage(tuple(one.record() for one in found.jobs), found.next_cursor or "")
+
+    def _one(self, id: str) -> BatchView | None:
+        reply = self._call("GET", _batch_path(id))
+        return None if reply.status == 404 else self._decoded(reply, BatchReply).view()
+
+    def _change(self, id: str, verb: str) -> bool:
+        reply = self._call("POST", f"{_batch_path(id)}/{verb}")
+        if reply.status == 404:
+            return False
+        # The answer to the first try may be lost: then the change is this caller's own.
+        return self._decoded(reply, _Changed).has_changed or reply.is_repeat
+
+    def _decoded(self, reply: HttpReply, type: type[Any]) -> Any:
+        if reply.status != 200:
+            raise error_of(reply)
+        return msgspec.json.decode(reply.body, type=type)
+
+
+def _batch_path(id: str) -> str:
+    return f"/batches/{quote(id, safe='')}"
+
+
+EVENTS_PATH = "/events"
+SILENCE_S = 60.0  # the server sends a comment more often than that
+WAITING_MAX = 10_000  # events; then the server notices a slow client
+_SLICE_S = 0.5
+
+
+class HttpSubscription:
+    """Implements Subscription by GET /events, which sends server-sent events. Begins when it is made.
+
+    A thread reads the stream, because a read that times out can't be continued. A stream that breaks is opened once
+    more from the last event on; if that fails, get() raises and the caller subscribes again."""
+
+    def __init__(self, connections: HttpConnections) -> None:
+        self._connections = connections
+        self._events: queue.Queue[bytes] = queue.Queue(WAITING_MAX)
+        self._last_id = ""
+        self._error: FileqError | None = None
+        self._is_closed = threading.Event()
+        self._connection, answer = self._open()
+        threading.Thread(target=self._run, args=(answer,), name="fileq events", daemon=True).start()
+
+    def get(self, timeout_s: float) -> bytes | None:
+        try:
+            return self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait()
+        except queue.Empty:
+            if self._error is not None and not self._is_closed.is_set():
+                raise self._error from None
+            return None
+
+    def close(self) -> None:
+        self._is_closed.set()
+        with suppress(OSError):
+            if self._connection.sock is not None:
+                self._connection.sock.shutdown(socket.SHUT_RDWR)  # ends the read of the thread, which closes it
+
+    def _open(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        headers = {"Accept": "text/event-stream", **({"Last-Event-ID": self._last_id} if self._last_id else {})}
+        connection, answer = self._connections.open_stream(EVENTS_PATH, (), headers, SILENCE_S)
+        if answer.status == 200:
+            return connection, answer
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        try:
+            raise error_of(HttpReply(answer.status, found, answer.read()))
+        finally:
+            connection.close()
+
+    def _run(self, answer: http.client.HTTPResponse) -> None:
+        try:
+            while not self._is_closed.is_set():
+                had_any = self._read(answer)
+                if self._is_closed.is_set() or not had_any:
+                    break
+                self._connection, answer = self._open()
+            self._error = BrokerUnavailable("the server has ended the stream of events")
+        except FileqError as error:
+            self._error = error
+        finally:
+            answer.close()
+            self._connection.close()
+
+    def _read(self, answer: http.client.HTTPResponse) -> bool:
+        """Until the stream ends or breaks. Whether there was an event, so that it can be continued after it."""
+        had_any = False
+        with suppress(OSError, http.client.HTTPException, ValueError):
+            for id, data in frames(iter(answer.readline, b"")):
+                self._last_id = id or self._last_id
+                if data.startswith(b'{"event":'):  # not `lag` and `reset`, which are about the stream itself
+                    self._put(data)
+                had_any = had_any or bool(id)
+        self._connection.close()
+        return had_any
+
+    def _put(self, data: bytes) -> None:
+        while not self._is_closed.is_set():
+            with suppress(queue.Full):
+                self._events.put(data, timeout=_SLICE_S)
+                return
+
+
+def frames(lines: Iterator[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Id and data of each event in a stream. An event that is not complete at its end is dropped."""
+    id, data = "", list[bytes]()
+    for line in lines:
+        name, _, value = line.rstrip(b"\r\n").partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"id":
+            id = value.decode(errors="replace")
+        elif name == b"data":
+            data.append(value)
+        elif not name and not line.strip():
+            if data:
+                yield id, b"\n".join(data)
+            id, data = "", []
+
+
+# Bodies, headers and queries of requests
+
+
+def job_fields(request: JobRequest) -> dict[str, Any]:
+    """What the server is to enqueue, without the id. Paths are those of the server's machine."""
+    options = request.options
+    given: dict[str, Any] = {
+        "priority": options.priority or None,
+        "max_retries": options.max_retries,
+        "timeout": options.timeout_s,
+        "delay": options.delay_ms / 1000 or None,
+        "scheduled_at": rfc3339_ms(options.at_ms) if options.at_ms else None,
+        "unique_key": options.unique_key,
+        "deadline": rfc3339_ms(options.deadline_ms)
+        if options.deadline_ms
+        else options.deadline_after_ms / 1000 or None,
+        "tags": dict(options.tags) or None,
+        "batch_id": options.batch or None,
+    }
+    fields = {name: value for name, value in given.items() if value is not None}
+    if request.path:
+        fields["path"] = _path_on_server(request.path)
+    else:
+        fields["type"] = request.type
+        if request.payload is not None:
+            fields["payload"] = msgspec.Raw(request.payload)
+    return fields
+
+
+def trace_headers(request: JobRequest) -> dict[str, str]:
+    """The span of the caller, as W3C Trace Context writes it."""
+    options = request.options
+    return {"traceparent": f"00-{options.trace_id}-{options.span_id}-01"} if options.trace_id else {}
+
+
+def filter_query(wanted: JobFilter) -> list[tuple[str, str]]:
+    """The parameters of a list of jobs."""
+    given = {
+        "status": "deferred" if wanted.is_deferred else wanted.state.value if wanted.state is not None else None,
+        "type": wanted.type,
+        "match": wanted.match,
+        "error": wanted.error,
+        "since": rfc3339_ms(wanted.since_ms) if wanted.since_ms is not None else None,
+        "until": rfc3339_ms(wanted.until_ms) if wanted.until_ms is not None else None,
+        "queue": wanted.queue,
+        "batch": wanted.batch,
+    }
+    return [(name, value) for name, value in given.items() if value is not None]
+
+
+def _path_on_server(path: str) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = path.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        raise ConfigError(f"the name of {shown!r} is not UTF-8; so a server can't enqueue it") from None
+    return os.path.abspath(path)
+
+
+# Jobs and batches as a server answers them, turned into what a broker would have returned. What no client shows is
+# missing.
+
+
+class JobReply(Struct, frozen=True):
+    """One job of an answer. Fields of later servers are ignored."""
+
+    id: str
+    status: State
+    queue: str = ""
+    type: str | None = None
+    priority: str = ""
+    retry_count: int = 0
+    result: Raw = Raw(b"null")
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    worker_id: str | None = None
+    path: str | None = None
+    payload: Raw = Raw(b"null")
+    error: str | None = None
+    scheduled_at: datetime | None = None
+    deadline: str | None = None
+    max_retries: int | None = None
+    timeout_s: float | None = None
+    unique_key: str | None = None
+    batch_id: str | None = None
+    batch_facts: Raw = Raw(b"null")
+    parent_id: str | None = None
+    tags: dict[str, str] = {}
+    is_cancel_requested: bool = False
+    deferred: str | None = None
+    attempt_count: int = 0
+    filesize: int = 0
+    trace_id: str = ""
+    span_id: str = ""
+
+    def record(self) -> Record:
+        result = bytes(self.result)
+        return Record(
+            id=self.id,
+            state=self.status,
+            raw=encode(self.job()),
+            queue=self.queue,
+            slot=self.worker_id or "",
+            created_ms=_ms(self.created_at),
+            started_ms=_ms(self.started_at),
+            ended_ms=_ms(self.completed_at),
+            due_ms=_ms(self.scheduled_at),
+            error=self.error or "",
+            result=b"" if result == b"null" else result,
+            attempt_count=self.attempt_count,
+            is_cancel_requested=self.is_cancel_requested,
+            deferred=self.deferred or "",
+            unique_key=self.unique_key or "",
+            batch=self.batch_id or "",
+        )
+
+    def job(self) -> Job:
+        payload, facts = bytes(self.payload), bytes(self.batch_facts)
+        due = rfc3339(self.scheduled_at) if self.scheduled_at is not None else None
+        return Job(
+            id=self.id,
+            filepath=self.path or "",
+            filesize=self.filesize,
+            priority=self.priority,
+            retries=self.retry_count,
+            creation_time=rfc3339(self.created_at) if self.created_at is not None else "",
+            trace_id=self.trace_id,
+            span_id=self.span_id,
+            batch_facts=UNSET if facts == b"null" else Raw(facts),
+            type=self.type,
+            payload=UNSET if payload == b"null" else Raw(payload),
+            max_retries=self.max_retries,
+            timeout=self.timeout_s,
+            process_at=due,
+            deadline=self.deadline,
+            batch_id=self.batch_id,
+            error=self.error,
+            parent_id=self.parent_id,
+            unique_key=self.unique_key,
+            tags=encoded_tags(self.tags),
+        )
+
+    def stored(self) -> StoredJob:
+        record = self.record()
+        return StoredJob(record.raw, self.id, self.job(), record, self.status, self.queue)
+
+
+class CallbackReply(Struct, frozen=True):
+    kind: CallbackKind
+    is_fired: bool = False
+
+
+class BatchReply(Struct, frozen=True):
+    """One batch of an answer."""
+
+    id: str
+    state: BatchState
+    name: str = ""
+    parent: str = ""
+    is_cancelled: bool = False
+    allow_failures: bool = False
+    priority: str = ""
+    total: int = 0
+    waiting: int = 0
+    running: int = 0
+    completed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    deleted: int = 0
+    created: datetime | None = None
+    sealed: datetime | None = None
+    finished: datetime | None = None
+    first_dead: str = ""
+    first_error: str = ""
+    callbacks: tuple[CallbackReply, ...] = ()
+
+    def view(self) -> BatchView:
+        return BatchView(
+            id=self.id,
+            name=self.name,
+            parent=self.parent,
+            allow_failures=self.allow_failures,
+            state=self.state,
+            is_cancelled=self.is_cancelled,
+            created_ms=_ms(self.created),
+            touched_ms=0,
+            sealed_ms=_ms(self.sealed),
+            finished_ms=_ms(self.finished),
+            total=self.total,
+            waiting=self.waiting,
+            running=self.running,
+            completed=self.completed,
+            dead=self.dead,
+            cancelled=self.cancelled,
+            deleted=self.deleted,
+            callbacks=tuple(one.kind for one in self.callbacks),
+            fired=tuple(one.kind for one in self.callbacks if one.is_fired),
+            dead_id=self.first_dead,
+            dead_error=self.first_error,
+            info=msgspec.json.encode(BatchInfo(self.priority)),
+        )
+
+
+def _ms(moment: datetime | None) -> int:
+    return round(moment.timestamp() * 1000) if moment is not None else 0

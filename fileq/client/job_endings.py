@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import closing
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from fileq.brokers.notifications import Subscription
-from fileq.brokers.types import Record
-from fileq.client.published_events import decode_event
+from fileq.brokers.types import Record, WireEvent
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobCancelled, JobCompleted, JobDead
 from fileq.core.job import State
@@ -212,3 +212,27 @@ def ending_in(id: str, record: Record | None) -> JobEnding | None:
         return None
     error = record.error if record.state is not State.COMPLETED else ""
     return JobEnding(id, record.state, error, record=record)
+
+
+# The events that brokers publish: those of jobs, and those of batches, which have no job
+
+
+class PublishedBatchEvent(WireEvent, frozen=True):
+    """What happened to a batch: a brokers.batches.BatchWireEvent with the fields of a job event, which are empty, so
+    that a program can follow both kinds of events."""
+
+    batch_id: str = ""
+    total: int = 0
+    completed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    deleted: int = 0
+
+
+_BATCH = b'{"event":"batch:'
+_decode = msgspec.json.Decoder(WireEvent).decode
+_decode_batch = msgspec.json.Decoder(PublishedBatchEvent).decode
+
+
+def decode_event(raw: bytes) -> WireEvent:
+    return _decode_batch(raw) if raw.startswith(_BATCH) else _decode(raw)

@@ -15,8 +15,7 @@ from msgspec import UNSET, Raw
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
-from fileq.client.job_options import JobOptions
-from fileq.client.job_summary import file_place
+from fileq.client.options import JobOptions
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
 from fileq.core.errors import ConfigError
@@ -29,6 +28,7 @@ from fileq.files.mounts import keeps_inodes, mount_of, mounts
 from fileq.files.version import found_at
 from fileq.producer.finder.database_files import DatabaseFiles
 from fileq.producer.identity import CONTENT, INODE, STAT
+from fileq.queries.job_summary import file_place
 
 _ADVICE = {
     "FileVanished": "there is no such file",

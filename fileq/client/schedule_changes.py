@@ -22,7 +22,7 @@ from fileq.brokers.schedule_definitions import (
     resume,
 )
 from fileq.brokers.types import Entry
-from fileq.client.schedule_options import ScheduleOptions
+from fileq.client.options import ScheduleOptions
 from fileq.config import Config, schedule_from
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.schedule import ScheduleDocument, encode_document, job_of, manual_id_of

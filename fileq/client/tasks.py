@@ -10,11 +10,14 @@ with tasks imports this one, in workers too.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, Unpack, overload
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
+from fileq.client.options import EnqueueOptions
 from fileq.core.errors import ConfigError, JobError
+from fileq.core.job import MAX_NESTING, TOO_NESTED, is_nested_deeper
 from fileq.core.own_jobs import check_type
 from fileq.core.public_name import public
 from fileq.handlers.context import Context, JobView
@@ -22,8 +25,6 @@ from fileq.handlers.registry import LONGEST_NAME, REGISTRY, Registration, RetryI
 
 if TYPE_CHECKING:
     from fileq.client.handle import Handle
-    from fileq.client.job_options import EnqueueOptions
-    from fileq.client.task_call import TaskCall
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -35,14 +36,12 @@ class TaskFunction(TaskDefinition[P, R]):
 
     def enqueue(self, payload: P | UnsetType = UNSET, **options: Unpack[EnqueueOptions]) -> Handle[R]:
         """Enqueues a job by the default client, whose configuration is that of the program `fileq`."""
-        from fileq.client.default_client import default_client
+        from fileq.client.client import default_client  # imports more than a task needs
 
         return default_client().enqueue(self, payload, **options)
 
     def call(self, payload: P | UnsetType = UNSET, **options: Unpack[EnqueueOptions]) -> TaskCall[P, R]:
         """A job that is not enqueued yet, for Client.enqueue_many()."""
-        from fileq.client.task_call import TaskCall
-
         return TaskCall(self, payload, **options)
 
 
@@ -118,3 +117,63 @@ def _name_for(function: Callable[..., Any], name: str | None) -> str:
     except JobError as error:
         raise ConfigError(f"a task can't have this name: {error}") from error
     return found
+
+
+@public("Call")
+class TaskCall(Generic[P, R]):
+    """One call that is still to be enqueued: a task or its name, a payload, and the options of enqueue(). Users know it
+    as fileq.Call."""
+
+    __slots__ = ("options", "payload", "task")
+
+    @overload
+    def __init__(
+        self, task: TaskDefinition[P, R], payload: P | UnsetType = UNSET, **options: Unpack[EnqueueOptions]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: TaskCall[Any, Any], task: str, payload: Any = UNSET, **options: Unpack[EnqueueOptions]
+    ) -> None: ...
+
+    def __init__(
+        self, task: TaskDefinition[P, R] | str, payload: Any = UNSET, **options: Unpack[EnqueueOptions]
+    ) -> None:
+        self.task = task
+        self.payload = payload
+        self.options = options
+
+    @property
+    def name(self) -> str:
+        return self.task if isinstance(self.task, str) else self.task.name
+
+
+def task_named(task: TaskDefinition[Any, Any] | str) -> TaskDefinition[Any, Any] | None:
+    """The task itself; for a name, the task that this process has registered under it, or None."""
+    if isinstance(task, TaskDefinition):
+        return task
+    if not isinstance(task, str) or not 0 < len(task) <= LONGEST_NAME or not task.isprintable():
+        raise ConfigError(
+            f"task is {task!r:.120}; give a task, or its name in 1 to {LONGEST_NAME} printable characters"
+        )
+    return REGISTRY.task(task)
+
+
+def encoded_payload(payload: Any, name: str) -> bytes:
+    try:
+        encoded = msgspec.json.encode(payload)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"the payload of task {name!r} can't be written as JSON: {error}") from error
+    if is_nested_deeper(encoded, MAX_NESTING):
+        raise ConfigError(f"the payload of task {name!r} {TOO_NESTED}")
+    return encoded
+
+
+class FileCall:
+    """A file to enqueue, with the options of enqueue_file()."""
+
+    __slots__ = ("options", "path")
+
+    def __init__(self, path: str, **options: Unpack[EnqueueOptions]) -> None:
+        self.path = path
+        self.options = options

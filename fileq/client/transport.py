@@ -16,11 +16,10 @@ from fileq.brokers.batches import BatchPage, BatchView
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.types import CancelResult, Record
 from fileq.client.job_endings import JobEnding
-from fileq.client.job_filter import JobFilter, StoredJob
-from fileq.client.job_options import JobOptions
-from fileq.client.queries import FileTrace
-from fileq.client.schedule_options import ScheduleOptions
+from fileq.client.options import JobOptions, ScheduleOptions
 from fileq.core.batch import CallbackKind
+from fileq.queries.job_filter import JobFilter, StoredJob
+from fileq.queries.job_queries import FileTrace
 
 BATCH = 500  # jobs in one round trip
 

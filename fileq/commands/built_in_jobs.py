@@ -22,7 +22,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
-from fileq.client.job_filter import JobFilter
 from fileq.commands.admin.reprocess import reprocess
 from fileq.config import Config
 from fileq.core.delivery import CHECK_TYPE, DeliveryCheck, problem_of, unreadable, with_others
@@ -34,6 +33,7 @@ from fileq.files.beneath import LeadsOutside, open_directory, open_regular_in
 from fileq.handlers.context import Context, JobView
 from fileq.handlers.extensions import load_before_enqueue
 from fileq.producer.producer import Producer
+from fileq.queries.job_filter import JobFilter
 from fileq.runtime.produce_once import produce_once
 
 if TYPE_CHECKING:

@@ -19,13 +19,12 @@ from msgspec.structs import replace
 from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Record
-from fileq.client.job_filter import Conditions, JobFilter, StoredJob
-from fileq.client.job_pages import job_page, places_of
-from fileq.client.job_selection import outlined
-from fileq.client.revivals import GONE, NOT_A_JOB, revival, why_stayed
 from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, State, decode_or_none, parse_time
+from fileq.queries.dead_jobs import GONE, NOT_A_JOB, revival, why_stayed
+from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
+from fileq.queries.job_selection import job_page, outlined, places_of
 from fileq.webhooks.subscriptions import Withdrawals
 
 BATCH = 200  # jobs that are changed in one step

@@ -17,9 +17,8 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry
-from fileq.client.batch_changes import check_client_batch, new_batch
-from fileq.client.batch_options import batch_request
-from fileq.client.batch_status import info_of, status_of_batch
+from fileq.client.batch_handle import batch_request, info_of, status_of_batch
+from fileq.client.broker_batches import check_client_batch, new_batch
 from fileq.client.transport import BatchRequest
 from fileq.commands.enqueue import Enqueuing
 from fileq.config import Config

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry
-from fileq.client.job_options import EnqueueOptions, JobOptions, options_of
 from fileq.client.new_entries import FileEntries, typed_entry
+from fileq.client.options import EnqueueOptions, JobOptions, options_of
 from fileq.config import Config
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.text import unknown_key

@@ -12,12 +12,12 @@ from typing import Any
 
 from fileq.brokers.catalog import Catalog
 from fileq.brokers.clocks import wall_clock_ms
-from fileq.client.job_filter import JobFilter
 from fileq.commands.action_log import ActionLog
 from fileq.commands.audit_entries import changes_between, short, write_command
 from fileq.commands.bulk_actions import JobAction
 from fileq.commands.operator_name import command_line_user
 from fileq.core.job import stamp
+from fileq.queries.job_filter import JobFilter
 
 # As the API calls the same action on one job, and its target.
 _ONE_JOB = {

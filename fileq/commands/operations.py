@@ -19,9 +19,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import Catalog
-from fileq.client.job_filter import JobFilter
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.errors import Conflict, JobError
+from fileq.queries.job_filter import JobFilter
 
 KIND = "operations"
 OPEN_MAX = 20  # operations that have not ended

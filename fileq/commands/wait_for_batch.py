@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable
 
 from fileq.brokers.protocol import FullBroker
-from fileq.client.batch_ending import RECHECK_S, wait_for_batch
-from fileq.client.batch_status import BatchStatus
+from fileq.client.batch_handle import RECHECK_S, BatchStatus, wait_for_batch
 from fileq.commands.admin.batch_text import progress_line
 
 _CLEAR = "\r\x1b[K"

@@ -11,8 +11,8 @@ from msgspec import Struct
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
 from fileq.client.job_endings import JobEnding, JobEndings
-from fileq.client.obstacles import obstacles_of
 from fileq.core.job import State
+from fileq.queries.job_queries import obstacles_of
 
 RECHECK_S = 10.0
 

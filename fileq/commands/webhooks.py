@@ -13,16 +13,16 @@ from msgspec import UNSET, Struct
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
-from fileq.client.job_filter import Conditions, JobFilter, StoredJob
-from fileq.client.job_selection import matching
 from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, State, stamp
 from fileq.core.text import printable
 from fileq.core.webhook import ANSWERED, DELIVERY_TYPE, Webhook, WebhookFilter, shown_url
 from fileq.files.globs import Globs
-from fileq.webhooks.event_body import DeliveryPayload, event_of, test_body
+from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
+from fileq.queries.job_selection import matching
 from fileq.webhooks.store import KnownWebhook, WebhookStore, definition_problems
+from fileq.webhooks.subscriptions import DeliveryPayload, event_of, test_body
 
 PAGE = 500
 PAGES_MAX = 20  # of each place that `deliveries` looks through

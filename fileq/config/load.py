@@ -140,7 +140,7 @@ def describe_broker_choice(loaded: Loaded) -> str:
 # What a running process can take over from a changed configuration; the rest needs a restart. The broker, the observers
 # and the producer keep the configuration that they were made with.
 #
-# What only the worker's own parts use: they are made again, see runtime/live_worker.py. Not worker.after: a producer
+# What only the worker's own parts use: they are made again, see runtime/reload.py. Not worker.after: a producer
 # that does not know a new `move:DIR` below scan_dir would take the moved files as new ones, again and again.
 RELOADABLE = (
     "handlers",

@@ -1,6 +1,6 @@
 """A webhook as a value: where it sends, which events it wants, and the rules for its name, URL and secret.
 
-Pure: resolves no name and opens no connection. webhooks/address_rules.py checks addresses when a delivery is made.
+Pure: resolves no name and opens no connection. webhooks/sender.py checks addresses when a delivery is made.
 """
 
 from __future__ import annotations

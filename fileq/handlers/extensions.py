@@ -3,7 +3,7 @@
 
 EXTENSIONS is global for the same reason as registry.REGISTRY: decorators run while the user's modules are imported.
 A module that is imported again replaces its entries. A decorator checks only what it can know; the rest is checked when
-a process loads them. middleware.py calls middleware, runtime/hook_runner.py calls hooks.
+a process loads them. middleware.py calls middleware, runtime/observers.py calls hooks.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _require_function(function: object, decorator: str) -> None:
         raise ConfigError(f"{decorator} is for functions; it was given {function!r:.100}")
 
 
-# Hooks: which events they can have, and what they are given. runtime/hook_runner.py calls them.
+# Hooks: which events they can have, and what they are given. runtime/observers.py calls them.
 
 
 # A job that is given back because the worker stops has no hook: nothing happened to it.

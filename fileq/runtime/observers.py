@@ -1,20 +1,26 @@
-"""The listeners of a process: logs, metrics and, if enabled, tracing. They are in the package `observe`.
+"""The listeners of a process: logs, metrics and, if enabled, tracing, which are in the package `observe`; and hooks.
 
 Services emit events into `Observers.emit` and know nothing of the listeners.
 """
 
 from __future__ import annotations
 
+import asyncio
+import queue
+import threading
+import time
 from collections.abc import Callable, Sequence
+
+from msgspec import Struct
 
 from fileq.brokers.protocol import Inspector
 from fileq.config import Config
-from fileq.core.events import Emit, EmitAll, Event, one_by_one
-from fileq.handlers.extensions import BoundHook
+from fileq.core.events import Emit, EmitAll, Event, HookEventsDropped, HookFailed, JobClaimed, one_by_one
+from fileq.handlers.extensions import BoundHook, EventView, view_of_event
+from fileq.handlers.outcomes import failed
 from fileq.observe.depths import DepthGauge
 from fileq.observe.logs import Logs, set_up_logs
 from fileq.observe.metrics import Metrics
-from fileq.runtime.hook_runner import HookRunner
 from fileq.runtime.worker_build import WorkerParts
 
 
@@ -103,3 +109,120 @@ def to_all(*listeners: Emit) -> Emit:
 def log_to_stderr(config: Config) -> Emit:
     """Sets up logs for a command that runs a handler outside of a role; returns the listener that writes them."""
     return set_up_logs(config.observability.log_level, config.observability.log_format)
+
+
+QUEUE_MAX = 1_000
+CLOSE_TIMEOUT_S = 2.0
+REPORT_EVERY_S = 60.0
+
+
+class _Call(Struct, frozen=True):
+    hooks: Sequence[BoundHook]
+    event: EventView
+
+
+class HookRunner:
+    """Calls hooks: in a thread of its own, one event after the other, after the fact. Best effort.
+
+    No job waits for a hook. An error is reported and changes nothing. If hooks are slower than jobs, or one hangs, the
+    queue is full after QUEUE_MAX events; later ones are dropped and counted. At the end the queue gets CLOSE_TIMEOUT_S;
+    what is left then is dropped. A kill -9 loses the events in the queue. What must happen is a follow-up, not a hook.
+
+    `emit` reports what is wrong with hooks; hooks never see those events. The thread starts with the first event."""
+
+    def __init__(self, emit: Emit, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._emit = emit
+        self._monotonic = monotonic
+        self._queue: queue.Queue[_Call | None] = queue.Queue(QUEUE_MAX)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._dropped = 0
+        self._failures: dict[str, HookFailed] = {}  # by hook: what is still to be reported
+        self._reported_s: dict[str, float] = {}  # by hook; "" for dropped events
+        self._current: str | None = None  # the hook that is running
+
+    def listener(self, hooks: Sequence[BoundHook]) -> Emit:
+        """An Emit that passes events to these hooks. It never waits and never raises."""
+        by_kind = {kind: [hook for hook in hooks if kind in hook.events] for hook in hooks for kind in hook.events}
+
+        def listen(event: Event) -> None:
+            wanted = by_kind.get(type(event))
+            if wanted is not None and not (isinstance(event, JobClaimed) and not event.is_run):
+                self._add(_Call(wanted, view_of_event(event)))
+
+        return listen
+
+    def close(self) -> None:
+        """Waits a moment for the hooks of the last events."""
+        with self._lock:
+            thread = self._thread
+        if thread is None:
+            return
+        until_s = time.monotonic() + CLOSE_TIMEOUT_S
+        try:
+            self._queue.put(None, timeout=CLOSE_TIMEOUT_S)
+            thread.join(max(0.0, until_s - time.monotonic()))
+        except queue.Full:
+            pass
+        with self._lock:
+            self._dropped += sum(call is not None for call in list(self._queue.queue))
+            failures = list(self._failures.values())
+        self._report_dropped(is_last=True)
+        for failure in failures:
+            self._emit(failure)
+
+    def _add(self, call: _Call) -> None:
+        try:
+            self._queue.put_nowait(call)
+        except queue.Full:
+            with self._lock:
+                self._dropped += 1
+            self._report_dropped()
+            return
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="hooks", daemon=True)
+                    self._thread.start()
+
+    def _run(self) -> None:
+        while (call := self._queue.get()) is not None:
+            for hook in call.hooks:
+                self._call(hook, call.event)
+            if self._dropped:
+                self._report_dropped()
+
+    def _call(self, hook: BoundHook, event: EventView) -> None:
+        self._current = hook.target
+        try:
+            result = hook.function(event)
+            if asyncio.iscoroutine(result):
+                asyncio.run(result)
+        except BaseException as error:  # SystemExit too: a hook ends neither its thread nor the worker
+            self._report_failure(hook.target, event.name, failed(error).error)
+        finally:
+            self._current = None
+
+    def _report_failure(self, hook: str, event_name: str, error: str) -> None:
+        with self._lock:
+            before = self._failures.pop(hook, None)
+            failure = HookFailed(hook, event_name, error, 1 + (before.failures if before is not None else 0))
+            if not self._is_due(hook):
+                self._failures[hook] = failure
+                return
+        self._emit(failure)
+
+    def _report_dropped(self, *, is_last: bool = False) -> None:
+        with self._lock:
+            if not self._dropped or not (self._is_due("") or is_last):
+                return
+            dropped, self._dropped = self._dropped, 0
+        self._emit(HookEventsDropped(dropped, self._current))
+
+    def _is_due(self, subject: str) -> bool:
+        now_s = self._monotonic()
+        last_s = self._reported_s.get(subject)
+        if last_s is not None and now_s < last_s + REPORT_EVERY_S:
+            return False
+        self._reported_s[subject] = now_s
+        return True

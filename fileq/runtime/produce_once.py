@@ -5,6 +5,7 @@ A kill -9 loses only time: the next run finds what this one did not enqueue.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ from fileq.core.events import SkipReason
 from fileq.core.units import short_duration
 from fileq.producer.enqueuer import RATE_LIMIT
 from fileq.producer.producer import Producer
-from fileq.runtime.terminal import live_line
 
 PATIENCE_S = 60.0  # for files that are still being written
 LONGEST_PAUSE_S = 0.2  # so that the progress line moves
@@ -82,3 +82,30 @@ def describe(producer: Producer, rate_limit_key: str) -> Iterator[str]:
     if (hold := producer.hold) is not None:
         shared = f" (shared: {rate_limit_key})" if hold.reason == RATE_LIMIT else ""
         yield f"held back by {hold.reason}{shared}"
+
+
+# The progress line at the bottom of a terminal
+
+Show = Callable[[str], None]
+
+
+@contextmanager
+def live_line(text: str) -> Iterator[tuple[Show, bool]]:
+    """Yields a function that changes the line, and whether there is one: only if stderr is a terminal.
+
+    The line disappears at the end."""
+    if not sys.stderr.isatty():
+        yield lambda text: None, False
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    console = Console(stderr=True)
+    # Long text is wrapped, not cut: its end often explains the rest. Some columns stay free, because the "^C" that the
+    # terminal echoes would otherwise wrap and leave a stale line behind.
+    room = Column(no_wrap=False, max_width=max(20, console.width - 16))
+    words = TextColumn("{task.description}", markup=False, table_column=room)
+    with Progress(SpinnerColumn(), TimeElapsedColumn(), words, console=console, transient=True) as bar:
+        task = bar.add_task(text)
+        yield lambda text: bar.update(task, description=text), True

@@ -13,8 +13,7 @@ from fileq.config import Config
 from fileq.core.events import Emit
 from fileq.producer.producer import Producer
 from fileq.producer.producer_report import ProducerReport
-from fileq.runtime.loop import Loop
-from fileq.runtime.outage import longest_pause_s, without_outages
+from fileq.runtime.service import Loop, longest_pause_s, without_outages
 
 REMOVE_TIMEOUT_S = 1.0  # at a stop; after it the report ends with its lease
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from types import FrameType
 
 from fileq.brokers import open_broker
-from fileq.brokers.protocol import FullBroker
+from fileq.brokers.protocol import Broker, FullBroker
+from fileq.brokers.removable_data import RemovableData
 from fileq.config import Loaded, describe_broker_choice
-from fileq.core.errors import BrokerError, FileqError
+from fileq.core.errors import BrokerError, BrokerRemoved, FileqError
 from fileq.core.events import (
+    BrokerDataRemoved,
     BrokerOpened,
     BrokerUnsafe,
     Emit,
@@ -29,16 +36,11 @@ from fileq.handlers.extensions import load_before_enqueue
 from fileq.handlers.routes import Routes, reload_routes, schedule_problems, warnings_of
 from fileq.observe.http import open_endpoints
 from fileq.producer.producer import Producer, check_scan_dir
-from fileq.runtime.broker_watch import BrokerWatch
-from fileq.runtime.fatal_error import FatalError
-from fileq.runtime.live_worker import LiveWorker
 from fileq.runtime.observers import Observers
-from fileq.runtime.outage import without_outages
 from fileq.runtime.produce_once import produce_once, progress
 from fileq.runtime.producer_service import ProducerService, reported
-from fileq.runtime.reload import Reloader
-from fileq.runtime.service import Service
-from fileq.runtime.signals import StopSignals
+from fileq.runtime.reload import LiveWorker, Reloader
+from fileq.runtime.service import Loop, Service, without_outages
 from fileq.runtime.worker_build import BuiltInJobs, WorkerParts, build_worker
 
 HURRY_S = 5.0  # how long giving back the running jobs may take
@@ -255,3 +257,127 @@ def stop_in_time(services: Sequence[Service], timeout_s: float, signals: StopSig
 
 def is_info(event: Event) -> bool:
     return event.level == "info"
+
+
+CHECK_EVERY_S = 1.0
+
+
+class BrokerWatch:
+    """Ends a role when the data of its broker is deleted or replaced, such as the file of an SQLite database. Checks
+    once a second, and calls `on_removed` once, with the reason.
+
+    Without it a process would go on with the deleted file, and a producer without work would not notice at all. Checks
+    nothing for a broker that can't lose its data that way."""
+
+    def __init__(self, broker: Broker, on_removed: Callable[[BrokerRemoved], None], emit: Emit) -> None:
+        self._on_removed = on_removed
+        self._emit = emit
+        self._data = broker if isinstance(broker, RemovableData) else None
+        self._loop = Loop("broker watch", self._turn, emit=emit, longest_pause_s=CHECK_EVERY_S)
+
+    def start(self) -> None:
+        if self._data is not None:
+            self._loop.start()
+
+    def close(self) -> None:
+        self._loop.stop(CHECK_EVERY_S)
+
+    def _turn(self) -> float:
+        assert self._data is not None
+        try:
+            self._data.check_present()
+        except BrokerRemoved as error:
+            self._emit(BrokerDataRemoved(str(error)))
+            self._loop.quiet()
+            self._on_removed(error)
+        return CHECK_EVERY_S
+
+
+class FatalError:
+    """The error that ends a role from inside: the broker's data is gone, or the worker's loop has failed. Keeps the
+    first one that is reported, and wakes the thread that waits for signals. Threads share it."""
+
+    def __init__(self) -> None:
+        self.error: FileqError | None = None
+        self._lock = threading.Lock()
+        self._wake: Callable[[], None] | None = None
+
+    def report(self, error: FileqError) -> None:
+        with self._lock:
+            self.error = self.error or error
+            if self._wake is not None:
+                self._wake()
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        """Calls `wake` for each report from now on, and for one that came before."""
+        with self._lock:
+            self._wake = wake
+            if self.error is not None:
+                wake()
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_END_WAIT = b"\0"  # no signal has this number
+
+
+class StopSignals:
+    """SIGINT, SIGTERM and SIGHUP as something to wait for, without missing one. Created and closed in the main thread.
+    Signals that arrive after close() are ignored.
+
+    Without `reloads` SIGHUP stops too. With it, wait() calls `on_hangup` for each SIGHUP and goes on waiting. A
+    terminal sends SIGHUP when its window is closed, so for a process with a terminal it is a request to stop. A process
+    that was started with SIGHUP ignored (nohup) keeps ignoring it.
+
+    A threading.Event set by a signal handler is not enough. A signal that arrives while the main thread enters wait()
+    is noticed only with the next signal, or its handler deadlocks on the Event's lock, which the interrupted thread
+    holds. Here the interpreter itself writes one byte per signal into a socket, at once and from any thread."""
+
+    def __init__(self, *, reloads: bool = False) -> None:
+        self.on_hangup: Callable[[], None] | None = None
+        self.last_name: str | None = None  # of the signal that ended the last wait()
+        self._numbers: tuple[signal.Signals, ...] = STOP_SIGNALS
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            self._numbers = (*STOP_SIGNALS, signal.SIGHUP)
+        self._hangup = bytes([signal.SIGHUP]) if reloads and not has_terminal() else None
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in self._numbers:
+            signal.signal(number, _do_nothing)
+
+    def wait(self) -> bool:
+        """Waits for the next signal to stop (True) or for end_wait() (False)."""
+        while (received := self._reader.recv(1)) == self._hangup:
+            if self.on_hangup is not None:
+                self.on_hangup()
+        self.last_name = signal.Signals(received[0]).name if received != _END_WAIT else None
+        return self.last_name is not None
+
+    def end_wait(self) -> None:
+        """Makes wait() return False. Any thread may call it."""
+        with contextlib.suppress(OSError):  # closed: wait() has returned already
+            self._writer.send(_END_WAIT)
+
+    def close(self) -> None:
+        """Ignores the signals from now on.
+
+        A Python handler would not be enough: the interpreter restores the default action when it shuts down, and a late
+        signal would then end the program with -15 instead of its exit code."""
+        for number in self._numbers:
+            signal.signal(number, signal.SIG_IGN)
+        signal.set_wakeup_fd(-1)
+        self._reader.close()
+        self._writer.close()
+
+
+def has_terminal() -> bool:
+    """Whether this process has a controlling terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
+    """Without a Python handler the interpreter would not write the byte."""

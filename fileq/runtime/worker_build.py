@@ -16,9 +16,7 @@ from fileq.core.errors import BrokerError, FileqError
 from fileq.core.events import Emit, EmitAll
 from fileq.handlers.routes import Routes
 from fileq.runtime.handlers_program import handlers_program
-from fileq.runtime.loop import Loop
-from fileq.runtime.outage import longest_pause_s, without_outages
-from fileq.runtime.service import Service
+from fileq.runtime.service import Loop, Service, longest_pause_s, without_outages
 from fileq.runtime.worker_service import WorkerService
 from fileq.webhooks.watch import WebhookWatch
 from fileq.worker.batch_reconciler import BatchReconciler

@@ -18,7 +18,7 @@ from fileq.brokers.notifications import Waiter
 from fileq.brokers.protocol import Broker
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, FileqError
 from fileq.core.events import BrokerRefused, DrainStarted, Emit, WorkerFailed
-from fileq.runtime.outage import Outage
+from fileq.runtime.service import Outage
 from fileq.worker.breakers import Breakers
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.pump import KILL_GRACE_S, Pump
@@ -140,7 +140,7 @@ class WorkerService:
             self._gives_up_s = min(self._gives_up_s, time.monotonic() + SETTLE_TIMEOUT_S)
             self._retry_until_done(self._pump.finish)
         except BrokerRemoved:
-            pass  # nothing can be settled any more; the role ends, see broker_watch.py
+            pass  # nothing can be settled any more; the role ends, see BrokerWatch
         except Exception as error:
             # The role ends, so that a service manager starts another one. The reapers give the jobs back.
             self._emit(WorkerFailed(repr(error), error))

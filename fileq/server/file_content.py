@@ -18,11 +18,11 @@ from starlette.types import Receive, Scope, Send
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
-from fileq.client.job_summary import file_place
 from fileq.config import Config
 from fileq.core.job import decode_or_none
 from fileq.files.beneath import LeadsOutside, open_without_links
 from fileq.files.version import changed_version
+from fileq.queries.job_summary import file_place
 from fileq.server.live_streams import until_first, until_gone
 from fileq.server.problems import ApiProblem
 from fileq.server.slow_work import SlowWork

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fileq.client.event_stream import NAMES
-from fileq.client.job_filter import path_matcher
+from fileq.queries.job_filter import path_matcher
 from fileq.server.decoding import invalid
 from fileq.server.event_ring import RESET, LiveEvent
 from fileq.server.problems import FieldProblem

@@ -15,12 +15,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fileq.client.revivals import GONE
 from fileq.commands.action_log import IDS_MAX, ActionLog
 from fileq.commands.bulk_actions import GONE_ELSEWHERE, BulkActions, changed_ids
 from fileq.commands.operations import COMPLETED, FAILED, RUNNING, Operation, OperationStore, StoredOperation
 from fileq.core.errors import BrokerError, BrokerUnavailable, Conflict, FileqError
 from fileq.core.events import Emit, OperationEnded, OperationStarted
+from fileq.queries.dead_jobs import GONE
 
 TAKEOVER_S = 5.0
 LOOK_S = 1.0  # between two looks for an operation without an owner

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fileq.client.job_filter import path_matcher
 from fileq.core.errors import ConfigError
+from fileq.queries.job_filter import path_matcher
 from fileq.server.problems import FieldProblem
 
 

@@ -18,10 +18,9 @@ from fileq.config import Config, Loaded
 from fileq.config.http_settings import GUESSABLE, OUTSIDE_KEY, is_guessable, is_loopback, is_outside_key
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit
-from fileq.runtime.fatal_error import FatalError
 from fileq.runtime.observers import Observers
 from fileq.runtime.reload import Reloader
-from fileq.runtime.roles import run_until_signal, start_broker
+from fileq.runtime.roles import FatalError, run_until_signal, start_broker
 from fileq.server.audit import AuditLog
 from fileq.server.background_work import BackgroundWork
 from fileq.server.http_service import HttpService

@@ -27,14 +27,11 @@ from msgspec.structs import replace
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.notifications import Subscription
 from fileq.client.async_client import AsyncClient
-from fileq.client.batch_handle import BatchHandle
-from fileq.client.batch_options import BatchKeywords
+from fileq.client.batch_handle import BatchHandle, BatchKeywords
 from fileq.client.broker_transport import BrokerTransport
-from fileq.client.client import Client
-from fileq.client.default_client import replaced_by
-from fileq.client.handle import Handle
-from fileq.client.job_options import Duration, EnqueueOptions, seconds
-from fileq.client.listed_job import ListedJob
+from fileq.client.client import Client, replaced_by
+from fileq.client.handle import Handle, ListedJob
+from fileq.client.options import Duration, EnqueueOptions, seconds
 from fileq.commands.built_in_jobs import built_in_jobs
 from fileq.config import BackoffSettings, Config, config_from
 from fileq.core.errors import ConfigError

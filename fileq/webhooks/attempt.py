@@ -26,9 +26,9 @@ from fileq.core.job import Job
 from fileq.core.outcome import Done, Failed
 from fileq.core.text import printable
 from fileq.core.webhook import ANSWERED, RETRY_DELAYS_S, signature_header
-from fileq.webhooks.event_body import DeliveryPayload, event_of
 from fileq.webhooks.sender import Answer, NotSent, Sender, Stopped
 from fileq.webhooks.store import FAILURES_MAX, KnownWebhook, WebhookStore
+from fileq.webhooks.subscriptions import DeliveryPayload, event_of
 
 PERMANENT_AFTER = 3
 RETRY_AFTER_MAX_S = 86_400.0

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fileq.brokers.place_pages import LedgerPage
-from fileq.client import file_pages
-from fileq.client.file_pages import file_page, file_tree, file_tree_and_page
+from fileq.queries import file_pages
+from fileq.queries.file_pages import file_page, file_tree, file_tree_and_page
 from fileq.testing.conformance.builders import (
     ERROR,
     a_version,

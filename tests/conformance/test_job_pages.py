@@ -9,13 +9,13 @@ from msgspec import Raw
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
-from fileq.client.dead_groups import GroupedBy, group_dead
-from fileq.client.job_filter import JobFilter
-from fileq.client.job_pages import JobPage, job_page
 from fileq.commands.admin.dlq import retry_all
 from fileq.core.errors import ConfigError
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import Job, State
+from fileq.queries.dead_jobs import GroupedBy, group_dead
+from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_selection import JobPage, job_page
 from fileq.testing.conformance.builders import (
     a_job,
     burial,

@@ -14,11 +14,11 @@ import pytest
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry
-from fileq.client.job_filter import JobFilter
 from fileq.commands.admin.dlq import DlqReport, delete, delete_all, purge
 from fileq.commands.bulk_actions import BulkActions, JobAction, changed_ids
 from fileq.core.job import decode, raw_id
 from fileq.core.settlement import complete
+from fileq.queries.job_filter import JobFilter
 from fileq.testing.conformance.builders import (
     a_job,
     burial,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fileq.client.job_filter import JobFilter
 from fileq.commands.admin import control, dlq
 from fileq.commands.admin.fsck import Report, fsck
 from fileq.commands.admin.stats import gather
 from fileq.config import Config, config_from
 from fileq.core.job import State
+from fileq.queries.job_filter import JobFilter
 from fileq.testing.conformance.harness import nested
 from tests.support.parallel_scenarios import parallel_scenario, running_scenarios
 from tests.support.waiting import wait_until

@@ -10,7 +10,7 @@ from typing import Any
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.client.broker_transport import BrokerTransport
 from fileq.client.client import Client
-from fileq.client.task_call import TaskCall
+from fileq.client.tasks import TaskCall
 from fileq.core.job import State
 from tests.support.program import run
 from tests.support.waiting import wait_until

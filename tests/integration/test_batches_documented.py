@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fileq.client.batch_options import BatchKeywords
+from fileq.client.batch_handle import BatchKeywords
 from tests.integration.test_client_documented import in_app
 from tests.support.program import Program
 

@@ -13,7 +13,7 @@ import pytest
 from fileq.brokers.types import Entry
 from fileq.core.job import file_job
 from fileq.core.text import printable_json, printable_lines
-from fileq.observe.console import ConsoleLine
+from fileq.observe.logs import ConsoleLine
 from tests.support.command_line import CommandLine
 from tests.support.program import command, environment, run
 from tests.support.worker_setup import WorkerSetup

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.client.job_options import EnqueueOptions
+from fileq.client.options import EnqueueOptions
 from fileq.client.tasks import task
 from tests.support.program import Program, environment
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import fileq
+from fileq.client.address import server_address
 from fileq.client.client import Client
 from fileq.client.event_stream import EventStream
 from fileq.client.http_connection import HttpConnections
-from fileq.client.server_address import server_address
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from tests.support.api_client import ADMIN_KEY, ServedApi, served_api

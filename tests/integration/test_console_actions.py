@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from fileq.brokers import open_broker
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
-from fileq.client.job_filter import JobFilter
 from fileq.commands.bulk_actions import JobAction
 from fileq.commands.operations import Operation, OperationStore
 from fileq.config import config_from
 from fileq.config.http_settings import WebhookSettings
+from fileq.queries.job_filter import JobFilter
 from fileq.webhooks.store import WebhookStore
 from tests.conftest import require
 from tests.support.browser import Tab, chromium

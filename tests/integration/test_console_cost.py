@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, WorkerInfo
+from fileq.client.options import ScheduleOptions
 from fileq.client.schedule_changes import add_schedule, run_now
-from fileq.client.schedule_options import ScheduleOptions
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.control import set_paused

@@ -19,7 +19,7 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.schedule_definitions import broker_now_ms, define
 from fileq.brokers.types import Entry
-from fileq.client.batch_options import batch_request
+from fileq.client.batch_handle import batch_request
 from fileq.client.broker_transport import BrokerTransport
 from fileq.client.schedule_changes import run_now
 from fileq.config import config_from

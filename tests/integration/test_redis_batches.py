@@ -10,7 +10,7 @@ from fileq.brokers.batches import CHILDREN_CANCELLED
 from fileq.brokers.redis import scripts
 from fileq.brokers.redis.scripts import COMPLETE_AND_CLAIM, SETTLE_AND_CLAIM
 from fileq.brokers.types import Entry
-from fileq.client.batch_changes import cancel_batch
+from fileq.client.broker_batches import cancel_batch
 from fileq.core.settlement import complete
 from fileq.testing.conformance.batch_builders import EVERY_KIND, add, batch_of, callback_jobs, counts, create, end
 from fileq.testing.conformance.builders import a_job, burial, claim_one, enqueue, names, register, settle

@@ -8,10 +8,10 @@ import pytest
 from fileq.brokers.redis import list_search
 from fileq.brokers.redis.encoding import id_in
 from fileq.brokers.types import CancelResult, Record, Revival, Revived, UnrecordedJob
-from fileq.client.job_filter import JobFilter
 from fileq.commands.admin.dlq import retry_all
 from fileq.core.job import State, encode, raw_id
 from fileq.core.settlement import complete
+from fileq.queries.job_filter import JobFilter
 from fileq.testing.conformance.builders import a_job, an_entry, enqueue, names, record_of, register
 from fileq.testing.conformance.concurrency import run_concurrently
 from tests.support.redis_store import Store, opened, piped

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from fileq.client.schedule_options import ScheduleKeywords
+from fileq.client.options import ScheduleKeywords
 from fileq.config.schema import ScheduleSettings
 from tests.integration.test_client_documented import in_app
 from tests.support.program import Program, run

@@ -14,11 +14,11 @@ from msgspec import Raw
 
 import fileq
 from fileq.brokers.types import Entry
-from fileq.client.job_summary import history
 from fileq.commands.audit_entries import read_audit
 from fileq.core.api_key import Scope
 from fileq.core.events import Event, RequestFailed
 from fileq.core.job import Version, decode, encode, file_job, typed_job
+from fileq.queries.job_summary import history
 from fileq.server.console.rendering import JSON_SHOWN
 from fileq.testing.conformance.builders import foreign
 from tests.support.api_client import ADMIN_KEY, API, ServedApi, served_api

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fileq.brokers.types import Entry
-from fileq.client import job_pages
 from fileq.core.events import OperationEnded, OperationStarted
+from fileq.queries import job_selection
 from fileq.testing.conformance.builders import a_job, worker_info
 from tests.support.api_client import ServedApi, served_api
 from tests.support.dead_jobs import bury
@@ -246,7 +246,7 @@ def test_a_list_leaves_out_what_is_long(api: ServedApi) -> None:
 @pytest.mark.parametrize("query", ["", "&type=note", "&status=pending", "&tag.k=v"])
 def test_the_bytes_of_a_page_are_bounded(api: ServedApi, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
     """Medium: lists of large payloads: a page ends before it has too many bytes, and the next one goes on there."""
-    monkeypatch.setattr(job_pages, "BYTES_MAX", 5000)
+    monkeypatch.setattr(job_selection, "BYTES_MAX", 5000)
     job = {"type": "note", "payload": "x" * 2000, "tags": {"k": "v"}}
     first, *_, last = api.config.worker.priorities
     wanted = [api.client.post("/jobs", {**job, "priority": queue}).json["id"] for queue in (*[first] * 3, *[last] * 3)]

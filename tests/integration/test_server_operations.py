@@ -12,13 +12,13 @@ import pytest
 
 from fileq.brokers import open_broker
 from fileq.brokers.types import Entry
-from fileq.client.job_filter import JobFilter
 from fileq.commands.action_log import ActionLog
 from fileq.commands.bulk_actions import BulkActions, JobAction
 from fileq.commands.operations import OperationStore
 from fileq.config import config_from
 from fileq.config.show import redacted
 from fileq.core.job import decode, typed_job
+from fileq.queries.job_filter import JobFilter
 from fileq.server.api.bulk_answers import AT_ONCE_MAX
 from fileq.server.operation_runner import OperationRunner
 from tests.support.api_client import ADMIN_KEY, ApiClient, served_api

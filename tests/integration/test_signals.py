@@ -9,7 +9,7 @@ from pathlib import Path
 # Runs in a separate process, because StopSignals changes the signal handlers of its process.
 PROLOGUE = """
 import os, signal, threading, time
-from fileq.runtime.signals import StopSignals
+from fileq.runtime.roles import StopSignals
 signals = StopSignals()
 def send(number=signal.SIGTERM): os.kill(os.getpid(), number)
 """

@@ -9,7 +9,7 @@ import pytest
 
 from fileq.core.events import ignore
 from fileq.core.job import State, typed_job
-from fileq.observe import span_sender, tracing
+from fileq.observe import tracing
 from tests.support.clocks import RecordedEvents
 from tests.support.event_samples import claim_event
 from tests.support.otlp_collector import http_collector, refusing_address, silent_collector, traced
@@ -75,14 +75,14 @@ def assert_stops_in_time(program: Program) -> None:
 def test_after_an_outage_the_collector_receives_new_spans_and_the_outage_is_reported(
     sqlite_setup: WorkerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(span_sender, "BATCH_DELAY_S", 0.02)
-    monkeypatch.setattr(span_sender, "FAILURE_PAUSE_S", 0.02)
+    monkeypatch.setattr(tracing, "BATCH_DELAY_S", 0.02)
+    monkeypatch.setattr(tracing, "FAILURE_PAUSE_S", 0.02)
     events = RecordedEvents()
 
     with http_collector() as collector:
-        monkeypatch.setattr(span_sender, "TIMEOUT_S", 0.5)
+        monkeypatch.setattr(tracing, "TIMEOUT_S", 0.5)
         collector.take, take = lambda body: 1 / 0, collector.take  # type: ignore[method-assign,assignment]
-        listening = tracing.Tracing(span_sender.make_exporter(collector.endpoint), events)
+        listening = tracing.Tracing(tracing.make_exporter(collector.endpoint), events)
         try:
             send = listening.around(ignore)
             job = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x")

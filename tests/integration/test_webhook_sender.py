@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from fileq.webhooks.address_rules import networks
 from fileq.webhooks.sender import (
     ANSWER_KEPT,
     ANSWER_MAX,
@@ -23,6 +22,7 @@ from fileq.webhooks.sender import (
     NotSent,
     Sender,
     Stopped,
+    networks,
 )
 from tests.support.servers.tls import Certificates, make_certificates
 from tests.support.webhook_receiver import Receiver, Reply, open_receiver

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from fileq.brokers.batches import BatchView
 from fileq.brokers.types import Entry
-from fileq.client.batch_changes import new_batch
-from fileq.client.batch_options import batch_request
+from fileq.client.batch_handle import batch_request
+from fileq.client.broker_batches import new_batch
 from fileq.core.batch import BatchState
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, decode, typed_job

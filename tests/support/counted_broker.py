@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
-from fileq.client.dead_groups import group_dead
-from fileq.client.file_pages import file_page, file_tree_and_page
-from fileq.client.job_pages import job_page
-from fileq.client.queries import _RecordSearch
 from fileq.commands.webhooks import deliveries, latest_deliveries
+from fileq.queries.dead_jobs import group_dead
+from fileq.queries.file_pages import file_page, file_tree_and_page
+from fileq.queries.job_queries import _RecordSearch
+from fileq.queries.job_selection import job_page
 from tests.support.fault_proxy import FaultProxy
 
 # Each looks at a bounded number of jobs or files, page by page, and reads the records of those that it returns.

@@ -6,8 +6,6 @@ import msgspec
 import pytest
 
 from fileq.cli.definitions import all_commands
-from fileq.client.job_summary import AttemptSummary, JobHistory, JobSummary
-from fileq.client.queries import FileTrace, VersionTrace
 from fileq.commands.admin import json_schema as schema
 from fileq.commands.admin.batch_reports import BatchReport, CallbackReport, FailureReport
 from fileq.commands.admin.control import (
@@ -31,6 +29,8 @@ from fileq.commands.admin.stats import (
     Throughput,
     WorkerProcess,
 )
+from fileq.queries.job_queries import FileTrace, VersionTrace
+from fileq.queries.job_summary import AttemptSummary, JobHistory, JobSummary
 
 DOCUMENTED = [
     (

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from fileq.client.address import config_at
+from fileq.client.address import config_at, server_address
 from fileq.client.client import Client
-from fileq.client.server_address import server_address
 from fileq.config import Config
 from fileq.core.errors import ConfigError
 

@@ -11,7 +11,7 @@ import pytest
 
 import fileq
 import fileq.testing
-from fileq.client.published_events import PublishedBatchEvent
+from fileq.client.job_endings import PublishedBatchEvent
 from fileq.core.batch import BatchFacts, BatchState, CallbackKind
 from fileq.testing.trial_queue import TrialQueue
 from tests.support import batch_jobs

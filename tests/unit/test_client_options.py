@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fileq.client.job_options import EnqueueOptions, options_of
+from fileq.client.options import EnqueueOptions, options_of
 from fileq.core.errors import ConfigError
 from fileq.core.job import decode, encode, typed_job
 

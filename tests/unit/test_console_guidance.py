@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.schedule_definitions import broker_now_ms, define
 from fileq.brokers.types import Entry, WorkerInfo
+from fileq.client.options import ScheduleOptions
 from fileq.client.schedule_changes import add_schedule, run_now
-from fileq.client.schedule_options import ScheduleOptions
 from fileq.commands.admin.schedules import list_schedules
 from fileq.commands.api_keys import KeyOptions
 from fileq.commands.audit_entries import TEXT_MAX, AuditChange, AuditEntry, changes_between

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.schedule_definitions import known_schedules
 from fileq.brokers.types import Entry, Record, WorkerInfo
+from fileq.client.options import ScheduleOptions
 from fileq.client.schedule_changes import add_schedule
-from fileq.client.schedule_options import ScheduleOptions
 from fileq.commands.admin.batch_reports import BatchReport, FailureReport
 from fileq.commands.admin.fsck import Report, fsck
 from fileq.commands.admin.fsck.report import Problem

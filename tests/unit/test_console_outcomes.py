@@ -10,8 +10,6 @@ from msgspec.structs import replace
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry
-from fileq.client.job_summary import JobSummary
-from fileq.client.queries import FileTrace
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
 from fileq.commands.api_keys import KeyOptions
@@ -23,6 +21,8 @@ from fileq.core.api_key import Scope
 from fileq.core.claim import Claim
 from fileq.core.job import Job, Version, file_job
 from fileq.core.settlement import Settlement, cancel, complete
+from fileq.queries.job_queries import FileTrace
+from fileq.queries.job_summary import JobSummary
 from fileq.server.console.audit_page import in_words
 from fileq.server.console.files_page import fate_of
 from fileq.testing.conformance.builders import a_job

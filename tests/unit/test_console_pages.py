@@ -11,15 +11,15 @@ from msgspec.structs import replace
 
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Overview
-from fileq.client.dead_groups import DeadGroup, timeline
-from fileq.client.file_pages import DirectoryCounts
-from fileq.client.job_filter import path_matcher
 from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS_MAX, Acknowledgement, AcknowledgementStore, group_state
 from fileq.commands.action_log import ACTIONS_MAX, ALL_IDS_MAX, TRIM_EVERY, ActionLog, actions_on
 from fileq.commands.admin.stats import BreakerSummary
 from fileq.commands.bulk_actions import JobAction
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
+from fileq.queries.dead_jobs import DeadGroup, timeline
+from fileq.queries.file_pages import DirectoryCounts
+from fileq.queries.job_filter import path_matcher
 from fileq.server.console.charts import line_chart, spark_bars
 from fileq.server.console.dead_page import address_of, cause_of, directory_match, extension_match
 from fileq.server.console.file_preview import PREVIEW_IMAGE, hex_dump, preview_of_head

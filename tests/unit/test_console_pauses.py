@@ -5,7 +5,6 @@ from __future__ import annotations
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.memory.broker import MemoryBroker
 from fileq.brokers.types import Entry
-from fileq.client.job_summary import AttemptSummary
 from fileq.commands.admin.control import PauseResult, set_paused
 from fileq.commands.admin.pause_notes import (
     HISTORIES,
@@ -20,6 +19,7 @@ from fileq.commands.admin.pause_notes import (
 )
 from fileq.core.job import rfc3339_ms
 from fileq.core.settlement import complete
+from fileq.queries.job_summary import AttemptSummary
 from fileq.server.console.job_steps import JobLife, steps_of
 from fileq.testing.conformance.builders import a_job
 from tests.support.console_jobs import HOSTILE, QUEUES, SLOT, in_order, pages_with_worker, shown, words

@@ -12,9 +12,6 @@ from msgspec.structs import replace
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, OpenBreaker, Record, WorkerInfo
-from fileq.client.job_selection import with_records
-from fileq.client.job_summary import AttemptSummary
-from fileq.client.revivals import revival
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.control import set_paused
@@ -24,6 +21,9 @@ from fileq.core.claim import Claim
 from fileq.core.job import State, Version, encode, file_job, rfc3339_ms
 from fileq.core.settlement import Settlement, bury, complete
 from fileq.core.webhook import DELIVERY_TYPE
+from fileq.queries.dead_jobs import revival
+from fileq.queries.job_selection import with_records
+from fileq.queries.job_summary import AttemptSummary
 from fileq.server.api.job_document import JobDocument, job_document
 from fileq.server.console.acknowledged_groups import died_since
 from fileq.server.console.job_steps import life_of, steps_of

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, Record
 from fileq.client.broker_transport import BrokerTransport
-from fileq.client.job_summary import AttemptSummary
+from fileq.client.options import ScheduleOptions
 from fileq.client.schedule_changes import add_schedule, run_now
-from fileq.client.schedule_options import ScheduleOptions
 from fileq.commands.action_log import ActionLog
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.claim import Claim
@@ -19,6 +18,7 @@ from fileq.core.job import State, encode
 from fileq.core.outcome import Done, Failed, FinalOutcome, Released
 from fileq.core.retry import Policy, decide
 from fileq.core.schedule import job_id_of, schedule_of
+from fileq.queries.job_summary import AttemptSummary
 from fileq.server.api.job_document import job_document
 from fileq.server.console.job_steps import held_times, life_of, reasons_of, steps_of
 from fileq.testing.conformance.builders import a_job

@@ -1,7 +1,7 @@
 """The error that ends a role: the first one counts, and it is never missed."""
 
 from fileq.core.errors import FileqError
-from fileq.runtime.fatal_error import FatalError
+from fileq.runtime.roles import FatalError
 
 
 def test_the_first_error_is_kept_and_each_report_wakes() -> None:

@@ -16,8 +16,8 @@ from fileq.core.events import BrokerRestored, JobCancelled, JobCompleted, JobDea
 from fileq.handlers import extensions
 from fileq.handlers.extensions import EventView, Extensions
 from fileq.handlers.routes import Routes
-from fileq.runtime import hook_runner
-from fileq.runtime.hook_runner import REPORT_EVERY_S, HookRunner
+from fileq.runtime import observers
+from fileq.runtime.observers import REPORT_EVERY_S, HookRunner
 from tests.support.clocks import ManualClocks, RecordedEvents
 from tests.support.event_samples import claim_event, end_event
 from tests.support.waiting import wait_until
@@ -124,7 +124,7 @@ def test_failures_that_were_not_reported_yet_are_reported_at_the_end(setup: Hook
 def test_a_hook_that_hangs_stops_nothing_and_what_it_missed_is_counted(
     setup: HookSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook_runner, "CLOSE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(observers, "CLOSE_TIMEOUT_S", 0.05)
     gate = threading.Event()
 
     @fileq.hook("job.dead")
@@ -134,12 +134,12 @@ def test_a_hook_that_hangs_stops_nothing_and_what_it_missed_is_counted(
 
     setup.emit(end_event(JobDead))
     setup.wait_seen(1)
-    setup.emit(*[end_event(JobDead)] * (hook_runner.QUEUE_MAX + 3))
+    setup.emit(*[end_event(JobDead)] * (observers.QUEUE_MAX + 3))
     assert setup.reports.fields("hook.events_dropped")["count"] == 1
     assert str(setup.reports.fields("hook.events_dropped")["hook"]).endswith("hangs")
     setup.runner.close()
     counts = [fields["count"] for _, fields in setup.reports.events]
-    assert counts == [1, 2 + hook_runner.QUEUE_MAX]
+    assert counts == [1, 2 + observers.QUEUE_MAX]
     gate.set()
 
 

@@ -15,8 +15,8 @@ from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.types import Entry, Record, WorkerInfo
 from fileq.client import job_endings
+from fileq.client.broker_transport import SharedReads
 from fileq.client.job_endings import JobEndings
-from fileq.client.shared_reads import SharedReads
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, typed_job

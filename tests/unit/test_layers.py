@@ -18,6 +18,7 @@ LAYERS = (
     "files",
     "config",
     "brokers",
+    "queries",
     "webhooks",
     "handlers",
     "producer",
@@ -35,7 +36,7 @@ SIDE_BY_SIDE = (("producer", "worker"), ("producer", "observe"), ("worker", "obs
 # Packages that only the named ones import.
 IMPORTED_BY = {"observe": {"runtime"}, "cli": {"__main__"}, "testing": set[str](), "server": {"cli"}}
 # Heavy or optional libraries, and the only part that may import each.
-OWNERS: dict[str, str | tuple[str, ...]] = {
+OWNERS = {
     "redis": "fileq.brokers.redis",
     "hiredis": "fileq.brokers.redis",
     "sqlite3": "fileq.brokers.sqlite",
@@ -44,8 +45,8 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "watchdog": "fileq.producer.finder.watch",
     "structlog": "fileq.observe.logs",
     "prometheus_client": "fileq.observe.metrics",
-    "opentelemetry": ("fileq.observe.tracing", "fileq.observe.span_sender"),
-    "grpc": "fileq.observe.span_sender",
+    "opentelemetry": "fileq.observe.tracing",
+    "grpc": "fileq.observe.tracing",
     "starlette": "fileq.server",
     "uvicorn": "fileq.server",
     "jinja2": "fileq.server.console",

@@ -7,8 +7,8 @@ from queue import SimpleQueue
 import pytest
 
 from fileq.core.errors import BrokerError, BrokerUnavailable
-from fileq.runtime import loop as module
-from fileq.runtime.loop import Loop
+from fileq.runtime import service as module
+from fileq.runtime.service import Loop
 from tests.support.clocks import RecordedEvents
 from tests.support.waiting import wait_until
 

@@ -8,7 +8,7 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.lost_workers import KEPT_MS, KIND, NOTES_MAX, LostSlot, LostWorker, lost_workers_in, note_lost
 from fileq.brokers.types import Entry, WorkerInfo
-from fileq.client.batch_changes import cancel_batch
+from fileq.client.broker_batches import cancel_batch
 from fileq.commands.admin.control import workers
 from fileq.commands.admin.formatting import Screen
 from fileq.commands.admin.stats_text import lost_lines

@@ -12,9 +12,8 @@ from fileq.brokers.types import Census
 from fileq.config import CircuitBreakerSettings
 from fileq.core.events import BrokerLost, JobCompleted, JobDead, JobFailed
 from fileq.core.text import printable
-from fileq.runtime.once import _name, _Pace, is_counted
-from fileq.runtime.once_left import what_is_left
-from fileq.runtime.terminal import live_line
+from fileq.runtime.once import _name, _Pace, is_counted, what_is_left
+from fileq.runtime.produce_once import live_line
 from fileq.testing.conformance.builders import failed, running, settle
 from fileq.testing.conformance.harness import config_of
 from fileq.testing.conformance.memory_harness import MemoryHarness

@@ -3,7 +3,7 @@
 import pytest
 
 from fileq.core.errors import BrokerError, BrokerUnavailable
-from fileq.runtime.outage import FIRST_PAUSE_S, Outage, longest_pause_s
+from fileq.runtime.service import FIRST_PAUSE_S, Outage, longest_pause_s
 from tests.support.clocks import ManualClocks, RecordedEvents
 
 LONGEST_S = 5.0

@@ -25,9 +25,8 @@ from fileq.core.events import (
 )
 from fileq.core.job import Job, typed_job
 from fileq.core.trace import attempt_span_id, new_ids, parent_of, traceparent
-from fileq.observe import span_sender, tracing
-from fileq.observe.span_sender import BATCH, SPANS_MAX, make_exporter
-from fileq.observe.tracing import Tracing
+from fileq.observe import tracing
+from fileq.observe.tracing import BATCH, SPANS_MAX, Tracing, make_exporter
 from tests.support.clocks import RecordedEvents
 from tests.support.event_samples import claim_event, end_event, fence_event
 from tests.support.waiting import wait_until
@@ -74,8 +73,8 @@ class Bench:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(span_sender, "FAILURE_PAUSE_S", 0.01)
-    monkeypatch.setattr(span_sender, "BATCH_DELAY_S", 0.01)
+    monkeypatch.setattr(tracing, "FAILURE_PAUSE_S", 0.01)
+    monkeypatch.setattr(tracing, "BATCH_DELAY_S", 0.01)
     bench = Bench()
     yield bench
     bench.exporter.may_answer.set()

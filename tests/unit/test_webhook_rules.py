@@ -18,8 +18,8 @@ from fileq.core.webhook import (
     signature_header,
     url_problem,
 )
-from fileq.webhooks.address_rules import blocked_because, networks
-from fileq.webhooks.event_body import BODY_MAX, body_of
+from fileq.webhooks.sender import blocked_because, networks
+from fileq.webhooks.subscriptions import BODY_MAX, body_of
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 

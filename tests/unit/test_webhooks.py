@@ -17,10 +17,9 @@ from fileq.core.job import Job, typed_job
 from fileq.core.outcome import Done, Failed
 from fileq.core.webhook import DELIVERY_TYPE, WEBHOOKS_MAX, Webhook, WebhookFilter, secret_key
 from fileq.webhooks.attempt import DeliveryAttempts, retry_after_s
-from fileq.webhooks.event_body import DeliveryPayload
 from fileq.webhooks.sender import Answer, NotSent, Stopped
 from fileq.webhooks.store import FAILURES_MAX, ROTATION_MS, STATES, WebhookStore
-from fileq.webhooks.subscriptions import Subscriptions
+from fileq.webhooks.subscriptions import DeliveryPayload, Subscriptions
 from fileq.webhooks.watch import WebhookWatch
 from tests.support.clocks import RecordedEvents
 from tests.support.pump_setup import NOW

@@ -45,7 +45,7 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _create(invocation: Invocation) -> int:
-    from fileq.client.job_options import JobOptions
+    from fileq.client.options import JobOptions
     from fileq.commands.create_batch import fill, manifest_paths, planned_batch
     from fileq.commands.enqueue import Enqueuing, entries_for, requested
 
@@ -147,7 +147,7 @@ def _show(invocation: Invocation) -> int:
 
 
 def _seal(invocation: Invocation) -> int:
-    from fileq.client.batch_changes import seal_batch
+    from fileq.client.broker_batches import seal_batch
 
     id = invocation.options.id
     report = _report(invocation, id)
@@ -158,7 +158,7 @@ def _seal(invocation: Invocation) -> int:
 
 def _cancel(invocation: Invocation) -> int:
     from fileq.brokers.clocks import wall_clock_ms
-    from fileq.client.batch_changes import cancel_batch
+    from fileq.client.broker_batches import cancel_batch
     from fileq.commands.bulk_actions import JobAction
     from fileq.commands.hand_actions import note_batch
     from fileq.webhooks.subscriptions import Withdrawals
@@ -172,7 +172,7 @@ def _cancel(invocation: Invocation) -> int:
 
 
 def _retry(invocation: Invocation) -> int:
-    from fileq.client.batch_changes import retry_batch
+    from fileq.client.broker_batches import retry_batch
     from fileq.commands.admin.formatting import plural
     from fileq.commands.bulk_actions import JobAction
     from fileq.commands.hand_actions import note_batch

@@ -14,8 +14,8 @@ from fileq.commands.admin.json_schema import DLQ_GROUPS_FIELDS, DLQ_LIST_FIELDS,
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fileq.client.job_filter import JobFilter
     from fileq.commands.admin.dlq import DlqReport
+    from fileq.queries.job_filter import JobFilter
 
 _GROUPED = 100_000  # dead jobs that `dlq groups` looks at
 
@@ -50,8 +50,8 @@ def _groups_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _groups(invocation: Invocation) -> int:
-    from fileq.client.dead_groups import group_dead
-    from fileq.client.job_filter import JobFilter
+    from fileq.queries.dead_jobs import group_dead
+    from fileq.queries.job_filter import JobFilter
 
     options = invocation.options
     found = group_dead(invocation.broker(), JobFilter(), options.by, limit=options.limit, scan_max=_GROUPED)
@@ -76,8 +76,8 @@ def _retry_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _retry(invocation: Invocation) -> int:
-    from fileq.client.job_ids import resolve_ids
     from fileq.commands.admin.dlq import PLACE, retry, retry_all
+    from fileq.queries.job_summary import resolve_ids
 
     options = invocation.options
     queues = invocation.loaded().config.worker.priorities
@@ -132,9 +132,9 @@ def _delete_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _delete(invocation: Invocation) -> int:
-    from fileq.client.job_ids import resolve_ids
     from fileq.commands.admin.dlq import PLACE, delete, delete_all
     from fileq.commands.admin.formatting import plural
+    from fileq.queries.job_summary import resolve_ids
 
     options = invocation.options
     wanted = filter_of(options, invocation.loaded().config.worker.priorities)

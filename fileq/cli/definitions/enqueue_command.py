@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fileq.brokers.protocol import FullBroker
     from fileq.brokers.types import Entry
-    from fileq.client.job_options import JobOptions
+    from fileq.client.options import JobOptions
     from fileq.commands.create_batch import BatchPlan
     from fileq.commands.enqueue import EnqueuedJob, Enqueuing, RequestedJob
     from fileq.commands.wait_for_jobs import EndedJob, JobWaiting
@@ -136,7 +136,7 @@ def _enqueue_in_batch(invocation: Invocation, plan: BatchPlan, entries: Sequence
 
 
 def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_traced: bool) -> JobOptions:
-    from fileq.client.job_options import JobOptions
+    from fileq.client.options import JobOptions
 
     return JobOptions(
         priority=options.priority or (plan.request.priority if plan is not None else ""),

@@ -28,7 +28,7 @@ def _peek_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _peek(invocation: Invocation) -> int:
-    from fileq.client.queries import peek, place_named
+    from fileq.queries.job_queries import peek, place_named
 
     queues = invocation.loaded().config.worker.priorities
     name = invocation.options.queue
@@ -50,7 +50,7 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(invocation: Invocation) -> int:
-    from fileq.client.queries import list_jobs
+    from fileq.queries.job_queries import list_jobs
 
     queues = invocation.loaded().config.worker.priorities
     wanted = filter_of(invocation.options, queues)
@@ -74,8 +74,8 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(invocation: Invocation) -> int:
-    from fileq.client.job_ids import resolve_ids
-    from fileq.client.queries import show
+    from fileq.queries.job_queries import show
+    from fileq.queries.job_summary import resolve_ids
 
     broker = invocation.broker()
     [id] = resolve_ids(broker, [invocation.options.id])
@@ -96,7 +96,7 @@ def _trace_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _trace(invocation: Invocation) -> int:
-    from fileq.client.queries import FileNotKnown, trace
+    from fileq.queries.job_queries import FileNotKnown, trace
 
     path = os.path.abspath(os.fsencode(invocation.options.path))
     try:
@@ -129,11 +129,11 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _cancel(invocation: Invocation) -> int:
     from fileq.brokers.clocks import wall_clock_ms
-    from fileq.client.job_ids import resolve_ids
     from fileq.commands.admin.control import cancel, cancel_all
     from fileq.commands.admin.formatting import plural
     from fileq.commands.bulk_actions import JobAction
     from fileq.commands.hand_actions import note_command
+    from fileq.queries.job_summary import resolve_ids
     from fileq.webhooks.subscriptions import Withdrawals
 
     options, config = invocation.options, invocation.loaded().config

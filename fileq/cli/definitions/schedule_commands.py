@@ -105,8 +105,8 @@ def _next(invocation: Invocation) -> int:
 
 def _add(invocation: Invocation) -> int:
     from fileq.brokers.schedule_definitions import KIND
+    from fileq.client.options import ScheduleOptions
     from fileq.client.schedule_changes import add_schedule
-    from fileq.client.schedule_options import ScheduleOptions
 
     given = invocation.options
     if given.since is not None and given.reprocess is None:

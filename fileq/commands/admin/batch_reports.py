@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
-from fileq.client.batch_status import BatchStatus, status_of_batch
-from fileq.client.job_summary import summarize
+from fileq.client.batch_handle import BatchStatus, status_of_batch
 from fileq.core.job import State, stamp
+from fileq.queries.job_summary import summarize
 
 FAILURES_SHOWN = 10
 LISTED = 50

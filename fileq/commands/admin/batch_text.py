@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fileq.client.batch_status import BatchStatus
+from fileq.client.batch_handle import BatchStatus
 from fileq.commands.admin.batch_reports import BatchReport, CallbackReport
 from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, columns, cut, number, plural, table
 from fileq.commands.admin.queries_text import STATE_STYLES, ago, error_lines, when

@@ -12,8 +12,6 @@ from fileq.brokers.lost_workers import KIND as LOST
 from fileq.brokers.lost_workers import LostWorker, lost_workers_in
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Overview, Record
-from fileq.client.job_filter import JobFilter
-from fileq.client.job_selection import select
 from fileq.commands.admin.pause_notes import PauseNote, end_note, pause_notes, write_note
 from fileq.commands.admin.route_check import check_route, is_configured
 from fileq.commands.admin.stats import WorkerProcess, processes
@@ -23,6 +21,8 @@ from fileq.core.job import Job, State, decode_or_none, stamp
 from fileq.core.outcome import FollowUp
 from fileq.core.own_jobs import is_own_type
 from fileq.core.units import two_units
+from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_selection import select
 
 WOULD_CANCEL = "would_cancel"
 _UNFINISHED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED)

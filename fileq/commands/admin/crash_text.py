@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fileq.client.job_summary import JobHistory
 from fileq.core.outcome import CRASH, kind_of
+from fileq.queries.job_summary import JobHistory
 
 # A part of the error → what it means. The first that is found is shown.
 _HINTS = (

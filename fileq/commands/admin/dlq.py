@@ -18,12 +18,12 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record, Revived
-from fileq.client.job_filter import ENDED, Conditions, JobFilter, StoredJob
-from fileq.client.job_selection import matching, select, with_records
-from fileq.client.job_summary import JobSummary, id_in
-from fileq.client.revivals import GONE, NOT_A_JOB, not_dead, revival, to_run, why_stayed
 from fileq.core.job import State, decode_or_none
 from fileq.core.text import printable
+from fileq.queries.dead_jobs import GONE, NOT_A_JOB, not_dead, revival, to_run, why_stayed
+from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob
+from fileq.queries.job_selection import matching, select, with_records
+from fileq.queries.job_summary import JobSummary, id_in
 
 PLACE = "dead_letter"
 _BATCH = 200

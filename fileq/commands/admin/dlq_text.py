@@ -3,14 +3,13 @@ moved, further lines say where it came from and where it is."""
 
 from __future__ import annotations
 
-from fileq.client.dead_groups import DeadGroup, DeadGroups
-from fileq.client.job_ids import short_ids
-from fileq.client.job_summary import JobSummary
 from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
 from fileq.commands.admin.formatting import ERROR_SHOWN, Screen, cut, number, plural
 from fileq.commands.admin.queries_text import ago, error_lines, moved_to_of
 from fileq.commands.admin.stats_text import name_of
 from fileq.core.text import printable
+from fileq.queries.dead_jobs import DeadGroup, DeadGroups
+from fileq.queries.job_summary import JobSummary, short_ids
 
 _SHOWN = 20  # jobs named in a report
 

@@ -14,14 +14,14 @@ from msgspec import Struct
 
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.protocol import FullBroker
-from fileq.client.job_ids import short_ids
-from fileq.client.published_events import PublishedBatchEvent, decode_event
+from fileq.client.job_endings import PublishedBatchEvent, decode_event
 from fileq.commands.admin.formatting import ENDLESS, columns, cut_inside
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobClaimed, JobDeferred
 from fileq.core.job import rfc3339_ms
 from fileq.core.text import broker_name, end_of_path, printable
 from fileq.core.units import short_duration, two_units
+from fileq.queries.job_summary import short_ids
 
 GET_TIMEOUT_S = 1.0
 RETRY_S = 1.0

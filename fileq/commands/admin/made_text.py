@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fileq.client.job_summary import JobHistory
-from fileq.client.queries import Maker
 from fileq.commands.admin.formatting import plural
 from fileq.core.text import printable
+from fileq.queries.job_queries import Maker
+from fileq.queries.job_summary import JobHistory
 
 SHOWN = 20  # of each kind
 

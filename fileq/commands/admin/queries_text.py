@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
-from fileq.client.job_ids import short_ids
-from fileq.client.job_summary import AttemptSummary, JobHistory, JobSummary
-from fileq.client.queries import FileTrace, VersionTrace
 from fileq.commands.admin.control import Cancellation, JobCancellation, describe
 from fileq.commands.admin.crash_text import crash_hint, deaths_text
 from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, number, plural, table
@@ -18,6 +15,8 @@ from fileq.core.job import parse_time, split_signature
 from fileq.core.outcome import WORKER_DIED
 from fileq.core.text import printable
 from fileq.core.units import short_duration
+from fileq.queries.job_queries import FileTrace, VersionTrace
+from fileq.queries.job_summary import AttemptSummary, JobHistory, JobSummary, short_ids
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
 _CANCELLED_SHOWN = 20  # jobs that the text of `cancel --all` names

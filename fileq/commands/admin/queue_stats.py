@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from fileq.brokers.types import Overview
-from fileq.client.job_summary import waiting_since_ms
 from fileq.commands.admin.pause_notes import PauseNote
+from fileq.queries.job_summary import waiting_since_ms
 
 
 class QueueStats(Struct, frozen=True):

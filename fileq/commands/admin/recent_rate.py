@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview
-from fileq.client.job_summary import id_in
+from fileq.queries.job_summary import id_in
 
 WINDOW_MS = 60_000
 MOST = 1000  # ended jobs of one list that are looked at

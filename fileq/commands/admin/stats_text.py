@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fileq.brokers.lost_workers import LostWorker
-from fileq.client.job_ids import short_ids
 from fileq.commands.admin.formatting import (
     ENDLESS,
     Cell,
@@ -23,6 +22,7 @@ from fileq.commands.admin.queue_stats import QueueStats
 from fileq.commands.admin.stats import LAST_MINUTE, BreakerSummary, SlotSummary, Stats, Throughput, WorkerProcess
 from fileq.core.outcome import DEATH_KINDS
 from fileq.core.text import broker_name, printable
+from fileq.queries.job_summary import short_ids
 
 _JOBS_SHOWN = 20  # running jobs; `fileq workers` lists all of them
 _ERRORS_SHOWN = 8

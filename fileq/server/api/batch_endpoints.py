@@ -8,10 +8,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import check_name
-from fileq.client.batch_options import batch_request
-from fileq.client.batch_status import info_of, status_of_batch
-from fileq.client.job_options import EnqueueOptions
-from fileq.client.task_call import TaskCall
+from fileq.client.batch_handle import batch_request, info_of, status_of_batch
+from fileq.client.options import EnqueueOptions
+from fileq.client.tasks import TaskCall
 from fileq.client.transport import BatchRetry
 from fileq.commands.admin.batch_reports import BatchReport, report_of, show_batch
 from fileq.commands.bulk_actions import JobAction

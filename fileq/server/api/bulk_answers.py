@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from fileq.client.job_filter import JobFilter, StoredJob
-from fileq.client.revivals import GONE
 from fileq.commands.audit_entries import short
 from fileq.commands.bulk_actions import GONE_ELSEWHERE, JobAction, RefusedJob, changed_ids, checked
 from fileq.commands.operations import Operation
 from fileq.core.errors import ConfigError
 from fileq.core.fingerprint import common_words
 from fileq.core.job import stamp
+from fileq.queries.dead_jobs import GONE
+from fileq.queries.job_filter import JobFilter, StoredJob
 from fileq.server.api.job_conditions import JobConditions, filter_of
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_lists import document_of

@@ -7,13 +7,13 @@ from typing import Annotated
 from msgspec import Meta, Struct, UnsetType
 from msgspec.structs import replace
 
-from fileq.client.dead_groups import DeadGroup, DeadGroups, GroupedBy, group_dead
-from fileq.client.job_filter import JobFilter
 from fileq.commands.admin.dlq import delete
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.job import State
 from fileq.core.text import without_path
+from fileq.queries.dead_jobs import DeadGroup, DeadGroups, GroupedBy, group_dead
+from fileq.queries.job_filter import JobFilter
 from fileq.server.api.action_endpoints import COUNT_S
 from fileq.server.api.bulk_answers import ActionAnswer, JobChoice, OperationDocument, act, act_on_filter
 from fileq.server.api.job_conditions import JobConditions, filter_of

@@ -12,13 +12,13 @@ from msgspec import Meta, Struct, UnsetType
 from starlette.responses import Response
 
 from fileq.brokers.protocol import FullBroker
-from fileq.client.file_pages import FilePage, FileStatus, FileTree, file_page, file_tree, file_tree_and_page, prefix_of
-from fileq.client.job_filter import JobFilter
-from fileq.client.queries import FileTrace, trace
 from fileq.commands.admin.reprocess import ReprocessReport, reprocess
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.job import State
+from fileq.queries.file_pages import FilePage, FileStatus, FileTree, file_page, file_tree, file_tree_and_page, prefix_of
+from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_queries import FileTrace, trace
 from fileq.server.api.job_endpoints import PathText
 from fileq.server.decoding import invalid
 from fileq.server.file_content import BINARY, IMAGE_TYPES, ContentResponse, OpenContent, open_content

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from fileq.client.job_filter import JobFilter
 from fileq.config import Config
 from fileq.core.job import State
 from fileq.core.units import parse_duration
+from fileq.queries.job_filter import JobFilter
 from fileq.server.decoding import invalid
 from fileq.server.identity import Caller
 from fileq.server.problems import FieldProblem

@@ -1,4 +1,4 @@
-"""A job as the API shows it. Combines the record with the job's own JSON; client/job_summary.py reads both."""
+"""A job as the API shows it. Combines the record with the job's own JSON; queries/job_summary.py reads both."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from fileq.brokers.types import Record
-from fileq.client.job_summary import AttemptSummary, JobHistory, OutputSummary, history
 from fileq.core.batch import BatchFacts
 from fileq.core.job import decode_or_none, encode
+from fileq.queries.job_summary import AttemptSummary, JobHistory, OutputSummary, history
 
 OUTLINE_BYTES = 4 << 10
 

@@ -12,17 +12,17 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from fileq.brokers.catalog import NAME_RULE
 from fileq.brokers.types import CancelResult, Record
-from fileq.client.batch_status import info_of
-from fileq.client.current_span import span_of_caller
+from fileq.client.batch_handle import info_of
+from fileq.client.client import span_of_caller
 from fileq.client.handle import Handle
-from fileq.client.job_ids import why_unknown
-from fileq.client.job_options import EnqueueOptions
-from fileq.client.obstacles import obstacles_of
+from fileq.client.options import EnqueueOptions
 from fileq.client.transport import VETOED
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope, has_parent_parts
 from fileq.core.job import OWN_TAGS, State, decode_or_none
 from fileq.core.units import LONGEST_S
+from fileq.queries.job_queries import obstacles_of
+from fileq.queries.job_summary import why_unknown
 from fileq.server.api.job_document import JobDocument, job_document
 from fileq.server.conditional import IdempotentRequest, idempotent_request
 from fileq.server.decoding import invalid

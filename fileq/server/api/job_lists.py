@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
-from fileq.client.job_filter import JobFilter, StoredJob
-from fileq.client.job_pages import SCAN_MAX, job_page
-from fileq.client.job_selection import complete_records
+from fileq.queries.job_filter import JobFilter, StoredJob
+from fileq.queries.job_selection import SCAN_MAX, complete_records, job_page
 from fileq.server.api.job_conditions import JobConditions, filter_of, name_of
 from fileq.server.api.job_document import JobDocument, job_outline
 from fileq.server.decoding import invalid

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from fileq.client.current_span import span_of_caller
-from fileq.client.job_options import EnqueueOptions, options_of
-from fileq.client.task_call import FileCall, TaskCall
+from fileq.client.client import span_of_caller
+from fileq.client.options import EnqueueOptions, options_of
+from fileq.client.tasks import FileCall, TaskCall
 from fileq.client.transport import VETOED
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, UnsetType
 
 from fileq.brokers.schedule_definitions import KIND, broker_now_ms, known_schedules
+from fileq.client.options import ScheduleOptions
 from fileq.client.schedule_changes import (
     add_schedule,
     pause_schedule,
@@ -16,7 +17,6 @@ from fileq.client.schedule_changes import (
     run_now,
     the_schedule,
 )
-from fileq.client.schedule_options import ScheduleOptions
 from fileq.commands.admin.schedules import (
     ScheduledTime,
     ScheduleView,

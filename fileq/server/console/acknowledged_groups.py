@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from fileq.client.dead_groups import DeadGroup, DeadGroups
 from fileq.commands.acknowledgements import Acknowledgement, GroupState, group_state
 from fileq.core.job import parse_time
+from fileq.queries.dead_jobs import DeadGroup, DeadGroups
 
 
 class GroupMark(Struct, frozen=True):

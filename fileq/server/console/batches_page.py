@@ -11,14 +11,14 @@ from markupsafe import Markup
 from msgspec import Meta, Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.client.job_filter import JobFilter
-from fileq.client.job_pages import job_page
-from fileq.client.obstacles import WAITING
 from fileq.commands.admin.batch_reports import BatchReport, FailureReport
 from fileq.commands.admin.pause_notes import PauseNote, pause_notes
 from fileq.core.api_key import Scope
 from fileq.core.delivery import CHECK_TYPE
 from fileq.core.job import State
+from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_queries import WAITING
+from fileq.queries.job_selection import job_page
 from fileq.server.api.batch_endpoints import BatchListQuery, list_all_batches, show_one_batch
 from fileq.server.console.acknowledged_groups import mark_of_death
 from fileq.server.console.page import PageRequest

@@ -12,12 +12,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fileq.brokers.types import Record
-from fileq.client.dead_groups import DeadGroup, DeadGroups, GroupedBy
-from fileq.client.obstacles import obstacles_of
 from fileq.commands.acknowledgements import Acknowledgement, GroupState
 from fileq.core.api_key import Scope
 from fileq.core.fingerprint import common_words
 from fileq.core.job import State, stamp
+from fileq.queries.dead_jobs import DeadGroup, DeadGroups, GroupedBy
+from fileq.queries.job_queries import obstacles_of
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.job_conditions import JobConditions, conditions_in
 from fileq.server.api.job_document import JobDocument, job_document

@@ -8,13 +8,13 @@ from typing import Annotated, Any, get_args
 
 from msgspec import Meta, Struct
 
-from fileq.client.file_pages import DEFERRED, EXPIRED, DirectoryCounts, FileStatus, FileTree
-from fileq.client.job_summary import JobSummary
-from fileq.client.queries import FileTrace, VersionTrace
 from fileq.commands.upload_notes import last_upload
 from fileq.config.schema import AfterSettings
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
+from fileq.queries.file_pages import DEFERRED, EXPIRED, DirectoryCounts, FileStatus, FileTree
+from fileq.queries.job_queries import FileTrace, VersionTrace
+from fileq.queries.job_summary import JobSummary
 from fileq.server.api.file_endpoints import (
     FilesQuery,
     Glob,

@@ -13,13 +13,13 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from fileq.client.job_summary import AttemptSummary, JobHistory
-from fileq.client.obstacles import paused_queue
 from fileq.commands.action_log import LoggedAction, actions_on
 from fileq.commands.admin.pause_notes import PastPause
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.job import State
 from fileq.core.schedule import schedule_of
+from fileq.queries.job_queries import paused_queue
+from fileq.queries.job_summary import AttemptSummary, JobHistory
 from fileq.server.api.job_document import JobDocument
 from fileq.server.console.page_notes import why
 from fileq.server.console.rendering import duration, moment, seconds_between

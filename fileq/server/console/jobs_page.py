@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from fileq.client.batch_status import status_of_batch
+from fileq.client.batch_handle import status_of_batch
 from fileq.commands.admin.batch_reports import report_of
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp

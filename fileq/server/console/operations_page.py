@@ -10,11 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.types import Record
-from fileq.client.file_pages import EXPIRED
 from fileq.commands.action_log import LoggedAction
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.job import State, parse_time, stamp
+from fileq.queries.file_pages import EXPIRED
 from fileq.server.api.action_endpoints import list_operations
 from fileq.server.api.job_document import job_document
 from fileq.server.console.page import PageRequest

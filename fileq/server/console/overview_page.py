@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.types import Overview
-from fileq.client.job_filter import Conditions, JobFilter, StoredJob
-from fileq.client.job_selection import outlined, with_outlines
 from fileq.commands.admin.pause_notes import PauseNote
 from fileq.commands.admin.queue_stats import QueueStats, queues_of
 from fileq.commands.admin.stats import BreakerSummary, WorkerProcess, eta_of, processes
 from fileq.core.job import stamp
 from fileq.core.webhook import DELIVERY_TYPE
+from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
+from fileq.queries.job_selection import outlined, with_outlines
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_lists import document_of

@@ -12,7 +12,6 @@ from msgspec import Struct
 from fileq.brokers.lost_workers import KIND as LOST
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, Record
-from fileq.client.job_summary import id_in
 from fileq.commands.action_log import KIND as ACTIONS
 from fileq.commands.action_log import actions_in
 from fileq.commands.admin.control import workers_in
@@ -20,6 +19,7 @@ from fileq.commands.admin.pause_notes import pause_notes
 from fileq.commands.admin.stats import WorkerProcess
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
+from fileq.queries.job_summary import id_in
 from fileq.server.api.queue_endpoints import QueueDocument, queue_list, shown_workers
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
 from fileq.server.console.cancelled_jobs import cancelled_ids, cancelled_jobs

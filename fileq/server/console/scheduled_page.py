@@ -16,8 +16,6 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fileq.brokers.schedule_definitions import KIND
-from fileq.client.job_filter import JobFilter
-from fileq.client.job_pages import job_page
 from fileq.commands.admin.schedules import ScheduledTime, ScheduleView, list_schedules, scheduled_time
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
@@ -33,6 +31,8 @@ from fileq.core.schedule import (
     parsed,
 )
 from fileq.core.units import format_duration
+from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_selection import job_page
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_lists import JobListQuery, document_of
 from fileq.server.api.list_endpoints import list_jobs

@@ -13,9 +13,9 @@ import msgspec
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record, Suspect, UnrecordedJob
-from fileq.client.job_summary import waiting_since_ms
 from fileq.commands.admin.fsck.report import NAMED, DuplicateJob
 from fileq.core.job import Job, State, decode_or_none, raw_id
+from fileq.queries.job_summary import waiting_since_ms
 
 CANDIDATES = 10_000  # how many of one kind are kept; fsck --repair finds further ones in its next round
 SEARCHES = 1000  # jobs in one call of the broker, which may read a whole list once

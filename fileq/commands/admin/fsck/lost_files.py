@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census
-from fileq.client.queries import read_signature
 from fileq.config import Config
+from fileq.queries.job_queries import read_signature
 
 _PAGE = 500
 

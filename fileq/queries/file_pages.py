@@ -13,9 +13,9 @@ from msgspec import Struct
 from fileq.brokers.place_pages import Standing
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import LedgerEntry, Record
-from fileq.client.job_filter import path_matcher
-from fileq.client.queries import read_signature
 from fileq.core.job import State, stamp
+from fileq.queries.job_filter import path_matcher
+from fileq.queries.job_queries import read_signature
 
 SCAN_MAX = 10_000
 STATES_MAX = 5_000  # files whose states a page reads, to find those with a status

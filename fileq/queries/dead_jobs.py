@@ -1,7 +1,8 @@
-"""Groups of dead jobs, so that an operator sees a few causes and not thousands of jobs. Changes nothing.
+"""Dead jobs: their groups, what each looks like when it is put back into its queue, and why one stays dead.
 
-Looks at a bounded number of dead jobs, the newest first, and says if there are more. Of most of them it reads only the
-bytes and the fingerprint, so 10,000 of them cost a broker about 50 ms at most. Whole records are read for the samples.
+By groups an operator sees a few causes and not thousands of jobs. A bounded number of dead jobs is looked at, the
+newest first, and the answer says if there are more. Of most of them only the bytes and the fingerprint are read, so
+10,000 of them cost a broker about 50 ms at most. Whole records are read for the samples. Changes nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
-from fileq.client.job_filter import Conditions, JobFilter, StoredJob
-from fileq.client.job_pages import OUTLINE_COST
-from fileq.client.job_selection import complete_records, outlined
-from fileq.core.job import parse_time, stamp
+from fileq.brokers.types import Record, Revival, Revived
+from fileq.core.job import State, decode_or_none, encode, parse_time, stamp
 from fileq.core.outcome import kind_of
+from fileq.core.text import printable
+from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob
+from fileq.queries.job_selection import OUTLINE_COST, complete_records, outlined
 
 GroupedBy: TypeAlias = Literal["fingerprint", "directory", "kind", "type"]
 SCAN_MAX = 10_000
@@ -232,3 +234,48 @@ class _Gathered:
 def _most(counts: Mapping[str, int]) -> tuple[NameCount, ...]:
     """The largest; of equal ones the one that was seen first."""
     return tuple(NameCount(name, count) for name, count in nlargest(_NAMED, counts.items(), key=itemgetter(1)))
+
+
+# Jobs that are put back
+
+GONE = "it left the dead-letter queue a moment ago"
+NOT_A_JOB = "these bytes are not a job, and a retry would bury them again; delete them"
+
+
+def revival(dead: StoredJob, queue: str, *, is_probe: bool = False) -> Revival:
+    """The job as new. If its file was moved after it had died, the job is for the file where it is now. A probe is the
+    next job of its queue, and no open breaker defers it."""
+    assert dead.job is not None
+    fresh = dead.job.but(
+        retries=0, recoveries=0, error=None, failed_at=None, first_error=dead.error or None, breaker_probe=is_probe
+    )
+    if dead.record is not None and dead.record.moved_to:
+        fresh = fresh.at(dead.record.moved_to)
+    return Revival(dead.raw, dead.id, encode(fresh), queue, is_next=is_probe)
+
+
+def why_stayed(answer: Revived) -> str:
+    """Why a job was not put back; empty if it was."""
+    if answer.is_revived:
+        return ""
+    if answer.is_foreign:
+        return "another program enqueued it under the id of another job"
+    if answer.held_by:
+        return f"job {printable(answer.held_by)} has the same unique key and is not finished"
+    return GONE
+
+
+def not_dead(record: Record, next_step: str) -> str:
+    return f"it is {record.state.value}, not dead; {next_step}"
+
+
+def to_run(record: Record) -> str:
+    """How to run a job that is not dead."""
+    if record.state in ENDED:
+        job = decode_or_none(record.raw)
+        if job is not None and not job.filepath:
+            return "'fileq enqueue' makes a new job"
+        return "'fileq reprocess --match GLOB' enqueues its file again"
+    if record.state is State.RUNNING:
+        return "it needs no retry"
+    return "a worker will run it" if record.state is State.PENDING else "a worker will run it when it is due"

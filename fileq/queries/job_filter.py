@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from fileq.brokers.types import Record
-from fileq.client.job_summary import JobSummary, created_ms, fingerprint_of, summarize
 from fileq.core.api_key import Restriction
 from fileq.core.delivery import without_files
 from fileq.core.errors import ConfigError
@@ -20,6 +19,7 @@ from fileq.core.own_jobs import is_own_type
 from fileq.core.schedule import is_of_schedule
 from fileq.core.text import without_path
 from fileq.files.globs import Globs
+from fileq.queries.job_summary import JobSummary, created_ms, fingerprint_of, summarize
 
 
 class JobFilter(Struct, frozen=True):
