@@ -2,16 +2,21 @@
 
 routes.py            the one table of endpoints; api/ holds their functions, by area
 route.py             what a row of it is, and what a function gets
-api_app.py           one request, step by step: who asks, may they, is it valid, run it, answer
-web_app.py           what holds for every answer: the host, security headers, CORS, the request id
+web_app.py           what holds for every answer: the host, security headers, CORS, the request id;
+                     and one request to the API, step by step: who asks, may they, is it valid, run it, answer
 problems.py          errors as problem+json
 decoding.py          bodies and queries into Structs, with everything that is wrong at once
-authentication.py    who asks: a key, a session, HTTP Basic or a proxy
-sessions.py, signing.py, csrf.py, rate_limit.py, audit.py
-broker_pool.py       the threads in which functions call the broker
-job_waits.py         requests that wait for the end of a job
+authentication.py    who asks: a key, a session, HTTP Basic or a proxy; identity.py what that caller may do
+limits.py            how much of everything one caller gets
+signing.py, conditional.py, hidden_paths.py, audit.py
+services.py          one of each thing that functions work with
+thread_pools.py      the threads in which functions call the broker, and those that read and write files
+event_hub.py         the events of the broker, and the streams of them
+background_work.py   what a server does beside answering requests
 openapi.py           openapi.json and docs/api.md from the table
-http_service.py, role.py  the server as a service of a role
+connections.py       how many connections there are, and how long a client may take
+role.py              the roles `serve` and `start`, and the server as a service of them
+console/             the web pages
 
 Importing this package imports nothing. Functions call fileq.client and fileq.commands; rules about jobs belong there.
 """

@@ -7,7 +7,7 @@ does not read its answer; of those, one of the address with the most connections
 idle clients do not keep it out.
 
 A client that is slow to send the headers of a request, or to read an answer, is disconnected; so is one that sends many
-frames on a WebSocket, of which the server uses none. Bodies have deadlines of their own (request_bodies.py). Time in
+frames on a WebSocket, of which the server uses none. Bodies have deadlines of their own (limits.py). Time in
 which the event loop does not turn is not the clients': the clock of these deadlines stands still meanwhile. An
 application disconnects a client at once by `scope["fileq.abort"]()`; closing a connection waits until everything is
 sent, which may be never.
@@ -19,7 +19,7 @@ import asyncio
 import errno
 import socket
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from enum import IntEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ from fileq.core.events import AcceptResumed, AcceptStopped, Emit
 from fileq.server.client_address import Proxies, client_network
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from uvicorn import Config
 
 ABORT = "fileq.abort"
@@ -534,3 +534,23 @@ def _with_abort(app: Any, transport: asyncio.Transport) -> Any:
         await inner(scope, receive, send)
 
     return call
+
+
+async def until_first(*works: Coroutine[Any, Any, None]) -> None:
+    """Runs all until one has ended, and cancels the others. An error is raised, unless the client has gone."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if not isinstance(task.exception(), OSError):
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until_gone(receive: Callable[[], Awaitable[Message]], kind: str) -> None:
+    """Ignores what the client sends."""
+    while (await receive())["type"] != kind:
+        pass

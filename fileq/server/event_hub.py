@@ -4,30 +4,40 @@ Streams get events in turns. In a turn a stream gets one chunk, and streams with
 it. Turns are rarer the more streams there are, and chunks are bounded, so that streams together never take more than
 about SENT_BYTES_S and SENDS_S from the machine that runs workers too. A stream that can't follow loses the oldest
 events, and is told how many (`lag`). No stream has a queue of its own, so none makes the process grow.
+
+EventReader takes the events from the broker, EventRing keeps the newest, LiveFilter chooses those of a stream.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Protocol
+import re
+import secrets
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Annotated, Literal, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from fileq.brokers.notifications import Subscription
 from fileq.brokers.protocol import FullBroker
-from fileq.core.events import Emit
+from fileq.client.event_stream import NAMES
+from fileq.core.errors import BrokerError
+from fileq.core.events import Emit, LoopFailed
 from fileq.core.job import decode_or_none
+from fileq.queries.job_filter import path_matcher
 from fileq.server.authentication import Authentication
-from fileq.server.broker_pool import BrokerPool
-from fileq.server.event_reader import EventReader
-from fileq.server.event_ring import EventRing, LiveEvent
+from fileq.server.decoding import glob_problems, invalid
+from fileq.server.hidden_paths import without_paths
 from fileq.server.identity import Caller
-from fileq.server.live_filter import LiveFilter, sse_frame, text_frame, tick_of
-from fileq.server.problems import ApiProblem, broker_away
-from fileq.server.shares import Share
+from fileq.server.limits import Share
+from fileq.server.problems import ApiProblem, FieldProblem, broker_away
+from fileq.server.thread_pools import BrokerPool
 
 STREAMS_MAX = 1_000
 STREAMS_OF_ONE = 250  # of one caller
@@ -378,3 +388,310 @@ class EventHub:
             self._reader.close()
             self._reader = None
             self._connected.clear()
+
+
+SLICE_S = 0.5  # how long one wait for an event lasts, so that a stop is noticed
+RETRY_S = 0.5
+MISSED = b'{"reason":"the broker was away; events may be missing"}'
+
+
+class _Published(Struct, frozen=True):
+    """What filters need of an event. Another program may have published it, so all but its name may be missing."""
+
+    event: str
+    job_id: str = ""
+    type: str | None = None
+    priority: str = ""
+    filepath: str = ""
+
+
+_decode = msgspec.json.Decoder(_Published).decode
+
+
+class EventReader:
+    """The one subscription of a server to the broker's events, in a thread of its own.
+
+    It is opened again after an outage; a `reset` event then says that events are missing. The thread hands events over
+    in a bounded queue: if the event loop is late, the oldest are dropped, and their numbers are missing.
+
+    `changed` is called in the thread: after the first event since take(), and when `is_connected` changes."""
+
+    def __init__(
+        self, subscribe: Callable[[], Subscription], changed: Callable[[], None], *, hides_paths: bool, emit: Emit
+    ) -> None:
+        self._subscribe = subscribe
+        self._changed = changed
+        self._hides_paths = hides_paths
+        self._emit = emit
+        self._pending: deque[LiveEvent] = deque(maxlen=RING_EVENTS)
+        self._is_reported = False
+        self._number = 0
+        self._closed = threading.Event()
+        self.is_connected = False
+        self._thread = threading.Thread(target=self._run, name="live events", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """The subscription ends within SLICE_S. Does not wait for that."""
+        self._closed.set()
+
+    def take(self) -> list[LiveEvent]:
+        """The events since the last call. In the thread of the event loop."""
+        self._is_reported = False  # before the events are taken, so that none waits unreported
+        taken = []
+        while self._pending:
+            taken.append(self._pending.popleft())
+        return taken
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._read()
+            except BrokerError:
+                self._set_connected(False)
+            except Exception as error:
+                self._set_connected(False)
+                self._emit(LoopFailed("live events", repr(error), error))
+            self._closed.wait(RETRY_S)
+
+    def _read(self) -> None:
+        subscription = self._subscribe()
+        try:
+            if self._number:
+                self._put(LiveEvent(self._number, RESET, MISSED))
+            else:
+                self._number = FIRST
+            self._set_connected(True)
+            while not self._closed.is_set():
+                raw = subscription.get(SLICE_S)
+                if raw is not None and (event := self._read_event(raw)) is not None:
+                    self._put(event)
+        finally:
+            subscription.close()
+
+    def _read_event(self, raw: bytes) -> LiveEvent | None:
+        """None for what is no event: any program can publish on the channel."""
+        try:
+            known = _decode(raw)
+            data = msgspec.json.encode(without_paths(msgspec.json.decode(raw))) if self._hides_paths else raw
+            data.decode()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        if b"\n" in data or b"\r" in data:  # only between the parts of the JSON: in texts they are escaped
+            data = data.replace(b"\r", b" ").replace(b"\n", b" ")
+        name = known.event.replace(":", ".")
+        if not name.startswith("job.") or not name.isprintable():
+            return None
+        return LiveEvent(self._number, name, data, known.job_id, known.type, known.priority, known.filepath)
+
+    def _put(self, event: LiveEvent) -> None:
+        self._pending.append(event)
+        self._number += 1
+        if not self._is_reported:
+            self._is_reported = True
+            self._changed()
+
+    def _set_connected(self, is_connected: bool) -> None:
+        if is_connected is not self.is_connected:
+            self.is_connected = is_connected
+            self._changed()
+
+
+RING_EVENTS = 10_000
+RING_BYTES = 32 << 20
+RESET = "reset"
+FIRST = 1  # so that the id before the first event is a number too
+_EVENT_ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,18})")
+
+
+class LiveEvent(Struct, frozen=True):
+    """One event of the broker. `name` is with a dot, such as job.completed; `data` is its JSON in one line.
+
+    The name `reset` stands for events that may be missing, and goes to every stream."""
+
+    number: int
+    name: str
+    data: bytes
+    job_id: str = ""
+    type: str | None = None
+    queue: str = ""
+    path: str = ""
+
+
+class EventRing:
+    """The newest events of a server, by their numbers. A stream holds only the number of its next event.
+
+    So a stream that does not read costs no memory: what it has not read when the ring is full is dropped for it, and
+    the numbers say how many events that were. Belongs to the event loop; does no I/O.
+
+    The events from `oldest` up to, but not including, `head`. `mark` tells the rings of two servers apart."""
+
+    def __init__(self, size: int = RING_EVENTS, bytes_max: int = RING_BYTES) -> None:
+        self.mark = secrets.token_hex(4)
+        self.oldest = self.head = FIRST
+        self._size = size
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._events: list[LiveEvent | None] = [None] * size
+
+    def add(self, event: LiveEvent) -> None:
+        """Numbers only grow. A gap means that events were lost before they got here: all before it are dropped."""
+        while self.oldest < self.head and (
+            event.number != self.head
+            or self.head - self.oldest >= self._size
+            or self._bytes + len(event.data) > self._bytes_max
+        ):
+            self._drop_oldest()
+        if event.number != self.head:
+            self.oldest = event.number
+        self._events[event.number % self._size] = event
+        self._bytes += len(event.data)
+        self.head = event.number + 1
+
+    def __getitem__(self, number: int) -> LiveEvent:
+        event = self._events[number % self._size]
+        assert event is not None
+        assert event.number == number
+        return event
+
+    def id_of(self, number: int) -> str:
+        """The id of an event for Last-Event-ID."""
+        return f"{self.mark}-{number}"
+
+    def position_after(self, id: str) -> int | None:
+        """The number after the event with this id; None if events after it are no longer here."""
+        found = _EVENT_ID.fullmatch(id)
+        if found is None or found[1] != self.mark:
+            return None
+        number = int(found[2]) + 1
+        return number if self.oldest <= number <= self.head else None
+
+    def _drop_oldest(self) -> None:
+        at = self.oldest % self._size
+        event = self._events[at]
+        self._bytes -= len(event.data) if event is not None else 0
+        self._events[at] = None
+        self.oldest += 1
+
+
+# Which events a stream wants, and the frames it gets: Server-Sent Events, WebSocket texts, ticks. Does no I/O.
+
+
+DEAD = "job.dead"
+LIVE_NAMES = tuple(name.replace(":", ".") for name in NAMES)
+Text = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class EventsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`events` are names or globs, such as job.dead; `match` is a glob of paths, as for lists of jobs. `batch` needs
+    the records of jobs, so it is slower. With the mode `ticks` at most one frame a second says what changed."""
+
+    events: tuple[Text, ...] = ()
+    type: Text | None = None
+    match: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
+    batch: Text | None = None
+    mode: Literal["events", "ticks"] = "events"
+
+
+class LiveFilter(Struct, frozen=True):
+    """Compared and hashed by its values: streams with equal filters share their frames."""
+
+    names: frozenset[str] = frozenset()  # empty: all
+    type: str | None = None
+    match: str | None = None
+    batch: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every event is wanted."""
+        return self == LiveFilter()
+
+    def predicate(self, batch_of: Callable[[str], str | None]) -> Callable[[LiveEvent], bool]:
+        """`batch_of` returns the batch of a job."""
+        matches = _matcher(self.match) if self.match is not None else None
+
+        def is_wanted(event: LiveEvent) -> bool:
+            if event.name == RESET:
+                return True
+            return (
+                (not self.names or event.name in self.names)
+                and (self.type is None or event.type == self.type)
+                and (matches is None or (event.path != "" and matches(event.path.encode(errors="surrogateescape"))))
+                and (self.batch is None or batch_of(event.job_id) == self.batch)
+            )
+
+        return is_wanted
+
+
+@lru_cache(maxsize=1024)
+def _matcher(match: str) -> Callable[[bytes], bool]:
+    return path_matcher(match)
+
+
+def filter_of(query: EventsQuery, *, hides_paths: bool) -> LiveFilter:
+    """Raises ApiProblem for a name that no event has, for a glob that can't be read, or for one of hidden paths."""
+    names: set[str] = set()
+    problems = []
+    for text in query.events:
+        found = [name for name in LIVE_NAMES if fnmatchcase(name, text.replace(":", "."))]
+        if not found:
+            problems.append(FieldProblem("?events", f"no event matches {text!r}; there are {', '.join(LIVE_NAMES)}"))
+        names.update(found)
+    problems += glob_problems(query.match, "?match", hides_paths=hides_paths)
+    if problems:
+        raise invalid(problems)
+    return LiveFilter(frozenset(names), query.type, query.match, query.batch)
+
+
+class Tick(Struct, frozen=True):
+    """What changed since the last tick: how many events of each name, and the queues of their jobs. `dropped` events
+    could not be looked at. `is_reset`: events may be missing. `last_dead` is the id of the job that died last, if one
+    did; `last_dead_name` that of its file, or its type."""
+
+    events: dict[str, int]
+    queues: tuple[str, ...]
+    dropped: int = 0
+    is_reset: bool = False
+    last_dead: str = ""
+    last_dead_name: str = ""
+
+
+def tick_of(events: list[LiveEvent], dropped: int) -> Tick | None:
+    """None if nothing changed."""
+    counts = Counter(event.name for event in events)
+    is_reset = counts.pop(RESET, 0) > 0
+    if not counts and not dropped and not is_reset:
+        return None
+    queues = sorted({event.queue for event in events if event.queue})
+    dead = next((event for event in reversed(events) if event.name == DEAD), None)
+    return Tick(
+        dict(sorted(counts.items())),
+        tuple(queues),
+        dropped,
+        is_reset,
+        dead.job_id if dead is not None else "",
+        _name_of(dead) if dead is not None else "",
+    )
+
+
+def _name_of(event: LiveEvent) -> str:
+    """As the event says it: the path of the filter is there even if the server hides paths."""
+    path = _object(event.data).get("filepath")
+    return path.rpartition("/")[2] if isinstance(path, str) and path else event.type or ""
+
+
+def sse_frame(name: str, data: bytes, id: str) -> bytes:
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (id.encode(), name.encode(), data)
+
+
+def text_frame(name: str, data: bytes) -> str:
+    """A frame of a WebSocket: the event's JSON. Frames of the server itself have `event` in front."""
+    if name.startswith("job."):
+        return data.decode()
+    return msgspec.json.encode({"event": name, **_object(data)}).decode()
+
+
+def _object(data: bytes) -> Mapping[str, object]:
+    return msgspec.json.decode(data, type=dict[str, object])

@@ -1,4 +1,4 @@
-"""A row of the route table, and what the function of an endpoint gets.
+"""A row of the route table, what the function of an endpoint gets, and the path of a request.
 
 A plain function runs in a thread of the pool and may call the broker; it returns the Struct of its answer, or an
 ApiAnswer. An `async def` runs in the event loop and must never call the broker itself, only through `services.pool`.
@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import quote, unquote
 
 from msgspec import UNSET, Struct, field
 
@@ -133,3 +134,31 @@ class Route(Struct, frozen=True, kw_only=True, dict=True):
 
 
 NO_BODY = UNSET
+
+
+# The path of a request: below which path a proxy serves this server, and slashes that are part of a name.
+#
+# Other programs may push jobs whose ids contain a slash. In an address such a slash is written as %2F. A decoded path
+# would not tell it from one that separates two parts, so it is ENCODED_SLASH there until a route has found its parts.
+
+
+ENCODED_SLASH = "\udc2f"  # decoding never yields it
+
+
+def request_path(scope: Mapping[str, Any], base_path: str) -> str:
+    """The decoded path of a request without `server.base_path`. Proxies may remove that or leave it in."""
+    path: str = scope["path"]
+    raw: bytes = scope.get("raw_path") or b""
+    if b"%2f" in raw.lower():
+        path = "/".join(unquote(part).replace("/", ENCODED_SLASH) for part in raw.decode("latin-1").split("/"))
+    return path.removeprefix(base_path) if base_path and path.startswith(f"{base_path}/") else path
+
+
+def plain_path(path: str) -> str:
+    """The path, or a part of it, as people write it."""
+    return path.replace(ENCODED_SLASH, "/")
+
+
+def quoted_path(path: str) -> str:
+    """The path as an address has it."""
+    return "/".join(quote(plain_path(part), safe="", errors="surrogateescape") for part in path.split("/"))

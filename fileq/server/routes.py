@@ -1,27 +1,58 @@
-"""The one table of endpoints. A new area is a module in api/ with ROUTES, and one line here."""
+"""The one table of endpoints. A new area is a module in api/ with ROUTES, and one line here.
+
+GET /openapi.json describes the API by this table.
+"""
 
 from __future__ import annotations
 
+from functools import cache
+
+from msgspec import UnsetType
+from starlette.responses import Response
+
+from fileq.core.api_key import Scope
 from fileq.server.api import (
-    acknowledgement_endpoints,
+    access_endpoints,
     action_endpoints,
-    api_description,
-    audit_endpoints,
     batch_endpoints,
     dead_endpoints,
     file_endpoints,
     job_endpoints,
-    key_endpoints,
     list_endpoints,
     live_endpoints,
-    queue_clearing,
     queue_endpoints,
     schedule_endpoints,
     state_endpoints,
     upload_endpoints,
     webhook_endpoints,
 )
-from fileq.server.route import Route
+from fileq.server.route import JSON, ApiRequest, NoQuery, Route
+
+
+@cache
+def _document() -> bytes:
+    from fileq.server.openapi import openapi_json  # it imports this table
+
+    return openapi_json()
+
+
+async def show_description(request: ApiRequest[NoQuery, UnsetType]) -> Response:
+    return Response(_document(), media_type=JSON)
+
+
+DESCRIPTION = (
+    Route(
+        method="GET",
+        path="/openapi.json",
+        area="description",
+        scopes=tuple(Scope),
+        summary="this description, as OpenAPI 3.1",
+        function=show_description,
+        response=JSON,
+        serves_limited=True,
+    ),
+)
+
 
 # In the order of docs/api.md. Of two routes that match a path the first one is used.
 ROUTES: tuple[Route, ...] = (
@@ -29,9 +60,7 @@ ROUTES: tuple[Route, ...] = (
     *list_endpoints.ROUTES,
     *action_endpoints.ROUTES,
     *dead_endpoints.ROUTES,
-    *acknowledgement_endpoints.ROUTES,
     *queue_endpoints.ROUTES,
-    *queue_clearing.ROUTES,
     *state_endpoints.ROUTES,
     *batch_endpoints.ROUTES,
     *schedule_endpoints.ROUTES,
@@ -39,7 +68,6 @@ ROUTES: tuple[Route, ...] = (
     *file_endpoints.ROUTES,
     *upload_endpoints.ROUTES,
     *live_endpoints.ROUTES,
-    *key_endpoints.ROUTES,
-    *audit_endpoints.ROUTES,
-    *api_description.ROUTES,
+    *access_endpoints.ROUTES,
+    *DESCRIPTION,
 )

@@ -20,16 +20,7 @@ import pytest
 from fileq.commands.api_keys import KeyStore
 from fileq.core.api_key import Scope
 from fileq.core.events import ServerWarned
-from fileq.server import (
-    api_app,
-    broker_pool,
-    connections,
-    event_hub,
-    http_service,
-    job_waits,
-    request_bodies,
-    slow_work,
-)
+from fileq.server import connections, event_hub, limits, role, services, thread_pools, web_app
 from fileq.server.authentication import Authentication
 from tests.support.api_client import ADMIN_KEY, API, ApiClient, served_api
 from tests.support.live_client import SocketClient
@@ -66,7 +57,7 @@ def head(method: str, path: str, *lines: str) -> bytes:
 
 def test_idle_connections_take_no_more_than_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """H3: connections that send nothing do not keep others out, and most of all not those of other addresses."""
-    monkeypatch.setattr(http_service, "CONNECTIONS_MAX", 16)
+    monkeypatch.setattr(role, "CONNECTIONS_MAX", 16)
     with served_api(tmp_path) as api, ExitStack() as stack:
         port = api.client.port
         mine = stack.enter_context(closing(connect(port)))
@@ -80,7 +71,7 @@ def test_idle_connections_take_no_more_than_their_share(tmp_path: Path, monkeypa
 
 def test_connections_with_requests_are_not_closed_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """H3: a flood closes what is idle; a request in progress is answered."""
-    monkeypatch.setattr(http_service, "CONNECTIONS_MAX", 16)
+    monkeypatch.setattr(role, "CONNECTIONS_MAX", 16)
     with served_api(tmp_path) as api, ExitStack() as stack:
         stream = stack.enter_context(
             closing(connect(api.client.port, head("GET", "/api/v1/events", f"X-API-Key: {ADMIN_KEY}")))
@@ -106,7 +97,7 @@ LOGIN = head("POST", "/login", "Sec-Fetch-Site: same-origin", "Content-Length: 3
 )
 def test_bodies_that_do_not_go_on_keep_no_one_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     """B1: a stranger closed the port for all with one byte of a form on each connection."""
-    monkeypatch.setattr(http_service, "CONNECTIONS_MAX", 16)
+    monkeypatch.setattr(role, "CONNECTIONS_MAX", 16)
     with served_api(tmp_path) as api, ExitStack() as stack:
         for source in ("127.0.0.2", "127.0.0.3", "127.0.0.4"):
             others = [stack.enter_context(closing(connect(api.client.port, sent, source))) for _ in range(40)]
@@ -116,9 +107,9 @@ def test_bodies_that_do_not_go_on_keep_no_one_out(tmp_path: Path, monkeypatch: p
 
 def test_the_forms_of_strangers_have_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B1: few bodies of unknown senders are read at a time, of one address and of all."""
-    monkeypatch.setattr(request_bodies, "DROPPED_S", 0.1)
-    monkeypatch.setattr(request_bodies, "STRANGERS_OF_ONE", 1)
-    monkeypatch.setattr(request_bodies, "STRANGERS_MAX", 2)
+    monkeypatch.setattr(limits, "DROPPED_S", 0.1)
+    monkeypatch.setattr(limits, "STRANGERS_OF_ONE", 1)
+    monkeypatch.setattr(limits, "STRANGERS_MAX", 2)
     with served_api(tmp_path) as api, ExitStack() as stack:
         port = api.client.port
         for source in ("127.0.0.2", "127.0.0.3"):
@@ -136,7 +127,7 @@ def test_the_forms_of_strangers_have_their_share(tmp_path: Path, monkeypatch: py
 
 def test_the_form_of_a_stranger_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B1: it is shorter than that of a body with a key."""
-    monkeypatch.setattr(request_bodies, "STRANGER_S", 0.1)
+    monkeypatch.setattr(limits, "STRANGER_S", 0.1)
     with served_api(tmp_path) as api:
         found = answer(api.client.port, LOGIN)
         assert found.startswith(b"HTTP/1.1 408 ")
@@ -274,7 +265,7 @@ def test_frames_before_the_answer_to_the_request_are_not_kept(tmp_path: Path, mo
     with served_api(tmp_path) as api:
         reader = api.client_with(Scope.READ)
         monkeypatch.setattr(KeyStore, "load_with_ended", slow)
-        monkeypatch.setattr(broker_pool, "ANSWER_S", 30.0)
+        monkeypatch.setattr(thread_pools, "ANSWER_S", 30.0)
         upgrade = "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"
         key = f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}"
         sent = head("GET", "/api/v1/ws", *upgrade, key, f"X-API-Key: {reader.key}")
@@ -288,7 +279,7 @@ def test_frames_before_the_answer_to_the_request_are_not_kept(tmp_path: Path, mo
 def test_requests_that_come_together_read_the_keys_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N8: when the cache of keys expired, each of 400 requests with a wrong key read all keys by itself, and others got
     503."""
-    monkeypatch.setattr(broker_pool, "ANSWER_S", 30.0)
+    monkeypatch.setattr(thread_pools, "ANSWER_S", 30.0)
     is_reading, go_on = threading.Event(), threading.Event()
     readings, arrived = [], []
     load, known = KeyStore.load_with_ended, Authentication._known
@@ -320,7 +311,7 @@ def test_a_key_that_is_revoked_while_keys_are_read_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N8: what was read before a change of this server must not count after it."""
-    monkeypatch.setattr(broker_pool, "ANSWER_S", 30.0)
+    monkeypatch.setattr(thread_pools, "ANSWER_S", 30.0)
     is_read, go_on = threading.Event(), threading.Event()
     load = KeyStore.load_with_ended
 
@@ -367,7 +358,7 @@ def test_a_client_that_does_not_read_its_answers_is_disconnected(
             super().__init__(*arguments)
             made.append(self)
 
-    monkeypatch.setattr(http_service, "Connections", Noted)
+    monkeypatch.setattr(role, "Connections", Noted)
     with served_api(tmp_path) as api, closing(socket.socket()) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.settimeout(30)
@@ -402,16 +393,16 @@ def test_a_body_of_ambiguous_length_is_refused_and_the_connection_closed(tmp_pat
 def test_a_long_body_is_decoded_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Medium: unknown JSON fields block the loop: other clients are answered while a body is decoded."""
     is_decoding, go_on = threading.Event(), threading.Event()
-    decode = api_app.decode_body
+    decode = web_app.decode_body
 
     def slow(raw: bytes, type: Any) -> Any:
         is_decoding.set()
         assert go_on.wait(30)
         return decode(raw, type)
 
-    monkeypatch.setattr(api_app, "decode_body", slow)
+    monkeypatch.setattr(web_app, "decode_body", slow)
     with served_api(tmp_path) as api, ThreadPoolExecutor(1) as threads:
-        body = {"type": "note", "payload": "x" * api_app.SHORT_BODY}
+        body = {"type": "note", "payload": "x" * web_app.SHORT_BODY}
         posted = threads.submit(api.client.post, "/jobs", body)
         assert is_decoding.wait(30)
         assert api.client.send("GET", "/healthz").status == 200
@@ -421,7 +412,7 @@ def test_a_long_body_is_decoded_beside_the_loop(tmp_path: Path, monkeypatch: pyt
 
 def test_a_body_that_arrives_too_slowly_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Medium: bodies that never end: of JSON, and of uploads, from which nothing is left."""
-    monkeypatch.setattr(request_bodies, "RATE_S", 0.2)
+    monkeypatch.setattr(limits, "RATE_S", 0.2)
     uploads = tmp_path / "uploads"
     uploads.mkdir()
     lines = f"X-API-Key: {ADMIN_KEY}", "Content-Type: application/json", "Content-Length: 1000"
@@ -435,16 +426,16 @@ def test_a_body_that_arrives_too_slowly_is_refused(tmp_path: Path, monkeypatch: 
 
 def test_a_body_has_a_deadline_even_if_it_keeps_arriving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Medium: bodies that never end: one that is kept in memory has a deadline as a whole."""
-    monkeypatch.setattr(request_bodies, "BODY_S", 0.2)
+    monkeypatch.setattr(limits, "BODY_S", 0.2)
     lines = f"X-API-Key: {ADMIN_KEY}", "Content-Type: application/json", "Content-Length: 1000000"
     with served_api(tmp_path) as api:
-        found = answer(api.client.port, head("POST", "/api/v1/jobs", *lines) + b" " * request_bodies.RATE_BYTES)
+        found = answer(api.client.port, head("POST", "/api/v1/jobs", *lines) + b" " * limits.RATE_BYTES)
         assert found.startswith(b"HTTP/1.1 408 ")
 
 
 def test_the_bodies_of_one_key_take_their_share_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Medium: bodies that never end: their bytes are limited, for one key and in total."""
-    monkeypatch.setattr(request_bodies, "BODIES_OF_ONE", 5000)
+    monkeypatch.setattr(limits, "BODIES_OF_ONE", 5000)
     body = {"type": "note", "payload": "x" * 2000}
     with served_api(tmp_path) as api:
         other = api.client_with(Scope.ENQUEUE)
@@ -457,9 +448,9 @@ def test_the_bodies_of_one_key_take_their_share_of_the_memory(tmp_path: Path, mo
 
 def test_one_key_takes_its_share_of_uploads_streams_and_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Medium: one key starves uploads and streams of all."""
-    monkeypatch.setattr(slow_work, "TRANSFERS_OF_ONE", 1)
+    monkeypatch.setattr(thread_pools, "TRANSFERS_OF_ONE", 1)
     monkeypatch.setattr(event_hub, "STREAMS_OF_ONE", 1)
-    monkeypatch.setattr(job_waits, "WAITS_OF_ONE", 1)
+    monkeypatch.setattr(services, "WAITS_OF_ONE", 1)
     uploads = tmp_path / "uploads"
     uploads.mkdir()
     with served_api(tmp_path, {"server": {"upload_dir": str(uploads)}}) as api:

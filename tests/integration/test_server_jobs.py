@@ -15,7 +15,7 @@ import fileq
 from fileq.commands.audit_entries import REFUSED_KIND, AuditChange, AuditEntry, read_audit, trim
 from fileq.core.api_key import Scope
 from fileq.core.job import decode
-from fileq.server.job_waits import JobWaits
+from fileq.server.services import JobWaits
 from tests.support.api_client import ADMIN_KEY, ServedApi, served_api
 from tests.support.servers.server import Server
 from tests.support.waiting import wait_until
@@ -160,7 +160,7 @@ def test_a_client_learns_of_the_end_of_its_job_by_an_event(
 ) -> None:
     """A wait over HTTP took as long as the rest of the server's interval; here no timer reads within the test."""
     for name in ("INTERVAL_S", "LOST_S"):
-        monkeypatch.setattr(f"fileq.server.job_waits.{name}", 3_600.0)
+        monkeypatch.setattr(f"fileq.server.services.{name}", 3_600.0)
     reads: list[list[str]] = []
     look_at = JobWaits._look_at
 

@@ -216,7 +216,7 @@ def test_queues_workers_stats_and_configuration_are_shown(api: ServedApi) -> Non
 def test_an_operation_does_many_jobs_shows_its_progress_and_can_be_stopped(
     api: ServedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fileq.server.api.bulk_answers.AT_ONCE_MAX", 10)
+    monkeypatch.setattr("fileq.server.api.action_endpoints.AT_ONCE_MAX", 10)
     bury(api.broker, 450)
     made = api.client.post("/dead/retry", {"filter": {}, "dry_run": False, "expect": 450})
     id = made.json["operation"]["id"]

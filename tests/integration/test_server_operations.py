@@ -19,8 +19,8 @@ from fileq.config import config_from
 from fileq.config.show import redacted
 from fileq.core.job import decode, typed_job
 from fileq.queries.job_filter import JobFilter
-from fileq.server.api.bulk_answers import AT_ONCE_MAX
-from fileq.server.operation_runner import OperationRunner
+from fileq.server.api.action_endpoints import AT_ONCE_MAX
+from fileq.server.background_work import OperationRunner
 from tests.support.api_client import ADMIN_KEY, ApiClient, served_api
 from tests.support.dead_jobs import bury
 from tests.support.program import Program
@@ -119,8 +119,8 @@ class StoppingActions(BulkActions):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_operation_is_taken_over_and_does_no_job_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fileq.server.operation_runner.TAKEOVER_S", 0.1)
-    monkeypatch.setattr("fileq.server.operation_runner.LOOK_S", 0.02)
+    monkeypatch.setattr("fileq.server.background_work.TAKEOVER_S", 0.1)
+    monkeypatch.setattr("fileq.server.background_work.LOOK_S", 0.02)
     with served_api(tmp_path, {"server": {"read_only": True}}) as api:  # its own runner does not work
         bury(api.broker, 500)
         store = OperationStore(api.broker, lambda: api.broker.census().now_ms)

@@ -12,10 +12,10 @@ import pytest
 from msgspec import Struct
 
 from fileq.core.api_key import Scope, effective_scopes
+from fileq.server.authentication import COOKIE, Sessions
 from fileq.server.openapi import api_markdown, openapi_json
 from fileq.server.route import Route
 from fileq.server.routes import ROUTES
-from fileq.server.sessions import COOKIE, Sessions
 from fileq.server.signing import signer_of
 from tests.support.api_client import API, ApiClient, ServedApi, served_api
 

@@ -11,7 +11,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import KeyOptions
 from fileq.commands.audit_entries import AuditChange, AuditEntry, write_command, write_entries
 from fileq.core.api_key import Scope
-from fileq.server.console.audit_page import in_words
+from fileq.server.console.admin_page import in_words
 from tests.support.console_jobs import in_order
 from tests.support.console_pages import ConsolePages
 

@@ -24,12 +24,11 @@ from fileq.core.job import typed_job
 from fileq.core.schedule import FROM_CONFIGURATION, ScheduleDefinition, ScheduleDocument
 from fileq.core.settlement import cancel, retry
 from fileq.core.webhook import DELIVERY_TYPE
-from fileq.server.api.audit_endpoints import without_files
-from fileq.server.console.audit_page import in_words
+from fileq.server.api.access_endpoints import without_files
+from fileq.server.console.admin_page import in_words
 from fileq.server.console.charts import axis_times, line_chart, shown_labels
 from fileq.server.console.rendering import clock_time
-from fileq.server.event_ring import LiveEvent
-from fileq.server.live_filter import tick_of
+from fileq.server.event_hub import LiveEvent, tick_of
 from tests.support.console_pages import ConsolePages
 
 NOW_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z

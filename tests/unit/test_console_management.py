@@ -26,14 +26,13 @@ from fileq.core.delivery import CHECK_TYPE
 from fileq.core.job import Job, State, stamp, typed_job
 from fileq.core.settlement import bury, complete
 from fileq.core.webhook import Webhook, WebhookFilter
+from fileq.server.background_work import LiveSamples
 from fileq.server.console import admin_page
 from fileq.server.console.batches_page import failures_of, parts_bar, progress
 from fileq.server.console.pages import PAGES
 from fileq.server.console.queues_page import ENDED, ended_a_minute, out_a_minute, process_of
 from fileq.server.console.rendering import lines
-from fileq.server.console.schedule_hints import cron_of
-from fileq.server.console.scheduled_page import form_of, json_text, upcoming
-from fileq.server.live_samples import LiveSamples
+from fileq.server.console.scheduled_page import cron_of, form_of, json_text, upcoming
 from fileq.webhooks.store import WebhookStore
 from tests.support.console_jobs import in_order
 from tests.support.console_pages import ConsolePages

@@ -23,7 +23,7 @@ from fileq.core.job import Job, Version, file_job
 from fileq.core.settlement import Settlement, cancel, complete
 from fileq.queries.job_queries import FileTrace
 from fileq.queries.job_summary import JobSummary
-from fileq.server.console.audit_page import in_words
+from fileq.server.console.admin_page import in_words
 from fileq.server.console.files_page import fate_of
 from fileq.testing.conformance.builders import a_job
 from fileq.worker.executors.protocol import CANCEL_GRACE_S

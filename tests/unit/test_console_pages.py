@@ -20,12 +20,11 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.queries.dead_jobs import DeadGroup, timeline
 from fileq.queries.file_pages import DirectoryCounts
 from fileq.queries.job_filter import path_matcher
+from fileq.server.background_work import LiveSamples
 from fileq.server.console.charts import line_chart, spark_bars
 from fileq.server.console.dead_page import address_of, cause_of, directory_match, extension_match
-from fileq.server.console.file_preview import PREVIEW_IMAGE, hex_dump, preview_of_head
-from fileq.server.console.files_page import trail, tree_rows, upload_target
+from fileq.server.console.files_page import PREVIEW_IMAGE, hex_dump, preview_of_head, trail, tree_rows, upload_target
 from fileq.server.console.overview_page import breaker_banners
-from fileq.server.live_samples import LiveSamples
 from fileq.server.problems import ApiProblem
 from fileq.worker.breakers import reason_of
 from tests.support.console_pages import ConsolePages

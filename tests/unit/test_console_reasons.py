@@ -24,10 +24,10 @@ from fileq.core.webhook import DELIVERY_TYPE
 from fileq.queries.dead_jobs import revival
 from fileq.queries.job_selection import with_records
 from fileq.queries.job_summary import AttemptSummary
-from fileq.server.api.job_document import JobDocument, job_document
-from fileq.server.console.acknowledged_groups import died_since
+from fileq.server.api.job_endpoints import JobDocument, job_document
 from fileq.server.console.job_steps import life_of, steps_of
 from fileq.server.console.jobs_page import longest_first
+from fileq.server.console.page import died_since
 from fileq.server.hidden_paths import without_paths
 from fileq.testing.conformance.builders import a_job
 from fileq.worker.breakers import reason_of

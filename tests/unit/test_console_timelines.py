@@ -19,7 +19,7 @@ from fileq.core.outcome import Done, Failed, FinalOutcome, Released
 from fileq.core.retry import Policy, decide
 from fileq.core.schedule import job_id_of, schedule_of
 from fileq.queries.job_summary import AttemptSummary
-from fileq.server.api.job_document import job_document
+from fileq.server.api.job_endpoints import job_document
 from fileq.server.console.job_steps import held_times, life_of, reasons_of, steps_of
 from fileq.testing.conformance.builders import a_job
 from fileq.worker.breakers import reason_of

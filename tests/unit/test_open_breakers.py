@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fileq.brokers.types import OpenBreaker
-from fileq.server.open_breakers import KEPT_S, OpenBreakers
+from fileq.server.services import KEPT_S, OpenBreakers
 from fileq.testing.conformance.builders import worker_info
 from fileq.testing.conformance.harness import config_of
 from fileq.testing.conformance.memory_harness import MemoryHarness

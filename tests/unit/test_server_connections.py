@@ -14,7 +14,7 @@ from starlette.requests import Request
 from fileq.server import connections
 from fileq.server.client_address import Proxies
 from fileq.server.connections import Connection, Connections
-from fileq.server.request_bodies import pieces
+from fileq.server.limits import pieces
 
 ADDRESS = "192.0.2.1"
 

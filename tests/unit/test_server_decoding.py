@@ -12,10 +12,9 @@ import pytest
 from msgspec import Meta, Struct
 
 from fileq.server import decoding
-from fileq.server.decoding import ERRORS_MAX, decode_body, decode_query
+from fileq.server.decoding import ERRORS_MAX, decode_body, decode_query, in_words
 from fileq.server.problems import ApiProblem
 from fileq.server.routes import ROUTES
-from fileq.server.type_words import in_words
 
 
 class Colour(enum.StrEnum):

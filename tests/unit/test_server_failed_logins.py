@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from fileq.server.limits import CALLERS_MAX, FIRST_REPORT_S, NEXT_REPORT_S, FailedLogins
 from fileq.server.problems import ApiProblem
-from fileq.server.rate_limit import CALLERS_MAX, FIRST_REPORT_S, NEXT_REPORT_S, FailedLogins
 
 
 class Bench:

@@ -1,15 +1,246 @@
-"""Actions on many jobs, and the operations that do them."""
+"""Actions on many jobs, and the operations that do them.
+
+POST /jobs/actions and the endpoints of dead jobs share act(): count first, then act at once or by an operation.
+"""
 
 from __future__ import annotations
 
-from msgspec import Struct, UnsetType
+from typing import Annotated, Any
 
-from fileq.commands.bulk_actions import JobAction
+import msgspec
+from msgspec import Meta, Struct, UnsetType
+
+from fileq.commands.audit_entries import short
+from fileq.commands.bulk_actions import GONE_ELSEWHERE, JobAction, RefusedJob, changed_ids, checked
 from fileq.commands.operations import Operation
 from fileq.core.api_key import Scope
-from fileq.server.api.bulk_answers import ActionAnswer, JobChoice, OperationDocument, act, operation_document
-from fileq.server.problems import ApiProblem
+from fileq.core.errors import ConfigError
+from fileq.core.fingerprint import common_words
+from fileq.core.job import stamp
+from fileq.queries.dead_jobs import GONE
+from fileq.queries.job_filter import JobFilter, StoredJob
+from fileq.server.api.job_endpoints import JobDocument
+from fileq.server.api.list_endpoints import JobConditions, document_of, filter_of
+from fileq.server.decoding import invalid
+from fileq.server.problems import ApiProblem, FieldProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.services import Services
+
+AT_ONCE_MAX = 1000  # jobs that a request changes itself
+SAMPLE = 5
+REFUSED_SHOWN = 1000
+JobId = Annotated[str, Meta(min_length=1, max_length=500)]
+
+
+class JobChoice(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which jobs: a `filter`, or `ids`. With `dry_run`, which is the default, they are only counted. A filter without
+    `dry_run` needs `expect`, the number that the dry run answered; with more than 1 % more it is refused."""
+
+    filter: JobConditions | None = None
+    ids: Annotated[tuple[JobId, ...], Meta(min_length=1, max_length=AT_ONCE_MAX)] | None = None
+    dry_run: bool = True
+    expect: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
+
+
+class OperationDocument(Struct, frozen=True):
+    """`state` is waiting, running, completed, stopped or failed. `done` of the `matched` jobs are changed; `refused`
+    could not be, in the last pass. `takeovers`: how often another server went on with it."""
+
+    id: str
+    action: JobAction
+    filter: dict[str, Any]
+    state: str
+    matched: int
+    done: int
+    refused: int
+    created_at: str | None
+    created_by: str
+    updated_at: str | None
+    ended_at: str | None
+    error: str | None
+    takeovers: int
+
+
+class ActionAnswer(Struct, frozen=True):
+    """`matched` jobs are meant; `is_partial`: at least so many. A dry run has a `sample` of them. Otherwise `done` were
+    changed and `refused` were not, or an `operation` changes them. /dashboard/admin/operations/`action_id` shows what
+    became of them; null if none was changed."""
+
+    action: JobAction
+    dry_run: bool
+    matched: int
+    is_partial: bool
+    sample: tuple[JobDocument, ...]
+    done: int
+    refused: tuple[RefusedJob, ...]
+    operation: OperationDocument | None
+    action_id: str | None = None
+
+
+def act(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice) -> ApiAnswer:
+    """What the choice asks for: 200, or 202 with an operation. Raises ApiProblem."""
+    services = request.services
+    request.note.is_dry_run = choice.dry_run
+    if (choice.filter is None) is (choice.ids is None):
+        raise invalid([FieldProblem("", "give a filter or ids; a filter without conditions means all jobs")])
+    if choice.ids is not None:
+        return _act_on_ids(request, action, choice, choice.ids)
+    assert choice.filter is not None
+    wanted = filter_of(choice.filter, services.config, services.now_ms(), request.caller, at="/filter/")
+    try:
+        checked(action, wanted)
+    except ConfigError as error:
+        raise invalid([FieldProblem("/filter/status", str(error))]) from error
+    if not choice.dry_run and choice.expect is None:
+        detail = "expect is missing; give the number that the dry run answered as matched"
+        raise invalid([FieldProblem("/expect", detail)])
+    conditions = msgspec.to_builtins(choice.filter)
+    return act_on_filter(request, action, wanted, conditions, choice.dry_run, choice.expect)
+
+
+def act_on_filter(
+    request: ApiRequest[Any, Any],
+    action: JobAction,
+    wanted: JobFilter,
+    conditions: dict[str, Any],
+    is_dry_run: bool,
+    expect: int | None,
+) -> ApiAnswer:
+    services, actions = request.services, request.services.actions
+    request.note.chose({"action": action.value} | (conditions or {"jobs": "all"}))
+    cutoff_ms = actions.now_ms()  # before the count: what comes later is neither counted nor changed
+    matched = actions.matched(action, wanted, SAMPLE if is_dry_run else 1)
+    if is_dry_run:
+        return _answer(services, action, matched.count, sample=matched.sample, is_partial=matched.is_partial, count=0)
+    if expect is not None and matched.count > expect + expect // 100:
+        detail = f"{matched.count} jobs match, and {expect} were expected; repeat the dry run"
+        raise ApiProblem("count-changed", detail)
+    if matched.count <= AT_ONCE_MAX and not matched.is_partial:
+        ids, refused = _act_at_once(services, action, wanted, cutoff_ms)
+        cause = _cause_of(matched.sample) if "fingerprint" in conditions else ""
+        if cause:
+            request.note.chose({"action": action.value} | conditions | {"cause": cause})
+        logged = _logged(request, action, ids, len(refused), conditions, cause)
+        count = len(ids)
+        return _answer(services, action, matched.count, done=count, refused=refused, count=count, action_id=logged)
+    operation = services.operations.create(
+        action, wanted, conditions, matched=matched.count, cutoff_ms=cutoff_ms, created_by=request.caller.name
+    )
+    services.operation_runner.wake()
+    request.note.action_id = operation.id
+    count = matched.count
+    return _answer(services, action, count, operation=operation, count=count, action_id=operation.id)
+
+
+def _cause_of(sample: tuple[StoredJob, ...]) -> str:
+    """What the errors of jobs with the same fingerprint say, in few words; "" if it is not known."""
+    if not sample or not sample[0].error:
+        return ""
+    error, job = sample[0].error, sample[0].job
+    return short(common_words(error, job.filepath if job is not None else "") or error.strip().partition("\n")[0])
+
+
+def _logged(
+    request: ApiRequest[Any, Any],
+    action: JobAction,
+    ids: list[str],
+    refused: int,
+    conditions: dict[str, Any],
+    cause: str = "",
+) -> str:
+    log = request.services.action_log
+    request.note.action_id = log.add(
+        action, request.caller.name, ids, count=len(ids), refused=refused, conditions=conditions, cause=cause
+    )
+    return request.note.action_id
+
+
+def _act_at_once(
+    services: Services, action: JobAction, wanted: JobFilter, cutoff_ms: int
+) -> tuple[list[str], list[RefusedJob]]:
+    """As an operation does it: passes over the jobs until a pass changes none. The ids of those that were changed."""
+    done: list[str] = []
+    while True:
+        changed, refused = list[str](), list[RefusedJob]()
+        for batch in services.actions.batches(action, wanted, cutoff_ms):
+            reasons = services.actions.apply(action, batch)
+            changed += changed_ids(batch, reasons)
+            refused += _refused(batch, reasons)
+        done += changed
+        if not changed:
+            return done, refused
+
+
+def _refused(jobs: list[StoredJob], reasons: list[str]) -> list[RefusedJob]:
+    found = zip(jobs, reasons, strict=True)
+    return [RefusedJob(job.id, reason) for job, reason in found if reason not in ("", GONE, GONE_ELSEWHERE)]
+
+
+def _act_on_ids(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice, ids: tuple[str, ...]) -> ApiAnswer:
+    services = request.services
+    request.note.chose(
+        {"action": action.value, "ids": ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"}
+    )
+    jobs, refused = services.actions.by_ids(action, ids, request.caller.sees)
+    if choice.expect is not None and len(jobs) > choice.expect + choice.expect // 100:
+        raise ApiProblem("count-changed", f"{len(jobs)} jobs match, and {choice.expect} were expected")
+    if choice.dry_run:
+        return _answer(services, action, len(jobs), sample=tuple(jobs[:SAMPLE]), refused=refused, count=0)
+    reasons = services.actions.apply(action, jobs)
+    refused += [RefusedJob(job.id, reason) for job, reason in zip(jobs, reasons, strict=True) if reason]
+    changed = changed_ids(jobs, reasons)
+    logged = _logged(request, action, changed, len(refused), {})
+    done = len(changed)
+    return _answer(services, action, len(jobs), done=done, refused=refused, count=done, action_id=logged)
+
+
+def _answer(
+    services: Services,
+    action: JobAction,
+    matched: int,
+    *,
+    count: int,
+    sample: tuple[StoredJob, ...] = (),
+    is_partial: bool = False,
+    done: int | None = None,
+    refused: list[RefusedJob] | None = None,
+    operation: Operation | None = None,
+    action_id: str = "",
+) -> ApiAnswer:
+    document = ActionAnswer(
+        action=action,
+        dry_run=done is None and operation is None,
+        matched=matched,
+        is_partial=is_partial,
+        sample=tuple(document_of(stored) for stored in sample),
+        done=done or 0,
+        refused=tuple(refused or ())[:REFUSED_SHOWN],
+        operation=operation_document(operation) if operation is not None else None,
+        action_id=action_id or None,
+    )
+    if operation is None:
+        return ApiAnswer(document, 200, count=count)
+    location = {"Location": f"{services.config.server.base_path}/api/v1/operations/{operation.id}"}
+    return ApiAnswer(document, 202, location, count=count)
+
+
+def operation_document(operation: Operation) -> OperationDocument:
+    return OperationDocument(
+        id=operation.id,
+        action=operation.action,
+        filter=operation.conditions,
+        state=operation.state,
+        matched=operation.matched,
+        done=operation.done,
+        refused=operation.refused,
+        created_at=stamp(operation.created_ms),
+        created_by=operation.created_by,
+        updated_at=stamp(operation.updated_ms),
+        ended_at=stamp(operation.ended_ms),
+        error=operation.error or None,
+        takeovers=operation.takeovers,
+    )
+
 
 COUNT_S = 60.0  # a dry run may look at every job
 

@@ -16,8 +16,7 @@ from fileq.commands.admin.batch_reports import BatchReport, report_of, show_batc
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.errors import BatchError, BrokerError
-from fileq.server.api.job_document import JobDocument, job_outline
-from fileq.server.api.job_endpoints import DurationValue, check_given
+from fileq.server.api.job_endpoints import DurationValue, JobDocument, check_given, job_outline
 from fileq.server.api.list_endpoints import BULK_BYTES, BulkJobs, NewJobs, enqueue_jobs
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem

@@ -1,4 +1,4 @@
-"""Dead jobs: list them, group them by their cause, put them back, delete them."""
+"""Dead jobs: list them, group them by their cause, put them back, delete them; acknowledge a group with a note."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Annotated
 from msgspec import Meta, Struct, UnsetType
 from msgspec.structs import replace
 
+from fileq.commands.acknowledgements import NOTE_LENGTH, Acknowledgement, AcknowledgementStore, is_fingerprint
 from fileq.commands.admin.dlq import delete
+from fileq.commands.audit_entries import short
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.job import State
 from fileq.core.text import without_path
 from fileq.queries.dead_jobs import DeadGroup, DeadGroups, GroupedBy, group_dead
 from fileq.queries.job_filter import JobFilter
-from fileq.server.api.action_endpoints import COUNT_S
-from fileq.server.api.bulk_answers import ActionAnswer, JobChoice, OperationDocument, act, act_on_filter
-from fileq.server.api.job_conditions import JobConditions, filter_of
+from fileq.server.api.action_endpoints import COUNT_S, ActionAnswer, JobChoice, OperationDocument, act, act_on_filter
 from fileq.server.api.job_endpoints import JobMessage, seen_record
-from fileq.server.api.job_lists import JobList, JobListQuery, list_page
+from fileq.server.api.list_endpoints import JobConditions, JobList, JobListQuery, filter_of, list_page
 from fileq.server.decoding import invalid
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem, FieldProblem
@@ -101,6 +101,71 @@ def delete_dead(request: ApiRequest[NoQuery, UnsetType]) -> JobMessage:
     return JobMessage("Dead job deleted")
 
 
+PATH = "/dead/groups/{fingerprint}/acknowledgement"
+
+
+class AcknowledgementList(Struct, frozen=True):
+    """The newest first. A group in which a job died after `at` has come back."""
+
+    acknowledgements: tuple[Acknowledgement, ...]
+
+
+class AcknowledgementNote(Struct, frozen=True, forbid_unknown_fields=True):
+    """`cause` is what people call the group, such as the first line of its error. Only the audit keeps it."""
+
+    note: Annotated[str, Meta(max_length=NOTE_LENGTH)] = ""
+    cause: Annotated[str, Meta(max_length=500)] = ""
+
+
+class AcknowledgementMessage(Struct, frozen=True):
+    message: str
+
+
+def list_acknowledgements(request: ApiRequest[NoQuery, UnsetType]) -> AcknowledgementList:
+    found = _store(request).load().values()
+    return AcknowledgementList(tuple(sorted(found, key=lambda one: one.at, reverse=True)))
+
+
+def put_acknowledgement(request: ApiRequest[NoQuery, AcknowledgementNote]) -> Acknowledgement:
+    """Replaces the one before. The group need not have jobs at the moment. The newest 1,000 are kept."""
+    fingerprint = request.params["fingerprint"]
+    if not is_fingerprint(fingerprint):
+        raise _unknown(fingerprint)
+    store = _store(request)
+    before = store.load().get(fingerprint)
+    made = store.put(fingerprint, request.body.note, request.caller.name)
+    request.note.changed(_facts(before), _facts(made))
+    request.note.detail = short(request.body.cause)
+    return made
+
+
+def remove_acknowledgement(request: ApiRequest[NoQuery, UnsetType]) -> AcknowledgementMessage:
+    fingerprint = request.params["fingerprint"]
+    if not is_fingerprint(fingerprint):
+        raise _unknown(fingerprint)
+    store = _store(request)
+    before = store.load().get(fingerprint)
+    if not store.remove(fingerprint):
+        raise ApiProblem("not-found", f"the group {fingerprint} is not acknowledged")
+    request.note.changed(_facts(before), {})
+    return AcknowledgementMessage("Acknowledgement removed")
+
+
+def _facts(known: Acknowledgement | None) -> dict[str, str]:
+    if known is None:
+        return {}
+    return {"note": known.note, "covers deaths until": known.at.replace("T", " ").replace("Z", " UTC")}
+
+
+def _store(request: ApiRequest[NoQuery, AcknowledgementNote] | ApiRequest[NoQuery, UnsetType]) -> AcknowledgementStore:
+    return AcknowledgementStore(request.services.broker, request.services.now_ms)
+
+
+def _unknown(fingerprint: str) -> ApiProblem:
+    detail = f"{fingerprint[:100]!r} is not a fingerprint; GET /dead/groups shows them, with 12 hexadecimal digits"
+    return ApiProblem("not-found", detail)
+
+
 ROUTES = (
     Route(
         method="GET",
@@ -164,5 +229,33 @@ ROUTES = (
         serves_limited=True,
         response=JobMessage,
         problems=("conflict",),
+    ),
+    Route(
+        method="GET",
+        path="/dead/acknowledgements",
+        area="dead jobs",
+        scopes=(Scope.READ,),
+        summary="acknowledged groups of dead jobs",
+        function=list_acknowledgements,
+        response=AcknowledgementList,
+    ),
+    Route(
+        method="PUT",
+        path=PATH,
+        area="dead jobs",
+        scopes=(Scope.OPERATE,),
+        summary="acknowledge a group of dead jobs, with a note",
+        function=put_acknowledgement,
+        body=AcknowledgementNote,
+        response=Acknowledgement,
+    ),
+    Route(
+        method="DELETE",
+        path=PATH,
+        area="dead jobs",
+        scopes=(Scope.OPERATE,),
+        summary="remove the acknowledgement of a group of dead jobs",
+        function=remove_acknowledgement,
+        response=AcknowledgementMessage,
     ),
 )

@@ -1,36 +1,256 @@
-"""Lists of jobs, many new jobs at once, and one job made due."""
+"""Lists of jobs and their filter, many new jobs at once, and one job made due."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Record
 from fileq.client.client import span_of_caller
 from fileq.client.options import EnqueueOptions, options_of
 from fileq.client.tasks import FileCall, TaskCall
 from fileq.client.transport import VETOED
 from fileq.commands.bulk_actions import JobAction
+from fileq.config import Config
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
 from fileq.core.job import State, decode_or_none
+from fileq.core.units import parse_duration
+from fileq.queries.job_filter import JobFilter, StoredJob
+from fileq.queries.job_selection import SCAN_MAX, complete_records, job_page
 from fileq.server.api.job_endpoints import (
     COMMAND_TYPE,
     DIGEST_TAG,
+    JobDocument,
     NewJob,
     RetryMessage,
     check_batches,
     job_options,
+    job_outline,
     seen_record,
 )
-from fileq.server.api.job_lists import JobList, JobListQuery, list_page
 from fileq.server.conditional import IdempotentRequest, idempotent_request
-from fileq.server.decoding import invalid
+from fileq.server.decoding import glob_problems, invalid
+from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem, FieldProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
 from fileq.server.services import Services
+
+# The filter of jobs: the same names for lists, groups and actions, in a query and in a body.
+
+
+DEFERRED = "deferred"
+StatusWord = Literal[
+    "pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled", "processing", "failed", "deferred"
+]
+FilterText = Annotated[str, Meta(min_length=1, max_length=500)]
+FilterTime = Annotated[str, Meta(min_length=1, max_length=50)]
+
+
+class JobConditions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Jobs that meet every condition. `status` may also be processing (running), failed (retrying) or deferred.
+    `match` is a glob: with a slash in front it is compared with the whole path, otherwise with its end. `error` is
+    part of an error, or its kind. `since` and `until` compare when a job ended or, until then, was created: RFC 3339,
+    or a duration such as 2h, which means two hours ago. `tag.k` in a query, `{"tag": {"k": …}}` in a body. `q` is in
+    the id, path, type or error. `fingerprint` may be shortened to 4 digits. A server that hides paths refuses `match`,
+    and `q` and `error` do not see paths."""
+
+    status: StatusWord | None = None
+    type: FilterText | None = None
+    priority: FilterText | None = None
+    queue: FilterText | None = None
+    worker: FilterText | None = None
+    batch: FilterText | None = None
+    schedule: FilterText | None = None
+    match: FilterText | None = None
+    error: FilterText | None = None
+    fingerprint: Annotated[str, Meta(pattern="^[0-9a-fA-F]{4,12}$")] | None = None
+    since: FilterTime | None = None
+    until: FilterTime | None = None
+    tag: Annotated[dict[str, FilterText], Meta(max_length=20)] = {}
+    q: FilterText | None = None
+
+
+NAMES = JobConditions.__struct_fields__
+
+
+def conditions_in(query: JobConditions) -> JobConditions:
+    """Only the conditions of a query that has more parameters."""
+    return JobConditions(*(getattr(query, name) for name in NAMES))
+
+
+def filter_of(given: JobConditions, config: Config, now_ms: int, caller: Caller, *, at: str = "?") -> JobFilter:
+    """The filter, within what the caller's key is for. `at` is where the conditions are in the request: `?`, or a JSON
+    pointer that ends with a slash. Raises ApiProblem with everything that is wrong."""
+    found: list[FieldProblem] = []
+    since_ms = _time_ms("since", given.since, now_ms, at, found)
+    until_ms = _time_ms("until", given.until, now_ms, at, found)
+    if since_ms is not None and until_ms is not None and since_ms > until_ms:
+        found.append(FieldProblem(f"{at}since", "since is later than until, so no job can match; exchange them"))
+    queues = config.worker.priorities
+    if given.queue is not None and given.queue not in queues:
+        detail = f"queue is {given.queue!r}; the queues are {', '.join(queues)}"
+        found.append(FieldProblem(f"{at}queue", detail))
+    hides_paths = config.server.files == "none"
+    found += glob_problems(given.match, f"{at}match", hides_paths=hides_paths)
+    if found:
+        raise invalid(found)
+    return JobFilter(
+        state=State.from_filter(given.status) if given.status is not None else None,
+        type=given.type,
+        match=given.match,
+        error=given.error,
+        since_ms=since_ms,
+        until_ms=until_ms,
+        queue=given.queue,
+        is_deferred=given.status == DEFERRED,
+        fingerprint=given.fingerprint.lower() if given.fingerprint is not None else None,
+        priority=given.priority,
+        worker=given.worker,
+        batch=given.batch,
+        schedule=given.schedule,
+        tags=tuple(sorted(given.tag.items())),
+        text=given.q,
+        ignores_paths=hides_paths,
+        only=caller.restriction or None,
+    )
+
+
+def name_of(given: JobConditions) -> str:
+    """A text that is the same for the same conditions: it binds a cursor to its list."""
+    return msgspec.json.encode(conditions_in(given), order="sorted").decode()
+
+
+def _time_ms(name: str, text: str | None, now_ms: int, at: str, found: list[FieldProblem]) -> int | None:
+    if text is None:
+        return None
+    try:
+        return now_ms - round(parse_duration(text) * 1000)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return round(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        pass
+    detail = f"{name} is {text!r}; it must be a time such as 2026-01-31T18:00:00Z, or a duration such as 2h"
+    found.append(FieldProblem(f"{at}{name}", detail))
+    return None
+
+
+# One page of a list of jobs, for GET /jobs and GET /dead.
+
+
+REACH = 10_000  # jobs that `page` and `limit` can reach; cursors have no end
+LIMIT_MAX = 1000
+RECORDS_AT_ONCE = 50
+_AT_ONCE_BYTES = 4 << 20
+
+
+class JobListQuery(JobConditions, frozen=True, forbid_unknown_fields=True):
+    """A list: its conditions, and which page. `cursor` is the `next_cursor` of the page before; it has no end, while
+    `page` times `limit` is at most 10,000."""
+
+    page: Annotated[int, Meta(ge=1, le=REACH)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 20
+    cursor: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+
+
+class JobList(Struct, frozen=True):
+    """Jobs of a list: running, waiting, delayed, then dead, completed and cancelled ones, the newest first. `total` is
+    null if it would take a long scan to know it. `scanned` elements were looked at; `is_partial`: the scan ended before
+    the page was full, or its jobs are too long together (32 MiB), so follow `next_cursor`, which is null at the end."""
+
+    jobs: tuple[JobDocument, ...]
+    total: int | None
+    page: int
+    limit: int
+    next_cursor: str | None
+    scanned: int
+    is_partial: bool
+
+
+class _Cursor(Struct, frozen=True, array_like=True):
+    """`until_ms` and `since_ms` keep what a duration such as 2h meant on the first page."""
+
+    position: str
+    page: int
+    since_ms: int | None
+    until_ms: int | None
+
+
+def list_page(
+    services: Services,
+    query: JobListQuery,
+    name: str,
+    caller: Caller,
+    wanted: JobFilter | None = None,
+    *,
+    scan_max: int = SCAN_MAX,
+) -> JobList:
+    """`name` is that of the list; `wanted` replaces the filter that the query describes."""
+    if wanted is None:
+        wanted = filter_of(query, services.config, services.now_ms(), caller)
+    number, position = query.page or 1, ""
+    list_name = f"{name}:{name_of(query)}"
+    if query.cursor is not None:
+        if query.page is not None:
+            raise invalid([FieldProblem("?page", "page and cursor are both given; give one of them")])
+        cursor = services.signer.read_cursor(list_name, query.cursor, _Cursor)
+        number, position = cursor.page, cursor.position
+        wanted = replace(wanted, since_ms=cursor.since_ms, until_ms=cursor.until_ms)
+    elif number * query.limit > REACH:
+        detail = f"page {number} of {query.limit} is beyond {REACH:,} jobs; follow next_cursor instead"
+        raise invalid([FieldProblem("?page", detail)])
+    skip = 0 if position else (number - 1) * query.limit
+    page = job_page(
+        services.broker,
+        services.config.worker.priorities,
+        wanted,
+        cursor=position,
+        limit=query.limit,
+        skip=skip,
+        scan_max=scan_max,
+        has_records=False,
+    )
+    following = _Cursor(page.next_cursor, number + 1, wanted.since_ms, wanted.until_ms)
+    return JobList(
+        jobs=tuple(_documents(services.broker, page.jobs)),
+        total=page.total,
+        page=number,
+        limit=query.limit,
+        next_cursor=services.signer.cursor(list_name, following) if page.next_cursor else None,
+        scanned=page.scanned,
+        is_partial=page.is_partial,
+    )
+
+
+def _documents(broker: FullBroker, jobs: Sequence[StoredJob]) -> Iterator[JobDocument]:
+    """Reads the records in parts: together they may be much longer than what is shown of them."""
+    part, size = list[StoredJob](), 0
+    for stored in jobs:
+        if part and (len(part) == RECORDS_AT_ONCE or size + len(stored.raw) > _AT_ONCE_BYTES):
+            yield from map(document_of, complete_records(broker, part))
+            part, size = [], 0
+        part.append(stored)
+        size += len(stored.raw)
+    yield from map(document_of, complete_records(broker, part))
+
+
+def document_of(stored: StoredJob) -> JobDocument:
+    """The job as its place holds it, without what is long. A job that another program pushed may have no record yet."""
+    record = stored.record or Record(stored.id, stored.state, stored.raw, stored.home)
+    shown = replace(record, state=stored.state, raw=stored.raw)
+    return job_outline(shown)
+
 
 BULK_MAX = 1000
 DUPLICATE = "duplicate"

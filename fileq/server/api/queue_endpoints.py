@@ -1,4 +1,4 @@
-"""Queues and workers: how many jobs wait, who works on what; pause and resume a queue."""
+"""Queues and workers: how many jobs wait, who works on what; pause, resume and clear a queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fileq.commands.admin.queue_stats import queues_of
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
 from fileq.server.problems import ApiProblem
-from fileq.server.route import ApiRequest, NoQuery, Route
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
 from fileq.server.services import Services
 
 
@@ -137,6 +137,35 @@ def shown_workers(found: WorkerList, services: Services) -> WorkerList:
     return replace(found, workers=hidden)
 
 
+# Cancels what waits in a queue, as Client.clear() does: a bounded number of jobs with each request.
+
+
+CLEARED_MAX = 5_000  # jobs of one request
+
+
+class ClearQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """At most `limit` jobs, those that leave the queue next."""
+
+    limit: Annotated[int, Meta(ge=1, le=1_000_000_000)] = CLEARED_MAX
+
+
+class ClearedJobs(Struct, frozen=True):
+    """`is_partial`: the request has cancelled as many as one can; repeat it for the rest."""
+
+    cleared: int
+    is_partial: bool
+
+
+def clear_queue(request: ApiRequest[ClearQuery, UnsetType]) -> ApiAnswer:
+    services, name = request.services, request.params["name"]
+    if name not in services.config.worker.priorities:
+        names = ", ".join(services.config.worker.priorities)
+        raise ApiProblem("not-found", f"no queue is named {name[:100]!r}; the queues are {names}")
+    limit = min(request.query.limit, CLEARED_MAX)
+    count = services.transport.clear(name, limit)
+    return ApiAnswer(ClearedJobs(count, count == limit < request.query.limit), count=count)
+
+
 ROUTES = (
     Route(
         method="GET",
@@ -185,5 +214,16 @@ ROUTES = (
         summary="worker processes and what they run",
         function=list_workers,
         response=WorkerList,
+    ),
+    Route(
+        method="POST",
+        path="/queues/{name}/clear",
+        area="queues",
+        scopes=(Scope.OPERATE,),
+        summary="cancel the jobs that wait in a queue",
+        function=clear_queue,
+        query=ClearQuery,
+        response=ClearedJobs,
+        is_scan=True,
     ),
 )

@@ -11,7 +11,7 @@ from fileq.commands.admin.stats import HOUR_MS, Stats, gather
 from fileq.config.show import redacted
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
-from fileq.server.live_samples import EVERY_S, LiveSample, per_second
+from fileq.server.background_work import EVERY_S, LiveSample, per_second
 from fileq.server.route import ApiRequest, NoQuery, Route
 
 DAY_HOURS = 24

@@ -24,8 +24,8 @@ from fileq.files.exclusive_move import PREFIX
 from fileq.files.paths import MAX_DEPTH
 from fileq.files.uploads import ArrivingFile
 from fileq.server.decoding import invalid
+from fileq.server.limits import pieces
 from fileq.server.problems import ApiProblem, FieldProblem
-from fileq.server.request_bodies import pieces
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
 from fileq.server.services import Services
 

@@ -20,8 +20,7 @@ from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_queries import WAITING
 from fileq.queries.job_selection import job_page
 from fileq.server.api.batch_endpoints import BatchListQuery, list_all_batches, show_one_batch
-from fileq.server.console.acknowledged_groups import mark_of_death
-from fileq.server.console.page import PageRequest
+from fileq.server.console.page import PageRequest, mark_of_death
 
 ALSO = "; also: "  # before the other problems of a delivery, in each error of one
 LISTED = 200  # jobs of paused queues that the list of batches looks at

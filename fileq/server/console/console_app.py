@@ -1,37 +1,34 @@
 """One request for a web page, step by step: who sends it, which page, scope, rate, then the function and its template.
 
 Without a valid session the answer is the page to log in. While the broker is away a page shows what it showed last,
-greyed, within a fraction of a second; see last_known.py.
+greyed, within a fraction of a second; see LastKnown.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
-from urllib.parse import quote
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs, quote
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from fileq import __version__
 from fileq.core.errors import BrokerError
 from fileq.core.events import RequestFailed
-from fileq.server.authentication import RequestSender
-from fileq.server.base_path import plain_path, quoted_path, request_path
-from fileq.server.console.addresses import addresses_below
+from fileq.server.authentication import COOKIE, RequestSender, check_not_cross_site, check_same_site
 from fileq.server.console.admin_page import CheckQuery
-from fileq.server.console.last_known import LastKnown
-from fileq.server.console.login_page import logout_words
 from fileq.server.console.page import ConsolePage, PageRequest
 from fileq.server.console.pages import NAVIGATION, PAGES
-from fileq.server.console.problem_page import page_problem
-from fileq.server.console.rendering import ago, render, theme_in
-from fileq.server.console.static_files import static_response
-from fileq.server.csrf import check_not_cross_site
+from fileq.server.console.rendering import addresses_below, ago, render, static_response, theme_in
 from fileq.server.decoding import decode_query
 from fileq.server.identity import Caller
-from fileq.server.problems import ApiProblem, problem_of
+from fileq.server.problems import PROBLEMS, ApiProblem, problem_of
+from fileq.server.route import plain_path, quoted_path, request_path
 from fileq.server.services import Services
 
 QUICK_S = 0.12  # twice this, and a page during an outage is shown
@@ -193,3 +190,216 @@ def _known_page(path: str) -> tuple[ConsolePage | None, Mapping[str, str]]:
         if (found := page.pattern.fullmatch(path.rstrip("/") or "/")) is not None:
             return page, {name: plain_path(value) for name, value in found.groupdict().items()}
     return None, {}
+
+
+FORM_MAX = 4096
+HOME = "/dashboard"
+KEYS_NAMED = 3
+
+
+class LoginPage:
+    """Logging in and out: the one-time link, or a key in a form. Basic and the header of a proxy need no login.
+
+    The key travels once, in the body of a request of our own page; the session holds its id only."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._base = services.config.server.base_path
+
+    async def login(self, request: Request, sender: RequestSender, request_id: str) -> Response:
+        next_page = _own_page(request.query_params.get("next", HOME))
+        try:
+            # Only GET uses the link up: a program that looks at links sends HEAD.
+            if request.method == "GET" and (token := request.query_params.get("once", "")):
+                return await self._by_link(token, sender)
+            if request.method == "POST":
+                return await self._by_key(request, sender, next_page)
+        except Exception as error:
+            problem = problem_of(error)
+            if problem is None:
+                raise
+            return self._form(request, next_page, problem.detail, problem.status, problem.headers)
+        return self._form(request, next_page)
+
+    async def logout(self, request: Request, sender: RequestSender, request_id: str) -> Response:
+        """Ends the session of this browser. If the broker is away, it is not ended there: it ends at its time, and no
+        browser has its cookie."""
+        if request.method != "POST":
+            raise ApiProblem("method-not-allowed", "send a POST", headers={"Allow": "POST"})
+        check_same_site(request.headers, sender.scheme, sender.host)
+        if (session := self._services.sessions.read(request.cookies.get(COOKIE, ""))) is not None:
+            with suppress(ApiProblem, BrokerError):
+                await self._services.link_login.end(session)
+        response = RedirectResponse(f"{self._base}/login", 303)
+        response.headers["Set-Cookie"] = self._services.sessions.end_cookie(is_https=sender.scheme == "https")
+        return response
+
+    async def _by_link(self, token: str, sender: RequestSender) -> Response:
+        id = await self._services.link_login.subject(token, sender.address)
+        return self._begin(id, "", sender, HOME)
+
+    async def _by_key(self, request: Request, sender: RequestSender, next_page: str) -> Response:
+        check_same_site(request.headers, sender.scheme, sender.host)
+        body = await self._services.bodies.form(request, sender.address, FORM_MAX)
+        key = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0].strip()
+        if not key:
+            raise ApiProblem("unauthenticated", "the key is missing; 'fileq keys create' makes one")
+        subject, mark = await self._services.authentication.login(key, sender)
+        return self._begin(subject, mark, sender, next_page)
+
+    def _begin(self, subject: str, mark: str, sender: RequestSender, next_page: str) -> Response:
+        response = RedirectResponse(f"{self._base}{next_page}", 303)
+        cookie = self._services.sessions.cookie(subject, is_https=sender.scheme == "https", mark=mark)
+        response.headers["Set-Cookie"] = cookie
+        return response
+
+    def _form(
+        self,
+        request: Request,
+        next_page: str,
+        detail: str = "",
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        theme = theme_in(request.cookies)
+        text = render("login.html", **addresses_below(self._base), next=next_page, detail=detail, theme=theme)
+        return HTMLResponse(text, status, headers)
+
+
+def logout_words(admin_keys: Sequence[tuple[str, str]]) -> str:
+    """What a person who came by the one-time link has to know before logging out. `admin_keys` are names and ids."""
+    if not admin_keys:
+        return (
+            "You came by the one-time link, which does not work again. To come back, make a key under Admin, Keys and "
+            "access, before you log out, or run “fileq login-link” on the server."
+        )
+    named = [f"“{name}” ({id})" for name, id in admin_keys[:KEYS_NAMED]]
+    more = f" and {len(admin_keys) - KEYS_NAMED} more" if len(admin_keys) > KEYS_NAMED else ""
+    keys = "this key has" if len(admin_keys) == 1 else "these keys have"
+    return (
+        "You came by the one-time link, which does not work again. To come back, log in with a key, or run "
+        f"“fileq login-link” on the server; {keys} the scope admin: {', '.join(named)}{more}."
+    )
+
+
+def _own_page(given: str) -> str:
+    """The page to show after the login: the given one if it is a page of the console, else the overview."""
+    is_own = given.startswith(HOME) and "//" not in given and "\\" not in given and given.isprintable()
+    return given if is_own and len(given) <= 2000 else HOME
+
+
+# What a page says in place of its content: what is wrong, and where to go. Computes only.
+#
+# Texts of the API are for programs and for the command line; where a page knows better, it names pages. A wrong value
+# of a form comes back in a field, with the other values, so that nothing has to be typed again.
+
+
+JOB, FILE = "/jobs/{id}", "/files/trace"
+
+
+class WrongValue(Struct, frozen=True):
+    """A parameter of the page that can be typed anew."""
+
+    name: str
+    value: str
+    detail: str
+
+
+class PageProblem(Struct, frozen=True):
+    """`details` are what is wrong, each once. `wrong` are among them, as fields of a form; `kept` are the other
+    values of that form. `search` is a text to look for among the jobs."""
+
+    title: str
+    details: tuple[str, ...]
+    wrong: tuple[WrongValue, ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()
+    search: str = ""
+    leads_to_files: bool = False
+
+
+def page_problem(
+    problem: ApiProblem, page: ConsolePage | None, params: Mapping[str, str], given: Sequence[tuple[str, str]]
+) -> PageProblem:
+    """`page` is the page that was asked for, None if there is no such one; `given` are the parameters of its query."""
+    if problem.slug == "not-found" and page is not None and page.path in (JOB, FILE):
+        return _unknown(page.path, params, dict(given))
+    if problem.slug == "forbidden" and page is not None:
+        scopes = " or ".join(page.scopes)
+        detail = "A person with the scope admin can make you a key that has it: under Admin, Keys and access."
+        return PageProblem(f"This page needs the scope {scopes}", (f"Your key does not have it. {detail}",))
+    title = "Not found" if problem.slug == "not-found" else PROBLEMS[problem.slug][1]
+    wrong = _wrong_values(problem, page, dict(given))
+    title = "A value can't be used" if wrong else title
+    names = {one.name for one in wrong}
+    about = {one.detail for one in wrong}
+    details = dict.fromkeys(one.detail for one in problem.errors) if problem.errors else {problem.detail: None}
+    known = page.query.__struct_fields__ if page is not None else ()
+    kept = tuple((name, value) for name, value in given if value and name not in names and _field(name) in known)
+    others = tuple(f"{one[:1].upper()}{one[1:]}" for one in details if one not in about)
+    return PageProblem(title, others, wrong, kept if wrong else ())
+
+
+def _unknown(path: str, params: Mapping[str, str], given: Mapping[str, str]) -> PageProblem:
+    if path == JOB:
+        id = params.get("id", "")[:200]
+        detail = f"No job has the id {id!r}. It never existed, or its record has expired. A page needs the whole id."
+        return PageProblem("No such job", (detail,), search=id)
+    name = given.get("path", "")[:1000]
+    detail = f"Nothing is known about {name!r}. fileq knows a file from the moment when it has made a job of it."
+    return PageProblem("No such file", (detail,), search=name.rpartition("/")[2], leads_to_files=True)
+
+
+def _wrong_values(problem: ApiProblem, page: ConsolePage | None, given: Mapping[str, str]) -> tuple[WrongValue, ...]:
+    if page is None or problem.slug != "invalid":
+        return ()
+    known = page.query.__struct_fields__
+    found: dict[str, WrongValue] = {}
+    for one in problem.errors:
+        name = one.pointer.removeprefix("?")
+        if one.pointer.startswith("?") and name in given and _field(name) in known and name != "cursor":
+            found.setdefault(name, WrongValue(name, given[name][:500], one.detail))
+    return tuple(found.values())
+
+
+def _field(name: str) -> str:
+    """`tag` of `tag.customer`."""
+    return name.partition(".")[0]
+
+
+KEPT = 100
+MAX_CHARS = 1_000_000
+# In every page; see base.html.
+_LIVE = '<body data-state="live"'
+_AWAY = '<body data-state="away"'
+_KEPT = '<body data-state="kept"'
+
+PageKey: TypeAlias = tuple[str, str]  # the caller, and the address with its query
+
+
+class LastKnown:
+    """What pages showed last, for the time in which the broker does not answer or as many pages search it as may do so
+    at the same time. Kept in memory, a bounded number of pages.
+
+    Belongs to a caller: a page is never shown to another one."""
+
+    def __init__(self) -> None:
+        self._pages: OrderedDict[PageKey, str] = OrderedDict()
+
+    def get(self, key: PageKey) -> str | None:
+        return self._pages.get(key)
+
+    def put(self, key: PageKey, text: str) -> None:
+        if len(text) > MAX_CHARS:
+            return
+        self._pages[key] = text
+        self._pages.move_to_end(key)
+        while len(self._pages) > KEPT:
+            self._pages.popitem(last=False)
+
+    def greyed(self, text: str) -> str:
+        """The page with the banner about the broker; the stylesheet greys its content."""
+        return text.replace(_LIVE, _AWAY, 1)
+
+    def noted(self, text: str) -> str:
+        """The page with a quiet line that says that it is from memory."""
+        return text.replace(_LIVE, _KEPT, 1)

@@ -19,15 +19,13 @@ from fileq.core.job import State, stamp
 from fileq.queries.dead_jobs import DeadGroup, DeadGroups, GroupedBy
 from fileq.queries.job_queries import obstacles_of
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
-from fileq.server.api.job_conditions import JobConditions, conditions_in
-from fileq.server.api.job_document import JobDocument, job_document
-from fileq.server.console.acknowledged_groups import UNMARKED, GroupMark, mark_of
+from fileq.server.api.job_endpoints import JobDocument, job_document
+from fileq.server.api.list_endpoints import JobConditions, conditions_in
 from fileq.server.console.charts import spark_bars
-from fileq.server.console.file_preview import Preview, preview_of
+from fileq.server.console.files_page import Preview, preview_of
 from fileq.server.console.job_steps import obstacles_in, paused_of, what_then
 from fileq.server.console.operations_page import DONE, recent_action
-from fileq.server.console.page import PageRequest
-from fileq.server.console.page_notes import ACKNOWLEDGEMENTS, ACTIONS, read_notes
+from fileq.server.console.page import ACKNOWLEDGEMENTS, ACTIONS, UNMARKED, GroupMark, PageRequest, mark_of, read_notes
 
 GROUPS_MAX = 50
 GROUPED_MAX = 2_500  # dead jobs that are looked at: a page must be there within 100 ms

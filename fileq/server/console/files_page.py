@@ -1,13 +1,14 @@
-"""Files: the directories with what waits and what died in them, the files of one, and the history of one file."""
+"""Files: the directories with what waits and what died in them, the files of one, the history and content of a file."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct
 
+from fileq.brokers.types import Record
 from fileq.commands.upload_notes import last_upload
 from fileq.config.schema import AfterSettings
 from fileq.core.api_key import Scope
@@ -16,19 +17,33 @@ from fileq.queries.file_pages import DEFERRED, EXPIRED, DirectoryCounts, FileSta
 from fileq.queries.job_queries import FileTrace, VersionTrace
 from fileq.queries.job_summary import JobSummary
 from fileq.server.api.file_endpoints import (
+    IMAGE_TYPES,
+    PREVIEW_IMAGE,
+    TEXT,
     FilesQuery,
     Glob,
     TraceQuery,
+    kind_of,
+    known_path,
     list_files,
+    open_known,
+    open_version,
     trace_file,
     tree_and_files,
 )
 from fileq.server.api.job_endpoints import PathText
-from fileq.server.console.acknowledged_groups import UNMARKED, mark_of_death
-from fileq.server.console.file_preview import may_download, preview_of
 from fileq.server.console.job_steps import life_in, steps_of
-from fileq.server.console.page import PageRequest
-from fileq.server.console.page_notes import ACKNOWLEDGEMENTS, ACTIONS, HISTORIES, UPLOADS, read_notes
+from fileq.server.console.page import (
+    ACKNOWLEDGEMENTS,
+    ACTIONS,
+    HISTORIES,
+    UNMARKED,
+    UPLOADS,
+    PageRequest,
+    mark_of_death,
+    read_notes,
+)
+from fileq.server.problems import ApiProblem
 
 WAITING = ("pending", "scheduled", "retrying")
 STATUSES: tuple[str, ...] = get_args(FileStatus)
@@ -173,3 +188,86 @@ def known_signature(trace: FileTrace, job_id: str | None) -> str | None:
 
 def _modified(version: VersionTrace) -> str | None:
     return stamp(version.modified_ns // 1_000_000) if version.modified_ns is not None else None
+
+
+# What a page shows of a file's content. It is inert: text is escaped, other bytes are a hex dump, and an image is
+# loaded from the API, which sends it in a sandbox. Everything else can only be downloaded.
+#
+# The same files as in GET /files/content: known, below a root, still the same version. Nothing is shown unless
+# server.files is `preview` or `download` and the caller has the scope `files`.
+
+
+TEXT_BYTES = 64 << 10
+HEX_BYTES = 2 << 10
+_ROW = 16
+
+
+class Preview(Struct, frozen=True):
+    """`none` has the reason as its text. `is_cut`: the file is longer than what is shown."""
+
+    kind: Literal["text", "hex", "image", "none"]
+    text: str = ""
+    size: int | None = None
+    is_cut: bool = False
+
+
+def may_see_content(request: PageRequest) -> bool:
+    """Looking at files changes nothing, so a read-only server allows it."""
+    is_shown = request.services.config.server.files in ("preview", "download")
+    return is_shown and Scope.FILES in request.caller.scopes
+
+
+def may_download(request: PageRequest) -> bool:
+    return may_see_content(request) and request.services.config.server.files == "download"
+
+
+def preview_of(
+    request: PageRequest,
+    path: str,
+    job_id: str | None = None,
+    *,
+    record: Record | None = None,
+    signature: str | None = None,
+) -> Preview | None:
+    """Of the version that the job is about; without a job of the newest one. None if the caller may not see it.
+
+    `record` is that of the job, and `signature` that of the version, if the page has read them already."""
+    if not path or not may_see_content(request):
+        return None
+    services = request.services
+    try:
+        raw = known_path(services.broker, path)
+        if signature is not None:
+            fd, size = open_version(services.config, raw, signature)
+        else:
+            fd, size = open_known(services.broker, services.config, raw, job_id, record)
+    except ApiProblem as problem:
+        return Preview("none", problem.detail)
+    try:
+        return preview_of_head(os.pread(fd, TEXT_BYTES, 0), size)
+    except OSError as error:
+        return Preview("none", f"the file can't be read: {error.strerror}")
+    finally:
+        os.close(fd)
+
+
+def preview_of_head(head: bytes, size: int) -> Preview:
+    """`head` are the first bytes of a file of this size."""
+    kind = kind_of(head)
+    if kind in IMAGE_TYPES:
+        if size > PREVIEW_IMAGE:
+            return Preview("none", "the image is too large to be shown here", size)
+        return Preview("image", size=size)
+    if kind == TEXT:
+        return Preview("text", head.decode(errors="ignore").expandtabs(4), size, size > len(head))
+    return Preview("hex", hex_dump(head[:HEX_BYTES]), size, size > HEX_BYTES)
+
+
+def hex_dump(data: bytes) -> str:
+    """Sixteen bytes a line: where they are, their hexadecimal digits, and those that are printable ASCII."""
+    lines = []
+    for start in range(0, len(data), _ROW):
+        row = data[start : start + _ROW]
+        text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
+        lines.append(f"{start:06x}  {row.hex(' '):<{3 * _ROW - 1}}  {text}")
+    return "\n".join(lines)

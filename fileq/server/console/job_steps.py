@@ -20,8 +20,8 @@ from fileq.core.job import State
 from fileq.core.schedule import schedule_of
 from fileq.queries.job_queries import paused_queue
 from fileq.queries.job_summary import AttemptSummary, JobHistory
-from fileq.server.api.job_document import JobDocument
-from fileq.server.console.page_notes import why
+from fileq.server.api.job_endpoints import JobDocument
+from fileq.server.console.page import why
 from fileq.server.console.rendering import duration, moment, seconds_between
 
 Pauses: TypeAlias = Mapping[str, tuple[PastPause, ...]]

@@ -16,13 +16,10 @@ from fileq.commands.admin.batch_reports import report_of
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
 from fileq.core.schedule import schedule_of
-from fileq.server.api.job_conditions import JobConditions, conditions_in
-from fileq.server.api.job_document import JobDocument
-from fileq.server.api.job_endpoints import show_job
-from fileq.server.api.job_lists import JobListQuery, list_page
-from fileq.server.console.acknowledged_groups import mark_of_death
+from fileq.server.api.job_endpoints import JobDocument, show_job
+from fileq.server.api.list_endpoints import JobConditions, JobListQuery, conditions_in, list_page
 from fileq.server.console.dead_page import address_of
-from fileq.server.console.file_preview import may_see_content
+from fileq.server.console.files_page import may_see_content
 from fileq.server.console.job_steps import (
     attempts_text,
     held_times,
@@ -34,8 +31,15 @@ from fileq.server.console.job_steps import (
     what_then,
 )
 from fileq.server.console.operations_page import DONE, recent_action
-from fileq.server.console.page import PageRequest
-from fileq.server.console.page_notes import ACKNOWLEDGEMENTS, ACTIONS, HISTORIES, NOTES, read_notes
+from fileq.server.console.page import (
+    ACKNOWLEDGEMENTS,
+    ACTIONS,
+    HISTORIES,
+    NOTES,
+    PageRequest,
+    mark_of_death,
+    read_notes,
+)
 from fileq.server.console.rendering import path_part
 
 LOOKED_AT = 7_500  # elements that one page looks at, so that it is there within 100 ms

@@ -16,7 +16,7 @@ from fileq.core.api_key import Scope
 from fileq.core.job import State, parse_time, stamp
 from fileq.queries.file_pages import EXPIRED
 from fileq.server.api.action_endpoints import list_operations
-from fileq.server.api.job_document import job_document
+from fileq.server.api.job_endpoints import job_document
 from fileq.server.console.page import PageRequest
 from fileq.server.problems import ApiProblem
 

@@ -18,16 +18,23 @@ from fileq.core.webhook import DELIVERY_TYPE
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 from fileq.queries.job_selection import outlined, with_outlines
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
-from fileq.server.api.job_document import JobDocument
-from fileq.server.api.job_lists import document_of
+from fileq.server.api.job_endpoints import JobDocument
+from fileq.server.api.list_endpoints import document_of
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
-from fileq.server.console.acknowledged_groups import all_known, known_count, mark_of
+from fileq.server.background_work import EVERY_S, KEPT, LiveSample, per_second
 from fileq.server.console.charts import axis_times, bar, line_chart
 from fileq.server.console.dead_page import headline
-from fileq.server.console.page import PageRequest
-from fileq.server.console.page_notes import ACKNOWLEDGEMENTS, NOTES, pause_words, read_notes
+from fileq.server.console.page import (
+    ACKNOWLEDGEMENTS,
+    NOTES,
+    PageRequest,
+    all_known,
+    known_count,
+    mark_of,
+    pause_words,
+    read_notes,
+)
 from fileq.server.console.rendering import number
-from fileq.server.live_samples import EVERY_S, KEPT, LiveSample, per_second
 from fileq.worker.breakers import reason_of
 
 _RANGES = {"24h": 24, "7d": 168, "30d": 720}

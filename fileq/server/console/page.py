@@ -1,4 +1,4 @@
-"""A row of the table of pages, and what the function of a page gets.
+"""A row of the table of pages, what the function of a page gets, and what people noted that pages show.
 
 A page only reads. It asks the functions of API endpoints and shows what they return; every action on it is a request
 to the API, so that scopes, other sites, the audit and read-only servers are checked in one place.
@@ -7,19 +7,51 @@ to the API, so that scopes, other sites, the audit and read-only servers are che
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from fileq.brokers.catalog import Document
+from fileq.commands.acknowledgements import KIND as ACKNOWLEDGEMENTS
+from fileq.commands.acknowledgements import Acknowledgement, GroupState, acknowledgements_in, group_state
+from fileq.commands.action_log import KIND as ACTIONS
+from fileq.commands.action_log import LoggedAction, actions_in
+from fileq.commands.admin.pause_notes import HISTORIES, NOTES, PastPause, PauseNote, notes_in, past_pauses_in
+from fileq.commands.upload_notes import KIND as UPLOADS
 from fileq.core.api_key import Scope
+from fileq.core.job import parse_time
+from fileq.queries.dead_jobs import DeadGroup, DeadGroups
+from fileq.server.console.rendering import moment
 from fileq.server.hidden_paths import without_paths
 from fileq.server.identity import Caller
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery
 from fileq.server.services import Services
 
+__all__ = [
+    "ACKNOWLEDGEMENTS",
+    "ACTIONS",
+    "HISTORIES",
+    "NOTES",
+    "NO_QUERY",
+    "REASON_SHOWN",
+    "UNMARKED",
+    "UPLOADS",
+    "ConsolePage",
+    "GroupMark",
+    "PageNotes",
+    "PageRequest",
+    "all_known",
+    "died_since",
+    "known_count",
+    "mark_of",
+    "mark_of_death",
+    "pause_words",
+    "read_notes",
+    "why",
+]
 T = TypeVar("T")
 NO_QUERY = NoQuery()
 
@@ -85,3 +117,106 @@ class ConsolePage(Struct, frozen=True, dict=True):
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         return re.compile("/dashboard" + re.sub(r"\{(\w+)\}", r"(?P<\1>.+)", self.path), re.DOTALL)
+
+
+# What people noted, for the pages that show it: actions on jobs, pauses with their reasons, acknowledged causes. Only
+# reads: the notes of a page come in one round trip, however many kinds of them it needs.
+
+
+REASON_SHOWN = 200  # characters
+
+
+class PageNotes(Struct, frozen=True):
+    """What was not asked for is empty. `actions` are the newest first; `pauses` are those that last, by queue, and
+    `past_pauses` the last ones that have ended; `acknowledgements` are by fingerprint,
+    and `uploads` are documents of upload_notes.py."""
+
+    actions: Sequence[LoggedAction]
+    pauses: Mapping[str, PauseNote]
+    past_pauses: Mapping[str, tuple[PastPause, ...]]
+    acknowledgements: Mapping[str, Acknowledgement]
+    uploads: Mapping[str, Document]
+
+
+def read_notes(request: PageRequest, kinds: Iterable[str]) -> PageNotes:
+    """One round trip; none without kinds."""
+    wanted = [*kinds]
+    found = dict(zip(wanted, request.services.broker.documents_of(wanted), strict=True)) if wanted else {}
+    known = {name: request.shown(one) for name, one in acknowledgements_in(found.get(ACKNOWLEDGEMENTS, {})).items()}
+    if ACKNOWLEDGEMENTS in found:
+        request.services.known_causes = known
+    return PageNotes(
+        actions_in(found.get(ACTIONS, {})),
+        notes_in(found.get(NOTES, {})),
+        past_pauses_in(found.get(HISTORIES, {})),
+        known,
+        found.get(UPLOADS, {}),
+    )
+
+
+def pause_words(note: PauseNote) -> str:
+    """Since when, by whom and why, as a part of a sentence."""
+    return f"since {moment(note.at)} by {note.by}{why(note.reason)}"
+
+
+def why(reason: str) -> str:
+    """The reason after a colon; "" if there is none."""
+    text = " ".join(reason.split())
+    return f": {text if len(text) <= REASON_SHOWN else f'{text[: REASON_SHOWN - 1]}…'}" if text else ""
+
+
+# Which groups of dead jobs operators have acknowledged, wherever a page shows a group or a dead job. Only reads.
+
+
+class GroupMark(Struct, frozen=True):
+    """`since` says how many jobs died after the acknowledgement; "" if none did."""
+
+    state: GroupState = "new"
+    acknowledgement: Acknowledgement | None = None
+    since: str = ""
+
+
+UNMARKED = GroupMark()
+
+
+def mark_of(group: DeadGroup, known: Mapping[str, Acknowledgement]) -> GroupMark:
+    """What is known about the cause of the newest job of the group."""
+    found = known.get(group.fingerprint)
+    if found is None:
+        return UNMARKED
+    state = group_state(found, group.last)
+    return GroupMark(state, found, died_since(group.newest_times, found.at, group.count) if state == "again" else "")
+
+
+def mark_of_death(fingerprint: str | None, died: str | None, known: Mapping[str, Acknowledgement]) -> GroupMark:
+    """What is known about the cause of one dead job. One that died after the acknowledgement is not covered by it."""
+    found = known.get(fingerprint or "")
+    if found is None:
+        return UNMARKED
+    state = group_state(found, died)
+    return GroupMark(state, found, "died since" if state == "again" else "")
+
+
+def all_known(groups: DeadGroups | None, marks: Mapping[str, GroupMark]) -> bool:
+    """Whether every dead job is in a group that is acknowledged and has not come back. False if not all were seen."""
+    if groups is None or groups.is_partial or groups.group_count > len(groups.groups):
+        return False
+    return all(marks[group.key].state == "acknowledged" for group in groups.groups)
+
+
+def known_count(groups: DeadGroups | None, marks: Mapping[str, GroupMark]) -> int:
+    """How many of the dead jobs that were seen are in such a group."""
+    seen = groups.groups if groups is not None else ()
+    return sum(group.count for group in seen if marks[group.key].state == "acknowledged")
+
+
+def died_since(newest: Sequence[str | None], at: str, count: int) -> str:
+    """Of the `count` jobs of a group only the newest times are known."""
+    acknowledged = parse_time(at)
+    times = [parse_time(time or "") for time in newest]
+    later = sum(time is not None and acknowledged is not None and time > acknowledged for time in times)
+    if not later:
+        return ""
+    if later == count:
+        return "died since" if count == 1 else f"all {count} died since"
+    return f"{later} or more of them died since" if later == len(newest) else f"{later} of them died since"

@@ -13,19 +13,19 @@ from fileq.brokers.lost_workers import KIND as LOST
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, Record
 from fileq.commands.action_log import KIND as ACTIONS
-from fileq.commands.action_log import actions_in
+from fileq.commands.action_log import LoggedAction, actions_in
 from fileq.commands.admin.control import workers_in
 from fileq.commands.admin.pause_notes import pause_notes
 from fileq.commands.admin.stats import WorkerProcess
+from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
-from fileq.core.job import stamp
+from fileq.core.job import Job, State, decode_or_none, parse_time, stamp
 from fileq.queries.job_summary import id_in
 from fileq.server.api.queue_endpoints import QueueDocument, queue_list, shown_workers
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
-from fileq.server.console.cancelled_jobs import cancelled_ids, cancelled_jobs
+from fileq.server.background_work import EVERY_S, KEPT, LiveSample
 from fileq.server.console.charts import axis_times, bar, line_chart
 from fileq.server.console.page import PageRequest
-from fileq.server.live_samples import EVERY_S, KEPT, LiveSample
 
 ENDED = 100  # of the newest completed and of the newest dead jobs, for the rates of queues and of processes
 MINUTE_MS = 60_000
@@ -158,3 +158,59 @@ def ended_a_minute(
 def process_of(slot: str) -> str:
     """`host-pid` of a slot's name, which is `host-pid-number-random`."""
     return slot.rsplit("-", 2)[0]
+
+
+# Jobs that people cancelled a moment ago, with what became of them: their rows leave the page of workers. Does no
+# I/O.
+
+
+RECENT_S = 900.0
+SHOWN = 10
+
+
+class CancelledJob(Struct, frozen=True):
+    """`status` is what the job is now. It may be completed: then it was faster than its cancellation. `name` is its
+    file or type, or its id if these are not known."""
+
+    id: str
+    name: str
+    status: str
+    by: str
+    at: str
+
+
+def cancelled_ids(log: Sequence[LoggedAction], now_ms: int) -> dict[str, LoggedAction]:
+    """The jobs that were to be cancelled within the last minutes, the newest first, each with its last cancellation."""
+    found: dict[str, LoggedAction] = {}
+    for one in log:
+        at = parse_time(one.at)
+        if one.action is JobAction.CANCEL and at is not None and now_ms / 1000 - at.timestamp() <= RECENT_S:
+            found |= {id: one for id in one.ids if id not in found}
+    return found
+
+
+def cancelled_jobs(
+    ids: Mapping[str, LoggedAction], records: Iterable[Record | None], overview: Overview, *, hides_paths: bool
+) -> list[CancelledJob]:
+    """Those that a worker had started and that have ended. `overview` has the newest jobs of each state: they tell the
+    names."""
+    ended = [one for one in records if one is not None and one.id in ids and one.started_ms and _has_ended(one)]
+    jobs = (decode_or_none(raw) for raws in overview.first.values() for raw in raws) if ended else ()
+    named = {job.id: job for job in jobs if job is not None}
+    shown = sorted(ended, key=lambda one: ids[one.id].at, reverse=True)[:SHOWN]
+    return [
+        CancelledJob(
+            one.id, _name(one.id, named.get(one.id), hides_paths), one.state.value, ids[one.id].by, ids[one.id].at
+        )
+        for one in shown
+    ]
+
+
+def _has_ended(record: Record) -> bool:
+    return record.state in (State.CANCELLED, State.COMPLETED, State.DEAD)
+
+
+def _name(id: str, job: Job | None, hides_paths: bool) -> str:
+    if job is None:
+        return id
+    return (job.filepath if not hides_paths else "") or job.type or id

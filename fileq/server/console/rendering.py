@@ -1,24 +1,28 @@
 """Templates into HTML. Everything that a template prints is escaped; names of files and errors are never trusted.
 
 A text that is not printable as it is, such as a control character or a mark that turns the direction of writing, is
-shown as an escape, so that it can't disguise what it names.
+shown as an escape, so that it can't disguise what it names. The files that pages load are here, too.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
+from importlib.resources import files
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from starlette.responses import Response
 
 from fileq.core.job import parse_time
 from fileq.core.schedule import zone_of
+from fileq.server.problems import ApiProblem
 
 THEME_COOKIE, THEMES = "fileq_theme", ("dark", "light")
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")  # strftime depends on the locale
@@ -226,3 +230,47 @@ def theme_in(cookies: Mapping[str, str]) -> str:
 
 def render(template: str, **values: Any) -> str:
     return environment().get_template(template).render(**values)
+
+
+# The stylesheet, the scripts and the icon: a fixed list of files, read once.
+
+
+MEDIA_TYPES = {
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "htmx.min.js": "text/javascript",
+    "favicon.svg": "image/svg+xml",
+}
+_A_YEAR = "public, max-age=31536000, immutable"
+
+
+@cache
+def content_of(name: str) -> bytes:
+    return files("fileq.server.console").joinpath("static", name).read_bytes()
+
+
+@cache
+def versioned(name: str) -> str:
+    """The name with a part of its digest: browsers keep a version for a year, and never use an old one."""
+    return f"{name}?v={hashlib.sha256(content_of(name)).hexdigest()[:12]}"
+
+
+def static_response(name: str, version: str) -> Response:
+    """Raises ApiProblem for a name that is not in the list."""
+    if name not in MEDIA_TYPES:
+        raise ApiProblem("not-found", f"there is no file {name[:100]!r}")
+    response = Response(content_of(name), media_type=MEDIA_TYPES[name])
+    response.headers["Cache-Control"] = _A_YEAR if versioned(name).endswith(f"?v={version}") else "no-cache"
+    return response
+
+
+def addresses_below(base: str) -> dict[str, Any]:
+    """For a template: `url(path, **query)` of a page, `static(name)` of a file with its version, and the `base`."""
+
+    def url(path: str, /, **query: object) -> str:
+        return f"{base}{path}{query_string(**query)}"
+
+    def static(name: str) -> str:
+        return f"{base}/static/{versioned(name)}"
+
+    return {"url": url, "static": static, "base": base}

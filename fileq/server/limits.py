@@ -1,0 +1,278 @@
+"""What one caller may take: requests, failed logins, a share of what all have together, time and memory for bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from starlette.requests import Request
+
+from fileq.core.units import Rate
+from fileq.server.client_address import client_network
+from fileq.server.identity import BASIC, KEY
+from fileq.server.problems import ApiProblem
+
+BURST = 2
+CALLERS_MAX = 10_000
+OF_ADDRESS, OF_ALL = Rate(10, 60_000), Rate(100, 60_000)  # logins that may fail
+FIRST_REPORT_S, NEXT_REPORT_S = 1.0, 600.0
+_ADDRESSES_COUNTED = 1_000
+
+
+class RateLimiter:
+    """How many requests each caller may send: token buckets, with a burst of twice the rate. Knows no clock but the one
+    it is given. For one thread: the event loop's."""
+
+    def __init__(self, rate: Rate, monotonic: Callable[[], float]) -> None:
+        self._rate = rate
+        self._per_s = rate.count / (rate.window_ms / 1000)
+        self._burst = float(rate.count * BURST)
+        self._monotonic = monotonic
+        self._buckets: dict[str, tuple[float, float]] = {}  # tokens, and when they were counted
+
+    def take(self, caller: str) -> None:
+        """Raises ApiProblem, with the time to wait, for a request above the limit."""
+        if wait_s := self.wait_s(caller):
+            detail = f"the limit is {self._rate} (server.rate_limit); try again in {wait_s} s"
+            raise ApiProblem("rate-limited", detail, retry_after_s=wait_s)
+        self.spend(caller)
+
+    def wait_s(self, caller: str) -> int:
+        """How long until a request is within the limit; 0 if it is one now."""
+        tokens = self._tokens(caller, self._monotonic())
+        return max(1, math.ceil((1 - tokens) / self._per_s)) if tokens < 1 else 0
+
+    def spend(self, caller: str) -> None:
+        """Counts a request, whether it is within the limit or not."""
+        now_s = self._monotonic()
+        tokens = self._tokens(caller, now_s)
+        if caller not in self._buckets and len(self._buckets) >= CALLERS_MAX:
+            self._forget_full(now_s)
+        self._buckets[caller] = max(0.0, tokens - 1), now_s
+
+    def _tokens(self, caller: str, now_s: float) -> float:
+        tokens, then_s = self._buckets.get(caller, (self._burst, now_s))
+        return min(self._burst, tokens + (now_s - then_s) * self._per_s)
+
+    def _forget_full(self, now_s: float) -> None:
+        """A bucket that is full again is as good as none."""
+        full = [caller for caller in self._buckets if self._tokens(caller, now_s) >= self._burst]
+        for caller in full or list(self._buckets)[: CALLERS_MAX // 10]:
+            del self._buckets[caller]
+
+
+class FailedLogins:
+    """Limits how often a password or link can be tried in vain, and reports all failures: once for all that come
+    together, however many, so that an attacker fills no log. Belongs to the event loop.
+
+    Keys are too long to be guessed, so wrong ones are only reported: if they counted, a stranger's wrong keys would
+    lock out those who know the password.
+
+    `report` gets how many failed, from how many addresses, the last address, and how it tried. `call_later` is that of
+    the event loop."""
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], object],
+        report: Callable[[int, int, str, str], None],
+    ) -> None:
+        self._by_address = RateLimiter(OF_ADDRESS, monotonic)
+        self._all = RateLimiter(OF_ALL, monotonic)
+        self._monotonic = monotonic
+        self._call_later = call_later
+        self._report = report
+        self._count = 0
+        self._addresses: set[str] = set()
+        self._last = ("", "")
+        self._is_awaited = False
+        self._reported_s = float("-inf")
+
+    def check(self, address: str, *, is_password: bool = False) -> None:
+        """Raises ApiProblem while too many logins have failed from the address. A password, which a person chose, also
+        waits for the failures of all addresses together: an attacker may have many."""
+        wait_s = max(self._by_address.wait_s(client_network(address)), self._all.wait_s("") if is_password else 0)
+        if wait_s:
+            raise ApiProblem(
+                "rate-limited", f"too many logins have failed; try again in {wait_s} s", retry_after_s=wait_s
+            )
+
+    def failed(self, address: str, how: str) -> None:
+        """`how` is KEY, BASIC, or "link"."""
+        if how != KEY:
+            self._by_address.spend(client_network(address))
+        if how == BASIC:
+            self._all.spend("")
+        self._count += 1
+        self._last = address, how
+        if len(self._addresses) < _ADDRESSES_COUNTED:
+            self._addresses.add(address)
+        if not self._is_awaited:
+            self._is_awaited = True
+            next_s = self._reported_s + NEXT_REPORT_S - self._monotonic()
+            self._call_later(max(FIRST_REPORT_S, next_s), self.flush)
+
+    def flush(self) -> None:
+        """Reports what has not been reported."""
+        self._is_awaited = False
+        if self._count:
+            count, self._count = self._count, 0
+            addresses, self._addresses = len(self._addresses), set()
+            self._reported_s = self._monotonic()
+            self._report(count, addresses, *self._last)
+
+
+class Share:
+    """What clients share: of each such thing there is a limit in total, and a lower one for each caller.
+
+    Belongs to the event loop. `what` names the things in a refusal, `one` what a caller is."""
+
+    def __init__(self, what: str, most: int, most_of_one: int, *, one: str = "key", retry_after_s: int = 5) -> None:
+        self._what = what
+        self._most = most
+        self._most_of_one = most_of_one
+        self._one = one
+        self._retry_after_s = retry_after_s
+        self._taken = Counter[str]()
+        self._total = 0
+
+    def take(self, caller: str, amount: int = 1) -> None:
+        """Raises ApiProblem if the caller, or all callers together, would have too many. What is taken must be given
+        back."""
+        if self._taken[caller] + amount > self._most_of_one:
+            raise self._busy(f"this {self._one} has the most {self._what} that one may have, {self._most_of_one:,}")
+        if self._total + amount > self._most:
+            raise self._busy(f"there are {self._most:,} {self._what}, the most at a time")
+        self._taken[caller] += amount
+        self._total += amount
+
+    def give_back(self, caller: str, amount: int = 1) -> None:
+        self._total -= amount
+        self._taken[caller] -= amount
+        if not self._taken[caller]:
+            del self._taken[caller]
+
+    def _busy(self, detail: str) -> ApiProblem:
+        # The rest of a body is not read, so the connection can't be used again.
+        headers = {"Connection": "close"}
+        return ApiProblem("busy", f"{detail}; try again", retry_after_s=self._retry_after_s, headers=headers)
+
+
+# The bodies of requests: how slowly they may arrive, and how much memory those of all requests take together.
+
+
+BODY_S = 60.0  # for a body that is kept in memory
+RATE_S = 20.0  # the server waits so long at most for the next RATE_BYTES of any body
+RATE_BYTES = 20 << 10
+TURN_S = 1.0  # a wait counts as no more, however long the event loop itself was busy
+BODIES_MAX = 48 << 20
+BODIES_OF_ONE = 24 << 20
+STRANGER_S = 5.0  # for the body of a sender that is not known yet
+STRANGERS_MAX = 32
+STRANGERS_OF_ONE = 8  # of one address
+DROPPED_S = 2.0  # for the rest of a body that is refused
+DROPPED_MAX = 8 << 20
+_CLOSE = {"Connection": "close"}  # no more than DROPPED_MAX of the body is read
+
+
+async def pieces(http: Request, whole_s: float = math.inf) -> AsyncIterator[bytes]:
+    """A body as it arrives. Raises ApiProblem if it arrives too slowly, or takes more than `whole_s`. Only the time for
+    which the server waits for the client counts."""
+    loop, stream = asyncio.get_running_loop(), aiter(http.stream())
+    total_s = waited_s = 0.0
+    received = 0
+    while True:
+        coming = asyncio.ensure_future(anext(stream, None))
+        try:
+            while not coming.done():
+                if total_s >= whole_s:
+                    raise _too_slow(f"the body has not arrived within {whole_s:.0f} s")
+                if waited_s >= RATE_S:
+                    raise _too_slow(f"less than {RATE_BYTES:,} bytes of the body have arrived in {RATE_S:.0f} s")
+                began_s, most_s = loop.time(), min(TURN_S, whole_s - total_s, RATE_S - waited_s)
+                await asyncio.wait({coming}, timeout=most_s)
+                passed_s = min(loop.time() - began_s, most_s)
+                total_s, waited_s = total_s + passed_s, waited_s + passed_s
+        finally:
+            coming.cancel()
+        piece = coming.result()
+        if piece is None:
+            return
+        received += len(piece)
+        if received >= RATE_BYTES:
+            waited_s, received = 0.0, 0
+        yield piece
+
+
+async def drop_rest(http: Request) -> None:
+    """Reads what is left of a body that is refused, before the connection is closed: most clients send the whole body
+    before they read the answer, which the reset of the connection would destroy. Bounded. A client that waits for
+    100-continue sends nothing if it gets the answer first."""
+    if "expect" in http.headers:
+        return
+    dropped = 0
+    with suppress(ApiProblem, RuntimeError):  # too slow, or there is no rest
+        async for piece in pieces(http, DROPPED_S):
+            dropped += len(piece)
+            if dropped > DROPPED_MAX:
+                return
+
+
+def _too_slow(detail: str) -> ApiProblem:
+    return ApiProblem("too-slow", detail, headers=_CLOSE)
+
+
+def _too_large(most: int) -> ApiProblem:
+    return ApiProblem("too-large", f"the body has more than {most:,} bytes", headers=_CLOSE)
+
+
+class RequestBodies:
+    """The bodies that are in memory. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._share = Share("bytes of bodies", BODIES_MAX, BODIES_OF_ONE, retry_after_s=1)
+        self._strangers = Share("forms on their way", STRANGERS_MAX, STRANGERS_OF_ONE, one="address")
+
+    @contextmanager
+    def of(self, caller: str) -> Iterator[RequestBody]:
+        """For the body of one request, until it is answered."""
+        body = RequestBody(self._share, caller)
+        try:
+            yield body
+        finally:
+            self._share.give_back(caller, body.size)
+
+    async def form(self, http: Request, address: str, most: int) -> bytes:
+        """The body of a sender that is not known yet: few at a time, and soon."""
+        client = client_network(address)
+        self._strangers.take(client)
+        try:
+            found = bytearray()
+            async for piece in pieces(http, STRANGER_S):
+                if len(found) + len(piece) > most:
+                    raise _too_large(most)
+                found += piece
+            return bytes(found)
+        finally:
+            self._strangers.give_back(client)
+
+
+class RequestBody:
+    def __init__(self, share: Share, caller: str) -> None:
+        self._share = share
+        self._caller = caller
+        self.size = 0
+
+    async def read(self, http: Request, most: int) -> bytes:
+        """The whole body. Stops reading above the limit, whatever Content-Length says, and after BODY_S."""
+        found = bytearray()
+        async for piece in pieces(http, BODY_S):
+            if self.size + len(piece) > most:
+                raise _too_large(most)
+            self._share.take(self._caller, len(piece))
+            self.size += len(piece)
+            found += piece
+        return bytes(found)
