@@ -21,26 +21,26 @@ The places of a job are its queue, `scheduled`, `processing` (one list for each 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from fileq.brokers.admission_types import Admission, AdmitRequest
+from msgspec import Struct
+
 from fileq.brokers.batches import Batches
 from fileq.brokers.catalog import Catalog
-from fileq.brokers.file_orders import FileOrders
 from fileq.brokers.local_processes import ProcessId
-from fileq.brokers.notifications import Subscription, Waiter
 from fileq.brokers.place_pages import PlacePages
-from fileq.brokers.producer_registry import ProducerRegistry
-from fileq.brokers.repairs import Repairer
-from fileq.brokers.replies import PendingReply
 from fileq.brokers.schedules import Schedules
 from fileq.brokers.types import (
+    Admission,
+    AdmitRequest,
     CancelResult,
     Census,
     Enqueued,
     Entry,
     LedgerEntry,
     Overview,
+    ProducerInfo,
+    ProducerView,
     Promoted,
     Record,
     Renewal,
@@ -48,6 +48,7 @@ from fileq.brokers.types import (
     Revived,
     Suspect,
     TurnReply,
+    UnrecordedJob,
     WorkerInfo,
     WorkerView,
 )
@@ -56,6 +57,116 @@ from fileq.core.finding import Finding
 from fileq.core.job import State
 from fileq.core.outcome import FollowUp
 from fileq.core.settlement import Settlement, SettleResult
+
+# What a broker promises to `fsck --repair`. The rules of protocol.py hold here too.
+
+
+class Repairer(Protocol):
+    """Finds and repairs damage that no verb leaves: a key deleted by hand, a write that a failover lost.
+
+    Atomicity: every repair checks again and changes in one step. What is no longer damaged stays unchanged.
+    Repeat: False, and no change; the same for a second process that repairs at the same time.
+    Kill -9: each job is still damaged or repaired."""
+
+    def ids(self, size: int = 500) -> Iterator[list[str]]:
+        """The ids of all records, page by page. Only reads.
+
+        While other processes work, some may be missed or returned twice."""
+        ...
+
+    def lost(self, ids: Sequence[str]) -> list[bool]:
+        """Whether the record says that the job waits, runs or is dead, and the job is not in that place. Only reads.
+
+        Each answer is of one moment. False without a record, and for a queue that is not configured here."""
+        ...
+
+    def restore(self, ids: Sequence[str]) -> list[bool]:
+        """Puts each lost job back where its record says; one that was running goes to the front of its queue.
+
+        False for a job that is not lost. No counter changes."""
+        ...
+
+    def unrecorded(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
+        """Whether the job is in that place and has no record. Only reads; each answer is of one moment."""
+        ...
+
+    def create_record(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
+        """Creates the record of a job that has none, as if the job had been counted when it came in.
+
+        False for a job that has a record or is no longer in that place. No counter changes."""
+        ...
+
+    def balance(self, drift: int, becomes: int = 0) -> bool:
+        """Changes a counter so that a census whose drift is `drift` has the drift `becomes`.
+
+        A positive difference counts as deleted, a negative one as adopted. False, and no change, unless the drift is
+        exactly `drift` in this moment."""
+        ...
+
+
+# What a broker promises about the registry of producers: which ones are alive, and what they do.
+#
+# For operators only. No job depends on it, and nothing is decided by it. The rules of protocol.py hold here too.
+
+
+class ProducerRegistry(Protocol):
+    """Each producer reports itself with a lease. A report whose lease has ended no longer counts."""
+
+    def report_producer(self, id: str, info: ProducerInfo, ttl_ms: int) -> None:
+        """Replaces what is known of this producer. Its lease ends `ttl_ms` from now.
+
+        May also delete reports of other producers whose lease has ended.
+
+        Atomicity: the report. Repeat: the same, from the later time. Kill -9: the old report or the new one; it ends
+        with its lease."""
+        ...
+
+    def remove_producer(self, id: str) -> None:
+        """Removes the report of a producer that stops.
+
+        Atomicity: the report. Repeat: no effect. Kill -9: removed, or it ends with its lease."""
+        ...
+
+    def producers(self) -> list[ProducerView]:
+        """Every producer whose lease has not ended, by its id. Only reads."""
+        ...
+
+
+# What a broker promises about orders: what a worker still has to do with the file of a job that has ended.
+#
+# An order comes with the settlement that ends the job (`Settlement.order`) and is kept in the same atomic step. It is
+# removed when it is done. The order of a worker that died stays, so another worker finds it and does it. The rules of
+# protocol.py hold here too.
+
+
+class Order(Struct, frozen=True):
+    """An order of a job. Brokers do not read `body`."""
+
+    id: str  # the id of the job, which has one order at most: a later settlement replaces it
+    slot: str  # the slot that settled the job
+    at_ms: int  # when it settled the job
+    body: bytes
+
+
+class FileOrders(Protocol):
+    """Two workers may do the same order at the same time: it must be written so that this does no harm."""
+
+    def orders(self, older_than_ms: int) -> Iterator[Order]:
+        """Every order whose slot is not registered, or that is older than this. Only reads, page by page.
+
+        An order that is added or removed during the iteration may be missed."""
+        ...
+
+    def finish_orders(self, done: Sequence[tuple[str, bytes]]) -> list[bool]:
+        """Removes the order of each job (id, path), and writes the path to its record: the file is there now. An empty
+        path is not written.
+
+        False for a job that is not completed or dead; its record stays as it is. Such a job was put back into its
+        queue, which has removed its order already.
+
+        Atomicity: each job. Repeat: the same. Kill -9: each order is there and its record has the old path, or the
+        order is removed and the record has the new one."""
+        ...
 
 
 class Broker(FileOrders, Protocol):
@@ -399,3 +510,90 @@ class FullBroker(Broker, Inspector, Repairer, ProducerRegistry, Catalog, Schedul
         For `fileq doctor` and for warnings at start. `permissions` also tries whether every command that the broker
         needs is allowed, which takes longer."""
         ...
+
+
+# What a broker returns to callers that wait: a waiter for jobs, a subscription to events, reports of due times.
+
+
+class Waiter(Protocol):
+    """Wakes one pump when a queue may hold a job. Used by one thread, and never claims or moves a job."""
+
+    def fileno(self) -> int:
+        """A descriptor for select or epoll. It is readable when an armed waiter has something to report."""
+        ...
+
+    def arm(self, paused: frozenset[str] = frozenset()) -> float:
+        """Watches every queue except the paused ones. Returns the longest time to wait, in seconds.
+
+        After that time the pump should call settle_and_claim without having been woken. May be repeated at any time.
+        A job pushed before the call wakes the pump too."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Blocks until there may be work (True) or the timeout ends (False)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Subscription(Protocol):
+    """The events of all processes since the subscription began, in the order of the transitions.
+
+    Delivery is best effort: a kill -9 between a transition and its event loses the event, never the transition."""
+
+    def get(self, timeout_s: float) -> bytes | None:
+        """The next event as JSON, or None after the timeout."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class DueReports(Protocol):
+    """What a broker may do in addition: report that a job or a schedule is due earlier than promote() has said, or
+    that a cancellation was requested."""
+
+    def report_due_changes(self, changed: Callable[[], None]) -> None:
+        """From now on calls `changed`, in any thread, when what a reply with `is_watched` said has changed.
+
+        Such a reply is followed by one call at most. `changed` must return at once."""
+        ...
+
+
+# The reply to a call of settle_and_claim that may still be on its way.
+
+
+class PendingReply(Protocol):
+    """A call of settle_and_claim that was sent, and whose reply may not be there yet. Used by one thread."""
+
+    is_answered: bool  # take() will not wait
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for at most this long; whether take() would return without waiting much longer."""
+        ...
+
+    def take(self) -> TurnReply:
+        """Waits for the reply and returns it, once. Raises what settle_and_claim raises."""
+        ...
+
+    def drop(self) -> None:
+        """Discards the reply. The call itself is not undone."""
+        ...
+
+
+class ReadyReply:
+    """The PendingReply of a broker that answers at once."""
+
+    is_answered = True
+
+    def __init__(self, reply: TurnReply) -> None:
+        self._reply = reply
+
+    def wait(self, timeout_s: float) -> bool:
+        return True
+
+    def take(self) -> TurnReply:
+        return self._reply
+
+    def drop(self) -> None:
+        pass

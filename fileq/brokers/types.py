@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct, field
 
 from fileq.brokers.local_processes import ProcessId
-from fileq.brokers.producer_types import ProducerView
 from fileq.core.claim import Buried, Claim
 from fileq.core.errors import BrokerError
 from fileq.core.job import (
@@ -23,10 +23,49 @@ from fileq.core.job import (
     check_content,
     check_unique_key,
     is_same_version,
+    split_signature,
 )
 from fileq.core.outcome import FollowUp, Output
 from fileq.core.own_jobs import check_batch, check_job, origin_of
 from fileq.core.settlement import SettleResult
+
+# What a producer reports of itself, as the registry of producers keeps it. Values only.
+
+
+class ScanInfo(Struct, frozen=True, omit_defaults=True):
+    """A scan of the whole scan_dir that has ended."""
+
+    began_ms: int
+    ended_ms: int
+    found: int  # files that include_globs and exclude_globs select
+    is_complete: bool = True  # no error hid a file from it
+    skipped: dict[str, int] = {}  # entries that it passed over, by SkipReason
+
+
+class ProducerInfo(Struct, frozen=True, omit_defaults=True):
+    """What a producer reports of itself. All times are the producer's clock. Stored as JSON: new fields go to the end
+    and have a default."""
+
+    host: str
+    pid: int
+    started_ms: int
+    version: str
+    roots: tuple[str, ...]  # the directories that it scans
+    state: str = ""  # scanning, watching, held, lost or stuck
+    problem: str = ""  # why a root cannot be scanned
+    held_by: str = ""  # the setting that limits enqueueing at the moment
+    held_since_ms: int = 0
+    last_scan: ScanInfo | None = None
+    enqueued: int = 0  # files since the start
+    waiting: int = 0  # files that were found and are not enqueued yet
+
+
+class ProducerView(Struct, frozen=True):
+    """One producer whose lease has not ended."""
+
+    id: str
+    info: ProducerInfo
+
 
 LEDGER_DEPTH = 8  # versions the ledger keeps of one path
 EARLIER_JOBS_MAX = 16  # jobs of its path that a record names
@@ -390,3 +429,77 @@ class WireEvent(Struct, frozen=True):
     retry_count: int = 0
     filepath: str = ""
     at: int = 0  # the broker's time of the transition in ms since the epoch
+
+
+# What `admit` takes and returns: whether a claimed job of a limited route may run now. Frozen values.
+
+
+class AdmitRequest(Struct, frozen=True):
+    """A claimed job of a limited route, which asks to run. A limit of 0 is none.
+
+    At most `max_running_total` jobs of the route run, and at most `rate` of them start in a window of `window_ms`."""
+
+    route: str
+    slot: str
+    raw: bytes
+    max_running_total: int = 0
+    rate: int = 0
+    window_ms: int = 1000
+
+
+class AdmitResult(enum.StrEnum):
+    """What `admit` answered to one request."""
+
+    ADMITTED = "admitted"
+    FULL = "full"  # as many jobs of the route run as `max_running_total` allows
+    THROTTLED = "rate"  # as many jobs of the route have started in this window as `rate` allows
+    LOST = "lost"  # the slot does not hold this job (any more): it must not run
+
+
+class Admission(Struct, frozen=True):
+    """The reply to one request of `admit`."""
+
+    result: AdmitResult
+    wait_ms: int = 0  # when to ask again: the rest of the window for a rate; 0 if the job was admitted
+
+
+# knows() for brokers that read a ledger entry as quickly as a part of it.
+
+
+class _Ledger(Protocol):
+    def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]: ...
+
+
+def newest_versions(ledger: _Ledger, versions: Sequence[tuple[bytes, str]]) -> list[bool]:
+    """Whether each signature is that of the newest version of its path, see Broker.knows()."""
+    entries = ledger.lookup([path for path, _ in versions])
+    return [
+        entry is not None and entry.is_newest(signature)
+        for entry, (_, signature) in zip(entries, versions, strict=True)
+    ]
+
+
+# Stores the inodes and hashes of signatures apart from the rest of a ledger entry.
+#
+# Releases that know only `<size>-<mtime>` find that form in an entry and compare it. They ignore the marks, and drop
+# them when they write the entry. So two releases can share a ledger, and neither enqueues a known file again.
+
+
+Versions: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def split_marks(versions: Versions) -> tuple[Versions, list[str]]:
+    """The versions with short signatures, and the mark of each. Marks that are empty up to the end are left out."""
+    parts = [split_signature(signature) for signature, _ in versions]
+    marks = [part.mark for part in parts]
+    while marks and not marks[-1]:
+        del marks[-1]
+    if not marks:
+        return versions, marks
+    return tuple((part.short, id) for part, (_, id) in zip(parts, versions, strict=True)), marks
+
+
+def join_marks(versions: Sequence[tuple[str, str]], marks: Sequence[str]) -> Versions:
+    """The opposite. Marks without a version are ignored: another program wrote them."""
+    marked = [(f"{short}-{mark}" if mark else short, id) for (short, id), mark in zip(versions, marks, strict=False)]
+    return (*marked, *versions[len(marked) :])

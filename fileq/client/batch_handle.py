@@ -23,7 +23,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from fileq.brokers.batches import BatchView
-from fileq.brokers.notifications import Subscription
+from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import Record
 from fileq.client.handle import Handle, ListedJob, listed
 from fileq.client.job_endings import RETRY_S, SLICE_S, PublishedBatchEvent, decode_event

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fileq.brokers.clocks import wall_clock_ms
-from fileq.brokers.notifications import Subscription
-from fileq.brokers.protocol import FullBroker
+from fileq.brokers.protocol import FullBroker, Subscription
 from fileq.brokers.types import CLEAR_MAX, CLEAR_REACH, CancelResult, Entry, Record
 from fileq.client.job_endings import JobEnding, ending_of
 from fileq.client.options import ScheduleOptions

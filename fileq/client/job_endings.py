@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.notifications import Subscription
+from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import Record, WireEvent
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobCancelled, JobCompleted, JobDead

@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from fileq.brokers.batches import BatchPage, BatchView
-from fileq.brokers.notifications import Subscription
+from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import CancelResult, Record
 from fileq.client.job_endings import JobEnding
 from fileq.client.options import JobOptions, ScheduleOptions

@@ -32,7 +32,7 @@ class Settlement(Struct, frozen=True):
     `next_raw` replaces the claim's bytes. `died` means that the worker died, which counts as a recovery and not as a
     failure. `refused` means that no attempt was made, which counts as neither. `vanished` means the same, because the
     file no longer exists. `reason` is why a job is deferred. `traceback` and `output`, the end of what the handler
-    printed, are kept with the attempt. `order` is what is to be done with the file afterwards; brokers/file_orders.py
+    printed, are kept with the attempt. `order` is what is to be done with the file afterwards; brokers/protocol.py
     keeps it. Only `complete` and `bury` have one. `follow_ups` are enqueued in the same step. `outputs` are the
     files that the job made; only `complete` has them. `fingerprint` groups dead jobs by cause; only `bury` has one."""
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from fileq import __version__
-from fileq.brokers.producer_registry import ProducerRegistry
-from fileq.brokers.producer_types import ProducerInfo, ScanInfo
+from fileq.brokers.protocol import ProducerRegistry
+from fileq.brokers.types import ProducerInfo, ScanInfo
 from fileq.config import Config
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable
 from fileq.core.events import BrokerRefused, Emit

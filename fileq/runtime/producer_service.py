@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fileq.brokers.producer_registry import ProducerRegistry
+from fileq.brokers.protocol import ProducerRegistry
 from fileq.config import Config
 from fileq.core.events import Emit
 from fileq.producer.producer import Producer

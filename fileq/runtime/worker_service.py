@@ -14,8 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from fileq.brokers.notifications import Waiter
-from fileq.brokers.protocol import Broker
+from fileq.brokers.protocol import Broker, Waiter
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, FileqError
 from fileq.core.events import BrokerRefused, DrainStarted, Emit, WorkerFailed
 from fileq.runtime.service import Outage

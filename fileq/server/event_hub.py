@@ -24,8 +24,7 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 from msgspec import Meta, Struct
 
-from fileq.brokers.notifications import Subscription
-from fileq.brokers.protocol import FullBroker
+from fileq.brokers.protocol import FullBroker, Subscription
 from fileq.client.event_stream import NAMES
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, LoopFailed

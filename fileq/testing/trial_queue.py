@@ -25,7 +25,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from fileq.brokers.memory import MemoryBroker
-from fileq.brokers.notifications import Subscription
+from fileq.brokers.protocol import Subscription
 from fileq.client.async_client import AsyncClient
 from fileq.client.batch_handle import BatchHandle, BatchKeywords
 from fileq.client.broker_transport import BrokerTransport

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.clocks import wall_clock_ms
-from fileq.brokers.types import LedgerEntry
+from fileq.brokers.types import Admission, AdmitRequest, AdmitResult, LedgerEntry
 from fileq.core.claim import Claim, ClaimKey
 from fileq.core.events import Emit, EmitAll, claimed, error_ignored, fenced, result_dropped
 from fileq.core.job import MADE_BY_TAG, Version

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
+from fileq.brokers.types import Admission, AdmitRequest, AdmitResult
 from fileq.core.claim import Claim
 from fileq.core.settlement import Verb
 from fileq.core.units import Rate

@@ -23,8 +23,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fileq.brokers.file_orders import Order
-from fileq.brokers.protocol import Broker
+from fileq.brokers.protocol import Broker, Order
 from fileq.config import MOVE, AfterSettings, Config
 from fileq.core.claim import Claim
 from fileq.core.errors import BrokerError

@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fileq.brokers.clocks import wall_clock_ms
-from fileq.brokers.protocol import Broker, FullBroker
-from fileq.brokers.replies import PendingReply
+from fileq.brokers.protocol import Broker, FullBroker, PendingReply
 from fileq.brokers.types import LEDGER_DEPTH, LedgerEntry, Record, TurnReply
 from fileq.config import Config
 from fileq.core.claim import Claim

@@ -24,8 +24,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from fileq.brokers.clocks import STEP_TOLERANCE_MS
-from fileq.brokers.notifications import DueReports
-from fileq.brokers.protocol import Broker, FullBroker
+from fileq.brokers.protocol import Broker, DueReports, FullBroker
 from fileq.brokers.schedule_definitions import KIND, KnownSchedule, define, known_schedules, remove, repair
 from fileq.brokers.schedules import Fire, FireResult, Overlap
 from fileq.brokers.types import Promoted

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.sqlite import locks
-from fileq.brokers.sqlite.locks import WriteLock
+from fileq.brokers.sqlite import database
+from fileq.brokers.sqlite.database import WriteLock
 from tests.support.waiting import wait_until
 
 SHORT_S = 0.05
@@ -66,7 +66,7 @@ def test_a_lock_granted_at_the_moment_of_the_timeout_is_released(make_lock, monk
     holder, gives_up, third = make_lock(), make_lock(), make_lock()
     holder.acquire(0)
     with monkeypatch.context() as patch:
-        patch.setattr(locks, "Event", LateEvent)
+        patch.setattr(database, "Event", LateEvent)
         assert not gives_up.acquire(SHORT_S)
     assert third.acquire(SHORT_S)
 

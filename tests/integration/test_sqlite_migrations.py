@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.batches import JoinResult, NewBatch
 from fileq.brokers.schedules import Fire, FireResult
 from fileq.brokers.sqlite import SqliteBroker, open_sqlite
+from fileq.brokers.types import AdmitRequest
 from fileq.core.job import Version
 from fileq.core.outcome import FollowUp, Output
 from fileq.core.settlement import complete

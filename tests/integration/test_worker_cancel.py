@@ -8,7 +8,7 @@ from contextlib import closing
 
 import msgspec
 
-from fileq.brokers.notifications import Subscription
+from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import CancelResult, WireEvent
 from fileq.core.job import State
 from tests.support.parallel_scenarios import parallel_scenario, running_scenarios

@@ -5,9 +5,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.redis import RedisBroker
-from fileq.brokers.types import LedgerEntry, Record, Revival, Revived, TurnReply, UnrecordedJob
+from fileq.brokers.types import AdmitRequest, LedgerEntry, Record, Revival, Revived, TurnReply, UnrecordedJob
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, decode, encode, raw_id
 from fileq.core.settlement import cancel, complete, release, retry

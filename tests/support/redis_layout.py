@@ -4,9 +4,8 @@ import re
 
 from msgspec.structs import replace
 
-from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.batches import NewBatch
-from fileq.brokers.types import Entry
+from fileq.brokers.types import AdmitRequest, Entry
 from fileq.core.job import Version
 from fileq.core.outcome import Output
 from fileq.core.settlement import complete

@@ -4,12 +4,11 @@ import contextlib
 import json
 from typing import Any
 
-from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.redis import RedisBroker
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.schedules import Fire, FireResult, Overlap
-from fileq.brokers.types import Entry, LedgerEntry, Revival, Revived
+from fileq.brokers.types import AdmitRequest, Entry, LedgerEntry, Revival, Revived
 from fileq.core.batch import CallbackKind
 from fileq.core.job import Version, decode, encode
 from fileq.core.outcome import FollowUp

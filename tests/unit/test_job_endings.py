@@ -12,7 +12,7 @@ import pytest
 
 import fileq
 from fileq.brokers.memory import MemoryBroker
-from fileq.brokers.notifications import Subscription
+from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import Entry, Record, WorkerInfo
 from fileq.client import job_endings
 from fileq.client.broker_transport import SharedReads

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fileq.brokers.memory import MemoryBroker
-from fileq.brokers.producer_types import ProducerInfo
+from fileq.brokers.types import ProducerInfo
 from fileq.config import Config, config_from
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.producer.producer import Producer

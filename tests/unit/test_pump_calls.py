@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from fileq.brokers.replies import PendingReply
+from fileq.brokers.protocol import PendingReply
 from fileq.brokers.types import Renewal, TurnReply
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, decode

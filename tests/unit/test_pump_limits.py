@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fileq.brokers.admission_types import Admission, AdmitRequest
+from fileq.brokers.types import Admission, AdmitRequest
 from fileq.core.claim import Claim
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.outcome import Done, Failed

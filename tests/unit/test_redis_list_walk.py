@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fileq.brokers.redis.list_walk import OVERLAP, PAGE, ListWalk, list_pages
+from fileq.brokers.redis.list_search import OVERLAP, PAGE, ListWalk, list_pages
 from fileq.core.errors import BrokerUnavailable
 
 Change = Callable[[list[bytes]], object]

@@ -17,7 +17,7 @@ from fileq.brokers.batches import (
     too_deep,
     view_of,
 )
-from fileq.brokers.memory.batch_counts import count_member, finish_if_done
+from fileq.brokers.memory.queues import count_member, finish_if_done
 from fileq.brokers.memory.store import KeptBatch, MemoryRecord, MemoryStore
 from fileq.core import batch as rules
 from fileq.core.batch import ENDINGS_OF_STATES, LEVELS_MAX, Batch, BatchState, Ending

@@ -10,10 +10,8 @@ from operator import itemgetter
 
 from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.local_processes import Neighbours
-from fileq.brokers.memory.batch_counts import delete_member, revive_member
-from fileq.brokers.memory.entries import key_holder, take_key
+from fileq.brokers.memory.queues import cancel, delete_member, end_withdrawn, key_holder, revive_member, take_key
 from fileq.brokers.memory.store import MemoryStore
-from fileq.brokers.memory.withdrawals import cancel, end_withdrawn
 from fileq.brokers.place_pages import (
     NEWEST_FIRST,
     PROCESSING,

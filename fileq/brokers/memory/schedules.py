@@ -5,9 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import check_name
-from fileq.brokers.memory.entries import add, batch_to_join, existing_job, has_record
+from fileq.brokers.memory.queues import add, batch_to_join, cancel, existing_job, has_record
 from fileq.brokers.memory.store import MemoryStore
-from fileq.brokers.memory.withdrawals import cancel
 from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire, defined
 from fileq.brokers.types import entry_of
 

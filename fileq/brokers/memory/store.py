@@ -9,6 +9,7 @@ The caller must hold the lock, except for has_work(), which takes it.
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
@@ -18,17 +19,16 @@ import msgspec
 
 from fileq.brokers.catalog import Document
 from fileq.brokers.clocks import HOUR_MS, LONGEST_LOOK_MS
-from fileq.brokers.file_orders import Order
-from fileq.brokers.local_waiter import LocalWaiter
-from fileq.brokers.memory.subscription import MemorySubscription
-from fileq.brokers.order import ClaimOrder
-from fileq.brokers.producer_types import ProducerInfo, ProducerView
+from fileq.brokers.local_waiter import ClaimOrder, LocalWaiter
+from fileq.brokers.protocol import Order
 from fileq.brokers.schedules import ScheduleState
 from fileq.brokers.types import (
     ATTEMPTS_KEPT,
     Attempt,
     Census,
     LedgerEntry,
+    ProducerInfo,
+    ProducerView,
     Record,
     WorkerInfo,
 )
@@ -350,3 +350,26 @@ class MemoryStore:
         """Whether a queue other than the paused ones holds a job."""
         with self.lock:
             return any(raws for name, raws in self.queues.items() if name not in paused)
+
+
+# A subscription to events within one process.
+
+
+class MemorySubscription:
+    """Implements protocol.Subscription. Unbounded: events are kept until they are read."""
+
+    def __init__(self, on_close: Callable[[MemorySubscription], None]) -> None:
+        self._on_close = on_close
+        self._events: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def put(self, event: bytes) -> None:
+        self._events.put(event)
+
+    def get(self, timeout_s: float) -> bytes | None:
+        try:
+            return self._events.get(timeout=max(0.0, timeout_s)) if timeout_s > 0 else self._events.get_nowait()
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        self._on_close(self)

@@ -6,19 +6,106 @@ run out and the reaper of another worker gives the jobs back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
+from fileq.brokers.catalog import Document, check_document, check_name, conflict
+from fileq.brokers.protocol import Order
 from fileq.brokers.redis.batches import RedisBatches
-from fileq.brokers.redis.catalog import RedisCatalog
-from fileq.brokers.redis.file_orders import RedisFileOrders
-from fileq.brokers.redis.inspector import RedisInspector
-from fileq.brokers.redis.producers import RedisProducers
+from fileq.brokers.redis.inspector import RedisInspector, RedisProducers
 from fileq.brokers.redis.queues import RedisQueues
 from fileq.brokers.redis.repairer import RedisRepairer
 from fileq.brokers.redis.schedules import RedisSchedules
+from fileq.brokers.redis.scripts import PUT_WHEN_FULL
 from fileq.brokers.redis.store import RedisStore
 from fileq.config import Config
 from fileq.core.finding import Finding
+
+# The catalog on Redis: catalog.Catalog over a RedisStore. A document is its revision, a line break, and its body.
+
+
+class RedisCatalog:
+    """catalog.Catalog on Redis."""
+
+    _store: RedisStore
+
+    def documents(self, kind: str) -> dict[str, Document]:
+        return self.documents_of([kind])[0]
+
+    def documents_of(self, kinds: Sequence[str]) -> list[dict[str, Document]]:
+        for kind in kinds:
+            check_name("kind", kind)
+        replies = self._store.calls([("HGETALL", self._store.keys.documents(kind)) for kind in kinds])
+        return [
+            {name.decode(): _as_document(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+            for flat in replies
+        ]
+
+    def put_document(
+        self, kind: str, name: str, body: bytes, expected: int | None = None, *, frees_memory: bool = False
+    ) -> int:
+        check_document(kind, name, body)
+        wanted = "" if expected is None else expected
+        script = PUT_WHEN_FULL if frees_memory else "put_document"
+        is_done, revision = self._store.run(script, self._keys(kind), (kind, name, body, wanted))
+        if not is_done:
+            raise conflict(kind, name, expected or 0, revision)
+        return int(revision)
+
+    def remove_document(self, kind: str, name: str, expected: int | None = None) -> bool:
+        check_document(kind, name, b"")
+        wanted = "" if expected is None else expected
+        answer, revision = self._store.run("remove_document", self._keys(kind), (kind, name, wanted))
+        if answer == 0:
+            raise conflict(kind, name, expected or 0, revision)
+        return bool(answer == 1)
+
+    def catalog_revision(self, kind: str) -> int:
+        check_name("kind", kind)
+        return int(self._store.call("HGET", self._store.keys.catalog_revisions, kind) or 0)
+
+    def _keys(self, kind: str) -> tuple[str, str]:
+        return self._store.keys.documents(kind), self._store.keys.catalog_revisions
+
+
+def _as_document(value: bytes) -> Document:
+    revision, _, body = value.partition(b"\n")
+    return Document(body, int(revision))
+
+
+# Orders on Redis: one hash, id of the job → time, slot and body.
+#
+# A script compares the times with the server's clock and the slots with the registry.
+
+
+BATCH = 1000
+_PAGE = 500
+
+
+class RedisFileOrders:
+    """file_orders.FileOrders on Redis."""
+
+    _store: RedisStore
+
+    def orders(self, older_than_ms: int) -> Iterator[Order]:
+        store = self._store
+        cursor = b"0"
+        while True:
+            cursor, rows = store.run("orders", (store.keys.orders,), (cursor, older_than_ms, _PAGE))
+            for id, slot, at_ms, body in rows:
+                yield Order(id.decode(errors="replace"), slot.decode(errors="replace"), int(at_ms), body)
+            if cursor == b"0":
+                return
+
+    def finish_orders(self, done: Sequence[tuple[str, bytes]]) -> list[bool]:
+        pages = (done[start : start + BATCH] for start in range(0, len(done), BATCH))
+        return [bool(n) for page in pages for n in self._finish(page)]
+
+    def _finish(self, page: Sequence[tuple[str, bytes]]) -> Sequence[int]:
+        keys = self._store.keys
+        records = (keys.record(id) for id, _ in page)
+        answers: Sequence[int] = self._store.run("finish_orders", (keys.orders, *records), tuple(chain(*page)))
+        return answers
 
 
 class RedisBroker(

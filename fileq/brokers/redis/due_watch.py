@@ -22,8 +22,7 @@ from typing import NamedTuple
 
 from hiredis import ProtocolError, PushNotification
 
-from fileq.brokers.redis.connection import RedisConnection, ReplyError, packed
-from fileq.brokers.redis.faults import DRIVER_ERRORS
+from fileq.brokers.redis.connection import DRIVER_ERRORS, RedisConnection, ReplyError, packed
 from fileq.brokers.redis.in_flight import InFlightCall
 from fileq.brokers.redis.link import Link
 from fileq.brokers.redis.scripts import Command

@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from fileq.brokers.redis.connection import LoginRefused, RedisConnection, ReplyError, packed
-from fileq.brokers.redis.faults import DRIVER_ERRORS, translate
+from fileq.brokers.redis.connection import DRIVER_ERRORS, LoginRefused, RedisConnection, ReplyError, packed, translate
 from fileq.brokers.redis.link import Link
 from fileq.brokers.redis.scripts import Command, scripts_in
 from fileq.core.errors import BrokerUnavailable

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import check_name
-from fileq.brokers.redis.encoding import from_one_line, in_one_line
-from fileq.brokers.redis.entry_encoding import entry_args, extra_args, extra_keys
+from fileq.brokers.redis.encoding import entry_args, extra_args, extra_keys, from_one_line, in_one_line
 from fileq.brokers.redis.in_flight import Replies
+from fileq.brokers.redis.inspector import cancel_by_id
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.redis.store import RedisStore
-from fileq.brokers.redis.withdrawals import cancel_by_id
 from fileq.brokers.schedules import Fire, FireResult, ScheduleState, check_fire, defined
 from fileq.brokers.types import entry_of
 from fileq.core.errors import BrokerUnavailable

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from fileq.brokers.order import ClaimOrder
+from fileq.brokers.local_waiter import ClaimOrder
 from fileq.brokers.redis.connection import ReplyError
 from fileq.brokers.redis.due_watch import DueWatch
 from fileq.brokers.redis.encoding import as_record

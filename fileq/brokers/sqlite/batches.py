@@ -18,13 +18,17 @@ from fileq.brokers.batches import (
     too_deep,
     view_of,
 )
-from fileq.brokers.sqlite.batch_counts import count_member, finish_if_done
-from fileq.brokers.sqlite.batch_members import MemberState, member_page, unfinished_among
-from fileq.brokers.sqlite.batch_table import find_batch
 from fileq.brokers.sqlite.rows import RecordRow, all_slots
+from fileq.brokers.sqlite.settlements import count_cancel_request, count_member, finish_if_done
 from fileq.brokers.sqlite.store import SqliteStore
-from fileq.brokers.sqlite.unit_of_work import UnitOfWork, join_batch
-from fileq.brokers.sqlite.withdrawals import count_cancel_request
+from fileq.brokers.sqlite.unit_of_work import (
+    MemberState,
+    UnitOfWork,
+    find_batch,
+    join_batch,
+    member_page,
+    unfinished_among,
+)
 from fileq.core import batch as rules
 from fileq.core.batch import ENDINGS_OF_STATES, KEPT_MS, LEVELS_MAX, Batch, BatchState, Ending
 from fileq.core.job import State, decode_or_none

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
-from fileq.brokers.sqlite.ended_list import first_and_last
-from fileq.brokers.sqlite.queue_table import queue_length, queues_with_jobs
 from fileq.brokers.sqlite.store import SqliteStore
+from fileq.brokers.sqlite.unit_of_work import first_and_last, queue_length, queues_with_jobs
 from fileq.brokers.types import Census
 from fileq.core.job import State
 

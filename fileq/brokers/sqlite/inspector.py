@@ -5,21 +5,27 @@ Reads use the reading connection and never wait for a writer. Every change is on
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from zlib import crc32
 
 import msgspec
 
 from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.local_processes import Neighbours
-from fileq.brokers.place_pages import PROCESSING, Page, Standing, check_page, outline_of, page_of_slots
-from fileq.brokers.sqlite.batch_counts import delete_member, revive_member
-from fileq.brokers.sqlite.census import take_census
-from fileq.brokers.sqlite.entries import key_holder, take_key
-from fileq.brokers.sqlite.outputs import makers
-from fileq.brokers.sqlite.place_pages import read_page
-from fileq.brokers.sqlite.producers import read_producers
+from fileq.brokers.place_pages import (
+    NEWEST_FIRST,
+    PAGE_BYTES,
+    PROCESSING,
+    Page,
+    Standing,
+    check_page,
+    outline_of,
+    page_of_slots,
+    wrong_cursor,
+)
+from fileq.brokers.sqlite.census import place_length, take_census
 from fileq.brokers.sqlite.rows import (
     all_slots,
     find_fingerprints,
@@ -30,14 +36,16 @@ from fileq.brokers.sqlite.rows import (
     find_states,
     process_of,
 )
+from fileq.brokers.sqlite.settlements import cancel, clear, delete_member, key_holder, makers, revive_member, take_key
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, oldest_hour_kept
-from fileq.brokers.sqlite.withdrawals import cancel, clear
 from fileq.brokers.types import (
     CancelResult,
     Census,
     LedgerEntry,
     Overview,
+    ProducerInfo,
+    ProducerView,
     Record,
     Revival,
     Revived,
@@ -286,3 +294,91 @@ def _revive(work: UnitOfWork, revival: Revival) -> Revived:
         revive_member(work, record.batch, record.id)
     work.db.execute("DELETE FROM orders WHERE id = ?", (revival.id,))
     return Revived(True)
+
+
+# Pages of a place in SQLite. The cursor is the position of the last job, so a page is found by an index.
+#
+# `scheduled` has no positions: its cursor is the due time of the last job, and how many jobs of that time were
+# returned. Reads only, in the caller's snapshot.
+
+
+_NUMBER = re.compile("-?[0-9]{1,18}")
+
+
+def read_page(db: sqlite3.Connection, place: str, cursor: str, size: int) -> Page:
+    total = place_length(db, place)
+    if place == "scheduled":
+        due_ms, skipped = _numbers(cursor, 2) if cursor else (-(2**63), 0)
+        sql = "SELECT due_ms, raw FROM scheduled WHERE due_ms >= ? ORDER BY due_ms, raw LIMIT ? OFFSET ?"
+        rows, is_last = _cut(db.execute(sql, (due_ms, size + 1, skipped)), size)
+        if is_last:
+            return Page(_raws(rows), "", total)
+        last_ms = rows[-1][0]
+        same = sum(due == last_ms for due, _ in rows) + (skipped if last_ms == due_ms else 0)
+        return Page(_raws(rows), f"{last_ms}.{same}", total)
+    source, values = _source_of(place)
+    after, order = ("<", "DESC") if place in NEWEST_FIRST else (">", "ASC")
+    condition = f"AND position {after} ?" if cursor else ""
+    at = _numbers(cursor, 1) if cursor else ()
+    sql = f"SELECT position, raw FROM {source} {condition} ORDER BY position {order} LIMIT ?"
+    rows, is_last = _cut(db.execute(sql, (*values, *at, size + 1)), size)
+    return Page(_raws(rows), "" if is_last else str(rows[-1][0]), total)
+
+
+def _source_of(place: str) -> tuple[str, tuple[str, ...]]:
+    if place == "dead_letter":
+        return "dead WHERE true", ()
+    return ("ended WHERE state = ?", (place,)) if place in NEWEST_FIRST else ("queued WHERE queue = ?", (place,))
+
+
+def _cut(rows: Iterable[tuple[int, bytes]], size: int) -> tuple[list[tuple[int, bytes]], bool]:
+    """The rows of a page, and whether they are the last ones."""
+    page: list[tuple[int, bytes]] = []
+    page_bytes = 0
+    for row in rows:
+        page_bytes += len(row[1])
+        if len(page) == size or (page and page_bytes > PAGE_BYTES):
+            return page, False
+        page.append(row)
+    return page, True
+
+
+def _raws(rows: Iterable[tuple[int, bytes]]) -> tuple[bytes, ...]:
+    return tuple(raw for _, raw in rows)
+
+
+def _numbers(cursor: str, count: int) -> tuple[int, ...]:
+    parts = cursor.split(".")
+    if len(parts) != count or not all(_NUMBER.fullmatch(part) for part in parts):
+        raise wrong_cursor(cursor)
+    return tuple(map(int, parts))
+
+
+# The SQLite broker's registry of producers: producer_registry.ProducerRegistry over a SqliteStore.
+#
+# Leases run on the monotonic clock, which no step of the wall clock changes. After a reboot every lease has ended.
+
+
+class SqliteProducers:
+    _store: SqliteStore
+
+    def report_producer(self, id: str, info: ProducerInfo, ttl_ms: int) -> None:
+        with self._store.unit_of_work() as work:
+            ended = "DELETE FROM producers WHERE boot != ? OR alive_until_ms <= ?"
+            work.db.execute(ended, (work.boot, work.monotonic_ms))
+            report = (id, msgspec.json.encode(info), work.boot, work.monotonic_ms + ttl_ms)
+            work.db.execute("INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?)", report)
+
+    def remove_producer(self, id: str) -> None:
+        with self._store.unit_of_work() as work:
+            work.db.execute("DELETE FROM producers WHERE id = ?", (id,))
+
+    def producers(self) -> list[ProducerView]:
+        with self._store.snapshot() as (db, _):
+            return read_producers(db, self._store)
+
+
+def read_producers(db: sqlite3.Connection, store: SqliteStore) -> list[ProducerView]:
+    sql = "SELECT id, info FROM producers WHERE boot = ? AND alive_until_ms > ? ORDER BY id"
+    living = db.execute(sql, (store.database.boot, store.monotonic()))
+    return [ProducerView(id, msgspec.json.decode(info, type=ProducerInfo)) for id, info in living]

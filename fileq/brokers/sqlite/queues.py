@@ -12,38 +12,54 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from fileq.brokers import wire_events
-from fileq.brokers.admission_types import Admission, AdmitRequest
-from fileq.brokers.clocks import LONGEST_LOOK_MS, RETURNED_LOOK_MS, RUNNING_LOOK_MS, due_after_step
+from fileq.brokers.clocks import (
+    FULL_WAIT_MS,
+    LONGEST_LOOK_MS,
+    RATE_WINDOW_MS,
+    RETURNED_LOOK_MS,
+    RUNNING_LOOK_MS,
+    due_after_step,
+)
 from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.local_waiter import LocalWaiter
-from fileq.brokers.replies import PendingReply, ReadyReply
-from fileq.brokers.sqlite.admissions import admit
+from fileq.brokers.place_pages import LedgerPage, ledger_page_of, path_of_cursor
+from fileq.brokers.protocol import PendingReply, ReadyReply
 from fileq.brokers.sqlite.census import paused_queues
-from fileq.brokers.sqlite.entries import add, batch_to_join, existing_job, is_holder
-from fileq.brokers.sqlite.ledger_verbs import SqliteLedger
-from fileq.brokers.sqlite.outputs import forget_outputs
-from fileq.brokers.sqlite.queue_table import QueuedRow
-from fileq.brokers.sqlite.rate_window import RateWindow
+from fileq.brokers.sqlite.change_watcher import SqliteSubscription
 from fileq.brokers.sqlite.rows import (
     RecordRow,
     SlotRow,
     all_slots,
     claim_of,
+    decode_ledger_entry,
+    find_ledger_entries,
     find_records,
     process_of,
 )
 from fileq.brokers.sqlite.schedules import next_fire_ms
-from fileq.brokers.sqlite.settlements import bury_overdue, reap, settle
+from fileq.brokers.sqlite.settlements import (
+    add,
+    batch_to_join,
+    bury_overdue,
+    cancel_requests,
+    existing_job,
+    forget_outputs,
+    is_holder,
+    reap,
+    settle,
+)
 from fileq.brokers.sqlite.store import SqliteStore
-from fileq.brokers.sqlite.subscription import SqliteSubscription
-from fileq.brokers.sqlite.unit_of_work import UnitOfWork, is_batch_cancelled, is_blocked
-from fileq.brokers.sqlite.withdrawals import cancel_requests
+from fileq.brokers.sqlite.unit_of_work import QueuedRow, UnitOfWork, is_batch_cancelled, is_blocked
 from fileq.brokers.types import (
     SWEEP_PAGE,
+    Admission,
+    AdmitRequest,
+    AdmitResult,
     Enqueued,
     EnqueueResult,
     Entry,
     LeaseStatus,
+    LedgerEntry,
     Promoted,
     Renewal,
     Suspect,
@@ -51,10 +67,65 @@ from fileq.brokers.types import (
     WorkerInfo,
     check_entries,
     check_follow_ups,
+    newest_versions,
 )
 from fileq.core.claim import Buried, Claim
 from fileq.core.job import State, decode_or_none, raw_id
 from fileq.core.settlement import Settlement, SettleResult
+
+# The ledger's part of the SQLite broker's hot path.
+
+
+_LEDGER_PAGE = 500
+
+
+class SqliteLedger:
+    _store: SqliteStore
+
+    def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:
+        with self._store.snapshot() as (db, _):
+            found = find_ledger_entries(db, paths)
+        return [found.get(path) for path in paths]
+
+    def knows(self, versions: Sequence[tuple[bytes, str]]) -> list[bool]:
+        return newest_versions(self, versions)
+
+    def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
+        first, comparison = under, ">="
+        while True:
+            sql = f"SELECT path, entry FROM ledger WHERE path {comparison} ? ORDER BY path LIMIT ?"
+            with self._store.snapshot() as (db, _):
+                page = db.execute(sql, (first, _LEDGER_PAGE)).fetchall()
+            for path, entry in page:
+                if not path.startswith(under):
+                    return
+                yield path, decode_ledger_entry(entry)
+            if not page:
+                return
+            first, comparison = page[-1][0], ">"
+
+    def ledger_page(self, under: bytes, cursor: str = "", size: int = 500) -> LedgerPage:
+        last = path_of_cursor(cursor)
+        comparison, first = (">", last) if last else (">=", under)
+        sql = f"SELECT path, entry FROM ledger WHERE path {comparison} ? ORDER BY path LIMIT ?"
+        with self._store.snapshot() as (db, _):
+            page = db.execute(sql, (first, size)).fetchall()
+        found = [(path, decode_ledger_entry(entry)) for path, entry in page if path.startswith(under)]
+        return ledger_page_of(found, size)
+
+    def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
+        if not changes:
+            return []
+        with self._store.unit_of_work() as work:
+            return [_update_entry(work, *change) for change in changes]
+
+
+def _update_entry(work: UnitOfWork, path: bytes, was: LedgerEntry, becomes: LedgerEntry | None) -> bool:
+    if work.ledger.entry(path) != was:
+        return False
+    work.ledger.replace(path, becomes)
+    return True
+
 
 GONE_SLOTS_KEPT = 1000  # deregistered slots whose last token is kept
 
@@ -433,3 +504,92 @@ def _give_back(work: UnitOfWork, claim: Claim) -> None:
         record.raw = claim.raw  # the record may hold the bytes of another copy
         work.push(record, front=True)
     work.count("released")
+
+
+# The producers' shared rate limit: one window for all of them, stored in the database.
+#
+# It runs on the monotonic clock, which no step of the wall clock changes. A window begins with its first permit and
+# ends by time alone, so a producer killed in between does not block the others.
+
+
+class RateWindow:
+    """The permits of one `enqueue`."""
+
+    def __init__(self, work: UnitOfWork, limit: int) -> None:
+        self._work = work
+        self._limit = limit  # 0: no permit is needed
+        self.permits = 0  # taken by this call
+        sql = "SELECT ends_ms, taken FROM rate WHERE boot = ?"
+        found: tuple[int, int] | None = work.db.execute(sql, (work.boot,)).fetchone()
+        self._ends_ms, self._taken = found or (0, 0)
+
+    def take(self) -> bool:
+        if not self._limit:
+            return True
+        if self._work.monotonic_ms >= self._ends_ms:
+            self._ends_ms, self._taken = self._work.monotonic_ms + RATE_WINDOW_MS, 0
+        if self._taken >= self._limit:
+            return False
+        self._taken += 1
+        self.permits += 1
+        return True
+
+    @property
+    def wait_ms(self) -> int:
+        return max(1, self._ends_ms - self._work.monotonic_ms)
+
+    def write(self) -> None:
+        if self.permits:
+            sql = "INSERT OR REPLACE INTO rate VALUES (1, ?, ?, ?)"
+            self._work.db.execute(sql, (self._work.boot, self._ends_ms, self._taken))
+
+
+# The limits of routes in the SQLite broker: which jobs hold a permit, and how many started in the current window.
+#
+# Windows run on the monotonic clock, which no step of the wall clock changes. A window of an earlier boot has ended.
+
+
+def admit(work: UnitOfWork, requests: Sequence[AdmitRequest]) -> list[Admission]:
+    work.read_slots(request.slot for request in requests)
+    for route in dict.fromkeys(request.route for request in requests):
+        _remove_stale_holders(work, route)
+    return [_admit(work, request) for request in requests]
+
+
+def _remove_stale_holders(work: UnitOfWork, route: str) -> None:
+    work.db.execute(
+        "DELETE FROM holders WHERE route = ? AND NOT EXISTS "
+        "(SELECT 1 FROM slots WHERE slots.slot = holders.slot AND slots.held = holders.raw)",
+        (route,),
+    )
+
+
+def _admit(work: UnitOfWork, request: AdmitRequest) -> Admission:
+    slot_row = work.slot(request.slot)
+    if slot_row is None or slot_row.raw != request.raw:
+        return Admission(AdmitResult.LOST, 1)
+    # Every holder that is left holds what its slot holds, so one of this slot is this job.
+    sql = "SELECT count(*), coalesce(sum(slot = ?), 0) FROM holders WHERE route = ?"
+    count, is_holder = work.db.execute(sql, (request.slot, request.route)).fetchone()
+    if is_holder:
+        return Admission(AdmitResult.ADMITTED)
+    if request.max_running_total and count >= request.max_running_total:
+        return Admission(AdmitResult.FULL, FULL_WAIT_MS)
+    if request.rate and (wait_ms := _start_in_window(work, request)):
+        return Admission(AdmitResult.THROTTLED, wait_ms)
+    work.db.execute("INSERT INTO holders VALUES (?, ?, ?)", (request.route, request.slot, request.raw))
+    return Admission(AdmitResult.ADMITTED)
+
+
+def _start_in_window(work: UnitOfWork, request: AdmitRequest) -> int:
+    """Counts the job in the window of its route and returns 0; if the window is full, returns how long it lasts."""
+    sql = "SELECT ends_ms, started FROM route_windows WHERE route = ? AND boot = ?"
+    ends_ms, started = work.db.execute(sql, (request.route, work.boot)).fetchone() or (0, 0)
+    now_ms = work.monotonic_ms
+    if not now_ms < ends_ms <= now_ms + request.window_ms:
+        ends_ms, started = now_ms + request.window_ms, 0
+    if started >= request.rate:
+        return int(ends_ms - now_ms)
+    values = (request.route, work.boot, ends_ms, started + 1)
+    work.db.execute("INSERT OR REPLACE INTO route_windows VALUES (?, ?, ?, ?)", values)
+    return 0

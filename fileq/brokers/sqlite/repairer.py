@@ -13,10 +13,9 @@ from msgspec.json import encode
 
 from fileq.brokers.sqlite.census import take_census
 from fileq.brokers.sqlite.database_schema import rebuild_holes
-from fileq.brokers.sqlite.queue_table import find_newest
 from fileq.brokers.sqlite.rows import RareFacts, RecordRow, find_records
 from fileq.brokers.sqlite.store import SqliteStore
-from fileq.brokers.sqlite.unit_of_work import UnitOfWork
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork, find_newest
 from fileq.brokers.types import Record, UnrecordedJob
 from fileq.core.job import State
 

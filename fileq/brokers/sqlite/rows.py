@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from fileq.brokers.local_processes import ProcessId
-from fileq.brokers.sqlite.ledger_rows import decode_ledger_entry
-from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, LedgerEntry, Record
+from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, LedgerEntry, Record, join_marks, split_marks
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
 from fileq.core.job import State, decode
@@ -279,3 +278,32 @@ def claim_of(slot: str, raw: bytes, find: Callable[[str], RecordRow | None], *, 
     if record is None:
         return Claim(slot, token, queue, raw, job, job.id)
     return Claim(slot, token, record.queue, raw, job, job.id, record.started_ms)
+
+
+# Ledger entries as they are in their table: JSON, which older releases read too.
+
+
+class _MarkedEntry(msgspec.Struct, frozen=True):
+    """A LedgerEntry with short signatures, and their marks in a field that older releases ignore."""
+
+    versions: tuple[tuple[str, str], ...]
+    missing_since_ms: int
+    device: str
+    marks: tuple[str, ...] = ()
+
+
+_ledger_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_MarkedEntry)
+
+
+def encode_ledger_entry(entry: LedgerEntry) -> bytes:
+    versions, marks = split_marks(entry.versions)
+    if not marks:
+        return _ledger_encoder.encode(entry)
+    return _ledger_encoder.encode(_MarkedEntry(versions, entry.missing_since_ms, entry.device, tuple(marks)))
+
+
+def decode_ledger_entry(row: bytes) -> LedgerEntry:
+    stored = _decoder.decode(row)
+    versions = join_marks(stored.versions, stored.marks) if stored.marks else stored.versions
+    return LedgerEntry(versions, stored.missing_since_ms, stored.device)

@@ -8,10 +8,9 @@ from msgspec.structs import astuple, replace
 
 from fileq.brokers.catalog import check_name
 from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire, defined
-from fileq.brokers.sqlite.entries import add, batch_to_join, existing_job, has_record
+from fileq.brokers.sqlite.settlements import add, batch_to_join, cancel, existing_job, has_record
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
-from fileq.brokers.sqlite.withdrawals import cancel
 from fileq.brokers.types import entry_of
 from fileq.core.job import State
 

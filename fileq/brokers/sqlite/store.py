@@ -10,10 +10,9 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
 
-from fileq.brokers.order import ClaimOrder
-from fileq.brokers.sqlite.change_watcher import ChangeWatcher
+from fileq.brokers.local_waiter import ClaimOrder
+from fileq.brokers.sqlite.change_watcher import ChangeWatcher, SqliteSubscription
 from fileq.brokers.sqlite.database import Database
-from fileq.brokers.sqlite.subscription import SqliteSubscription
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.config import Config
 

@@ -8,19 +8,18 @@ outlives one.
 
 from __future__ import annotations
 
+import enum
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
+from fileq.brokers.batches import MemberPage
 from fileq.brokers.clocks import HOUR_MS, LONGEST_LOOK_MS
-from fileq.brokers.sqlite.batch_members import BatchMembers, MemberState
-from fileq.brokers.sqlite.batch_table import BatchTable
-from fileq.brokers.sqlite.ended_list import EndedList
-from fileq.brokers.sqlite.ledger_table import LedgerTable
-from fileq.brokers.sqlite.queue_table import QueueTable
 from fileq.brokers.sqlite.rows import (
     SAVE_MEMBER,
     SAVE_NEW_RECORD,
@@ -28,15 +27,17 @@ from fileq.brokers.sqlite.rows import (
     SAVE_SLOT,
     RecordRow,
     SlotRow,
+    decode_ledger_entry,
+    encode_ledger_entry,
     find_records,
     find_slots,
 )
-from fileq.brokers.types import Attempt
+from fileq.brokers.types import Attempt, LedgerEntry
 from fileq.brokers.wire_events import stamped
 from fileq.config import Config
-from fileq.core.batch import Batch, add_member
+from fileq.core.batch import KEPT_MS, Batch, BatchState, Callback, add_member
 from fileq.core.fingerprint import fingerprint
-from fileq.core.job import ENDED_STATES, Job, State, decode_or_none, raw_id
+from fileq.core.job import ENDED_STATES, Job, State, Version, decode_or_none, raw_id
 from fileq.core.own_jobs import foreign_error
 
 EVENTS_KEPT = 10_000
@@ -342,3 +343,433 @@ def unfinished_before(work: UnitOfWork, id: str | None) -> list[str]:
 
 def oldest_hour_kept(config: Config, now_ms: int) -> int:
     return now_ms // HOUR_MS - int(config.observability.stats_retention / 3600)
+
+
+# The ledger during one transaction: entries are read once, changed in memory, and written at the end of it.
+
+
+class LedgerTable:
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._entries: dict[bytes, LedgerEntry | None] = {}
+        self._changed: set[bytes] = set()
+
+    def entry(self, path: bytes) -> LedgerEntry | None:
+        if path not in self._entries:
+            found = self._db.execute("SELECT entry FROM ledger WHERE path = ?", (path,)).fetchone()
+            self._entries[path] = None if found is None else decode_ledger_entry(found[0])
+        return self._entries[path]
+
+    def replace(self, path: bytes, becomes: LedgerEntry | None) -> None:
+        """Replaces the entry of a path; None removes it."""
+        self._entries[path] = becomes
+        self._changed.add(path)
+
+    def learn(self, version: Version, job_id: str) -> None:
+        known = self.entry(version.path) or LedgerEntry()
+        self.replace(version.path, known.with_version(version, job_id))
+
+    def write(self) -> None:
+        if not self._changed:
+            return
+        changes = [(path, self._entries[path]) for path in self._changed]
+        removed = [(path,) for path, entry in changes if entry is None]
+        saved = [(path, encode_ledger_entry(entry)) for path, entry in changes if entry is not None]
+        if removed:
+            self._db.executemany("DELETE FROM ledger WHERE path = ?", removed)
+        if saved:
+            self._db.executemany("INSERT OR REPLACE INTO ledger VALUES (?, ?)", saved)
+
+
+# The list of completed or of cancelled jobs during one transaction: appended and trimmed here, written at its end.
+#
+# Positions have no gaps, so the length follows from the first and the last.
+
+
+_PAGE = 16
+
+
+def first_and_last(db: sqlite3.Connection, state: State) -> tuple[int, int]:
+    """The positions at the ends of a list; (1, 0) if it is empty."""
+    # Two statements, each one index lookup: min and max in one statement would read the whole list.
+    (first,) = db.execute("SELECT min(position) FROM ended WHERE state = ?", (state.value,)).fetchone()
+    (last,) = db.execute("SELECT max(position) FROM ended WHERE state = ?", (state.value,)).fetchone()
+    return (1, 0) if first is None else (first, last)
+
+
+class EndedList:
+    def __init__(self, db: sqlite3.Connection, state: State) -> None:
+        self._db = db
+        self._state = state
+        self._first, last = first_and_last(db, state)
+        self._next = self._new_from = last + 1
+        self._new: list[bytes] = []
+        self._oldest = self._read(self._first)
+
+    def append(self, raw: bytes) -> None:
+        self._new.append(raw)
+        self._next += 1
+
+    def trim(self, limit: int) -> Iterator[bytes]:
+        """Yields the entries removed to keep at most `limit`, oldest first."""
+        while self._next - self._first > limit:
+            position = self._first
+            self._first += 1
+            yield next(self._oldest) if position < self._new_from else self._new[position - self._new_from]
+
+    def _read(self, position: int) -> Iterator[bytes]:
+        sql = "SELECT raw FROM ended WHERE state = ? AND position >= ? ORDER BY position LIMIT ?"
+        while page := self._db.execute(sql, (self._state.value, position, _PAGE)).fetchall():
+            position += len(page)
+            for (raw,) in page:
+                yield raw
+
+    def write(self) -> None:
+        name, new = self._state.value, enumerate(self._new, self._new_from)
+        kept = [(name, position, raw) for position, raw in new if position >= self._first]
+        self._db.executemany("INSERT INTO ended VALUES (?, ?, ?)", kept)
+        self._db.execute("DELETE FROM ended WHERE state = ? AND position < ?", (name, self._first))
+
+
+# The table `queued` during one transaction: where each queue begins and ends, and the moves in and out of it.
+#
+# The lowest position is the front. Positions may have holes, left by cancelled jobs. The table `holes` lists those,
+# so that the length of a queue follows from its ends and its holes without counting. Statements run at once, because
+# the next job of the batch may need their effect. Never begins or ends a transaction, and nothing read here outlives
+# one.
+
+
+_SEARCHED_AT_ONCE = 500
+
+
+class QueuedRow(NamedTuple):
+    """One job in a queue, and its position; `job` is None if the bytes are not a job."""
+
+    position: int
+    raw: bytes
+    job: Job | None
+
+
+def queues_with_jobs(db: sqlite3.Connection) -> Iterator[str]:
+    """Every queue that holds a job, those of other configurations too. Skips along the index, one lookup a queue."""
+    last = ""
+    while (found := db.execute("SELECT min(queue) FROM queued WHERE queue > ?", (last,)).fetchone()[0]) is not None:
+        yield found
+        last = found
+
+
+def queue_length(db: sqlite3.Connection, queue: str) -> int:
+    """The length of a queue that holds a job, from its ends and its holes: three index lookups, however long it is."""
+    first, last = _first_and_last(db, queue)
+    sql = "SELECT count(*) FROM holes WHERE queue = ? AND position > ? AND position < ?"
+    holes: int = db.execute(sql, (queue, first, last)).fetchone()[0]
+    return last - first + 1 - holes
+
+
+def _first_and_last(db: sqlite3.Connection, queue: str) -> tuple[int, int]:
+    """The positions at the ends; (1, 0) if the queue is empty."""
+    # Two statements, each one index lookup: min and max in one statement would read the whole queue.
+    (first,) = db.execute("SELECT min(position) FROM queued WHERE queue = ?", (queue,)).fetchone()
+    (last,) = db.execute("SELECT max(position) FROM queued WHERE queue = ?", (queue,)).fetchone()
+    return (1, 0) if first is None else (first, last)
+
+
+def find_newest(db: sqlite3.Connection, wanted: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], int]:
+    """The position of the newest job with these bytes, for each (queue, raw) that is there.
+
+    The queue has no index by bytes, so this reads a whole queue; once for up to 500 jobs."""
+    by_queue: dict[str, list[bytes]] = {}
+    for queue, raw in wanted:
+        by_queue.setdefault(queue, []).append(raw)
+    found: dict[tuple[str, bytes], int] = {}
+    for queue, raws in by_queue.items():
+        for start in range(0, len(raws), _SEARCHED_AT_ONCE):
+            some = raws[start : start + _SEARCHED_AT_ONCE]
+            # The unary plus makes SQLite read the queue once, in index order, and compare each row with all of them.
+            marks = ", ".join("?" * len(some))
+            sql = f"SELECT raw, max(position) FROM queued WHERE queue = ? AND +raw IN ({marks}) GROUP BY raw"
+            found.update(((queue, raw), position) for raw, position in db.execute(sql, (queue, *some)))
+    return found
+
+
+class QueueTable:
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._ends: dict[str, list[int]] = {}  # queue → the free positions before its first and after its last job
+        self._located: dict[tuple[str, bytes], int | None] = {}
+        self.has_pushed = False
+
+    def push(self, queue: str, raw: bytes, *, front: bool) -> int:
+        """Returns its position."""
+        ends = self._ends.get(queue) or self._find_ends(queue)
+        position = ends[not front]
+        ends[not front] += -1 if front else 1
+        if front:
+            self._db.execute("DELETE FROM holes WHERE queue = ? AND position = ?", (queue, position))
+        self._db.execute("INSERT INTO queued VALUES (?, ?, ?)", (queue, position, raw))
+        self.has_pushed = True
+        return position
+
+    def _find_ends(self, queue: str) -> list[int]:
+        first, last = _first_and_last(self._db, queue)
+        if first > last:
+            # Positions begin again at 1, where old holes would make the length too small.
+            self._db.execute("DELETE FROM holes WHERE queue = ?", (queue,))
+        ends = self._ends[queue] = [first - 1, last + 1]
+        return ends
+
+    def fronts(self, queue: str, limit: int) -> list[QueuedRow]:
+        """The next jobs of a queue, front first. They stay until `remove` is called."""
+        return [QueuedRow(at, raw, decode_or_none(raw)) for at, raw in self.raws(queue, limit)]
+
+    def raws(self, queue: str, limit: int) -> list[tuple[int, bytes]]:
+        """Position and bytes of the first jobs of a queue, front first."""
+        sql = "SELECT position, raw FROM queued WHERE queue = ? ORDER BY position LIMIT ?"
+        return self._db.execute(sql, (queue, limit)).fetchall()
+
+    def remove(self, positions: list[tuple[str, int]]) -> None:
+        """Removes jobs at the front of their queues, by (queue, position)."""
+        self._db.executemany("DELETE FROM queued WHERE queue = ? AND position = ?", positions)
+
+    def locate(self, wanted: Collection[tuple[str, bytes]]) -> None:
+        """Finds jobs that `remove_newest` will remove in this transaction, in one pass for all of them."""
+        found = find_newest(self._db, wanted)
+        self._located = {key: found.get(key) for key in wanted}
+
+    def locate_at(self, queue: str, raw: bytes, position: int) -> None:
+        """As locate(), for one job and without reading the queue, if the job is at this position."""
+        sql = "SELECT 1 FROM queued WHERE queue = ? AND position = ? AND raw = ?"
+        if self._db.execute(sql, (queue, position, raw)).fetchone() is not None:
+            self._located[queue, raw] = position
+
+    def remove_newest(self, queue: str, raw: bytes) -> bool:
+        """Removes the newest job with these bytes, wherever it is; False if there is none.
+
+        Reads the whole queue, unless `locate` or `locate_at` has found it."""
+        key = (queue, raw)
+        position = self._located.pop(key) if key in self._located else find_newest(self._db, [key]).get(key)
+        if position is None:
+            return False
+        self.remove_anywhere(queue, [position])
+        return True
+
+    def remove_anywhere(self, queue: str, positions: Sequence[int]) -> None:
+        """Removes the jobs at these positions of a queue, and lists the holes they leave."""
+        if not positions:
+            return
+        at = [(queue, position) for position in positions]
+        self.remove(at)
+        self._db.executemany("INSERT OR REPLACE INTO holes VALUES (?, ?)", at)
+        # A hole outside the new ends is no hole: the next jobs will be pushed there.
+        before, after = self._find_ends(queue)
+        sql = "DELETE FROM holes WHERE queue = ? AND (position <= ? OR position >= ?)"
+        self._db.execute(sql, (queue, before, after))
+
+
+# Who is a member of which batch: marks in the records, and the table batch_members for the few that no record marks.
+#
+# An unfinished or dead member is marked in its own record. The record is written anyway when the job changes, and the
+# index of these marks is in the order in which the jobs were enqueued, so a member costs the same in a batch of any
+# size. batch_members has the members whose record was lost, which a trigger of the database puts there, and the jobs
+# that had ended when they joined.
+
+
+_IDS_AT_ONCE = 500
+
+
+class MemberState(enum.IntEnum):
+    UNFINISHED = 0
+    DEAD = 1
+    KNOWN = 2  # it had ended when it joined
+
+
+class BatchMembers:
+    """The members of the batches of one transaction. `record` and `change_record` are those of its unit of work."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        record: Callable[[str], RecordRow | None],
+        change_record: Callable[[RecordRow], RecordRow],
+    ) -> None:
+        self._db = db
+        self._record = record
+        self._change_record = change_record
+        self._has_unmarked: dict[str, bool] = {}  # by id of the batch, as far as it was needed
+
+    def put(self, batch: Batch, id: str, state: MemberState) -> bool:
+        """Makes a job a member in this state; False if it is one already."""
+        if self.has(batch, id, state):
+            return False
+        record = self._record(id)
+        if state is not MemberState.KNOWN and record is not None and record.batch == batch.id:
+            self._change_record(record).member = state
+        else:
+            self._db.execute("INSERT INTO batch_members VALUES (?, ?, ?)", (batch.id, state, id))
+            self._has_unmarked[batch.id] = True
+        return True
+
+    def keep(self, record: RecordRow) -> None:
+        """Keeps a member whose record is replaced in the table."""
+        if record.member is not None:
+            values = record.batch, record.member, record.id
+            self._db.execute("INSERT OR IGNORE INTO batch_members VALUES (?, ?, ?)", values)
+            self._has_unmarked[record.batch] = True
+
+    def take(self, batch: Batch, id: str, state: MemberState) -> bool:
+        """Removes a member in this state; False if there is none."""
+        if (record := self._marked(batch, id, state)) is not None:
+            self._change_record(record).member = None
+            return True
+        sql = "DELETE FROM batch_members WHERE batch = ? AND state = ? AND id = ?"
+        return self._may_be_unmarked(batch) and self._db.execute(sql, (batch.id, state, id)).rowcount > 0
+
+    def has(self, batch: Batch, id: str, *states: MemberState) -> bool:
+        if any(self._marked(batch, id, state) is not None for state in states):
+            return True
+        sql = "SELECT 1 FROM batch_members WHERE batch = ? AND state = ? AND id = ?"
+        return self._may_be_unmarked(batch) and any(
+            self._db.execute(sql, (batch.id, state, id)).fetchone() is not None for state in states
+        )
+
+    def _marked(self, batch: Batch, id: str, state: MemberState) -> RecordRow | None:
+        """The record of this member, if it is marked there."""
+        record = self._record(id)
+        return record if record is not None and record.batch == batch.id and record.member == state else None
+
+    def _may_be_unmarked(self, batch: Batch) -> bool:
+        """Whether the batch has members in the table. Nearly none has; then no member is looked up there."""
+        if batch.id not in self._has_unmarked:
+            found = self._db.execute("SELECT 1 FROM batch_members WHERE batch = ? LIMIT 1", (batch.id,)).fetchone()
+            self._has_unmarked[batch.id] = found is not None
+        return self._has_unmarked[batch.id]
+
+
+def delete_members(db: sqlite3.Connection, batch_id: str) -> None:
+    """Deletes the members of a batch whose time is over. Marks in records stay: they mean nothing without the batch."""
+    db.execute("DELETE FROM batch_members WHERE batch = ?", (batch_id,))
+
+
+def clear_marks(db: sqlite3.Connection, batch_id: str) -> None:
+    """Removes the marks that an earlier batch of this id left in records. The caller has read none of these records."""
+    db.execute("UPDATE records SET member = NULL WHERE batch = ? AND member IS NOT NULL", (batch_id,))
+
+
+def member_page(db: sqlite3.Connection, batch_id: str, state: MemberState, cursor: str, limit: int) -> MemberPage:
+    """A page of members. Those of the table come first; their cursors are `i` and an id. Then the marked ones follow,
+    with `n` and the number of the record."""
+    rows: list[tuple[str, str]] = []
+    if not cursor.startswith("n"):
+        sql = "SELECT 'i' || id, id FROM batch_members WHERE batch = ? AND state = ? AND id > ? ORDER BY id LIMIT ?"
+        rows = db.execute(sql, (batch_id, state, cursor[1:], limit + 1)).fetchall()
+    if len(rows) <= limit:
+        after = int(cursor[1:]) if cursor.startswith("n") else 0
+        where = "batch = ? AND member = ? AND number > ?"
+        sql = f"SELECT 'n' || number, id FROM records WHERE {where} ORDER BY number LIMIT ?"
+        rows += db.execute(sql, (batch_id, state, after, limit + 1 - len(rows))).fetchall()
+    ids = tuple(id for _, id in rows[:limit])
+    return MemberPage(ids, rows[limit - 1][0] if len(rows) > limit else "")
+
+
+def unfinished_among(db: sqlite3.Connection, batch_id: str, ids: Collection[str]) -> int:
+    """How many of these jobs are unfinished members. One whose record names another batch, or none, is another job: it
+    was enqueued again after the record was lost."""
+    listed, found = list(ids), 0
+    for start in range(0, len(listed), _IDS_AT_ONCE):
+        some = listed[start : start + _IDS_AT_ONCE]
+        marks = ", ".join("?" * len(some))
+        for sql in (
+            f"SELECT count(*) FROM batch_members m WHERE batch = ? AND state = ? AND id IN ({marks}) "
+            "AND NOT EXISTS (SELECT 1 FROM records r WHERE r.id = m.id AND r.batch != m.batch)",
+            f"SELECT count(*) FROM records WHERE +batch = ? AND +member = ? AND id IN ({marks})",
+        ):
+            found += db.execute(sql, (batch_id, MemberState.UNFINISHED, *some)).fetchone()[0]
+    return found
+
+
+# The batches of one transaction: read when they are needed, changed in place, written at its end.
+#
+# A batch whose time is over counts as absent, even if it is not deleted yet. Its members are in batch_members.py.
+
+
+_EXPIRED_AT_ONCE = 10
+_COLUMNS = "facts, fixed"
+
+_encoder = msgspec.json.Encoder()
+_facts_decoder = msgspec.json.Decoder(Batch)
+
+
+class FixedFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What never changes, apart from the counts: it may be long."""
+
+    callbacks: tuple[Callback, ...] = ()
+    info: bytes = b""
+
+
+_fixed_decoder = msgspec.json.Decoder(FixedFacts)
+
+
+def decode_batch(facts: bytes, fixed: bytes) -> Batch:
+    more = _fixed_decoder.decode(fixed)
+    batch = _facts_decoder.decode(facts)
+    batch.callbacks, batch.info = more.callbacks, more.info
+    return batch
+
+
+def find_batch(db: sqlite3.Connection, id: str, now_ms: int) -> Batch | None:
+    row = db.execute(f"SELECT {_COLUMNS} FROM batches WHERE id = ?", (id,)).fetchone()
+    batch = decode_batch(*row) if row is not None else None
+    is_over = batch is not None and batch.state is BatchState.FINISHED and batch.finished_ms + KEPT_MS <= now_ms
+    return None if is_over else batch
+
+
+class BatchTable:
+    def __init__(self, db: sqlite3.Connection, now_ms: int) -> None:
+        self._db = db
+        self._now_ms = now_ms
+        self._batches: dict[str, Batch | None] = {}
+        self._changed: dict[str, None] = {}
+
+    def find(self, id: str) -> Batch | None:
+        """The batch, to read. Changes are written only after change()."""
+        if not id:
+            return None
+        if id not in self._batches:
+            self._batches[id] = find_batch(self._db, id, self._now_ms)
+        return self._batches[id]
+
+    def change(self, batch: Batch) -> Batch:
+        self._changed[batch.id] = None
+        return batch
+
+    def create(self, batch: Batch) -> None:
+        self._delete(batch.id)  # one whose time is over
+        clear_marks(self._db, batch.id)
+        self._batches[batch.id] = batch
+        fixed = _encoder.encode(FixedFacts(batch.callbacks, batch.info))
+        values = (batch.id, batch.parent, batch.created_ms, 0, b"", fixed)
+        self._db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", values)
+        self.change(batch)
+
+    def children(self, id: str) -> list[Batch]:
+        found = self._db.execute("SELECT id FROM batches WHERE parent = ? ORDER BY id", (id,)).fetchall()
+        return [batch for (child,) in found if (batch := self.find(child)) is not None]
+
+    def write(self) -> None:
+        rows = []
+        for id in self._changed:
+            if (batch := self._batches[id]) is not None:
+                facts = _encoder.encode(replace(batch, callbacks=(), info=b""))
+                rows.append((facts, batch.finished_ms, id))
+        if rows:
+            self._db.executemany("UPDATE batches SET facts = ?, finished_ms = ? WHERE id = ?", rows)
+
+    def forget_expired(self) -> None:
+        """Deletes some of the batches whose time is over."""
+        sql = "SELECT id FROM batches WHERE finished_ms > 0 AND finished_ms <= ? LIMIT ?"
+        for (id,) in self._db.execute(sql, (self._now_ms - KEPT_MS, _EXPIRED_AT_ONCE)).fetchall():
+            self._delete(id)
+
+    def _delete(self, id: str) -> None:
+        delete_members(self._db, id)
+        self._db.execute("DELETE FROM batches WHERE id = ?", (id,))

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from fileq.brokers.notifications import Subscription
-from fileq.brokers.protocol import FullBroker
+from fileq.brokers.protocol import FullBroker, Subscription
 from fileq.client.job_endings import PublishedBatchEvent, decode_event
 from fileq.commands.admin.formatting import ENDLESS, columns, cut_inside
 from fileq.core.errors import BrokerUnavailable

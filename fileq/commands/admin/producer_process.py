@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from fileq.brokers.producer_types import ProducerView, ScanInfo
+from fileq.brokers.types import ProducerView, ScanInfo
 from fileq.commands.admin.formatting import (
     ENDLESS,
     Cell,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Admission, AdmitRequest, AdmitResult
 from fileq.core.claim import Claim
 from fileq.core.settlement import Verb, complete
 from fileq.testing.conformance.builders import (

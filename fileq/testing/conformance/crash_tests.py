@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fileq.brokers.admission_types import AdmitRequest, AdmitResult
-from fileq.brokers.types import Entry, Revival
+from fileq.brokers.types import AdmitRequest, AdmitResult, Entry, Revival
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, encode
 from fileq.core.settlement import SettleResult, cancel, complete, release

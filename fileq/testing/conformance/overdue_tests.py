@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from fileq.brokers.clocks import LONGEST_LOOK_MS, RETURNED_LOOK_MS, RUNNING_LOOK_MS
-from fileq.brokers.file_orders import Order
-from fileq.brokers.protocol import FullBroker
+from fileq.brokers.protocol import FullBroker, Order
 from fileq.brokers.schedules import Fire
 from fileq.brokers.types import Entry, Revival
 from fileq.core.batch import BatchState, CallbackKind

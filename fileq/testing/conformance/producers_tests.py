@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fileq.brokers.producer_types import ProducerInfo, ScanInfo
+from fileq.brokers.types import ProducerInfo, ScanInfo
 from fileq.testing.conformance.builders import enqueue, names, snapshot
 from fileq.testing.conformance.harness import Harness
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from msgspec.structs import astuple
 
-from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Enqueued, EnqueueResult, Entry, LeaseStatus, LedgerEntry, Renewal, Suspect
+from fileq.brokers.types import AdmitRequest, Enqueued, EnqueueResult, Entry, LeaseStatus, LedgerEntry, Renewal, Suspect
 from fileq.core.claim import Claim
 from fileq.core.job import Version
 from fileq.core.settlement import SettleResult, complete, release

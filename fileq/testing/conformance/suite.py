@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from fileq.brokers.notifications import Waiter
+from fileq.brokers.protocol import Waiter
 from fileq.testing.conformance import (
     admit_tests,
     batch_cancel_tests,

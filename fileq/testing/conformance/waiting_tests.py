@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from fileq.brokers.notifications import Waiter
+from fileq.brokers.protocol import Waiter
 from fileq.brokers.types import Revival
 from fileq.core.settlement import release
 from fileq.testing.conformance.builders import (
