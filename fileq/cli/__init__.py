@@ -1,8 +1,8 @@
 """The command line: parses the arguments, calls one command, prints, and returns the exit code.
 
 Every expected failure becomes one line on stderr and an exit code, never a traceback. command.py defines what a command
-is, definitions/ holds the commands, parser.py finds the one that was typed. This module must import nothing heavy: each
-command imports what it needs when it runs.
+is, definitions/ holds the commands, parser.py finds the one that was typed, *_text.py turn results into lines.
+This module must import nothing heavy: each command imports what it needs when it runs.
 """
 
 from __future__ import annotations

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+from fileq.core.errors import ConfigError
+from fileq.core.job import ENDED_STATES, State
 
 if TYPE_CHECKING:
     from fileq.core.units import PointInTime
+    from fileq.queries.job_filter import JobFilter
 
 LARGEST_NUMBER = 10**9
 
@@ -86,3 +91,128 @@ def point_in_time_or_ago(text: str) -> int:
         return point_in_time(text)
     except argparse.ArgumentTypeError as wrong:
         raise argparse.ArgumentTypeError(f"{wrong}, or a duration such as 2h, which means two hours ago") from None
+
+
+# The options that choose jobs, the same for every command that has them: `--state --type --match --error --since
+# --until --queue --batch --fingerprint --limit`.
+
+
+DEFERRED = "deferred"  # those of the retrying jobs that wait without having failed
+STATES = (*(state.value for state in State), "processing", "failed", DEFERRED)
+UNFINISHED = tuple(state for state in STATES if state not in ENDED_STATES)
+ENDED = tuple(state for state in STATES if state in ENDED_STATES)
+
+
+class StateOption:
+    """Reads --state. `words` are those that make sense for a command; the others are left to the command, whose errors
+    say why they do not."""
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self.words = words
+
+    @property
+    def help(self) -> str:
+        if len(self.words) == 1:
+            return f"{self.words[0]}: the only state that jobs have here"
+        return f"only jobs in this state: {', '.join(self.words)}"
+
+    def __call__(self, text: str) -> str:
+        if text not in STATES:
+            raise argparse.ArgumentTypeError(f"is {text!r}; it must be one of {', '.join(self.words)}")
+        return text
+
+
+def add_filters(
+    parser: argparse.ArgumentParser,
+    *,
+    limit: int | None = None,
+    time: str = "ended or, until then, created",
+    states: tuple[str, ...] = STATES,
+    has_batch: bool = True,
+) -> None:
+    """Adds the group. `time` says which time of a job --since and --until compare, `states` what --state can be."""
+    group = parser.add_argument_group("filters", "all that are given must be met")
+    state = StateOption(states)
+    group.add_argument("--state", type=state, metavar="STATE", help=state.help)
+    group.add_argument("--type", metavar="T", help="only jobs of this type (exactly)")
+    group.add_argument(
+        "--match",
+        metavar="GLOB",
+        help="only files that match, in any directory: '*.pdf' matches the name, 'north/*.pdf' the end of the path, a "
+        "pattern with a slash in front the whole path; case-sensitive. In a route, '*.pdf' means the top level only",
+    )
+    group.add_argument(
+        "--error",
+        metavar="TEXT",
+        help="only jobs whose error contains TEXT or is of this kind, as 'fileq stats' lists it (case-insensitive)",
+    )
+    group.add_argument(
+        "--since",
+        type=point_in_time_or_ago,
+        metavar="TIME",
+        help=f"only {time} since: 2h (ago), 2026-11-01, or RFC 3339; local time without a zone",
+    )
+    group.add_argument("--until", type=point_in_time_or_ago, metavar="TIME", help=f"only {time} until; as --since")
+    group.add_argument("--queue", metavar="QUEUE", help="only jobs of this queue, one of worker.priorities")
+    if has_batch:
+        group.add_argument("--batch", type=utf8_text, metavar="BATCH", help="only jobs of the batch with this id")
+    group.add_argument(
+        "--fingerprint",
+        type=_fingerprint,
+        metavar="HEX",
+        help="only dead jobs with this fingerprint, or its first 4 digits or more; 'fileq dlq groups' lists them",
+    )
+    shown = f"at most N jobs (default: {limit})" if limit is not None else "at most N jobs (default: all)"
+    group.add_argument("--limit", type=whole_number(1), default=limit, metavar="N", help=shown)
+
+
+def _fingerprint(text: str) -> str:
+    if not re.fullmatch("[0-9a-fA-F]{4,12}", text):
+        raise argparse.ArgumentTypeError(f"is {text!r}; it must be 4 to 12 hexadecimal digits")
+    return text.lower()
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="change nothing; name what would be done")
+
+
+def filter_of(options: argparse.Namespace, queues: Sequence[str]) -> JobFilter:
+    from fileq.queries.job_filter import JobFilter
+
+    if options.queue is not None and options.queue not in queues:
+        raise ConfigError(f"no queue is named {options.queue!r}; the queues are {', '.join(queues)}")
+    if options.since is not None and options.until is not None and options.since > options.until:
+        raise ConfigError("--since is later than --until, so no job can match; exchange them")
+    return JobFilter(
+        state=State.from_filter(options.state) if options.state is not None else None,
+        type=options.type,
+        match=options.match,
+        error=options.error,
+        since_ms=options.since,
+        until_ms=options.until,
+        queue=options.queue,
+        limit=options.limit,
+        is_deferred=options.state == DEFERRED,
+        batch=getattr(options, "batch", None),  # files that are processed again belong to none
+        fingerprint=options.fingerprint,
+    )
+
+
+def check_choice(options: argparse.Namespace, wanted: JobFilter, command: str, what: str) -> None:
+    """ConfigError unless the line gives ids, or --all with any filters."""
+    has_filters = _has_filters(wanted)
+    if options.ids and (options.all or has_filters):
+        raise ConfigError(f"give ids, or --all with filters such as --match; not both; see '{command} --help'")
+    if not options.ids and not options.all:
+        named = "--all as well" if has_filters else "ids, or --all with filters such as --match"
+        raise ConfigError(f"which {what}? give {named}; see '{command} --help'")
+
+
+def check_filtered(options: argparse.Namespace, wanted: JobFilter, command: str, what: str) -> None:
+    """ConfigError unless the line gives a filter or --all."""
+    if not options.all and not _has_filters(wanted):
+        raise ConfigError(f"which {what}? give filters such as --match, or --all; see '{command} --help'")
+
+
+def _has_filters(wanted: JobFilter) -> bool:
+    return wanted.has_conditions or wanted.state is not None or wanted.limit is not None

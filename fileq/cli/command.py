@@ -75,7 +75,7 @@ class Invocation:
         return self._broker
 
     def note(self, write: Callable[Concatenate[FullBroker, _P], None], *args: _P.args, **kwargs: _P.kwargs) -> None:
-        """Writes what others read about this command, by a function of commands/hand_actions.py.
+        """Writes what others read about this command, by a function of commands/action_log.py.
 
         A broker that does not take it, such as a full one, is no error: the work of the command is done."""
         from fileq.core.errors import BrokerError

@@ -10,16 +10,23 @@ kill -9 leaves: each document whole, or none.
 
 from __future__ import annotations
 
+import getpass
 import re
 import secrets
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog
+from fileq.brokers.catalog import Catalog, Document
+from fileq.commands.api_keys import KeyOptions, NewKey
+from fileq.core.api_key import StoredKey
 from fileq.core.job import stamp
+from fileq.core.schedule import decode_document
+from fileq.core.units import format_duration
+from fileq.core.webhook import Webhook, shown_url
 
 KIND, REFUSED_KIND = "audit", "audit-refused"
 ENTRIES_MAX, REFUSED_MAX = 10_000, 2_000
@@ -174,3 +181,63 @@ def audit_page(
 def _entries_in(name: str) -> int:
     count = name.split("-")[1] if name.count("-") == 2 else ""
     return int(count) if count.isdecimal() else 1
+
+
+# What the audit says of the things that people define: keys, webhooks, schedules. Never a secret. Does no I/O.
+#
+# The API and the commands of `fileq` use the same functions, so that their entries can be compared.
+
+
+def new_key_facts(made: NewKey, options: KeyOptions) -> dict[str, Any]:
+    """Without the key itself."""
+    return {
+        "id": made.id,
+        "name": made.name,
+        "scopes": ", ".join(made.scopes),
+        "expires": made.expires,
+        "allowed_types": ", ".join(options.allowed_types),
+        "path_prefix": options.path_prefix,
+    }
+
+
+def key_facts(key: StoredKey | None) -> dict[str, Any]:
+    return {"name": key.name, "scopes": ", ".join(key.scopes)} if key is not None else {}
+
+
+def webhook_facts(webhook: Webhook) -> dict[str, Any]:
+    """No secret, and no query of the URL."""
+    return {
+        "url": shown_url(webhook.url),
+        "events": ", ".join(webhook.events),
+        **msgspec.structs.asdict(webhook.filter),
+    }
+
+
+def schedule_facts(document: Document | None, *, is_whole: bool = False) -> dict[str, Any]:
+    """The fields of a definition that are set, or with `is_whole` all of them."""
+    if document is None:
+        return {}
+    try:
+        definition = decode_document(document.body).definition
+    except ValueError:  # it can't be read, so it is replaced as a whole
+        return {}
+    found = dict(msgspec.structs.asdict(definition) if is_whole else msgspec.to_builtins(definition))
+    for name in ("within_s", "timeout_s"):
+        if found.get(name) is not None:
+            found[name.removesuffix("_s")] = format_duration(found.pop(name))
+    return found
+
+
+# Who works on this machine: the name that notes, the audit and the sessions of a one-time link show to others.
+
+
+def os_user() -> str:
+    """The name of the user of this process. The system may know none, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "an unknown user"
+
+
+def command_line_user() -> str:
+    return f"{os_user()} on {socket.gethostname()}, command line"

@@ -1,6 +1,6 @@
 """The conditions that choose jobs: the same for `list`, `dlq list|retry|delete`, `cancel` and `reprocess`.
 
-Must not know a broker. `fileq/cli/filters.py` has the options.
+Must not know a broker. `fileq/cli/arguments.py` has the options.
 """
 
 from __future__ import annotations

@@ -17,8 +17,17 @@ from msgspec.structs import replace
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census
 from fileq.commands.action_log import IDS_MAX, ActionLog
-from fileq.commands.bulk_actions import GONE_ELSEWHERE, BulkActions, changed_ids
-from fileq.commands.operations import COMPLETED, FAILED, RUNNING, Operation, OperationStore, StoredOperation
+from fileq.commands.bulk_actions import (
+    COMPLETED,
+    FAILED,
+    GONE_ELSEWHERE,
+    RUNNING,
+    BulkActions,
+    Operation,
+    OperationStore,
+    StoredOperation,
+    changed_ids,
+)
 from fileq.config import Config
 from fileq.core.errors import BrokerError, BrokerUnavailable, Conflict, FileqError
 from fileq.core.events import Emit, OperationEnded, OperationStarted, UploadsRemoved

@@ -20,7 +20,7 @@ from fileq.brokers import open_broker
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.api_keys import KeyStore
-from fileq.commands.operator_name import os_user
+from fileq.commands.audit_entries import os_user
 from fileq.config import Config, Loaded
 from fileq.config.http_settings import GUESSABLE, OUTSIDE_KEY, is_guessable, is_loopback, is_outside_key, url_here
 from fileq.core.errors import ConfigError

@@ -3,9 +3,9 @@
 import pytest
 
 from fileq.brokers.sqlite import SqliteBroker
-from fileq.commands.admin.formatting import Screen
+from fileq.cli.definitions.repair_commands import render_fsck as render
+from fileq.cli.terminal import Screen
 from fileq.commands.admin.fsck import broker_walk
-from fileq.commands.admin.fsck.report import render
 from fileq.core.batch import BatchState, CallbackKind
 from fileq.core.settlement import complete
 from fileq.testing.conformance import MemoryHarness

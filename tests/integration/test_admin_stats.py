@@ -21,10 +21,9 @@ import pytest
 from msgspec.structs import replace
 
 from fileq.brokers import open_broker
-from fileq.commands.admin.formatting import Screen
-from fileq.commands.admin.live_stats import watch
+from fileq.cli.stats_text import render, watch
+from fileq.cli.terminal import Screen
 from fileq.commands.admin.stats import RecentTotals, gather
-from fileq.commands.admin.stats_text import render
 from fileq.config import config_from
 from fileq.core.job import rfc3339_ms
 from fileq.core.settlement import complete, release

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fileq.commands.admin import control, dlq
+from fileq.commands.admin import cancellation, dlq, pauses, running_workers
 from fileq.commands.admin.fsck import Report, fsck
 from fileq.commands.admin.stats import gather
 from fileq.config import Config, config_from
@@ -31,7 +31,7 @@ def cancel_running(setup: WorkerSetup) -> None:
     setup.enqueue("gated", "other")
     setup.wait_logged("start", 2)
     [child] = [line.pid for line in setup.handler_log("start") if line.id == "endless"]
-    [result] = control.cancel(setup.broker, ["endless"], TTL_S).results
+    [result] = cancellation.cancel(setup.broker, ["endless"], TTL_S).results
     assert result.result == "requested"
     setup.wait_for(State.CANCELLED, ["endless"], timeout_s=15)
     wait_until(lambda: not is_running(child), 15)
@@ -59,7 +59,7 @@ def pause_and_resume(setup: WorkerSetup) -> None:
     setup.worker(count=2)
     setup.enqueue("gated", "running")
     setup.wait_logged("start", 1)
-    assert control.set_paused(setup.broker, "low", ["high", "low"], paused=True, by="a test").has_changed
+    assert pauses.set_paused(setup.broker, "low", ["high", "low"], paused=True, by="a test").has_changed
     let_time_pass(1.0)
     waiting = setup.enqueue("note", *ids("low", 5))
     setup.enqueue("note", "high", queue="high")
@@ -69,7 +69,7 @@ def pause_and_resume(setup: WorkerSetup) -> None:
     let_time_pass(1.0)
     assert setup.states(waiting) == {"pending": 5}
     assert [queue.is_paused for queue in gather(setup.broker).queues] == [False, True]
-    control.set_paused(setup.broker, "low", ["high", "low"], paused=False, by="a test")
+    pauses.set_paused(setup.broker, "low", ["high", "low"], paused=False, by="a test")
     setup.wait_for(State.COMPLETED, waiting)
 
 
@@ -123,5 +123,5 @@ def test_dead_jobs_are_retried_after_the_handler_was_fixed(setup: WorkerSetup) -
     assert dlq.retry_all(setup.broker, JobFilter(error="broken"), queue="low").count == 20
     setup.wait_for(State.COMPLETED, jobs)
     assert [setup.record(job).attempt_count for job in jobs] == [2] * 20
-    assert control.workers(setup.broker).slots == 2
+    assert running_workers.workers(setup.broker).slots == 2
     assert checked(setup).is_clean

@@ -17,7 +17,7 @@ import pytest
 from redis import Redis
 
 from fileq.cli import main
-from fileq.commands.doctor import check_files
+from fileq.commands import environment_checks
 from tests.support.doctor import Doctor
 from tests.support.producer_setup import BrokerSetup
 from tests.support.program import Program, command, environment, run
@@ -184,7 +184,7 @@ def test_how_files_are_watched_is_reported(mode: str, words: str, cwd: Path, doc
 
 def test_more_directories_than_watches_is_a_problem(cwd: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     (cwd / "data" / "more").mkdir()
-    monkeypatch.setattr(check_files, "max_watches", lambda: 1)
+    monkeypatch.setattr(environment_checks, "max_watches", lambda: 1)
     assert doctor().wrong == ["inotify"]
     assert "max_user_watches" in doctor.find("inotify")[0]["advice"]
 

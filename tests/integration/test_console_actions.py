@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from fileq.brokers import open_broker
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
-from fileq.commands.bulk_actions import JobAction
-from fileq.commands.operations import Operation, OperationStore
+from fileq.commands.bulk_actions import JobAction, Operation, OperationStore
 from fileq.config import config_from
 from fileq.config.http_settings import WebhookSettings
 from fileq.queries.job_filter import JobFilter

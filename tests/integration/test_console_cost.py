@@ -18,7 +18,7 @@ from fileq.client.options import ScheduleOptions
 from fileq.client.schedule_changes import add_schedule, run_now
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
-from fileq.commands.admin.control import set_paused
+from fileq.commands.admin.pauses import set_paused
 from fileq.commands.bulk_actions import JobAction
 from fileq.config import Config
 from fileq.core.batch import Callback, CallbackKind, callback_id

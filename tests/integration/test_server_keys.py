@@ -12,8 +12,7 @@ import pytest
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import KEY_USES, KEYS
-from fileq.commands.bulk_actions import JobAction
-from fileq.commands.operations import OperationStore
+from fileq.commands.bulk_actions import JobAction, OperationStore
 from fileq.core.api_key import LATEST_MS, Scope, StoredKey
 from fileq.queries.job_filter import JobFilter
 from fileq.server.console.pages import PAGES

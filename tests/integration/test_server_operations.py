@@ -13,8 +13,7 @@ import pytest
 from fileq.brokers import open_broker
 from fileq.brokers.types import Entry
 from fileq.commands.action_log import ActionLog
-from fileq.commands.bulk_actions import BulkActions, JobAction
-from fileq.commands.operations import OperationStore
+from fileq.commands.bulk_actions import BulkActions, JobAction, OperationStore
 from fileq.config import config_from
 from fileq.config.show import redacted
 from fileq.core.job import decode, typed_job

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
+from fileq.cli.stats_text import process_table
+from fileq.cli.terminal import Screen
 from fileq.client.broker_transport import BrokerTransport
 from fileq.commands import webhooks
-from fileq.commands.admin.formatting import Screen
 from fileq.commands.admin.stats import gather
-from fileq.commands.admin.stats_text import process_table
 from fileq.commands.webhooks import DeliverySummary
 from fileq.config import Config, config_from
 from fileq.core.job import State

@@ -39,7 +39,7 @@ PRELOADED = (
     "fileq.brokers.redis",
     "fileq.brokers.sqlite",
     "fileq.brokers.sqlite.examine",
-    "fileq.cli.help",
+    "fileq.cli.parser",
     "fileq.cli.parser",
     "fileq.commands.built_in_jobs",
     "fileq.handlers.builtin",

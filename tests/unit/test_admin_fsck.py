@@ -5,8 +5,14 @@ from types import SimpleNamespace
 import pytest
 
 from fileq.brokers.types import Census
-from fileq.commands.admin.fsck.balance import agreed_excess, measurement_from, tighten
-from fileq.commands.admin.fsck.broker_walk import BloomFilter, readable_id, record_for
+from fileq.commands.admin.fsck.broker_walk import (
+    BloomFilter,
+    agreed_excess,
+    measurement_from,
+    readable_id,
+    record_for,
+    tighten,
+)
 
 
 def census(produced, pending, *, adopted=0, completed=0):

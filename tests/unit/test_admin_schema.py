@@ -7,28 +7,24 @@ import pytest
 
 from fileq.cli.definitions import all_commands
 from fileq.commands.admin import json_schema as schema
-from fileq.commands.admin.batch_reports import BatchReport, CallbackReport, FailureReport
-from fileq.commands.admin.control import (
-    BreakerReset,
-    Cancellation,
-    JobCancellation,
-    PauseResult,
-    ReportedBreaker,
-    WorkerList,
-)
+from fileq.commands.admin.cancellation import Cancellation, JobCancellation
 from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
 from fileq.commands.admin.fsck.report import Balance, DuplicateJob, Problem, Repair, Report
-from fileq.commands.admin.producer_process import LastScan, ProducerProcess
-from fileq.commands.admin.queue_stats import QueueStats
+from fileq.commands.admin.pauses import PauseResult
 from fileq.commands.admin.reprocess import ReprocessedFile, ReprocessReport
+from fileq.commands.admin.running_workers import BreakerReset, ReportedBreaker, WorkerList
 from fileq.commands.admin.stats import (
     BreakerSummary,
     ErrorCount,
+    LastScan,
+    ProducerProcess,
+    QueueStats,
     SlotSummary,
     Stats,
     Throughput,
     WorkerProcess,
 )
+from fileq.commands.batches import BatchReport, CallbackReport, FailureReport
 from fileq.queries.job_queries import FileTrace, VersionTrace
 from fileq.queries.job_summary import AttemptSummary, JobHistory, JobSummary
 

@@ -9,8 +9,7 @@ import termios
 
 import pytest
 
-from fileq.cli.screen import wrapped
-from fileq.commands.admin.formatting import Cell, Screen, age, columns, cut, plural, rate, table
+from fileq.cli.terminal import Cell, Screen, age, columns, cut, plural, rate, table, wrapped
 from fileq.core.text import printable
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from fileq.cli.command import Command
 from fileq.cli.definitions import all_commands
-from fileq.cli.help import overview
-from fileq.cli.parser import parse, parser_of
+from fileq.cli.parser import overview, parse, parser_of
 from fileq.cli.reference import reference
 
 REPOSITORY = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from fileq.client.schedule_changes import add_schedule, run_now
 from fileq.commands.admin.schedules import list_schedules
 from fileq.commands.api_keys import KeyOptions
 from fileq.commands.audit_entries import TEXT_MAX, AuditChange, AuditEntry, changes_between
-from fileq.commands.doctor.check_server import SOON_MS, expiring
+from fileq.commands.server_checks import SOON_MS, expiring
 from fileq.commands.webhooks import latest_deliveries
 from fileq.core.api_key import Scope, StoredKey
 from fileq.core.job import typed_job

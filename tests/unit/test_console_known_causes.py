@@ -9,7 +9,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
-from fileq.commands.admin.control import set_paused
+from fileq.commands.admin.pauses import set_paused
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.claim import Claim
 from fileq.core.settlement import Settlement

@@ -16,11 +16,11 @@ from fileq.brokers.schedule_definitions import known_schedules
 from fileq.brokers.types import Entry, Record, WorkerInfo
 from fileq.client.options import ScheduleOptions
 from fileq.client.schedule_changes import add_schedule
-from fileq.commands.admin.batch_reports import BatchReport, FailureReport
 from fileq.commands.admin.fsck import Report, fsck
 from fileq.commands.admin.fsck.report import Problem
 from fileq.commands.admin.schedules import list_schedules
 from fileq.commands.api_keys import KeyOptions
+from fileq.commands.batches import BatchReport, FailureReport
 from fileq.core.api_key import Scope
 from fileq.core.delivery import CHECK_TYPE
 from fileq.core.job import Job, State, stamp, typed_job

@@ -5,17 +5,18 @@ from __future__ import annotations
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.memory.broker import MemoryBroker
 from fileq.brokers.types import Entry
-from fileq.commands.admin.control import PauseResult, set_paused
-from fileq.commands.admin.pause_notes import (
+from fileq.commands.admin.pauses import (
     HISTORIES,
     NOTES,
     PAST_MAX,
     PAST_TEXT_MAX,
     PastPause,
     PauseNote,
+    PauseResult,
     end_note,
     past_pauses_in,
     pause_notes,
+    set_paused,
 )
 from fileq.core.job import rfc3339_ms
 from fileq.core.settlement import complete

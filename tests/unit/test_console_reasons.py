@@ -14,8 +14,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, OpenBreaker, Record, WorkerInfo
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
-from fileq.commands.admin.control import set_paused
-from fileq.commands.admin.pause_notes import pause_notes
+from fileq.commands.admin.pauses import pause_notes, set_paused
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, encode, file_job, rfc3339_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fileq.brokers.types import WireEvent
-from fileq.commands.admin.follow_events import HOLD_S, EventFilter
+from fileq.cli.follow_events import HOLD_S, EventFilter
 from tests.support.clocks import ManualClocks
 
 

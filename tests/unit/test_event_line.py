@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from fileq.brokers.types import WireEvent
-from fileq.commands.admin.follow_events import event_line
-from fileq.commands.admin.formatting import columns
+from fileq.cli.follow_events import event_line
+from fileq.cli.terminal import columns
 
 PATH = "/srv/inbox/2026/november/customers/4711/invoices/scan-0001.pdf"
 ERROR = f"ValueError: {'word ' * 60}(at invoices.py:12 in read)"

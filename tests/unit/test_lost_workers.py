@@ -8,10 +8,10 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.lost_workers import KEPT_MS, KIND, NOTES_MAX, LostSlot, LostWorker, lost_workers_in, note_lost
 from fileq.brokers.types import Entry, WorkerInfo
+from fileq.cli.stats_text import lost_lines
+from fileq.cli.terminal import Screen
 from fileq.client.broker_batches import cancel_batch
-from fileq.commands.admin.control import workers
-from fileq.commands.admin.formatting import Screen
-from fileq.commands.admin.stats_text import lost_lines
+from fileq.commands.admin.running_workers import workers
 from fileq.core.job import rfc3339_ms
 from fileq.testing.conformance.builders import a_job
 from fileq.webhooks.subscriptions import Withdrawals

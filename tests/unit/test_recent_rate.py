@@ -2,10 +2,10 @@
 
 import pytest
 
-from fileq.commands.admin import recent_rate
-from fileq.commands.admin.formatting import Screen
+from fileq.cli.stats_text import render
+from fileq.cli.terminal import Screen
+from fileq.commands.admin import stats
 from fileq.commands.admin.stats import gather
-from fileq.commands.admin.stats_text import render
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import (
     burial,
@@ -97,7 +97,7 @@ def test_the_time_before_the_first_worker_started_does_not_count():
 
 @pytest.mark.parametrize("settings", [{}, {"worker.completed_max": 100}])
 def test_the_rate_of_many_jobs_is_that_of_the_newest(settings, monkeypatch):
-    monkeypatch.setattr(recent_rate, "MOST", 100)
+    monkeypatch.setattr(stats, "MOST", 100)
     harness = make(**settings)
     end(harness, 300, "job", every_s=0.05)
     enqueue(harness, *names(40, "waiting"))
@@ -125,7 +125,7 @@ def test_the_cost_does_not_depend_on_the_number_of_jobs():
     harness.broker.records = lambda ids: read.append(len(ids)) or records(ids)
     enqueue(harness, "a")
     gather(harness.broker)
-    assert sum(read) <= recent_rate.MOST
+    assert sum(read) <= stats.MOST
 
 
 def test_nothing_is_known_about_a_job_that_runs_for_much_longer_than_the_others_took():

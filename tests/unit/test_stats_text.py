@@ -1,8 +1,8 @@
 """What `fileq stats` prints about slots."""
 
-from fileq.commands.admin.formatting import Screen
+from fileq.cli.stats_text import render
+from fileq.cli.terminal import Screen
 from fileq.commands.admin.stats import gather
-from fileq.commands.admin.stats_text import render
 from fileq.testing.conformance.builders import names, worker_info
 from fileq.testing.conformance.harness import config_of
 from fileq.testing.conformance.memory_harness import MemoryHarness

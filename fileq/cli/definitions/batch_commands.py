@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import add_json, utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
-from fileq.cli.screen import print_lines, screen_of_stdout
-from fileq.cli.type_note import print_type_note
+from fileq.cli.terminal import print_lines, screen_of_stdout
+from fileq.cli.worker_notes import print_type_note
 from fileq.commands.admin.json_schema import BATCH_FIELDS
 from fileq.core.errors import BatchError, ConfigError
 
 if TYPE_CHECKING:
-    from fileq.commands.admin.batch_reports import BatchReport
+    from fileq.commands.batches import BatchReport
 
 _REDRAW_S = 0.25
 _AS_SHOWN = (("…", "the batch, as `fileq batch show --json` prints it"),)
@@ -46,7 +46,7 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _create(invocation: Invocation) -> int:
     from fileq.client.options import JobOptions
-    from fileq.commands.create_batch import fill, manifest_paths, planned_batch
+    from fileq.commands.batches import fill, manifest_paths, planned_batch
     from fileq.commands.enqueue import Enqueuing, entries_for, requested
 
     given, config = invocation.options, invocation.loaded().config
@@ -87,7 +87,7 @@ def _create(invocation: Invocation) -> int:
 
 def _wait(invocation: Invocation, id: str) -> int:
     """Shows how far the batch is, on a terminal. Ctrl-C ends only the wait."""
-    from fileq.commands.wait_for_batch import exit_code_of, shown_wait
+    from fileq.cli.batch_text import exit_code_of, shown_wait
 
     if not invocation.options.json:
         print(id, flush=True)
@@ -100,7 +100,7 @@ def _wait(invocation: Invocation, id: str) -> int:
     if invocation.options.json:
         invocation.print_json(report)
     else:
-        from fileq.commands.admin.batch_text import ending_line
+        from fileq.cli.batch_text import ending_line
 
         print(ending_line(report))
     return exit_code_of(status)
@@ -115,15 +115,15 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(invocation: Invocation) -> int:
-    from fileq.commands.admin.batch_reports import list_batches
+    from fileq.commands.batches import list_batches
 
     given = invocation.options
     batches = list_batches(invocation.broker(), given.limit, unfinished=given.unfinished)
     if given.json:
         invocation.print_json({"batches": batches})
         return 0
-    from fileq.commands.admin.batch_text import render_batches
-    from fileq.commands.admin.formatting import now_ms
+    from fileq.cli.batch_text import render_batches
+    from fileq.cli.terminal import now_ms
 
     print_lines(render_batches(batches, screen_of_stdout(), now_ms()))
     return 0
@@ -139,8 +139,8 @@ def _show(invocation: Invocation) -> int:
     if invocation.options.json:
         invocation.print_json(report)
         return 0
-    from fileq.commands.admin.batch_text import render_batch
-    from fileq.commands.admin.formatting import now_ms
+    from fileq.cli.batch_text import render_batch
+    from fileq.cli.terminal import now_ms
 
     print_lines(render_batch(report, screen_of_stdout(), now_ms()))
     return 0
@@ -159,8 +159,8 @@ def _seal(invocation: Invocation) -> int:
 def _cancel(invocation: Invocation) -> int:
     from fileq.brokers.clocks import wall_clock_ms
     from fileq.client.broker_batches import cancel_batch
+    from fileq.commands.action_log import note_batch
     from fileq.commands.bulk_actions import JobAction
-    from fileq.commands.hand_actions import note_batch
     from fileq.webhooks.subscriptions import Withdrawals
 
     id, broker = invocation.options.id, invocation.broker()
@@ -172,10 +172,10 @@ def _cancel(invocation: Invocation) -> int:
 
 
 def _retry(invocation: Invocation) -> int:
+    from fileq.cli.terminal import plural
     from fileq.client.broker_batches import retry_batch
-    from fileq.commands.admin.formatting import plural
+    from fileq.commands.action_log import note_batch
     from fileq.commands.bulk_actions import JobAction
-    from fileq.commands.hand_actions import note_batch
     from fileq.core.text import printable
 
     id = invocation.options.id
@@ -205,7 +205,7 @@ def _confirm(invocation: Invocation, what: str) -> int:
 
 
 def _report(invocation: Invocation, id: str) -> BatchReport:
-    from fileq.commands.admin.batch_reports import show_batch
+    from fileq.commands.batches import show_batch
 
     return show_batch(invocation.broker(), id)
 

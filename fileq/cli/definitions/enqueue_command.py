@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import add_json, duration, utf8_text, whole_number, zoned_time
 from fileq.cli.command import Command, Invocation
 from fileq.cli.definitions.batch_commands import add_callbacks
-from fileq.cli.type_note import print_type_note
+from fileq.cli.worker_notes import print_type_note
 from fileq.core.errors import ConfigError, FileqError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fileq.brokers.protocol import FullBroker
     from fileq.brokers.types import Entry
     from fileq.client.options import JobOptions
-    from fileq.commands.create_batch import BatchPlan
+    from fileq.commands.batches import BatchPlan
     from fileq.commands.enqueue import EnqueuedJob, Enqueuing, RequestedJob
     from fileq.commands.wait_for_jobs import EndedJob, JobWaiting
     from fileq.core.units import PointInTime
@@ -108,7 +108,7 @@ def _moved_to(invocation: Invocation, path: bytes) -> bytes:
 
 def _batch(invocation: Invocation) -> BatchPlan:
     """The batch with this id; else a new one with this name."""
-    from fileq.commands.create_batch import existing_batch, planned_batch
+    from fileq.commands.batches import existing_batch, planned_batch
 
     given = invocation.options
     plan = existing_batch(invocation.broker(create=True), given.batch)
@@ -125,7 +125,7 @@ def _batch(invocation: Invocation) -> BatchPlan:
 
 def _enqueue_in_batch(invocation: Invocation, plan: BatchPlan, entries: Sequence[Entry], enqueuing: Enqueuing) -> None:
     """A new batch is sealed, one that exists stays open."""
-    from fileq.commands.create_batch import fill
+    from fileq.commands.batches import fill
 
     broker = invocation.broker()
     fill(broker, invocation.loaded().config, plan, entries, enqueuing)
@@ -214,7 +214,7 @@ def _remark_time(name: str, given: PointInTime | None) -> None:
         _remark(f"{name} has no zone; local time was assumed: {given.assumed}")
     late_s = time.time() - given.ms / 1000
     if late_s > 0:
-        from fileq.commands.admin.formatting import age
+        from fileq.cli.terminal import age
 
         _remark(f"{name} is in the past, {age(late_s)} ago; the job is due at once")
 

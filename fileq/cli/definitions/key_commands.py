@@ -7,7 +7,7 @@ import argparse
 from fileq.cli.arguments import add_json, duration, utf8_text
 from fileq.cli.command import Command, Invocation
 from fileq.cli.definitions.role_commands import given_settings, server_arguments
-from fileq.cli.screen import print_lines, screen_of_stdout
+from fileq.cli.terminal import print_lines, screen_of_stdout
 from fileq.core.api_key import Scope
 from fileq.core.errors import FileqError
 
@@ -61,9 +61,9 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _create(invocation: Invocation) -> int:
     from fileq.brokers.clocks import wall_clock_ms
+    from fileq.commands.action_log import note_change
     from fileq.commands.api_keys import KeyOptions, KeyStore
-    from fileq.commands.audit_facts import new_key_facts
-    from fileq.commands.hand_actions import note_change
+    from fileq.commands.audit_entries import new_key_facts
 
     options = invocation.options
     expires_ms = wall_clock_ms() + round(options.expires * 1000) if options.expires is not None else 0
@@ -89,7 +89,7 @@ def _list(invocation: Invocation) -> int:
     if invocation.options.json:
         invocation.print_json(found)
         return 0
-    from fileq.commands.admin.formatting import table
+    from fileq.cli.terminal import table
     from fileq.core.text import printable
 
     if not found.keys:
@@ -110,9 +110,9 @@ def _key_argument(parser: argparse.ArgumentParser) -> None:
 
 def _revoke(invocation: Invocation) -> int:
     from fileq.brokers.clocks import wall_clock_ms
+    from fileq.commands.action_log import note_change
     from fileq.commands.api_keys import KeyStore
-    from fileq.commands.audit_facts import key_facts
-    from fileq.commands.hand_actions import note_change
+    from fileq.commands.audit_entries import key_facts
 
     broker = invocation.broker()
     store = KeyStore(broker, wall_clock_ms)
@@ -133,10 +133,10 @@ def _link_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _link(invocation: Invocation) -> int:
     from fileq.brokers.clocks import wall_clock_ms
+    from fileq.commands.action_log import note_change
     from fileq.commands.api_keys import LINK_MS, KeyStore
-    from fileq.commands.doctor.check_port import answers_health
-    from fileq.commands.hand_actions import note_change
-    from fileq.commands.operator_name import os_user
+    from fileq.commands.audit_entries import os_user
+    from fileq.commands.server_checks import answers_health
     from fileq.config.http_settings import url_here
     from fileq.core.job import stamp
 

@@ -1,4 +1,4 @@
-"""`fileq admin pause|resume`: stop and restart claiming from queues."""
+"""`fileq admin pause|resume|breaker reset`: stop and restart claiming from queues, close circuit breakers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import argparse
 
 from fileq.cli.arguments import add_json, utf8_text
 from fileq.cli.command import Command, Invocation
-from fileq.commands.admin.json_schema import PAUSE_FIELDS
+from fileq.cli.terminal import print_lines
+from fileq.cli.worker_notes import print_reload_note
+from fileq.commands.admin.json_schema import BREAKER_RESET_FIELDS, PAUSE_FIELDS
 
 _FIELDS = (*PAUSE_FIELDS, ("queues[]", "instead, if several queues were named: one such object for each"))
 
@@ -22,7 +24,7 @@ def _pause_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _reason(text: str) -> str:
-    from fileq.commands.admin.pause_notes import REASON_LENGTH
+    from fileq.commands.admin.pauses import REASON_LENGTH
 
     if len(utf8_text(text)) > REASON_LENGTH:
         raise argparse.ArgumentTypeError(f"has {len(text)} characters; at most {REASON_LENGTH} are allowed")
@@ -30,10 +32,10 @@ def _reason(text: str) -> str:
 
 
 def _set_paused(invocation: Invocation, *, paused: bool) -> int:
-    from fileq.commands.admin.control import check_queues, set_paused
-    from fileq.commands.admin.formatting import plural
-    from fileq.commands.hand_actions import note_pause
-    from fileq.commands.operator_name import command_line_user
+    from fileq.cli.terminal import plural
+    from fileq.commands.action_log import note_pause
+    from fileq.commands.admin.pauses import check_queues, set_paused
+    from fileq.commands.audit_entries import command_line_user
 
     queues = invocation.loaded().config.worker.priorities
     named = list(dict.fromkeys(invocation.options.queues))
@@ -59,6 +61,41 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
         state = states[0 if result.has_changed else 1]
         effect = "; running jobs finish, new ones wait" if paused else ""
         print(f"{result.queue} {state}, {plural(result.waiting, 'job')} waiting{effect}")
+    return 0
+
+
+# `fileq admin breaker reset`: close circuit breakers before their cooldown ends.
+
+
+def _breaker_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "route", nargs="?", default="", type=utf8_text, metavar="ROUTE", help="name of a route (default: all routes)"
+    )
+    add_json(parser)
+
+
+def _reset(invocation: Invocation) -> int:
+    from fileq.commands.admin.running_workers import reset_breaker
+
+    result = reset_breaker(invocation.broker(), invocation.loaded().config, invocation.options.route)
+    if invocation.options.json:
+        invocation.print_json(result)
+        return 0
+    from fileq.core.text import printable
+    from fileq.core.units import two_units
+
+    what = f"the breakers of {printable(result.route)}" if result.route else "all breakers"
+    print(f"workers reset {what} within {two_units(result.within_s)}")
+    if not result.open:
+        print("no worker reports one of them as open; 'fileq workers' lists those that are")
+        if result.route and not result.is_configured:
+            unchecked = f"the name '{printable(result.route)}' could not be checked"
+            print(f"{unchecked}: workers report only routes whose breaker is open or half-open")
+    print_lines(
+        f"{printable(one.host)} {one.pid}: {printable(one.route)} is {one.state} until then: {printable(one.error)}"
+        for one in result.open
+    )
+    print_reload_note(invocation)
     return 0
 
 
@@ -91,5 +128,22 @@ queue.""",
         run=lambda invocation: _set_paused(invocation, paused=False),
         json_fields=_FIELDS,
         only_confirms=True,
+    ),
+    Command(
+        words=("admin", "breaker", "reset"),
+        summary="try the jobs of a failing route again at once",
+        description="""\
+Requests that every worker closes its circuit breaker of this route, or of all routes. Workers read the request at the
+next renewal of their heartbeats, at most a third of worker.heartbeat_ttl later. The jobs that were deferred then run at
+once. A breaker opens again if most attempts still fail. The name of a route is its `name`, else its type, else its
+glob; `fileq workers` shows those whose breaker is open. Exit code 2 if the name resembles a route that workers report
+or the configuration has, or if the configuration names all routes and this one is not among them.""",
+        examples=(
+            ("fileq breaker reset", "all routes, after the cause is fixed"),
+            ("fileq breaker reset '**/*.pdf'", "one route"),
+        ),
+        arguments=_breaker_arguments,
+        run=_reset,
+        json_fields=BREAKER_RESET_FIELDS,
     ),
 )

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import add_app_dir, add_json
+from fileq.cli.arguments import ENDED, add_app_dir, add_dry_run, add_filters, add_json, check_filtered, filter_of
 from fileq.cli.command import Command, Invocation
-from fileq.cli.filters import ENDED, add_dry_run, add_filters, check_filtered, filter_of
-from fileq.cli.reload_note import print_reload_note
-from fileq.cli.screen import print_lines, screen_of_stdout
+from fileq.cli.terminal import Screen, number, plural, print_lines, screen_of_stdout
+from fileq.cli.worker_notes import print_reload_note
 from fileq.commands.admin.json_schema import FSCK_FIELDS, REPROCESS_FIELDS
+from fileq.core.text import printable
+
+if TYPE_CHECKING:
+    from fileq.commands.admin.fsck.report import Balance, Repair, Report
+    from fileq.commands.admin.reprocess import ReprocessReport
 
 
 def _reprocess_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,8 +25,8 @@ def _reprocess_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _reprocess(invocation: Invocation) -> int:
-    from fileq.commands.admin.reprocess import render, reprocess
-    from fileq.commands.hand_actions import note_reprocess
+    from fileq.commands.action_log import note_reprocess
+    from fileq.commands.admin.reprocess import reprocess
 
     options, config = invocation.options, invocation.loaded().config
     wanted = filter_of(options, config.worker.priorities)
@@ -40,7 +45,7 @@ def _reprocess(invocation: Invocation) -> int:
     if options.json:
         invocation.print_json(report)
     else:
-        print_lines(render(report))
+        print_lines(render_reprocess(report))
     return 0
 
 
@@ -61,9 +66,7 @@ def _fsck(invocation: Invocation) -> int:
     if invocation.options.json:
         invocation.print_json(report)
     else:
-        from fileq.commands.admin.fsck.report import render
-
-        print_lines(render(report, screen_of_stdout()))
+        print_lines(render_fsck(report, screen_of_stdout()))
     return 0 if report.is_clean else 1
 
 
@@ -115,3 +118,97 @@ interrupted and repeated while workers are running. It lists what it did. Exit c
         json_fields=FSCK_FIELDS,
     ),
 )
+
+
+_NAMED = 20  # files that the text of a dry run names
+
+
+def render_reprocess(report: ReprocessReport) -> list[str]:
+    from fileq.commands.admin.reprocess import WOULD_ENQUEUE
+
+    lines = [f"missing: {printable(file.filepath)}" for file in report.files if file.result == "missing"]
+    planned = [file for file in report.files if file.result == WOULD_ENQUEUE]
+    lines += [f"would enqueue {printable(file.filepath)}" for file in planned[:_NAMED]]
+    if report.is_dry_run and report.enqueued > _NAMED:
+        lines.append(f"and {number(report.enqueued - _NAMED)} more")
+    would = "would be " if report.is_dry_run else ""
+    skipped = f"; {plural(report.missing, 'file')} missing" if report.missing else ""
+    skipped += f"; {plural(report.unfinished, 'file')} skipped, not finished yet" if report.unfinished else ""
+    return [*lines, f"{plural(report.enqueued, 'file')} {would}enqueued again{skipped}"]
+
+
+_SHOWN = 20  # of each kind, in text
+_ACTIONS = {"reinstated": "restored"}  # where the text differs from the JSON value
+
+
+def render_fsck(report: Report, screen: Screen) -> list[str]:
+    lines = [*_balance_lines(report.balance, screen), ""]
+    if report.repairs:
+        lines += [screen.paint("repairs", "bold")]
+        lines += [_repair_line(repair) for repair in report.repairs[:_SHOWN]]
+        lines += _more(len(report.repairs), screen)
+        lines.append("")
+    for problem in report.problems[:_SHOWN]:
+        lines.append(f"{screen.paint('problem', 'red')}: {problem.subject}: {problem.describe()}")
+        if problem.filepath:
+            lines.append(f"         {printable(problem.filepath)}")
+    lines += _more(report.problem_count, screen)
+    lines += [f"copies: job {printable(c.id)} {c.count}×; each will run" for c in report.duplicates[:_SHOWN]]
+    lines += _more(len(report.duplicates), screen)
+    if report.undecodable:
+        undecodable = plural(report.undecodable, "list element is not a job", "list elements are not jobs")
+        lines.append(f"note: {undecodable}; see 'fileq dlq list'")
+    return [*lines, _verdict(report, screen)]
+
+
+def _repair_line(repair: Repair) -> str:
+    action = _ACTIONS.get(repair.action, repair.action)
+    return f"  {action} {printable(repair.id)}{': ' if repair.detail else ''}{repair.detail}"
+
+
+def _more(count: int, screen: Screen) -> list[str]:
+    return [screen.paint(f"  and {number(count - _SHOWN)} more; --json lists them", "dim")] if count > _SHOWN else []
+
+
+def _balance_lines(balance: Balance, screen: Screen) -> list[str]:
+    left = balance.produced + balance.adopted
+    parts = [
+        (balance.pending, "pending"),
+        (balance.scheduled, "scheduled or retrying"),
+        (balance.running, "running"),
+        (balance.dead, "dead"),
+        (balance.completed, "completed"),
+        (balance.cancelled, "cancelled"),
+        (balance.deleted, "deleted"),
+    ]
+    right = sum(count for count, _ in parts)
+    lines = [f"{number(balance.produced)} produced + {number(balance.adopted)} adopted = {number(left)}"]
+    line = f"{number(right)} ="
+    for i, (count, name) in enumerate(parts):
+        part = f" {'+ ' if i else ''}{number(count)} {name}"
+        if len(line) + len(part) > min(screen.width, 80):
+            lines.append(line)
+            line = " " * 4
+        line += part
+    lines.append(line)
+    if balance.unclaimed and balance.is_exact:
+        lines.append(f"pending includes {number(balance.unclaimed)} that other programs pushed, not claimed yet")
+    if balance.excess > 0:
+        lines.append(
+            screen.paint(f"{plural(balance.excess, 'job')} missing: entered the broker, not accounted for", "red")
+        )
+    elif balance.excess < 0:
+        lines.append(screen.paint(f"{plural(-balance.excess, 'job')} surplus: more than entered the broker", "red"))
+    return lines
+
+
+def _verdict(report: Report, screen: Screen) -> str:
+    checked = (
+        f"{plural(report.elements, 'element')}, {plural(report.records, 'record')}, {plural(report.slots, 'slot')}"
+        + (f", {plural(report.batches, 'batch', 'batches')}" if report.batches else "")
+    )
+    if report.is_clean:
+        inexact = "" if report.balance.is_exact else "; too busy to count the jobs of other programs"
+        return screen.paint(f"clean: checked {checked}{inexact}", "green")
+    advice = "some problems could not be repaired" if report.is_repair else "'fileq fsck --repair' repairs what it can"
+    return screen.paint(f"not clean; {advice} (checked {checked})", "red")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from fileq.cli.arguments import add_json, utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
-from fileq.cli.screen import print_lines, screen_of_stdout
-from fileq.cli.type_note import print_type_note
+from fileq.cli.terminal import Cell, Screen, print_lines, screen_of_stdout, table
+from fileq.cli.worker_notes import print_type_note
 from fileq.core.errors import ConfigError
+from fileq.core.text import printable
+from fileq.core.units import format_duration
 
 if TYPE_CHECKING:
     from fileq.brokers.catalog import Document
+    from fileq.commands.admin.schedules import ScheduledTime, ScheduleView
 
 _TIMES = 5
 _FIELDS = (
@@ -69,7 +75,6 @@ def _list(invocation: Invocation) -> int:
     if invocation.options.json:
         invocation.print_json({"schedules": schedules})
         return 0
-    from fileq.commands.admin.schedules_text import render_list
 
     print_lines(render_list(schedules, screen_of_stdout()))
     return 0
@@ -83,7 +88,6 @@ def _show(invocation: Invocation) -> int:
     if invocation.options.json:
         invocation.print_json(schedule)
         return 0
-    from fileq.commands.admin.schedules_text import render_one
 
     times = [] if schedule.status in ("broken", "paused") else next_times(broker, name, _TIMES)
     print_lines(render_one(schedule, times, screen_of_stdout()))
@@ -97,7 +101,6 @@ def _next(invocation: Invocation) -> int:
     if invocation.options.json:
         invocation.print_json({"times": times})
         return 0
-    from fileq.commands.admin.schedules_text import render_times
 
     print_lines(render_times(times, screen_of_stdout()))
     return 0
@@ -164,8 +167,8 @@ def _remove(invocation: Invocation) -> int:
 
 def _note_definition(invocation: Invocation, action: str, old: Document | None, new: Document | None) -> None:
     """The audit has what was changed. The same definition again is no change."""
-    from fileq.commands.audit_facts import schedule_facts
-    from fileq.commands.hand_actions import note_change
+    from fileq.commands.action_log import note_change
+    from fileq.commands.audit_entries import schedule_facts
 
     is_change = old is not None and new is not None
     before, after = schedule_facts(old, is_whole=is_change), schedule_facts(new, is_whole=is_change)
@@ -190,7 +193,7 @@ def _resume(invocation: Invocation) -> int:
 
 
 def _note_pause(invocation: Invocation, has_changed: bool, *, is_paused: bool) -> None:
-    from fileq.commands.hand_actions import note_pause
+    from fileq.commands.action_log import note_pause
 
     if has_changed:
         invocation.note(note_pause, "one_schedule", invocation.options.name, is_paused=is_paused)
@@ -212,7 +215,7 @@ def _confirm(invocation: Invocation, what: str) -> int:
 
 def _run_now(invocation: Invocation) -> int:
     from fileq.client.schedule_changes import run_now
-    from fileq.commands.hand_actions import note_run
+    from fileq.commands.action_log import note_run
 
     name = invocation.options.name
     id = run_now(invocation.broker(), invocation.loaded().config, name)
@@ -318,3 +321,53 @@ paused schedule can be run too.""",
         only_confirms=True,
     ),
 )
+
+
+# The text of `fileq schedule list|show|next`.
+
+
+_STYLES = {"broken": "red", "late": "red", "incomplete": "yellow", "paused": "yellow"}
+
+
+def render_list(schedules: Sequence[ScheduleView], screen: Screen) -> list[str]:
+    if not schedules:
+        return ["no schedules; 'schedules' in the configuration or 'fileq schedule add' defines one"]
+    rows: list[list[str | Cell]] = [["name", "status", "when", "next", "last job", "runs", "missed"]]
+    for one in schedules:
+        when = f"{one.cron} {one.timezone}".strip()
+        row: list[str | Cell] = [printable(one.name), Cell(one.status, _STYLES.get(one.status, ""))]
+        row += [printable(when), one.next.local if one.next else "-", one.last_outcome or "-"]
+        rows.append([*row, str(one.runs), str(one.missed_count)])
+    lines = table(rows, screen, right=(5, 6), flexible=2, from_left=False)
+    return [*lines, *(printable(f"{one.name}: {one.problem}") for one in schedules if one.problem)]
+
+
+def render_one(one: ScheduleView, times: Sequence[ScheduledTime], screen: Screen) -> list[str]:
+    payload = msgspec.json.encode(one.payload).decode() if one.payload else ""
+    last = f"{one.last.local} ({one.last.utc})" if one.last else "never"
+    job = f"{one.last_job_id} ({one.last_outcome or 'its record is gone'})" if one.last_job_id else ""
+    rows = {
+        "name": one.name,
+        "status": f"{one.status}: {one.problem}" if one.problem else one.status,
+        "from": one.source,
+        "when": f"{one.cron} in {one.timezone}",
+        "in words": one.words,
+        "job type": one.type,
+        "payload": payload,
+        "priority": one.priority,
+        "missed": one.missed,
+        "overlap": one.overlap,
+        "within": format_duration(one.within_s),
+        "max_retries": "" if one.max_retries is None else str(one.max_retries),
+        "timeout": "" if one.timeout_s is None else format_duration(one.timeout_s),
+        "last": last,
+        "last job": job,
+        "runs": f"{one.runs}, missed {one.missed_count}",
+    }
+    lines = [f"{name:<12} {printable(value)}" for name, value in rows.items() if value]
+    return [*lines, *(["", "next times", *render_times(times, screen)] if times else [])]
+
+
+def render_times(times: Sequence[ScheduledTime], screen: Screen) -> list[str]:
+    rows = [["local", "UTC"], *([time.local, time.utc] for time in times)]
+    return table(rows, screen)

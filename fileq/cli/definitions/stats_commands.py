@@ -1,14 +1,16 @@
-"""`fileq admin stats` and `fileq admin workers`: the state of the queues and of the workers."""
+"""`fileq admin stats|workers|events`: the state of queues and workers, and what happens to jobs."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import add_json
 from fileq.cli.command import Command, Invocation
-from fileq.cli.screen import print_lines, screen_of_stdout
+from fileq.cli.terminal import print_lines, screen_of_stdout
 from fileq.commands.admin.json_schema import STATS_FIELDS, WORKERS_FIELDS
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def _stats(invocation: Invocation) -> int:
     if invocation.options.json:
         invocation.print_json(stats)
         return 0
-    from fileq.commands.admin.stats_text import render
+    from fileq.cli.stats_text import render
 
     print_lines(render(stats, screen_of_stdout(is_endless=True)))
     return 0
@@ -57,7 +59,7 @@ def _stats(invocation: Invocation) -> int:
 def _watch(invocation: Invocation, interval_s: float) -> int:
     import sys
 
-    from fileq.commands.admin.live_stats import watch
+    from fileq.cli.stats_text import watch
 
     try:
         if sys.stdout.isatty() and not invocation.options.json:
@@ -73,7 +75,7 @@ def _show_blocks(invocation: Invocation) -> Callable[[Stats | None, str], None]:
     """Prints one block of lines after another, for files and pipes."""
     import sys
 
-    from fileq.commands.admin.stats_text import render
+    from fileq.cli.stats_text import render
 
     def show(stats: Stats | None, outage: str) -> None:
         if outage:
@@ -92,8 +94,7 @@ def _watch_in_place(invocation: Invocation, interval_s: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from fileq.commands.admin.live_stats import watch
-    from fileq.commands.admin.stats_text import render
+    from fileq.cli.stats_text import render, watch
 
     with Live(console=invocation.console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
 
@@ -108,13 +109,13 @@ def _watch_in_place(invocation: Invocation, interval_s: float) -> None:
 
 
 def _workers(invocation: Invocation) -> int:
-    from fileq.commands.admin.control import workers
+    from fileq.commands.admin.running_workers import workers
 
     found = workers(invocation.broker())
     if invocation.options.json:
         invocation.print_json(found)
         return 0
-    from fileq.commands.admin.stats_text import lost_lines, obstacle_lines, process_table, slot_table
+    from fileq.cli.stats_text import lost_lines, obstacle_lines, process_table, slot_table
 
     screen = screen_of_stdout(is_endless=True)
     if not found.workers:
@@ -126,6 +127,28 @@ def _workers(invocation: Invocation) -> int:
     for process, head in zip(found.workers, heads[1:], strict=True):
         lines += [head, *obstacle_lines(process, screen), *slot_table(process.jobs, screen, with_slots=True)]
     print_lines([*lines, *lost_lines(found.lost, screen)])
+    return 0
+
+
+# `fileq admin events`: follow what happens to jobs.
+
+
+def _events(invocation: Invocation) -> int:
+    from fileq.cli.follow_events import HOLD_S, EventFilter, event_line, follow
+    from fileq.core.text import printable_json
+
+    is_json = invocation.options.json
+
+    def show(event: bytes) -> None:
+        # The width is asked for each line: the window may have changed.
+        text = printable_json(event.decode()) if is_json else event_line(event, screen_of_stdout().width)
+        print(text, flush=True)
+
+    def report(text: str) -> None:
+        print(f"fileq: {text}", file=sys.stderr, flush=True)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        follow(invocation.broker(), EventFilter(show, 0.0 if is_json else HOLD_S), report)
     return 0
 
 
@@ -181,5 +204,37 @@ For an hour the process is listed as lost, with the time of its last heartbeat a
         arguments=add_json,
         run=_workers,
         json_fields=WORKERS_FIELDS,
+    ),
+    Command(
+        words=("admin", "events"),
+        summary="follow what happens to jobs, until Ctrl-C",
+        description="""\
+Prints each transition of a job (created, started, completed, failed, dead, recovered, cancelled, deferred) as one line
+when it happens, in all processes that use the broker: time in UTC, event, file or type, queue, duration, the first
+characters of the id, and the error or the reason. Lines fit the terminal: one that is too long loses the queue, then
+the first directories of the path, then the middle of the error. On a pipe nothing is cut. With --json each line is the
+JSON object that the broker publishes, with the whole id; docs/events.md has the names that the same transitions have in
+the log.
+
+A job that a limit or another obstacle holds back is claimed again from time to time: each time job:deferred with the
+reason is printed. Brokers publish job:started when a job is claimed, so --json has a job:started before each
+job:deferred; the lines for people leave it out, and appear up to half a second later for it.
+
+It follows until Ctrl-C. If the broker becomes unreachable it says so on stderr and connects again; events published in
+between are not shown. A broker that is unreachable at the start is exit code 4.""",
+        examples=(
+            ("fileq events", "what happens now (`admin` may be left out)"),
+            ("fileq events --json | jq 'select(.event == \"job:dead\")'", "only dead jobs, for scripts"),
+        ),
+        arguments=add_json,
+        run=_events,
+        json_fields=(
+            ("event", "string: job:created, job:started, job:completed, job:failed, job:dead, job:recovered, …"),
+            ("job_id, type, filepath", "string: the job, its type (or null) and its file (or empty)"),
+            ("priority, worker_id", "string: its queue, and the slot or empty"),
+            ("duration_ms, retry_count", "number: duration of the attempt that ended; failed attempts so far"),
+            ("error", "string: the error, or the reason of a deferral, otherwise empty"),
+            ("at", "number: time of the transition by the broker's clock, ms since the epoch"),
+        ),
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fileq.cli.arguments import add_json, utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
-from fileq.cli.screen import print_lines, screen_of_stdout
+from fileq.cli.terminal import print_lines, screen_of_stdout
 from fileq.core.webhook import WEBHOOK_EVENTS
 
 _NAME = ("name", "string: the webhook")
@@ -67,8 +67,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(invocation: Invocation) -> int:
-    from fileq.commands.audit_facts import webhook_facts
-    from fileq.commands.hand_actions import note_change
+    from fileq.commands.action_log import note_change
+    from fileq.commands.audit_entries import webhook_facts
     from fileq.commands.webhooks import add
     from fileq.core.webhook import Webhook, WebhookFilter
 
@@ -92,7 +92,7 @@ def _list(invocation: Invocation) -> int:
     if invocation.options.json:
         invocation.print_json(found)
         return 0
-    from fileq.commands.admin.formatting import plural, table
+    from fileq.cli.terminal import plural, table
     from fileq.core.text import printable
 
     if not found.webhooks:
@@ -112,8 +112,8 @@ def _list(invocation: Invocation) -> int:
 
 
 def _remove(invocation: Invocation) -> int:
-    from fileq.commands.audit_facts import webhook_facts
-    from fileq.commands.hand_actions import note_change
+    from fileq.commands.action_log import note_change
+    from fileq.commands.audit_entries import webhook_facts
     from fileq.commands.webhooks import remove, store_of
 
     broker, config, name = invocation.broker(), invocation.loaded().config, invocation.options.name
@@ -136,7 +136,7 @@ def _enable(invocation: Invocation) -> int:
 
 
 def _note(invocation: Invocation, action: str, verb: str, old: dict[str, str], new: dict[str, str]) -> None:
-    from fileq.commands.hand_actions import note_change
+    from fileq.commands.action_log import note_change
 
     invocation.note(note_change, action, f"/webhooks/{invocation.options.name}/{verb}", old, new)
 
@@ -190,7 +190,7 @@ def _deliveries(invocation: Invocation) -> int:
     if options.json:
         invocation.print_json(found)
         return 0
-    from fileq.commands.admin.formatting import table
+    from fileq.cli.terminal import table
     from fileq.core.text import printable
 
     def row(cells: Iterable[object]) -> list[str]:

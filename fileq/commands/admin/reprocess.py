@@ -17,18 +17,15 @@ from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry, LedgerEntry, Record
-from fileq.commands.admin.formatting import number, plural
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
 from fileq.core.job import Version, decode_or_none, file_job, split_signature
-from fileq.core.text import printable
 from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob
 from fileq.queries.job_queries import read_signature
 from fileq.queries.job_summary import file_place
 
 _BATCH = 500
 _SHOWN = 1000
-_NAMED = 20  # files that the text of a dry run names
 WOULD_ENQUEUE = "would_enqueue"
 
 
@@ -89,18 +86,6 @@ def _reported(
     for entry in entries:
         on_entry()
         yield entry
-
-
-def render(report: ReprocessReport) -> list[str]:
-    lines = [f"missing: {printable(file.filepath)}" for file in report.files if file.result == "missing"]
-    planned = [file for file in report.files if file.result == WOULD_ENQUEUE]
-    lines += [f"would enqueue {printable(file.filepath)}" for file in planned[:_NAMED]]
-    if report.is_dry_run and report.enqueued > _NAMED:
-        lines.append(f"and {number(report.enqueued - _NAMED)} more")
-    would = "would be " if report.is_dry_run else ""
-    skipped = f"; {plural(report.missing, 'file')} missing" if report.missing else ""
-    skipped += f"; {plural(report.unfinished, 'file')} skipped, not finished yet" if report.unfinished else ""
-    return [*lines, f"{plural(report.enqueued, 'file')} {would}enqueued again{skipped}"]
 
 
 def _wanted(

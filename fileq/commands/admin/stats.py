@@ -1,21 +1,108 @@
-"""The state of queues and workers, from one overview of the broker. The cost does not depend on their length."""
+"""Queues, producers and workers, from one overview of the broker. The cost does not depend on their length."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import OpenBreaker, Overview, WorkerView
-from fileq.commands.admin.pause_notes import pause_notes
-from fileq.commands.admin.producer_process import ProducerProcess, summarise
-from fileq.commands.admin.queue_stats import QueueStats, queues_of
-from fileq.commands.admin.recent_rate import ended_per_second
+from fileq.brokers.types import OpenBreaker, Overview, ProducerView, ScanInfo, WorkerView
+from fileq.commands.admin.pauses import PauseNote, pause_notes
 from fileq.core.job import decode_or_none, stamp
 from fileq.core.outcome import DEATH_KINDS
 from fileq.core.webhook import DELIVERY_TYPE
+from fileq.queries.job_summary import id_in, waiting_since_ms
+
+
+class QueueStats(Struct, frozen=True):
+    """How many jobs wait, and for how long the next one. `pause` is None if it is not paused, or if it
+    is not known who paused it."""
+
+    name: str
+    length: int
+    oldest_age_s: float | None
+    is_paused: bool
+    pause: PauseNote | None = None
+
+
+def queues_of(overview: Overview, notes: Mapping[str, PauseNote] = {}) -> tuple[QueueStats, ...]:
+    """`notes` are needed only while a queue is paused."""
+    census = overview.census
+    return tuple(
+        QueueStats(
+            name,
+            length,
+            _age_s(overview.fronts.get(name), census.now_ms),
+            name in census.paused,
+            notes.get(name) if name in census.paused else None,
+        )
+        for name, length in census.pending.items()
+    )
+
+
+def _age_s(raw: bytes | None, now_ms: int) -> float | None:
+    since_ms = waiting_since_ms(raw) if raw is not None else None
+    return None if since_ms is None else max(0, now_ms - since_ms) / 1000
+
+
+class LastScan(Struct, frozen=True):
+    """The last scan of the whole directory that ended."""
+
+    began: str | None
+    ended: str | None
+    seconds: float
+    found: int
+    is_complete: bool
+    skipped: dict[str, int]
+
+
+class ProducerProcess(Struct, frozen=True):
+    """One producer that is alive, and what it reported last."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    started: str | None
+    roots: tuple[str, ...]
+    state: str
+    problem: str
+    held_by: str
+    held_since: str | None
+    last_scan: LastScan | None
+    enqueued: int
+    waiting: int
+
+
+def summarise(views: Iterable[ProducerView]) -> tuple[ProducerProcess, ...]:
+    return tuple(_summary(view) for view in views)
+
+
+def _summary(view: ProducerView) -> ProducerProcess:
+    info = view.info
+    return ProducerProcess(
+        id=view.id,
+        host=info.host,
+        pid=info.pid,
+        version=info.version,
+        started=stamp(info.started_ms),
+        roots=info.roots,
+        state=info.state,
+        problem=info.problem,
+        held_by=info.held_by,
+        held_since=stamp(info.held_since_ms),
+        last_scan=_scan(info.last_scan) if info.last_scan is not None else None,
+        enqueued=info.enqueued,
+        waiting=info.waiting,
+    )
+
+
+def _scan(scan: ScanInfo) -> LastScan:
+    seconds = (scan.ended_ms - scan.began_ms) / 1000
+    return LastScan(stamp(scan.began_ms), stamp(scan.ended_ms), seconds, scan.found, scan.is_complete, scan.skipped)
+
 
 HOUR_MS = 3_600_000
 LATE_MS = 60_000  # a worker fires a schedule within a second; after this time none does
@@ -348,3 +435,56 @@ def _errors(overview: Overview) -> tuple[ErrorCount, ...]:
     kinds = {name for name in (*this, *last) if name.startswith(_ERROR)}
     found = (ErrorCount(name.removeprefix(_ERROR), this.get(name, 0), last.get(name, 0)) for name in kinds)
     return tuple(sorted(found, key=lambda e: (-e.this_hour, -e.last_hour, e.kind)))
+
+
+# How fast jobs ended in the last minute, from the records of the newest ended jobs. Changes nothing.
+#
+# The broker counts by the hour, which says little about now. The lists of ended jobs are newest first, so a few
+# records tell how many of their jobs ended within the minute. The cost is bounded: two calls for each of two lists.
+
+
+WINDOW_MS = 60_000
+MOST = 1000  # ended jobs of one list that are looked at
+
+
+def ended_per_second(broker: FullBroker, overview: Overview) -> float:
+    """Jobs that were completed or died in the last minute, per second. The time before the first worker started does
+    not count. If more than `MOST` jobs ended, it is the rate over the newest `MOST`."""
+    now_ms = overview.census.now_ms
+    started_ms = min((view.info.started_ms for view in overview.workers if view.is_alive), default=0)
+    window_ms = max(1000, min(WINDOW_MS, now_ms - started_ms))
+    completed = _rate(broker, "completed", overview.census.counters.get("completed", 0), now_ms, window_ms)
+    return completed + _rate(broker, "dead_letter", overview.census.dead, now_ms, window_ms)
+
+
+def _rate(broker: FullBroker, place: str, total: int, now_ms: int, window_ms: int) -> float:
+    """`total` jobs were ever put into this place, as far as is known; the place may keep fewer."""
+    ids = [id_in(raw) for raw in broker.peek(place, MOST)]
+    count, oldest_ms = _newest_since(broker, ids, now_ms - window_ms)
+    if count and count == len(ids) < total:
+        # All that the place has are of this minute, and there were more: only their own time says how fast they were.
+        return count / max(0.001, (now_ms - oldest_ms) / 1000)
+    return count / (window_ms / 1000)
+
+
+def _newest_since(broker: FullBroker, ids: Sequence[str], since_ms: int) -> tuple[int, int]:
+    """How many jobs of a list, newest first, ended since then, and when the last of them ended."""
+    probes = [i for i in (2**k - 1 for k in range(len(ids).bit_length())) if i < len(ids)]
+    if ids and probes[-1] != len(ids) - 1:
+        probes.append(len(ids) - 1)
+    ended = dict(zip(probes, _ended_ms(broker, [ids[i] for i in probes]), strict=True))
+    first_late = next((i for i in probes if ended[i] < since_ms), len(ids))
+    known = max((i for i in probes if i < first_late), default=-1)
+    if known < 0:
+        return 0, 0
+    between = range(known + 1, first_late)
+    ended.update(zip(between, _ended_ms(broker, [ids[i] for i in between]), strict=True))
+    last = known
+    while last + 1 < first_late and ended[last + 1] >= since_ms:
+        last += 1
+    return last + 1, ended[last]
+
+
+def _ended_ms(broker: FullBroker, ids: Sequence[str]) -> list[int]:
+    """When each job ended; 0 without a record."""
+    return [record.ended_ms if record is not None else 0 for record in broker.records(ids)] if ids else []

@@ -9,8 +9,7 @@ from msgspec import Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from fileq.commands.api_keys import KeyList, KeyOptions, NewKey
-from fileq.commands.audit_entries import AuditEntry, AuditPosition, audit_page
-from fileq.commands.audit_facts import key_facts, new_key_facts
+from fileq.commands.audit_entries import AuditEntry, AuditPosition, audit_page, key_facts, new_key_facts
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
 from fileq.core.job import stamp

@@ -11,8 +11,7 @@ import msgspec
 from msgspec import Meta, Struct, UnsetType
 
 from fileq.commands.audit_entries import short
-from fileq.commands.bulk_actions import GONE_ELSEWHERE, JobAction, RefusedJob, changed_ids, checked
-from fileq.commands.operations import Operation
+from fileq.commands.bulk_actions import GONE_ELSEWHERE, JobAction, Operation, RefusedJob, changed_ids, checked
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
 from fileq.core.fingerprint import common_words

@@ -12,7 +12,7 @@ from fileq.client.batch_handle import batch_request, info_of, status_of_batch
 from fileq.client.options import EnqueueOptions
 from fileq.client.tasks import TaskCall
 from fileq.client.transport import BatchRetry
-from fileq.commands.admin.batch_reports import BatchReport, report_of, show_batch
+from fileq.commands.batches import BatchReport, report_of, show_batch
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.errors import BatchError, BrokerError

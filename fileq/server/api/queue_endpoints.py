@@ -10,9 +10,9 @@ from msgspec import Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from fileq.brokers.types import Overview
-from fileq.commands.admin.control import WorkerList, set_paused, workers
-from fileq.commands.admin.pause_notes import REASON_LENGTH, PauseNote, pause_notes
-from fileq.commands.admin.queue_stats import queues_of
+from fileq.commands.admin.pauses import REASON_LENGTH, PauseNote, pause_notes, set_paused
+from fileq.commands.admin.running_workers import WorkerList, workers
+from fileq.commands.admin.stats import queues_of
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
 from fileq.server.problems import ApiProblem

@@ -25,7 +25,7 @@ from fileq.commands.admin.schedules import (
     scheduled_time,
     show_schedule,
 )
-from fileq.commands.audit_facts import schedule_facts
+from fileq.commands.audit_entries import schedule_facts
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError

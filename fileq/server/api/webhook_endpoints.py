@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 from msgspec import Meta, Struct, UnsetType
 
 from fileq.commands import webhooks
-from fileq.commands.audit_facts import webhook_facts
+from fileq.commands.audit_entries import webhook_facts
 from fileq.commands.webhooks import DeliveryList, NewSecret, WebhookChange, WebhookList, WebhookTest
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError

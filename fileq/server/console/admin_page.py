@@ -20,9 +20,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.commands.admin.fsck import Report, fsck
 from fileq.commands.api_keys import SESSION_MARK
 from fileq.commands.audit_entries import AuditChange, AuditEntry
-from fileq.commands.doctor.check_schedules import check_schedules
-from fileq.commands.doctor.check_server import check_server
-from fileq.commands.doctor.check_webhooks import check_webhooks
+from fileq.commands.server_checks import check_schedules, check_server, check_webhooks
 from fileq.commands.webhooks import deliveries, latest_deliveries
 from fileq.config import Config, Loaded
 from fileq.config.read import DEFAULT

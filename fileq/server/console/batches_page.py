@@ -11,8 +11,8 @@ from markupsafe import Markup
 from msgspec import Meta, Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.commands.admin.batch_reports import BatchReport, FailureReport
-from fileq.commands.admin.pause_notes import PauseNote, pause_notes
+from fileq.commands.admin.pauses import PauseNote, pause_notes
+from fileq.commands.batches import BatchReport, FailureReport
 from fileq.core.api_key import Scope
 from fileq.core.delivery import CHECK_TYPE
 from fileq.core.job import State

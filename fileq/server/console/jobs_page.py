@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fileq.client.batch_handle import status_of_batch
-from fileq.commands.admin.batch_reports import report_of
+from fileq.commands.batches import report_of
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
 from fileq.core.schedule import schedule_of

@@ -10,9 +10,8 @@ from msgspec import Struct
 
 from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.types import Overview
-from fileq.commands.admin.pause_notes import PauseNote
-from fileq.commands.admin.queue_stats import QueueStats, queues_of
-from fileq.commands.admin.stats import BreakerSummary, WorkerProcess, eta_of, processes
+from fileq.commands.admin.pauses import PauseNote
+from fileq.commands.admin.stats import BreakerSummary, QueueStats, WorkerProcess, eta_of, processes, queues_of
 from fileq.core.job import stamp
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob

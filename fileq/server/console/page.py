@@ -19,7 +19,7 @@ from fileq.commands.acknowledgements import KIND as ACKNOWLEDGEMENTS
 from fileq.commands.acknowledgements import Acknowledgement, GroupState, acknowledgements_in, group_state
 from fileq.commands.action_log import KIND as ACTIONS
 from fileq.commands.action_log import LoggedAction, actions_in
-from fileq.commands.admin.pause_notes import HISTORIES, NOTES, PastPause, PauseNote, notes_in, past_pauses_in
+from fileq.commands.admin.pauses import HISTORIES, NOTES, PastPause, PauseNote, notes_in, past_pauses_in
 from fileq.commands.upload_notes import KIND as UPLOADS
 from fileq.core.api_key import Scope
 from fileq.core.job import parse_time

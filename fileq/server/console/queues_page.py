@@ -14,8 +14,8 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, Record
 from fileq.commands.action_log import KIND as ACTIONS
 from fileq.commands.action_log import LoggedAction, actions_in
-from fileq.commands.admin.control import workers_in
-from fileq.commands.admin.pause_notes import pause_notes
+from fileq.commands.admin.pauses import pause_notes
+from fileq.commands.admin.running_workers import workers_in
 from fileq.commands.admin.stats import WorkerProcess
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope

@@ -18,7 +18,7 @@ walk reads lists and records page by page while they change, so it only finds ca
 broker confirms it after a pause. The ids that the walk saw in lists are kept in a Bloom filter of bounded size: no
 false negatives, a few false positives, different ones in each walk. Everything else is one page at a time.
 
-**Batches.** The counts of a batch must add up, and agree with its members: batch_check.py. A member that has ended, or
+**Batches.** The counts of a batch must add up, and agree with its members (`BatchCheck`). A member that has ended, or
 has no record, must be counted.
 
 A slot without a heartbeat counts as dead only if two looks, half a ttl apart, find it silent. Live slots renew at a
@@ -27,7 +27,7 @@ third of the ttl, and reconnect after an outage within a sixth.
 **Repair.** In this order, because each step can make later ones unnecessary: dead slots are reaped as a reaper would
 do; lost jobs are restored to the place that their record names, or, if they were running, to the front of their queue;
 bytes without a record get one, in queues only as many as the balance proves to be ours; files whose job left a trace
-only in the ledger are enqueued again under its id (lost_files.py says when that is certain); members of batches that
+only in the ledger are enqueued again under its id (if that is certain: `find_lost_files`); members of batches that
 have ended are counted. Counts of a batch that do not add up are only reported: no record says which is wrong. After a
 repair everything is checked again. The counters are changed last, after two whole rounds that found nothing to repair,
 by the difference that remains, and only if it is still exactly that.

@@ -1,4 +1,4 @@
-"""Walks through all lists and all records, one page at a time, and collects candidates for problems.
+"""Walks through all lists, records, batches and the ledger, one page at a time, and collects candidates for problems.
 
 Lists and records change during the walk, so a candidate proves nothing: check.py must confirm it.
 """
@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
+from msgspec import Struct
 
+from fileq.brokers.batches import BatchView, MemberPage
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Record, Suspect, UnrecordedJob
-from fileq.commands.admin.fsck.report import NAMED, DuplicateJob
+from fileq.brokers.types import Census, Record, Suspect, UnrecordedJob
+from fileq.commands.admin.fsck.report import NAMED, DuplicateJob, Problem
+from fileq.config import Config
+from fileq.core.batch import ENDINGS_OF_STATES, BatchState
 from fileq.core.job import Job, State, decode_or_none, raw_id
+from fileq.queries.job_queries import read_signature
 from fileq.queries.job_summary import waiting_since_ms
 
 CANDIDATES = 10_000  # how many of one kind are kept; fsck --repair finds further ones in its next round
@@ -225,3 +230,256 @@ def record_for(place: str, raw: bytes, job: Job | None, queues: Sequence[str], s
     created_ms = waiting_since_ms(raw) or 0
     unique_key = job.unique_key or ""
     return Record(job.id, state, raw, queue, slot, created_ms, error=job.error or "", unique_key=unique_key)
+
+
+# Measures the balance: how many jobs are certainly missing or surplus. The package's docstring explains it.
+
+
+MEASUREMENTS = 3
+PAUSE_S = 0.5
+
+
+class Measurement(Struct, frozen=True):
+    """The excess is between `at_least` and `at_most`; they are equal if the system was quiet."""
+
+    at_least: int
+    at_most: int
+    census: Census
+    unclaimed: int
+
+    @property
+    def is_exact(self) -> bool:
+        return self.at_least == self.at_most
+
+    @property
+    def excess(self) -> int:
+        """The certain part: 0 if the bounds allow 0."""
+        return max(self.at_least, 0) or min(self.at_most, 0)
+
+
+def is_quiet(before: Census, after: Census) -> bool:
+    """Whether no job entered or left a queue between the two censuses."""
+    return (before.pending, before.scheduled, dict(before.counters)) == (
+        after.pending,
+        after.scheduled,
+        dict(after.counters),
+    )
+
+
+def measurement_from(before: Census, after: Census, walk: BrokerWalk) -> Measurement:
+    """From the censuses before and after a walk, and the unclaimed jobs that the walk found."""
+    unclaimed = walk.unclaimed
+    if is_quiet(before, after):
+        exact = after.drift + unclaimed
+        return Measurement(exact, exact, after, unclaimed)
+    at_least = max(census.drift for census in (before, after))
+    at_most = min(census.drift + sum(census.pending.values()) for census in (before, after))
+    if not walk.unrecorded and before.drift == after.drift == 0:
+        # No job of another program was found, and the sides are equal: jobs that looked like copies were just claimed.
+        return Measurement(0, 0, after, 0)
+    # The bounds cross only if the damage happens during the walk; then nothing is certain.
+    if at_least > at_most:
+        at_least, at_most = min(at_most, 0), max(at_least, 0)
+    return Measurement(at_least, at_most, after, unclaimed)
+
+
+def measure(broker: FullBroker, queues: Sequence[str], sleep: Callable[[float], None]) -> Measurement:
+    """The tightest of several measurements: on a busy system each gives only bounds."""
+    best: Measurement | None = None
+    for i in range(MEASUREMENTS):
+        if i:
+            sleep(PAUSE_S)
+        before = broker.census(sweep=True)
+        walk = BrokerWalk(broker, queues, expected=sum(before.pending.values()))
+        walk.queues()
+        now = measurement_from(before, broker.census(sweep=True), walk)
+        if now.is_exact:
+            return now
+        best = now if best is None else tighten(best, now)
+    assert best is not None
+    return best
+
+
+def tighten(one: Measurement, other: Measurement) -> Measurement:
+    """Combines the bounds of two measurements. Moving jobs do not change the excess, so both bound the same number."""
+    at_least, at_most = max(one.at_least, other.at_least), min(one.at_most, other.at_most)
+    if at_least > at_most:
+        return other
+    return Measurement(at_least, at_most, other.census, other.unclaimed)
+
+
+def agreed_excess(first: Measurement, second: Measurement) -> int:
+    """The excess that both measurements prove."""
+    if first.excess > 0 and second.excess > 0:
+        return min(first.excess, second.excess)
+    if first.excess < 0 and second.excess < 0:
+        return max(first.excess, second.excess)
+    return 0
+
+
+# Checks the counts of batches: against each other, against the members, and against the records of the members.
+#
+# One read of a batch has all its counts, so their sum is exact. The members are read page by page while jobs end. So
+# what they show counts only if the batch was the same before and after, and every fault only if a second check finds
+# it too.
+
+
+MISCOUNTED, UNCOUNTED = "miscounted", "uncounted"  # kinds of problems
+_STATES = ("waiting", "running", "completed", "dead", "cancelled", "deleted")
+
+
+class BatchFault(Struct, frozen=True):
+    """`members` have ended, or have no record, without being counted."""
+
+    batch: str
+    kind: str
+    detail: str
+    members: tuple[str, ...] = ()
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.kind, self.batch, self.detail)
+
+
+class BatchCheck:
+    """What the first check found; confirmed() is the second one."""
+
+    def __init__(self, broker: FullBroker) -> None:
+        self._broker = broker
+        self._children: dict[str, list[str]] = {}
+        self.batches = 0
+        self.faults: list[BatchFault] = []
+        views = list(self._all_views())
+        for view in views:
+            if view.parent:
+                self._children.setdefault(view.parent, []).append(view.id)
+        self.batches = len(views)
+        for view in views:
+            self.faults += self._faults_of(view)
+
+    def confirmed(self) -> list[BatchFault]:
+        """The faults that are found again. Of uncounted members, those that both checks found."""
+        again: dict[tuple[str, str], BatchFault] = {}
+        for view in self._broker.batches_by_id(sorted({fault.batch for fault in self.faults})):
+            if view is not None:
+                again |= {(fault.batch, fault.kind): fault for fault in self._faults_of(view)}
+        confirmed: list[BatchFault] = []
+        for first in self.faults:
+            second = again.get((first.batch, first.kind))
+            if second is None:
+                continue
+            if first.kind == MISCOUNTED and first.detail == second.detail:
+                confirmed.append(second)
+            elif members := tuple(id for id in second.members if id in set(first.members)):
+                confirmed.append(_uncounted(first.batch, members))
+        return confirmed
+
+    def _all_views(self) -> Iterator[BatchView]:
+        cursor = ""
+        while True:
+            page = self._broker.batch_page(cursor)
+            yield from page.batches
+            if not (cursor := page.next_cursor):
+                return
+
+    def _faults_of(self, view: BatchView) -> list[BatchFault]:
+        total = sum(getattr(view, state) for state in _STATES)
+        if view.total != total:
+            return [BatchFault(view.id, MISCOUNTED, f"its total is {view.total}, but its states add up to {total}")]
+        if view.state is BatchState.FINISHED and not view.dead:
+            return []
+        unfinished = _all_ids(lambda cursor: self._broker.unfinished_members(view.id, cursor))
+        dead = _all_ids(lambda cursor: self._broker.dead_members(view.id, cursor))
+        ended = self._ended(sorted(unfinished))
+        children = [child for child in self._broker.batches_by_id(self._children.get(view.id, [])) if child is not None]
+        if self._broker.batches_by_id([view.id]) != [view]:
+            return []  # members came or ended meanwhile
+        uncounted_children = sum(not child.is_counted for child in children)
+        faults = [_uncounted(view.id, ended)] if ended else []
+        if (counted := view.waiting + view.running) != (found := len(unfinished) + uncounted_children):
+            faults.append(BatchFault(view.id, MISCOUNTED, f"it counts {counted} unfinished members, but has {found}"))
+        elif not len(dead) <= view.dead <= len(dead) + len(children):
+            faults.append(BatchFault(view.id, MISCOUNTED, f"it counts {view.dead} dead members, but has {len(dead)}"))
+        return faults
+
+    def _ended(self, ids: Sequence[str]) -> tuple[str, ...]:
+        """Those of the unfinished members that have ended or have no record."""
+        ended: list[str] = []
+        for start in range(0, len(ids), 500):
+            page = ids[start : start + 500]
+            for id, record in zip(page, self._broker.records(page), strict=True):
+                if record is None or record.state in ENDINGS_OF_STATES:
+                    ended.append(id)
+        return tuple(ended)
+
+
+def _uncounted(batch: str, members: tuple[str, ...]) -> BatchFault:
+    return BatchFault(batch, UNCOUNTED, str(len(members)), members)
+
+
+def _all_ids(page_from: Callable[[str], MemberPage]) -> set[str]:
+    """All ids of the pages. A page may have ids that an earlier one had."""
+    ids: set[str] = set()
+    cursor = ""
+    while True:
+        page = page_from(cursor)
+        ids.update(page.ids)
+        if not (cursor := page.next_cursor):
+            return ids
+
+
+# Finds files whose job left no trace: the ledger knows the version, so no producer will enqueue it again, but there
+# is no record and no list holds the job.
+#
+# The record of an ended job expires, so a missing record alone proves nothing. It is a proof if all of this is true:
+# the balance says that jobs are missing; the version is younger than worker.history_ttl, so its record can't have
+# expired; no list of ended jobs is full and nothing was deleted in that time, so its record can't have been removed
+# with the oldest entries or by hand; and there are not more such files than missing jobs.
+
+
+_PAGE = 500
+
+
+class LostFile(Struct, frozen=True):
+    """A version of a file whose job does not exist any more."""
+
+    path: bytes
+    signature: str
+    id: str
+
+
+def find_lost_files(broker: FullBroker, config: Config, census: Census, missing: int) -> list[LostFile]:
+    """The files that explain `missing` jobs; empty if that is not certain."""
+    if missing <= 0 or not _records_can_be_trusted(broker, config, census):
+        return []
+    since_ms = census.now_ms - int(config.worker.history_ttl * 1000)
+    found: list[LostFile] = []
+    for page in _recent_versions(broker, since_ms, census.now_ms):
+        records = broker.records([file.id for file in page])
+        found += [file for file, record in zip(page, records, strict=True) if record is None]
+        if len(found) > missing:
+            return []
+    return found
+
+
+def _records_can_be_trusted(broker: FullBroker, config: Config, census: Census) -> bool:
+    """Whether every job that ended within worker.history_ttl still has its record."""
+    if max(census.completed, census.cancelled) >= config.worker.completed_max:
+        return False
+    hours = broker.hourly(int(config.worker.history_ttl / 3600) + 2)
+    return not any(counters.get("deleted") for counters in hours.values())
+
+
+def _recent_versions(broker: FullBroker, since_ms: int, now_ms: int) -> Iterator[list[LostFile]]:
+    page: list[LostFile] = []
+    for path, entry in broker.ledger(b""):
+        for signature, id in entry.versions[:1]:
+            _, modified_ns = read_signature(signature)
+            # A modification time in the future says nothing about the age of the version.
+            if modified_ns is not None and since_ms < modified_ns // 1_000_000 <= now_ms:
+                page.append(LostFile(path, signature, id))
+        if len(page) >= _PAGE:
+            yield page
+            page = []
+    if page:
+        yield page

@@ -9,12 +9,19 @@ from typing import TypeVar
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census, Record, Suspect, UnrecordedJob
 from fileq.commands.admin.fsck import broker_walk
-from fileq.commands.admin.fsck.balance import Measurement, agreed_excess, measure, measurement_from
-from fileq.commands.admin.fsck.batch_check import BatchCheck, BatchFault
-from fileq.commands.admin.fsck.broker_walk import SEARCHES, BrokerWalk
-from fileq.commands.admin.fsck.lost_files import LostFile, find_lost_files
-from fileq.commands.admin.fsck.on_dead import OnDead
-from fileq.commands.admin.fsck.repairs import Repairs
+from fileq.commands.admin.fsck.broker_walk import (
+    SEARCHES,
+    BatchCheck,
+    BatchFault,
+    BrokerWalk,
+    LostFile,
+    Measurement,
+    agreed_excess,
+    find_lost_files,
+    measure,
+    measurement_from,
+)
+from fileq.commands.admin.fsck.repairs import OnDead, Repairs
 from fileq.commands.admin.fsck.report import NAMED, Problem, Repair, Report, balance_of
 from fileq.config import Config
 from fileq.core.errors import ConfigError

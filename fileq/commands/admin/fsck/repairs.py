@@ -6,19 +6,21 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
+
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry, Record, Suspect, UnrecordedJob
-from fileq.commands.admin.formatting import plural
-from fileq.commands.admin.fsck.balance import Measurement, agreed_excess
-from fileq.commands.admin.fsck.batch_check import BatchFault
-from fileq.commands.admin.fsck.broker_walk import SEARCHES
-from fileq.commands.admin.fsck.lost_files import LostFile
+from fileq.commands.admin.fsck.broker_walk import SEARCHES, BatchFault, LostFile, Measurement, agreed_excess
 from fileq.commands.admin.fsck.report import Repair
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
+from fileq.core.errors import ConfigError
 from fileq.core.job import State, Version, decode_or_none, encode, file_job, split_signature
 from fileq.core.own_jobs import is_own_id
+from fileq.core.settlement import Settlement, Verb
 from fileq.core.text import printable
+from fileq.webhooks.subscriptions import Subscriptions, current_subscriptions
 from fileq.worker.policies import worker_policy
 from fileq.worker.post_actions import rules_of
 from fileq.worker.reaper import AddFollowUps, reap
@@ -89,7 +91,11 @@ class Repairs:
             for start in range(0, len(fault.members), SEARCHES):
                 counted = self._broker.count_members(fault.batch, fault.members[start : start + SEARCHES])
                 if counted:
-                    self._did("reconciled", fault.batch, f"counted {plural(counted, 'member')} that had ended")
+                    self._did(
+                        "reconciled",
+                        fault.batch,
+                        f"counted {counted:,} member{'' if counted == 1 else 's'} that had ended",
+                    )
 
     def enqueue(self, files: Sequence[LostFile]) -> None:
         """Enqueues a job with the old id for each file that still exists, or with a new one if another program chose an
@@ -143,3 +149,48 @@ def _destination(record: Record) -> str:
     if record.state in (State.PENDING, State.RUNNING):
         return f"to the front of {record.queue}"
     return "to the dead-letter queue" if record.state is State.DEAD else "to the scheduled jobs"
+
+
+class OnDead:
+    """Adds what follows from a settlement: the `on_dead` of jobs that fsck buries, and the deliveries about all that it
+    gives back. Imports the handlers, but only if a job is buried. ConfigError, before anything is changed, if the
+    routes can't be loaded."""
+
+    def __init__(self, config: Config, app_dir: str, broker: FullBroker) -> None:
+        self._config = config
+        self._app_dir = app_dir
+        self._broker = broker
+        self._add: AddFollowUps | None = None
+        self._subscriptions: Subscriptions | None = None
+
+    def __call__(self, settlement: Settlement) -> Settlement:
+        settlement = self._chained(settlement)
+        if self._subscriptions is None:
+            self._subscriptions = current_subscriptions(self._broker, self._config)
+        deliveries = self._subscriptions.settled(settlement, wall_clock_ms())
+        return replace(settlement, follow_ups=(*settlement.follow_ups, *deliveries)) if deliveries else settlement
+
+    def _chained(self, settlement: Settlement) -> Settlement:
+        if settlement.verb is not Verb.BURY or not self._may_be_any():
+            return settlement
+        if self._add is None:
+            self._add = self._load(settlement)
+        return self._add(settlement)
+
+    def _may_be_any(self) -> bool:
+        """Whether a route has `on_dead`, or a module may define one that has."""
+        handlers = self._config.handlers
+        return bool(self._config.imports) or any(
+            route.on_dead or (route.use is not None and not route.use.startswith("fileq.")) for route in handlers
+        )
+
+    def _load(self, settlement: Settlement) -> AddFollowUps:
+        from fileq.handlers.routes import Routes
+        from fileq.worker.follow_ups import FollowUps
+
+        try:
+            return FollowUps(Routes.load(self._config, app_dir=self._app_dir), self._config.paths).added
+        except ConfigError as error:
+            advice = "give --app-dir, or leave the job to a worker"
+            first = f"job {settlement.claim.id} is to be buried, and the on_dead of its route can't be read; {advice}"
+            raise ConfigError([first, *error.problems]) from error

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker, Subscription
+from fileq.cli.terminal import ENDLESS, columns, cut_inside
 from fileq.client.job_endings import PublishedBatchEvent, decode_event
-from fileq.commands.admin.formatting import ENDLESS, columns, cut_inside
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobClaimed, JobDeferred
 from fileq.core.job import rfc3339_ms

@@ -1,27 +1,40 @@
-"""Jobs, their histories and the history of a file as text."""
+"""Jobs, their histories, the history of a file, cancellations and dead jobs as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
-from fileq.commands.admin.control import Cancellation, JobCancellation, describe
-from fileq.commands.admin.crash_text import crash_hint, deaths_text
-from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, number, plural, table
-from fileq.commands.admin.made_text import made_facts, made_from
-from fileq.commands.admin.stats_text import name_of
-from fileq.core.batch import BatchFacts
+from fileq.brokers.types import CancelResult
+from fileq.cli.stats_text import name_of
+from fileq.cli.terminal import ENDLESS, ERROR_SHOWN, Cell, Screen, age, cut, moment, number, plural, table
+from fileq.commands.admin.cancellation import WOULD_CANCEL, Cancellation, JobCancellation
 from fileq.core.job import parse_time, split_signature
-from fileq.core.outcome import WORKER_DIED
+from fileq.core.outcome import CRASH, WORKER_DIED, kind_of
 from fileq.core.text import printable
-from fileq.core.units import short_duration
-from fileq.queries.job_queries import FileTrace, VersionTrace
+from fileq.core.units import short_duration, two_units
 from fileq.queries.job_summary import AttemptSummary, JobHistory, JobSummary, short_ids
+
+if TYPE_CHECKING:
+    from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
+    from fileq.core.batch import BatchFacts
+    from fileq.queries.dead_jobs import DeadGroup, DeadGroups
+    from fileq.queries.job_queries import FileTrace, Maker, VersionTrace
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
 _CANCELLED_SHOWN = 20  # jobs that the text of `cancel --all` names
+_MADE_SHOWN = 20  # files or jobs that a job made
+_REPORTED = 20  # jobs named in a report
 _HASH_SHOWN = 12  # hex digits
 _COUNTS = ("completed", "dead", "cancelled", "deleted")
+# A part of the error → what it means. The first that is found is shown.
+_HINTS = (
+    ("exited with status", "by os._exit() or a native library; an exception or sys.exit() would be a failed attempt"),
+    ("signal SIGKILL", "from outside: by the kernel if the machine ran out of memory (see dmesg), or by a person"),
+    ("signal SIGTERM", "from outside, or by the handler itself"),
+    ("signal SIG", "such as a defect in a native library"),
+)
 STATE_STYLES = {"dead": "red", "retrying": "yellow", "running": "green"}
 
 
@@ -290,5 +303,147 @@ def render_cancellation(done: Cancellation, *, has_total: bool) -> list[str]:
     return [*lines, f"{plural(done.count, 'job')} {'would be ' if done.is_dry_run else ''}cancelled"]
 
 
+def describe(result: JobCancellation, within_s: float) -> str:
+    if result.result == WOULD_CANCEL:
+        return f"would be cancelled; it is {result.state}"
+    match CancelResult(result.result):
+        case CancelResult.CANCELLED:
+            return "cancelled"
+        case CancelResult.REQUESTED:
+            from fileq.worker.executors.protocol import CANCEL_GRACE_S  # with it come parts of the worker
+
+            return (
+                f"is running; its worker sets context.cancelled within {two_units(within_s)}, "
+                f"and stops it by force {two_units(CANCEL_GRACE_S)} later if it still runs"
+            )
+        case CancelResult.ENDED:
+            if result.state in ("pending", "scheduled", "retrying"):
+                return f"is {result.state} according to its record, but was not found; run 'fileq fsck'"
+            return f"is already {result.state or 'ended'}; nothing was done"
+        case CancelResult.UNKNOWN:
+            return "is unknown: it never existed, or its record has expired"
+
+
 def _file_of(result: JobCancellation) -> str:
     return f"  {printable(result.filepath)}" if result.filepath else ""
+
+
+def made_facts(history: JobHistory, *, repeats_name: bool = False) -> Iterator[tuple[str, str]]:
+    """Pairs of a name and a value. A name that repeats is empty, unless `repeats_name`."""
+    if history.parent_id:
+        yield "made from", f"job {printable(history.parent_id)}"
+    files = [f"{printable(one.path)} ({plural(one.size, 'byte')})" for one in history.outputs]
+    jobs = [f"job {printable(id)}" for id in history.follow_ups]
+    lines = [*_first(files, "file"), *_first(jobs, "job")]
+    for i, line in enumerate(lines):
+        yield "made" if i == 0 or repeats_name else "", line
+
+
+def made_from(maker: Maker) -> str:
+    subject = printable(maker.filepath or maker.type or "")
+    job = f"job {printable(maker.job_id)}"
+    return f"made from {f'{subject} by ' if subject else ''}{job}"
+
+
+def _first(lines: list[str], what: str) -> list[str]:
+    more = len(lines) - _MADE_SHOWN
+    return [*lines[:_MADE_SHOWN], f"and {plural(more, f'more {what}', f'more {what}s')}"] if more > 0 else lines
+
+
+def deaths_text(history: JobHistory) -> str:
+    """How often the process that ran the job died, and what fileq does then; "" if it never did."""
+    job = history.job
+    if not job.recoveries:
+        return ""
+    is_last = bool(history.attempts) and history.attempts[-1].outcome == "died"
+    if job.state == "dead" and is_last:
+        return f"{job.recoveries}, more than worker.max_recoveries allows"
+    return f"{job.recoveries}; with more than worker.max_recoveries it would be dead"
+
+
+def crash_hint(error: str) -> list[str]:
+    """What may have ended the process of the handler; nothing for other errors."""
+    if kind_of(error) != CRASH:
+        return []
+    return next(([f"({hint})"] for part, hint in _HINTS if part in error), [])
+
+
+# Dead jobs as text: three lines for each job, so that id, file and error fit on a narrow terminal. If its file was
+# moved, further lines say where it came from and where it is.
+
+
+def render_dead(dead: DeadJobs, screen: Screen, at_ms: int) -> list[str]:
+    if not dead.jobs:
+        return ["no dead jobs" if not dead.total else _none_matches(dead.total)]
+    short = short_ids([job.id for job in dead.jobs])
+    lines = [line for job in dead.jobs for line in _job_lines(job, short[job.id], screen, at_ms)]
+    more = dead.total - len(dead.jobs)
+    shown = f"{len(dead.jobs)} of " if more else ""
+    next_steps = "'fileq show ID' for details, 'fileq dlq retry ID' to retry"
+    return [*lines, "", f"{shown}{plural(dead.total, 'dead job')}; {next_steps}"]
+
+
+def _none_matches(total: int) -> str:
+    return "the only dead job does not match" if total == 1 else f"none of the {number(total)} dead jobs matches"
+
+
+def _job_lines(job: JobSummary, id: str, screen: Screen, at_ms: int) -> list[str]:
+    facts = f"{ago(job.ended, at_ms)} ago, {plural(job.attempts, 'attempt')}, {printable(job.queue)}"
+    name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
+    error = cut(error_lines(job.error)[0], min(screen.width - 2, ERROR_SHOWN))
+    return [
+        f"{screen.paint(printable(id), 'bold')}  {facts}",
+        f"  {cut(name, screen.width - 2, from_left=True)}",
+        *([f"  moved to {cut(moved_to, screen.width - 11, from_left=True)}"] if (moved_to := moved_to_of(job)) else []),
+        *(
+            [f"  came from {cut(printable(job.moved_from), screen.width - 12, from_left=True)}"]
+            if job.moved_from
+            else []
+        ),
+        f"  {screen.paint(error, 'red')}",
+    ]
+
+
+def render_groups(found: DeadGroups, screen: Screen, at_ms: int) -> list[str]:
+    if not found.groups:
+        return ["no dead jobs"]
+    lines = [line for group in found.groups for line in _group_lines(group, screen, at_ms)]
+    shown = f"{len(found.groups)} of " if len(found.groups) < found.group_count else ""
+    looked = (
+        f"the newest {number(found.scanned)} of {number(found.total)}" if found.is_partial else number(found.scanned)
+    )
+    next_step = "; 'fileq dlq retry --all --fingerprint HEX' to retry a group" if found.by == "fingerprint" else ""
+    return [*lines, "", f"{shown}{plural(found.group_count, 'group')}, {looked} dead jobs{next_step}"]
+
+
+def _group_lines(group: DeadGroup, screen: Screen, at_ms: int) -> list[str]:
+    times = f"first {ago(group.first, at_ms)} ago, last {ago(group.last, at_ms)} ago"
+    places = [f"{printable(one.name)} ({number(one.count)})" for one in (*group.directories, *group.extensions)]
+    sample = f"{printable(group.sample_id)}  {name_of(group.sample_path, group.type, '')}"
+    return [
+        f"{screen.paint(printable(group.key) or '(none)', 'bold')}  {plural(group.count, 'job')}, {times}",
+        f"  {screen.paint(cut(error_lines(group.error)[0], min(screen.width - 2, ERROR_SHOWN)), 'red')}",
+        *([f"  {cut(', '.join(places), screen.width - 2)}"] if places else []),
+        f"  for example {cut(sample, screen.width - 14)}",
+    ]
+
+
+def render_report(report: DlqReport, verb: str, screen: Screen) -> list[str]:
+    lines = []
+    short = short_ids([result.id for result in report.results[:_REPORTED]])
+    for result in report.results[:_REPORTED]:
+        id = printable(short[result.id])
+        if result.reason:
+            lines.append(f"{id}: {screen.paint(result.result, 'red')}: {result.reason}")
+        else:
+            path = cut(printable(result.filepath), max(20, screen.width - len(id) - 2), from_left=True)
+            lines.append(f"{_would(result)}{id}  {path}")
+    if len(report.results) > _REPORTED:
+        lines.append(f"and {number(len(report.results) - _REPORTED)} more")
+    would = "would be " if report.is_dry_run else ""
+    return [*lines, f"{plural(report.count, 'job')} {would}{verb}"]
+
+
+def _would(result: DeadJobResult) -> str:
+    """What a dry run would do with this job: "would retry ", "would delete "; else ""."""
+    return f"{result.result.replace('_', ' ')} " if result.result.startswith("would_") else ""

@@ -1,17 +1,62 @@
-"""`fileq config …`: show, check and change the configuration."""
+"""`fileq tasks|config …|doctor|completion`: what is configured here, and whether it works."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fileq.cli.arguments import add_app_dir, add_json
 from fileq.cli.command import Command, Invocation
+from fileq.cli.terminal import print_lines, screen_of_stdout
 from fileq.core.errors import ConfigError
+from fileq.core.text import printable
 
 if TYPE_CHECKING:
-    from fileq.config import ListedSetting
+    from fileq.commands.list_tasks import TaskSummary
+    from fileq.config import Config, ListedSetting
+    from fileq.core.finding import Finding
+
+
+def _tasks_arguments(parser: argparse.ArgumentParser) -> None:
+    add_app_dir(parser)
+    add_json(parser)
+
+
+def _tasks(invocation: Invocation) -> int:
+    from fileq.commands.list_tasks import list_tasks
+
+    tasks = list_tasks(invocation.loaded().config, invocation.options.app_dir)
+    if invocation.options.json:
+        invocation.print_json({"tasks": tasks})
+        return 0
+    if not tasks:
+        print("no module in `imports` has a task; see docs/client.md")
+        return 0
+    _print_tasks(tasks)
+    for task in tasks:
+        if task.is_shadowed:
+            text = f"fileq: a route in `handlers` takes the jobs of type {task.name}; the task never runs"
+            print(text, file=sys.stderr)
+    return 0
+
+
+def _print_tasks(tasks: tuple[TaskSummary, ...]) -> None:
+    from fileq.cli.terminal import table
+    from fileq.core.text import printable
+    from fileq.core.units import format_duration
+
+    rows = [["name", "function", "payload", "queue", "timeout", "retries", "gives up on"]]
+    for task in tasks:
+        gives_up = [*map(str, task.give_up_on), *(["retry_if"] if task.has_retry_if else [])]
+        row = [task.name, task.function, task.payload, task.priority, format_duration(task.timeout_s)]
+        rows.append(list(map(printable, [*row, str(task.max_retries), ", ".join(gives_up)])))
+    print_lines(line.rstrip() for line in table(rows, screen_of_stdout(), right=(5,), flexible=1))
+
+
+# `fileq config …`: show, check and change the configuration.
 
 
 def _key(parser: argparse.ArgumentParser) -> None:
@@ -100,17 +145,17 @@ def _list(invocation: Invocation) -> int:
     loaded = invocation.loaded()
     rows = to_listing(loaded, getattr(invocation.options, "key", ""))
     if invocation.options.json:
-        invocation.print_json({"path": loaded.path, "settings": list(map(_as_json, rows))})
+        invocation.print_json({"path": loaded.path, "settings": list(map(_setting_as_json, rows))})
     else:
-        _print(rows)
+        _print_settings(rows)
     return 0
 
 
-def _as_json(row: ListedSetting) -> dict[str, Any]:
+def _setting_as_json(row: ListedSetting) -> dict[str, Any]:
     return {"key": row.key, "value": row.plain, "layer": row.origin.layer, "origin": row.origin.name}
 
 
-def _print(rows: list[ListedSetting]) -> None:
+def _print_settings(rows: list[ListedSetting]) -> None:
     wide = max(len(row.key) for row in rows)
     for row in rows:
         print(f"{row.key:<{wide}}  {row.value}  ({row.origin})")
@@ -130,8 +175,8 @@ def _set(invocation: Invocation) -> int:
         document = {
             "path": changed.path,
             "is_new_file": changed.is_new_file,
-            "settings": list(map(_as_json, changed.written)),
-            "overriding": list(map(_as_json, changed.overriding)),
+            "settings": list(map(_setting_as_json, changed.written)),
+            "overriding": list(map(_setting_as_json, changed.overriding)),
             "problems": changed.problems,
             "needs_reload": needs_reload,
             "needs_restart": needs_restart,
@@ -141,7 +186,7 @@ def _set(invocation: Invocation) -> int:
     if changed.is_new_file:
         _remark(f"there was no configuration file; wrote a new {changed.path}")
     if changed.written:
-        _print(changed.written)
+        _print_settings(changed.written)
     else:
         print(f"{options.key} is set in {changed.path}")
     for problem in changed.problems:
@@ -185,7 +230,138 @@ _SETTINGS = (
 )
 _LISTED = (("path", "string or null: the file that was read, if any"), *_SETTINGS)
 
+
+# `fileq doctor`: check the environment of fileq, one line for each check.
+
+
+_SIGNS = {True: "✓", False: "✗", None: "–"}
+_STATES = {True: "ok", False: "wrong", None: "unknown"}
+_COLOURS = {True: "green", False: "red", None: "yellow"}
+_NAME_WIDTH = 18
+
+
+def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "role",
+        nargs="?",
+        choices=("producer", "worker", "all", "serve", "start"),
+        default="all",
+        metavar="ROLE",
+        help="the role that runs on this machine: producer, worker, all, serve or start",
+    )
+    add_app_dir(parser)
+    add_json(parser)
+
+
+def _doctor(invocation: Invocation) -> int:
+    findings = []
+    for finding in _findings(invocation):
+        findings.append(finding)
+        if not invocation.options.json:
+            _print_finding(invocation, finding)
+    failed = sum(finding.is_sound is False for finding in findings)
+    if invocation.options.json:
+        invocation.print_json({"is_ok": not failed, "checks": list(map(_finding_as_json, findings))})
+    else:
+        print("\nno problem found" if not failed else f"\n{failed} of {len(findings)} checks found a problem")
+    return 1 if failed else 0
+
+
+def _findings(invocation: Invocation) -> Iterator[Finding]:
+    from fileq.commands.environment_checks import check_environment
+    from fileq.core.finding import wrong
+
+    try:
+        loaded = invocation.loaded()
+    except ConfigError as error:
+        for problem in error.problems:
+            yield wrong("configuration", problem, "correct it, then run 'fileq config check'")
+        return
+    yield from check_environment(loaded, invocation.options.role, invocation.options.app_dir, invocation.broker)
+
+
+def _finding_as_json(finding: Finding) -> dict[str, str]:
+    return {
+        "name": finding.name,
+        "status": _STATES[finding.is_sound],
+        "detail": finding.detail,
+        "advice": finding.advice,
+    }
+
+
+def _print_finding(invocation: Invocation, finding: Finding) -> None:
+    advice = f" → {finding.advice}" if finding.advice else ""
+    text = printable(f"{finding.detail}{advice}")
+    start = f"{finding.name:<{_NAME_WIDTH}} "
+    if sys.stdout.isatty():
+        # Wrapped on a terminal only: programs read one line for each check.
+        indent = " " * (_NAME_WIDTH + 3)
+        # Paths are never broken, so that they can be copied.
+        wrapper = textwrap.TextWrapper(max(40, invocation.console.width - 1), indent, indent, break_long_words=False)
+        wrapper.break_on_hyphens = False
+        text = wrapper.fill(text)[len(indent) :]
+    invocation.console.print(_SIGNS[finding.is_sound], style=_COLOURS[finding.is_sound], end=" ")
+    print(start + text, flush=True)
+
+
+# `fileq completion`: print a completion script for a shell.
+
+
+def _completion_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
+
+
+def _completion(invocation: Invocation) -> int:
+    from fileq.cli.completion import completion_script
+    from fileq.cli.definitions import all_commands
+
+    config = _config(invocation)
+    names = config.worker.priorities, tuple(config.schedules)
+    print(completion_script(invocation.options.shell, all_commands(), *names), end="")
+    return 0
+
+
+def _config(invocation: Invocation) -> Config:
+    """The configuration; the defaults if a file that was not named is invalid.
+
+    The script is printed at the start of shells, in any directory."""
+    from fileq.config import Config
+    from fileq.core.errors import ConfigError
+
+    try:
+        return invocation.loaded().config
+    except ConfigError:
+        if invocation.options.config is not None:
+            raise
+        return Config()
+
+
 COMMANDS = (
+    Command(
+        words=("tasks",),
+        summary="list the tasks that programs can enqueue by name",
+        description="""\
+Imports the modules that `imports` names, as a worker would, and lists the functions with @fileq.task: the name by which
+jobs name them, the type of their payload, the queue of their jobs, and the options under which a worker runs them.""",
+        examples=(
+            ("fileq tasks", "the tasks of ./config.yaml"),
+            ("fileq tasks --app-dir /opt/app --json", "of another directory, for a program"),
+        ),
+        arguments=_tasks_arguments,
+        run=_tasks,
+        json_fields=(
+            ("tasks[]", "one object for each task, by name"),
+            ("tasks[].name", "string: the type of its jobs"),
+            ("tasks[].function", "string: module:function"),
+            ("tasks[].payload", "string: the type of its payload; empty if it can be anything"),
+            ("tasks[].priority", "string: the queue of its jobs if the caller names none"),
+            ("tasks[].timeout_s, tasks[].max_retries", "number: limit of one attempt, retries after a failure"),
+            ("tasks[].isolation", "string: process or thread"),
+            ("tasks[].give_up_on", "list: exceptions after which a job is not retried"),
+            ("tasks[].has_retry_if", "boolean: a function of the task decides about retries"),
+            ("tasks[].is_shadowed", "boolean: a route of the configuration takes these jobs, so the task never runs"),
+        ),
+    ),
     Command(
         words=("config", "list"),
         summary="show every setting and where its value comes from",
@@ -276,5 +452,56 @@ Writes a configuration file with every setting, its default and its meaning. Nev
         arguments=_file,
         run=_init,
         is_configured=False,
+    ),
+    Command(
+        words=("doctor",),
+        summary="check the environment and say how to fix it",
+        description="""\
+Checks everything that fileq needs and prints one line for each check: ✓ ok; ✗ a problem, with advice; – unknown, or a
+note. Exit code 1 if there is a problem.
+
+Checks the configuration; the broker: on Redis its version, eviction, persistence, clock and the permissions of our
+user, on SQLite the directory, file system, disk space and schema; producer.scan_dir and how it is watched, with the
+limits of inotify; the roots from which workers read files, and what worker.after needs; that handlers can be imported
+and programs are on the PATH; the port of /metrics. With serve or start, or with all if a setting of the server is set:
+the address of the server, its keys, whether they are sent unencrypted, and server.upload_dir.
+
+Creates and changes nothing. Handlers are imported, as a worker would do.""",
+        examples=(
+            ("fileq doctor", "before the first start, or when something does not work"),
+            ("fileq doctor worker --app-dir /opt/handlers", "only what a worker needs"),
+            ("fileq doctor serve", "what the REST server needs: address, keys, proxy, uploads"),
+            ("fileq doctor --json", "for a health check in CI"),
+        ),
+        arguments=_doctor_arguments,
+        run=_doctor,
+        json_fields=(
+            ("is_ok", "boolean: no check found a problem; else the exit code is 1"),
+            ("checks", "list: one object for each check, in the order in which they ran"),
+            ("checks[].name", "string: what was checked; several checks may share a name"),
+            ("checks[].status", "string: ok, wrong or unknown"),
+            ("checks[].detail", "string: what was found"),
+            ("checks[].advice", "string: what to do; empty if nothing needs to be done"),
+        ),
+    ),
+    Command(
+        words=("completion",),
+        summary="print a shell completion script",
+        description="""\
+Prints a script that lets the Tab key complete commands, with and without the word `admin`, options, their values,
+queues, schedules, configuration keys and files. The script does not start fileq: the names of queues and schedules are
+those of the configuration at the time when it is printed. Print it again after an upgrade.
+
+To try it in the current bash: eval "$(fileq completion bash)".""",
+        examples=(
+            (
+                "fileq completion bash > ~/.local/share/bash-completion/completions/fileq",
+                "bash, effective in new shells",
+            ),
+            ("fileq completion zsh > ~/.zfunc/_fileq", "zsh, with ~/.zfunc in fpath before compinit"),
+            ("fileq completion fish > ~/.config/fish/completions/fileq.fish", "fish"),
+        ),
+        arguments=_completion_arguments,
+        run=_completion,
     ),
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from fileq.brokers.lost_workers import LostWorker
-from fileq.commands.admin.formatting import (
+from fileq.brokers.protocol import FullBroker
+from fileq.cli.terminal import (
     ENDLESS,
     Cell,
     Screen,
@@ -17,15 +19,30 @@ from fileq.commands.admin.formatting import (
     seconds_between,
     table,
 )
-from fileq.commands.admin.producer_process import producer_lines
-from fileq.commands.admin.queue_stats import QueueStats
-from fileq.commands.admin.stats import LAST_MINUTE, BreakerSummary, SlotSummary, Stats, Throughput, WorkerProcess
+from fileq.commands.admin.stats import (
+    LAST_MINUTE,
+    BreakerSummary,
+    ProducerProcess,
+    QueueStats,
+    RecentTotals,
+    SlotSummary,
+    Stats,
+    Throughput,
+    WorkerProcess,
+    gather,
+)
+from fileq.core.errors import BrokerUnavailable
 from fileq.core.outcome import DEATH_KINDS
 from fileq.core.text import broker_name, printable
 from fileq.queries.job_summary import short_ids
 
+if TYPE_CHECKING:
+    from fileq.brokers.lost_workers import LostWorker
+
 _JOBS_SHOWN = 20  # running jobs; `fileq workers` lists all of them
 _ERRORS_SHOWN = 8
+_PRODUCERS_SHOWN = 2  # producers on a screen of limited height
+_PRODUCER_STYLES = {"held": "yellow", "lost": "red", "stuck": "red"}
 _BREAKERS = {"open": "red", "half-open": "yellow"}
 
 
@@ -292,3 +309,90 @@ def _errors(stats: Stats, screen: Screen) -> list[str]:
         rows.append((printable(error.kind), number(error.this_hour), number(error.last_hour)))
     more = len(stats.errors) - _ERRORS_SHOWN
     return [*table(rows, screen, right=(1, 2), flexible=0), *([f"and {more} more kinds"] if more > 0 else [])]
+
+
+def producer_lines(producers: tuple[ProducerProcess, ...], screen: Screen, at: str) -> list[str]:
+    """A header; for each producer a line, its directory, and what holds it back.
+
+    Where the height is limited: without the directories, and only the first producers."""
+    if not producers:
+        return ["no producers"]
+    is_endless = screen.height == ENDLESS
+    most = len(producers) if is_endless else _PRODUCERS_SHOWN
+    rows: list[tuple[str | Cell, ...]] = [("producer", "state", "last scan", "enqueued", "up", "version")]
+    for one in producers[:most]:
+        rows.append(
+            (
+                Cell(f"{printable(one.host)} {one.pid}", "bold"),
+                Cell(printable(one.state), _PRODUCER_STYLES.get(one.state, "")),
+                _scan_text(one, at),
+                number(one.enqueued),
+                age(seconds_between(one.started, at)),
+                printable(one.version),
+            )
+        )
+    header, *lines = table(rows, screen, right=(3,), flexible=0, from_left=False)
+    shown = [header]
+    for one, line in zip(producers, lines, strict=False):
+        directories = [cut(f"  scans {printable(', '.join(one.roots))}", screen.width)] if is_endless else []
+        directories += _skipped_lines(one, screen) if is_endless else []
+        shown += [line, *directories, *_producer_obstacles(one, screen, at)]
+    if (hidden := len(producers) - most) > 0:
+        shown.append(screen.paint(f"  and {number(hidden)} more: fileq stats --json", "dim"))
+    return shown
+
+
+def _scan_text(one: ProducerProcess, at: str) -> str:
+    scan = one.last_scan
+    if scan is None:
+        return "none yet"
+    missed = "" if scan.is_complete else ", incomplete"
+    return f"{age(seconds_between(scan.ended, at))} ago: {plural(scan.found, 'file')}{missed}"
+
+
+def _skipped_lines(one: ProducerProcess, screen: Screen) -> list[str]:
+    if one.last_scan is None or not one.last_scan.skipped:
+        return []
+    most_first = sorted(one.last_scan.skipped.items(), key=lambda item: (-item[1], item[0]))
+    counts = ", ".join(f"{number(count)} {printable(reason)}" for reason, count in most_first)
+    return [cut(f"  skipped {counts}; 'fileq trace PATH' says why", screen.width)]
+
+
+def _producer_obstacles(one: ProducerProcess, screen: Screen, at: str) -> list[str]:
+    lines = []
+    if one.problem:
+        lines.append(screen.paint(cut(f"  {printable(one.problem)}", screen.width), "red"))
+    if one.held_by:
+        since = age(seconds_between(one.held_since, at))
+        held = f"  held by {printable(one.held_by)} for {since}; {plural(one.waiting, 'file waits', 'files wait')}"
+        lines.append(screen.paint(cut(held, screen.width), "yellow"))
+    return lines
+
+
+Open = Callable[[], FullBroker]
+Show = Callable[[Stats | None, str], None]  # the last stats, and the outage ("" while the broker answers)
+
+
+def watch(
+    open_broker: Open, show: Show, interval_s: float, *, sleep: Callable[[float], None] = time.sleep, times: int = 0
+) -> None:
+    """`fileq stats --watch`: shows the stats every `interval_s`, for ever or `times` times.
+    An unreachable broker is tried each time."""
+    broker = open_broker()  # a failure here is raised: nothing has been shown yet
+    recent = RecentTotals()
+    stats: Stats | None = None
+    down_since_s = 0.0
+    shown = 0
+    while True:
+        try:
+            stats = gather(broker, recent)
+            down_since_s = 0.0
+            show(stats, "")
+        except BrokerUnavailable as error:
+            now_s = time.monotonic()
+            down_since_s = down_since_s or now_s
+            show(stats, f"unreachable for {age(now_s - down_since_s)}, trying again: {error}")
+        shown += 1
+        if shown == times:
+            return
+        sleep(interval_s)

@@ -1,11 +1,14 @@
-"""Formats ages, numbers and tables for a terminal. Callers escape untrusted text with `printable` first."""
+"""Formats ages, numbers and tables for a terminal, measures stdout and prints to it. Callers escape untrusted text with
+`printable` first."""
 
 from __future__ import annotations
 
+import os
+import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from fileq.core.job import parse_time, rfc3339_ms
 from fileq.core.units import two_units
@@ -140,3 +143,35 @@ def plural(count: int, word: str, words: str = "") -> str:
 def moment(ms: int) -> str:
     """A time for text output, to the second; "" for 0."""
     return rfc3339_ms(ms)[:19].replace("T", " ") + "Z" if ms else ""
+
+
+def screen_of_stdout(*, is_endless: bool = False) -> Screen:
+    """Its width, its height and whether it shows colours. Without a terminal nothing is cut.
+
+    `is_endless`: any number of lines, because the user can scroll."""
+    if not sys.stdout.isatty():
+        return Screen()
+    import shutil  # it imports every compression there is
+
+    size = shutil.get_terminal_size()
+    is_coloured = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Screen(size.columns, ENDLESS if is_endless else size.lines, is_coloured)
+
+
+def wrapped(text: str, stream: TextIO) -> str:
+    """The text in lines that end between words, if the stream is a terminal."""
+    try:
+        width = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError, AttributeError):  # not a terminal, or no file at all
+        return text
+    import textwrap
+
+    if width <= 0:
+        return text
+    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Prints nothing, not even an empty line, if there are no lines."""
+    if text := list(lines):
+        print("\n".join(text))

@@ -1,8 +1,12 @@
-"""Checks what `fileq serve` needs: its address, a key, names, proxies, uploads. Sends no request but GET /healthz."""
+"""Checks of `fileq doctor` that the console and other commands use too: what `fileq serve` needs (its address, a key,
+names, proxies, uploads), the port of /metrics, webhooks and schedules. Sends no request but GET /healthz.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_network
@@ -10,20 +14,22 @@ from ipaddress import ip_network
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.api_keys import KeyStore
-from fileq.commands.doctor.check_port import answers_health, bind_error
-from fileq.commands.doctor.check_webhooks import catalog_of
-from fileq.config import Loaded
+from fileq.config import Config, Loaded
 from fileq.config.http_settings import (
     GUESSABLE,
     OUTSIDE_KEY,
     ServerSettings,
+    host_here,
     is_guessable,
     is_loopback,
     is_outside_key,
 )
 from fileq.core.api_key import StoredKey
+from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.finding import Finding, sound, unknown, wrong
 from fileq.files.paths import advice_for, directory_problem
+from fileq.webhooks.store import WebhookStore, definition_problems
+from fileq.webhooks.subscriptions import Subscriptions
 
 SOON_MS = 14 * 86_400_000  # a key that expires within this time is worth a note, unless its whole life is short
 _KEY_ADVICE = "'fileq keys create NAME --scope admin', or set server.api_key_file"
@@ -138,3 +144,126 @@ def _uploads(loaded: Loaded) -> Iterator[Finding]:
 def _is_below(directory: str, root: str) -> bool:
     found, above = os.path.realpath(directory), os.path.realpath(root)
     return os.path.commonpath([found, above]) == above
+
+
+# Checks that the port of /metrics, /healthz and /readyz is free, or served by a fileq already.
+
+
+_TIMEOUT_S = 1.0
+
+
+def check_port(loaded: Loaded) -> Iterator[Finding]:
+    bind, port = loaded.config.observability.metrics_bind, loaded.config.observability.metrics_port
+    if port == 0:
+        yield sound("metrics port", "any free port")
+        return
+    error = bind_error(bind, port)
+    yield (
+        sound("metrics port", f"{port} on {bind} is free") if error is None else _port_in_use(loaded, bind, port, error)
+    )
+
+
+def bind_error(bind: str, port: int) -> OSError | None:
+    """Why this address can't be listened on; None if it can."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in bind else socket.AF_INET) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            trial.bind((bind, port))
+            trial.listen()
+    except OSError as error:
+        return error
+    return None
+
+
+def _port_in_use(loaded: Loaded, bind: str, port: int, error: OSError) -> Finding:
+    if error.errno == errno.EADDRINUSE:
+        if answers_health(bind, port, "Server", "fileq"):
+            return sound("metrics port", f"{port} on {bind} is served by a running fileq")
+        if not loaded.is_set("observability.metrics_port"):
+            return unknown("metrics port", f"{port} on {bind} is in use; a free port is chosen at start")
+    reason = error.strerror or str(error)
+    return wrong("metrics port", f"{port} on {bind}: {reason}", "set observability.metrics_port to another, or to 0")
+
+
+def answers_health(bind: str, port: int, header: str, start: str = "") -> bool:
+    """Whether a server there answers /healthz with this header, whose value begins like this."""
+    from http.client import HTTPConnection, HTTPException
+
+    connection = HTTPConnection(host_here(bind), port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/healthz")
+        found = connection.getresponse().getheader(header)
+        return found is not None and found.startswith(start)
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+# Checks the definitions of webhooks: those of the configuration and those of the catalog. Sends nothing.
+
+
+def check_webhooks(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding]:
+    config = loaded.config
+    catalog = catalog_of(config, open_it)
+    if catalog is None:
+        return  # the check of the broker reports it
+    store = WebhookStore(catalog, config.webhooks, wall_clock_ms)
+    known = store.load()
+    problems = [*store.problems, *Subscriptions(config.paths, "").set(known.values())]
+    for one in known.values():
+        problems += definition_problems(one.webhook, config.webhooks, config.worker.priorities)
+        try:
+            one.secrets(wall_clock_ms())
+        except ConfigError as error:
+            problems += error.problems
+        if one.state.disabled:
+            problems.append(f"webhook {one.webhook.name!r} is disabled: {one.state.disabled}")
+    for problem in problems:
+        yield wrong("webhooks", problem, "'fileq webhook list' shows the definitions")
+    if known and not problems:
+        yield sound("webhooks", ", ".join(known))
+
+
+def catalog_of(config: Config, open_it: Callable[[], FullBroker]) -> FullBroker | None:
+    """The broker, if its documents can be read without a change of its database."""
+    if config.broker_kind == "memory" or (config.broker_kind == "sqlite" and not _is_current(config.sqlite.path)):
+        return None
+    try:
+        broker = open_it()
+        broker.catalog_revision("webhooks")
+    except (BrokerError, ConfigError):
+        return None
+    return broker
+
+
+def _is_current(path: str) -> bool:
+    """Whether the database exists and opening it does not migrate it."""
+    from fileq.brokers.sqlite.examine import older_schema
+
+    return os.path.exists(path) and not older_schema(path)
+
+
+# Checks what schedules need: the rules of time zones. Says nothing if the configuration has no schedule.
+
+
+_TZDATA_ADVICE = "install it: pip install tzdata; or the time zones of the system"
+
+
+def check_schedules(config: Config) -> Iterator[Finding]:
+    """Zones with other names were refused when the configuration was loaded."""
+    if not config.schedules:
+        return
+    from fileq.core.schedule import next_slot
+
+    for name, settings in config.schedules.items():
+        try:
+            next_slot(settings.definition, now_ms=0)
+        except ValueError as error:
+            yield wrong("schedules", f"{name}: {error}", "fix it in the configuration")
+    try:
+        import tzdata  # type: ignore[import-untyped]
+    except ImportError:
+        yield wrong("time zones", "the package tzdata is missing", _TZDATA_ADVICE)
+        return
+    yield sound("schedules", f"{len(config.schedules)} in the configuration; time zones of {tzdata.IANA_VERSION}")

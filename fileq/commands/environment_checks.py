@@ -1,19 +1,62 @@
-"""Checks that the producer can read and watch scan_dir, and that workers can read their roots and do worker.after."""
+"""`fileq doctor`: checks the environment of fileq and yields findings. Must create and change nothing.
+
+A check must not raise: doctor runs on systems that are broken. server_checks.py has those of the REST server, the
+webhooks, the schedules and the port of /metrics.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
-from fileq.config import MOVE, Config, Loaded
+from fileq.brokers.protocol import FullBroker
+from fileq.commands.server_checks import check_port, check_schedules, check_server, check_webhooks, is_configured
+from fileq.config import MOVE, Config, Loaded, describe_broker_choice
+from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.finding import Finding, sound, unknown, wrong
 from fileq.files.mounts import ScanDirMounts
 from fileq.files.paths import advice_for, directory_problem
+from fileq.handlers.extensions import load_before_enqueue
+from fileq.handlers.routes import Routes, schedule_problems, warnings_of
 from fileq.producer.finder.watch import WatchModes
+
+ROLES = ("producer", "worker", "all", "serve", "start")
+
+
+def check_environment(
+    loaded: Loaded, role: str, app_dir: str, open_broker: Callable[[], FullBroker]
+) -> Iterator[Finding]:
+    """Yields every finding as soon as it is known."""
+    yield sound("configuration", loaded.path or "no file, all defaults")
+    checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
+        ("broker", lambda: check_broker(loaded, open_broker)),
+    ]
+    if role in ("producer", "all", "start"):
+        checks += [("scan_dir", lambda: check_scan_dir(loaded)), ("watching", lambda: check_watching(loaded.config))]
+    if role in ("worker", "all", "start"):
+        checks += [
+            ("roots", lambda: check_roots(loaded)),
+            ("after", lambda: check_after(loaded.config)),
+            ("handlers", lambda: check_handlers(loaded, app_dir)),
+            ("schedules", lambda: check_schedules(loaded.config)),
+            ("webhooks", lambda: check_webhooks(loaded, open_broker)),
+        ]
+    if role in ("serve", "start") or (role == "all" and is_configured(loaded)):
+        checks.append(("server", lambda: check_server(loaded, open_broker)))
+    checks.append(("metrics port", lambda: check_port(loaded)))
+    for name, check in checks:
+        try:
+            yield from check()
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            yield wrong(name, f"{where}{error.strerror or error}", "fix it, then run 'fileq doctor' again")
+
 
 COUNT_TIMEOUT_S = 2.0  # limit of one walk through a directory tree
 _WATCHES = "/proc/sys/fs/inotify/max_user_watches"
@@ -178,3 +221,79 @@ def _check_target(config: Config, end: str, folder: str) -> Finding:
     is_inside = os.path.realpath(target).startswith(scan_dir.rstrip(b"/") + b"/")
     note = ", which the producer does not scan" if is_inside else ""
     return sound("after", f"files of {end} jobs are moved to {folder}{note}")
+
+
+# Checks that the broker is reachable and safe for jobs. Must never create or migrate a database.
+
+
+def check_broker(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding]:
+    config = loaded.config
+    choice = describe_broker_choice(loaded)
+    if config.broker_kind == "memory":
+        yield sound("broker", f"{choice}; all jobs are lost when its process ends")
+        return
+    if config.broker_kind == "sqlite" and (findings := _without_opening(config.sqlite.path, choice)):
+        yield from findings
+        return
+    try:
+        broker = open_it()
+        findings = broker.examine(permissions=True)
+    except (BrokerError, ConfigError) as error:
+        yield wrong("broker", str(error), _advice(config.broker_kind, str(error), choice))
+        return
+    yield sound("broker", choice)
+    yield from findings
+
+
+def _without_opening(path: str, choice: str) -> list[Finding]:
+    """Findings about a database that opening would change; empty for any other.
+
+    Opening creates a missing database. It migrates one of an older fileq, which may still be running."""
+    from fileq.brokers.sqlite.examine import examine_location, older_schema
+
+    if not os.path.exists(path):
+        found = [unknown("broker", f"{choice}; there is no database yet", "the first start creates it")]
+    elif version := older_schema(path):
+        advice = "the next start makes a backup and migrates it"
+        found = [sound("broker", choice), unknown("schema", f"version {version}, from an older fileq", advice)]
+    else:
+        return []
+    return [*found, *examine_location(path)]
+
+
+def _advice(kind: str, error: str, choice: str) -> str:
+    if kind == "sqlite":
+        return ""  # the error names the next step
+    is_refused = any(word in error for word in ("NOAUTH", "WRONGPASS", "username-password"))
+    what = "check redis.username and redis.password" if is_refused else "check that it is running and reachable"
+    return f"{what}: {choice}"
+
+
+# Checks that handlers can be imported and programs exist. Imports handlers, as a worker would, but runs none.
+
+
+_ADVICE = "--app-dir names the directory of the handlers; 'fileq try PATH' runs one"
+
+
+def check_handlers(loaded: Loaded, app_dir: str) -> Iterator[Finding]:
+    try:
+        # stdout is for findings: what a module prints while it is imported goes to stderr.
+        with contextlib.redirect_stdout(sys.stderr):
+            routes = Routes.load(loaded.config, app_dir=app_dir)
+            load_before_enqueue(loaded.config, app_dir=app_dir)
+    except ConfigError as error:
+        for problem in error.problems:
+            yield wrong("handlers", problem, _ADVICE if "module" in problem else "")
+        return
+    routes.loop.close()
+    for problem in schedule_problems(loaded.config, routes):
+        yield unknown("handlers", problem, "'fileq tasks' lists the tasks of the configuration")
+    for warning in routes.warnings:
+        yield unknown("handlers", warning)
+    if not loaded.config.handlers_are_given and len(routes) <= 1:
+        yield unknown("handlers", "none is configured: files are only checksummed", "set 'handlers' to process them")
+        return
+    for route in routes:
+        yield sound("handlers", str(route))
+    for warning in warnings_of(loaded.config, routes):
+        yield unknown("handlers", warning)

@@ -1,5 +1,5 @@
-"""Who paused a queue, when and why, and its last pauses: notes for others, beside the pause itself. Decides nothing: a
-queue without a note may be paused, because a program or an older release paused it.
+"""Pauses and resumes queues. Beside each pause is a note: who paused it, when and why, and the pauses before. A note
+decides nothing: a queue without one may be paused, because a program or an older release paused it.
 
 A note is written after its queue was paused. Before the queue is resumed, the pause is added to the queue's history and
 its note is removed. So a kill -9 leaves no note of a pause that has ended, and at most a pause without a note; the
@@ -8,14 +8,15 @@ same pause is never twice in the history. Notes and histories are documents of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
 
 from fileq.brokers.catalog import Catalog, Document, is_name, readable
-from fileq.core.errors import BrokerError, Conflict
+from fileq.brokers.protocol import FullBroker
+from fileq.core.errors import BrokerError, ConfigError, Conflict
 from fileq.core.job import stamp
 
 NOTES, HISTORIES = "pauses", "past-pauses"  # kinds of documents
@@ -90,3 +91,48 @@ def _remember(catalog: Catalog, queue: str, ended: PastPause) -> None:
 
 def _short(text: str) -> str:
     return text if len(text) <= PAST_TEXT_MAX else f"{text[: PAST_TEXT_MAX - 1]}…"
+
+
+class PauseResult(Struct, frozen=True):
+    """`reason` is why it is paused, `old_reason` why it was before the command; "" if no reason is known."""
+
+    queue: str
+    is_paused: bool
+    has_changed: bool
+    waiting: int
+    reason: str = ""
+    old_reason: str = ""
+
+
+def check_queues(named: Sequence[str], queues: Sequence[str]) -> None:
+    """ConfigError for names that are not queues, all of them at once."""
+    known = ", ".join(queues)
+    if unknown := [name for name in named if name not in queues]:
+        raise ConfigError([f"no queue is named {name!r}; the queues are {known}" for name in unknown])
+
+
+def set_paused(
+    broker: FullBroker, queue: str, queues: Sequence[str], *, paused: bool, by: str, reason: str = ""
+) -> PauseResult:
+    """Pauses or resumes a queue. Idempotent. `by` is who does it: others see who has paused a queue, and the reason. A
+    reason for a queue that is paused already replaces the one before."""
+    check_queues([queue], queues)
+    census = broker.census()
+    has_changed = (queue in census.paused) != paused
+    note = pause_notes(broker).get(queue)
+    old_reason = note.reason if note is not None and queue in census.paused else ""
+    if not paused:
+        end_note(broker, queue, note if has_changed else None, census.now_ms)
+        broker.resume(queue)
+        return PauseResult(queue, False, has_changed, census.pending[queue], "", old_reason)
+    broker.pause(queue)
+    reason = reason.strip()
+    if has_changed or note is None:
+        note = PauseNote(by, stamp(census.now_ms) or "", reason) if has_changed or reason else None
+    elif reason:
+        note = PauseNote(note.by, note.at, reason)
+    if note is not None:
+        write_note(broker, queue, note)
+    return PauseResult(
+        queue, True, has_changed, census.pending[queue], note.reason if note is not None else "", old_reason
+    )

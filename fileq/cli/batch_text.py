@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from fileq.client.batch_handle import BatchStatus
-from fileq.commands.admin.batch_reports import BatchReport, CallbackReport
-from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, columns, cut, number, plural, table
-from fileq.commands.admin.queries_text import STATE_STYLES, ago, error_lines, when
-from fileq.commands.admin.stats_text import name_of
+from fileq.cli.job_text import STATE_STYLES, ago, error_lines, when
+from fileq.cli.stats_text import name_of
+from fileq.cli.terminal import ENDLESS, Cell, Screen, columns, cut, number, plural, table
+from fileq.client.batch_handle import RECHECK_S, BatchStatus, wait_for_batch
 from fileq.core.text import printable
 
+if TYPE_CHECKING:
+    from fileq.brokers.protocol import FullBroker
+    from fileq.commands.batches import BatchReport, CallbackReport
+
 _BAR_MAX = 30  # columns
+_CLEAR = "\r\x1b[K"
 _COUNTS = ("waiting", "running", "completed", "dead", "cancelled", "deleted")
 
 
@@ -95,3 +101,44 @@ def progress_line(status: BatchStatus, width: int) -> str:
 def ending_line(one: BatchReport) -> str:
     counts = ", ".join(f"{number(count)} {name}" for name in _COUNTS if (count := getattr(one, name)))
     return printable(f"batch {one.id} is {'cancelled' if one.is_cancelled else one.state}: {counts or 'it is empty'}")
+
+
+def shown_wait(broker: FullBroker, id: str, report: Callable[[str], None], *, redraw_s: float) -> BatchStatus:
+    """Waits until a batch is finished, and shows on a terminal how far it is. Only reads.
+
+    Returns the status of the finished batch. The line is drawn on stderr, so that stdout has only results."""
+    is_drawn = sys.stderr.isatty()
+
+    def draw(status: BatchStatus) -> None:
+        import shutil  # it imports every compression there is
+
+        sys.stderr.write(_CLEAR + progress_line(status, shutil.get_terminal_size().columns))
+        sys.stderr.flush()
+
+    def report_alone(text: str) -> None:
+        if is_drawn:
+            sys.stderr.write(_CLEAR)
+        report(text)
+
+    try:
+        status = wait_for_batch(
+            broker.batches_by_id,
+            broker.subscribe,
+            id,
+            report=report_alone,
+            on_status=draw if is_drawn else lambda status: None,
+            recheck_s=redraw_s if is_drawn else RECHECK_S,
+        )
+    finally:
+        if is_drawn:
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()
+    assert status is not None
+    return status
+
+
+def exit_code_of(status: BatchStatus) -> int:
+    """0 if all jobs were completed, 3 if one is dead, 1 otherwise."""
+    if status.dead:
+        return 3
+    return 0 if status.is_success else 1

@@ -1,0 +1,37 @@
+"""Notes of commands about running workers: what they have loaded does not fit what the command did."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from fileq.cli.command import Invocation
+from fileq.cli.terminal import wrapped
+from fileq.core.errors import FileqError
+
+
+def print_reload_note(invocation: Invocation) -> None:
+    """For commands that run jobs again after a fix: running workers may still have the old handlers. On stderr, if a
+    file has changed since a worker loaded it; not with --json and -q."""
+    if invocation.options.json or invocation.options.quiet:
+        return
+    from fileq.commands.admin.worker_checks import note_of_stale_workers
+
+    if note := note_of_stale_workers(invocation.loaded(), invocation.broker().workers()):
+        print(wrapped(f"note: {note}", sys.stderr), file=sys.stderr)
+
+
+def print_type_note(invocation: Invocation, types: Iterable[str | None]) -> None:
+    """For commands that make jobs of a type which no worker takes: another machine may have the task, or it may be
+    misspelt. On stderr; not with -q. Says nothing if the workers can't be asked: what the command did stays done."""
+    named = [type for type in types if type]
+    if not named or invocation.options.quiet:
+        return
+    from fileq.commands.admin.worker_checks import note_of_unknown_types
+
+    try:
+        note = note_of_unknown_types(named, invocation.loaded().config, invocation.broker().workers())
+    except FileqError:
+        return
+    if note:
+        print(wrapped(f"fileq: {note}", sys.stderr), file=sys.stderr)
