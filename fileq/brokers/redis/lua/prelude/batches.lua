@@ -84,11 +84,6 @@ local function is_batch_open(id)
   return batch and batch.state == 'open' and batch.is_cancelled ~= '1'
 end
 
-local function replace_first(text, mark, by)
-  local from, to = string.find(text, mark, 1, true)
-  return from and string.sub(text, 1, from - 1) .. by .. string.sub(text, to + 1) or text
-end
-
 local function first_error_of(batch)
   return batch.dead_error or redis.call('HMGET', batch.key, 'dead_error')[1] or ''
 end
@@ -115,7 +110,8 @@ local function fire_callback(batch, kind)
   local record, number = RECORDS .. id, queue_number[stored[2] or ''] or QUEUES
   if has_record(record, OWN) then return end
   write_added(batch) -- corrects the total
-  raw = replace_first(raw, '"\\u0000facts"', facts_of(batch, kind))
+  local from, to = string.find(raw, '"\\u0000facts"', 1, true)
+  if from then raw = string.sub(raw, 1, from - 1) .. facts_of(batch, kind) .. string.sub(raw, to + 1) end
   replace_record(record, OWN)
   local parent = batch.parent ~= '' and batch_of(batch.parent)
   if parent and parent.state ~= 'finished' then

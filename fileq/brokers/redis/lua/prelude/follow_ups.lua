@@ -7,8 +7,6 @@
 --
 -- KEYS, ARGV: see arguments.lua
 
-local FOLLOW_UPS_KEPT = 200
-
 -- Read the follow-ups and outputs of the next settlement, cancellation or schedule; own_keys and own_args move on.
 local function next_extras()
   local extras = { unique = KEYS[own_keys + 1], keys = own_keys + 1, args = own_args + 1 }
@@ -61,10 +59,10 @@ local function add_follow_ups(parent, extras, follows)
     end
   end
   if not parent or #ids == 0 then return end
-  local lines = {}
+  local kept, lines = 200, {}
   for line in string.gmatch(redis.call('HMGET', parent, 'follow_ups')[1] or '', '[^\n]+') do lines[#lines + 1] = line end
   for _, id in ipairs(ids) do lines[#lines + 1] = id end
-  redis.call('HSET', parent, 'follow_ups', table.concat(lines, '\n', math.max(1, #lines - FOLLOW_UPS_KEPT + 1)))
+  redis.call('HSET', parent, 'follow_ups', table.concat(lines, '\n', math.max(1, #lines - kept + 1)))
 end
 
 local function keep_outputs(record, id, extras)

@@ -20,15 +20,15 @@ local function parse_json(raw)
   return last_parsed.value
 end
 
--- Sequences of valid UTF-8, by their length. Each is replaced by a blank, so that no two parts make a new one.
-local UTF8 = {
-  '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
-  '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
-  '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
-}
+-- Each valid sequence, by its length, is replaced by a blank, so that no two parts make a new one.
 local function is_utf8(text)
   if not string.find(text, '[\128-\255]') then return true end
-  for _, sequence in ipairs(UTF8) do text = string.gsub(text, sequence, ' ') end
+  local sequences = {
+    '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
+    '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
+    '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
+  }
+  for _, sequence in ipairs(sequences) do text = string.gsub(text, sequence, ' ') end
   return not string.find(text, '[\128-\255]')
 end
 

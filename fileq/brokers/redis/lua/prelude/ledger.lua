@@ -5,8 +5,6 @@
 --
 -- KEYS, ARGV: see arguments.lua
 
-local LEDGER_DEPTH, EARLIER_JOBS_MAX = 8, 16
-
 -- The short form and the mark ('' = none) of a signature.
 local function split_signature(signature)
   local before = string.match(signature, '^(.*)%-c[0-9a-f]+$') or signature
@@ -61,9 +59,9 @@ end
 -- The ids of the jobs in this value but this one, newest first, one a line; nil if there is none. A record keeps them
 -- as `after`. The value has one job of a version: those before it that have not ended are in its record.
 local function jobs_before(versions, id, signature)
-  local ids, is_listed = {}, { [in_one_line(id)] = true }
+  local most, ids, is_listed = 16, {}, { [in_one_line(id)] = true }
   local function add(other)
-    if not is_listed[other] and #ids < EARLIER_JOBS_MAX then ids[#ids + 1], is_listed[other] = other, true end
+    if not is_listed[other] and #ids < most then ids[#ids + 1], is_listed[other] = other, true end
   end
   for known, other in string.gmatch(versions, '(%S+) ([^\n]*)\n') do
     if known ~= 'on' and known ~= 'missing' then add(other) end
@@ -91,7 +89,7 @@ end
 -- `versions` is the value that the caller has read.
 local function remember_version(path, versions, signature, device, id)
   local short, mark = split_signature(signature)
-  local lines, marks, seen_on = { short .. ' ' .. in_one_line(id) }, { mark }, device
+  local depth, lines, marks, seen_on = 8, { short .. ' ' .. in_one_line(id) }, { mark }, device
   local old_marks, old = marks_of(versions or ''), 0
   for line in string.gmatch(versions or '', '[^\n]+') do
     local known = string.match(line, '^%S+')
@@ -100,7 +98,7 @@ local function remember_version(path, versions, signature, device, id)
     else
       old = old + 1
       local old_mark = old_marks[old] or ''
-      if #lines < LEDGER_DEPTH and not (known == short and marks_agree(old_mark, mark)) then
+      if #lines < depth and not (known == short and marks_agree(old_mark, mark)) then
         lines[#lines + 1], marks[#marks + 1] = line, old_mark
       end
     end

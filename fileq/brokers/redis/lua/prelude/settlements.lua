@@ -186,9 +186,6 @@ local function move_to_dead(job)
   count_failure(job)
 end
 
--- What core/fingerprint.py makes of the error of bytes that are too long.
-local TOO_LONG_FINGERPRINT = 'c3f93c5c9839'
-
 -- Bury the front of a queue for a slot that would have claimed it: the same changes as those of a claim and a burial.
 -- It is too long to be decoded (then the record does not hold the bytes), or foreign bytes under `taken_id`, the id of
 -- another job. They never reach the slot. Each copy of them costs time: RPOPLPUSH would return them, so they are pushed,
@@ -210,7 +207,8 @@ local function bury_front(slot, number, raw, taken_id)
     redis.call('HSET', job.record, 'queue', queue_name[number], 'worker', slot)
     job.was[5], job.was[6] = slot, 'running' -- so end_attempt() does not write the bytes
   end
-  end_attempt(job, 'dead', 'ended', NOW, 'fingerprint', taken_id and FOREIGN_FINGERPRINT or TOO_LONG_FINGERPRINT)
+  local too_long = 'c3f93c5c9839' -- what core/fingerprint.py makes of that error
+  end_attempt(job, 'dead', 'ended', NOW, 'fingerprint', taken_id and FOREIGN_FINGERPRINT or too_long)
   redis.call('PERSIST', job.record)
   redis.call('LPUSH', DEAD, raw)
   redis.call('LSET', queue_key[number], '-1', '')
