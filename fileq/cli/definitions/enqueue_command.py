@@ -82,6 +82,8 @@ def _run(invocation: Invocation) -> int:
         else:
             _enqueue_in_batch(invocation, plan, entries, enqueuing)
         has_enqueued = True
+        # Before the ids are printed: who reads them may press Ctrl-C, which from then on only ends the wait.
+        print_type_note(invocation, (options.type, options.then, options.catch, options.finally_))
     finally:
         # Also after an outage: prints the jobs that were enqueued before it. The spans are sent first, because the
         # reader of stdout may exit early.
@@ -92,7 +94,6 @@ def _run(invocation: Invocation) -> int:
             # With --wait one JSON document is printed, at the end of all jobs.
             if not (waiting is not None and options.json and has_enqueued):
                 _print(invocation, enqueuing.jobs, entries[0].job.batch_id)
-    print_type_note(invocation, (options.type, options.then, options.catch, options.finally_))
     return 0 if waiting is None else _wait(invocation, waiting, enqueuing.jobs, entries[0].job.batch_id)
 
 

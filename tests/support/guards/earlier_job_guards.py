@@ -65,7 +65,7 @@ EARLIER_JOB_GUARDS = (
         "any(other is not None and other.state is State.RUNNING for",
         "any(other is not None for",
     ),
-    NOT_ITSELF.on("redis", "= {}, { [in_one_line(id)] = true }\n", "= {}, {}\n"),
+    NOT_ITSELF.on("redis", "= 16, {}, { [in_one_line(id)] = true }\n", "= 16, {}, {}\n"),
     NOT_ITSELF.on("sqlite", "tuple(other for other in ids if other != id)[", "tuple(ids)["),
     ALSO_BEFORE.on("redis", "same and field_of(same, 'after') or ''", "''"),
     ALSO_BEFORE.on("sqlite", "unfinished_before(work, same))\n", "())\n"),
