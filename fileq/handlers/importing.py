@@ -88,9 +88,7 @@ class Importer:
             return f"names the module {name}, but there is no {error.name} in {self._app_dir} or on Python's path"
         if isinstance(error, ConfigError):
             return f"names the module {name}, in which {one_line(str(error))}"
-        location = _location(error)
-        message = one_line(f"{type(error).__name__}: {error}")[:_MAX_SHOWN]
-        return f"names the module {name}, which can't be imported: {message}{location}"
+        return f"names the module {name}, which can't be imported: {described(error)}"
 
 
 def unfitness(found: Any, kind: str = HANDLER, parameters: Sequence[str] = JOB_AND_CONTEXT) -> str:
@@ -126,6 +124,11 @@ def _is(found: Any, predicate: Callable[[Any], bool]) -> bool:
 
 def _article(name: str) -> str:
     return f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
+def described(error: BaseException) -> str:
+    """What the user's code raised, in one line, with its file and line."""
+    return one_line(f"{type(error).__name__}: {error}")[:_MAX_SHOWN] + _location(error)
 
 
 def _location(error: BaseException) -> str:

@@ -112,6 +112,11 @@ class TaskDefinition(Generic[P, R]):
             raise ConfigError(
                 f"task {self.name!r} ({self.target}) has a {what} that JSON can't hold: {error}"
             ) from error
+        except Exception as error:  # the annotations of its fields are evaluated only now
+            raise ConfigError(
+                f"task {self.name!r} ({self.target}) has a {what} whose types can't be resolved ({error}); "
+                "define or import its types at the top of the module"
+            ) from error
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -39,6 +39,7 @@ from fileq.handlers.extensions import BoundHook, load_hooks, producer_warnings
 from fileq.handlers.importing import (
     Importer,
     InvalidTarget,
+    described,
     handler_modules,
     is_async,
     keep_text,
@@ -189,7 +190,18 @@ class Routes:
 
     @classmethod
     def load(cls, config: Config, *, app_dir: str) -> Routes:
-        """The configured handlers, then the decorated ones. The default comes last, and only if none is configured."""
+        """The configured handlers, then the decorated ones. The default comes last, and only if none is configured.
+
+        Importing and inspecting handlers runs the user's code: whatever it raises is a ConfigError."""
+        try:
+            return cls._loaded(config, app_dir)
+        except ConfigError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ConfigError(f"the handlers can't be loaded: {described(error)}") from error
+
+    @classmethod
+    def _loaded(cls, config: Config, app_dir: str) -> Routes:
         loading = _Loading(config, app_dir)
         loading.import_modules()
         name = "handlers[{}]" if config.handlers_are_given else "the default"
@@ -329,6 +341,8 @@ class _Loading:
 
     def decorated(self, registration: Registration) -> BoundRoute | None:
         where, function = registration.where, registration.function
+        if self.problems and registration.target.partition(":")[0] not in sys.modules:
+            return None  # its module failed after the decorator ran, which is reported already
         if fault := unfitness(function):
             self.problems.append(f"{where}, which {fault}")
             return None

@@ -183,6 +183,43 @@ def test_a_broken_configuration_is_refused_and_the_old_one_stays(reloading: Relo
     assert reloading.result("which", "b") == "the new one"
 
 
+DATED = """
+from __future__ import annotations
+from datetime import datetime
+from msgspec import Struct
+import fileq
+
+class Report(Struct):
+    when: datetime
+
+@fileq.task("dated"{options})
+def dated(job: fileq.JobView[Report], context: fileq.Context) -> int:
+    return job.payload.when.year
+"""
+
+
+def test_a_module_that_fails_after_its_tasks_were_decorated_is_refused(reloading: Reloading) -> None:
+    """The worker ended: the annotations of a task were resolved although its module had failed."""
+    reloading.config.write_text(CONFIG.replace("[app]", "[app, dated]"))
+    reloading.write(DATED, "dated")
+    reloading.reload()
+    for line, error in (
+        ("1/0", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("from json import nothing", "ImportError: cannot import name 'nothing' from 'json'"),
+    ):
+        reloading.write(f"{DATED}\n{line}\n", "dated")
+        [problem] = reloading.reload("config.refused")["problems"]
+        assert problem.startswith(f"imports[1] names the module dated, which can't be imported: {error}"), problem
+        assert problem.endswith("dated.py:14)"), problem
+    hidden = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from datetime import datetime\n"
+    reloading.write(DATED.replace("from datetime import datetime\n", hidden), "dated")
+    [problem] = reloading.reload("config.refused")["problems"]
+    assert "task 'dated' (dated:dated) has a payload whose types can't be resolved (name 'datetime' is not " in problem
+    assert problem.endswith("define or import its types at the top of the module")
+    assert reloading.result("dated", "a", {"when": "2026-01-31T18:00:00Z"}) == 2026
+
+
 def test_a_producer_reports_what_needs_a_restart(on_sqlite: BrokerSetup, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("producer: {max_pending: 5}\n")

@@ -321,6 +321,23 @@ def test_a_decorated_function_that_cannot_be_a_handler_is_a_line() -> None:
     assert line.startswith(f"@fileq.handler on {__name__}:generator, which is a generator")
 
 
+class Odd:
+    """A handler that can't even be inspected."""
+
+    @property
+    def __signature__(self) -> Any:
+        raise SystemExit("no signature")
+
+    def __call__(self, job: Any, context: Any) -> None: ...
+
+
+def test_whatever_the_code_of_a_handler_raises_while_it_is_loaded_is_a_line() -> None:
+    fileq.handler("a")(Odd())
+    (line,) = problems(config_from({}))
+    assert line.startswith("the handlers can't be loaded: SystemExit: no signature (")
+    assert f"{__file__}:" in line
+
+
 # commands
 
 
