@@ -150,8 +150,9 @@ class TrialQueue:
         return self.client.batch(name, **options)
 
     def drop(self, path: str | os.PathLike[str], data: bytes | str = b"") -> Handle[Any]:
-        """Writes a file below `directory` and lets a producer find it. ConfigError if the producer does not take it."""
-        file = self.directory / path
+        """Writes a file below `directory` and lets a producer find it. ConfigError if the path leads elsewhere, before
+        anything is written, or if the producer does not take the file."""
+        file = self._place_of(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_name(f".{file.name}.tmp")
         new.write_bytes(data.encode() if isinstance(data, str) else data)
@@ -245,6 +246,13 @@ class TrialQueue:
                     clock.move_to_ms(clock.wall_ms() + round(pause_s * 1000))
         finally:
             producer.close()
+
+    def _place_of(self, path: str | os.PathLike[str]) -> Path:
+        given = self.directory / path
+        directory, parent = self.directory.resolve(), given.parent.resolve()
+        if given == self.directory or given.name == ".." or not parent.is_relative_to(directory):
+            raise ConfigError(f"path is {os.fspath(path)!r}; it must be below q.directory")
+        return self.directory / parent.relative_to(directory) / given.name
 
     def _newest(self, file: Path) -> str | None:
         [entry] = self._broker.lookup([os.fsencode(file)])

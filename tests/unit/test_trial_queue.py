@@ -116,6 +116,17 @@ def test_a_handler_that_waits_for_another_job_is_told_that_it_cannot(q: TrialQue
     assert "a handler can't run the queue that runs it" in str(q.dead[0].error)
 
 
+@pytest.mark.parametrize("path", ["../x", "/tmp/fileq-outside", "", ".", "sub/..", "a/../../x", "link/x"])
+def test_a_file_is_dropped_below_the_directory_only(q: TrialQueue, tmp_path: Path, path: str) -> None:
+    (q.directory / "link").symlink_to(tmp_path)
+    before = {file for place in (q.directory, q.directory.parent, tmp_path) for file in place.iterdir()}
+    with pytest.raises(ConfigError, match=r"must be below q\.directory"):
+        q.drop(path, "content")
+    written = {file for place in (q.directory, q.directory.parent, tmp_path) for file in place.iterdir()} - before
+    assert not [file for file in written if file.name in ("x", "fileq-outside", ".x.tmp", "sub", "a")]
+    q.drop("a/../a.txt")
+
+
 @pytest.fixture
 def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The queue of the program, which tests must not reach. Without it that would be Redis on its usual port."""
