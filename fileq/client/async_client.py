@@ -7,6 +7,7 @@ which is small, a few of them would hold up every other call of the program.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
@@ -197,7 +198,8 @@ async def in_own_thread(work: Callable[[Callable[[], bool]], T]) -> T:
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, error)
 
-    threading.Thread(target=run, name="fileq wait", daemon=True).start()
+    variables = contextvars.copy_context()  # as asyncio.to_thread() does it
+    threading.Thread(target=variables.run, args=(run,), name="fileq wait", daemon=True).start()
     try:
         return await ended
     finally:

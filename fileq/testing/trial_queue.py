@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -50,6 +51,8 @@ from fileq.worker.scheduler import ScheduleFiring, Scheduler
 P = TypeVar("P")
 R = TypeVar("R")
 MOST_ATTEMPTS = 10_000  # of one drain
+# The queues that are running the handler that this code belongs to; coroutines and asyncio's threads inherit it.
+_running: ContextVar[tuple[TrialQueue, ...]] = ContextVar("running", default=())
 
 
 class TrialClock:
@@ -129,7 +132,6 @@ class TrialQueue:
         self._scheduler = Scheduler(self._broker, firing=firing, monotonic=clock.monotonic)
         self._scheduler.turn()  # defines the schedules of the configuration
         self._lock = threading.Lock()
-        self._runner: int | None = None  # the thread that runs a job
         self.client = Client.over(TrialTransport(self, self._broker, config, clock))
         self.async_client = AsyncClient.of(self.client)
 
@@ -208,14 +210,14 @@ class TrialQueue:
 
     def step(self, until_ms: int | None = None) -> bool:
         """Runs at most one job, or lets the clock jump to the next. Returns whether there may be more to do."""
-        if self._runner == threading.get_ident():
+        if self in _running.get() and self._lock.locked():
             raise RuntimeError("a handler can't run the queue that runs it, nor wait for another job of it")
         with self._lock:
-            self._runner = threading.get_ident()
+            before = _running.set((*_running.get(), self))
             try:
                 return self._step(until_ms)
             finally:
-                self._runner = None
+                _running.reset(before)
 
     def _step(self, until_ms: int | None) -> bool:
         self._scheduler.turn()

@@ -41,6 +41,11 @@ def wait_for_other(job: fileq.JobView[None], context: fileq.Context) -> Number:
     return double.enqueue(Number(1)).wait()
 
 
+@fileq.task("wait_async")
+async def wait_async(job: fileq.JobView[None], context: fileq.Context) -> Number:
+    return await (await fileq.AsyncClient().enqueue(double, Number(7))).wait(5)
+
+
 @fileq.handler("**/*.txt")
 def size(job: fileq.JobView, context: fileq.Context) -> int:
     return job.filesize

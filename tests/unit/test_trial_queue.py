@@ -127,6 +127,14 @@ def test_a_file_is_dropped_below_the_directory_only(q: TrialQueue, tmp_path: Pat
     q.drop("a/../a.txt")
 
 
+def test_a_coroutine_that_waits_for_another_job_is_told_that_it_cannot(q: TrialQueue) -> None:
+    """It hung for good: its wait has a thread of its own, which waited for the step that ran the coroutine."""
+    app.wait_async.enqueue(max_retries=0)
+    q.drain()
+    assert "a handler can't run the queue that runs it" in str(q.dead[0].error)
+    assert q.completed("double")[0].payload == app.Number(7), "what it enqueued runs afterwards"
+
+
 @pytest.fixture
 def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The queue of the program, which tests must not reach. Without it that would be Redis on its usual port."""
