@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 
 from fileq.core.claim import ClaimKey
@@ -14,12 +15,20 @@ from fileq.testing.handlers import COROUTINE_GRACE_S, LOOP_CLOSE_TIMEOUT_S
 from fileq.testing.time_limit import call_within
 from fileq.worker.executors.protocol import TaskOutcome, timed_out
 
+# What a handler raises as in a worker. Everything else is meant for the test: Ctrl-C, and the outcomes of pytest.
+HANDLER_ERRORS = (Exception, SystemExit, GeneratorExit, CancelledError)
+
 
 class InlineExecutor:
-    """Implements Executor. submit() returns when the tasks have ended."""
+    """Implements Executor. submit() returns when the tasks have ended.
+
+    What is meant for the test itself, such as Ctrl-C or pytest.fail(), counts as a failed attempt here too, so that the
+    pump knows how the task ended; but no other task runs until raise_interruption() has raised it."""
 
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
+        self._waiting: list[Task] = []
+        self._interruption: BaseException | None = None
         self._ended: list[tuple[Task, TaskOutcome]] = []
         self.count = 0  # tasks that ran
 
@@ -27,13 +36,18 @@ class InlineExecutor:
         raise NotImplementedError("an inline executor is never waited for")
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            self.count += 1
-            self._ended.append((task, self._run(task)))
+        self._waiting += tasks
+        self._run_waiting()
 
     def collect(self, *, waits: bool = True) -> list[tuple[Task, TaskOutcome]]:
+        self._run_waiting()
         ended, self._ended = self._ended, []
         return ended
+
+    def raise_interruption(self) -> None:
+        interruption, self._interruption = self._interruption, None
+        if interruption is not None:
+            raise interruption
 
     def next_deadline_s(self) -> float | None:
         return None
@@ -42,6 +56,7 @@ class InlineExecutor:
         """Nothing runs while the pump calls this."""
 
     def abandon(self, key: ClaimKey) -> None:
+        self._waiting = [task for task in self._waiting if task.key != key]
         self._ended = [(task, outcome) for task, outcome in self._ended if task.key != key]
 
     def quit(self, grace_s: float) -> None:
@@ -50,10 +65,22 @@ class InlineExecutor:
     def close(self) -> None:
         self._routes.loop.close(LOOP_CLOSE_TIMEOUT_S)
 
+    def _run_waiting(self) -> None:
+        while self._waiting and self._interruption is None:
+            task = self._waiting.pop(0)
+            self.count += 1
+            self._ended.append((task, self._run(task)))
+
     def _run(self, task: Task) -> Ran:
+        raised: list[BaseException] = []
+
+        def run() -> Ran:
+            return run_task(task, self._routes, LazyEvent(), on_error=raised.append)
+
         grace_s = COROUTINE_GRACE_S if self._routes[task.route].is_async else 0.0
         try:
-            ran: Ran = call_within(lambda: run_task(task, self._routes, LazyEvent()), task.timeout_s, grace_s=grace_s)
-            return ran
+            ran: Ran = call_within(run, task.timeout_s, grace_s=grace_s)
         except TimedOut:
             return timed_out(task.timeout_s)
+        self._interruption = next((error for error in raised if not isinstance(error, HANDLER_ERRORS)), None)
+        return ran

@@ -168,7 +168,8 @@ class TrialQueue:
 
     def drain(self) -> int:
         """Runs every job until none is left: also retries and jobs for later, to whose times the clock jumps. Returns
-        the number of attempts. RuntimeError if there is no end to it."""
+        the number of attempts. RuntimeError if there is no end to it. Ctrl-C, pytest.fail() and pytest.skip() in a
+        handler end it."""
         return self._run(None)
 
     def advance(self, duration: Duration) -> int:
@@ -221,7 +222,9 @@ class TrialQueue:
 
     def _step(self, until_ms: int | None) -> bool:
         self._scheduler.turn()
-        if self._pump.turn() or self._pump.is_turn_due or not self._pump.is_idle:
+        claim_count = self._pump.turn()
+        self._executor.raise_interruption()
+        if claim_count or self._pump.is_turn_due or not self._pump.is_idle:
             return True
         promoted = self._broker.promote()
         if promoted.count:

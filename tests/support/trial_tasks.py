@@ -49,3 +49,18 @@ async def wait_async(job: fileq.JobView[None], context: fileq.Context) -> Number
 @fileq.handler("**/*.txt")
 def size(job: fileq.JobView, context: fileq.Context) -> int:
     return job.filesize
+
+
+class Outcome(BaseException):
+    """As those of pytest.fail() and pytest.skip(), which are no Exception."""
+
+
+@fileq.task("interrupt")
+def interrupt(job: fileq.JobView[str], context: fileq.Context) -> None:
+    errors = {"ctrl-c": KeyboardInterrupt, "outcome": Outcome, "exit": SystemExit}
+    raise errors[job.payload](job.payload)
+
+
+@fileq.task("interrupt_async")
+async def interrupt_async(job: fileq.JobView[str], context: fileq.Context) -> None:
+    interrupt(job, context)

@@ -135,6 +135,22 @@ def test_a_coroutine_that_waits_for_another_job_is_told_that_it_cannot(q: TrialQ
     assert q.completed("double")[0].payload == app.Number(7), "what it enqueued runs afterwards"
 
 
+@pytest.mark.parametrize("task", [app.interrupt, app.interrupt_async])
+def test_what_is_meant_for_the_test_itself_ends_the_drain(q: TrialQueue, task: fileq.Task[str, None]) -> None:
+    """Ctrl-C in a handler was a failed attempt, and the test went on."""
+    for payload, error in (("ctrl-c", KeyboardInterrupt), ("outcome", app.Outcome)):
+        handle = task.enqueue(payload, max_retries=0)
+        later = app.double.enqueue(app.Number(1))
+        with pytest.raises(error, match=payload):
+            q.drain()
+        assert later.status().state != "completed", "nothing else was run"
+        assert q.drain() == 1, "the queue can be used on"
+        assert handle.status().state == "dead"
+    handle = task.enqueue("exit", max_retries=0)
+    assert q.drain() == 1
+    assert handle.status().error.startswith("SystemExit: exit"), "as in a worker"
+
+
 @pytest.fixture
 def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The queue of the program, which tests must not reach. Without it that would be Redis on its usual port."""
