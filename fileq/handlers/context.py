@@ -8,17 +8,17 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypedDict, Unpack
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypedDict, Unpack, overload
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import force_setattr, replace
 
 from fileq.core.batch import BatchFacts, facts_of
-from fileq.core.errors import JobError
+from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import (
     COUNT_MAX,
     MAX_NESTING,
@@ -51,11 +51,14 @@ from fileq.handlers.outcomes import number_outside_json
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # comes with every type checker; at run time it may be missing
 
+    from fileq.handlers.registry import TaskDefinition
+
     P = TypeVar("P", default=Any)
 else:
     from typing import TypeVar
 
     P = TypeVar("P")
+Given = TypeVar("Given")
 
 
 class CancelFlag(Protocol):
@@ -184,6 +187,7 @@ class Context:
         span: tuple[str, str] | None = None,
         roots: Sequence[bytes] = (),
         queues: Sequence[str] = (),
+        types: Collection[str] | None = None,
     ) -> None:
         # Bounded: other programs write jobs too, with any number as their timeout.
         self.timeout_s = min(max(0.0, timeout_s), LONGEST_S)
@@ -195,6 +199,7 @@ class Context:
         self._span = span or (job.trace_id, job.span_id)
         self._roots = roots
         self._queues = queues
+        self._types = types
         self._made: Making | None = None
         self._state: dict[str, Any] | None = None
 
@@ -231,11 +236,20 @@ class Context:
             self._state = {}
         return self._state
 
-    def enqueue(self, task: NamedTask | str, payload: Any = None, **options: Unpack[FollowUpOptions]) -> str:
+    @overload
+    def enqueue(
+        self, task: TaskDefinition[Given, Any], payload: Given | UnsetType = UNSET, **options: Unpack[FollowUpOptions]
+    ) -> str: ...
+
+    @overload
+    def enqueue(self, task: str, payload: Any = UNSET, **options: Unpack[FollowUpOptions]) -> str: ...
+
+    def enqueue(self, task: NamedTask | str, payload: Any = UNSET, **options: Unpack[FollowUpOptions]) -> str:
         """Enqueues a job of this type in the step that completes this one: it exists exactly if this job is completed.
 
-        `task` is a task, or the type of a route. Without `priority` the job goes into the queue of this one. Returns
-        the id, which is the same in each attempt. Raises JobError, also for the 101st follow-up and above 256 KiB."""
+        `task` is a task, or the type of a route. The payload is checked against the type of the task, if its module is
+        imported here. Without `priority` the job goes into the queue of this one. Returns the id, which is the same in
+        each attempt. Raises JobError, also for the 101st follow-up and above 256 KiB."""
         return self._making().add_job(task, payload, options)
 
     def enqueue_file(self, path: Path, **options: Unpack[FollowUpOptions]) -> str:
@@ -261,7 +275,7 @@ class Context:
 
     def _making(self) -> Making:
         if self._made is None:
-            self._made = Making(self._job.id, self._roots, self._queues)
+            self._made = Making(self._job.id, self._roots, self._queues, self._types)
         return self._made
 
 
@@ -290,7 +304,15 @@ class ContextBatch:
     def __repr__(self) -> str:
         return f"<fileq batch {self.id}>"
 
-    def add(self, task: NamedTask | str, payload: Any = None, **options: Unpack[FollowUpOptions]) -> str:
+    @overload
+    def add(
+        self, task: TaskDefinition[Given, Any], payload: Given | UnsetType = UNSET, **options: Unpack[FollowUpOptions]
+    ) -> str: ...
+
+    @overload
+    def add(self, task: str, payload: Any = UNSET, **options: Unpack[FollowUpOptions]) -> str: ...
+
+    def add(self, task: NamedTask | str, payload: Any = UNSET, **options: Unpack[FollowUpOptions]) -> str:
         """As context.enqueue(), for a job that becomes a member of this batch. Returns its id."""
         return self._joining().add_job(task, payload, options, joins=True)
 
@@ -345,9 +367,13 @@ class FollowUpOptions(TypedDict, total=False):
 
 class Making:
     """Of one attempt at the job `parent_id`. Without `roots`, as in a test of a handler, a file may be anywhere.
-    Without `queues` every priority is accepted."""
+    Without `queues` every priority is accepted. `types` are all types that exist, for tests; None in a worker, because
+    another machine may have a task that this one does not know."""
 
-    def __init__(self, parent_id: str, roots: Sequence[bytes], queues: Sequence[str]) -> None:
+    def __init__(
+        self, parent_id: str, roots: Sequence[bytes], queues: Sequence[str], types: Collection[str] | None = None
+    ) -> None:
+        self._types = types
         self._parent_id = parent_id
         self._roots = roots
         self._queues = queues
@@ -361,7 +387,11 @@ class Making:
         of the job that it follows."""
         if not options.get("priority"):
             options["priority"] = getattr(task, "priority", "") or ""
-        return self._add(options, type=_type_of(task), payload=_encoded(payload), joins=joins)
+        type, encoded = _type_of(task), _encoded(payload)
+        if self._types is not None and type not in self._types:
+            raise JobError(no_handler(type, self._types))
+        _check_payload(task, encoded)
+        return self._add(options, type=type, payload=encoded, joins=joins)
 
     def add_file(self, path: Path, options: FollowUpOptions, *, joins: bool = False) -> str:
         where = _absolute(path)
@@ -444,8 +474,29 @@ def _type_of(task: NamedTask | str) -> str:
     return name
 
 
+def no_handler(type: str, known: Collection[str]) -> str:
+    """Says that jobs of this type have no handler, and what was probably meant."""
+    from difflib import get_close_matches  # every program with tasks imports this module
+
+    near = get_close_matches(type, known, n=1)
+    advice = f"did you mean {near[0]!r}?" if near else f"known types: {', '.join(known) or 'none'}"
+    return f"no handler for type {type!r}; {advice}"
+
+
+def _check_payload(task: NamedTask | str, encoded: bytes) -> None:
+    """As a client checks it: against the type of the task, if this process knows the task."""
+    from fileq.handlers.registry import REGISTRY, TaskDefinition  # imports this module
+
+    definition = REGISTRY.task(task) if isinstance(task, str) else task
+    if isinstance(definition, TaskDefinition):
+        try:
+            definition.checked_payload(encoded or b"null")
+        except ConfigError as error:
+            raise JobError(str(error)) from error
+
+
 def _encoded(payload: Any) -> bytes:
-    if payload is None:
+    if payload is None or payload is msgspec.UNSET:
         return b""
     try:
         encoded = msgspec.json.encode(payload)

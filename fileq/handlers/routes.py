@@ -34,6 +34,7 @@ from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE, RETRY_DELAYS_S, TI
 from fileq.files.globs import Globs
 from fileq.handlers import extensions
 from fileq.handlers.command_handler import command_problems, command_warnings
+from fileq.handlers.context import no_handler
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.extensions import BoundHook, load_hooks, producer_warnings
 from fileq.handlers.importing import (
@@ -180,6 +181,7 @@ class Routes:
         self._allows_commands = allows_commands
         self.warnings = tuple(warnings)
         self.loop = EventLoop()
+        self.has_all_types = False  # a follow-up of another type is refused: for tests
         self.subscriptions: Subscriptions | None = None  # of webhooks; only a worker has them
 
     def enable_deliveries(self, subscriptions: Subscriptions) -> None:
@@ -277,10 +279,7 @@ class Routes:
         if job.type == COMMAND_TYPE and not self._allows_commands:
             return "commands in jobs are disabled; worker.allow_commands: true enables them"
         type = job.type[:_LONGEST_TYPE]  # another program can push a job with a type of a megabyte
-        near = get_close_matches(type, self.types, n=1)
-        known = ", ".join(self.types) or "none"
-        advice = f"did you mean {near[0]!r}?" if near else f"known types: {known}"
-        return f"no handler for type {type!r}; {advice}"
+        return no_handler(type, self.types)
 
     def _advice_for(self, path: str) -> str:
         """For a file that no route takes: often `*.pdf` was meant for every directory."""

@@ -86,6 +86,18 @@ def _asked(retry_if: RetryIf | None, job: Job) -> RetryIf | None:
     return ask
 
 
+def checked_view(
+    job: Job, path: bytes, file: JobFile | None, decoder: msgspec.json.Decoder[Any] | None
+) -> JobView[Any]:
+    """view_of(); a payload that can't be decoded is Permanent."""
+    try:
+        return view_of(job, path, file, decoder)
+    except msgspec.ValidationError as error:
+        raise Permanent(f"the payload is not what the task takes: {error}") from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise Permanent(f"the payload is not JSON: {error}") from error
+
+
 def invoke(
     routes: Routes,
     route: BoundRoute,
@@ -99,12 +111,7 @@ def invoke(
     """What the handler returns and leaves behind; raises what it raises. `span` is the trace id and the span id of this
     attempt, if it is traced."""
     given = file.given(is_safe=route.safe_open) if file is not None else NO_FILE
-    try:
-        view = view_of(job, given.path, file, route.payload_decoder)
-    except msgspec.ValidationError as error:
-        raise Permanent(f"the payload is not what the task takes: {error}") from error
-    except (msgspec.DecodeError, ValueError) as error:
-        raise Permanent(f"the payload is not JSON: {error}") from error
+    view = checked_view(job, given.path, file, route.payload_decoder)
     context = Context(
         view,
         cancelled=cancelled,
@@ -113,6 +120,7 @@ def invoke(
         span=span,
         roots=task.roots,
         queues=routes.queues,
+        types=routes.types if routes.has_all_types else None,
     )
     if routes.middleware and not route.is_built_in:
         function = route.function

@@ -21,14 +21,14 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import Job, decode, encode, file_job, typed_job
 from fileq.files.version import signature_of
 from fileq.handlers import extensions
-from fileq.handlers.context import Context, view_of
+from fileq.handlers.context import Context
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.importing import is_async, unfitness
 from fileq.handlers.job_file import NO_FILE, JobFile
 from fileq.handlers.middleware import MIDDLEWARE, BoundMiddleware, Layer, call_through
 from fileq.handlers.outcomes import done
-from fileq.handlers.registry import TaskDefinition
-from fileq.handlers.run import call
+from fileq.handlers.registry import REGISTRY, TaskDefinition
+from fileq.handlers.run import call, checked_view
 from fileq.testing.time_limit import call_within
 
 COROUTINE_GRACE_S = 0.5  # the event loop enforces the timeout; this is for a coroutine that never awaits
@@ -70,8 +70,10 @@ def run(
     file = JobFile(where, os.open(where, os.O_PATH | os.O_CLOEXEC)) if where else None
     given = file.given(is_safe=safe_open) if file is not None else NO_FILE
     decoder = function.payload_decoder if isinstance(function, TaskDefinition) else None
-    view = view_of(decode(encode(job)), given.path, file, decoder)
-    context = Context(view, cancelled=cancelled or threading.Event(), attempt=attempt, timeout_s=timeout)
+    view = checked_view(decode(encode(job)), given.path, file, decoder)
+    types = {one.type: None for one in REGISTRY if one.type is not None}
+    flag = cancelled or threading.Event()
+    context = Context(view, cancelled=flag, attempt=attempt, timeout_s=timeout, types=types)
     loop, awaits = EventLoop(), is_async(function)
     try:
         handler = Layer(lambda: function(view, context), True)

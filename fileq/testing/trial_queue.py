@@ -119,6 +119,7 @@ class TrialQueue:
         self._broker = MemoryBroker(config, clock=clock.wall_ms)
         built_in = built_in_jobs(app_dir)(self._broker, config, ignore)
         routes = Routes.load(config, app_dir=app_dir).with_built_in(built_in, config)
+        routes.has_all_types = True
         self._executor = InlineExecutor(routes)
         self._resources.callback(self._executor.close)
         deferrals = Deferrals(monotonic=clock.monotonic)

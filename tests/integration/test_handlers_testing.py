@@ -15,6 +15,7 @@ import fileq
 import fileq.testing
 from fileq.core.errors import ConfigError
 from fileq.handlers import checksum
+from tests.support import trial_tasks
 
 
 def test_a_handler_is_called_for_a_file_as_a_worker_would(tmp_path: Path) -> None:
@@ -85,6 +86,19 @@ def test_a_cancellation_can_be_tried() -> None:
 def test_a_result_that_a_worker_would_drop_is_a_warning() -> None:
     with pytest.warns(UserWarning, match="not JSON"):
         fileq.testing.run(lambda job, context: object())
+
+
+def test_a_payload_that_the_task_does_not_take_is_permanent_as_in_a_worker() -> None:
+    with pytest.raises(fileq.Permanent, match="the payload is not what the task takes: Expected `object`, got `str`"):
+        fileq.testing.run(trial_tasks.double, payload="text")
+
+
+def test_follow_ups_are_checked_as_in_a_worker() -> None:
+    with pytest.raises(fileq.JobError, match="task 'double' takes a payload of type Number"):
+        fileq.testing.run(lambda job, context: context.enqueue(trial_tasks.double, "text"))
+    with pytest.raises(fileq.JobError, match=r"no handler for type 'duoble'; did you mean 'double'\?"):
+        fileq.testing.run(lambda job, context: context.enqueue("duoble", {"n": 1}))
+    assert fileq.testing.run(lambda job, context: context.enqueue(trial_tasks.double, trial_tasks.Number(1)))
 
 
 def test_a_function_that_cannot_be_a_handler_is_refused_before_it_is_called(tmp_path: Path) -> None:

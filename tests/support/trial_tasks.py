@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 import fileq
@@ -64,3 +66,8 @@ def interrupt(job: fileq.JobView[str], context: fileq.Context) -> None:
 @fileq.task("interrupt_async")
 async def interrupt_async(job: fileq.JobView[str], context: fileq.Context) -> None:
     interrupt(job, context)
+
+
+@fileq.task("follow")
+def follow(job: fileq.JobView[list[Any]], context: fileq.Context) -> None:
+    context.enqueue(*job.payload)

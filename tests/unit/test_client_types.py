@@ -65,6 +65,8 @@ def use(client: fileq.Client) -> None:
 def grows(job: fileq.JobView[None], context: fileq.Context) -> None:
     if context.batch is not None:
         thumbnail.enqueue(Thumb(context.batch.add(total, [1])), batch=context.batch)
+    context.enqueue(thumbnail, Thumb(context.enqueue("total", [1])), delay="5m")
+    context.enqueue(tick)
 
 
 async def use_async(client: fileq.AsyncClient) -> int:
@@ -87,6 +89,11 @@ def misuse(client: fileq.Client) -> None:
     client.jobs(state="odd")
     client.batch().add(total, ["x"])
     client.batch(than=tick)
+
+
+def misuse_in_a_handler(context: fileq.Context) -> None:
+    context.enqueue(total, "x")
+    context.batch and context.batch.add(thumbnail, 3)
 """
 
 
@@ -103,7 +110,7 @@ def test_a_program_with_tasks_passes_strict_mypy_and_its_mistakes_do_not(tmp_pat
     )
     errors = [line for line in checked.stdout.splitlines() if ": error:" in line]
     first = PROGRAM.count("\n") + 2
-    assert [int(line.split(":")[1]) - first for line in errors] == [1, 2, 3, 4, 5, 6, 7, 8], (
+    assert [int(line.split(":")[1]) - first for line in errors] == [1, 2, 3, 4, 5, 6, 7, 8, 12, 13], (
         checked.stdout + checked.stderr
     )
     assert 'expected "Thumb | UnsetType"' in errors[0]

@@ -78,7 +78,7 @@ def test_a_task_is_still_a_function() -> None:
     made = task("thumbnail")(shrink)
     assert made.__name__ == "shrink"
     assert fileq.testing.run(made, payload=Thumb("a")) == "a@100"
-    with pytest.raises(msgspec.ValidationError):
+    with pytest.raises(fileq.Permanent, match="is not what the task takes"):
         fileq.testing.run(made, payload={"width": 3})
 
 

@@ -151,6 +151,19 @@ def test_what_is_meant_for_the_test_itself_ends_the_drain(q: TrialQueue, task: f
     assert handle.status().error.startswith("SystemExit: exit"), "as in a worker"
 
 
+def test_a_follow_up_needs_the_payload_of_its_task_and_a_type_that_exists(q: TrialQueue) -> None:
+    app.follow.enqueue(["double", "text"], max_retries=0)
+    app.follow.enqueue(["double"], max_retries=0)
+    app.follow.enqueue(["duoble", {"n": 1}], max_retries=0)
+    assert q.drain() == 3
+    errors = [str(job.error) for job in q.dead]
+    assert "JobError: task 'double' takes a payload of type Number: Expected `object`, got `str`" in errors[0]
+    assert "JobError: task 'double' needs a payload of type Number" in errors[1]
+    assert "JobError: no handler for type 'duoble'; did you mean 'double'?" in errors[2]
+    app.follow.enqueue(["double", {"n": 1}])
+    assert q.drain() == 2
+
+
 @pytest.fixture
 def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The queue of the program, which tests must not reach. Without it that would be Redis on its usual port."""
