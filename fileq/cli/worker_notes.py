@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable
 
 from fileq.cli.command import Invocation
 from fileq.cli.terminal import wrapped
 from fileq.core.errors import FileqError
+from fileq.core.own_jobs import is_own_type
 
 
 def print_reload_note(invocation: Invocation) -> None:
@@ -35,3 +37,23 @@ def print_type_note(invocation: Invocation, types: Iterable[str | None]) -> None
         return
     if note:
         print(wrapped(f"fileq: {note}", sys.stderr), file=sys.stderr)
+
+
+def print_payload_note(invocation: Invocation, made: Iterable[tuple[str | None, bytes]]) -> None:
+    """For jobs of these types and payloads, after they were enqueued: on stderr, not with -q. Imports the modules of
+    `imports`, as a worker would; says nothing of tasks that can't be imported here."""
+    jobs = dict.fromkeys((type, payload) for type, payload in made if type and not is_own_type(type))
+    config = invocation.loaded().config
+    if not jobs or not config.imports or invocation.options.quiet:
+        return
+    from fileq.handlers.importing import Importer, InvalidTarget
+    from fileq.handlers.registry import payload_fault
+
+    importer = Importer("")
+    for name in config.imports:
+        # stdout is for what the command did: what a module prints while it is imported goes to stderr.
+        with contextlib.suppress(InvalidTarget, FileqError), contextlib.redirect_stdout(sys.stderr):
+            importer.module(name)
+    for note in dict.fromkeys(payload_fault(type, payload) for type, payload in jobs):
+        if note:
+            print(wrapped(f"fileq: {note}; its jobs are dead once a worker claims them", sys.stderr), file=sys.stderr)

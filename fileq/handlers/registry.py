@@ -190,6 +190,17 @@ def _is_same(task: TaskDefinition[Any, Any], other: TaskDefinition[Any, Any]) ->
 REGISTRY: Final = Registry()
 
 
+def payload_fault(type: str, payload: bytes) -> str:
+    """Why the task of this name does not take this JSON; "" if it does, or if this process does not know the task."""
+    task = REGISTRY.task(type)
+    try:
+        if task is not None:
+            task.checked_payload(payload)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def handler(
     match: str | None = None,
     *,

@@ -14,7 +14,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
-from msgspec.json import Decoder
+from msgspec.json import Decoder, encode
 
 from fileq.config import (
     BackoffSettings,
@@ -28,6 +28,7 @@ from fileq.config import (
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job
 from fileq.core.own_jobs import is_own_type
+from fileq.core.schedule import job_payload
 from fileq.core.text import quoted_path
 from fileq.core.units import Rate, format_duration
 from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE, RETRY_DELAYS_S, TIMEOUT_S
@@ -48,7 +49,7 @@ from fileq.handlers.importing import (
     unfitness,
 )
 from fileq.handlers.middleware import BoundMiddleware, load_middleware
-from fileq.handlers.registry import REGISTRY, Registration, RetryIf, TaskDefinition
+from fileq.handlers.registry import REGISTRY, Registration, RetryIf, TaskDefinition, payload_fault
 
 if TYPE_CHECKING:
     from fileq.webhooks.subscriptions import Subscriptions
@@ -525,14 +526,18 @@ def warnings_of(config: Config, routes: Routes) -> list[str]:
 
 
 def schedule_problems(config: Config, routes: Routes) -> Iterator[str]:
-    """Schedules of the configuration whose jobs no route takes. A worker only warns of them: another may have the
-    task."""
+    """Schedules of the configuration whose jobs no route takes, or whose payload does not fit their task. A worker only
+    warns of them: another may have the task."""
     for name, settings in config.schedules.items():
         type = settings.definition.type
         if not is_own_type(type) and type not in routes.types:
             near = get_close_matches(type, routes.types, n=1)
             advice = f"did you mean {near[0]!r}?" if near else "add its module to imports, or a route"
             yield f"schedules.{name}: no task or route takes jobs of type {type!r}: they would be dead; {advice}"
+            continue
+        is_task = any(route.type == type and route.is_task for route in routes)
+        if is_task and (fault := payload_fault(type, encode(job_payload(settings.definition, 0, 0)))):
+            yield f"schedules.{name}: {fault}; its jobs would be dead"
 
 
 def warnings_before_import(config: Config) -> list[str]:

@@ -39,7 +39,7 @@ from fileq.core.errors import ConfigError
 from fileq.core.events import ignore
 from fileq.core.schedule import is_of_schedule
 from fileq.handlers.registry import TaskDefinition
-from fileq.handlers.routes import Routes
+from fileq.handlers.routes import Routes, schedule_problems
 from fileq.producer.producer import Producer
 from fileq.testing.inline_executor import InlineExecutor
 from fileq.worker.breakers import breakers_of
@@ -113,6 +113,13 @@ class TrialQueue:
 
     def __init__(self, imports: Sequence[str], config: Config | Mapping[str, Any] | None, app_dir: str) -> None:
         self._resources = ExitStack()
+        try:
+            self._open(imports, config, app_dir)
+        except BaseException:
+            self._resources.close()
+            raise
+
+    def _open(self, imports: Sequence[str], config: Config | Mapping[str, Any] | None, app_dir: str) -> None:
         self.directory = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="fileq-")))
         self._config = config = _config(imports, config, self.directory)
         self._clock = clock = TrialClock()
@@ -120,6 +127,8 @@ class TrialQueue:
         built_in = built_in_jobs(app_dir)(self._broker, config, ignore)
         routes = Routes.load(config, app_dir=app_dir).with_built_in(built_in, config)
         routes.has_all_types = True
+        if problems := list(schedule_problems(config, routes)):
+            raise ConfigError(problems)
         self._executor = InlineExecutor(routes)
         self._resources.callback(self._executor.close)
         deferrals = Deferrals(monotonic=clock.monotonic)

@@ -64,3 +64,60 @@ def test_config_check_refuses_a_schedule_whose_type_no_task_takes(tmp_path: Path
     worker = run("worker", "--once", cwd=tmp_path)
     assert worker.returncode == 0, "another worker may have the task"
     assert "schedules.nightly: no task or route takes" in worker.stderr
+
+
+MONTHLY = """
+import fileq
+from msgspec import Struct
+
+print("imported")
+
+class Month(Struct):
+    month: int
+
+@fileq.task("report")
+def report(job: fileq.JobView[Month], context: fileq.Context) -> int:
+    return job.payload.month
+"""
+UNFIT = "task 'report' takes a payload of type Month: Expected `int`, got `str` - at `$.month`"
+
+
+def test_a_payload_that_its_task_does_not_take_is_a_warning(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
+    (setup.directory / "monthly.py").write_text(MONTHLY)
+    config = setup.directory / "config.yaml"
+    config.write_text("imports: [monthly]\nproducer: {scan_dir: .}\n")
+    right, wrong = '{"month": 1}', '{"month": "May"}'
+    for words in (
+        ("enqueue", "--type", "report", "--payload"),
+        ("schedule", "add", "monthly", "@monthly", "--type", "report", "--payload"),
+    ):
+        assert "takes a payload" not in typed(setup, *words, right).stderr
+        ended = typed(setup, *words, wrong)
+        assert f"{UNFIT}; its jobs are dead once a worker claims them" in " ".join(ended.stderr.split())
+        assert "imported" not in ended.stdout
+        assert typed(setup, *words, wrong, "-q").stderr == ""
+    assert UNFIT in " ".join(typed(setup, "schedule", "run", "monthly").stderr.split())
+
+
+def test_schedule_run_warns_of_a_type_that_no_route_takes(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
+    (setup.directory / "config.yaml").write_text("handlers: [{type: report, use: 'fileq.handlers:simulate'}]\n")
+    assert "type 'reprot'" in typed(setup, "schedule", "add", "monthly", "@monthly", "--type", "reprot").stderr
+    assert "type 'reprot'" in typed(setup, "schedule", "run", "monthly").stderr
+
+
+def test_config_check_refuses_a_schedule_whose_payload_its_task_does_not_take(tmp_path: Path) -> None:
+    (tmp_path / "monthly.py").write_text(MONTHLY)
+    config = tmp_path / "config.yaml"
+    schedule = "{cron: '@monthly', type: report, payload: {month: M}}"
+    text = f"imports: [monthly]\nproducer: {{scan_dir: .}}\nschedules: {{m: {schedule}}}\n"
+    config.write_text(text.replace("M}", "1}"))
+    assert run("config", "check", "--handlers", cwd=tmp_path).returncode == 0
+    config.write_text(text.replace("M}", "May}"))
+    ended = run("config", "check", "--handlers", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert f"schedules.m: {UNFIT}; its jobs would be dead" in " ".join(ended.stderr.split())
+    worker = run("worker", "--once", cwd=tmp_path)
+    assert worker.returncode == 0, "another worker may have another version of the task"
+    assert "schedules.m: task 'report' takes a payload of type Month" in worker.stderr

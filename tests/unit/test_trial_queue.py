@@ -164,6 +164,19 @@ def test_a_follow_up_needs_the_payload_of_its_task_and_a_type_that_exists(q: Tri
     assert q.drain() == 2
 
 
+def test_a_schedule_of_the_configuration_needs_a_task_that_takes_its_payload() -> None:
+    def of(**schedule: Any) -> TrialQueue:
+        schedules = {"nightly": {"cron": "@daily", **schedule}}
+        return fileq.testing.queue(imports=["tests.support.trial_tasks"], config={"schedules": schedules})
+
+    with pytest.raises(ConfigError, match=r"schedules.nightly: no task or route takes jobs of type 'duoble'"):
+        of(type="duoble", payload={"n": 1})
+    with pytest.raises(ConfigError, match=r"schedules.nightly: task 'double' takes a payload of type Number"):
+        of(type="double", payload={"n": "many"})
+    with of(type="double", payload={"n": 1}) as q:
+        assert q.advance("1d") == 1
+
+
 @pytest.fixture
 def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The queue of the program, which tests must not reach. Without it that would be Redis on its usual port."""

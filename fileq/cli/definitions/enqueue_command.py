@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import add_json, duration, utf8_text, whole_number, zoned_time
 from fileq.cli.command import Command, Invocation
 from fileq.cli.definitions.batch_commands import add_callbacks
-from fileq.cli.worker_notes import print_type_note
+from fileq.cli.worker_notes import print_payload_note, print_type_note
 from fileq.core.errors import ConfigError, FileqError
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def _run(invocation: Invocation) -> int:
         has_enqueued = True
         # Before the ids are printed: who reads them may press Ctrl-C, which from then on only ends the wait.
         print_type_note(invocation, (options.type, options.then, options.catch, options.finally_))
+        print_payload_note(invocation, ((entry.job.type, bytes(entry.job.payload or b"null")) for entry in entries))
     finally:
         # Also after an outage: prints the jobs that were enqueued before it. The spans are sent first, because the
         # reader of stdout may exit early.

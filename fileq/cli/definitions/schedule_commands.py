@@ -11,7 +11,7 @@ import msgspec
 from fileq.cli.arguments import add_json, utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
 from fileq.cli.terminal import Cell, Screen, print_lines, screen_of_stdout, table
-from fileq.cli.worker_notes import print_type_note
+from fileq.cli.worker_notes import print_payload_note, print_type_note
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
 from fileq.core.units import format_duration
@@ -134,8 +134,22 @@ def _add(invocation: Invocation) -> int:
     known = broker.documents(KIND).get(given.name)
     add_schedule(broker, invocation.loaded().config, given.name, options, where="fileq schedule add")
     _note_definition(invocation, "put_schedule", known, broker.documents(KIND).get(given.name))
-    print_type_note(invocation, [given.type])
+    _note_jobs(invocation)
     return _confirm(invocation, "is defined")
+
+
+def _note_jobs(invocation: Invocation) -> None:
+    """Warns of jobs that would be dead: no worker takes their type, or the task does not take their payload."""
+    from msgspec.json import encode
+
+    from fileq.client.schedule_changes import the_schedule
+    from fileq.core.schedule import job_payload
+
+    document = the_schedule(invocation.broker(), invocation.options.name).document
+    if document is not None:
+        type = document.definition.type
+        print_type_note(invocation, [type])
+        print_payload_note(invocation, [(type, encode(job_payload(document.definition, 0, 0)))])
 
 
 def _payload(text: str | None) -> dict[str, Any]:
@@ -220,6 +234,7 @@ def _run_now(invocation: Invocation) -> int:
     name = invocation.options.name
     id = run_now(invocation.broker(), invocation.loaded().config, name)
     invocation.note(note_run, name, id)
+    _note_jobs(invocation)
     if invocation.options.json:
         invocation.print_json({"name": name, "id": id})
     else:
