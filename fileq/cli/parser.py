@@ -196,6 +196,7 @@ class Parser(argparse.ArgumentParser):
         accepted = self._option_string_actions
         end = len(_before_dashes(rest))
         rest = [*map(self._without_alias, rest[:end]), *rest[end:]]
+        self._check_positional(rest[:end])
         known, extra = self.parse_known_args(self._options_first(rest))
         if extra := [token for token in extra if token != "--"]:
             flag = extra[0].partition("=")[0]
@@ -204,6 +205,15 @@ class Parser(argparse.ArgumentParser):
             instead = INSTEAD.get(extra[0]) if self.prog.split()[-1] in ROLES else None
             self.error(f"unexpected argument {extra[0]!r}" + (f"; {instead}" if instead else ""))
         return known
+
+    def _check_positional(self, tokens: Sequence[str]) -> None:
+        """An argument that is given like an option: `--cron '@daily'`."""
+        names = [action.metavar for action in self._actions if not action.option_strings and action.metavar]
+        for flag in (token.partition("=")[0] for token in tokens):
+            name = flag.removeprefix("--").upper()
+            if flag.startswith("--") and flag not in self._option_string_actions and name in names:
+                usage = " ".join(map(str, (self.prog, *names)))
+                self.error(f"unknown option {flag!r}; {name} is given without it: {usage} …")
 
     def _without_alias(self, token: str) -> str:
         flag, sign, value = token.partition("=")

@@ -27,10 +27,14 @@ def config_at(where: str | Config | None, *, key: str = "", app_dir: str = ".") 
         raise ConfigError("key is for the address of a server, http://… or https://…; leave it out")
     if isinstance(where, Config):
         return where
+    if where is not None and not isinstance(where, str):
+        raise TypeError(f"where is {where!r:.100}; {_KNOWN}")
     directory = Path(app_dir)
     if where is None:
         config = load(cwd=directory).config
     elif where.endswith(FILES):
+        if not (directory / where).exists():
+            raise ConfigError(f"the configuration file {where!r} does not exist; {_KNOWN}")
         config = load(where, cwd=directory).config
     elif where.startswith(REDIS_SCHEMES):
         config = load(sets=["broker=redis", f"redis.url={where}"], cwd=directory).config

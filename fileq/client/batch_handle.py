@@ -27,7 +27,7 @@ from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import Record
 from fileq.client.handle import Handle, ListedJob, listed
 from fileq.client.job_endings import RETRY_S, SLICE_S, PublishedBatchEvent, decode_event
-from fileq.client.options import EnqueueOptions, JobOptions, NamedBatch, batch_id_of, options_of
+from fileq.client.options import EnqueueOptions, JobOptions, NamedBatch, batch_id_of, checked_timeout, options_of
 from fileq.client.tasks import TaskCall, encoded_payload, task_named
 from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, JobRequest, Transport
 from fileq.core.batch import BatchState, CallbackKind, callback_id
@@ -105,6 +105,7 @@ class BatchHandle:
 
     def wait_unless(self, is_stopped: Callable[[], bool], timeout: float | None = None) -> BatchStatus | None:
         """wait(), given up within half a second once `is_stopped`: then None."""
+        timeout = checked_timeout(timeout)
         transport = self._transport()
         return wait_for_batch(transport.batches.by_id, transport.subscribe, self.id, timeout, is_stopped)
 

@@ -12,6 +12,7 @@ from msgspec.structs import astuple
 
 from fileq.brokers.types import CancelResult, Record
 from fileq.client.job_endings import JobEnding
+from fileq.client.options import checked_timeout
 from fileq.client.transport import Transport
 from fileq.core.errors import JobCancelledError, JobError, JobFailedError, ResultExpired
 from fileq.core.job import State, decode_or_none
@@ -82,6 +83,7 @@ class Handle(Generic[R]):
 
     def wait_unless(self, is_stopped: Callable[[], bool], timeout: float | None = None) -> tuple[R] | None:
         """wait(), given up within half a second once `is_stopped`: then None."""
+        timeout = checked_timeout(timeout)
         try:
             ending = self._transport().ending(self.id, timeout, is_stopped)
         except TimeoutError:
@@ -105,9 +107,7 @@ class Handle(Generic[R]):
         if ending.state is State.CANCELLED:
             raise JobCancelledError(f"job {self.id} was cancelled")
         if record is None:
-            raise ResultExpired(
-                f"the record of job {self.id} is gone; worker.history_ttl and completed_max keep records"
-            )
+            raise ResultExpired(f"there is no record of job {self.id}: it never existed or was removed")
         return self._decoded(record)
 
     def _decoded(self, record: Record) -> R:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
@@ -176,6 +177,15 @@ class _Reading:
                 check()
             except JobError as error:
                 self._problems.append(str(error))
+
+
+def checked_timeout(timeout: float | None) -> float | None:
+    """How long to wait. None, which is for ever, also for an infinite number."""
+    if timeout is None or timeout == math.inf:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise ConfigError(f"timeout is {timeout!r}; it must be a number of seconds from 0 on, or None")
+    return timeout
 
 
 def seconds(duration: Duration) -> float:

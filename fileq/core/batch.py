@@ -61,7 +61,7 @@ class BatchFacts(Struct, frozen=True):
     child batch, and `first_error` its error; both are empty if none died."""
 
     id: str
-    callback: CallbackKind
+    callback: str  # then, catch or finally
     total: int
     completed: int
     dead: int

@@ -184,7 +184,11 @@ class TrialQueue:
 
     def advance(self, duration: Duration) -> int:
         """Lets this much time pass, and runs what becomes due in it, each at its time. Schedules fire here only."""
-        return self._run(self._clock.wall_ms() + round(seconds(duration) * 1000))
+        try:
+            passing_s = seconds(duration)
+        except ValueError as error:
+            raise ConfigError(f"duration is {duration!r}; it must be {error}") from None
+        return self._run(self._clock.wall_ms() + round(passing_s * 1000))
 
     def completed(self, type: str | None = None) -> list[ListedJob]:
         """The completed jobs, of this type or task, in the order in which they ended."""

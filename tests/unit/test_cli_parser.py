@@ -145,6 +145,14 @@ def test_an_error_is_one_line_with_advice(line: str, said: str) -> None:
     assert error_of(line) == said
 
 
+@pytest.mark.parametrize("line", ["--cron @daily --type t", "--cron=@daily", "@daily --cron"])
+def test_an_argument_that_is_given_as_an_option_is_told_so(line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(["schedule", "add", "x", *line.split()])
+    said = "unknown option '--cron'; CRON is given without it: fileq schedule add NAME CRON …; see 'fileq schedule add"
+    assert str(caught.value).startswith(said)
+
+
 def test_force_is_unknown_where_there_is_no_yes() -> None:
     assert "unknown option '--force'" in error_of("stats --force")
 

@@ -72,3 +72,7 @@ def test_other_wrong_addresses_are_refused(tmp_path: Path, monkeypatch: Any) -> 
             Client(where)
     with pytest.raises(ConfigError, match="key is for the address of a server"):
         Client(key="secret")
+    with pytest.raises(ConfigError, match=r"the configuration file 'nope.yaml' does not exist; give redis://"):
+        Client("nope.yaml")
+    with pytest.raises(TypeError, match=r"where is 3; give redis://"):
+        Client(3)  # type: ignore[arg-type]

@@ -61,6 +61,9 @@ def use(client: fileq.Client) -> None:
         print(job.state.is_unfinished, job.id)
 
 
+FACTS = fileq.BatchFacts("b-1", "then", 2, 2, 0, 0, 0)
+
+
 @fileq.task("grows")
 def grows(job: fileq.JobView[None], context: fileq.Context) -> None:
     if context.batch is not None:

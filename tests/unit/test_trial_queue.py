@@ -97,7 +97,7 @@ def test_a_wait_that_could_never_end_is_an_error(q: TrialQueue) -> None:
     assert handle.cancel() == "cancelled"
     with pytest.raises(fileq.JobCancelled):
         handle.wait()
-    with pytest.raises(fileq.ResultExpired):
+    with pytest.raises(fileq.ResultExpired, match="no record of job unknown: it never existed or was removed"):
         q.client.job("unknown").wait()
     with pytest.raises(RuntimeError, match="would never end"):
         next(q.client.events("job:dead"))
@@ -175,6 +175,23 @@ def test_a_schedule_of_the_configuration_needs_a_task_that_takes_its_payload() -
         of(type="double", payload={"n": "many"})
     with of(type="double", payload={"n": 1}) as q:
         assert q.advance("1d") == 1
+
+
+def test_a_duration_that_is_none_is_refused_with_what_was_given(q: TrialQueue) -> None:
+    with pytest.raises(ConfigError, match=r"duration is 'soon'; it must be a duration such as"):
+        q.advance("soon")
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True])
+def test_a_wait_of_an_impossible_length_is_refused(q: TrialQueue, timeout: Any) -> None:
+    handle = app.double.enqueue(app.Number(1))
+    with pytest.raises(ConfigError, match="it must be a number of seconds from 0 on"):
+        handle.wait(timeout)
+    with q.batch() as batch:
+        batch.add(app.double, app.Number(2))
+    with pytest.raises(ConfigError, match="it must be a number of seconds from 0 on"):
+        batch.wait(timeout)
+    assert handle.wait(float("inf")) == app.Number(2)
 
 
 @pytest.fixture
