@@ -18,6 +18,7 @@ from fileq.queries.job_summary import AttemptSummary, JobHistory, JobSummary, sh
 
 if TYPE_CHECKING:
     from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
+    from fileq.commands.untaken_files import LocalTrace
     from fileq.core.batch import BatchFacts
     from fileq.queries.dead_jobs import DeadGroup, DeadGroups
     from fileq.queries.job_queries import FileTrace, Maker, VersionTrace
@@ -224,10 +225,14 @@ def _json(value: object) -> str:
     return "" if value is None else printable(msgspec.json.encode(value).decode())
 
 
-def render_trace(trace: FileTrace, screen: Screen, at_ms: int) -> list[str]:
+def render_trace(trace: LocalTrace, screen: Screen, at_ms: int) -> list[str]:
     lines = [screen.paint(printable(trace.filepath), "bold")]
     if trace.missing_since_ms:
         lines.append(screen.paint(f"missing since {moment(trace.missing_since_ms)}", "yellow"))
+    if (now := trace.untaken) is not None:
+        facts = f"{plural(now.size, 'byte')}, modified {moment(now.modified_ns // 1_000_000)}"
+        lines.append(screen.paint(f"changed since its newest known version: {facts}", "yellow"))
+        lines.append(screen.paint(f"  not enqueued: {printable(now.reason)}", "yellow"))
     if trace.made_by is not None:
         lines.append(made_from(trace.made_by))
     for version in trace.versions:

@@ -6,21 +6,62 @@ The rules are those of producer/finder/scan.py, on the machine that runs the com
 from __future__ import annotations
 
 import os
+import stat
 import time
+
+from msgspec import Struct
 
 from fileq.config import Config
 from fileq.core.events import SkipReason
+from fileq.core.job import is_same_version, signature_text, split_signature
 from fileq.core.text import quoted_path
 from fileq.core.units import format_duration, short_duration
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.scan import DirectoryWalk, ScanRules, text_of
 from fileq.producer.markers import Markers
+from fileq.queries.job_queries import FileTrace
 
 STEPS_MAX = 10  # of DirectoryWalk, so that a check of the configuration is quick on any tree
 
 
+class UntakenVersion(Struct, frozen=True):
+    """A version of a file that exists and was not enqueued, and why."""
+
+    size: int
+    modified_ns: int
+    reason: str
+
+
+class LocalTrace(FileTrace, frozen=True):
+    """A trace, and the version on this machine if the file has changed since its newest known version."""
+
+    untaken: UntakenVersion | None = None
+
+
+def with_untaken(trace: FileTrace, config: Config, path: bytes) -> LocalTrace:
+    known = trace.filepath, trace.missing_since_ms, trace.versions, trace.made_by, trace.is_partial
+    return LocalTrace(*known, _untaken(trace, config, path))
+
+
+def _untaken(trace: FileTrace, config: Config, path: bytes) -> UntakenVersion | None:
+    newest = trace.versions[0] if trace.versions else None
+    if newest is None or not newest.is_in_ledger or newest.size is None:
+        return None
+    try:
+        status = os.stat(path, follow_symlinks=config.producer.follow_symlinks)
+    except OSError:
+        return None
+    # A file is not read here, so the inode stands for its content only where the ledger has no hash.
+    inode = "" if split_signature(newest.signature or "").content else status.st_ino
+    now = signature_text(f"{status.st_size}-{status.st_mtime_ns}", inode)
+    if not stat.S_ISREG(status.st_mode) or is_same_version(newest.signature or "", now):
+        return None
+    reason = why_not_taken(config, path)
+    return UntakenVersion(status.st_size, status.st_mtime_ns, reason) if reason else None
+
+
 def why_not_taken(config: Config, path: bytes) -> str:
-    """Why the file at this path, which the broker does not know, was not enqueued; "" if it does not exist here."""
+    """Why the file at this path, as it is now, was not enqueued; "" if it does not exist here."""
     if not os.path.lexists(path):
         return ""
     rules = ScanRules(config)

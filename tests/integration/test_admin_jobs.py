@@ -284,6 +284,25 @@ def test_the_trace_of_a_file_that_was_never_taken_names_the_reason(shell: Comman
     assert "its marker 'old.pdf.ok' is missing" in shell.fail("trace", "in/old.pdf", code=1)
 
 
+def test_the_trace_of_a_file_that_has_changed_says_why_the_new_version_is_not_taken(shell: CommandLine) -> None:
+    file, old_s = shell.setup.inbox / "a.pdf", time.time() - 3600
+    file.write_bytes(b"first")
+    os.utime(file, (old_s, old_s))
+    version_of(shell, os.fsencode(file), f"5-{file.stat().st_mtime_ns}", "v1")
+    assert shell.json("trace", "in/a.pdf")["untaken"] is None
+    assert "changed since" not in shell.run("trace", "in/a.pdf")
+    file.write_bytes(b"second!")
+    os.utime(file, (old_s + 60, old_s + 60))
+    shell.settings["producer.ready_suffix"] = ".ok"
+    untaken = shell.json("trace", "in/a.pdf")["untaken"]
+    assert (untaken["size"], untaken["modified_ns"]) == (7, file.stat().st_mtime_ns)
+    _, changed, why, *_ = shell.run("trace", "in/a.pdf").splitlines()
+    assert changed.startswith("changed since its newest known version: 7 bytes, modified 20")
+    assert why == "  not enqueued: its marker 'a.pdf.ok' is missing (producer.ready_suffix)"
+    file.unlink()
+    assert shell.json("trace", "in/a.pdf")["untaken"] is None
+
+
 # cancel
 
 

@@ -25,7 +25,8 @@ from fileq.commands.admin.stats import (
     WorkerProcess,
 )
 from fileq.commands.batches import BatchReport, CallbackReport, FailureReport
-from fileq.queries.job_queries import FileTrace, VersionTrace
+from fileq.commands.untaken_files import LocalTrace, UntakenVersion
+from fileq.queries.job_queries import VersionTrace
 from fileq.queries.job_summary import AttemptSummary, JobHistory, JobSummary
 
 DOCUMENTED = [
@@ -40,7 +41,7 @@ DOCUMENTED = [
     (schema.WORKERS_FIELDS, WorkerList, (WorkerProcess, BreakerSummary, SlotSummary)),
     (schema.JOB_FIELDS, JobSummary, ()),
     (schema.HISTORY_FIELDS, JobHistory, (AttemptSummary,)),
-    (schema.TRACE_FIELDS, FileTrace, (VersionTrace,)),
+    (schema.TRACE_FIELDS, LocalTrace, (VersionTrace, UntakenVersion)),
     (schema.CANCEL_FIELDS, Cancellation, (JobCancellation,)),
     (schema.BREAKER_RESET_FIELDS, BreakerReset, (ReportedBreaker,)),
     (schema.PAUSE_FIELDS, PauseResult, ()),

@@ -119,25 +119,26 @@ def _trace_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _trace(invocation: Invocation) -> int:
+    from fileq.commands.untaken_files import why_not_taken, with_untaken
     from fileq.queries.job_queries import FileNotKnown, trace
 
     path = os.path.abspath(os.fsencode(invocation.options.path))
     try:
         traced = trace(invocation.broker(), path)
     except FileNotKnown:
-        from fileq.commands.untaken_files import why_not_taken
         from fileq.core.text import quoted_path
 
         if reason := why_not_taken(invocation.loaded().config, path):
             raise FileNotKnown(f"{quoted_path(path)} was never enqueued: {reason}") from None
         raise
+    shown = with_untaken(traced, invocation.loaded().config, path)
     if invocation.options.json:
-        invocation.print_json(traced)
+        invocation.print_json(shown)
         return 0
     from fileq.cli.job_text import render_trace
     from fileq.cli.terminal import now_ms
 
-    print_lines(render_trace(traced, screen_of_stdout(), now_ms()))
+    print_lines(render_trace(shown, screen_of_stdout(), now_ms()))
     return 0
 
 
@@ -413,7 +414,8 @@ or deleted.""",
 Shows the history of a file. For every version that the ledger or a record still knows: when it was enqueued, each
 attempt with worker, duration and error, and the outcome. The path is the one that the producer uses; a relative path is
 resolved here. The path to which a worker moved the file (worker.after) works too. Exit code 1 if nothing is known about
-the file. If it exists here, the error names the rule that leaves it out: a glob, a link, a missing marker, …""",
+the file. If it exists here, the error names the rule that leaves it out: a glob, a link, a missing marker, … If it has
+changed here since its newest known version, the output says so, and why the new version is not enqueued.""",
         examples=(("fileq trace inbox/invoice-17.pdf", "was it processed, and if not, why?"),),
         arguments=_trace_arguments,
         run=_trace,

@@ -158,6 +158,7 @@ TRACE_FIELDS = (
     ("versions[].job", "as in `fileq admin show --json`; null if the record has expired"),
     ("made_by", "null, or the last job that made the file: job_id, filepath (empty for a job without a file), type"),
     ("is_partial", "not all records were searched for other jobs of the file; always false here"),
+    ("untaken", "null, or the file on this machine if it has changed since: size, modified_ns, reason (not enqueued)"),
 )
 CANCEL_FIELDS = (
     (
