@@ -113,6 +113,7 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
         ("failed attempts", _failures(history)),
         ("deaths", deaths_text(history)),
         ("created", when(job.created, at_ms)),
+        ("deadline", when((history.json or {}).get("deadline"), at_ms)),
         ("deferred", _deferrals(job, at_ms)),
         ("started", when(job.started, at_ms) if job.state == "running" else ""),
         ("worker", printable(job.worker) if job.state == "running" else ""),

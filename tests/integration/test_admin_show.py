@@ -8,7 +8,17 @@ from datetime import UTC, datetime
 from fileq.brokers.types import Entry
 from fileq.core.job import Version, file_job
 from fileq.core.settlement import complete
-from fileq.testing.conformance.builders import burial, claim_one, deferred, enqueue, failed, register, running, settle
+from fileq.testing.conformance.builders import (
+    a_job,
+    burial,
+    claim_one,
+    deferred,
+    enqueue,
+    failed,
+    register,
+    running,
+    settle,
+)
 from tests.support.command_line import CommandLine
 
 
@@ -64,6 +74,13 @@ def test_a_job_that_waits_for_a_time_says_when_and_why(shell: CommandLine) -> No
     for id, reason in reasons.items():
         assert re.fullmatch(rf"until 2[0-9-]+ [0-9:]+Z \(in (59s|1m00s)\): {reason}", facts(shell, id)["waits"])
     assert re.fullmatch(r"1 time: [-0-9: ]+Z \(\d+s ago\)", facts(shell, "deferred")["deferred"])
+
+
+def test_the_deadline_of_a_job_is_shown(shell: CommandLine) -> None:
+    enqueue(shell, "without")
+    shell.broker.enqueue([Entry(a_job("with", deadline="2199-01-02T03:04:05Z"), "low")])
+    assert facts(shell, "with")["deadline"].startswith("2199-01-02 03:04:05Z (in ")
+    assert "deadline" not in facts(shell, "without")
 
 
 # counters
