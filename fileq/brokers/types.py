@@ -58,6 +58,14 @@ class ProducerInfo(Struct, frozen=True, omit_defaults=True):
     last_scan: ScanInfo | None = None
     enqueued: int = 0  # files since the start
     waiting: int = 0  # files that were found and are not enqueued yet
+    # With `pid` these identify the process to others on its machine, see local_processes.py.
+    boot_id: str = ""
+    namespaces: str = ""
+    pid_start: int = 0
+
+    @property
+    def process(self) -> ProcessId:
+        return ProcessId(self.boot_id, self.namespaces, self.pid, self.pid_start)
 
 
 class ProducerView(Struct, frozen=True):

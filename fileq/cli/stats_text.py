@@ -20,6 +20,7 @@ from fileq.cli.terminal import (
     table,
 )
 from fileq.commands.admin.stats import (
+    GONE_STATE,
     LAST_MINUTE,
     BreakerSummary,
     ProducerProcess,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _JOBS_SHOWN = 20  # running jobs; `fileq workers` lists all of them
 _ERRORS_SHOWN = 8
 _PRODUCERS_SHOWN = 2  # producers on a screen of limited height
-_PRODUCER_STYLES = {"held": "yellow", "lost": "red", "stuck": "red"}
+_PRODUCER_STYLES = {"held": "yellow", "lost": "red", "stuck": "red", GONE_STATE: "red"}
 _BREAKERS = {"open": "red", "half-open": "yellow"}
 
 

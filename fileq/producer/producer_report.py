@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from fileq import __version__
+from fileq.brokers.local_processes import this_process
 from fileq.brokers.protocol import ProducerRegistry
 from fileq.brokers.types import ProducerInfo, ScanInfo
 from fileq.config import Config
@@ -77,6 +78,7 @@ class ProducerReport:
                 self._registry.remove_producer(self._id)
 
     def info(self) -> ProducerInfo:
+        own = this_process()
         producer, hold, scan = self._producer, self._producer.hold, self._producer.last_scan
         return ProducerInfo(
             host=self._host,
@@ -91,6 +93,9 @@ class ProducerReport:
             last_scan=self._scan_info(scan) if scan is not None else None,
             enqueued=producer.counts.enqueued,
             waiting=producer.unsent,
+            boot_id=own.boot_id,
+            namespaces=own.namespaces,
+            pid_start=own.pid_start,
         )
 
     def _scan_info(self, scan: EndedScan) -> ScanInfo:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,15 @@ def test_a_producer_held_by_the_rate_limit_says_so_and_disappears_after_a_kill(b
         assert len(broker.producers()) == 1, "its lease has not ended yet"
         wait_until(lambda: not broker.producers(), what="the lease ends")
         assert shown(broker_setup) == []
+
+
+def test_a_producer_of_this_machine_that_was_killed_is_gone_at_once(broker_setup: BrokerSetup) -> None:
+    with broker_setup.producer(worker__heartbeat_ttl="10m") as program:
+        wait_reported(broker_setup, "watching")
+        assert [one["state"] for one in shown(broker_setup)] == ["watching"]
+        program.kill()
+        assert [one["state"] for one in shown(broker_setup)] == ["gone"]
+        assert re.search(rf" {program.process.pid} +gone ", stats(broker_setup))
 
 
 def test_the_producer_of_role_all_is_shown_beside_its_worker(on_sqlite: BrokerSetup) -> None:

@@ -172,7 +172,8 @@ those of failed attempts, of refused jobs, and of attempts whose process died, w
 
 A producer is shown with its directory, its last full scan and its state: scanning, watching, held (by the rate limit or
 by max_pending, and since when), lost (its directory cannot be read) or stuck (no progress for a minute). It
-reports this every few seconds. After a clean stop it is gone at once; after a kill -9 within worker.heartbeat_ttl.
+reports this every few seconds. After a clean stop it is no longer listed; after a kill -9 it is listed until
+worker.heartbeat_ttl is over, on its own machine as gone.
 
 With --watch it refreshes in place until Ctrl-C and adds the rates of the last refreshes. It continues while the broker
 is unreachable, and says so.""",

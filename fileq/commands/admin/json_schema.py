@@ -56,7 +56,11 @@ STATS_FIELDS = (
         "those alive: id, host, pid, version, started, roots (the directories), state, problem, held_by, held_since, "
         "last_scan, enqueued, waiting",
     ),
-    ("producers[].state", "string: scanning, watching, held, lost (a directory cannot be read) or stuck (no progress)"),
+    (
+        "producers[].state",
+        "string: scanning, watching, held, lost (a directory cannot be read), stuck (no progress) or gone (a process "
+        "of this machine that has ended without a clean stop)",
+    ),
     ("producers[].problem", "string: why a directory cannot be read; empty if it can"),
     (
         "producers[].held_by",

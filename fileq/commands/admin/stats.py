@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import OpenBreaker, Overview, ProducerView, ScanInfo, WorkerView
 from fileq.commands.admin.pauses import PauseNote, pause_notes
@@ -59,7 +60,7 @@ class LastScan(Struct, frozen=True):
 
 
 class ProducerProcess(Struct, frozen=True):
-    """One producer that is alive, and what it reported last."""
+    """One producer whose lease has not ended, and what it reported last. If it is gone, nothing holds it back."""
 
     id: str
     host: str
@@ -77,11 +78,13 @@ class ProducerProcess(Struct, frozen=True):
 
 
 def summarise(views: Iterable[ProducerView]) -> tuple[ProducerProcess, ...]:
-    return tuple(_summary(view) for view in views)
+    neighbours = Neighbours()
+    return tuple(_summary(view, neighbours) for view in views)
 
 
-def _summary(view: ProducerView) -> ProducerProcess:
+def _summary(view: ProducerView, neighbours: Neighbours) -> ProducerProcess:
     info = view.info
+    is_gone = neighbours.is_gone(info.process)
     return ProducerProcess(
         id=view.id,
         host=info.host,
@@ -89,10 +92,10 @@ def _summary(view: ProducerView) -> ProducerProcess:
         version=info.version,
         started=stamp(info.started_ms),
         roots=info.roots,
-        state=info.state,
-        problem=info.problem,
-        held_by=info.held_by,
-        held_since=stamp(info.held_since_ms),
+        state=GONE_STATE if is_gone else info.state,
+        problem="" if is_gone else info.problem,
+        held_by="" if is_gone else info.held_by,
+        held_since=None if is_gone else stamp(info.held_since_ms),
         last_scan=_scan(info.last_scan) if info.last_scan is not None else None,
         enqueued=info.enqueued,
         waiting=info.waiting,
@@ -108,6 +111,7 @@ HOUR_MS = 3_600_000
 LATE_MS = 60_000  # a worker fires a schedule within a second; after this time none does
 _RATES = ("produced", "completed", "failed", "dead")
 _ERROR = "error:"
+GONE_STATE = "gone"  # the state of a producer of this machine whose process has ended
 LAST_MINUTE = "last_minute"  # values of `eta_basis`: the time whose rate the ETA assumes
 LAST_HOURS = "last_hours"
 _SILENT_SHARE = 0.4  # a heartbeat is renewed after a third of its time, under load a moment later

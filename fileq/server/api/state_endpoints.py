@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, UnsetType
 
-from fileq.commands.admin.stats import HOUR_MS, Stats, gather
+from fileq.commands.admin.stats import GONE_STATE, HOUR_MS, Stats, gather
 from fileq.config.show import redacted
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
@@ -150,7 +150,7 @@ def _document(stats: Stats, today: JobsToday) -> StatsDocument:
         cancelled=stats.cancelled,
         paused=tuple(queue.name for queue in stats.queues if queue.is_paused),
         worker_processes=len(living),
-        producers=len(stats.producers),
+        producers=sum(one.state != GONE_STATE for one in stats.producers),
         oldest_age_s=max(ages, default=None),
         completed_per_second=stats.this_hour.per_second("completed"),
         eta_s=stats.eta_s,
