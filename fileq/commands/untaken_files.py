@@ -62,9 +62,9 @@ def _untaken(trace: FileTrace, config: Config, path: bytes) -> UntakenVersion | 
 
 def why_not_taken(config: Config, path: bytes) -> str:
     """Why the file at this path, as it is now, was not enqueued; "" if it does not exist here."""
-    if not os.path.lexists(path):
-        return ""
     rules = ScanRules(config)
+    if not os.path.lexists(path) and not rules.why_unreadable(path):
+        return ""
     if reason := rules.why_left_out(path):
         return reason
     markers = Markers(config.producer.ready_suffix, rules)
@@ -79,7 +79,8 @@ def why_not_taken(config: Config, path: bytes) -> str:
         changed = f"modified {short_duration(age_s)} ago" if age_s >= 0 else "modified in the future"
         wanted = f"producer.settle_unclosed is {format_duration(wait_s)}"
         return f"it may still be written: it was {changed}, and {wanted}"
-    return "no rule leaves it out, the next scan takes it; 'fileq stats' shows if a producer scans its directory"
+    stats = "'fileq stats' shows if a producer scans its directory, and how many entries it can't read"
+    return f"no rule leaves it out, the next scan takes it; {stats}"
 
 
 def missed_by_case(config: Config) -> list[str]:
@@ -114,7 +115,7 @@ class _Excluded(ProducerCounts):
         super().__init__()
         self.paths: list[bytes] = []
 
-    def skip(self, reason: SkipReason, path: bytes) -> None:
+    def skip(self, reason: SkipReason, path: bytes, *, is_directory: bool = False) -> None:
         if reason is SkipReason.EXCLUDED:
             self.paths.append(path)
 

@@ -592,13 +592,15 @@ class SkipReason(enum.StrEnum):
 
 class FileSkipped(Event, frozen=True):
     """A file or directory could not be read, a link leads outside `scan_dir`, in a circle or from one linked directory
-    to another, a directory is nested too deeply, or the marker of a file is older than the file."""
+    to another, a directory is nested too deeply, or the marker of a file is older than the file. `action`, for a
+    directory that could not be read: the next scan tries it again."""
 
     name = "file.skipped"
     level = "warning"
 
     reason: SkipReason
     path: str
+    action: str | None = None
 
 
 class FileKept(Event, frozen=True):

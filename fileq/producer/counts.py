@@ -27,11 +27,12 @@ class ProducerCounts:
         self._reported: Counter[SkipReason] = Counter()
         self._logged: set[tuple[SkipReason, bytes]] = set()
 
-    def skip(self, reason: SkipReason, path: bytes) -> None:
+    def skip(self, reason: SkipReason, path: bytes, *, is_directory: bool = False) -> None:
         self.skipped[reason] += 1
         if reason in _LOGGED and (reason, path) not in self._logged and len(self._logged) < LOGGED_MAX:
             self._logged.add((reason, path))
-            self._emit(FileSkipped(reason, os.fsdecode(path)))
+            action = "this is a directory; each scan tries to read it again" if is_directory else None
+            self._emit(FileSkipped(reason, os.fsdecode(path), action))
 
     def report(self) -> None:
         """Emits the skips since the last report. One event per turn, not per file, because a scan can skip millions."""

@@ -1,14 +1,21 @@
 """Which files count, by the rules that scans and events share."""
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
 
+from fileq.commands.untaken_files import why_not_taken
 from fileq.config import Config, config_from
+from fileq.core.events import FileSkipped, SkipReason
 from fileq.files.exclusive_move import private_name
+from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.scan import DirectoryWalk, ScanRules
 from tests.support.scanned_tree import EnteredDirectories, ScannedTree, following
+from tests.support.unprivileged import open_path, unprivileged
+
+__all__ = ["open_path"]
 
 
 @pytest.fixture
@@ -282,6 +289,7 @@ def test_the_rule_that_leaves_a_file_out_is_named(tmp_path):
         "link.pdf": "it is a symbolic link (producer.follow_symlinks is off)",
         "pipe": "it is not a regular file",
         "dir": "it is a directory",
+        "real": "it is a directory",
         "../g.pdf": "it is not below producer.scan_dir",
         "none.pdf": "it can't be read: No such file or directory",
         "f.txt": "",
@@ -291,6 +299,28 @@ def test_the_rule_that_leaves_a_file_out_is_named(tmp_path):
         found = ScanRules(tree.config).why_left_out(os.path.normpath(bytes(tree.root / name)))
         assert found.startswith(reason), (name, found)
         assert bool(found) is bool(reason), name
+
+
+def test_a_directory_that_cannot_be_read_is_the_reason_for_its_files_and_for_itself(open_path):
+    tree = ScannedTree(open_path / "in", include_globs=["**/*.pdf"])
+    tree.add("shut/below/a.pdf", "listed/b.pdf", "c.pdf")
+    for name, mode in (("shut", 0o000), ("listed", 0o744)):
+        (tree.root / name).chmod(mode)
+    open_path.chmod(0o755)
+    tree.root.chmod(0o755)
+    with unprivileged():
+        user, skipped = pwd.getpwuid(os.geteuid()).pw_name, []
+        said = {name: why_not_taken(tree.config, bytes(tree.root / name)) for name in ("shut/below/a.pdf", "shut")}
+        listed = why_not_taken(tree.config, bytes(tree.root / "listed" / "b.pdf"))
+        walk = DirectoryWalk(ScanRules(tree.config, ProducerCounts(skipped.append)), bytes(tree.root), tree.entered)
+        while not walk.is_done:
+            walk.step()
+    expected = f"'{tree.root}/shut' can't be read: user {user} lacks the permissions r and x on this directory"
+    assert said == dict.fromkeys(said, expected)
+    if os.geteuid() == 0:  # the owner has all permissions on the other directory
+        assert listed.endswith(f"user {user} lacks the permission x on this directory")
+    action = "this is a directory; each scan tries to read it again"
+    assert FileSkipped(SkipReason.UNREADABLE, f"{tree.root}/shut", action) in skipped
 
 
 def test_a_walk_counts_what_it_passed_over_and_not_what_events_did(tree):

@@ -20,6 +20,7 @@ from msgspec import Struct
 from fileq.config import Config
 from fileq.config.schema import FAILED_MARKER, DeliverySettings
 from fileq.core.events import SkipReason
+from fileq.core.text import quoted_path
 from fileq.files.exclusive_move import PREFIX, is_private
 from fileq.files.globs import FileFilter, Globs
 from fileq.files.paths import MAX_DEPTH
@@ -88,7 +89,7 @@ class DirectoryWalk:
             self._watch.watch(directory)
             self._listing = os.scandir(directory)
         except OSError as error:
-            self._skip_error(error, directory)
+            self._skip_error(error, directory, is_directory=True)
             if directory == self.top:
                 self.error = error.strerror or str(error)
         else:
@@ -114,7 +115,7 @@ class DirectoryWalk:
                 except OSError as error:
                     self._skip_error(error, entry.path)
         except OSError as error:  # the listing itself failed
-            self._skip_error(error, directory)
+            self._skip_error(error, directory, is_directory=True)
         if seen < most:
             self._close_listing()
         return max(seen, 1)
@@ -138,8 +139,8 @@ class DirectoryWalk:
             self._listing.close()
             self._listing = None
 
-    def _skip_error(self, error: OSError, path: bytes) -> None:
-        if self._rules.skip_error(error, path):
+    def _skip_error(self, error: OSError, path: bytes, *, is_directory: bool = False) -> None:
+        if self._rules.skip_error(error, path, is_directory=is_directory):
             self.is_complete = False
 
 
@@ -207,12 +208,15 @@ class ScanRules:
     def why_left_out(self, path: bytes) -> str:
         """The rule by which `find` returns None for this path; "" if it returns the file. For one file that a person
         asks about."""
+        directory, name = os.path.split(path)
+        if reason := self._why_not_entered(directory) or self.why_unreadable(path):
+            return reason
         if self.find(path) is not None:
             return ""
-        directory, name = os.path.split(path)
+        if os.path.isdir(path) and not os.path.islink(path):
+            return "it is a directory"
         return (
-            self._why_not_entered(directory)
-            or self.filter.why_left_out(self.prefix_of(directory), text_of(name))
+            self.filter.why_left_out(self.prefix_of(directory), text_of(name))
             or self._why_own_file(directory, name)
             or self._why_not_regular(path)
         )
@@ -233,6 +237,22 @@ class ScanRules:
             )
             return f"its directory is reached from producer.scan_dir only by {links}"
         return "producer.exclude_globs excludes its directory"
+
+    def why_unreadable(self, path: bytes) -> str:
+        """The first directory, from scan_dir to this path, that the user of this process can't list or enter; "" if it
+        can, or if the path is not below scan_dir."""
+        if not _is_in(path, self.root):
+            return ""
+        names = self._name_of(path).split(b"/")
+        for depth in range(len(names) + 1):
+            directory = os.path.join(self.root, *names[:depth])
+            if not os.path.isdir(directory):
+                break
+            modes = (("r", os.R_OK), ("x", os.X_OK))
+            if lacking := [word for word, mode in modes if not os.access(directory, mode, effective_ids=True)]:
+                permissions = f"permission{'s' if len(lacking) > 1 else ''} {' and '.join(lacking)}"
+                return f"{quoted_path(directory)} can't be read: {_user()} lacks the {permissions} on this directory"
+        return ""
 
     def _why_own_file(self, directory: bytes, name: bytes) -> str:
         if self.takes(self.prefix_of(directory), directory, name):
@@ -353,7 +373,7 @@ class ScanRules:
             return True
         return False
 
-    def skip_error(self, error: OSError, path: bytes) -> bool:
+    def skip_error(self, error: OSError, path: bytes, *, is_directory: bool = False) -> bool:
         """Counts an entry that cannot be read. True if the scan may miss files because of it."""
         if isinstance(error, FileNotFoundError | NotADirectoryError) and path != self.root:
             self._skip(SkipReason.VANISHED, path)
@@ -361,7 +381,7 @@ class ScanRules:
         if error.errno == errno.ELOOP:
             self._skip(SkipReason.LOOP, path)
             return False
-        self._skip(SkipReason.UNREADABLE, path)
+        self._skip(SkipReason.UNREADABLE, path, is_directory=is_directory)
         return True
 
     def _is_reached(self, name: bytes, real: bytes) -> bool:
@@ -384,6 +404,15 @@ class ScanRules:
 
     def _is_inside(self, real: bytes) -> bool:
         return _is_in(real, self._real_root)
+
+
+def _user() -> str:
+    import pwd  # only for a person who asks about a file
+
+    try:
+        return f"user {pwd.getpwuid(os.geteuid()).pw_name}"
+    except KeyError:
+        return f"user {os.geteuid()}"
 
 
 def _is_in(real: bytes, directory: bytes) -> bool:
