@@ -23,16 +23,18 @@ NOTES_MAX = 100
 
 
 class LostSlot(Struct, frozen=True):
-    """A slot that a reaper has removed: for how long it had no heartbeat, at least, and how many jobs it had."""
+    """A slot that a reaper has removed: for how long it had no heartbeat, at least, and how many jobs it had.
+    `is_gone`: its process was found gone, and its heartbeat was not asked for."""
 
     slot: str
     silent_s: float
     jobs: int
+    is_gone: bool = False
 
 
 class LostWorker(Struct, frozen=True):
-    """It had no heartbeat from `since` on, or from before; `found` is when a reaper removed it. `jobs` were given
-    back to their queues, or are dead."""
+    """It had no heartbeat from `since` on, or from before; with `is_gone` its process had ended by then. `found` is
+    when a reaper removed it. `jobs` were given back to their queues, or are dead."""
 
     host: str
     pid: int
@@ -40,6 +42,7 @@ class LostWorker(Struct, frozen=True):
     found: str
     slots: int
     jobs: int
+    is_gone: bool = False
 
 
 def note_lost(catalog: Catalog, slots: Sequence[LostSlot], now_ms: int) -> None:
@@ -55,11 +58,12 @@ def note_lost(catalog: Catalog, slots: Sequence[LostSlot], now_ms: int) -> None:
     found, oldest = stamp(now_ms) or "", stamp(now_ms - KEPT_MS) or ""
     for (host, pid), some in processes.items():
         since = stamp(now_ms - round(max(one.silent_s for one in some) * 1000)) or ""
-        made = LostWorker(host, pid, since, found, len(some), sum(one.jobs for one in some))
+        is_gone = any(one.is_gone for one in some)
+        made = LostWorker(host, pid, since, found, len(some), sum(one.jobs for one in some), is_gone)
         before = known.get(f"{host}-{pid}")
         if before is not None and before.found > oldest:
             counts = max(before.slots, made.slots), max(before.jobs, made.jobs)
-            made = LostWorker(host, pid, min(before.since, since), found, *counts)
+            made = LostWorker(host, pid, min(before.since, since), found, *counts, is_gone or before.is_gone)
         known[f"{host}-{pid}"] = made
         catalog.put_document(KIND, f"{host}-{pid}", msgspec.json.encode(made))
     newest = sorted(known, key=lambda name: known[name].found, reverse=True)

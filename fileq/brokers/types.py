@@ -249,6 +249,7 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     boot_id: str = ""
     namespaces: str = ""
     pid_start: int = 0
+    count: int = 0  # worker.count; 0 from a worker that does not say
 
     @property
     def process(self) -> ProcessId:

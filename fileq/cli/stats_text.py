@@ -243,7 +243,8 @@ def lost_lines(lost: Sequence[LostWorker], screen: Screen) -> list[str]:
     for one in lost:
         held = f"its {plural(one.jobs, 'job')} moved" if one.jobs else "held no job"
         since = f"{one.since[:19].replace('T', ' ')}Z"
-        line = f"lost: {printable(one.host)} {one.pid}, silent since {since}, {held}"
+        what = f"its process was gone at {since}" if one.is_gone else f"silent since {since}"
+        line = f"lost: {printable(one.host)} {one.pid}, {what}, {held}"
         lines.append(screen.paint(cut(line, screen.width), "red"))
     return lines
 

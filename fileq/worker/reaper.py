@@ -134,7 +134,8 @@ class Reaper:
         self._gone_since_s = {process: self._gone_since_s[process] for process in neighbours.gone()}
         if self._connected_s is None:
             self._connected_s = now_s
-        lost = [LostSlot(one.slot, 0.0, self._reap(one, PROCESS_GONE)) for one in suspects if one.is_gone]
+        gone = [one for one in suspects if one.is_gone]
+        lost = [LostSlot(one.slot, 0.0, self._reap(one, PROCESS_GONE), is_gone=True) for one in gone]
         if does_count:
             lost += self._reap_silent([one for one in suspects if not one.is_gone], now_s)
         if lost:

@@ -254,5 +254,5 @@ class Slots:
         facts = self._host, pid, _PROCESS_STARTED_MS, __version__, self._queues
         state = breaker, breakers, is_claiming, lost_roots
         own = this_process()
-        process = own.boot_id, own.namespaces, own.pid_start
+        process = own.boot_id, own.namespaces, own.pid_start, self.count
         return WorkerInfo(*facts, *state, self._lease_ms, limits, self._loaded_ms, is_extra, types, *process)

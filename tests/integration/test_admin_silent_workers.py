@@ -48,4 +48,5 @@ def test_a_worker_that_is_frozen_is_silent_since_its_last_heartbeat(shell: Comma
     with Program("worker", cwd=shell.directory, settings=quick):
         [lost] = wait_until(lambda: shell.json("workers")["lost"], 30, "a note of its reaper", every_s=0.1)
         assert (lost["pid"], lost["jobs"]) == (process["pid"], 0)
-        assert f"lost: {lost['host']} {lost['pid']}, silent since " in shell.run("workers")
+        assert lost["is_gone"], "the test has killed it"
+        assert f"lost: {lost['host']} {lost['pid']}, its process was gone at " in shell.run("workers")

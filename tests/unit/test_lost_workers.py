@@ -7,11 +7,12 @@ from msgspec.structs import replace
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.lost_workers import KEPT_MS, KIND, NOTES_MAX, LostSlot, LostWorker, lost_workers_in, note_lost
-from fileq.brokers.types import Entry, WorkerInfo
+from fileq.brokers.types import Entry, WorkerInfo, WorkerView
 from fileq.cli.stats_text import lost_lines
 from fileq.cli.terminal import Screen
 from fileq.client.broker_batches import cancel_batch
 from fileq.commands.admin.running_workers import workers
+from fileq.commands.admin.stats import processes
 from fileq.core.job import rfc3339_ms
 from fileq.testing.conformance.builders import a_job
 from fileq.webhooks.subscriptions import Withdrawals
@@ -39,6 +40,22 @@ def test_a_process_that_died_idle_is_on_the_page_of_workers_until_it_is_back() -
     assert line.endswith("Z, held no job")
     pages.broker.register({"my-host-11-0-beef": WorkerInfo("my-host", 11, 1, "1", QUEUES)})
     assert [one.pid for one in workers(pages.broker).lost] == [12], "it was only frozen"
+
+
+def test_a_process_that_was_found_gone_is_not_called_silent_since_then() -> None:
+    pages = pages_with_worker()
+    note_lost(pages.broker, [LostSlot("my-host-11-0-abcd", 0.0, 0, is_gone=True)], wall_clock_ms())
+    [text] = shown(pages, "/workers")
+    assert "Its process was gone at 2" in words(text)
+    [line] = lost_lines(workers(pages.broker).lost, Screen())
+    assert line.startswith("lost: my-host 11, its process was gone at 2")
+
+
+def test_a_worker_that_is_gone_has_all_its_slots_while_a_reaper_removes_them() -> None:
+    info = WorkerInfo("host", 1, 0, "0", ("low",), count=16)
+    views = [WorkerView(f"host-1-{n}-x", info, is_alive=False) for n in range(4)]
+    [process] = processes(views, NOW_MS)
+    assert (process.busy, process.slots) == (0, 16)
 
 
 def test_reapers_that_note_the_same_process_agree() -> None:

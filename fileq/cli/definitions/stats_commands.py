@@ -200,7 +200,8 @@ A worker renews its heartbeat after a third of worker.heartbeat_ttl. One that is
 its last heartbeat: it was killed or is frozen, or cannot reach the broker. Its jobs stay its own until the heartbeat
 ends. Then the reaper of another worker removes it and returns its jobs to their queues. A worker of this machine whose
 process has ended is gone, whatever its heartbeat says; the other workers of its machine remove it within two seconds.
-For an hour the process is listed as lost, with the time of its last heartbeat and how many jobs it had.""",
+For an hour the process is listed as lost, with how many jobs it had, and since when it was silent or at which time its
+process was found gone.""",
         examples=(("fileq workers", "which job runs where, and for how long"),),
         arguments=add_json,
         run=_workers,

@@ -98,7 +98,11 @@ WORKERS_FIELDS = (
     ),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: in all processes"),
-    ("lost[]", "processes that died in the last hour and were removed: host, pid, since, found, slots, jobs"),
+    (
+        "lost[]",
+        "processes that died in the last hour and were removed: host, pid, since (without a heartbeat; with is_gone, "
+        "when the process had ended at the latest), found, slots, jobs, is_gone",
+    ),
 )
 # The fields of a JobSummary.
 JOB_FIELDS = (

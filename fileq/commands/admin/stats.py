@@ -386,6 +386,8 @@ def _process(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> Wor
     is_alive = any(view.is_alive for view in views)
     heartbeat_age_s = _heartbeat_age_s(views)
     slots = sum(not view.info.is_extra for view in views)
+    if not is_alive:  # a reaper may have removed some of its slots already
+        slots = max(slots, info.count)
     found = sorted((_slot(view, now_ms) for view in views if view.raw), key=lambda s: (-(s.running_s or 0), s.slot))
     jobs = [slot for slot in found if slot.type != DELIVERY_TYPE]
     if is_alive:  # the others were claimed in advance, and have not begun
