@@ -35,6 +35,7 @@ _OPTION_ALIASES = {"--force": "--yes", "--concurrency": "--count", "--status": "
 _STOP = "to stop a role press Ctrl-C or send SIGTERM to its pid, which 'fileq workers' shows"
 _LOGS = "'fileq events' follows the jobs; the log of a worker goes to its stderr"
 _WITHOUT = "a role starts without this word: 'fileq worker', 'fileq all DIR'"
+_RELOAD = "SIGHUP reloads the handlers and settings of a service; a role in a terminal is stopped by it"
 INSTEAD = {
     "retry": "'fileq dlq retry ID' runs a dead job again",
     "log": _LOGS,
@@ -45,8 +46,8 @@ INSTEAD = {
     "shutdown": _STOP,
     "down": _STOP,
     "kill": f"'fileq cancel ID' cancels a job; {_STOP}",
-    "restart": f"{_STOP}; then start it again. SIGHUP reloads its handlers and settings",
-    "reload": "SIGHUP makes a role reload its handlers and settings; 'fileq workers' shows its pid",
+    "restart": f"{_STOP}; then start it again. {_RELOAD}",
+    "reload": f"{_RELOAD}; 'fileq workers' shows its pid",
     "status": "'fileq status' shows the queues, 'fileq workers' the workers",
     "stats": "'fileq stats' shows the queues, 'fileq workers' the workers",
     "list": "'fileq workers' lists the workers, 'fileq list' the jobs",

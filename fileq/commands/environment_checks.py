@@ -72,8 +72,11 @@ class TreeCount(Struct):
 
     @property
     def shown(self) -> str:
-        count = f"{'' if self.is_complete else 'more than '}{self.directories}"
-        return f"{count} {'directory' if count == '1' else 'directories'}"
+        return f"{'' if self.is_complete else 'more than '}{_directories(self.directories)}"
+
+
+def _directories(count: int) -> str:
+    return f"{count} {'directory' if count == 1 else 'directories'}"
 
 
 def check_scan_dir(loaded: Loaded) -> Iterator[Finding]:
@@ -92,8 +95,8 @@ def check_scan_dir(loaded: Loaded) -> Iterator[Finding]:
         first = os.fsdecode(tree.first_unreadable)
         yield wrong(
             "scan_dir",
-            f"{tree.unreadable} directories below {scan_dir} can't be read, such as {first!r}",
-            "give this user the permissions r and x on them, or exclude them",
+            f"{_directories(tree.unreadable)} below {scan_dir} can't be read, such as {first!r}",
+            "give this user the permissions r and x on each, or exclude it",
         )
     else:
         yield sound("scan_dir", f"{scan_dir}, {tree.shown}")
@@ -134,7 +137,8 @@ def check_watching(config: Config) -> Iterator[Finding]:
         yield sound("watching", f"by polling; {reason}")
     else:
         polled = len(modes.polled())
-        yield sound("watching", "by events" + (f", but {polled} directories by polling" if polled else ""))
+        by_polling = f", but {_directories(polled)} by polling" if polled else ""
+        yield sound("watching", f"by events{by_polling}")
         yield _watches(root)
 
 

@@ -89,6 +89,7 @@ def test_an_id_and_a_path_lead_to_the_command_that_takes_them(
         (("admin", "retry", "2f6c1d0e"), "'fileq dlq retry ID' runs a dead job again"),
         (("logs",), "'fileq events' follows the jobs; the log of a worker goes to its stderr"),
         (("stop",), "to stop a role press Ctrl-C or send SIGTERM to its pid, which 'fileq workers' shows"),
+        (("worker", "restart"), "a role in a terminal is stopped by it"),
         (("ps",), "'fileq workers' lists the workers"),
         (("serve", "stop"), "to stop a role press Ctrl-C or send SIGTERM"),
     ],

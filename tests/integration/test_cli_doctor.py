@@ -169,6 +169,7 @@ def test_a_directory_deep_below_that_cannot_be_read_is_named(
     deep.chmod(0o000)
     os.seteuid(before)
     assert doctor(sqlite__path="db/fileq.db").wrong == ["scan_dir"]
+    assert doctor.find("scan_dir")[0]["detail"].startswith("1 directory below ./data can't be read, such as ")
     assert "data/a/b" in doctor.find("scan_dir")[0]["detail"]
     as_root(deep, 0o755)
 

@@ -159,7 +159,8 @@ With --once: scans once, prints a summary to stdout and exits.""",
 Claims jobs in the order of their priority, runs their handlers and records the outcomes, until a signal arrives. Also
 returns the jobs of dead workers to their queues and queues jobs that are due. After the first SIGINT or SIGTERM running
 jobs may finish, up to worker.shutdown_timeout; after the second they are stopped and returned to their queues. SIGHUP
-reloads the handlers and the settings that can change; running jobs finish with the old handlers.
+reloads the handlers and the settings that can change; running jobs finish with the old handlers. In a terminal SIGHUP
+stops the worker instead, because closing the window sends it.
 
 With --once: runs until no job is pending, running or retrying. Exit code 0, or 3 if a job became a dead letter. Does
 not wait for a missing root or for the cooldown of an open circuit breaker: its jobs stay in the queue for the next run,
