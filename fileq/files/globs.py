@@ -102,7 +102,7 @@ class FileFilter:
             glob = next(glob for glob in exclude if Globs([glob]).match(prefix, name))
             return f"producer.exclude_globs excludes it ({glob!r})"
         if glob := self.missed_by_case(prefix, name):
-            return f"no glob of producer.include_globs matches it; {glob!r} does but for upper and lower case"
+            return f"no glob of producer.include_globs matches it; {glob!r} would match if case did not matter"
         shown = ", ".join(map(repr, include[:_GLOBS_SHOWN])) + (", …" if len(include) > _GLOBS_SHOWN else "")
         return f"no glob of producer.include_globs matches it ({shown})"
 

@@ -283,13 +283,16 @@ class Routes:
         return no_handler(type, self.types)
 
     def _advice_for(self, path: str) -> str:
-        """For a file that no route takes: often `*.pdf` was meant for every directory."""
+        """For a file that no route takes: often `*.pdf` was meant for every directory, or for `.PDF` too."""
         name = path.rpartition("/")[2]
         for glob in (route.match for route in self if route.match is not None and "/" not in route.match):
             if Globs([f"**/{glob}"]).match("", name):
                 return (
                     f"the route {glob!r} takes files of the top level only; '**/{glob}' takes those of every directory"
                 )
+        for glob in (route.match for route in self if route.match is not None and route.match.startswith("**/")):
+            if Globs([glob.lower()]).match("", name.lower()):
+                return f"the route {glob!r} would match if case did not matter; add one for this spelling"
         return "add a route that matches it"
 
 

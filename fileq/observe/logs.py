@@ -197,7 +197,7 @@ _FIRST = ("filepath", "type", "directory")
 _LAST = ("job_id", "reason", "error", "text", "worker_id", "trace_id", "span_id")
 _ENDLESS = ("reason", "error", "text")  # never shortened, and not counted in the width if they alone are too long
 _DETAILS = ("span_id", "trace_id", "worker_id", "queue")  # left out of a line about a file, in this order
-_LAST_DETAILS = ("job_id", "duration_ms")  # the same, where fewer directories are not enough
+_LAST_DETAILS = ("job_id", "duration_ms")  # the same, where fewer directories are not enough; not the id of an error
 _PATHS = ("filepath", "directory", "path", "where")
 _LEFT_OUT = frozenset(("timestamp", "level", "event", "exception", "services", "routes", "chosen", "is_failure"))
 _UNNAMED = frozenset(("filepath", "type", "directory"))
@@ -316,8 +316,10 @@ def _shortened(
             left.pop(detail, None)
     path = str(fields[name])
     tries = []
-    for more in range(len(_LAST_DETAILS) + 1):
-        tried = {key: text for key, text in left.items() if key not in _LAST_DETAILS[:more]}
+    # `fileq show` needs the id of a job that failed.
+    last_details = [detail for detail in _LAST_DETAILS if detail != "job_id" or "error" not in left]
+    for more in range(len(last_details) + 1):
+        tried = {key: text for key, text in left.items() if key not in last_details[:more]}
         if (excess := _excess(tried, width)) > 0:
             tried[name] = _text(name, end_of_path(path, len(path) - excess))
         if _excess(tried, width) <= 0:

@@ -52,12 +52,22 @@ def test_a_reset_says_that_the_name_of_the_route_was_not_checked(shell: CommandL
     assert "could not be checked" not in shell.run("breaker", "reset")
 
 
+def test_a_reset_without_an_open_breaker_says_so(shell: CommandLine) -> None:
+    shell.settings["handlers"] = "[{match: '**/*.pdf', use: fileq.handlers:checksum}]"
+    said = shell.run("breaker", "reset", "**/*.pdf")
+    assert said == "no worker reports an open breaker of **/*.pdf; one that has just opened is closed within 10s\n"
+    assert shell.run("breaker", "reset").startswith("no worker reports an open breaker; one that")
+
+
 def test_a_reset_of_a_misspelt_route_is_an_error(shell: CommandLine) -> None:
     is_open = OpenBreaker("always", "open", "ValueError: broken")
     shell.broker.register({"a": worker_info(breaker="open", breakers=(is_open,))})
     assert "did you mean 'always'?" in shell.fail("breaker", "reset", "alway", code=2)
     lines = shell.run("breaker", "reset", "always").splitlines()
-    assert lines[-1] == "alpha 4242: always is open until then: ValueError: broken"
+    assert lines == [
+        "workers close the breakers of always within 10s:",
+        "alpha 4242: always is open; last error: ValueError: broken",
+    ]
     shell.settings["handlers"] = "[{match: '**/*.pdf', use: fileq.handlers:checksum}]"
     assert "did you mean '**/*.pdf'?" in shell.fail("breaker", "reset", "*/*.pdf", code=2)
     assert "the routes are 'always', '**/*.pdf'" in shell.fail("breaker", "reset", "nosuchroute", code=2)

@@ -103,6 +103,12 @@ def test_a_refusal_names_a_route_that_takes_only_files_of_the_top_level() -> Non
     assert routes.refusal(about("sub/a.txt")) == "no handler for '/data/sub/a.txt'; add a route that matches it"
 
 
+def test_a_refusal_names_a_route_that_misses_the_file_by_case() -> None:
+    routes = routes_of({"match": "**/*.pdf", "command": ["true"]})
+    missed = "the route '**/*.pdf' would match if case did not matter; add one for this spelling"
+    assert routes.refusal(about("sub/X.PDF")) == f"no handler for '/data/sub/X.PDF'; {missed}"
+
+
 def test_commands_of_jobs_are_refused_unless_they_are_allowed() -> None:
     refused = routes_of({"match": "**/*", "use": CHECKSUM})
     assert refused.find(of_type("command"), "") is None

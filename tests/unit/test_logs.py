@@ -22,6 +22,7 @@ from fileq.core.events import (
     Event,
     HandlerPrinted,
     JobClaimed,
+    JobDead,
     JobFailed,
     LoopFailed,
     RoleStarted,
@@ -283,8 +284,17 @@ def test_an_error_fits_the_line_as_long_as_details_can_be_left_out(set_up: SetUp
         emit(JobFailed(*ids, "low", "slot-1", 1234, f"Permanent: {error}", 5000))
     short, long = written.getvalue().splitlines()
     assert len(short) <= 100
-    assert short.endswith(' job.failed    …/scan-12.pdf duration=1.2s delay=5.0s error="Permanent: not a PDF"')
+    assert short.endswith(' job.failed    …/scan-12.pdf delay=5.0s id=1a2b3c4d error="Permanent: not a PDF"')
     assert " /in/2026/scan-12.pdf queue=low duration=1.2s delay=5.0s id=1a2b3c4d error=" in long
+
+
+@pytest.mark.parametrize("length", range(10, 200, 19))
+def test_the_line_of_a_dead_job_keeps_its_id(set_up: SetUp, length: int) -> None:
+    emit, written = set_up(form="console")
+    path = f"/data/{'d' * length}/{'n' * length}.pdf"
+    ids = ("1a2b3c4d-0000-4000-8000-000000000000", path, None, "", "")
+    emit(JobDead(*ids, "low", "slot-1", 1234, f"Permanent: {'x' * length}", is_failure=True))
+    assert " id=1a2b3c4d " in written.getvalue()
 
 
 def test_seconds_are_written_as_every_duration(set_up: SetUp) -> None:

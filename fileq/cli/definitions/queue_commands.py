@@ -85,14 +85,17 @@ def _reset(invocation: Invocation) -> int:
     from fileq.core.units import two_units
 
     what = f"the breakers of {printable(result.route)}" if result.route else "all breakers"
-    print(f"workers reset {what} within {two_units(result.within_s)}")
-    if not result.open:
-        print("no worker reports one of them as open; 'fileq workers' lists those that are")
+    within = f"within {two_units(result.within_s)}"
+    if result.open:
+        print(f"workers close {what} {within}:")
+    else:
+        which = f"breaker of {printable(result.route)}" if result.route else "breaker"
+        print(f"no worker reports an open {which}; one that has just opened is closed {within}")
         if result.route and not result.is_configured:
             unchecked = f"the name '{printable(result.route)}' could not be checked"
             print(f"{unchecked}: workers report only routes whose breaker is open or half-open")
     print_lines(
-        f"{printable(one.host)} {one.pid}: {printable(one.route)} is {one.state} until then: {printable(one.error)}"
+        f"{printable(one.host)} {one.pid}: {printable(one.route)} is {one.state}; last error: {printable(one.error)}"
         for one in result.open
     )
     print_reload_note(invocation)
