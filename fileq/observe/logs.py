@@ -1,4 +1,5 @@
-"""Structured logs on stderr: readable lines on a terminal, JSON elsewhere. One line per event.
+"""Structured logs on stderr: readable lines on a terminal, JSON elsewhere. One line per event, on a terminal without
+what handlers print if they succeed.
 
 Only this module imports structlog, for `context.log` of handlers. Events are rendered by the same functions without it:
 every job has a line, and structlog took longer for it than all else that a worker does about the job.
@@ -21,6 +22,7 @@ import re
 import select
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -28,7 +30,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from fileq.core.events import Event
+from fileq.core.events import AttemptEnded, Event, HandlerPrinted, OutputEvent
 from fileq.core.hidden_import import hidden
 from fileq.core.text import end_of_path, printable, printable_lines
 from fileq.core.units import short_duration
@@ -36,6 +38,8 @@ from fileq.core.units import short_duration
 with hidden("rich"):  # for a form of tracebacks that fileq does not use: 70 ms and 6 MB in each process
     import structlog
 
+HELD_LINES_MAX = 50  # of one job
+HELD_JOBS_MAX = 1_000
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 _RANKS = {**LEVELS, "warning": logging.WARNING, "none": logging.NOTSET}
 
@@ -44,7 +48,8 @@ Render: TypeAlias = Callable[[Any, str, MutableMapping[str, Any]], str]
 
 
 class Logs:
-    """Writes events as log lines. Events that `demotes` selects are written at level debug instead of their own."""
+    """Writes events as log lines. Events that `demotes` selects are written at level debug instead of their own.
+    `held_output` keeps what handlers print until their attempts end."""
 
     def __init__(self, level: str, render: Render) -> None:
         self._render = render
@@ -52,20 +57,50 @@ class Logs:
         # Compared before anything is built: most events of a busy worker are below the level.
         self.written = frozenset(name for name, rank in _RANKS.items() if rank >= LEVELS[level])
         self.demotes: Callable[[Event], bool] | None = None
+        self.held_output: HeldOutput | None = None
+
+    def hold_output(self) -> None:
+        """From now on what a handler prints is written only if its attempt fails; at level debug always, at once."""
+        if "debug" not in self.written:
+            self.held_output = HeldOutput()
 
     def __call__(self, event: Event) -> None:
         self.write((event,))
 
     def write(self, events: Iterable[Event]) -> None:
         """Writes the lines of these events, in their order."""
-        lines, timestamp = [], _timestamp()
+        lines: list[str] = []
+        timestamp = _timestamp()
         for event in events:
             level = event.level
             if level in self.written and self.demotes is not None and self.demotes(event):
                 level = "debug"
             if level in self.written:
-                lines.append(self._render(None, level, _fields_of_line(event, level, timestamp)))
+                line = self._render(None, level, _fields_of_line(event, level, timestamp))
+                lines += self.held_output.due(event, line) if self.held_output is not None else (line,)
         _write(lines)
+
+
+class HeldOutput:
+    """Lines of handlers whose attempts have not ended, the last ones of each. A record of level warning or above is not
+    held back."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, deque[str]] = {}  # by the id of the job
+
+    def due(self, event: Event, line: str) -> Sequence[str]:
+        """The lines to be written with this event, whose own line is `line`."""
+        if isinstance(event, OutputEvent) and event.job_id is not None:
+            if isinstance(event, HandlerPrinted) and event.level != "info":
+                return (line,)
+            if event.job_id not in self._lines and len(self._lines) >= HELD_JOBS_MAX:
+                del self._lines[next(iter(self._lines))]  # its attempt ended without an event
+            self._lines.setdefault(event.job_id, deque(maxlen=HELD_LINES_MAX)).append(line)
+            return ()
+        if isinstance(event, AttemptEnded):
+            held = self._lines.pop(event.job_id, ())
+            return (*held, line) if event.is_error else (line,)
+        return (line,)
 
 
 def set_up_logs(level: str, form: str) -> Logs:

@@ -99,8 +99,10 @@ def run_worker(
         check_scan_dir(config)
     with closing(Observers(config)) as observers:
         emit = observers.emit
-        if is_producing and observers.logs.is_console:  # one line for each file: the one that says how its job ended
-            observers.logs.demotes = lambda event: isinstance(event, JobProduced)
+        if observers.logs.is_console:  # one line for each file: the one that says how its job ended
+            observers.logs.hold_output()
+            if is_producing:
+                observers.logs.demotes = lambda event: isinstance(event, JobProduced)
         routes = load_routes(loaded, app_dir, emit)
         before = load_before_enqueue(config, app_dir=app_dir) if is_producing else None
         fatal = FatalError()

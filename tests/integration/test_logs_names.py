@@ -61,6 +61,26 @@ def test_on_a_console_the_frequent_lines_fit_100_columns(sqlite_setup: WorkerSet
             assert "number-000000012.pdf" in line
 
 
+def test_on_a_terminal_what_a_handler_prints_is_shown_only_if_the_attempt_fails(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
+    for name in ("good.txt", "fails.bad"):
+        (setup.inbox / name).write_bytes(b"x\n")
+    routes = """[{match: "**/*.bad", command: [sh, "-c", "echo before the error; exit 1"], max_retries: 0},
+        {match: "**/*", command: [wc, "-l", "{filepath}"]}]"""
+    settings = setup.all_settings(handlers=routes, count=1, observability__metrics_port=0)
+    terminal = Terminal(command("all", str(setup.inbox), settings=settings), setup.directory)
+    try:
+        for event in ("completed", "dead"):
+            terminal.wait_shown(rf"job\.{event}.*\n")
+        terminal.interrupt()
+        _, text = terminal.finish()
+    finally:
+        terminal.close()
+    assert "good.txt" in text
+    [printed] = [line for line in text.splitlines() if "handler.printed" in line]
+    assert "before the error" in printed
+
+
 @pytest.mark.parametrize(
     ("columns", "shown"),
     [

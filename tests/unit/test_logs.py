@@ -22,6 +22,7 @@ from fileq.core.events import (
     Event,
     HandlerPrinted,
     JobClaimed,
+    JobCompleted,
     JobDead,
     JobFailed,
     LoopFailed,
@@ -30,6 +31,7 @@ from fileq.core.events import (
 )
 from fileq.core.job import file_job, typed_job
 from fileq.observe.logs import Logs, set_up_logs
+from tests.support.event_samples import end_event
 
 SetUp = Callable[..., tuple[Emit, io.StringIO]]
 
@@ -295,6 +297,27 @@ def test_the_line_of_a_dead_job_keeps_its_id(set_up: SetUp, length: int) -> None
     ids = ("1a2b3c4d-0000-4000-8000-000000000000", path, None, "", "")
     emit(JobDead(*ids, "low", "slot-1", 1234, f"Permanent: {'x' * length}", is_failure=True))
     assert " id=1a2b3c4d " in written.getvalue()
+
+
+def test_held_output_is_written_only_with_an_attempt_that_failed(set_up: SetUp) -> None:
+    emit, written = set_up(form="console")
+    assert isinstance(emit, Logs)
+    emit.hold_output()
+    ended = {"good": JobCompleted, "bad": JobFailed}
+    for id, kind in ended.items():
+        emit(HandlerPrinted(id, f"/in/{id}", None, "", "", "slot-1", f"text of {id}"))
+        emit(HandlerPrinted(id, f"/in/{id}", None, "", "", "slot-1", f"care with {id}", "warning", "parser"))
+        emit(end_event(kind, id))
+    events = [line.split()[2:] for line in written.getvalue().splitlines()]
+    assert [(event[0], "text of" in " ".join(event)) for event in events] == [
+        ("handler.printed", False),
+        ("job.completed", False),
+        ("handler.printed", False),
+        ("handler.printed", True),
+        ("job.failed", False),
+    ]
+    emit(HandlerPrinted(None, None, None, None, None, None, "between two jobs"))
+    assert "between two jobs" in written.getvalue()
 
 
 def test_seconds_are_written_as_every_duration(set_up: SetUp) -> None:
