@@ -11,6 +11,7 @@ from fileq.brokers.redis import open_redis
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.settlement import SettleResult, complete
 from fileq.testing.conformance.builders import enqueue, ids_in, register, running, settle
+from fileq.testing.conformance.harness import FakeClock
 from tests.support.redis_calls import CALLS
 from tests.support.redis_outages import AWAY, SOME_CALLS, is_enqueued, locked
 from tests.support.redis_store import QUICK, Store, config_on, dump
@@ -20,7 +21,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def store(redis_server) -> Iterator[Store]:
-    with Store(redis_server) as store:
+    with Store(redis_server, clock=FakeClock()) as store:
         yield store
 
 

@@ -65,7 +65,9 @@ def test_idle_connections_take_no_more_than_their_share(tmp_path: Path, monkeypa
         wait_until(lambda: sum(not is_closed(one) for one in others) <= 8, what="half of all connections are left")
         assert api.client.send("GET", "/healthz").status == 200
         assert not is_closed(mine), "the address with the most connections loses one"
-        warnings = [event.reason for event in api.events if isinstance(event, ServerWarned)]
+        # In development mode asyncio warns of slow turns too.
+        warned = (event.reason for event in api.events if isinstance(event, ServerWarned))
+        warnings = [reason for reason in warned if not reason.startswith("Executing <")]
         assert warnings == ["127.0.0.2 has 8 connections, the most: idle ones are closed for new ones"]
 
 

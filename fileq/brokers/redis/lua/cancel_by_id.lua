@@ -32,7 +32,7 @@ local function cancel(job)
   local state, raw, queue, queued = was[1], was[2], was[3] or '', tonumber(was[6]) or 0
   if not state then return 'unknown' end
   if state == 'running' then
-    if redis.call('HGET', job.record, 'cancel') ~= '1' then
+    if redis.call('HMGET', job.record, 'cancel')[1] ~= '1' then
       redis.call('HSET', job.record, 'cancel', '1')
       is_any_requested = true
     end
