@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from fileq.brokers.redis.connection import ConnectionOptions, LoginRefused, RedisConnection, ReplyError, packed
-from fileq.brokers.redis.link import Link, SentinelDiscovery
+from fileq.brokers.redis.discovery import SentinelDiscovery
+from fileq.brokers.redis.link import Link
 from fileq.brokers.redis.store import RedisStore
 from fileq.config import TlsSettings
 from fileq.core.errors import BrokerUnavailable
