@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fileq.commands.webhooks import store_of
 from fileq.config import load
 from fileq.core.webhook import WEBHOOK_EVENTS, secret_key
 from fileq.testing.conformance.builders import enqueue
@@ -54,6 +55,15 @@ def test_a_webhook_is_added_shown_rotated_and_removed(shell: CommandLine) -> Non
     assert shell.run("webhook", "enable", "alerts") == "webhook alerts was not disabled\n"
     shell.run("webhook", "remove", "alerts")
     assert shell.run("webhook", "list") == "there are no webhooks; 'fileq webhook add' adds one\n"
+
+
+def test_enable_says_when_workers_know_it_and_advises_a_command_that_exists(shell: CommandLine) -> None:
+    shell.run("webhook", "add", "alerts", URL, "--event", "job.dead")
+    store_of(shell.broker, load().config).disable("alerts", "answered 410")
+    said = shell.run("webhook", "enable", "alerts")
+    assert said.startswith("webhook alerts is enabled; workers learn of it within 5 s, then 'fileq dlq retry ")
+    [advised] = re.findall("'fileq (.*?)'", said)
+    assert shell.run(*advised.split()) == "0 jobs put back\n"
 
 
 def test_what_is_wrong_is_named(shell: CommandLine) -> None:

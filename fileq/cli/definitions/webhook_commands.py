@@ -130,8 +130,8 @@ def _enable(invocation: Invocation) -> int:
     result = enable(invocation.broker(), invocation.loaded().config, invocation.options.name)
     if result.has_changed:
         _note(invocation, "enable_webhook", "enable", {"state": "disabled"}, {"state": "enabled"})
-    again = "; 'fileq dlq retry --all --type fileq.webhook --yes' sends again what it missed"
-    changed = f"webhook {result.name} is enabled{again}"
+    again = "then 'fileq dlq retry --all --type fileq.webhook' sends again what it missed"
+    changed = f"webhook {result.name} is enabled; workers learn of it within 5 s, {again}"
     return _confirm(invocation, result, changed if result.has_changed else f"webhook {result.name} was not disabled")
 
 
