@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 from fileq.client.batch_handle import BatchKeywords
 from tests.integration.test_client_documented import in_app
-from tests.support.program import Program
+from tests.support.program import Program, run
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "batches.md").read_text()
 BLOCKS = dict(re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", GUIDE, re.DOTALL))
@@ -24,6 +25,13 @@ def test_the_guide_runs_as_it_says(tmp_path: Path) -> None:
         promised = re.findall(r"print\(.*\)  # (.*)", BLOCKS["nightly.py"])
         assert in_app(tmp_path, "nightly.py").splitlines() == promised
         assert len(promised) == 4
+        [line] = re.findall("`fileq (enqueue .* --then load)`", GUIDE)
+        for name in ("a.csv", "b.csv"):
+            (tmp_path / "data" / name).touch()
+        words = [f"data/{word}" if word.endswith(".csv") else word for word in line.split()]
+        id = json.loads(run(*words, "--wait", "--json", cwd=tmp_path).stdout)["batch_id"]
+        result = f"import fileq; print(fileq.Client().job({id + '.then'!r}).wait(60))"
+        assert in_app(tmp_path, "-c", result) == "loaded into nightly\n"
 
 
 def test_every_option_is_in_the_guide() -> None:
