@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from fileq.cli.arguments import StateOption
 from fileq.cli.command import Command
-from fileq.cli.parser import ROLES, parser_of
+from fileq.cli.parser import ROLES, help_of, parser_of
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -81,13 +81,9 @@ class Table:
 def _syntax(command: Command, names: Mapping[str, tuple[str, ...]]) -> CommandSyntax:
     actions = parser_of(command).actions
     named = [action for action in actions if action.option_strings]
-    options = tuple(Option(tuple(action.option_strings), _help(action), _value(action, names)) for action in named)
+    options = tuple(Option(tuple(action.option_strings), help_of(action), _value(action, names)) for action in named)
     argument = next((_value(action, names) for action in actions if not action.option_strings), None)
     return CommandSyntax(" ".join(command.words), options, argument)
-
-
-def _help(action: argparse.Action) -> str:
-    return (action.help or "").replace("%(default)s", str(action.default))
 
 
 def _value(action: argparse.Action, names: Mapping[str, tuple[str, ...]]) -> Value | None:

@@ -261,6 +261,11 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}{separator}see '{self.prog} --help'")
 
 
+def help_of(action: argparse.Action) -> str:
+    """The help of one argument, with its default filled in."""
+    return (action.help or "").replace("%(default)s", str(action.default))
+
+
 def parser_of(command: Command) -> Parser:
 
     parser = Parser(

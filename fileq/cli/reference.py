@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from fileq.cli.command import Command
 from fileq.cli.definitions import all_commands
-from fileq.cli.parser import Parser, parser_of
+from fileq.cli.parser import Parser, help_of, parser_of
 
 _COMMON = {"--config", "--set", "--help", "--verbose", "--quiet"}
 _HEAD = """\
@@ -88,7 +88,7 @@ def _row(action: argparse.Action) -> str:
         return ""
     takes = f" {action.metavar or action.dest.upper()}" if action.option_strings and action.nargs != 0 else ""
     name = ", ".join(action.option_strings) or str(action.metavar or action.dest)
-    help = action.help or ""
+    help = help_of(action)
     default = f" (default: `{action.default}`)" if action.default and "default" not in help else ""
     return f"| `{name}{takes}` | {_cell(help)}{default} |"
 

@@ -25,6 +25,11 @@ def test_the_reference_is_up_to_date() -> None:
     assert (REPOSITORY / "docs" / "cli.md").read_text() == reference()
 
 
+def test_the_reference_shows_defaults_and_no_placeholder() -> None:
+    assert "| `--timezone ZONE` | IANA name (default UTC) |" in reference()
+    assert "%(" not in reference()
+
+
 def arguments_of(line: str) -> list[str]:
     """The arguments that the program gets from a shell command line."""
     words = shlex.split(line, posix=True)
@@ -79,5 +84,13 @@ def test_every_command_line_in_the_operating_chapter_can_be_parsed() -> None:
     )
     lines = [line for line in re.findall("`(fileq [^`]+)`", chapter) if "…" not in line and "COMMAND" not in line]
     assert len(lines) > 30
+    for line in lines:
+        assert parse(arguments_of(line)).command is not None, line
+
+
+@pytest.mark.parametrize("page", ["batches.md", "webhooks.md"])
+def test_every_command_line_with_options_of_the_page_can_be_parsed(page: str) -> None:
+    lines = re.findall("`(fileq [^`]* --[^`]+)`", (REPOSITORY / "docs" / page).read_text())
+    assert lines
     for line in lines:
         assert parse(arguments_of(line)).command is not None, line
