@@ -41,13 +41,16 @@ def test_a_batch_is_created_filled_sealed_and_cancelled(api: ServedApi) -> None:
     assert [job["id"] for job in api.client.get("/jobs?batch=b-1&type=b")["jobs"]] == ["mine"]
     assert api.client.post("/jobs", {"type": "c", "batch_id": "b-1"}).status == 201
     assert api.client.get("/batches/b-1")["waiting"] == 3
-    for has_changed in (True, False):
-        assert api.client.post("/batches/b-1/seal").json["has_changed"] is has_changed
+    for message, has_changed in (("Batch sealed", True), ("Batch was sealed already", False)):
+        said = api.client.post("/batches/b-1/seal").json
+        assert said == {"message": message, "id": "b-1", "has_changed": has_changed}
     assert api.client.post("/batches/b-1/jobs", {"jobs": jobs[:1]}).slug == "batch-closed"
     assert api.client.post("/jobs", {"type": "c", "batch_id": "b-1"}).slug == "batch-closed"
     assert api.client.post("/batches/b-1/retry").json == {"count": 0, "left": {}}
     assert api.client.get("/batches/b-1/dead") == {"jobs": [], "next_cursor": None}
-    assert api.client.post("/batches/b-1/cancel").json["has_changed"] is True
+    for message, has_changed in (("Batch cancelled", True), ("Batch was cancelled already", False)):
+        said = api.client.post("/batches/b-1/cancel").json
+        assert said == {"message": message, "id": "b-1", "has_changed": has_changed}
     shown = api.client.call("GET", "/batches/b-1")
     assert shown.json["cancelled"] == 3
     again = api.client.call("GET", "/batches/b-1", headers={"If-None-Match": shown.headers["etag"]})
@@ -55,6 +58,14 @@ def test_a_batch_is_created_filled_sealed_and_cancelled(api: ServedApi) -> None:
     assert api.client.call("GET", "/batches/a:b").slug == "not-found", "no batch can have this name"
     assert api.client.post("/jobs", {"type": "c", "batch_id": "a:b"}).slug == "invalid"
     assert api.client.post("/jobs/bulk", {"jobs": [{"type": "c", "batch_id": "b-1"}]}).slug == "batch-closed"
+
+
+@pytest.mark.parametrize("verb", ["seal", "cancel"])
+def test_a_finished_batch_is_neither_sealed_nor_cancelled_and_the_message_says_why(api: ServedApi, verb: str) -> None:
+    id = api.client.post("/batches", {"name": f"ended-before-{verb}"}).json["id"]
+    assert api.client.post(f"/batches/{id}/seal").json["has_changed"], "it is empty: finished by it"
+    said = api.client.post(f"/batches/{id}/{verb}").json
+    assert said == {"message": "Batch had finished already", "id": id, "has_changed": False}
 
 
 def test_batches_are_listed_by_pages_and_wrong_ones_are_refused(api: ServedApi) -> None:

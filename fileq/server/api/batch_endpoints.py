@@ -15,6 +15,7 @@ from fileq.client.transport import BatchRetry
 from fileq.commands.batches import BatchReport, report_of, show_batch
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
+from fileq.core.batch import BatchState
 from fileq.core.errors import BatchError, BrokerError
 from fileq.server.api.job_endpoints import DurationValue, JobDocument, check_given, job_outline
 from fileq.server.api.list_endpoints import BULK_BYTES, BulkJobs, NewJobs, enqueue_jobs
@@ -127,7 +128,8 @@ def seal_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     """No job is added any more. An empty batch is finished by it."""
     services, id = request.services, request.params["id"]
     _report(request, is_change=True)
-    return BatchChange("Batch sealed", id, services.transport.batches.seal(id))
+    has_changed = services.transport.batches.seal(id)
+    return BatchChange("Batch sealed" if has_changed else _why_unchanged(request), id, has_changed)
 
 
 def cancel_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
@@ -137,7 +139,15 @@ def cancel_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     has_changed = services.transport.batches.cancel(id)
     if has_changed:
         services.action_log.add(JobAction.CANCEL, request.caller.name, count=1, conditions={"batch": id})
-    return BatchChange("Batch cancelled", id, has_changed)
+    return BatchChange("Batch cancelled" if has_changed else _why_unchanged(request), id, has_changed)
+
+
+def _why_unchanged(request: ApiRequest[NoQuery, UnsetType]) -> str:
+    """Read after the attempt: the batch may have ended since the request arrived."""
+    now = _report(request)
+    if now.is_cancelled:
+        return "Batch was cancelled already"
+    return "Batch had finished already" if now.state == BatchState.FINISHED else "Batch was sealed already"
 
 
 def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
