@@ -121,6 +121,8 @@ def _requested_job(text: str) -> RequestedJob:
         type, payload = _checked_type("type", given.type), given.payload
     else:
         type, payload = COMMAND_TYPE, {"command": _checked_command(shown, given.command)}
+    if given.id == "":
+        raise ConfigError(f"{shown}; id is empty; give an id, or leave out the key")
     names = ("id", "priority", "max_retries", "timeout", "delay")
     own = {name: own for name in names if (own := getattr(given, name)) is not None}
     try:

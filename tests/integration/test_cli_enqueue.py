@@ -172,7 +172,7 @@ def test_a_job_as_json_keeps_its_options(broker_setup: BrokerSetup) -> None:
     line = {"command": "ls -l", "id": "mine", "max_retries": 0, "priority": "high", "timeout": 90, "delay": "1h"}
     due = {"command": ["ls"], "id": "due", "run_at": "2999-01-01T00:00Z"}
     typed = {"type": "report", "payload": {"month": 1}, "id": "typed", "timeout": "5s", "priority": None}
-    said = enqueue(broker_setup, *map(json.dumps, (line, due, typed)), "--timeout", "5s", "--id", "", code=2).stderr
+    said = enqueue(broker_setup, *map(json.dumps, (line, due, typed)), "--timeout", "5s", code=2).stderr
     assert "--timeout contradicts" in said, "of the first one"
     shown = enqueue(broker_setup, *map(json.dumps, (line, due, typed)), "--max-retries", "0").stdout
     assert shown.split() == ["mine", "due", "typed"]
@@ -214,6 +214,7 @@ def test_an_enqueued_command_is_run_by_a_worker_that_allows_commands(sqlite_setu
         (["in/a", "--priority", "hgih"], "--priority is 'hgih'; it must be one of high, low"),
         (["in/a", "in/a", "--id", "x"], "--id is 'x', but there are 2 jobs to enqueue"),
         (["in/a", "--id", "a b"], "--id 'a b' can't be used"),
+        (["in/a", "--id", ""], "--id is empty"),
         (["in/a", "--type", "t"], "--type queues a job without a file; leave out --type or 'in/a'"),
         (["in/a", "--payload", "{}"], "--payload needs --type"),
         (["--type", "t", "--payload", "{"], "--payload is '{'; it must be JSON"),
@@ -235,6 +236,7 @@ def test_an_enqueued_command_is_run_by_a_worker_that_allows_commands(sqlite_setu
         (['{"command": "ls", "run_at": "2999-01-01", "delay": 5}'], "delay and run_at are both set"),
         (['{"command": "ls", "priority": "hgih"}'], "priority is 'hgih'; it must be one of high, low"),
         (['{"command": "ls", "id": "a b"}'], "id 'a b' can't be used"),
+        (['{"command": "ls", "id": ""}'], "id is empty"),
         (['{"command": "ls", "id": "a"}', "--id", "b"], "--id contradicts the JSON of a job"),
         (['{"command": "ls", "delay": 5}', "--at", "2999-01-01"], "--at contradicts the JSON of a job"),
         (['{"command": "ls", "max_retries": 0}', "--max-retries", "1"], "--max-retries contradicts the JSON"),

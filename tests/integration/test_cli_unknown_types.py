@@ -39,6 +39,8 @@ def test_a_type_that_no_running_worker_takes_is_enqueued_with_a_warning(each_set
         )
         assert setup.record("wrong").state is State.SCHEDULED, "another machine may have the task"
         assert typed(setup, "enqueue", "--type", "thumbnial", "--delay", "1h", "-q").stderr == ""
+        document = '{"type": "thumbnial", "delay": "1h"}'
+        assert typed(setup, "enqueue", document, document).stderr == wrong.stderr, "the same, once"
         added = typed(setup, "schedule", "add", "nightly", "@daily", "--type", "report")
         assert "type 'report'" in added.stderr
         assert "is defined" in added.stdout

@@ -40,7 +40,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-retries", type=whole_number(), metavar="N", help="overrides worker.max_retries")
     parser.add_argument("--timeout", type=duration, metavar="D", help="limit of one attempt; overrides worker.timeout")
-    parser.add_argument("--id", default="", metavar="ID", help="id of the job; if it is in use, nothing is queued")
+    parser.add_argument("--id", metavar="ID", help="id of the job; if it is in use, nothing is queued")
     parser.add_argument(
         "--batch",
         type=utf8_text,
@@ -83,7 +83,8 @@ def _run(invocation: Invocation) -> int:
             _enqueue_in_batch(invocation, plan, entries, enqueuing)
         has_enqueued = True
         # Before the ids are printed: who reads them may press Ctrl-C, which from then on only ends the wait.
-        print_type_note(invocation, (options.type, options.then, options.catch, options.finally_))
+        typed = (None if isinstance(job, str) or job.type == COMMAND_TYPE else job.type for job in subjects)
+        print_type_note(invocation, (options.type, *typed, options.then, options.catch, options.finally_))
         print_payload_note(invocation, ((entry.job.type, bytes(entry.job.payload or b"null")) for entry in entries))
     finally:
         # Also after an outage: prints the jobs that were enqueued before it. The spans are sent first, because the
@@ -146,7 +147,7 @@ def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_trac
         at_ms=options.at.ms if options.at is not None else 0,
         max_retries=options.max_retries,
         timeout_s=options.timeout,
-        id=options.id,
+        id=options.id or "",
         batch=plan.id if plan is not None else "",
         is_traced=is_traced,
     )
@@ -224,7 +225,7 @@ def _remark_time(name: str, given: PointInTime | None) -> None:
 def _check_contradictions(options: argparse.Namespace, subjects: Sequence[str | RequestedJob]) -> None:
     """An option that says something else than the JSON of a job is refused: either may be the mistake."""
     typed = (
-        ("--id", "id", options.id or None),
+        ("--id", "id", options.id),
         ("--priority", "priority", options.priority),
         ("--max-retries", "max_retries", options.max_retries),
         ("--timeout", "timeout_s", options.timeout),
@@ -249,6 +250,8 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("nothing to enqueue; name files, or give --type; see 'fileq enqueue --help'")
     if options.batch is None and (options.then or options.catch or options.finally_ or options.allow_failures):
         raise ConfigError("--then, --catch, --finally and --allow-failures need --batch; see 'fileq enqueue --help'")
+    if options.id == "":
+        raise ConfigError("--id is empty; give an id, or leave out --id")
     if options.timeout == 0:
         raise ConfigError("--timeout is 0; it must be longer than 0")
 
