@@ -49,6 +49,10 @@ class Paths:
                     return theirs + path[len(ours) :] or b"/"
         return path
 
+    def allows(self, path: bytes) -> bool:
+        """Whether the directory, given by its path on this worker, is a root or folder or below one, by its name."""
+        return any(_is_in(path, directory) for directory in self.allowed)
+
     def relative(self, path: bytes) -> str:
         """The path below its root, which globs match; the whole path if it is below no root. A moved file has the same
         path below its folder as it had below its root."""

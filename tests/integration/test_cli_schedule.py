@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fileq.brokers.schedule_definitions import KIND, broker_now_ms, define, known_schedules
+from fileq.cli import main
 from fileq.core.job import decode
 from fileq.core.schedule import FROM_CONFIGURATION, ScheduleDefinition, ScheduleDocument
 from tests.support.command_line import CommandLine
@@ -48,6 +49,26 @@ def test_a_schedule_is_added_shown_paused_resumed_run_and_removed(shell: Command
     assert shell.run("schedule", "list").startswith("no schedules")
 
 
+def test_a_directory_to_scan_that_is_missing_or_outside_of_the_roots_is_defined_with_a_warning(
+    shell: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (shell.setup.inbox / "sub").mkdir()
+    for directory, warning in (
+        (shell.setup.inbox, ""),
+        (shell.setup.inbox / "sub", ""),
+        (shell.setup.inbox / "absent", "absent' does not exist here; a scan fails on a worker where that is so"),
+        (shell.directory, "' is not below producer.scan_dir; a worker with this configuration refuses its files"),
+    ):
+        capsys.readouterr()
+        assert main(["schedule", "add", "scans", "@daily", "--scan", str(directory), *shell.sets]) == 0
+        said = capsys.readouterr()
+        assert said.out.startswith("scans is defined")
+        assert bool(warning) == bool(said.err)
+        assert warning in " ".join(said.err.split())
+    assert main(["schedule", "add", "scans", "@daily", "--scan", "absent", "-q", *shell.sets]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_the_same_definition_again_changes_nothing(shell: CommandLine) -> None:
     shell.run(*ADD)
     before = known_schedules(shell.broker)
@@ -62,10 +83,11 @@ def test_the_same_definition_again_changes_nothing(shell: CommandLine) -> None:
 
 
 def test_scan_and_reprocess_can_be_added(shell: CommandLine) -> None:
-    shell.run("schedule", "add", "s", "@hourly", "--scan", "/srv/in", "--paused")
+    shell.run("schedule", "add", "s", "@hourly", "--scan", str(shell.setup.inbox), "--paused")
     shell.run("schedule", "add", "r", "@daily", "--reprocess", "*.pdf", "--since", "1d")
     s, r = (shell.json("schedule", "show", name) for name in "sr")
-    assert (s["type"], s["payload"], s["status"], s["next"]) == ("fileq.scan", {"dir": "/srv/in"}, "paused", None)
+    directory = {"dir": str(shell.setup.inbox)}
+    assert (s["type"], s["payload"], s["status"], s["next"]) == ("fileq.scan", directory, "paused", None)
     assert (r["type"], r["payload"]) == ("fileq.reprocess", {"match": "*.pdf", "since_s": 86_400})
 
 

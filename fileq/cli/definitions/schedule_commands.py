@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ import msgspec
 
 from fileq.cli.arguments import add_json, utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
-from fileq.cli.terminal import Cell, Screen, print_lines, screen_of_stdout, table
+from fileq.cli.terminal import Cell, Screen, print_lines, screen_of_stdout, table, wrapped
 from fileq.cli.worker_notes import print_payload_note, print_type_note
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
@@ -19,6 +21,7 @@ from fileq.core.units import format_duration
 if TYPE_CHECKING:
     from fileq.brokers.catalog import Document
     from fileq.commands.admin.schedules import ScheduledTime, ScheduleView
+    from fileq.config import Loaded
 
 _TIMES = 5
 _FIELDS = (
@@ -135,6 +138,8 @@ def _add(invocation: Invocation) -> int:
     add_schedule(broker, invocation.loaded().config, given.name, options, where="fileq schedule add")
     _note_definition(invocation, "put_schedule", known, broker.documents(KIND).get(given.name))
     _note_jobs(invocation)
+    if given.scan is not None and not given.quiet:
+        _warn_of_directory(invocation.loaded(), given.scan)
     return _confirm(invocation, "is defined")
 
 
@@ -150,6 +155,23 @@ def _note_jobs(invocation: Invocation) -> None:
         type = document.definition.type
         print_type_note(invocation, [type])
         print_payload_note(invocation, [(type, encode(job_payload(document.definition, 0, 0)))])
+
+
+def _warn_of_directory(loaded: Loaded, directory: str) -> None:
+    """Only a warning: the directory may be on the machine of a worker, whose configuration may allow it."""
+    from fileq.core.text import quoted_path
+    from fileq.files.paths import directory_problem
+
+    config = loaded.config
+    path = config.paths.here(os.path.abspath(os.fsencode(directory)))
+    if loaded.names_roots and not config.paths.allows(path):
+        key = "worker.allowed_roots" if config.worker.allowed_roots else "producer.scan_dir"
+        warning = f"is not below {key}; a worker with this configuration refuses its files"
+    elif problem := directory_problem(path, is_listed=True):
+        warning = f"{problem} here; a scan fails on a worker where that is so"
+    else:
+        return
+    print(wrapped(f"fileq: --scan: {quoted_path(path)} {warning}", sys.stderr), file=sys.stderr)
 
 
 def _payload(text: str | None) -> dict[str, Any]:
