@@ -138,7 +138,8 @@ def _below(at: str, name: str) -> str:
 
 
 def _unknown(name: str, known: Mapping[str, FieldInfo], *, is_advised: bool) -> str:
-    near = get_close_matches(name[:NAME_MAX], known, n=1) if is_advised else []
+    near = [one for one in known if name in one.split("_")]  # at means scheduled_at rather than path
+    near = near or (get_close_matches(name[:NAME_MAX], known, n=1) if is_advised else [])
     advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}" if known else "there are none"
     return f"{_shown(name[:100])} is unknown; {advice}"
 

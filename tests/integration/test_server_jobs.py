@@ -67,6 +67,8 @@ def test_everything_that_is_wrong_is_reported_at_once(api: ServedApi) -> None:
     found = {one["pointer"]: one["detail"] for one in reply.json["errors"]}
     assert set(found) == {"/tpye", "/max_retries", "/tags", "/delay"}
     assert found["/tpye"] == '"tpye" is unknown; did you mean type?'
+    [timed] = api.client.post("/jobs", {"type": "x", "at": "2999-01-01T00:00:00Z"}).json["errors"]
+    assert timed["detail"] == '"at" is unknown; did you mean scheduled_at?'
     assert api.client.post("/jobs", b"{").slug == "malformed-request"
     assert api.client.post("/jobs", [1]).slug == "invalid"
     assert api.client.post("/jobs", {}).slug == "invalid"
