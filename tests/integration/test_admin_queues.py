@@ -63,6 +63,17 @@ def test_the_audit_has_what_a_command_changed_and_the_log_has_its_jobs(shell: Co
     assert whole.conditions == {"batch": batch}
 
 
+def test_the_list_of_keys_shows_their_restrictions(shell: CommandLine) -> None:
+    only = ("--allow-type", "ocr", "--allow-type", "scan", "--path-prefix", "/srv/in")
+    shell.run("keys", "create", "narrow", "--scope", "enqueue", *only)
+    shell.run("keys", "create", "wide", "--scope", "read")
+    rows = [re.split(" {2,}", line)[1:5] for line in shell.run("keys", "list").splitlines()[1:]]
+    assert sorted(rows) == [
+        ["narrow", "enqueue", "type ocr, type scan, files below /srv/in", "never"],
+        ["wide", "read", "-", "never"],
+    ]
+
+
 def test_the_audit_has_what_commands_defined_and_never_a_secret(shell: CommandLine) -> None:
     for cron in ("@daily", "@hourly", "@hourly"):
         shell.run("schedule", "add", "nightly", cron, "--type", "report")

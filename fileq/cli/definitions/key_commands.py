@@ -95,10 +95,13 @@ def _list(invocation: Invocation) -> int:
     if not found.keys:
         print("there are no keys; 'fileq keys create' makes one")
         return 0
-    rows = [["ID", "NAME", "SCOPES", "EXPIRES", "LAST USED"]]
+    rows = [["ID", "NAME", "SCOPES", "RESTRICTED TO", "EXPIRES", "LAST USED"]]
     for one in found.keys:
         expires = f"{one.expires} (expired)" if one.is_expired else one.expires or "never"
-        rows.append([one.id, printable(one.name), " ".join(one.scopes), expires, one.last_used or "never"])
+        prefix = (f"files below {one.path_prefix}",) if one.path_prefix else ()
+        only = ", ".join((*(f"type {type}" for type in one.allowed_types), *prefix)) or "-"
+        row = (one.id, one.name, " ".join(one.scopes), only, expires, one.last_used or "never")
+        rows.append([*map(printable, row)])
     print_lines(table(rows, screen_of_stdout()))
     return 0
 
@@ -186,7 +189,8 @@ alone it has no types and no commands, with --allow-type alone no files.""",
         words=("keys", "list"),
         summary="list the keys of the REST API",
         description="""\
-Lists the keys with their scopes and when each was last used, to the minute. The keys themselves can't be shown.""",
+Lists the keys with their scopes, their restrictions and when each was last used, to the minute. The keys themselves
+can't be shown.""",
         examples=(("fileq keys list", "all keys"), ("fileq keys list --json", "as JSON")),
         arguments=add_json,
         run=_list,
