@@ -33,7 +33,7 @@ def check_environment(
     loaded: Loaded, role: str, app_dir: str, open_broker: Callable[[], FullBroker]
 ) -> Iterator[Finding]:
     """Yields every finding as soon as it is known."""
-    yield sound("configuration", loaded.path or "no file, all defaults")
+    yield sound("configuration", loaded.source)
     checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
         ("broker", lambda: check_broker(loaded, open_broker)),
     ]

@@ -50,6 +50,14 @@ class Loaded(Struct, frozen=True):
         return self.origins.get(key, DEFAULT) != DEFAULT
 
     @property
+    def source(self) -> str:
+        """The file, or what there is without one."""
+        if self.path is not None:
+            return self.path
+        given = any(map(self.is_set, self.origins))
+        return "no file; settings from --set or the environment" if given else "no file, all defaults"
+
+    @property
     def names_roots(self) -> bool:
         """Whether a source names the directories of files. If none does, the program may have none."""
         return any(map(self.is_set, ("producer.scan_dir", "worker.allowed_roots", "worker.path_map")))

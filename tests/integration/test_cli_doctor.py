@@ -51,6 +51,16 @@ def test_a_problem_has_an_advice_and_exit_1_and_nothing_is_created(cwd: Path, do
     assert list(cwd.iterdir()) == []
 
 
+def test_without_a_file_it_is_said_whether_settings_are_given(cwd: Path, doctor: Doctor) -> None:
+    def checked(*sets: str) -> str:
+        return run("config", "check", *sets, cwd=cwd).stdout
+
+    assert checked().startswith("ok: no file, all defaults; broker ")
+    assert checked("--set", "worker.count=2").startswith("ok: no file; settings from --set or the environment; broker ")
+    doctor(worker__count=2)
+    assert doctor.find("configuration")[0]["detail"] == "no file; settings from --set or the environment"
+
+
 def test_a_directory_with_an_undecodable_name_is_shown(cwd: Path, doctor: Doctor) -> None:
     name = os.fsdecode(b"in-\xff")
     (cwd / name).mkdir()

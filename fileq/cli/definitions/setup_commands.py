@@ -108,7 +108,7 @@ def _check(invocation: Invocation) -> int:
         }
         invocation.print_json(document)
         return 0
-    print(f"ok: {loaded.path or 'no file, all defaults'}; broker {broker}")
+    print(f"ok: {loaded.source}; broker {broker}")
     for warning in checked.warnings:
         print(f"warning: {warning}")
     for name in loaded.unknown_env:
