@@ -415,11 +415,10 @@ def render_groups(found: DeadGroups, screen: Screen, at_ms: int) -> list[str]:
         return ["no dead jobs"]
     lines = [line for group in found.groups for line in _group_lines(group, screen, at_ms)]
     shown = f"{len(found.groups)} of " if len(found.groups) < found.group_count else ""
-    looked = (
-        f"the newest {number(found.scanned)} of {number(found.total)}" if found.is_partial else number(found.scanned)
-    )
+    newest = f"the newest {number(found.scanned)} of " if found.is_partial else ""
+    looked = newest + plural(found.total if found.is_partial else found.scanned, "dead job")
     next_step = "; 'fileq dlq retry --all --fingerprint HEX' to retry a group" if found.by == "fingerprint" else ""
-    return [*lines, "", f"{shown}{plural(found.group_count, 'group')}, {looked} dead jobs{next_step}"]
+    return [*lines, "", f"{shown}{plural(found.group_count, 'group')}, {looked}{next_step}"]
 
 
 def _group_lines(group: DeadGroup, screen: Screen, at_ms: int) -> list[str]:

@@ -287,8 +287,8 @@ class Cron:
     def _check(self) -> None:
         from cronsim import CronSim, CronSimError
 
-        if len(self._fields.split()) != 5:
-            raise InvalidCron(f"{EXPECTS}; it has {len(self._fields.split())} fields")
+        if (count := len(self._fields.split())) != 5:
+            raise InvalidCron(f"{EXPECTS}; it has {count} field{'' if count == 1 else 's'}")
         try:
             found = next(CronSim(self._fields, datetime.now(UTC)), None)
         except (CronSimError, ValueError, AssertionError, OverflowError) as error:

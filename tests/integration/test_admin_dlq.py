@@ -103,6 +103,11 @@ def test_dead_jobs_are_listed_by_path_and_by_error(shell: CommandLine) -> None:
     assert shell.run("dlq", "list", "--error", "absent") == "none of the 3 dead jobs matches\n"
 
 
+def test_a_single_dead_job_is_counted_as_one(shell: CommandLine) -> None:
+    bury_file(shell, "one", "/srv/in/one.txt", "ValueError: no such page")
+    assert "\n1 group, 1 dead job; " in shell.run("dlq", "groups")
+
+
 def test_dead_jobs_are_grouped_by_cause_and_one_group_is_chosen(shell: CommandLine) -> None:
     bury_three(shell)
     bury_file(shell, "four", "/srv/in/2026/four.txt", "ValueError: no such page")

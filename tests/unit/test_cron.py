@@ -97,6 +97,7 @@ def test_every_counts_from_the_epoch(text: str, now_s: int, next_s: int) -> None
     ("text", "word"),
     [
         ("", "0 fields"),
+        ("*", "it has 1 field$"),
         ("* * * *", "4 fields"),
         ("0 * * * * *", "6 fields"),
         ("61 * * * *", "its minute is wrong"),
