@@ -72,7 +72,7 @@ def test_a_run_once_reports_a_missing_root_and_exits_with_1(each_setup: WorkerSe
     ("typed", "advice"),
     [
         ("stop", "'stop' is not a directory; to stop a role press Ctrl-C or send SIGTERM to its pid"),
-        ("restart", "SIGHUP reloads its handlers and settings"),
+        ("restart", "SIGHUP reloads the handlers and settings"),
         ("status", "'fileq workers' the workers"),
         ("scale", "'fileq worker --count N' runs N jobs at the same time"),
         ("imbox", "producer.scan_dir is 'imbox', which does not exist; create it or name another"),

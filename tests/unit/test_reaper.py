@@ -315,7 +315,7 @@ def test_the_job_of_a_process_that_is_gone_is_given_back_half_a_second_after_the
     assert record is not None
     assert record.attempts[0].error == "its worker died (its process is gone)"
     assert (decode(record.raw).recoveries, setup.events.fields("job.recovered")["lost_by"]) == (1, "slot")
-    assert setup.lost == [LostSlot("slot", 0.0, 1)]
+    assert setup.lost == [LostSlot("slot", 0.0, 1, is_gone=True)]
 
 
 def test_a_neighbour_is_looked_for_every_second_without_a_call_of_the_broker(setup: ReaperSetup) -> None:
