@@ -28,6 +28,7 @@ from fileq.core.events import ignore
 from fileq.core.job import Version
 from fileq.core.own_jobs import origin_of
 from fileq.core.schedule import REPROCESS_TYPE, SCAN_TYPE
+from fileq.producer.finder import scan as scan_module
 from fileq.testing.conformance.builders import a_job
 
 FILES = 3_000  # more than one step of a walk, one page of a ledger and one batch have
@@ -123,6 +124,21 @@ def test_reprocessing_takes_no_more_memory_for_a_longer_ledger(tmp_path: Path, c
             versions = [Version(b"/data/%d" % n, f"1-{n}") for n in range(known, known + 4 * FILES)]
             broker.enqueue([Entry(a_job(f"{one.signature}"), "low", one) for one in versions])
             peaks.append(peak_of(lambda: run(on_disk, broker, REPROCESS_TYPE, {}, Steps(sys.maxsize))))
+    assert peaks[1] < peaks[0] * 1.25, peaks
+
+
+def test_a_scan_takes_no_more_memory_for_more_directories(
+    tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same: it remembered every directory of a level, and a sender may create millions of empty ones."""
+    monkeypatch.setattr(scan_module, "STACK_MAX", 100)
+    peaks: list[int] = []
+    for known in range(0, 8 * FILES, 4 * FILES):
+        for n in range(known, known + 4 * FILES):
+            (tmp_path / f"{n:0200}").mkdir()
+        peaks.append(
+            peak_of(lambda: run(config, MemoryBroker(config), SCAN_TYPE, {"dir": str(tmp_path)}, Steps(10**9)))
+        )
     assert peaks[1] < peaks[0] * 1.25, peaks
 
 

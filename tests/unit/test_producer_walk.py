@@ -212,3 +212,32 @@ def test_a_directory_that_is_nested_too_deeply_is_skipped_and_counted(tmp_path: 
     for name, counts in ((f"{deepest}/file", True), (f"{deepest}/d/file", False)):
         assert tree.finds(name) is counts
         assert tree.rules.covers(bytes(tree.root / name)) is counts
+
+
+def test_a_walk_enters_some_directories_before_it_knows_all(tree: ScannedTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is found twice or missed by it, and one listing is open for each level at most."""
+    monkeypatch.setattr(module, "STACK_MAX", 5)
+    monkeypatch.setattr(module, "STEP_ENTRIES", 3)
+    names = [f"{a}/{b}/{c}/file" for a in range(8) for b in range(7) for c in range(6)]
+    names += [f"{a}/file" for a in range(8)]
+    tree.add(*names)
+    before, opened = len(os.listdir("/proc/self/fd")), 0
+    walk, found = tree.start_walk(), list[str]()
+    while not walk.is_done:
+        found += [os.fsdecode(os.path.relpath(file.path, bytes(tree.root))) for file in walk.step()]
+        opened = max(opened, len(os.listdir("/proc/self/fd")) - before)
+    assert sorted(found) == sorted(names)
+    assert walk.is_complete
+    assert 2 <= opened <= 4
+
+
+def test_a_closed_walk_leaves_no_listing_open(tree: ScannedTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STACK_MAX", 2)
+    monkeypatch.setattr(module, "STEP_ENTRIES", 8)
+    tree.add(*(f"{a}/{b}/file" for a in range(9) for b in range(9)))
+    before = len(os.listdir("/proc/self/fd"))
+    walk = tree.start_walk()
+    walk.step()
+    assert len(os.listdir("/proc/self/fd")) - before >= 2
+    walk.close()
+    assert len(os.listdir("/proc/self/fd")) == before

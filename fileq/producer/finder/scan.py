@@ -1,8 +1,9 @@
 """Walks a directory tree in bounded steps, by the rules of one scan_dir: which files count, which directories are
 entered, which symbolic links are followed. Never opens a file, never remembers the tree.
 
-One directory at a time, one `stat` per file, a bounded number of entries per step. An entry that cannot be read is
-counted and passed over. A walk that may have missed files because of it is not complete.
+One directory at a time, one `stat` per file, a bounded number of entries per step and of directories that wait to be
+entered. An entry that cannot be read is counted and passed over. A walk that may have missed files because of it is not
+complete.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.database_files import DatabaseFiles
 
 STEP_ENTRIES = 1_000
+STACK_MAX = 10_000  # directories that wait to be entered
 
 
 class DirectoryWatch(Protocol):
@@ -38,7 +40,10 @@ class DirectoryWatch(Protocol):
 
 
 class DirectoryWalk:
-    """One pass over the tree below `top`. Holds the directories still to enter and the open listing of one."""
+    """One pass over the tree below `top`. Holds the directories still to enter and the open listing of one.
+
+    A listing that names more directories than the stack has room for is suspended until those have been walked. Only
+    directories above the one being listed are suspended, so there are at most MAX_DEPTH of them."""
 
     def __init__(self, rules: ScanRules, top: bytes, watch: DirectoryWatch, now_s: float = 0.0) -> None:
         rules.refresh()
@@ -56,6 +61,7 @@ class DirectoryWalk:
         self._directory = top
         self._prefix = ""
         self._listing: _Listing | None = None
+        self._suspended: list[tuple[bytes, str, _Listing]] = []
 
     @property
     def is_whole(self) -> bool:
@@ -79,8 +85,13 @@ class DirectoryWalk:
     def close(self) -> None:
         self.is_done = True
         self._close_listing()
+        while self._suspended:
+            self._suspended.pop()[-1].close()
 
     def _open_next(self) -> None:
+        if self._suspended and len(self._stack) < STACK_MAX:
+            self._directory, self._prefix, self._listing = self._suspended.pop()
+            return
         if not self._stack:
             self.is_done = True
             return
@@ -106,6 +117,10 @@ class DirectoryWalk:
                 try:
                     if not entry.is_file(follow_symlinks=False):
                         self._read_special(entry, found)
+                        if len(self._stack) >= STACK_MAX:
+                            self._suspended.append((directory, prefix, listing))
+                            self._listing = None
+                            return seen
                     elif takes(prefix, directory, entry.name):
                         status = entry.stat(follow_symlinks=False)
                         if stat.S_ISREG(status.st_mode):
