@@ -198,6 +198,7 @@ class Parser(argparse.ArgumentParser):
         end = len(_before_dashes(rest))
         rest = [*map(self._without_alias, rest[:end]), *rest[end:]]
         self._check_positional(rest[:end])
+        self._check_repeated(rest[:end])
         known, extra = self.parse_known_args(self._options_first(rest))
         if extra := [token for token in extra if token != "--"]:
             flag = extra[0].partition("=")[0]
@@ -215,6 +216,18 @@ class Parser(argparse.ArgumentParser):
             if flag.startswith("--") and flag not in self._option_string_actions and name in names:
                 usage = " ".join(map(str, (self.prog, *names)))
                 self.error(f"unknown option {flag!r}; {name} is given without it: {usage} …")
+
+    def _check_repeated(self, tokens: Sequence[str]) -> None:
+        """argparse would silently take the last value. A flag without a value, such as --json, may be repeated."""
+        seen: set[str] = set()
+        for token in tokens:
+            flag = token.partition("=")[0] if token.startswith("--") else token[:2]
+            action = self._option_string_actions.get(flag)
+            if action is None or action.nargs == 0 or isinstance(action, argparse._AppendAction):
+                continue
+            if action.dest in seen:
+                self.error(f"{flag} is given twice; give it once")
+            seen.add(action.dest)
 
     def _without_alias(self, token: str) -> str:
         flag, sign, value = token.partition("=")

@@ -21,7 +21,8 @@ Usage: `fileq COMMAND [options]`. A role is a command (`fileq worker`) or a valu
 ID` is `fileq show ID`, `fileq dlq clear` is `fileq purge-dlq`, and `--force` is `--yes`. `fileq --version` prints the
 version.
 
-Every command that reads the configuration has these options. They may stand anywhere on the line:
+Every command that reads the configuration has these options. They may stand anywhere on the line. Options that take a
+value can be given once, unless their help says that they may be repeated:
 
 | option | meaning |
 |---|---|

@@ -108,6 +108,10 @@ def test_common_options_are_taken_before_and_after_the_words(line: str) -> None:
     assert (options.config, options.sets) == ("f", ["a=1", "b=2"])
 
 
+def test_a_flag_without_a_value_may_be_repeated() -> None:
+    assert parsed("stats --json --json").options.json is True
+
+
 def test_the_value_of_an_option_is_never_a_word_or_a_role() -> None:
     assert parsed("--config worker enqueue x").options.config == "worker"
     assert parsed("enqueue --set worker").options.sets == ["worker"]
@@ -138,6 +142,9 @@ def test_after_two_dashes_everything_is_an_argument() -> None:
         ("stats --jsn", "unknown option '--jsn'; did you mean '--json'? see 'fileq admin stats --help'"),
         ("stats now", "unexpected argument 'now'; see 'fileq admin stats --help'"),
         ("peek -n x", "-n is 'x'; it must be a whole number, 1 or more; see 'fileq admin peek --help'"),
+        ("peek -n 1 -n 2", "-n is given twice; give it once; see 'fileq admin peek --help'"),
+        ("peek -n1 -n2", "-n is given twice; give it once; see 'fileq admin peek --help'"),
+        ("--config a stats --config=b", "--config is given twice; give it once; see 'fileq admin stats --help'"),
         ("peek -n 0", "-n is '0'; it must be a whole number, 1 or more; see 'fileq admin peek --help'"),
     ],
 )
