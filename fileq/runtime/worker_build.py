@@ -19,6 +19,7 @@ from fileq.runtime.handlers_program import handlers_program
 from fileq.runtime.service import Loop, Service, longest_pause_s, without_outages
 from fileq.runtime.worker_service import WorkerService
 from fileq.webhooks.watch import WebhookWatch
+from fileq.worker.attempts import Gates
 from fileq.worker.batch_reconciler import BatchReconciler
 from fileq.worker.breakers import Breakers, breakers_of
 from fileq.worker.deadlines import Deadlines
@@ -26,6 +27,7 @@ from fileq.worker.deferrals import Deferrals, DeferredRelease
 from fileq.worker.deliveries import Deliveries
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.follow_ups import FollowUps
+from fileq.worker.limits import Limits
 from fileq.worker.post_actions import OrderRecovery, rules_of
 from fileq.worker.pump import Pump
 from fileq.worker.reaper import AddFollowUps, Reaper
@@ -78,8 +80,8 @@ def build_worker(
     deliveries = _deliveries(config, broker, routes, breakers, emit)
     executor = ExecutorsByIsolation(worker, routes, program, deliver=deliveries.run, records=broker.records, emit=emit)
     reconciler = BatchReconciler(config, broker, emit=emit)
-    parts = broker, executor, routes, paths, breakers, deferrals, roots
-    pump = Pump(config, *parts, emit=emit, emit_all=emit_all, on_dead=reconciler.note_dead)
+    gates = Gates(breakers, Limits(routes, deferrals), roots, deferrals)
+    pump = Pump(config, broker, executor, routes, gates, emit=emit, emit_all=emit_all, on_dead=reconciler.note_dead)
     service = WorkerService(
         pump,
         executor,

@@ -42,8 +42,10 @@ from fileq.handlers.registry import TaskDefinition
 from fileq.handlers.routes import Routes, schedule_problems
 from fileq.producer.producer import Producer
 from fileq.testing.inline_executor import InlineExecutor
+from fileq.worker.attempts import Gates
 from fileq.worker.breakers import breakers_of
 from fileq.worker.deferrals import Deferrals
+from fileq.worker.limits import Limits
 from fileq.worker.pump import Pump
 from fileq.worker.roots import RootsWatch
 from fileq.worker.scheduler import ScheduleFiring, Scheduler
@@ -133,9 +135,11 @@ class TrialQueue:
         self._resources.callback(self._executor.close)
         deferrals = Deferrals(monotonic=clock.monotonic)
         breakers = breakers_of(routes, on_end=deferrals.end, deferred=deferrals.count, clock=clock.monotonic)
-        paths, roots = config.paths, RootsWatch(config.paths.roots, config.paths.folders)
-        parts = self._broker, self._executor, routes, paths, breakers, deferrals, roots
-        self._pump = Pump(config, *parts, monotonic=clock.monotonic, wall_ms=clock.wall_ms)
+        roots = RootsWatch(config.paths.roots, config.paths.folders)
+        gates = Gates(breakers, Limits(routes, deferrals), roots, deferrals)
+        self._pump = Pump(
+            config, self._broker, self._executor, routes, gates, monotonic=clock.monotonic, wall_ms=clock.wall_ms
+        )
         self._pump.start()
         self._resources.callback(self._pump.finish)
         firing = ScheduleFiring(config, self._broker, monotonic=clock.monotonic)

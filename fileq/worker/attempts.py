@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.clocks import wall_clock_ms
@@ -36,6 +37,28 @@ from fileq.worker.roots import RootsWatch
 from fileq.worker.slots import Free, Running, Slot, Slots, Waiting
 
 
+class Gates(Struct, frozen=True):
+    """What may keep a claimed job from running now, and the jobs that were deferred because of it."""
+
+    breakers: Breakers
+    limits: Limits
+    roots: RootsWatch
+    deferrals: Deferrals
+
+
+class JobRules(Struct, frozen=True):
+    """How a job runs, and what follows from its outcome."""
+
+    routes: Routes
+    paths: Paths
+    policies: Policies
+
+
+class WorkerClocks(Struct, frozen=True):
+    monotonic: Callable[[], float]
+    wall_ms: Callable[[], int] = wall_clock_ms
+
+
 class Attempts:
     """`may_run` is False once the worker stops: then nothing starts, and claims are released."""
 
@@ -43,36 +66,30 @@ class Attempts:
         self,
         slots: Slots,
         executor: Executor,
-        routes: Routes,
-        paths: Paths,
-        breakers: Breakers,
-        deferrals: Deferrals,
-        limits: Limits,
-        roots: RootsWatch,
-        policies: Policies,
+        rules: JobRules,
+        gates: Gates,
         prefetch: Prefetch,
+        clocks: WorkerClocks,
         *,
         emit: Emit,
         emit_all: EmitAll,
-        monotonic: Callable[[], float],
-        wall_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._slots = slots
-        self._routes = routes
-        self._paths = paths
-        self._breakers = breakers
-        self._deferrals = deferrals
-        self._limits = limits
-        self._roots = roots
-        self._policies = policies
+        self._routes = rules.routes
+        self._paths = rules.paths
+        self._policies = rules.policies
+        self._breakers = gates.breakers
+        self._deferrals = gates.deferrals
+        self._limits = gates.limits
+        self._roots = gates.roots
         self._prefetch = prefetch
-        self._follow_ups = FollowUps(routes, paths)
+        self._follow_ups = FollowUps(rules.routes, rules.paths)
         self._emit = emit
         self._emit_all = emit_all
-        self._monotonic = monotonic
-        self._wall_ms = wall_ms
+        self._monotonic = clocks.monotonic
+        self._wall_ms = clocks.wall_ms
         self.undecided = Undecided()
-        self._queue = RunQueue(executor, slots.count, monotonic)
+        self._queue = RunQueue(executor, slots.count, clocks.monotonic)
         self._claimed: list[Claim] = []  # the events of these claims are still to be emitted
         self.candidates: list[Candidate] = []  # claims of limited routes: the pump must find out whether they may run
 

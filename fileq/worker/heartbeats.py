@@ -13,11 +13,8 @@ from fileq.brokers.protocol import Broker
 from fileq.brokers.types import LeaseStatus, Renewal, WorkerInfo
 from fileq.core.claim import Claim
 from fileq.core.events import Emit, SlotReplaced, fenced
-from fileq.worker.attempts import Attempts
-from fileq.worker.breakers import Breakers
+from fileq.worker.attempts import Attempts, Gates
 from fileq.worker.executors.protocol import Executor
-from fileq.worker.limits import Limits
-from fileq.worker.roots import RootsWatch
 from fileq.worker.slots import Running, Settling, Slot, Slots, Waiting
 
 CANCELS_EVERY_S = 0.5  # the shortest time between two renewals because of cancellations
@@ -32,9 +29,7 @@ class Heartbeats:
         slots: Slots,
         attempts: Attempts,
         executor: Executor,
-        breakers: Breakers,
-        limits: Limits,
-        roots: RootsWatch,
+        gates: Gates,
         *,
         every_s: float,
         emit: Emit,
@@ -44,9 +39,9 @@ class Heartbeats:
         self._slots = slots
         self._attempts = attempts
         self._executor = executor
-        self._breakers = breakers
-        self._limits = limits
-        self._roots = roots
+        self._breakers = gates.breakers
+        self._limits = gates.limits
+        self._roots = gates.roots
         self._every_s = every_s
         self._emit = emit
         self._monotonic = monotonic

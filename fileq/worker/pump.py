@@ -24,18 +24,13 @@ from fileq.core.events import Emit, EmitAll, Event, buried_unread, fenced, follo
 from fileq.core.job import State, decode_or_none
 from fileq.core.settlement import Settlement, SettleResult, Verb
 from fileq.core.webhook import DELIVERIES_MAX
-from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
-from fileq.worker.attempts import Attempts, Prefetch
+from fileq.worker.attempts import Attempts, Gates, JobRules, Prefetch, WorkerClocks
 from fileq.worker.batch_reconciler import finished_event
-from fileq.worker.breakers import Breakers
-from fileq.worker.deferrals import Deferrals
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.heartbeats import Heartbeats
-from fileq.worker.limits import Limits
 from fileq.worker.policies import policies_of
 from fileq.worker.post_actions import PostActions
-from fileq.worker.roots import RootsWatch
 from fileq.worker.slots import Settling, Slot, Slots
 
 KILL_GRACE_S = 5.0
@@ -52,10 +47,7 @@ class Pump:
         broker: FullBroker,
         executor: Executor,
         routes: Routes,
-        paths: Paths,
-        breakers: Breakers,
-        deferrals: Deferrals,
-        roots: RootsWatch,
+        gates: Gates,
         *,
         emit: Emit = ignore,
         emit_all: EmitAll | None = None,
@@ -63,29 +55,35 @@ class Pump:
         monotonic: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        worker = config.worker
+        worker, paths = config.worker, config.paths
         self._broker = broker
         self._executor = executor
-        self._breakers = breakers
-        self._deferrals = deferrals
+        self._breakers = gates.breakers
+        self._deferrals = gates.deferrals
+        self._limits = gates.limits
         self._emit_all = emit_all = emit_all or one_by_one(emit)
         self._on_dead = on_dead
         self._monotonic = monotonic
         lease_ms = round(worker.heartbeat_ttl * 1000)
         self._slots = Slots(worker.count, tuple(worker.priorities), lease_ms=lease_ms, types=routes.types)
-        self._limits = limits = Limits(routes, deferrals)
         # Limits count jobs that run, not claims that wait. So a worker with limited routes claims nothing in advance.
-        self._prefetch = prefetch = Prefetch(worker.count, is_allowed=not limits.is_any, monotonic=monotonic)
-        parts = self._slots, executor, routes, paths, breakers, deferrals, limits, roots, policies_of(worker, routes)
-        self._attempts = Attempts(*parts, prefetch, emit=emit, emit_all=emit_all, monotonic=monotonic, wall_ms=wall_ms)
+        self._prefetch = prefetch = Prefetch(worker.count, is_allowed=not gates.limits.is_any, monotonic=monotonic)
+        self._attempts = Attempts(
+            self._slots,
+            executor,
+            JobRules(routes, paths, policies_of(worker, routes)),
+            gates,
+            prefetch,
+            WorkerClocks(monotonic, wall_ms),
+            emit=emit,
+            emit_all=emit_all,
+        )
         self._heartbeats = Heartbeats(
             broker,
             self._slots,
             self._attempts,
             executor,
-            breakers,
-            limits,
-            roots,
+            gates,
             every_s=worker.heartbeat_ttl / 3,
             emit=emit,
             monotonic=monotonic,

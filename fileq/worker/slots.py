@@ -250,9 +250,24 @@ class Slots:
         is_first: bool = False,
     ) -> WorkerInfo:
         """`is_first` adds the types of jobs: one slot says them for all."""
-        pid, types = os.getpid(), self._types if is_first else None
-        facts = self._host, pid, _PROCESS_STARTED_MS, __version__, self._queues
-        state = breaker, breakers, is_claiming, lost_roots
         own = this_process()
-        process = own.boot_id, own.namespaces, own.pid_start, self.count
-        return WorkerInfo(*facts, *state, self._lease_ms, limits, self._loaded_ms, is_extra, types, *process)
+        return WorkerInfo(
+            host=self._host,
+            pid=os.getpid(),
+            started_ms=_PROCESS_STARTED_MS,
+            version=__version__,
+            queues=self._queues,
+            breaker=breaker,
+            breakers=breakers,
+            is_claiming=is_claiming,
+            lost_roots=lost_roots,
+            lease_ms=self._lease_ms,
+            limits=limits,
+            loaded_ms=self._loaded_ms,
+            is_extra=is_extra,
+            types=self._types if is_first else None,
+            boot_id=own.boot_id,
+            namespaces=own.namespaces,
+            pid_start=own.pid_start,
+            count=self.count,
+        )

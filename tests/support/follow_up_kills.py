@@ -37,10 +37,11 @@ from fileq.handlers.registry import handler
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.testing.conformance.harness import nested
-from fileq.worker.attempts import Attempts
+from fileq.worker.attempts import Attempts, Gates
 from fileq.worker.breakers import breakers_of
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.executors.thread import ThreadExecutor
+from fileq.worker.limits import Limits
 from fileq.worker.pump import Pump
 from fileq.worker.roots import RootsWatch
 from tests.support.program import REPOSITORY, environment
@@ -69,7 +70,8 @@ def work(config: Config, arm: Callable[[], None]) -> None:
     breakers = breakers_of(routes, on_end=deferrals.end)
     roots = RootsWatch(config.paths.roots, on_end=deferrals.end)
     executor = ThreadExecutor(1, lambda task, cancelled: run_task(task, routes, cancelled))
-    pump = Pump(config, broker, executor, routes, config.paths, breakers, deferrals, roots)
+    gates = Gates(breakers, Limits(routes, deferrals), roots, deferrals)
+    pump = Pump(config, broker, executor, routes, gates)
     end = Attempts._end
 
     def end_and_arm(*arguments: Any) -> None:

@@ -71,7 +71,7 @@ PREFETCH_GUARDS = (
     Guard(
         "Nothing is claimed in advance with limited routes",
         "jobs that only wait count as running, or do not count at all",
-        "is_allowed=not limits.is_any,",
+        "is_allowed=not gates.limits.is_any,",
         "is_allowed=True,",
         AHEAD + "a_worker_with_a_limited_route_claims_nothing_in_advance",
     ),
