@@ -483,7 +483,7 @@ class ProducerSettings(Section, frozen=True):
     follow_symlinks: Annotated[bool, "follow symbolic links that stay within scan_dir"] = False
     max_pending: Annotated[CountOrZero, "pause while this many jobs are waiting; 0 = never"] = 0
     imports: Annotated[
-        tuple[Module, ...], "Python modules that a producer imports (those with @fileq.before_enqueue)"
+        tuple[Module, ...], "Python modules that a producer and a server import (those with @fileq.before_enqueue)"
     ] = ()
     deliveries: Annotated[
         tuple[DeliverySettings, ...],

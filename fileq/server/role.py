@@ -26,6 +26,7 @@ from fileq.config.http_settings import GUESSABLE, OUTSIDE_KEY, is_guessable, is_
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit, ServerOpened, ServerWarned
 from fileq.files.descriptor_limit import soft_limit
+from fileq.handlers.extensions import load_before_enqueue
 from fileq.runtime.observers import Observers
 from fileq.runtime.reload import Reloader
 from fileq.runtime.roles import FatalError, run_until_signal, start_broker
@@ -295,10 +296,12 @@ class ServerService(HttpService):
             self._broker.close()
 
 
-def run_serve(loaded: Loaded, read: Callable[[], Loaded], login_name: str = "") -> int:
-    """Serves the API until a signal arrives. `read` reads the configuration again."""
+def run_serve(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, login_name: str = "") -> int:
+    """Serves the API until a signal arrives. `read` reads the configuration again. `app_dir` is where the modules of
+    producer.imports are imported from."""
     config = loaded.config
     _check_secret_files(config)
+    load_before_enqueue(config, app_dir=app_dir)  # the jobs of clients pass them, as those of a producer
     if config.broker_kind == "memory":
         raise ConfigError("broker is 'memory', which only 'fileq start' can serve; set sqlite or redis")
     impatient = replace(loaded, config=with_short_timeouts(config))
@@ -310,7 +313,8 @@ def run_serve(loaded: Loaded, read: Callable[[], Loaded], login_name: str = "") 
 
 
 def server_beside(config: Config, worker_broker: FullBroker, emit: Emit, login_name: str = "") -> ServerService:
-    """The server for a process that has a worker too. Its connections are its own, with shorter timeouts."""
+    """The server for a process that has a producer and a worker too, and the producer's functions with
+    @fileq.before_enqueue. Its connections are its own, with shorter timeouts."""
     _check_secret_files(config)
     if config.broker_kind == "memory":
         return ServerService(config, worker_broker, emit=emit, login_name=login_name)

@@ -48,6 +48,11 @@ def server_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _serve_arguments(parser: argparse.ArgumentParser) -> None:
+    add_app_dir(parser)
+    server_arguments(parser)
+
+
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "scan_dir", nargs="?", metavar="DIR", help="directory of the files; it must exist (producer.scan_dir)"
@@ -85,9 +90,9 @@ def _loaded(invocation: Invocation, sets: list[str]) -> Loaded:
 def _serve(invocation: Invocation) -> int:
     from fileq.server.role import run_serve
 
-    sets = given_settings(invocation)
-    login_name = invocation.options.login_name or ""
-    return run_serve(invocation.loaded(*sets), lambda: invocation.load_again(*sets), login_name)
+    sets, options = given_settings(invocation), invocation.options
+    loaded = invocation.loaded(*sets)
+    return run_serve(loaded, lambda: invocation.load_again(*sets), options.app_dir, options.login_name or "")
 
 
 def _start(invocation: Invocation) -> int:
@@ -209,7 +214,7 @@ First steps: start it and open the link that it prints. For a program, make a ke
             ("fileq serve", "on http://127.0.0.1:8080"),
             ("fileq serve --bind 0.0.0.0 --port 80", "for other machines; needs a key"),
         ),
-        arguments=server_arguments,
+        arguments=_serve_arguments,
         run=_serve,
     ),
     Command(
