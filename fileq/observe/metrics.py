@@ -95,7 +95,13 @@ METRICS = (
     MetricInfo("webhook_deliveries_total", "counter", "Deliveries of webhooks that receivers accepted."),
     MetricInfo("webhook_failures_total", "counter", "Attempts of deliveries that failed."),
     MetricInfo("webhooks_disabled_total", "counter", "Webhooks that this process disabled."),
-    MetricInfo("producer_files_skipped_total", "counter", "Files found and not enqueued, by reason.", "reason"),
+    MetricInfo(
+        "producer_files_skipped_total",
+        "counter",
+        "Times that a scan or a file-system event found a file that was not enqueued, by reason. Each scan counts the "
+        "same file again; `fileq stats` shows the number of files of the last scan.",
+        "reason",
+    ),
     MetricInfo("job_processing_duration_seconds", "histogram", "Duration of one attempt.", bounds=JOB_BOUNDS_S),
     MetricInfo(
         "job_pickup_latency_seconds",

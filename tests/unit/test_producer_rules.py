@@ -56,6 +56,20 @@ def test_excluded_files_are_counted_and_not_found(tree):
     assert not tree.finds("deep/x.tmp")
 
 
+def test_a_temporary_file_of_fileq_is_not_counted_as_excluded(tree):
+    tree.add(os.fsdecode(private_name("1")), "x.tmp")
+    assert tree.walk() == []
+    assert not tree.finds(os.fsdecode(private_name("1")))
+    assert tree.skipped == {"excluded": 1}
+
+
+def test_a_marker_that_no_glob_includes_is_not_counted_as_excluded(tmp_path):
+    tree = ScannedTree(tmp_path / "in", include_globs=["*.pdf"], ready_suffix=".ready")
+    tree.add("a.pdf", "a.pdf.ready", "a.txt")
+    assert tree.walk() == ["a.pdf"]
+    assert tree.skipped == {"excluded": 1}
+
+
 def test_an_excluded_directory_is_not_entered(tmp_path):
     tree = ScannedTree(tmp_path / "in", exclude_globs=["cache/**", "**/node_modules/**"])
     tree.add("cache/a", "x/node_modules/y/b", "x/c")

@@ -361,15 +361,21 @@ class ScanRules:
     def takes(self, prefix: str, directory: bytes, name: bytes) -> bool:
         """Whether a file counts by its name."""
         if not self.filter.takes(prefix, name.decode("utf-8", "surrogateescape")):  # text_of() without the call
-            self._skip(SkipReason.EXCLUDED, os.path.join(directory, name))
+            if not self._is_never_taken(directory, name):
+                self._skip(SkipReason.EXCLUDED, os.path.join(directory, name))
             return False
-        if self._has_deliveries and self.deliveries.is_control_file(directory, name):
-            return False
-        if not self._marker and not name.startswith(self._special_starts):
+        if not self._has_deliveries and not self._marker and not name.startswith(self._special_starts):
             return True  # nearly every file, so the rest costs nothing
+        return not self._is_never_taken(directory, name)
+
+    def _is_never_taken(self, directory: bytes, name: bytes) -> bool:
+        """Whether this is a file of fileq itself, a marker or a manifest. No glob takes it, and it is not counted as
+        skipped."""
+        if self._has_deliveries and self.deliveries.is_control_file(directory, name):
+            return True
         if (self._marker and name.endswith(self._marker)) or is_private(name):
-            return False
-        return not name.startswith(self._database.name) or not self._database.owns(directory, name)
+            return True
+        return name.startswith(self._database.name) and self._database.owns(directory, name)
 
     def regular_file(self, path: bytes, status: os.stat_result) -> FoundFile | None:
         if stat.S_ISREG(status.st_mode):
