@@ -168,12 +168,14 @@ def test_clients_that_leave_during_a_flood_leave_no_stream_and_no_subscription(
 
         flooding = threading.Thread(target=flood)
         flooding.start()
-        for one in opened:
-            one.recv(100)
-            one.close()
-        wait_until(lambda: "live events" not in {thread.name for thread in threading.enumerate()}, 20)
-        is_over.set()
-        flooding.join()
+        try:
+            for one in opened:
+                one.recv(100)
+                one.close()
+            wait_until(lambda: not api.broker.store.subscriptions, 20, "no subscription is left")
+        finally:
+            is_over.set()
+            flooding.join()
 
 
 def test_after_an_outage_clients_are_told_and_get_events_again(tmp_path: Path, valkey: Server) -> None:

@@ -107,44 +107,31 @@ def show(setup: WorkerSetup, *words: str) -> str:
     return ended.stdout
 
 
-def test_what_jobs_leave_behind_and_what_runs_around_them(pipeline: WorkerSetup) -> None:
+def test_follow_ups_have_ids_that_the_handler_knows_in_both_isolations(pipeline: WorkerSetup) -> None:
     setup = pipeline
     parents = [*setup.enqueue("split", "a"), *setup.enqueue("split_in_thread", "b")]
-    setup.enqueue("list", "c")
-    setup.enqueue("fails_late", "d")
-    again = [*setup.enqueue("retried", "e"), *setup.enqueue("retried_in_thread", "f")]
-    children = [id for parent in parents for id in follow_ups_of(parent)]
     worker = worker_of(setup)
-    setup.wait_for(State.COMPLETED, [*parents, "c", *again, *children])
-    setup.wait_for(State.DEAD, ["d"])
-    dead = setup.record("d")
-    setup.wait_for(State.COMPLETED, list(dead.follow_ups))
+    setup.wait_for(State.COMPLETED, [*parents, *(id for parent in parents for id in follow_ups_of(parent))])
     for id in parents:
-        record, part = setup.record(id), setup.inbox / f"{id}.part"
-        assert record.follow_ups == tuple(follow_ups_of(id))
-        assert json.loads(record.result) == follow_ups_of(id)[1], "the handler knew the id"
-        assert [output.path for output in record.outputs] == [os.fsencode(part)]
-        assert setup.job(follow_ups_of(id)[0]).path == os.fsencode(part)
-        assert setup.record(follow_ups_of(id)[1]).queue == "high"
-        assert setup.job(follow_ups_of(id)[2]).payload_value["result"] == follow_ups_of(id)[1]
-    assert len(dead.follow_ups) == 1, "what a failed attempt wanted to enqueue does not exist"
-    assert setup.job(dead.follow_ups[0]).payload_value["error"].startswith("ValueError: too late")
-    everything = {*parents, "c", "d", *again, *children, *dead.follow_ups}
-    attempts = {id: 3 if id in again else 1 for id in everything}
-    assert Counter(setup.logged("around")) == attempts, "middleware sees every attempt, in both isolations"
-    wait_until(lambda: set(setup.logged("job.completed")) == everything - {"d"})
-    assert set(setup.logged("job.started")) == everything
-    assert setup.logged("job.dead") == ["d"]
-    assert [line["hook"] for line in worker.events("hook.failed")] == ["pipeline:tell"], "one line a minute"
-    assert worker.metric("follow_ups_total") == 7
+        of_file, of_type, on_completed = follow_ups_of(id)
+        record = setup.record(id)
+        assert record.follow_ups == (of_file, of_type, on_completed)
+        assert json.loads(record.result) == of_type
+        assert setup.job(of_file).path == os.fsencode(setup.inbox / f"{id}.part")
+        assert setup.record(of_type).queue == "high"
+        assert setup.job(on_completed).payload_value["result"] == of_type
+    assert worker.metric("follow_ups_total") == 6
     assert worker.stop() == 0
     assert setup.census().drift == 0
-    check_texts(setup)
 
 
-def check_texts(setup: WorkerSetup) -> None:
-    """What `fileq show` and `fileq trace` say about it."""
+def test_show_and_trace_name_what_a_job_made_and_what_made_it(pipeline: WorkerSetup) -> None:
+    setup = pipeline
+    setup.enqueue("split", "a")
+    worker_of(setup)
+    setup.wait_for(State.COMPLETED, ["a", *follow_ups_of("a")])
     part = setup.inbox / "a.part"
+    assert [output.path for output in setup.record("a").outputs] == [os.fsencode(part)]
     first, second, _ = follow_ups_of("a")
     shown = show(setup, "show", "a")
     assert re.search(rf"^made +{re.escape(str(part))} \(4 bytes\)\n +job {first}\n +job {second}$", shown, re.MULTILINE)
@@ -155,6 +142,41 @@ def check_texts(setup: WorkerSetup) -> None:
     assert json.loads(show(setup, "show", first, "--json"))["parent_id"] == "a"
     assert "made from split by job a" in show(setup, "trace", str(part))
     assert json.loads(show(setup, "trace", str(part), "--json"))["made_by"]["job_id"] == "a"
+
+
+def test_a_failed_attempt_leaves_only_its_on_dead(pipeline: WorkerSetup) -> None:
+    setup = pipeline
+    setup.enqueue("fails_late", "a")
+    worker_of(setup)
+    setup.wait_for(State.DEAD, ["a"])
+    [told] = setup.record("a").follow_ups
+    setup.wait_for(State.COMPLETED, [told])
+    assert setup.job(told).payload_value["error"].startswith("ValueError: too late")
+
+
+def test_middleware_runs_around_every_attempt_of_every_kind_of_handler(pipeline: WorkerSetup) -> None:
+    setup = pipeline
+    retried = [*setup.enqueue("retried", "a"), *setup.enqueue("retried_in_thread", "b")]
+    setup.enqueue("list", "c")
+    worker_of(setup)
+    setup.wait_for(State.COMPLETED, [*retried, "c"])
+    assert Counter(setup.logged("around")) == {"a": 3, "b": 3, "c": 1}
+
+
+def test_hooks_see_the_start_and_the_end_of_each_job_and_their_errors_change_nothing(pipeline: WorkerSetup) -> None:
+    setup = pipeline
+    setup.enqueue("told", "a")
+    setup.enqueue("list", "b")
+    setup.enqueue("fails_late", "c")
+    worker = worker_of(setup)
+    setup.wait_for(State.COMPLETED, ["a", "b"])
+    setup.wait_for(State.DEAD, ["c"])
+    [told] = setup.record("c").follow_ups
+    setup.wait_for(State.COMPLETED, [told])
+    wait_until(lambda: set(setup.logged("job.completed")) == {"a", "b", told})
+    assert set(setup.logged("job.started")) == {"a", "b", "c", told}
+    assert setup.logged("job.dead") == ["c"]
+    assert [line["hook"] for line in worker.events("hook.failed")] == ["pipeline:tell"], "one line a minute"
 
 
 def test_a_job_that_a_reaper_buries_has_its_on_dead(pipeline: WorkerSetup) -> None:
