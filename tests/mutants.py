@@ -106,7 +106,7 @@ class Tree:
         original = file.read_text()
         self._write(file, original.replace(guard.text, guard.mutant))
         try:
-            code = self.run(guard.broker, guard.test)
+            code = self.run(guard.kind, guard.test)
         finally:
             self._write(file, original)
         if code == TESTS_PASSED:
@@ -124,7 +124,7 @@ def checks(guards: Iterable[Guard]) -> list[Check]:
     """The tests of all guards without a mutant, in a few runs of pytest."""
     by_broker: dict[str, dict[str, None]] = {}
     for guard in guards:
-        by_broker.setdefault(guard.broker, {})[guard.test] = None
+        by_broker.setdefault(guard.kind, {})[guard.test] = None
     return [Check(tuple(tests), broker) for broker, tests in by_broker.items()]
 
 
@@ -156,7 +156,7 @@ def verdicts(guards: Sequence[Guard]) -> dict[Guard, str]:
             thread.start()
         for thread in threads:
             thread.join()
-    return {g: "its test fails without it" if (g.test, g.broker) in failing else found[g] for g in guards}
+    return {g: "its test fails without it" if (g.test, g.kind) in failing else found[g] for g in guards}
 
 
 def note(guard: Guard, verdict: str) -> None:
@@ -190,7 +190,7 @@ def with_table(page: str) -> str:
 
 def _shown(guard: Guard) -> str:
     file, *names = guard.test.split("::")
-    return "::".join(names[1:]) + f"[{guard.broker}]" if guard.broker else f"{Path(file).name}::{names[0]}"
+    return "::".join(names[1:]) + f"[{guard.kind}]" if guard.kind else f"{Path(file).name}::{names[0]}"
 
 
 def _key(guard: Guard) -> str:

@@ -27,7 +27,7 @@ def open_for_operator(config: Config, *, create: bool = False) -> FullBroker:
             "other processes can't read it: set sqlite or redis"
         )
     if config.broker_kind == "sqlite":
-        # No time limit: opening never waits for another writer, and a migration must not be interrupted.
+        # No time limit: opening never waits for another writer.
         return open_broker(config, create=create)
     return _open_in_time(_with_short_timeouts(config), create=create)
 

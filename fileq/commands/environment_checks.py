@@ -227,7 +227,7 @@ def _check_target(config: Config, end: str, folder: str) -> Finding:
     return sound("after", f"files of {end} jobs are moved to {folder}{note}")
 
 
-# Checks that the broker is reachable and safe for jobs. Must never create or migrate a database.
+# Checks that the broker is reachable and safe for jobs. Must never create a database.
 
 
 def check_broker(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding]:
@@ -236,8 +236,11 @@ def check_broker(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[
     if config.broker_kind == "memory":
         yield sound("broker", f"{choice}; all jobs are lost when its process ends")
         return
-    if config.broker_kind == "sqlite" and (findings := _without_opening(config.sqlite.path, choice)):
-        yield from findings
+    if config.broker_kind == "sqlite" and not os.path.exists(config.sqlite.path):
+        from fileq.brokers.sqlite.examine import examine_location
+
+        yield unknown("broker", f"{choice}; there is no database yet", "the first start creates it")
+        yield from examine_location(config.sqlite.path)
         return
     try:
         broker = open_it()
@@ -247,22 +250,6 @@ def check_broker(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[
         return
     yield sound("broker", choice)
     yield from findings
-
-
-def _without_opening(path: str, choice: str) -> list[Finding]:
-    """Findings about a database that opening would change; empty for any other.
-
-    Opening creates a missing database. It migrates one of an older fileq, which may still be running."""
-    from fileq.brokers.sqlite.examine import examine_location, older_schema
-
-    if not os.path.exists(path):
-        found = [unknown("broker", f"{choice}; there is no database yet", "the first start creates it")]
-    elif version := older_schema(path):
-        advice = "the next start makes a backup and migrates it"
-        found = [sound("broker", choice), unknown("schema", f"version {version}, from an older fileq", advice)]
-    else:
-        return []
-    return [*found, *examine_location(path)]
 
 
 def _advice(kind: str, error: str, choice: str) -> str:

@@ -226,8 +226,8 @@ def check_webhooks(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterato
 
 
 def catalog_of(config: Config, open_it: Callable[[], FullBroker]) -> FullBroker | None:
-    """The broker, if its documents can be read without a change of its database."""
-    if config.broker_kind == "memory" or (config.broker_kind == "sqlite" and not _is_current(config.sqlite.path)):
+    """The broker, if its documents can be read without creating its database."""
+    if config.broker_kind == "memory" or (config.broker_kind == "sqlite" and not os.path.exists(config.sqlite.path)):
         return None
     try:
         broker = open_it()
@@ -235,13 +235,6 @@ def catalog_of(config: Config, open_it: Callable[[], FullBroker]) -> FullBroker 
     except (BrokerError, ConfigError):
         return None
     return broker
-
-
-def _is_current(path: str) -> bool:
-    """Whether the database exists and opening it does not migrate it."""
-    from fileq.brokers.sqlite.examine import older_schema
-
-    return os.path.exists(path) and not older_schema(path)
 
 
 # Checks what schedules need: the rules of time zones. Says nothing if the configuration has no schedule.

@@ -32,7 +32,7 @@ def fill_batches(harness):
 
 def change_total(harness, by):
     if isinstance(harness, MemoryHarness):
-        harness.memory.store.batches["b"].facts.total += by
+        harness.memory.store.batches["b"].total += by
     elif isinstance(harness.broker, SqliteBroker):
         sql = "UPDATE batches SET facts = json_set(facts, '$.total', json_extract(facts, '$.total') + ?) WHERE id = 'b'"
         change_one_row(harness.broker, sql, by)

@@ -151,7 +151,7 @@ def test_a_dead_job_is_put_back_and_one_that_is_not_dead_is_refused(client: Clie
 
 
 def test_clear_cancels_what_waits_and_leaves_later_jobs(client: Client, broker: MemoryBroker) -> None:
-    broker.store.push_raw("low", b"not a job", front=True)
+    broker.store.push("low", b"not a job", front=True)
     handles = client.enqueue_many(double.call(Number(n)) for n in range(1100))
     clear = broker.clear
     late: list[str] = []

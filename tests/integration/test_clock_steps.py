@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
-from fileq.brokers.sqlite import open_sqlite
 from fileq.core.job import State, rfc3339
-from fileq.testing.conformance.builders import an_entry, claim_one, deferred, enqueue, failed, ids_in, record_of, settle
-from fileq.testing.conformance.harness import config_of
-from tests.support.old_schemas import downgrade
+from fileq.testing.conformance.builders import claim_one, deferred, enqueue, failed, ids_in, record_of, settle
 from tests.support.program import REPOSITORY
 from tests.support.sqlite_store import change_one_row
 from tests.support.worker_setup import WorkerSetup
@@ -81,19 +76,3 @@ def test_a_worker_whose_clock_is_wrong_starts_no_job_after_its_deadline_and_all_
     setup.wait_ended(["late", "early"])
     assert (setup.record("late").state, setup.record("late").error) == (State.DEAD, "deadline passed")
     assert setup.record("early").state is State.COMPLETED
-
-
-def test_delays_of_schema_4_stay_after_the_migration(tmp_path: Path) -> None:
-    path = tmp_path / "fileq.db"
-    config = config_of("sqlite", {"sqlite.path": str(path)})
-    with closing(open_sqlite(config)) as broker:
-        broker.enqueue([an_entry("a", delay_ms=60_000)])
-        [before] = broker.records(["a"])
-    downgrade(path, 4)
-    with closing(open_sqlite(config)) as broker:
-        assert broker.realign() is None
-        [after] = broker.records(["a"])
-        assert before is not None
-        assert after is not None
-        assert (after.due_ms, after.since_ms, after.state) == (before.due_ms, 0, State.SCHEDULED)
-    assert (tmp_path / "fileq.db.backup-v4").exists()

@@ -2,7 +2,6 @@
 
 import os
 import random
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,13 +10,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from fileq.brokers.sqlite import SqliteBroker
-from fileq.brokers.sqlite.database_schema import VERSION
 from fileq.config import config_from
 from fileq.core.claim import Claim
 from fileq.core.job import decode, encode
 from fileq.core.settlement import complete, release
 from fileq.testing.conformance.builders import an_entry, worker_info
-from tests.support.old_schemas import downgrade
 from tests.support.sqlite_store import push_raw
 
 
@@ -74,18 +71,3 @@ def test_the_derived_length_is_right_after_every_move(directory: Path, seed: int
                 while claims := broker.settle_and_claim([], SLOTS).claims:
                     broker.settle_and_claim([complete(c) for c in claims], [])
             checked_length(broker)
-
-
-def test_the_migration_from_schema_1_lists_the_holes(directory: Path) -> None:
-    path = directory / "fileq.db"
-    with closing(open_broker(path)) as broker:
-        broker.enqueue([an_entry(f"job-{i}") for i in range(10)])
-        broker.cancel(["job-3", "job-4", "job-8"])
-    downgrade(path, 1)
-    with closing(open_broker(path)) as broker:
-        assert checked_length(broker) == 7
-        broker.cancel(["job-6"])
-        assert checked_length(broker) == 6
-    with closing(sqlite3.connect(path)) as new:
-        assert new.execute("PRAGMA user_version").fetchone() == (VERSION,)
-    assert (directory / "fileq.db.backup-v1").exists()

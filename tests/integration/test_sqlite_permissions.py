@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.sqlite import SqliteBroker, database_schema, open_sqlite
+from fileq.brokers.sqlite import SqliteBroker, open_sqlite
 from fileq.brokers.sqlite.file_access import check_side_file, check_writers, narrowed
 from fileq.core.errors import BrokerError
 from tests.support.producer_setup import BrokerSetup
@@ -42,7 +42,7 @@ def test_no_other_user_can_open_the_files_of_a_running_program(on_sqlite: Broker
 @pytest.mark.parametrize(
     ("before", "after"), [(0o644, 0o600), (0o666, 0o600), (0o664, 0o600), (0o640, 0o640), (0o660, 0o640)]
 )
-def test_the_files_of_an_older_version_are_narrowed_while_another_process_uses_them(
+def test_files_that_others_can_open_are_narrowed_while_another_process_uses_them(
     tmp_path: Path, before: int, after: int
 ) -> None:
     """A group that could read them still can; no group can write."""
@@ -70,17 +70,6 @@ def test_a_new_database_behind_a_link_is_private(tmp_path: Path, no_umask: None)
     (tmp_path / "link.db").symlink_to(tmp_path / "disk" / "fileq.db")
     with closing(SqliteBroker(a_config(tmp_path / "link.db"))):
         assert modes(tmp_path / "disk") == dict.fromkeys(("fileq.db", "fileq.db-wal", "fileq.db-shm"), 0o600)
-
-
-def test_the_copy_made_before_a_migration_is_private(tmp_path: Path, no_umask: None, monkeypatch) -> None:
-    path = tmp_path / "fileq.db"
-    with closing(SqliteBroker(a_config(path))):
-        pass
-    old = database_schema.VERSION
-    monkeypatch.setattr(database_schema, "VERSION", old + 1)
-    monkeypatch.setattr(database_schema, "MIGRATIONS", {**database_schema.MIGRATIONS, old: lambda _connection: None})
-    with closing(SqliteBroker(a_config(path))):
-        assert modes(tmp_path)[f"fileq.db.backup-v{old}"] == 0o600
 
 
 @pytest.mark.parametrize("suffix", ["-lock", "-listen", "-wal", "-shm", "-journal"])

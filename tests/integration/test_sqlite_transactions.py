@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.sqlite import SqliteBroker, database, queues, unit_of_work
+from fileq.brokers.rules import queues
+from fileq.brokers.sqlite import SqliteBroker, database, unit_of_work
 from fileq.brokers.types import EnqueueResult, Entry
 from fileq.core.job import Version
 from fileq.core.settlement import SettleResult, complete
@@ -100,7 +101,7 @@ def test_a_failed_call_changes_nothing_not_even_the_claim_order(broker: SqliteBr
     broker.register({"w": a_worker()})
     broker.enqueue([Entry(a_job(f"{queue}-{i}"), queue) for queue in ("high", "low") for i in range(2)])
     with monkeypatch.context() as patch:
-        patch.setattr(unit_of_work.UnitOfWork, "write", lambda self: self.db.execute("SELECT 1 FROM no_such_table"))
+        patch.setattr(unit_of_work.SqliteWork, "write", lambda self: self.db.execute("SELECT 1 FROM no_such_table"))
         with pytest.raises(Exception, match="no_such_table"):
             broker.settle_and_claim([], ["w"])
     assert broker.census().running == 0

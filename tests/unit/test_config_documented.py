@@ -27,7 +27,7 @@ def test_the_example_file_is_generated_from_the_schema() -> None:
     )
 
 
-@pytest.mark.parametrize("page", ["docs/operating.md", "docs/production.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", ["docs/operating.md", "docs/production.md", "docs/crash-recovery.md"])
 def test_the_time_until_the_jobs_of_a_killed_worker_return_follows_from_the_defaults(page: str) -> None:
     """The heartbeat lasts for two thirds of its time or more, then come two checks of a reaper, a third of it apart."""
     worker = Config().worker

@@ -166,6 +166,6 @@ def test_a_job_that_was_to_wait_is_as_old_as_its_due_time(broker: HealthSource) 
 
 
 def test_bytes_that_are_no_job_and_clocks_that_are_wrong_have_no_age(broker: HealthSource) -> None:
-    broker.store.push_raw("low", b"nonsense", front=False)
+    broker.store.push("low", b"nonsense", front=False)
     push(broker, "from-the-future", age_s=-60, queue="high")
     assert read_depths(broker, QUEUES).ages_s == {"high": 0.0, "low": 0.0}

@@ -20,7 +20,7 @@ from fileq.core import errors
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 # These show how fileq is built, and how a broker imports its errors.
-INTERNAL = {"architecture.md", "writing-a-broker.md"}
+INTERNAL = {"architecture.md", "brokers.md", "server.md", "writing-a-broker.md"}
 CLASSES = sorted(name for name in fileq._HOMES if name[0].isupper())  # type: ignore[attr-defined]
 
 

@@ -71,7 +71,7 @@ def test_a_job_that_was_lost_is_abandoned_and_its_slot_is_free(setup: PumpSetup)
     setup.enqueue("a")
     setup.pump.turn()
     [key] = setup.executor.running
-    setup.broker.store.processing[key.slot].clear()  # a failover has undone the claim
+    setup.broker.store.slots[key.slot].raw = None  # a failover has undone the claim
     setup.advance_to_renewal()
     setup.pump.turn(may_claim=False)
     assert setup.executor.abandoned == [key]
@@ -85,7 +85,7 @@ def test_an_outcome_of_a_lost_job_is_ignored(setup: PumpSetup) -> None:
     setup.enqueue("a")
     setup.pump.turn()
     [(key, task)] = setup.executor.running.items()
-    setup.broker.store.processing[key.slot].clear()
+    setup.broker.store.slots[key.slot].raw = None
     setup.advance_to_renewal()
     setup.pump.turn(may_claim=False)
     setup.executor.ended.append((task, Done()))

@@ -244,7 +244,7 @@ def test_a_job_that_is_cancelled_while_it_waits_never_begins(renewing: FastSetup
 def test_a_job_that_is_lost_while_it_waits_never_begins(renewing: FastSetup) -> None:
     id = renewing.waiting()[-1]
     [slot] = [view.slot for view in renewing.broker.workers() if view.raw == renewing.raw(id)]
-    renewing.broker.store.processing[slot].clear()
+    renewing.broker.store.slots[slot].raw = None
     for _ in range(20):
         renewing.pump.turn(may_claim=False)
         renewing.executor.end(Done())

@@ -126,7 +126,7 @@ def test_every_outcome_is_settled_and_reported(ran: Any, state: str, event: str)
 
 def test_a_claim_that_cannot_be_run_is_buried_without_running_and_is_no_sample() -> None:
     setup = PumpSetup(count=2, min_samples=1)
-    setup.broker.store.push_raw("low", b"no job", front=False)
+    setup.broker.store.push("low", b"no job", front=False)
     setup.broker.enqueue([Entry(typed_job("unknown", None, priority="low", now=NOW, id="typed"), "low")])
     setup.pump.turn()
     assert setup.pump.is_turn_due, "it is settled at once"

@@ -270,7 +270,7 @@ def test_unregistered_slots_are_searched_once_checks_count_and_every_few_minutes
 
 def test_the_job_of_an_unregistered_slot_is_given_back(setup: ReaperSetup) -> None:
     setup.claim("a")
-    del setup.broker.store.registry["slot"]
+    setup.broker.store.slots["slot"].info = None
     setup.clocks.advance(TTL_S)
     for _ in range(20):
         setup.clocks.advance(setup.reaper.turn())
@@ -286,7 +286,7 @@ def test_jobs_that_died_together_twice_are_retried_at_different_times(setup: Rea
     for job in jobs:
         raw = setup.claim(job, slot=job)
         died_once = raw[:-1] + b',"recoveries":1}'
-        setup.broker.store.processing[job] = [died_once]
+        setup.broker.store.slots[job].raw = died_once
     setup.clocks.advance(TTL_S)
     setup.reaper.turn()
     setup.clocks.advance(RENEWAL_S + 0.001)

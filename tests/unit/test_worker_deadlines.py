@@ -110,7 +110,8 @@ def test_bytes_without_a_deadline_that_have_the_record_of_the_job_wait_on() -> N
     raw = setup.raw("a")
     store = setup.broker._store
     record = store.records["a"]
-    store.queues["low"][0] = record.raw = foreign("a")
+    record.raw = foreign("a")
+    store.queues["low"][0] = (1, record.raw)
     assert raw != record.raw
     setup.clocks.advance(10)
     setup.deadlines.turn()

@@ -1,4 +1,4 @@
-"""The memory broker: one process, nothing on disk. For tests and trials, and the reference for the other brokers."""
+"""The memory broker: one process, nothing on disk. For tests and trials."""
 
 from __future__ import annotations
 

@@ -1,143 +1,39 @@
-"""The memory broker, put together: one store, and the groups of the protocol over it.
-
-Each verb is written once, plainly, under one lock. It is the reference: where another broker answers differently,
-that broker is wrong. Everything is lost when the process ends.
-"""
+"""The memory broker: the rulebook over dictionaries, and its lists by pages. Everything is lost with the process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from heapq import nsmallest
+from operator import itemgetter
 
-from fileq.brokers.catalog import Document, check_document, check_name, conflict
+from fileq.brokers.batches import MEMBERS_PAGE, BatchPage, MemberPage
 from fileq.brokers.clocks import wall_clock_ms
-from fileq.brokers.memory.batches import MemoryBatches
-from fileq.brokers.memory.inspector import MemoryInspector
-from fileq.brokers.memory.queues import MemoryQueues
-from fileq.brokers.memory.repairer import MemoryRepairer
-from fileq.brokers.memory.schedules import MemorySchedules
 from fileq.brokers.memory.store import MemoryStore
-from fileq.brokers.protocol import Order
-from fileq.brokers.types import ProducerInfo, ProducerView
+from fileq.brokers.place_pages import (
+    NEWEST_FIRST,
+    PROCESSING,
+    LedgerPage,
+    Page,
+    check_page,
+    ledger_page_of,
+    offset_of,
+    page_of_slots,
+    path_of_cursor,
+    start_after,
+    within_bytes,
+)
+from fileq.brokers.rules.batches import views_of
+from fileq.brokers.rules.broker import RulebookBroker
+from fileq.brokers.rules.rows import MemberState
+from fileq.brokers.rules.unit_of_work import is_over
+from fileq.brokers.types import LedgerEntry
 from fileq.config import Config
+from fileq.core.batch import Batch, BatchState
 from fileq.core.finding import Finding
-from fileq.core.job import State
-
-# The memory broker's catalog: catalog.Catalog over a MemoryStore.
 
 
-class MemoryCatalog:
+class MemoryBroker(RulebookBroker):
     _store: MemoryStore
-
-    def documents(self, kind: str) -> dict[str, Document]:
-        check_name("kind", kind)
-        with self._store.lock:
-            return dict(self._store.documents[kind])
-
-    def documents_of(self, kinds: Sequence[str]) -> list[dict[str, Document]]:
-        return [self.documents(kind) for kind in kinds]
-
-    def put_document(
-        self, kind: str, name: str, body: bytes, expected: int | None = None, *, frees_memory: bool = False
-    ) -> int:
-        check_document(kind, name, body)
-        with self._store.lock:
-            was = self._store.documents[kind].get(name)
-            if was is not None and was.body == body:
-                return was.revision
-            _check_expected(kind, name, was, expected)
-            revision = self._next_revision(kind)
-            self._store.documents[kind][name] = Document(body, revision)
-            return revision
-
-    def remove_document(self, kind: str, name: str, expected: int | None = None) -> bool:
-        check_document(kind, name, b"")
-        with self._store.lock:
-            was = self._store.documents[kind].get(name)
-            if was is None:
-                return False
-            _check_expected(kind, name, was, expected)
-            self._next_revision(kind)
-            del self._store.documents[kind][name]
-            return True
-
-    def catalog_revision(self, kind: str) -> int:
-        check_name("kind", kind)
-        with self._store.lock:
-            return self._store.catalog_revisions[kind]
-
-    def _next_revision(self, kind: str) -> int:
-        self._store.catalog_revisions[kind] += 1
-        return self._store.catalog_revisions[kind]
-
-
-def _check_expected(kind: str, name: str, was: Document | None, expected: int | None) -> None:
-    found = was.revision if was is not None else 0
-    if expected is not None and expected != found:
-        raise conflict(kind, name, expected, found)
-
-
-# The memory broker's registry of producers: producer_registry.ProducerRegistry over a MemoryStore.
-
-
-class MemoryProducers:
-    _store: MemoryStore
-
-    def report_producer(self, id: str, info: ProducerInfo, ttl_ms: int) -> None:
-        store = self._store
-        with store.lock:
-            now_ms = store.begin()
-            living = {view.id for view in store.living_producers(now_ms)}
-            store.producers = {other: report for other, report in store.producers.items() if other in living}
-            store.producers[id] = (now_ms + ttl_ms, info)
-
-    def remove_producer(self, id: str) -> None:
-        with self._store.lock:
-            self._store.producers.pop(id, None)
-
-    def producers(self) -> list[ProducerView]:
-        with self._store.lock:
-            return self._store.living_producers(self._store.begin())
-
-
-# The memory broker's orders: file_orders.FileOrders over a MemoryStore.
-
-
-class MemoryFileOrders:
-    _store: MemoryStore
-
-    def orders(self, older_than_ms: int) -> Iterator[Order]:
-        store = self._store
-        with store.lock:
-            before_ms = store.begin() - older_than_ms
-            found = [
-                order for order in store.orders.values() if order.at_ms < before_ms or order.slot not in store.registry
-            ]
-        yield from found
-
-    def finish_orders(self, done: Sequence[tuple[str, bytes]]) -> list[bool]:
-        with self._store.lock:
-            self._store.begin()
-            return [self._finish_order(id, path) for id, path in done]
-
-    def _finish_order(self, id: str, path: bytes) -> bool:
-        self._store.orders.pop(id, None)
-        record = self._store.records.get(id)
-        if record is None or record.state not in (State.COMPLETED, State.DEAD):
-            return False
-        record.moved_to = path or record.moved_to
-        return True
-
-
-class MemoryBroker(
-    MemoryQueues,
-    MemoryInspector,
-    MemoryRepairer,
-    MemoryProducers,
-    MemoryFileOrders,
-    MemoryCatalog,
-    MemorySchedules,
-    MemoryBatches,
-):
     kind = "memory"
     where = "this process"
 
@@ -155,3 +51,67 @@ class MemoryBroker(
 
     def close(self) -> None:
         """Does nothing: no resource outlives the process."""
+
+    def pages(self, place: str, size: int = 500) -> Iterator[list[bytes]]:
+        with self._store.lock:
+            raws = self._store.list_of(place)
+        for start in range(0, len(raws), size):
+            yield raws[start : start + size]
+
+    def page(self, place: str, cursor: str = "", size: int = 100) -> Page:
+        check_page(place, size, self._store.queue_names)
+        if place == PROCESSING:
+            return page_of_slots(self.workers(), cursor, size)
+        with self._store.lock:
+            raws = self._store.list_of(place)
+        if place in NEWEST_FIRST:
+            raws.reverse()
+        last = offset_of(cursor)
+        start = start_after(raws, last)
+        found = within_bytes(raws[start : start + size])
+        return Page(tuple(found), last.after(start, found, len(raws)), len(raws))
+
+    def ids(self, size: int = 500) -> Iterator[list[str]]:
+        with self._store.reading() as work:
+            found = [id for id, record in self._store.records.items() if not work.has_expired(record)]
+        for start in range(0, len(found), size):
+            yield found[start : start + size]
+
+    def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
+        with self._store.lock:
+            return iter([(path, entry) for path, entry in self._store.ledger.items() if path.startswith(under)])
+
+    def ledger_page(self, under: bytes, cursor: str = "", size: int = 500) -> LedgerPage:
+        last = path_of_cursor(cursor)
+        with self._store.lock:
+            found = ((path, entry) for path, entry in self._store.ledger.items() if path.startswith(under))
+            return ledger_page_of(nsmallest(size, (one for one in found if one[0] > last), itemgetter(0)), size)
+
+    def batch_page(self, cursor: str = "", limit: int = 100, *, unfinished: bool = False) -> BatchPage:
+        with self._store.reading() as work:
+            found = [batch for batch in self._store.batches.values() if not is_over(batch, work.now_ms)]
+            if unfinished:
+                found = [batch for batch in found if batch.state is not BatchState.FINISHED]
+            found = [batch for batch in found if not cursor or _page_key(batch) < cursor]
+            found.sort(key=_page_key, reverse=True)
+            views = tuple(view for view in views_of(work, found[:limit]) if view is not None)
+            return BatchPage(views, _page_key(found[limit - 1]) if len(found) > limit else "")
+
+    def unfinished_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:
+        return self._members(id, MemberState.UNFINISHED, cursor, limit)
+
+    def dead_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:
+        return self._members(id, MemberState.DEAD, cursor, limit)
+
+    def _members(self, id: str, state: MemberState, cursor: str, limit: int) -> MemberPage:
+        with self._store.reading() as work:
+            if work.batches.find(id) is None:
+                return MemberPage(())
+            marked = (r.id for r in self._store.records.values() if (r.batch, r.member) == (id, state))
+            unmarked = (member for was, member in self._store.unmarked.get(id, ()) if was is state)
+            found = sorted(member for member in {*marked, *unmarked} if member > cursor)
+            return MemberPage(tuple(found[:limit]), found[limit - 1] if len(found) > limit else "")
+
+
+def _page_key(batch: Batch) -> str:
+    return f"{batch.created_ms:020d}.{batch.id}"

@@ -1,10 +1,9 @@
 """The SQLite broker: one database file, shared by the processes of one machine.
 
-database.py owns the file, its connections and its locks (locks.py, database_schema.py, faults.py). store.py adds what
-a broker keeps outside the file, and opens units of work. unit_of_work.py is the work of one transaction (rows.py,
-queue_table.py, ledger_table.py, ended_list.py). queues.py, inspector.py and repairer.py are the verbs over the store
-(settlements.py, rate_window.py, census.py); broker.py puts them together. change_watcher.py and subscription.py wake
-pumps and deliver events across processes.
+database.py owns the file, its connections and its locks (database_schema.py, file_access.py). store.py adds what a
+broker keeps outside the file, and opens units of work; unit_of_work.py is the tables of one transaction (rows.py).
+lists.py are the lists by pages, and broker.py puts them together with the rulebook (brokers/rules). change_watcher.py
+wakes pumps and delivers events across processes.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ What a kill -9 leaves:
 3. after COMMIT: all of it, even after a power cut (synchronous = FULL). A caller that did not get the reply repeats
    the call; every verb is idempotent.
 4. while the log is copied back into the file: the log is still whole, and the copying starts again.
-5. while the file is created or migrated: an empty file, the old schema or the new one.
+5. while the file is created: an empty file or the whole schema.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Database:
             self.connection = self._connect_writer(undo, create=create)
             # Without the lock if possible: opening to read must not wait for a writer that hangs. And before the locks
             # are created: nothing is left beside a file that is refused.
-            is_current = database_schema.is_current(self.connection, self.path)
+            is_created = database_schema.is_created(self.connection, self.path)
             self._write_lock, self.subscribers = self._open_locks(undo, status)
-            if not is_current:
+            if not is_created:
                 with self._exclusive():
                     database_schema.prepare(self.connection, self.path, create=create)
             self._reader = self.connect_reader()
@@ -159,7 +159,7 @@ class Database:
 
     def _check_same_file(self) -> None:
         self.check_present()
-        # A newer fileq may have migrated the file; the statements here are for this version's tables only.
+        # Another fileq may have changed the tables; the statements here are for this schema only.
         version = database_schema.version_of(self.connection)
         if version != database_schema.VERSION:
             raise BrokerError(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import sqlite3
 from collections.abc import Iterator
-from urllib.parse import quote
 
-from fileq.brokers.sqlite import database_schema
 from fileq.core.finding import Finding, sound, wrong
 from fileq.files.mounts import filesystem_type, is_network
 from fileq.files.paths import MISSING, advice_for, directory_problem
@@ -40,18 +36,6 @@ def examine_location(path: str) -> Iterator[Finding]:
     else:
         yield sound("file system", f"{filesystem or 'unknown'}, local")
     yield _space(directory)
-
-
-def older_schema(path: str) -> int:
-    """The schema of a database that the next start would migrate; 0 for any other. Opens the file for reading only."""
-    with contextlib.suppress(sqlite3.Error):
-        uri = f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode=ro"
-        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as connection:
-            owner = connection.execute("PRAGMA application_id").fetchone()[0]
-            version = database_schema.version_of(connection)
-            if owner == database_schema.APPLICATION_ID and version < database_schema.VERSION:
-                return version
-    return 0
 
 
 def _space(directory: str) -> Finding:

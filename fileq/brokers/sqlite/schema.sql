@@ -1,4 +1,4 @@
--- Schema 9. Applied as a whole, in one transaction, to an empty file.
+-- Applied as a whole, in one transaction, to an empty file.
 -- Every place holds the raw bytes of its jobs. Everything more that is known of a job is in its record.
 -- Changing a comment inside a statement changes the text that SQLite stores in the file.
 

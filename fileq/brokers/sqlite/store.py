@@ -10,10 +10,10 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
 
-from fileq.brokers.local_waiter import ClaimOrder
+from fileq.brokers.local_waiter import ClaimOrder, LocalWaiter
 from fileq.brokers.sqlite.change_watcher import ChangeWatcher, SqliteSubscription
 from fileq.brokers.sqlite.database import Database
-from fileq.brokers.sqlite.unit_of_work import UnitOfWork
+from fileq.brokers.sqlite.unit_of_work import SqliteWork
 from fileq.config import Config
 
 
@@ -34,7 +34,7 @@ class SqliteStore:
         self.subscriptions: set[SqliteSubscription] = set()
 
     @contextlib.contextmanager
-    def unit_of_work(self) -> Iterator[UnitOfWork]:
+    def unit_of_work(self) -> Iterator[SqliteWork]:
         """One transaction: written and committed at the end, or rolled back if the block raises."""
         database = self.database
         with database.lock:
@@ -42,21 +42,42 @@ class SqliteStore:
             try:
                 with database.transaction() as db:
                     # The clocks are read behind the locks: a later transaction never has an earlier time.
-                    work = UnitOfWork(
-                        db,
-                        self.config,
-                        boot=database.boot,
-                        now_ms=self.clock(),
-                        monotonic_ms=self.monotonic(),
-                        has_subscribers=database.subscribers.exist(),
-                    )
+                    work = self._work(db, has_subscribers=database.subscribers.exist())
+                    work.forget_expired()
                     yield work
                     work.write()
             except BaseException:
                 self.order.claims = claims
                 raise
         if work.queued.has_pushed:
-            self.watcher.wake_all()
+            self.wake()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[SqliteWork]:
+        """A consistent view of the database. Never waits for a writer."""
+        with self.database.snapshot() as db:
+            yield self._work(db)
+
+    def _work(self, db: sqlite3.Connection, *, has_subscribers: bool = False) -> SqliteWork:
+        return SqliteWork(
+            db,
+            self.config,
+            boot=self.database.boot,
+            now_ms=self.clock(),
+            monotonic_ms=self.monotonic(),
+            has_subscribers=has_subscribers,
+        )
+
+    def wake(self) -> None:
+        self.watcher.wake_all()
+
+    def waiter(self) -> LocalWaiter:
+        return self.watcher.waiter(self.config.worker.brpoplpush_timeout)
+
+    def subscribe(self) -> SqliteSubscription:
+        subscription = SqliteSubscription(self.database, self.subscriptions.discard)
+        self.subscriptions.add(subscription)
+        return subscription
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[tuple[sqlite3.Connection, int]]:

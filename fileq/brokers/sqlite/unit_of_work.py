@@ -1,51 +1,61 @@
-"""The work of one transaction: what it has read and changed, and the steps that every verb is made of.
+"""The tables of the database during one transaction: what rules.unit_of_work.UnitOfWork leaves to a backing.
 
-A verb handles one job after the other, as in the memory broker. Records, slots, ledger entries, counters and events
-are gathered here and written by a few `executemany` at the end, which makes a batch cheap. Jobs move between places at
-once, because the next job of the batch may need that. Nothing here begins or ends a transaction, and nothing read here
-outlives one.
+Records, slots, ledger entries, batches, counters and events are written by a few `executemany` at the end. Other
+statements run at once, because the next job of the batch may need their effect. Never begins or ends a transaction.
 """
 
 from __future__ import annotations
 
-import enum
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 from zlib import crc32
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from fileq.brokers.batches import MemberPage
-from fileq.brokers.clocks import HOUR_MS, LONGEST_LOOK_MS
+from fileq.brokers.catalog import Document
+from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.place_pages import NEWEST_FIRST
+from fileq.brokers.protocol import Order
+from fileq.brokers.rules.rows import MemberState, RecordRow, SlotRow
+from fileq.brokers.rules.unit_of_work import UnitOfWork
+from fileq.brokers.schedules import ScheduleState
+from fileq.brokers.sqlite.database_schema import rebuild_holes
 from fileq.brokers.sqlite.rows import (
     SAVE_MEMBER,
     SAVE_NEW_RECORD,
     SAVE_RECORD,
     SAVE_SLOT,
-    RecordRow,
-    SlotRow,
-    decode_ledger_entry,
+    all_slots,
     encode_ledger_entry,
+    find_ledger_entries,
+    find_makers,
     find_records,
     find_slots,
 )
-from fileq.brokers.types import Attempt, LedgerEntry
-from fileq.brokers.wire_events import stamped
+from fileq.brokers.types import Census, LedgerEntry, ProducerInfo, ProducerView
 from fileq.config import Config
-from fileq.core.batch import KEPT_MS, Batch, BatchState, Callback, add_member
-from fileq.core.fingerprint import fingerprint
-from fileq.core.job import ENDED_STATES, Job, State, Version, decode_or_none, raw_id
-from fileq.core.own_jobs import foreign_error
+from fileq.core.batch import KEPT_MS, Batch, Callback
+from fileq.core.errors import BrokerError
+from fileq.core.job import State
 
 EVENTS_KEPT = 10_000
-DEADLINE_FIELD = b'"deadline":'  # in the bytes of a job that has one
 EXPIRED_PER_TRANSACTION = 500  # bounds what one transaction spends on deleting expired records
+_OUTPUTS_FORGOTTEN = 500
+_BATCHES_FORGOTTEN = 10
+_CANCELS = "cancels"  # a row beside the revisions of the kinds of documents
+
+_SCHEDULE_COLUMNS = ", ".join(ScheduleState.__struct_fields__)
+_DUE_ORDERS = (
+    "SELECT id, slot, at_ms, body FROM orders WHERE id > ? AND (at_ms < ? OR NOT EXISTS "
+    "(SELECT 1 FROM slots WHERE slots.slot = orders.slot AND info IS NOT NULL)) ORDER BY id LIMIT ?"
+)
+_encoder = msgspec.json.Encoder()
 
 
-class UnitOfWork:
+class SqliteWork(UnitOfWork):
     def __init__(
         self,
         db: sqlite3.Connection,
@@ -54,236 +64,394 @@ class UnitOfWork:
         boot: str,
         now_ms: int,
         monotonic_ms: int,
-        has_subscribers: bool,
+        has_subscribers: bool = False,
     ) -> None:
+        super().__init__(config, boot=boot, now_ms=now_ms, monotonic_ms=monotonic_ms, has_subscribers=has_subscribers)
         self.db = db
-        self.config = config
-        self.boot = boot
-        self.now_ms = now_ms
-        self.monotonic_ms = monotonic_ms
-        self.has_subscribers = has_subscribers  # if not, no event need be made
-        self.queued = QueueTable(db)
-        self.ledger = LedgerTable(db)
-        self.batches = BatchTable(db, now_ms)
-        self.members = BatchMembers(db, self.record, self.change_record)
-        self.finished_batches: list[str] = []  # in this transaction
-        self._records: dict[str, RecordRow | None] = {}
-        self._changed_records: dict[str, None] = {}  # an ordered set: rows are written in the order of their changes
-        self._new_records: set[str] = set()
-        self._deleted_members: list[RecordRow] = []
-        self._slots: dict[str, SlotRow | None] = {}
-        self._changed_slots: set[str] = set()
-        self._ended: dict[State, EndedList] = {}
-        self._counts: Counter[str] = Counter()
-        self._events: list[bytes] = []
-        db.execute(
+        self.queued = SqliteQueueTable(db)
+        self._ended: dict[State, SqliteEndedList] = {}
+
+    def forget_expired(self) -> None:
+        """Deletes some of the records whose time is over."""
+        self.db.execute(
             "DELETE FROM records WHERE number IN (SELECT number FROM records WHERE expires_ms <= ? LIMIT ?)",
-            (now_ms, EXPIRED_PER_TRANSACTION),
+            (self.now_ms, EXPIRED_PER_TRANSACTION),
         )
 
-    # records
+    def _one(self, sql: str, *values: object) -> Any:
+        """The only value of a row; None if there is no row."""
+        found = self.db.execute(sql, values).fetchone()
+        return found[0] if found is not None else None
 
-    def read_records(self, ids: Iterable[str]) -> None:
-        """Reads these records in one statement, for later calls of record() and record_for()."""
-        unread = [id for id in dict.fromkeys(ids) if id not in self._records]
-        self._records.update(find_records(self.db, unread, self.now_ms))
+    # records, slots and the ledger
 
-    def record(self, id: str) -> RecordRow | None:
-        """The job's record, to read. Changes are written only after record_for() or change_record()."""
-        if id not in self._records:
-            self.read_records([id])
-        return self._records[id]
+    def find_records(self, ids: Sequence[str]) -> dict[str, RecordRow | None]:
+        return find_records(self.db, ids, self.now_ms)
 
-    def record_for(self, id: str, queue: str, raw: bytes) -> RecordRow:
-        """The job's record, to change; created if there is none. It no longer expires."""
-        record = self.record(id)
-        if record is None:
-            record = self._records[id] = RecordRow(id, State.PENDING, raw, queue, created_ms=self.now_ms)
-            self._new_records.add(id)
-        record.expires_ms = None
-        self._changed_records[id] = None
-        return record
+    def delete_ended_record(self, id: str, state: State) -> None:
+        self.db.execute("DELETE FROM records WHERE id = ? AND state = ? AND queued = 0", (id, state.value))
 
-    def change_record(self, record: RecordRow) -> RecordRow:
-        self._changed_records[record.id] = None
-        return record
+    def find_slots(self, slots: Sequence[str]) -> dict[str, SlotRow | None]:
+        return find_slots(self.db, slots)
 
-    def delete_record(self, id: str) -> None:
-        record = self._records.get(id)
-        if record is not None and record.batch:
-            self._deleted_members.append(record)
-        self._records[id] = None
-        self._changed_records[id] = None
+    def all_slots(self) -> list[SlotRow]:
+        return all_slots(self.db)
 
-    def replace_record(self, id: str) -> RecordRow | None:
-        """Forgets the record of this id, for record_for() to create another. Its batch still knows the member. Returns
-        the record; None if there is none."""
-        record, self._records[id] = self.record(id), None
-        if record is not None and record.batch:
-            self.members.keep(record)
-        return record
+    def forget_slots(self, kept: int) -> None:
+        self.db.execute(
+            "DELETE FROM slots WHERE slot IN (SELECT slot FROM slots WHERE info IS NULL AND held IS NULL "
+            "ORDER BY gone_ms DESC LIMIT -1 OFFSET ?)",
+            (kept,),
+        )
 
-    # slots
+    def find_ledger_entries(self, paths: Sequence[bytes]) -> dict[bytes, LedgerEntry]:
+        return find_ledger_entries(self.db, paths)
 
-    def read_slots(self, slots: Iterable[str]) -> None:
-        """Reads these slots in one statement, for later calls of slot()."""
-        unread = [slot for slot in dict.fromkeys(slots) if slot not in self._slots]
-        self._slots.update(find_slots(self.db, unread))
+    # places
 
-    def slot(self, slot: str) -> SlotRow | None:
-        """The slot's row, to read. Changes are written only after change_slot()."""
-        if slot not in self._slots:
-            self.read_slots([slot])
-        return self._slots[slot]
+    def ended(self, state: State) -> SqliteEndedList:
+        if state not in self._ended:
+            self._ended[state] = SqliteEndedList(self.db, state)
+        return self._ended[state]
 
-    def change_slot(self, slot_row: SlotRow) -> SlotRow:
-        self._slots[slot_row.slot] = slot_row
-        self._changed_slots.add(slot_row.slot)
-        return slot_row
+    def add_dead(self, raw: bytes) -> None:
+        self.db.execute("INSERT INTO dead (raw, crc) VALUES (?, ?)", (raw, crc32(raw)))
 
-    def is_alive(self, slot_row: SlotRow) -> bool:
-        return slot_row.is_alive(self.boot, self.monotonic_ms)
-
-    def renew_heartbeat(self, slot_row: SlotRow) -> None:
-        ttl_ms = int(self.config.worker.heartbeat_ttl * 1000)
-        slot_row.boot, slot_row.alive_until_ms = self.boot, self.monotonic_ms + ttl_ms
-        self._changed_slots.add(slot_row.slot)
-
-    # counters and events
-
-    def count(self, name: str, by: int = 1) -> None:
-        if by:
-            self._counts[name] += by
-
-    def publish(self, event: bytes) -> None:
-        if event:
-            self._events.append(stamped(event, self.now_ms))
-
-    def index_deadline(self, record: RecordRow) -> None:
-        """Lists the deadline of a job that is about to wait."""
-        if record.extra and (deadline_ms := record.facts.deadline_ms) is not None:
-            look_ms = min(deadline_ms, self.now_ms + LONGEST_LOOK_MS)
-            self.db.execute("INSERT OR REPLACE INTO deadlines (id, look_ms) VALUES (?, ?)", (record.id, look_ms))
-
-    # moves between places
-
-    def push(self, record: RecordRow, *, front: bool) -> None:
-        """Puts the record's job into its queue and counts the copy in the record."""
-        record.state, record.due_ms, record.queued = State.PENDING, 0, record.queued + 1
-        position = self.queued.push(record.queue, record.raw, front=front)
-        if DEADLINE_FIELD in record.raw:  # or something like it: then the job is not in the index
-            self.db.execute("UPDATE deadlines SET position = ? WHERE id = ?", (position, record.id))
-
-    def push_undecodable(self, queue: str, raw: bytes, *, front: bool) -> None:
-        """Puts bytes that are not a job back into a queue.
-
-        They have no record that counts copies, so the next claim will count them as adopted again. That is
-        subtracted here."""
-        self.queued.push(queue, raw, front=front)
-        self.count("adopted", -1)
-
-    def schedule(self, record: RecordRow, state: State, due_ms: int, since_ms: int) -> None:
-        """Schedules the record's job. A blank is appended while another copy of the same bytes is scheduled."""
-        while self.db.execute("SELECT 1 FROM scheduled WHERE raw = ?", (record.raw,)).fetchone() is not None:
-            record.raw += b" "
-        record.state, record.due_ms, record.since_ms = state, due_ms, since_ms
-        self.db.execute("INSERT INTO scheduled VALUES (?, ?)", (due_ms, record.raw))
-
-    def unschedule(self, raw: bytes) -> bool:
-        """Removes these bytes from the scheduled jobs; False if they are not there."""
-        return self.db.execute("DELETE FROM scheduled WHERE raw = ?", (raw,)).rowcount > 0
-
-    def bury(self, record: RecordRow) -> None:
-        record.state, record.ended_ms = State.DEAD, self.now_ms
-        self.db.execute("INSERT INTO dead (raw, crc) VALUES (?, ?)", (record.raw, crc32(record.raw)))
-        self.count("dead")
-
-    def is_foreign(self, raw: bytes, job: Job | None, place: State) -> bool:
-        """Whether these bytes, which are waiting (PENDING) or DEAD, are under the id of another job."""
-        record = self.record(job.id) if job is not None else None
-        if record is None or not record.is_protected:
-            return False
-        is_there = bool(record.queued) if place is State.PENDING else record.state == place
-        return not (is_there and record.is_about(raw))
-
-    def bury_foreign(self, slot: str, queue: str, raw: bytes, id: str) -> str:
-        """Buries bytes that are under this id of another job, under an id of their own. Returns the error."""
-        error = foreign_error(id)
-        record = self.record_for(raw_id(raw), queue, raw)
-        record.add_attempt(Attempt(record.started_ms, self.now_ms, slot, "refused", error, is_fatal=True))
-        record.slot, record.queue, record.error = slot, queue, error
-        record.change_facts(fingerprint=fingerprint(error))
-        self.bury(record)
-        self.count("error:ForeignJob")
-        return error
+    def is_dead(self, raw: bytes) -> bool:
+        return self._one("SELECT 1 FROM dead WHERE crc = ? AND raw = ? LIMIT 1", crc32(raw), raw) is not None
 
     def remove_dead(self, raw: bytes) -> bool:
-        """Removes the oldest dead job with these bytes; False if there is none."""
         sql = "DELETE FROM dead WHERE position = (SELECT min(position) FROM dead WHERE crc = ? AND raw = ?)"
         return self.db.execute(sql, (crc32(raw), raw)).rowcount > 0
 
-    def end(self, record: RecordRow, state: State) -> None:
-        """Lists the job as completed or cancelled, counts it, and lets its record expire. The caller trims the list
-        when the follow-ups of the job are enqueued."""
-        record.state, record.ended_ms = state, self.now_ms
-        if not record.queued:  # a copy that still waits needs the record
-            record.expires_ms = self.now_ms + int(self.config.worker.history_ttl * 1000)
-        if state not in self._ended:
-            self._ended[state] = EndedList(self.db, state)
-        self._ended[state].append(record.raw)
-        self.count(state.value)
+    def due_ms_of(self, raw: bytes) -> int | None:
+        due_ms: int | None = self._one("SELECT due_ms FROM scheduled WHERE raw = ?", raw)
+        return due_ms
 
-    def trim_ended(self, state: State) -> None:
-        """Removes the oldest jobs beyond completed_max from the list to which end() has added, with their records."""
-        for raw in self._ended[state].trim(self.config.worker.completed_max):
-            if (unlisted := decode_or_none(raw)) is not None:
-                self._delete_unlisted(unlisted.id, state)
+    def put_scheduled(self, raw: bytes, due_ms: int) -> None:
+        sql = (
+            "INSERT INTO scheduled (due_ms, raw) VALUES (?, ?) ON CONFLICT (raw) DO UPDATE SET due_ms = excluded.due_ms"
+        )
+        self.db.execute(sql, (due_ms, raw))
 
-    def _delete_unlisted(self, id: str, state: State) -> None:
-        """Deletes the record of a job that is no longer listed, unless the record is now about another run of it."""
-        if id not in self._records:
-            self.db.execute("DELETE FROM records WHERE id = ? AND state = ? AND queued = 0", (id, state.value))
-        elif (record := self._records[id]) is not None and record.state == state and not record.queued:
-            self.delete_record(id)
+    def unschedule(self, raw: bytes) -> bool:
+        return self.db.execute("DELETE FROM scheduled WHERE raw = ?", (raw,)).rowcount > 0
+
+    def take_due(self, limit: int) -> list[bytes]:
+        sql = "SELECT due_ms, raw FROM scheduled WHERE due_ms <= ? ORDER BY due_ms, raw LIMIT ?"
+        due = self.db.execute(sql, (self.now_ms, limit)).fetchall()
+        self.db.executemany("DELETE FROM scheduled WHERE due_ms = ? AND raw = ?", due)
+        return [raw for _, raw in due]
+
+    def latest_due(self, offset: int, limit: int) -> list[bytes]:
+        sql = "SELECT raw FROM scheduled ORDER BY due_ms DESC, raw DESC LIMIT ? OFFSET ?"
+        return [raw for (raw,) in self.db.execute(sql, (limit, offset))]
+
+    def next_due_ms(self) -> int | None:
+        due_ms: int | None = self._one("SELECT min(due_ms) FROM scheduled")
+        return due_ms
+
+    def peek(self, place: str, limit: int) -> list[bytes]:
+        source, values = source_of(place, self.queue_names)
+        order = "due_ms, raw" if place == "scheduled" else "position DESC" if place in NEWEST_FIRST else "position"
+        found = self.db.execute(f"SELECT raw FROM {source} ORDER BY {order} LIMIT ?", (*values, limit))
+        return [raw for (raw,) in found]
+
+    # deadlines
+
+    def put_deadline(self, id: str, look_ms: int) -> None:
+        self.db.execute("INSERT OR REPLACE INTO deadlines (id, look_ms) VALUES (?, ?)", (id, look_ms))
+
+    def place_deadline(self, id: str, position: int) -> None:
+        self.db.execute("UPDATE deadlines SET position = ? WHERE id = ?", (position, id))
+
+    def take_deadline(self, id: str) -> int | None:
+        position: int | None = self._one("DELETE FROM deadlines WHERE id = ? RETURNING position", id)
+        return position
+
+    def due_looks(self, limit: int) -> list[str]:
+        sql = "SELECT id FROM deadlines WHERE look_ms <= ? ORDER BY look_ms, id LIMIT ?"
+        return [id for (id,) in self.db.execute(sql, (self.now_ms, limit))]
+
+    def look_again(self, id: str, look_ms: int) -> None:
+        self.db.execute("UPDATE deadlines SET look_ms = ? WHERE id = ?", (look_ms, id))
+
+    def next_look_ms(self) -> int | None:
+        look_ms: int | None = self._one("SELECT min(look_ms) FROM deadlines")
+        return look_ms
+
+    # unique keys, outputs, orders
+
+    def find_key(self, key: str) -> str:
+        return self._one("SELECT id FROM unique_keys WHERE key = ?", key) or ""
+
+    def put_key(self, key: str, id: str) -> None:
+        self.db.execute("INSERT OR REPLACE INTO unique_keys VALUES (?, ?)", (key, id))
+
+    def key_page(self, cursor: str, limit: int) -> list[tuple[str, str]]:
+        sql = "SELECT key, id FROM unique_keys WHERE key > ? ORDER BY key LIMIT ?"
+        return self.db.execute(sql, (cursor, limit)).fetchall()
+
+    def remove_keys(self, keys: Sequence[str]) -> None:
+        self.db.executemany("DELETE FROM unique_keys WHERE key = ?", [(key,) for key in keys])
+
+    def find_makers(self, paths: Sequence[bytes]) -> dict[bytes, str]:
+        return find_makers(self.db, paths, self.now_ms)
+
+    def put_outputs(self, paths: Sequence[bytes], id: str, expires_ms: int) -> None:
+        rows = [(path, id, expires_ms) for path in paths]
+        self.db.executemany("INSERT OR REPLACE INTO made VALUES (?, ?, ?)", rows)
+
+    def forget_outputs(self) -> None:
+        sql = "DELETE FROM made WHERE path IN (SELECT path FROM made WHERE expires_ms <= ? LIMIT ?)"
+        self.db.execute(sql, (self.now_ms, _OUTPUTS_FORGOTTEN))
+
+    def put_order(self, order: Order) -> None:
+        self.db.execute("INSERT OR REPLACE INTO orders VALUES (?, ?, ?, ?)", astuple(order))
+
+    def remove_orders(self, ids: Sequence[str]) -> None:
+        self.db.executemany("DELETE FROM orders WHERE id = ?", [(id,) for id in ids])
+
+    def due_orders(self, after: str, before_ms: int, limit: int) -> list[Order]:
+        return [Order(*row) for row in self.db.execute(_DUE_ORDERS, (after, before_ms, limit))]
+
+    def order_count(self) -> int:
+        return int(self._one("SELECT count(*) FROM orders"))
+
+    # limits
+
+    def rate_window(self) -> tuple[int, int]:
+        found: tuple[int, int] | None = self.db.execute(
+            "SELECT ends_ms, taken FROM rate WHERE boot = ?", (self.boot,)
+        ).fetchone()
+        return found or (0, 0)
+
+    def put_rate_window(self, ends_ms: int, taken: int) -> None:
+        self.db.execute("INSERT OR REPLACE INTO rate VALUES (1, ?, ?, ?)", (self.boot, ends_ms, taken))
+
+    def holders(self, route: str) -> Collection[str]:
+        # What the slots hold is compared in the table: no verb that changes it admits jobs too.
+        self.db.execute(
+            "DELETE FROM holders WHERE route = ? AND NOT EXISTS "
+            "(SELECT 1 FROM slots WHERE slots.slot = holders.slot AND slots.held = holders.raw)",
+            (route,),
+        )
+        return {slot for (slot,) in self.db.execute("SELECT slot FROM holders WHERE route = ?", (route,))}
+
+    def add_holder(self, route: str, slot: str, raw: bytes) -> None:
+        self.db.execute("INSERT INTO holders VALUES (?, ?, ?)", (route, slot, raw))
+
+    def route_window(self, route: str) -> tuple[int, int]:
+        # A window of an earlier boot has ended.
+        found: tuple[int, int] | None = self.db.execute(
+            "SELECT ends_ms, started FROM route_windows WHERE route = ? AND boot = ?", (route, self.boot)
+        ).fetchone()
+        return found or (0, 0)
+
+    def put_route_window(self, route: str, ends_ms: int, started: int) -> None:
+        values = (route, self.boot, ends_ms, started)
+        self.db.execute("INSERT OR REPLACE INTO route_windows VALUES (?, ?, ?, ?)", values)
+
+    # batches
+
+    def find_batch(self, id: str) -> Batch | None:
+        row = self.db.execute("SELECT facts, fixed FROM batches WHERE id = ?", (id,)).fetchone()
+        return decode_batch(*row) if row is not None else None
+
+    def insert_batch(self, batch: Batch) -> None:
+        self._delete_batch(batch.id)
+        # An earlier batch of this id left marks. The caller has read none of these records.
+        self.db.execute("UPDATE records SET member = NULL WHERE batch = ? AND member IS NOT NULL", (batch.id,))
+        fixed = _encoder.encode(FixedFacts(batch.callbacks, batch.info))
+        values = (batch.id, batch.parent, batch.created_ms, 0, b"", fixed)
+        self.db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", values)
+
+    def _delete_batch(self, id: str) -> None:
+        """Marks in records stay: they mean nothing without the batch."""
+        self.db.execute("DELETE FROM batch_members WHERE batch = ?", (id,))
+        self.db.execute("DELETE FROM batches WHERE id = ?", (id,))
+
+    def children_of(self, id: str) -> list[str]:
+        return [child for (child,) in self.db.execute("SELECT id FROM batches WHERE parent = ? ORDER BY id", (id,))]
+
+    def forget_batches(self) -> None:
+        sql = "SELECT id FROM batches WHERE finished_ms > 0 AND finished_ms <= ? LIMIT ?"
+        for (id,) in self.db.execute(sql, (self.now_ms - KEPT_MS, _BATCHES_FORGOTTEN)).fetchall():
+            self._delete_batch(id)
+
+    def add_unmarked(self, batch_id: str, state: MemberState, id: str) -> None:
+        self.db.execute("INSERT OR IGNORE INTO batch_members VALUES (?, ?, ?)", (batch_id, state, id))
+
+    def remove_unmarked(self, batch_id: str, state: MemberState, id: str) -> bool:
+        sql = "DELETE FROM batch_members WHERE batch = ? AND state = ? AND id = ?"
+        return self.db.execute(sql, (batch_id, state, id)).rowcount > 0
+
+    def has_unmarked(self, batch_id: str, state: MemberState | None = None, id: str = "") -> bool:
+        if state is None:
+            return self._one("SELECT 1 FROM batch_members WHERE batch = ? LIMIT 1", batch_id) is not None
+        sql = "SELECT 1 FROM batch_members WHERE batch = ? AND state = ? AND id = ?"
+        return self._one(sql, batch_id, state, id) is not None
+
+    # what operators switch, schedules, documents and producers
+
+    def paused(self) -> frozenset[str]:
+        return frozenset(queue for (queue,) in self.db.execute("SELECT queue FROM paused"))
+
+    def put_paused(self, queue: str, *, is_paused: bool) -> None:
+        sql = "INSERT OR IGNORE INTO paused VALUES (?)" if is_paused else "DELETE FROM paused WHERE queue = ?"
+        self.db.execute(sql, (queue,))
+
+    def breaker_resets(self) -> dict[str, int]:
+        return dict(self.db.execute("SELECT route, number FROM breaker_resets").fetchall())
+
+    def count_breaker_reset(self, route: str) -> None:
+        sql = "INSERT INTO breaker_resets VALUES (?, 1) ON CONFLICT DO UPDATE SET number = number + 1"
+        self.db.execute(sql, (route,))
+
+    def cancel_requests(self) -> int:
+        return self.catalog_revision(_CANCELS)
+
+    def count_cancel_request(self) -> None:
+        self.next_revision(_CANCELS)
+
+    def schedule_states(self) -> dict[str, ScheduleState]:
+        rows = self.db.execute(f"SELECT name, {_SCHEDULE_COLUMNS} FROM schedules ORDER BY name")
+        return {name: _as_state(values) for name, *values in rows}
+
+    def schedule_state(self, name: str) -> ScheduleState | None:
+        row = self.db.execute(f"SELECT {_SCHEDULE_COLUMNS} FROM schedules WHERE name = ?", (name,)).fetchone()
+        return _as_state(row) if row is not None else None
+
+    def put_schedule_state(self, name: str, state: ScheduleState | None) -> None:
+        if state is None:
+            self.db.execute("DELETE FROM schedules WHERE name = ?", (name,))
+            return
+        values = (name, *astuple(state))
+        self.db.execute(f"INSERT OR REPLACE INTO schedules VALUES ({', '.join('?' * len(values))})", values)
+
+    def next_fire_ms(self) -> int | None:
+        next_ms: int | None = self._one("SELECT min(next_ms) FROM schedules WHERE NOT is_paused")
+        return next_ms
+
+    def documents(self, kind: str) -> dict[str, Document]:
+        rows = self.db.execute("SELECT name, body, revision FROM documents WHERE kind = ?", (kind,))
+        return {name: Document(body, revision) for name, body, revision in rows}
+
+    def document(self, kind: str, name: str) -> Document | None:
+        sql = "SELECT body, revision FROM documents WHERE kind = ? AND name = ?"
+        row = self.db.execute(sql, (kind, name)).fetchone()
+        return Document(*row) if row is not None else None
+
+    def put_document(self, kind: str, name: str, document: Document | None) -> None:
+        if document is None:
+            self.db.execute("DELETE FROM documents WHERE kind = ? AND name = ?", (kind, name))
+        else:
+            values = (kind, name, document.revision, document.body)
+            self.db.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?)", values)
+
+    def catalog_revision(self, kind: str) -> int:
+        return self._one("SELECT revision FROM catalog_revisions WHERE kind = ?", kind) or 0
+
+    def next_revision(self, kind: str) -> int:
+        sql = "INSERT INTO catalog_revisions VALUES (?, 1) ON CONFLICT DO UPDATE SET revision = revision + 1"
+        return int(self._one(f"{sql} RETURNING revision", kind))
+
+    def producers(self) -> list[ProducerView]:
+        # Leases run on the monotonic clock: no step of the wall clock changes them, and a reboot ends them all.
+        sql = "SELECT id, info FROM producers WHERE boot = ? AND alive_until_ms > ? ORDER BY id"
+        living = self.db.execute(sql, (self.boot, self.monotonic_ms))
+        return [ProducerView(id, msgspec.json.decode(info, type=ProducerInfo)) for id, info in living]
+
+    def put_producer(self, id: str, info: ProducerInfo | None, ttl_ms: int = 0) -> None:
+        ended = "DELETE FROM producers WHERE id = ? OR boot != ? OR alive_until_ms <= ?"
+        self.db.execute(ended, (id, self.boot, self.monotonic_ms))
+        if info is not None:
+            report = (id, msgspec.json.encode(info), self.boot, self.monotonic_ms + ttl_ms)
+            self.db.execute("INSERT INTO producers VALUES (?, ?, ?, ?)", report)
+
+    # numbers
+
+    def census(self, *, is_exact: bool = False) -> Census:
+        if is_exact:
+            lengths = dict(self.db.execute("SELECT queue, count(*) FROM queued GROUP BY queue"))
+        else:
+            lengths = {queue: queue_length(self.db, queue) for queue in queues_with_jobs(self.db)}
+        alive = "SELECT count(*) FROM slots WHERE boot = ? AND alive_until_ms > ?"
+        return Census(
+            pending={**dict.fromkeys(self.queue_names, 0), **lengths},
+            scheduled=place_length(self.db, "scheduled"),
+            running=self._one("SELECT count(held) FROM slots"),
+            dead=place_length(self.db, "dead_letter"),
+            completed=place_length(self.db, State.COMPLETED),
+            cancelled=place_length(self.db, State.CANCELLED),
+            heartbeats=self._one(alive, self.boot, self.monotonic_ms),
+            counters=dict(self.db.execute("SELECT name, value FROM stats")),
+            paused=self.paused(),
+            now_ms=self.now_ms,
+            unfinished_batches=self._one("SELECT count(*) FROM batches WHERE finished_ms = 0"),
+        )
+
+    def add_to_counter(self, name: str, by: int) -> None:
+        self.db.execute(_ADD_TO_COUNTER, (name, by))
+
+    def hours(self, oldest: int, newest: int) -> dict[int, dict[str, int]]:
+        found: dict[int, dict[str, int]] = {}
+        sql = "SELECT hour, name, value FROM hourly WHERE hour BETWEEN ? AND ?"
+        for hour, name, value in self.db.execute(sql, (oldest, newest)):
+            found.setdefault(hour, {})[name] = value
+        return found
 
     # the end of the transaction
 
     def write(self) -> None:
         """Writes everything gathered to the tables. The caller commits."""
-        astuple = msgspec.structs.astuple
         # The trigger that keeps a member without a record reads the mark from the table.
-        marks = [(record.member, record.id) for record in self._deleted_members]
+        marks = [(record.member, record.id) for record in self.deleted_members]
         _execute_each(self.db, "UPDATE records SET member = ? WHERE id = ?", marks)
-        records = [(id, self._records[id]) for id in self._changed_records]
+        records = self.changed_records()
         _execute_each(self.db, "DELETE FROM records WHERE id = ?", [(id,) for id, record in records if record is None])
-        _save_records(self.db, [record for _, record in records if record is not None], self._new_records)
-        slots = [self._slots[slot] for slot in self._changed_slots]
-        _execute_each(self.db, SAVE_SLOT, [astuple(slot_row) for slot_row in slots if slot_row is not None])
-        self.ledger.write()
-        self.batches.write()
+        _save_records(self.db, [record for _, record in records if record is not None], self.new_records)
+        _execute_each(self.db, SAVE_SLOT, [astuple(slot_row) for slot_row in self.changed_slots()])
+        self._write_ledger()
+        self._write_batches()
         for ended in self._ended.values():
             ended.write()
         self._write_counts()
         self._write_events()
 
+    def _write_ledger(self) -> None:
+        changes = self.ledger.changes()
+        _execute_each(
+            self.db, "DELETE FROM ledger WHERE path = ?", [(path,) for path, entry in changes if entry is None]
+        )
+        saved = [(path, encode_ledger_entry(entry)) for path, entry in changes if entry is not None]
+        _execute_each(self.db, "INSERT OR REPLACE INTO ledger VALUES (?, ?)", saved)
+
+    def _write_batches(self) -> None:
+        rows = [
+            (_encoder.encode(replace(batch, callbacks=(), info=b"")), batch.finished_ms, batch.id)
+            for batch in self.batches.changed()
+        ]
+        _execute_each(self.db, "UPDATE batches SET facts = ?, finished_ms = ? WHERE id = ?", rows)
+
     def _write_counts(self) -> None:
         hour = self.now_ms // HOUR_MS
         _execute_each(
             self.db,
-            "INSERT INTO stats VALUES (?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
-            list(self._counts.items()),
+            _ADD_TO_COUNTER,
+            list(self.counts.items()),
         )
         _execute_each(
             self.db,
             "INSERT INTO hourly VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
-            [(hour, name, by) for name, by in self._counts.items()],
+            [(hour, name, by) for name, by in self.counts.items()],
         )
-        if self._counts:
-            self.db.execute("DELETE FROM hourly WHERE hour < ?", (oldest_hour_kept(self.config, self.now_ms),))
+        if self.counts:
+            self.db.execute("DELETE FROM hourly WHERE hour < ?", (self.oldest_hour_kept,))
 
     def _write_events(self) -> None:
-        if self._events:
-            _execute_each(self.db, "INSERT INTO events (body) VALUES (?)", [(body,) for body in self._events])
+        if self.events:
+            _execute_each(self.db, "INSERT INTO events (body) VALUES (?)", [(body,) for body in self.events])
             self.db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (EVENTS_KEPT,))
 
 
@@ -295,7 +463,7 @@ def _execute_each(db: sqlite3.Connection, sql: str, values: Sequence[tuple[objec
 def _save_records(db: sqlite3.Connection, records: Iterable[RecordRow], new: Collection[str]) -> None:
     values: dict[str, list[tuple[object, ...]]] = {SAVE_NEW_RECORD: [], SAVE_MEMBER: [], SAVE_RECORD: []}
     for record in records:
-        row = msgspec.structs.astuple(record)
+        row = astuple(record)
         if record.id in new:
             values[SAVE_NEW_RECORD].append(row)
         elif record.batch:
@@ -306,79 +474,35 @@ def _save_records(db: sqlite3.Connection, records: Iterable[RecordRow], new: Col
         _execute_each(db, sql, rows)
 
 
-def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
-    """Whether a job that the record names in `after` is running, or the one that it waits for is unfinished."""
-    if record is None or not (record.after or record.extra):
-        return False
-    waits_for = record.facts.waits_for
-    awaited = work.record(waits_for) if waits_for else None
-    if awaited is not None and State(awaited.state).is_unfinished:
-        return True
-    work.read_records(record.jobs_before)
-    earlier = map(work.record, record.jobs_before)
-    return any(other.state == State.RUNNING for other in earlier if other is not None)
+_ADD_TO_COUNTER = "INSERT INTO stats VALUES (?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value"
 
 
-def is_batch_cancelled(work: UnitOfWork, record: RecordRow | None) -> bool:
-    """Whether the job is a member of a batch that is cancelled."""
-    batch = work.batches.find(record.batch) if record is not None else None
-    return batch is not None and batch.is_cancelled
+def _as_state(values: Sequence[Any]) -> ScheduleState:
+    revision, next_ms, last_ms, last_job_id, is_paused, runs, missed = values
+    return ScheduleState(revision, next_ms, last_ms, last_job_id, bool(is_paused), runs, missed)
 
 
-def join_batch(work: UnitOfWork, batch: Batch, id: str) -> None:
-    """Makes a job an unfinished member, unless it still is one because its record was lost."""
-    if work.members.put(batch, id, MemberState.UNFINISHED):
-        add_member(work.batches.change(batch), work.now_ms)
+def source_of(place: str, queues: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The table and condition of a place, as SQL with its values."""
+    if place in queues:
+        return "queued WHERE queue = ?", (place,)
+    if place not in (*NEWEST_FIRST, "scheduled"):
+        places = ", ".join((*queues, *NEWEST_FIRST, "scheduled"))
+        raise BrokerError(f"no place is called {place!r}; there are {places}")
+    if place in ("scheduled", "dead_letter"):
+        return f"{place.removesuffix('_letter')} WHERE true", ()
+    return "ended WHERE state = ?", (place,)
 
 
-def unfinished_before(work: UnitOfWork, id: str | None) -> list[str]:
-    """The jobs that the record of this job names in `after` and that have not ended."""
-    record = work.record(id) if id is not None else None
-    if record is None or not record.after:
-        return []
-    work.read_records(record.jobs_before)
-    found = [(id, work.record(id)) for id in record.jobs_before]
-    return [id for id, other in found if other is not None and other.state not in ENDED_STATES]
-
-
-def oldest_hour_kept(config: Config, now_ms: int) -> int:
-    return now_ms // HOUR_MS - int(config.observability.stats_retention / 3600)
-
-
-# The ledger during one transaction: entries are read once, changed in memory, and written at the end of it.
-
-
-class LedgerTable:
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-        self._entries: dict[bytes, LedgerEntry | None] = {}
-        self._changed: set[bytes] = set()
-
-    def entry(self, path: bytes) -> LedgerEntry | None:
-        if path not in self._entries:
-            found = self._db.execute("SELECT entry FROM ledger WHERE path = ?", (path,)).fetchone()
-            self._entries[path] = None if found is None else decode_ledger_entry(found[0])
-        return self._entries[path]
-
-    def replace(self, path: bytes, becomes: LedgerEntry | None) -> None:
-        """Replaces the entry of a path; None removes it."""
-        self._entries[path] = becomes
-        self._changed.add(path)
-
-    def learn(self, version: Version, job_id: str) -> None:
-        known = self.entry(version.path) or LedgerEntry()
-        self.replace(version.path, known.with_version(version, job_id))
-
-    def write(self) -> None:
-        if not self._changed:
-            return
-        changes = [(path, self._entries[path]) for path in self._changed]
-        removed = [(path,) for path, entry in changes if entry is None]
-        saved = [(path, encode_ledger_entry(entry)) for path, entry in changes if entry is not None]
-        if removed:
-            self._db.executemany("DELETE FROM ledger WHERE path = ?", removed)
-        if saved:
-            self._db.executemany("INSERT OR REPLACE INTO ledger VALUES (?, ?)", saved)
+def place_length(db: sqlite3.Connection, place: str) -> int:
+    """How many jobs a queue, `scheduled`, `dead_letter`, `completed` or `cancelled` holds."""
+    if place in (State.COMPLETED, State.CANCELLED):
+        first, last = first_and_last(db, State(place))
+        return last - first + 1
+    if place in ("scheduled", "dead_letter"):
+        length: int = db.execute(f"SELECT count(*) FROM {place.removesuffix('_letter')}").fetchone()[0]
+        return length
+    return queue_length(db, place)
 
 
 # The list of completed or of cancelled jobs during one transaction: appended and trimmed here, written at its end.
@@ -397,7 +521,7 @@ def first_and_last(db: sqlite3.Connection, state: State) -> tuple[int, int]:
     return (1, 0) if first is None else (first, last)
 
 
-class EndedList:
+class SqliteEndedList:
     def __init__(self, db: sqlite3.Connection, state: State) -> None:
         self._db = db
         self._state = state
@@ -433,21 +557,11 @@ class EndedList:
 
 # The table `queued` during one transaction: where each queue begins and ends, and the moves in and out of it.
 #
-# The lowest position is the front. Positions may have holes, left by cancelled jobs. The table `holes` lists those,
-# so that the length of a queue follows from its ends and its holes without counting. Statements run at once, because
-# the next job of the batch may need their effect. Never begins or ends a transaction, and nothing read here outlives
-# one.
+# Positions may have holes, left by cancelled jobs. The table `holes` lists those, so that the length of a queue follows
+# from its ends and its holes without counting.
 
 
 _SEARCHED_AT_ONCE = 500
-
-
-class QueuedRow(NamedTuple):
-    """One job in a queue, and its position; `job` is None if the bytes are not a job."""
-
-    position: int
-    raw: bytes
-    job: Job | None
 
 
 def queues_with_jobs(db: sqlite3.Connection) -> Iterator[str]:
@@ -492,7 +606,7 @@ def find_newest(db: sqlite3.Connection, wanted: Iterable[tuple[str, bytes]]) -> 
     return found
 
 
-class QueueTable:
+class SqliteQueueTable:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._ends: dict[str, list[int]] = {}  # queue → the free positions before its first and after its last job
@@ -518,17 +632,11 @@ class QueueTable:
         ends = self._ends[queue] = [first - 1, last + 1]
         return ends
 
-    def fronts(self, queue: str, limit: int) -> list[QueuedRow]:
-        """The next jobs of a queue, front first. They stay until `remove` is called."""
-        return [QueuedRow(at, raw, decode_or_none(raw)) for at, raw in self.raws(queue, limit)]
-
-    def raws(self, queue: str, limit: int) -> list[tuple[int, bytes]]:
-        """Position and bytes of the first jobs of a queue, front first."""
+    def first(self, queue: str, limit: int) -> list[tuple[int, bytes]]:
         sql = "SELECT position, raw FROM queued WHERE queue = ? ORDER BY position LIMIT ?"
         return self._db.execute(sql, (queue, limit)).fetchall()
 
-    def remove(self, positions: list[tuple[str, int]]) -> None:
-        """Removes jobs at the front of their queues, by (queue, position)."""
+    def remove_first(self, positions: list[tuple[str, int]]) -> None:
         self._db.executemany("DELETE FROM queued WHERE queue = ? AND position = ?", positions)
 
     def locate(self, wanted: Collection[tuple[str, bytes]]) -> None:
@@ -558,101 +666,39 @@ class QueueTable:
         if not positions:
             return
         at = [(queue, position) for position in positions]
-        self.remove(at)
+        self.remove_first(at)
         self._db.executemany("INSERT OR REPLACE INTO holes VALUES (?, ?)", at)
         # A hole outside the new ends is no hole: the next jobs will be pushed there.
         before, after = self._find_ends(queue)
         sql = "DELETE FROM holes WHERE queue = ? AND (position <= ? OR position >= ?)"
         self._db.execute(sql, (queue, before, after))
 
+    def found(self, wanted: Collection[tuple[str, bytes]]) -> set[tuple[str, bytes]]:
+        return set(find_newest(self._db, wanted))
 
-# Who is a member of which batch: marks in the records, and the table batch_members for the few that no record marks.
-#
-# An unfinished or dead member is marked in its own record. The record is written anyway when the job changes, and the
-# index of these marks is in the order in which the jobs were enqueued, so a member costs the same in a batch of any
-# size. batch_members has the members whose record was lost, which a trigger of the database puts there, and the jobs
-# that had ended when they joined.
+    def repair(self) -> None:
+        rebuild_holes(self._db)  # a job deleted by hand left a hole that is not listed
 
 
-_IDS_AT_ONCE = 500
+# Batches in their table: the counts, and apart from them what never changes, which may be long.
 
 
-class MemberState(enum.IntEnum):
-    UNFINISHED = 0
-    DEAD = 1
-    KNOWN = 2  # it had ended when it joined
+class FixedFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What never changes, apart from the counts: it may be long."""
+
+    callbacks: tuple[Callback, ...] = ()
+    info: bytes = b""
 
 
-class BatchMembers:
-    """The members of the batches of one transaction. `record` and `change_record` are those of its unit of work."""
-
-    def __init__(
-        self,
-        db: sqlite3.Connection,
-        record: Callable[[str], RecordRow | None],
-        change_record: Callable[[RecordRow], RecordRow],
-    ) -> None:
-        self._db = db
-        self._record = record
-        self._change_record = change_record
-        self._has_unmarked: dict[str, bool] = {}  # by id of the batch, as far as it was needed
-
-    def put(self, batch: Batch, id: str, state: MemberState) -> bool:
-        """Makes a job a member in this state; False if it is one already."""
-        if self.has(batch, id, state):
-            return False
-        record = self._record(id)
-        if state is not MemberState.KNOWN and record is not None and record.batch == batch.id:
-            self._change_record(record).member = state
-        else:
-            self._db.execute("INSERT INTO batch_members VALUES (?, ?, ?)", (batch.id, state, id))
-            self._has_unmarked[batch.id] = True
-        return True
-
-    def keep(self, record: RecordRow) -> None:
-        """Keeps a member whose record is replaced in the table."""
-        if record.member is not None:
-            values = record.batch, record.member, record.id
-            self._db.execute("INSERT OR IGNORE INTO batch_members VALUES (?, ?, ?)", values)
-            self._has_unmarked[record.batch] = True
-
-    def take(self, batch: Batch, id: str, state: MemberState) -> bool:
-        """Removes a member in this state; False if there is none."""
-        if (record := self._marked(batch, id, state)) is not None:
-            self._change_record(record).member = None
-            return True
-        sql = "DELETE FROM batch_members WHERE batch = ? AND state = ? AND id = ?"
-        return self._may_be_unmarked(batch) and self._db.execute(sql, (batch.id, state, id)).rowcount > 0
-
-    def has(self, batch: Batch, id: str, *states: MemberState) -> bool:
-        if any(self._marked(batch, id, state) is not None for state in states):
-            return True
-        sql = "SELECT 1 FROM batch_members WHERE batch = ? AND state = ? AND id = ?"
-        return self._may_be_unmarked(batch) and any(
-            self._db.execute(sql, (batch.id, state, id)).fetchone() is not None for state in states
-        )
-
-    def _marked(self, batch: Batch, id: str, state: MemberState) -> RecordRow | None:
-        """The record of this member, if it is marked there."""
-        record = self._record(id)
-        return record if record is not None and record.batch == batch.id and record.member == state else None
-
-    def _may_be_unmarked(self, batch: Batch) -> bool:
-        """Whether the batch has members in the table. Nearly none has; then no member is looked up there."""
-        if batch.id not in self._has_unmarked:
-            found = self._db.execute("SELECT 1 FROM batch_members WHERE batch = ? LIMIT 1", (batch.id,)).fetchone()
-            self._has_unmarked[batch.id] = found is not None
-        return self._has_unmarked[batch.id]
+_fixed_decoder = msgspec.json.Decoder(FixedFacts)
+_facts_decoder = msgspec.json.Decoder(Batch)
 
 
-def delete_members(db: sqlite3.Connection, batch_id: str) -> None:
-    """Deletes the members of a batch whose time is over. Marks in records stay: they mean nothing without the batch."""
-    db.execute("DELETE FROM batch_members WHERE batch = ?", (batch_id,))
-
-
-def clear_marks(db: sqlite3.Connection, batch_id: str) -> None:
-    """Removes the marks that an earlier batch of this id left in records. The caller has read none of these records."""
-    db.execute("UPDATE records SET member = NULL WHERE batch = ? AND member IS NOT NULL", (batch_id,))
+def decode_batch(facts: bytes, fixed: bytes) -> Batch:
+    more = _fixed_decoder.decode(fixed)
+    batch = _facts_decoder.decode(facts)
+    batch.callbacks, batch.info = more.callbacks, more.info
+    return batch
 
 
 def member_page(db: sqlite3.Connection, batch_id: str, state: MemberState, cursor: str, limit: int) -> MemberPage:
@@ -669,107 +715,3 @@ def member_page(db: sqlite3.Connection, batch_id: str, state: MemberState, curso
         rows += db.execute(sql, (batch_id, state, after, limit + 1 - len(rows))).fetchall()
     ids = tuple(id for _, id in rows[:limit])
     return MemberPage(ids, rows[limit - 1][0] if len(rows) > limit else "")
-
-
-def unfinished_among(db: sqlite3.Connection, batch_id: str, ids: Collection[str]) -> int:
-    """How many of these jobs are unfinished members. One whose record names another batch, or none, is another job: it
-    was enqueued again after the record was lost."""
-    listed, found = list(ids), 0
-    for start in range(0, len(listed), _IDS_AT_ONCE):
-        some = listed[start : start + _IDS_AT_ONCE]
-        marks = ", ".join("?" * len(some))
-        for sql in (
-            f"SELECT count(*) FROM batch_members m WHERE batch = ? AND state = ? AND id IN ({marks}) "
-            "AND NOT EXISTS (SELECT 1 FROM records r WHERE r.id = m.id AND r.batch != m.batch)",
-            f"SELECT count(*) FROM records WHERE +batch = ? AND +member = ? AND id IN ({marks})",
-        ):
-            found += db.execute(sql, (batch_id, MemberState.UNFINISHED, *some)).fetchone()[0]
-    return found
-
-
-# The batches of one transaction: read when they are needed, changed in place, written at its end.
-#
-# A batch whose time is over counts as absent, even if it is not deleted yet. Its members are in batch_members.py.
-
-
-_EXPIRED_AT_ONCE = 10
-_COLUMNS = "facts, fixed"
-
-_encoder = msgspec.json.Encoder()
-_facts_decoder = msgspec.json.Decoder(Batch)
-
-
-class FixedFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What never changes, apart from the counts: it may be long."""
-
-    callbacks: tuple[Callback, ...] = ()
-    info: bytes = b""
-
-
-_fixed_decoder = msgspec.json.Decoder(FixedFacts)
-
-
-def decode_batch(facts: bytes, fixed: bytes) -> Batch:
-    more = _fixed_decoder.decode(fixed)
-    batch = _facts_decoder.decode(facts)
-    batch.callbacks, batch.info = more.callbacks, more.info
-    return batch
-
-
-def find_batch(db: sqlite3.Connection, id: str, now_ms: int) -> Batch | None:
-    row = db.execute(f"SELECT {_COLUMNS} FROM batches WHERE id = ?", (id,)).fetchone()
-    batch = decode_batch(*row) if row is not None else None
-    is_over = batch is not None and batch.state is BatchState.FINISHED and batch.finished_ms + KEPT_MS <= now_ms
-    return None if is_over else batch
-
-
-class BatchTable:
-    def __init__(self, db: sqlite3.Connection, now_ms: int) -> None:
-        self._db = db
-        self._now_ms = now_ms
-        self._batches: dict[str, Batch | None] = {}
-        self._changed: dict[str, None] = {}
-
-    def find(self, id: str) -> Batch | None:
-        """The batch, to read. Changes are written only after change()."""
-        if not id:
-            return None
-        if id not in self._batches:
-            self._batches[id] = find_batch(self._db, id, self._now_ms)
-        return self._batches[id]
-
-    def change(self, batch: Batch) -> Batch:
-        self._changed[batch.id] = None
-        return batch
-
-    def create(self, batch: Batch) -> None:
-        self._delete(batch.id)  # one whose time is over
-        clear_marks(self._db, batch.id)
-        self._batches[batch.id] = batch
-        fixed = _encoder.encode(FixedFacts(batch.callbacks, batch.info))
-        values = (batch.id, batch.parent, batch.created_ms, 0, b"", fixed)
-        self._db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", values)
-        self.change(batch)
-
-    def children(self, id: str) -> list[Batch]:
-        found = self._db.execute("SELECT id FROM batches WHERE parent = ? ORDER BY id", (id,)).fetchall()
-        return [batch for (child,) in found if (batch := self.find(child)) is not None]
-
-    def write(self) -> None:
-        rows = []
-        for id in self._changed:
-            if (batch := self._batches[id]) is not None:
-                facts = _encoder.encode(replace(batch, callbacks=(), info=b""))
-                rows.append((facts, batch.finished_ms, id))
-        if rows:
-            self._db.executemany("UPDATE batches SET facts = ?, finished_ms = ? WHERE id = ?", rows)
-
-    def forget_expired(self) -> None:
-        """Deletes some of the batches whose time is over."""
-        sql = "SELECT id FROM batches WHERE finished_ms > 0 AND finished_ms <= ? LIMIT ?"
-        for (id,) in self._db.execute(sql, (self._now_ms - KEPT_MS, _EXPIRED_AT_ONCE)).fetchall():
-            self._delete(id)
-
-    def _delete(self, id: str) -> None:
-        delete_members(self._db, id)
-        self._db.execute("DELETE FROM batches WHERE id = ?", (id,))

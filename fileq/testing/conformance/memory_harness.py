@@ -19,23 +19,29 @@ class MemoryHarness(Harness):
 
     def push_raw(self, queue: str, raw: bytes) -> None:
         with self.memory.store.lock:
-            self.memory.store.push_raw(queue, raw, front=False)
+            self.memory.store.push(queue, raw, front=False)
+            self.memory.store.wake()
 
     def schedule_raw(self, raw: bytes, due_ms: int) -> None:
         self.memory.store.scheduled[raw] = due_ms
 
     def remove_registration(self, slot: str) -> None:
-        del self.memory.store.registry[slot]
+        self.memory.store.slots[slot].info = None
 
     def remove_record(self, id: str) -> None:
-        del self.memory.store.records[id]
+        self.memory.store.delete_record(id)
 
     def remove_raw(self, place: str, raw: bytes, slot: str = "") -> None:
         store = self.memory.store
         if place == "scheduled":
             del store.scheduled[raw]
+        elif place == "processing":
+            assert store.slots[slot].raw == raw
+            store.slots[slot].raw = None
+        elif place == "dead_letter":
+            store.dead.remove(raw)
         else:
-            {**store.queues, "dead_letter": store.dead, "processing": store.processing[slot]}[place].remove(raw)
+            store.queues[place].remove(next(item for item in store.queues[place] if item[1] == raw))
 
     def change_counter(self, name: str, by: int) -> None:
         self.memory.store.counters[name] += by

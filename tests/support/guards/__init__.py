@@ -15,7 +15,6 @@ from tests.support.guards.fsck_guards import FSCK_GUARDS
 from tests.support.guards.guard import Guard
 from tests.support.guards.identity_guards import IDENTITY_GUARDS
 from tests.support.guards.limit_guards import LIMIT_GUARDS
-from tests.support.guards.memory_guards import MEMORY_GUARDS
 from tests.support.guards.observe_guards import OBSERVE_GUARDS
 from tests.support.guards.output_guards import OUTPUT_GUARDS
 from tests.support.guards.policy_guards import POLICY_GUARDS
@@ -36,7 +35,6 @@ GUARDS: tuple[Guard, ...] = (
     *REDIS_REPAIR_GUARDS,
     *REDIS_EVENT_GUARDS,
     *SQLITE_GUARDS,
-    *MEMORY_GUARDS,
     *ADMIT_GUARDS,
     *DEADLINE_GUARDS,
     *EARLIER_JOB_GUARDS,

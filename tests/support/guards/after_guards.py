@@ -29,8 +29,7 @@ UNREGISTERED = Promise(
 
 ORDER_GUARDS = (
     KEPT.on("redis", "    keep_order(job)\n", ""),
-    KEPT.on("sqlite", "    if s.order:\n", "    if False:\n"),
-    KEPT.on("memory", "        if s.order:\n", "        if False:\n"),
+    KEPT.on("rules", "    if s.order:\n", "    if False:\n"),
     Promise(
         "The order for the file of a job that a reaper buries is kept in the same step",
         "the file of a job that killed its workers stays where it was",
@@ -42,22 +41,20 @@ ORDER_GUARDS = (
         "",
     ),
     FINISHED.on(
-        "sqlite",
-        '            work.db.executemany("DELETE FROM orders WHERE id = ?", [(id,) for id, _ in done])\n',
+        "rules",
+        "            work.remove_orders([id for id, _ in done])\n",
         "",
     ),
-    FINISHED.on("memory", "        self._store.orders.pop(id, None)\n", ""),
     PUT_BACK.on(
         "redis",
         "    redis.call('HDEL', orders, id)\n",
         "",
     ),
     PUT_BACK.on(
-        "sqlite",
-        '    work.db.execute("DELETE FROM orders WHERE id = ?", (revival.id,))\n',
+        "rules",
+        "    work.remove_orders([revival.id])\n",
         "",
     ),
-    PUT_BACK.on("memory", "        store.orders.pop(revival.id, None)\n", ""),
     UNREGISTERED.on("redis", " or read('HEXISTS', WORKERS, slot) == 0) then", ") then"),
     Guard(
         "A reaper gives the broker an order with the burial",

@@ -5,7 +5,7 @@ from tests.support.guards.guard import Guard, Promise
 COUNTED_ONCE = Promise(
     "A member of a batch is counted once",
     "a batch finishes before its last job has ended",
-    "TestBatchEnds::test_a_copy_that_ends_later_counts_nothing_more",
+    "TestBatchJoin::test_members_that_ended_without_being_counted_are_counted",
 )
 FIRED_ONCE = Promise(
     "Each callback of a batch is enqueued once",
@@ -78,14 +78,9 @@ BATCH_COUNT_GUARDS = (
         "  redis.call('SREM', batch.key .. ':members', member)\n",
     ),
     COUNTED_ONCE.on(
-        "sqlite",
+        "rules",
         "    if batch is None or not work.members.take(batch, id, MemberState.UNFINISHED):\n",
         "    if batch is None:\n",
-    ),
-    COUNTED_ONCE.on(
-        "memory",
-        "    if batch is None or id not in batch.members:\n        return False\n    batch.members.remove(id)\n",
-        "    if batch is None:\n        return False\n    batch.members.discard(id)\n",
     ),
     FIRED_ONCE.on("redis", "  if string.find(batch.fired, kind, 1, true) then return end\n", ""),
     FIRED_ONCE.on("memory", " if c.kind is kind and kind not in batch.fired]", " if c.kind is kind]"),
@@ -100,12 +95,7 @@ BATCH_COUNT_GUARDS = (
         "  if follows ~= id and (not is_batch_open(id) or string.sub(id, 1, 9) == 'delivery-') then return nil end\n",
         "",
     ),
-    OWN_FOLLOW_UPS.on("sqlite", "    return batch if is_member else None\n", "    return batch\n"),
-    OWN_FOLLOW_UPS.on(
-        "memory",
-        "    return batch if follows is not None and follows.id in batch.members else None\n",
-        "    return batch\n",
-    ),
+    OWN_FOLLOW_UPS.on("rules", "    return batch if is_member else None\n", "    return batch\n"),
     FOLLOW_UPS_FIRST.on(
         "redis",
         "  keep_follow_ups(job, job.extras and followed_batch(batch, id))\n"
@@ -114,7 +104,7 @@ BATCH_COUNT_GUARDS = (
         "  keep_follow_ups(job, job.extras and followed_batch(batch, id))\n",
     ),
     FOLLOW_UPS_FIRST.on(
-        "sqlite",
+        "rules",
         "    add_follow_ups(work, record, s.follow_ups)\n"
         "    if record is not None and record.batch and (ending := ENDINGS.get(s.verb)) is not None:\n"
         "        count_member(work, record.batch, record.id, ending, s.error)\n",
@@ -122,31 +112,20 @@ BATCH_COUNT_GUARDS = (
         "        count_member(work, record.batch, record.id, ending, s.error)\n"
         "    add_follow_ups(work, record, s.follow_ups)\n",
     ),
-    FOLLOW_UPS_FIRST.on(
-        "memory",
-        "    add_follow_ups(store, record, s.follow_ups, now_ms)\n"
-        "    if record is not None and record.batch and (ending := ENDINGS.get(s.verb)) is not None:\n"
-        "        count_member(store, record.batch, record.id, ending, s.error, now_ms)\n",
-        "    if record is not None and record.batch and (ending := ENDINGS.get(s.verb)) is not None:\n"
-        "        count_member(store, record.batch, record.id, ending, s.error, now_ms)\n"
-        "    add_follow_ups(store, record, s.follow_ups, now_ms)\n",
-    ),
     CALLBACKS_FIRST.on(
         "redis",
         "    if is_success(batch) then fire_callback(batch, 'then') end\n",
         "    if is_success(batch) and batch.parent == '' then fire_callback(batch, 'then') end\n",
     ),
-    CALLBACKS_FIRST.on("sqlite", *_callbacks_last(SQLITE_FIRE, SQLITE_REST)),
-    CALLBACKS_FIRST.on("memory", *_callbacks_last(MEMORY_FIRE, MEMORY_REST)),
+    CALLBACKS_FIRST.on("rules", *_callbacks_last(SQLITE_FIRE, SQLITE_REST)),
     FLAGGED.on("redis", "was and was[4])\n", "nil)\n"),
     FLAGGED.on(
-        "sqlite",
+        "rules",
         "    if record.batch and is_batch_cancelled(work, record):\n",
         "    if False:\n",
     ),
-    FLAGGED.on("memory", '"is_cancelled": self.is_batch_cancelled(record)}\n', '"is_cancelled": False}\n'),
+    REOPENED.on("rules", "        revive_member(work, record.batch, record.id)\n", ""),
     REOPENED.on("redis", "      if batch_ids[i] then revive_member(batch_ids[i], id) end\n", ""),
-    REOPENED.on("memory", "            revive_member(store, record.batch, record.id)\n", ""),
     STILL_MEMBER.on("sqlite", "WHEN OLD.member IS NOT NULL\n", "WHEN false\n"),
     Guard(
         "Wrong counts of a batch are reported only if two checks find them",

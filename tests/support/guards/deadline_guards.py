@@ -73,8 +73,7 @@ REPAIRED = Promise(
 )
 
 DEADLINE_GUARDS = (
-    LISTED.on("memory", "    store.index_deadline(record, now_ms)\n    due_ms", "    due_ms"),
-    LISTED.on("sqlite", "        work.index_deadline(record)\n    due_ms", "    due_ms"),
+    LISTED.on("rules", "        work.index_deadline(record)\n    due_ms", "    due_ms"),
     LISTED.on("redis", "    index_deadline(id, deadline)\n", ""),
     Guard(
         "A single job with a deadline is in the index of deadlines on Redis",
@@ -84,18 +83,12 @@ DEADLINE_GUARDS = (
         "tests/conformance/test_brokers.py::TestBrokers::" + LISTED.test,
         "redis",
     ),
-    REVIVED.on("memory", "            store.index_deadline(record, now_ms)\n", ""),
-    REVIVED.on("sqlite", "        work.index_deadline(record)\n        work.push", "        work.push"),
+    REVIVED.on("rules", "        work.index_deadline(record)\n        work.push", "        work.push"),
     REVIVED.on("redis", "      if deadlines[i] then index_deadline(id, deadlines[i]) end\n", ""),
-    NOT_EARLY.on("memory", "        if deadline_ms > now_ms:\n", "        if False:\n"),
-    NOT_EARLY.on("sqlite", "    if deadline_ms > now_ms:\n", "    if False:\n"),
+    NOT_EARLY.on("rules", "    if deadline_ms > now_ms:\n", "    if False:\n"),
     NOT_EARLY.on("redis", "    if deadline > now then\n", "    if false then\n"),
-    FORGOTTEN.on("memory", "min(record.deadline_ms, now_ms + LONGEST_LOOK_MS)", "record.deadline_ms"),
-    FORGOTTEN.on("sqlite", "min(deadline_ms, self.now_ms + LONGEST_LOOK_MS)", "deadline_ms"),
+    FORGOTTEN.on("rules", "min(deadline_ms, self.now_ms + LONGEST_LOOK_MS)", "deadline_ms"),
     FORGOTTEN.on("redis", "math.min(tonumber(deadline), now + LONGEST_LOOK)", "tonumber(deadline)"),
-    LOOKED_AT_AGAIN.on(
-        "memory", "        store.deadlines[id] = now_ms + again_ms\n", "        del store.deadlines[id]\n"
-    ),
     LOOKED_AT_AGAIN.on(
         "sqlite", "UPDATE deadlines SET look_ms = ? WHERE id = ?", "DELETE FROM deadlines WHERE ? AND id = ?"
     ),
@@ -104,43 +97,30 @@ DEADLINE_GUARDS = (
         "    redis.call('ZADD', DEADLINES, int_text(now + again), id)\n",
         "    redis.call('ZREM', DEADLINES, id)\n",
     ),
-    ONE_CALLER.on("memory", "            again_ms = RETURNED_LOOK_MS\n", "            again_ms = 0\n"),
-    ONE_CALLER.on("sqlite", "        again_ms = RETURNED_LOOK_MS\n", "        again_ms = 0\n"),
+    ONE_CALLER.on("rules", "        again_ms = RETURNED_LOOK_MS\n", "        again_ms = 0\n"),
     ONE_CALLER.on("redis", "again, left = returned_look, left - #raw", "again, left = 0, left - #raw"),
-    CANCELLED.on("memory", " and not store.is_batch_cancelled(record):", ":"),
-    CANCELLED.on("sqlite", "return is_ours and not is_batch_cancelled(work, record)", "return is_ours"),
+    CANCELLED.on("rules", "return is_ours and not is_batch_cancelled(work, record)", "return is_ours"),
     CANCELLED.on("redis", " and not (was[4] and is_batch_cancelled(was[4]) == 1)", ""),
-    STAYS_LISTED.on("memory", " or not record.state.is_waiting:", ":"),
-    STAYS_LISTED.on("sqlite", "    if not State(record.state).is_waiting:\n", "    if False:\n"),
+    STAYS_LISTED.on("rules", "    if not State(record.state).is_waiting:\n", "    if False:\n"),
     STAYS_LISTED.on("redis", "  if not is_waiting or was[2]", "  if was[2]"),
     IN_ITS_PLACE.on(
-        "memory",
-        "    if not take_waiting(store, record):\n        return SettleResult.FENCED\n",
-        "    take_waiting(store, record)\n",
-    ),
-    IN_ITS_PLACE.on(
-        "sqlite",
+        "rules",
         "    if not take_waiting(work, record):\n        return SettleResult.FENCED\n",
         "    take_waiting(work, record)\n",
     ),
     IN_ITS_PLACE.on("redis", "  if not is_taken then return 'fenced' end\n  local queued", "  local queued"),
     SAME_BYTES.on(
-        "memory", "(record.raw, record.queue) != (s.claim.raw, s.claim.queue)", "record.queue != s.claim.queue"
-    ),
-    SAME_BYTES.on(
-        "sqlite", "(record.raw, record.queue) != (s.claim.raw, s.claim.queue)", "record.queue != s.claim.queue"
+        "rules", "(record.raw, record.queue) != (s.claim.raw, s.claim.queue)", "record.queue != s.claim.queue"
     ),
     SAME_BYTES.on("redis", " or was[2] ~= job.raw", ""),
     COPIES_COUNTED.on("redis", "  if was[1] == 'pending' then queued = math.max(0, queued - 1) end\n", ""),
     MOURNED.on("redis", "  keep_order(job)\n  add_event(job.event)\n  keep_member(job)\n  return", "  return"),
-    REPAIRED.on(
-        "memory", "    store.deadlines.pop(record.id, None)\n    if not take_waiting", "    if not take_waiting"
-    ),
+    REPAIRED.on("rules", "    position = work.take_deadline(record.id)\n", "    position = None\n"),
     REPAIRED.on("redis", "  redis.call('ZREM', DEADLINES, id)\n  if not is_taken", "  if not is_taken"),
     Guard(
         "SQLite finds a job in a long queue at its deadline without reading the queue",
         "each deadline holds the lock of the database for a second, with a million jobs in the queue",
-        "        work.queued.locate_at(record.queue, record.raw, found[0])\n",
+        "        work.queued.locate_at(record.queue, record.raw, position)\n",
         "        pass\n",
         "tests/integration/test_sqlite_deadlines.py::test_a_job_in_a_long_queue_is_buried_without_reading_the_queue",
     ),

@@ -25,7 +25,7 @@ class Guard(NamedTuple):
 
     `text` occurs once in the package of `broker`, or else once in the program: code may move without a change here.
     The mutant replaces that text, and then `test` must fail: a test of pytest, for the conformance suite on one
-    broker."""
+    broker. That of the rulebook (`rules`) is the memory broker, which is nothing but the rules."""
 
     guarantee: str
     without: str
@@ -39,6 +39,11 @@ class Guard(NamedTuple):
         found = [path for path, source in sources().items() for _ in range(source.count(self.text))]
         own = [path for path in found if path.startswith(f"fileq/brokers/{self.broker}/")] if self.broker else []
         return own or found
+
+    @property
+    def kind(self) -> str:
+        """The broker of the tests; empty for a test of something else."""
+        return "memory" if self.broker == "rules" else self.broker
 
     @property
     def file(self) -> str:

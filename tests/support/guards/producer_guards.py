@@ -209,27 +209,17 @@ OTHERS_LEASES = Promise(
     "of several producers `stats` shows one",
     "TestProducers::test_a_report_renews_the_lease",
 )
-ENDED = '"DELETE FROM producers WHERE boot != ? OR alive_until_ms <= ?"'
+ENDED = '"DELETE FROM producers WHERE id = ? OR boot != ? OR alive_until_ms <= ?"'
 
 REGISTRY_GUARDS = (
     PRODUCER_LEASE.on("redis", "if ends and tonumber(ends) > now then", "if ends then"),
     PRODUCER_LEASE.on("sqlite", "alive_until_ms > ? ORDER", "alive_until_ms > ? - 1000000 ORDER"),
-    PRODUCER_LEASE.on(
-        "memory",
-        "in self.producers.items() if ends_ms > now_ms)",
-        "in self.producers.items())",
-    ),
     OTHERS_LEASES.on(
         "redis",
         "if reports[i] ~= id and ends <= now then",
         "if reports[i] ~= id then",
     ),
-    OTHERS_LEASES.on("sqlite", ENDED, '"DELETE FROM producers WHERE boot != ? OR ?"'),
-    OTHERS_LEASES.on(
-        "memory",
-        "for other, report in store.producers.items() if other in living}",
-        "for other, report in store.producers.items() if not living}",
-    ),
+    OTHERS_LEASES.on("sqlite", ENDED, '"DELETE FROM producers WHERE id = ? OR boot != ? OR ?"'),
 )
 
 PRODUCER_GUARDS = (*KNOWN_GUARDS, *STABILITY_GUARDS, *LEDGER_GUARDS, *ENQUEUER_GUARDS, *REGISTRY_GUARDS)

@@ -1,4 +1,4 @@
-"""The guards of the SQLite broker."""
+"""The guards of the rulebook and of the tables of SQLite."""
 
 from tests.support.guards import promises
 from tests.support.guards.guard import Guard, Promise
@@ -10,44 +10,48 @@ def guard(promise: Promise, text: str, mutant: str) -> Guard:
     return promise.on("sqlite", text, mutant)
 
 
+def rule(promise: Promise, text: str, mutant: str) -> Guard:
+    return promise.on("rules", text, mutant)
+
+
 SQLITE_GUARDS = (
-    guard(promises.HELD, " or slot_row.raw != s.claim.raw:\n        work.count", ":\n        work.count"),
-    guard(promises.LATE, " or s.claim.token < (slot_row.settled_token or 0)", ""),
-    guard(
+    rule(promises.HELD, " or slot_row.raw != s.claim.raw:\n        work.count", ":\n        work.count"),
+    rule(promises.LATE, " or s.claim.token < (slot_row.settled_token or 0)", ""),
+    rule(
         promises.REPEATED,
         "if slot_row is not None and slot_row.settled_token == s.claim.token:",
         "if False:",
     ),
-    guard(promises.REMEMBERED, "    slot_row.settled_token = s.claim.token\n", ""),
-    guard(promises.LEAVES_SLOT, "    work.change_slot(slot_row).raw = None\n", ""),
-    guard(
+    rule(promises.REMEMBERED, "    slot_row.settled_token = s.claim.token\n", ""),
+    rule(promises.LEAVES_SLOT, "    work.change_slot(slot_row).raw = None\n", ""),
+    rule(
         promises.SETTLING_RENEWS,
         "    work.renew_heartbeat(slot_row)\n    return SettleResult.DONE\n",
         "    return SettleResult.DONE\n",
     ),
-    guard(promises.FENCED_COUNTED, '        work.count("fenced")\n', ""),
-    guard(promises.ONE_REAPER, "    if slot_row.raw != s.claim.raw:\n", "    if False:\n"),
-    guard(promises.DEFERRAL_IS_NO_ATTEMPT, "        if s.verb is not Verb.DEFER:\n", "        if True:\n"),
-    guard(promises.DEFERRALS_COUNTED, "        record.deferred_count += 1\n", ""),
-    guard(promises.DEFERRAL_ENDS, "s.claim.queue, s.reason\n", "s.claim.queue, s.reason or record.deferred\n"),
+    rule(promises.FENCED_COUNTED, '        work.count("fenced")\n', ""),
+    rule(promises.ONE_REAPER, "    if slot_row.raw != s.claim.raw:\n", "    if False:\n"),
+    rule(promises.DEFERRAL_IS_NO_ATTEMPT, "        if s.verb is not Verb.DEFER:\n", "        if True:\n"),
+    rule(promises.DEFERRALS_COUNTED, "        record.deferred_count += 1\n", ""),
+    rule(promises.DEFERRAL_ENDS, "s.claim.queue, s.reason\n", "s.claim.queue, s.reason or record.deferred\n"),
     guard(
         promises.UNREGISTERED,
-        "if (row := work.slot(slot)) and row.info is not None}",
+        "if (row := work.slot(slot)) and row.is_registered}",
         "if (row := work.slot(slot))}",
     ),
-    guard(
+    rule(
         promises.GIVEN_AGAIN,
         "            if slot_row.raw is not None:\n                claims.append(",
         "            if False:\n                claims.append(",
     ),
-    guard(promises.LEAVES_QUEUE, "        work.queued.remove(claimed)\n", ""),
-    guard(promises.OWN_TOKEN, "token = work.change_slot(slot_row).next_token()", "token = slot_row.token"),
-    guard(
+    guard(promises.LEAVES_QUEUE, "        work.queued.remove_first(claimed)\n", ""),
+    rule(promises.OWN_TOKEN, "token = work.change_slot(slot_row).next_token()", "token = slot_row.token"),
+    rule(
         promises.CLAIM_RENEWS,
         "    slot_row.raw = raw\n    work.renew_heartbeat(slot_row)\n",
         "    slot_row.raw = raw\n    work.change_slot(slot_row)\n",
     ),
-    guard(
+    rule(
         promises.PAUSED,
         " for queue in self._store.queue_names if queue not in paused}",
         " for queue in self._store.queue_names}",
@@ -57,64 +61,64 @@ SQLITE_GUARDS = (
         "        if not self.every or (self.claims + 1) % self.every:\n",
         "        if True:\n",
     ),
-    guard(promises.ADOPTED_ONCE, "queue, raw)\n    if record.queued:\n", "queue, raw)\n    if True:\n"),
+    rule(promises.ADOPTED_ONCE, "queue, raw)\n    if record.queued:\n", "queue, raw)\n    if True:\n"),
     guard(
         promises.UNKNOWN_IS_GONE,
-        "        if slot_row is None or slot_row.info is None:\n            return Renewal",
+        "        if slot_row is None or not slot_row.is_registered:\n            return Renewal",
         "        if slot_row is None:\n            return Renewal",
     ),
-    guard(
+    rule(
         promises.RENEWED,
         '        work.renew_heartbeat(slot_row)\n        if (slot_row.raw or b"") == believed:',
         '        if (slot_row.raw or b"") == believed:',
     ),
-    guard(promises.LOST, "        if believed or slot_row.raw is None:\n", "        if slot_row.raw is None:\n"),
-    guard(promises.UNEXPECTED, "        if believed or slot_row.raw is None:\n", "        if True:\n"),
-    guard(
+    rule(promises.LOST, "        if believed or slot_row.raw is None:\n", "        if slot_row.raw is None:\n"),
+    rule(promises.UNEXPECTED, "        if believed or slot_row.raw is None:\n", "        if True:\n"),
+    rule(
         promises.CANCELLED,
         "(record.is_cancel_requested or is_batch_cancelled(work, record))",
         "is_batch_cancelled(work, record)",
     ),
-    guard(
+    rule(
         promises.ALIVE,
         "if slot_row is None or (work.is_alive(slot_row) and not is_gone):",
         "if slot_row is None:",
     ),
-    guard(promises.LEASE_ENDS, "self.alive_until_ms > monotonic_ms", "self.alive_until_ms >= monotonic_ms"),
+    rule(promises.LEASE_ENDS, "self.alive_until_ms > monotonic_ms", "self.alive_until_ms >= monotonic_ms"),
     guard(
         promises.ONLY_SILENT_SUSPECTS,
-        "if slot_row.slot in gone or not slot_row.is_alive(store.database.boot, monotonic_ms)",
+        "if slot_row.slot in gone or not work.is_alive(slot_row)",
         "if True",
     ),
-    guard(
+    rule(
         promises.STILL_HOLDS,
         "            if slot_row.raw is None:\n                work.change_slot(slot_row).forget",
         "            if True:\n                work.change_slot(slot_row).forget",
     ),
-    guard(
+    rule(
         promises.ID_ONCE,
         "return job.id if has_record(work, entry) else key_holder(",
         "return key_holder(",
     ),
-    guard(
+    rule(
         promises.VERSION_ONCE,
         "        if known is not None and known.knows(version.signature):\n",
         "        if False:\n",
     ),
-    guard(promises.VERSION_LEARNED, "        work.ledger.learn(version, job.id)\n", "        pass\n"),
-    guard(
+    rule(promises.VERSION_LEARNED, "        work.ledger.learn(version, job.id)\n", "        pass\n"),
+    rule(
         promises.LIMIT,
         "        if self._taken >= self._limit:\n",
         "        if self._taken > self._limit:\n",
     ),
-    guard(
+    rule(
         promises.LEDGER_UNCHANGED,
         "    if work.ledger.entry(path) != was:\n",
         "    if False:\n",
     ),
     guard(
         promises.PROMOTED_LEAVES,
-        '            work.db.executemany("DELETE FROM scheduled WHERE due_ms = ? AND raw = ?", due)\n',
+        '        self.db.executemany("DELETE FROM scheduled WHERE due_ms = ? AND raw = ?", due)\n',
         "",
     ),
     guard(
@@ -122,43 +126,43 @@ SQLITE_GUARDS = (
         "FROM scheduled WHERE due_ms <= ? ORDER",
         "FROM scheduled WHERE due_ms > ? - 1000000 ORDER",
     ),
-    guard(promises.REALIGNED, "due_after_step(record.due_ms, record.since_ms, work.now_ms)", "None"),
-    guard(
+    rule(promises.REALIGNED, "due_after_step(record.due_ms, record.since_ms, work.now_ms)", "None"),
+    rule(
         promises.DUE_ONLY_THERE,
         "        if not work.unschedule(record.raw):\n",
         "        if work.unschedule(record.raw) and False:\n",
     ),
-    guard(
+    rule(
         promises.DUE_ONLY_WAITING,
         "if record is None or record.state not in (State.SCHEDULED, State.RETRYING):",
         "if record is None:",
     ),
-    guard(
+    rule(
         promises.RELOCATED,
         "if record is None or record.state not in (State.COMPLETED, State.DEAD):",
         "if record is None:",
     ),
-    guard(
+    rule(
         promises.REGISTERED_AGAIN,
         "                if not work.is_alive(slot_row):\n",
         "                if True:\n",
     ),
-    guard(
+    rule(
         promises.GIVEN_BACK,
         "                    _give_back(work, claim_of(slot_row.slot, slot_row.raw, work.record, queue=last_queue))\n",
         "                    pass\n",
     ),
-    guard(promises.RETRYING_STAYS, "        record.expires_ms = None\n", ""),
-    guard(promises.COPY_KEEPS_RECORD, "        if not record.queued:  # a copy", "        if True:  # a copy"),
-    guard(
+    rule(promises.RETRYING_STAYS, "        record.expires_ms = None\n", ""),
+    rule(promises.COPY_KEEPS_RECORD, "        if not record.queued:  # a copy", "        if True:  # a copy"),
+    rule(
         promises.COPIES_SCHEDULED,
         '            record.raw += b" "\n',
         "            break\n",
     ),
-    guard(promises.PROMOTED_COUNTED, "State.PENDING, 0, record.queued + 1\n", "State.PENDING, 0, record.queued\n"),
-    guard(promises.IN_ITS_PLACE, "return (record.queue, record.raw) not in waiting", "return True"),
-    guard(promises.RESTORED_ONCE, "            waiting.add((record.queue, record.raw))\n", ""),
-    guard(promises.BALANCED, "is_exact=True).drift != drift:", "is_exact=True).drift == -1:"),
+    rule(promises.PROMOTED_COUNTED, "State.PENDING, 0, record.queued + 1\n", "State.PENDING, 0, record.queued\n"),
+    rule(promises.IN_ITS_PLACE, "return (record.queue, record.raw) not in waiting", "return True"),
+    rule(promises.RESTORED_ONCE, "        waiting.add((record.queue, record.raw))\n", ""),
+    rule(promises.BALANCED, "is_exact=True).drift != drift:", "is_exact=True).drift == -1:"),
     Guard(
         "A heartbeat of another boot is none",
         "after a reboot the jobs of dead workers wait for ever",

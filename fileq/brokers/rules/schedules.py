@@ -1,55 +1,62 @@
-"""The SQLite broker's schedules: schedules.Schedules over a SqliteStore. Every change is one transaction."""
+"""Schedules: schedules.Schedules over a unit of work."""
 
 from __future__ import annotations
 
-import sqlite3
-
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from fileq.brokers.catalog import check_name
+from fileq.brokers.rules.entries import add, batch_to_join, existing_job, has_record
+from fileq.brokers.rules.settlements import cancel
+from fileq.brokers.rules.store import Store
+from fileq.brokers.rules.unit_of_work import UnitOfWork
 from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire, defined
-from fileq.brokers.sqlite.settlements import add, batch_to_join, cancel, existing_job, has_record
-from fileq.brokers.sqlite.store import SqliteStore
-from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.types import entry_of
 from fileq.core.job import State
 
-_SELECT = f"SELECT {', '.join(ScheduleState.__struct_fields__)} FROM schedules WHERE name = ?"
-_SELECT_ALL = f"SELECT name, {', '.join(ScheduleState.__struct_fields__)} FROM schedules ORDER BY name"
 
-
-class SqliteSchedules:
-    _store: SqliteStore
+class ScheduleVerbs:
+    _store: Store
 
     def schedules(self) -> dict[str, ScheduleState]:
-        with self._store.snapshot() as (db, _):
-            return {name: _as_state(values) for name, *values in db.execute(_SELECT_ALL)}
+        with self._store.reading() as work:
+            return work.schedule_states()
 
     def define_schedule(self, name: str, revision: str, next_ms: int) -> ScheduleState:
         check_name("schedule", name)
         with self._store.unit_of_work() as work:
-            was = _find(work.db, name)
+            was = work.schedule_state(name)
             if was is not None and was.revision == revision:
                 return was
-            return _save(work, name, defined(was or ScheduleState("", 0), revision, next_ms))
+            state = defined(was or ScheduleState("", 0), revision, next_ms)
+            work.put_schedule_state(name, state)
+            return state
 
     def remove_schedule(self, name: str) -> bool:
         with self._store.unit_of_work() as work:
-            return work.db.execute("DELETE FROM schedules WHERE name = ?", (name,)).rowcount > 0
+            was = work.schedule_state(name)
+            work.put_schedule_state(name, None)
+            return was is not None
 
     def pause_schedule(self, name: str) -> bool:
         with self._store.unit_of_work() as work:
-            return work.db.execute("UPDATE schedules SET is_paused = 1 WHERE name = ?", (name,)).rowcount > 0
+            state = work.schedule_state(name)
+            if state is None:
+                return False
+            work.put_schedule_state(name, replace(state, is_paused=True))
+            return True
 
     def resume_schedule(self, name: str, next_ms: int) -> bool:
-        sql = "UPDATE schedules SET is_paused = 0, next_ms = ? WHERE name = ? AND is_paused"
         with self._store.unit_of_work() as work:
-            return work.db.execute(sql, (next_ms, name)).rowcount > 0
+            state = work.schedule_state(name)
+            if state is None or not state.is_paused:
+                return False
+            work.put_schedule_state(name, replace(state, is_paused=False, next_ms=next_ms))
+            return True
 
     def fire(self, fire: Fire) -> FireResult:
         check_fire(fire, self._store.queue_names)
         with self._store.unit_of_work() as work:
-            state = _find(work.db, fire.name)
+            state = work.schedule_state(fire.name)
             if state is None or state.is_paused or (state.revision, state.next_ms) != (fire.revision, fire.slot_ms):
                 return FireResult.STALE
             last = work.record(state.last_job_id)
@@ -64,14 +71,8 @@ class SqliteSchedules:
                 runs=state.runs + (result is FireResult.FIRED),
                 missed=state.missed + fire.missed + (result is FireResult.SKIPPED),
             )
-            _save(work, fire.name, changed)
+            work.put_schedule_state(fire.name, changed)
             return result
-
-
-def next_fire_ms(db: sqlite3.Connection) -> int | None:
-    """The earliest slot of all schedules that are not paused."""
-    found: int | None = db.execute("SELECT min(next_ms) FROM schedules WHERE NOT is_paused").fetchone()[0]
-    return found
 
 
 def _enqueue(work: UnitOfWork, fire: Fire, unfinished_id: str) -> FireResult:
@@ -90,19 +91,3 @@ def _enqueue(work: UnitOfWork, fire: Fire, unfinished_id: str) -> FireResult:
     waits_for = unfinished_id if fire.overlap in (Overlap.QUEUE, Overlap.CANCEL) else ""
     add(work, entry, waits_for=waits_for, batch=batch_to_join(work, entry))
     return FireResult.FIRED
-
-
-def _find(db: sqlite3.Connection, name: str) -> ScheduleState | None:
-    found = db.execute(_SELECT, (name,)).fetchone()
-    return _as_state(found) if found is not None else None
-
-
-def _as_state(values: list[object] | tuple[object, ...]) -> ScheduleState:
-    revision, next_ms, last_ms, last_job_id, is_paused, runs, missed = values
-    return ScheduleState(revision, next_ms, last_ms, last_job_id, bool(is_paused), runs, missed)  # type: ignore[arg-type]
-
-
-def _save(work: UnitOfWork, name: str, state: ScheduleState) -> ScheduleState:
-    values = (name, *astuple(state))
-    work.db.execute(f"INSERT OR REPLACE INTO schedules VALUES ({', '.join('?' * len(values))})", values)
-    return state

@@ -1,0 +1,225 @@
+"""Batches: batches.Batches over a unit of work, and how members are counted.
+
+The rules are in core/batch.py. A member is counted if it is marked as unfinished, so a job that ends a second time
+changes nothing. Each step also enqueues the callbacks that are due, and counts in the parents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fileq.brokers import wire_events
+from fileq.brokers.batches import (
+    CHILDREN_CANCELLED,
+    BatchView,
+    JoinResult,
+    NewBatch,
+    check_new_batch,
+    follow_up_of,
+    parent_refused,
+    too_deep,
+    view_of,
+)
+from fileq.brokers.rules.entries import add, existing_job, join_batch
+from fileq.brokers.rules.rows import MemberState, RecordRow
+from fileq.brokers.rules.store import Store
+from fileq.brokers.rules.unit_of_work import UnitOfWork
+from fileq.brokers.types import entry_of
+from fileq.core import batch as rules
+from fileq.core.batch import ENDINGS_OF_STATES, LEVELS_MAX, Batch, BatchState, Callback, Ending
+from fileq.core.job import State, decode_or_none
+
+
+class BatchVerbs:
+    _store: Store
+
+    def create_batch(self, new: NewBatch) -> bool:
+        check_new_batch(new, self._store.queue_names)
+        with self._store.unit_of_work() as work:
+            if work.batches.find(new.id) is not None:
+                return False
+            if new.parent:
+                parent = work.batches.find(new.parent)
+                if parent is None or not parent.is_takeable:
+                    raise parent_refused(new.id, parent, new.parent)
+                if _levels(work, parent) >= LEVELS_MAX:
+                    raise too_deep(new.id)
+                rules.add_member(work.batches.change(parent), work.now_ms)
+            batch = Batch(new.id, new.name, new.parent, new.allow_failures, new.callbacks, new.info)
+            batch.created_ms = batch.touched_ms = work.now_ms
+            work.batches.create(batch)
+            return True
+
+    def seal_batch(self, id: str) -> bool:
+        with self._store.unit_of_work() as work:
+            batch = work.batches.find(id)
+            if batch is None or batch.state is not BatchState.OPEN:
+                return False
+            rules.seal(work.batches.change(batch), work.now_ms)
+            finish_if_done(work, batch)
+            return True
+
+    def cancel_batch(self, id: str, *, untouched_since_ms: int | None = None) -> bool:
+        with self._store.unit_of_work() as work:
+            batch = work.batches.find(id)
+            if batch is None or not rules.is_cancellable(batch, untouched_since_ms):
+                return False
+            _cancel(work, batch)
+            work.count_cancel_request()
+            level, left = [batch], CHILDREN_CANCELLED
+            for _ in range(LEVELS_MAX):
+                found = [child for parent in level for child in work.batches.children(parent.id)]
+                level = [child for child in found if rules.is_cancellable(child)][:left]
+                left -= len(level)
+                for child in level:
+                    _cancel(work, child)
+            return True
+
+    def uncancel_batch(self, id: str) -> bool:
+        with self._store.unit_of_work() as work:
+            batch = work.batches.find(id)
+            if batch is None or not batch.is_cancelled:
+                return False
+            work.batches.change(batch).is_cancelled = False
+            return True
+
+    def join_batch(self, id: str, job_ids: Sequence[str]) -> list[JoinResult]:
+        with self._store.unit_of_work() as work:
+            batch = work.batches.find(id)
+            if batch is None:
+                return [JoinResult.CLOSED for _ in job_ids]
+            work.read_records(job_ids)
+            return [_join(work, batch, job_id) for job_id in job_ids]
+
+    def batches_by_id(self, ids: Sequence[str]) -> list[BatchView | None]:
+        with self._store.reading() as work:
+            found = [work.batches.find(id) for id in ids]
+            return views_of(work, found)
+
+    def count_members(self, id: str, job_ids: Sequence[str]) -> int:
+        with self._store.unit_of_work() as work:
+            work.read_records(job_ids)
+            return sum(_count(work, id, job_id) for job_id in job_ids)
+
+
+def _levels(work: UnitOfWork, batch: Batch | None) -> int:
+    return 1 + _levels(work, work.batches.find(batch.parent)) if batch is not None else 0
+
+
+def _cancel(work: UnitOfWork, batch: Batch) -> None:
+    rules.cancel(work.batches.change(batch), work.now_ms)
+    finish_if_done(work, batch)
+
+
+def _join(work: UnitOfWork, batch: Batch, id: str) -> JoinResult:
+    record = work.record(id)
+    other = record.batch if record is not None else ""
+    if other == batch.id or work.members.has(batch, id, *MemberState):
+        return JoinResult.MEMBER
+    if not batch.is_takeable:
+        return JoinResult.CLOSED
+    ending = _ending_of(record) if record is not None else Ending.COMPLETED
+    if other and ending in (None, Ending.DEAD):
+        return JoinResult.ELSEWHERE
+    if record is not None and not other:
+        work.change_record(record).batch = batch.id
+    join_batch(work, batch, id)
+    if ending is not None:
+        if ending is not Ending.DEAD:
+            work.members.put(batch, id, MemberState.KNOWN)
+        count_member(work, batch.id, id, ending, record.error if record is not None else "")
+    return JoinResult.JOINED
+
+
+def _count(work: UnitOfWork, batch_id: str, id: str) -> bool:
+    record = work.record(id)
+    ending = _ending_of(record) if record is not None else Ending.DELETED
+    error = record.error if record is not None else ""
+    return ending is not None and count_member(work, batch_id, id, ending, error)
+
+
+def _ending_of(record: RecordRow) -> Ending | None:
+    """How a job ended; None if it has not."""
+    return ENDINGS_OF_STATES.get(State(record.state))
+
+
+def views_of(work: UnitOfWork, batches: Sequence[Batch | None]) -> list[BatchView | None]:
+    """The batches with the number of their members that run."""
+    jobs = (decode_or_none(slot_row.raw) for slot_row in work.all_slots() if slot_row.raw is not None)
+    held = {job.id for job in jobs if job is not None}
+    work.read_records(held)
+    return [view_of(batch, _running(work, batch, held)) if batch is not None else None for batch in batches]
+
+
+def _running(work: UnitOfWork, batch: Batch, held: Iterable[str]) -> int:
+    """How many of these jobs are unfinished members. One whose record names another batch, or none, is another job: it
+    was enqueued again after the record was lost."""
+    return sum(
+        work.members.has(batch, id, MemberState.UNFINISHED)
+        for id in held
+        if (record := work.record(id)) is None or record.batch == batch.id
+    )
+
+
+def is_batch_cancelled(work: UnitOfWork, record: RecordRow | None) -> bool:
+    """Whether the job is a member of a batch that is cancelled."""
+    batch = work.batches.find(record.batch) if record is not None else None
+    return batch is not None and batch.is_cancelled
+
+
+def count_member(work: UnitOfWork, batch_id: str, id: str, ending: Ending, error: str) -> bool:
+    """Counts a member that has ended, and finishes the batch if it was the last. False if it is counted already."""
+    batch = work.batches.find(batch_id)
+    if batch is None or not work.members.take(batch, id, MemberState.UNFINISHED):
+        return False
+    if ending is Ending.DEAD and not work.members.put(batch, id, MemberState.DEAD):
+        ending = Ending.DELETED  # it was enqueued again after its record was lost, and is counted as dead already
+    _fire(work, batch, rules.count_ending(work.batches.change(batch), ending, id, error))
+    finish_if_done(work, batch)
+    return True
+
+
+def finish_if_done(work: UnitOfWork, batch: Batch) -> None:
+    """Finishes a batch that is done: its callbacks first, then the same for its parent, of which it is a member."""
+    was = batch.state
+    due = rules.finish(batch, work.now_ms)
+    if batch.state is was:
+        return
+    _fire(work, work.batches.change(batch), due)
+    work.finished_batches.append(batch.id)
+    work.publish(wire_events.batch_finished(batch) if work.has_subscribers else b"")
+    parent = work.batches.find(batch.parent)
+    if parent is not None and not batch.is_counted:
+        _fire(work, parent, rules.count_child(work.batches.change(parent), batch))
+        finish_if_done(work, parent)
+
+
+def revive_member(work: UnitOfWork, batch_id: str, id: str) -> None:
+    """A dead member waits again."""
+    batch = work.batches.find(batch_id)
+    if batch is None or not work.members.take(batch, id, MemberState.DEAD):
+        return
+    if not work.members.put(batch, id, MemberState.UNFINISHED):
+        # It was enqueued again after its record was lost, and is counted as that job.
+        rules.delete_dead(work.batches.change(batch))
+        return
+    parent = work.batches.find(batch.parent)
+    rules.revive(work.batches.change(batch), work.batches.change(parent) if parent is not None else None)
+
+
+def delete_member(work: UnitOfWork, batch_id: str, id: str) -> None:
+    """A dead member is deleted."""
+    batch = work.batches.find(batch_id)
+    if batch is not None and work.members.take(batch, id, MemberState.DEAD):
+        rules.delete_dead(work.batches.change(batch))
+
+
+def _fire(work: UnitOfWork, batch: Batch, callbacks: Iterable[Callback]) -> None:
+    """Enqueues callbacks of this batch as members of its parent, unless that has finished."""
+    parent = work.batches.find(batch.parent)
+    if parent is not None and parent.state is BatchState.FINISHED:
+        parent = None
+    for callback in callbacks:
+        entry = entry_of(follow_up_of(callback))
+        if not existing_job(work, entry):
+            add(work, entry, batch=parent)
