@@ -190,7 +190,8 @@ def with_table(page: str) -> str:
 
 def _shown(guard: Guard) -> str:
     file, *names = guard.test.split("::")
-    return "::".join(names[1:]) + f"[{guard.kind}]" if guard.kind else f"{Path(file).name}::{names[0]}"
+    room = Path(file).parent.name
+    return "::".join(names[1:]) + f"[{guard.kind}]" if guard.kind else f"{room}/{Path(file).name}::{names[0]}"
 
 
 def _key(guard: Guard) -> str:

@@ -18,30 +18,27 @@ from tests.support.servers import available_servers
 FIXTURES = ("each_setup", "broker_setup", "redis_server", "kind")
 # On SQLite or on a server; on Valkey or on Redis.
 ALTERNATING = tuple(
-    f"tests/integration/test_{name}.py"
+    f"tests/integration/{name}.py"
     for name in (
-        "admin_*",
-        "cli*",
-        "file_identity",
-        "logs*",
-        "observe_*",
-        "producer_files",
-        "producer_once",
-        "producer_running",
-        "redis_*",
-        "too_long_jobs",
-        "tracing*",
-        "worker_after",
-        "worker_files",
-        "worker_foreign_jobs",
-        "worker_limits",
-        "worker_moved",
-        "worker_output*",
-        "worker_reload",
-        "worker_results",
-        "worker_roots",
-        "worker_tracebacks",
-        "worker_versions",
+        "cli/*",
+        "observe/*",
+        "producer/test_file_identity",
+        "producer/test_files",
+        "producer/test_once",
+        "producer/test_running",
+        "redis/*",
+        "worker/test_after",
+        "worker/test_files",
+        "worker/test_foreign_jobs",
+        "worker/test_limits",
+        "worker/test_moved",
+        "worker/test_output*",
+        "worker/test_reload",
+        "worker/test_results",
+        "worker/test_roots",
+        "worker/test_too_long_jobs",
+        "worker/test_tracebacks",
+        "worker/test_versions",
     )
 )
 CONFORMANCE = "tests/conformance/*"

@@ -23,7 +23,7 @@ MEASUREMENT = pytest.StashKey[Coverage]()
 # Tests in these directories wait for programs; all others are short.
 LONG_FIRST = ("tests/chaos/", "tests/integration/")
 # These files use the fixture `image`. In one process it is built once.
-IMAGE_FILES = tuple(f"tests/integration/test_deploy_{name}.py" for name in ("example", "image", "pods"))
+IMAGE_FILES = tuple(f"tests/integration/deploy/test_{name}.py" for name in ("example", "image", "pods"))
 # Measuring makes a test a third slower. These run the same lines as other tests do: on Redis those of the test on
 # Valkey, in the state machine and in the crashes between calls those of the tests of each verb. Those of random jobs
 # and of all time zones run the lines of the short tests beside them again and again; the rules of the house read files.
@@ -35,8 +35,8 @@ NOT_MEASURED = (
     "::TestCrashFollowUp::",
     "::test_whatever_happens_",
     "_are_those_of_cronsim[",
-    "tests/unit/test_house_rules.py::",
-    "tests/unit/test_layers.py::",
+    "tests/unit/house/test_house_rules.py::",
+    "tests/unit/house/test_layers.py::",
 )
 
 

@@ -3,8 +3,8 @@
 from tests.support.guards.guard import Guard, Promise
 
 LOST_ORDER = "the file of a job whose worker was killed stays where it was"
-KILLED = "tests/integration/test_worker_after_killed.py::test_"
-MOVING = "tests/unit/test_exclusive_move.py::test_"
+KILLED = "tests/integration/worker/test_after_killed.py::test_"
+MOVING = "tests/unit/files/test_exclusive_move.py::test_"
 
 KEPT = Promise(
     "The order for a file is kept in the step that ends its job",
@@ -61,7 +61,7 @@ ORDER_GUARDS = (
         "the file of a job that killed its workers stays where it was",
         "        settlements.append(add_follow_ups(with_order(settlement, version, rules)))\n",
         "        settlements.append(settlement)\n",
-        "tests/unit/test_reaper.py::test_the_order_for_the_file_goes_with_a_burial",
+        "tests/unit/worker/test_reaper.py::test_the_order_for_the_file_goes_with_a_burial",
     ),
     Guard(
         "A worker does the orders that others left behind",

@@ -3,7 +3,7 @@
 from tests.support.guards.guard import Guard
 
 BATCHES, DEATHS, HANDLES = (
-    f"tests/integration/test_executors_{name}.py::test_"
+    f"tests/integration/executors/test_{name}.py::test_"
     for name in ("process_batches", "process_batch_deaths", "child_handle")
 )
 SPREAD = BATCHES + "tasks_behind_a_slow_one_are_given_to_other_children"
@@ -44,14 +44,14 @@ BATCH_GUARDS = (
         "the pump waits for a handler as for a child that gets no core",
         "        if spent_s > HELD_UP_MAX_S or not self._child.is_runnable():\n",
         "        if spent_s > HELD_UP_MAX_S:\n",
-        "tests/unit/test_executors_batch_timer.py::test_a_handler_that_waits_is_not_held_up",
+        "tests/unit/worker/test_executors_batch_timer.py::test_a_handler_that_waits_is_not_held_up",
     ),
     Guard(
         "The pump waits only a moment for a child that gets no core",
         "on a busy machine jobs that could run elsewhere wait, and outcomes are settled late",
         "        if spent_s > HELD_UP_MAX_S or not self._child.is_runnable():\n",
         "        if not self._child.is_runnable():\n",
-        "tests/unit/test_executors_batch_timer.py::test_the_pump_does_not_wait_long_for_a_child_that_gets_no_core",
+        "tests/unit/worker/test_executors_batch_timer.py::test_the_pump_does_not_wait_long_for_a_child_that_gets_no_core",
     ),
     Guard(
         "Tasks that a child had not begun when it ended are given to others",
@@ -100,14 +100,14 @@ BATCH_GUARDS = (
         "a failed attempt keeps what other jobs printed, or loses its own",
         "            if not self._is_alone:\n",
         "            if False:\n",
-        "tests/unit/test_executors_output.py::test_the_thread_does_not_read_the_output_of_a_child_with_several_tasks",
+        "tests/unit/worker/test_executors_output.py::test_the_thread_does_not_read_the_output_of_a_child_with_several_tasks",
     ),
     Guard(
         "Output that was read too early is kept for its task",
         "a failed attempt keeps what another job printed, and that job loses it",
         "self._printed is None and not self._parts:\n",
         "self._printed is None:\n",
-        "tests/unit/test_executors_output.py::test_output_that_was_read_with_that_of_the_task_before_is_its_tasks_own",
+        "tests/unit/worker/test_executors_output.py::test_output_that_was_read_with_that_of_the_task_before_is_its_tasks_own",
     ),
     Guard(
         "One task that can't be sent does not end the others of its batch",
@@ -142,20 +142,20 @@ BATCH_GUARDS = (
         "jobs wait behind a slow one for as long as the broker does not answer",
         "        if not has_tiny_tasks or self._calls.wait(TINY_TASKS_S):\n",
         "        if True:\n",
-        "tests/unit/test_pump_calls.py::test_tiny_tasks_are_collected_before_a_reply_that_takes_longer",
+        "tests/unit/worker/test_pump_calls.py::test_tiny_tasks_are_collected_before_a_reply_that_takes_longer",
     ),
     Guard(
         "What ended while a reply is late goes out before that reply is taken",
         "with a server that is far away only one call is in flight, and the rate is halved",
         " and not self._is_another_due():\n",
         ":\n",
-        "tests/unit/test_pump_calls.py::test_tiny_tasks_that_ended_before_a_late_reply_are_settled_by_a_second_call",
+        "tests/unit/worker/test_pump_calls.py::test_tiny_tasks_that_ended_before_a_late_reply_are_settled_by_a_second_call",
     ),
     Guard(
         "The event of a job that is put back precedes that of its next claim",
         "the log of a job is out of order",
         "            is_usual = is_usual and settlement.verb is Verb.COMPLETE\n",
         "",
-        "tests/unit/test_pump_calls.py::test_a_completion_is_reported_while_the_next_tasks_run_and_a_failure_before_they_begin",
+        "tests/unit/worker/test_pump_calls.py::test_a_completion_is_reported_while_the_next_tasks_run_and_a_failure_before_they_begin",
     ),
 )

@@ -2,11 +2,11 @@
 
 from tests.support.guards.guard import Guard
 
-LEAKS = "tests/integration/test_executors_process_state.py::test_"
+LEAKS = "tests/integration/executors/test_process_state.py::test_"
 RESTORED = LEAKS + "the_next_task_in_the_same_child_finds_the_state_of_the_start"
 REPLACED = LEAKS + "a_child_whose_state_can_not_be_restored_is_replaced_and_no_task_is_lost"
-FROZEN = "tests/integration/test_executors_fork_server.py::test_a_frozen_fork_server_is_replaced"
-RELOAD = "tests/integration/test_worker_reload.py::test_"
+FROZEN = "tests/integration/executors/test_fork_server.py::test_a_frozen_fork_server_is_replaced"
+RELOAD = "tests/integration/worker/test_reload.py::test_"
 NEXT_JOB = "what one job changed reaches the next one"
 
 
@@ -44,7 +44,7 @@ STATE_GUARDS = (
         "they run beside the next job",
         "        if self.ends_left_tasks and not self._depth:\n",
         "        if False:\n",
-        "tests/integration/test_handlers_async.py::"
+        "tests/integration/handlers/test_async.py::"
         "test_a_task_that_a_job_of_a_child_left_is_cancelled_before_the_next_job",
     ),
     Guard(
@@ -69,14 +69,14 @@ SERVER_GUARDS = (
         "after a pause of the machine a fork server that works is replaced, and its jobs run again",
         "min(now_s - self._checked_s, CHECK_EVERY_S)",
         "now_s - self._checked_s",
-        "tests/unit/test_server_watch.py::test_the_time_in_which_the_worker_was_stopped_as_well_does_not_count",
+        "tests/unit/worker/test_server_watch.py::test_the_time_in_which_the_worker_was_stopped_as_well_does_not_count",
     ),
     Guard(
         "An answer ends the wait for it",
         "a fork server that works is replaced, and its jobs run again",
         "        self._waited_s = 0.0\n        self.due_s = self._pinged_s",
         "        self.due_s = self._pinged_s",
-        "tests/unit/test_server_watch.py::test_a_server_that_answers_is_pinged_again_and_never_counts_as_frozen",
+        "tests/unit/worker/test_server_watch.py::test_a_server_that_answers_is_pinged_again_and_never_counts_as_frozen",
     ),
 )
 

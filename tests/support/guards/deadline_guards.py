@@ -3,8 +3,8 @@
 from tests.support.guards.guard import Guard, Promise
 
 SUITE = "TestOverdue::test_"
-WORKING, SCHEDULING = "tests/unit/test_worker_deadlines.py::test_", "tests/unit/test_scheduler.py::test_"
-PROGRAM = "tests/integration/test_worker_deadlines.py::test_"
+WORKING, SCHEDULING = "tests/unit/worker/test_deadlines.py::test_", "tests/unit/worker/test_scheduler.py::test_"
+PROGRAM = "tests/integration/worker/test_deadlines.py::test_"
 
 LISTED = Promise(
     "A job with a deadline is in the index of deadlines",
@@ -122,14 +122,14 @@ DEADLINE_GUARDS = (
         "each deadline holds the lock of the database for a second, with a million jobs in the queue",
         "        work.queued.locate_at(record.queue, record.raw, position)\n",
         "        pass\n",
-        "tests/integration/test_sqlite_deadlines.py::test_a_job_in_a_long_queue_is_buried_without_reading_the_queue",
+        "tests/integration/sqlite/test_deadlines.py::test_a_job_in_a_long_queue_is_buried_without_reading_the_queue",
     ),
     Guard(
         "A position of the index of deadlines counts only if the job is there",
         "another job is deleted",
         " AND position = ? AND raw = ?",
         " AND position = ? AND ? != 0",
-        "tests/integration/test_sqlite_deadlines.py::test_another_job_at_the_position_of_the_index_stays",
+        "tests/integration/sqlite/test_deadlines.py::test_another_job_at_the_position_of_the_index_stays",
     ),
     Guard(
         "A worker looks at deadlines when the first of them has passed",

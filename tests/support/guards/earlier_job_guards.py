@@ -2,7 +2,7 @@
 
 from tests.support.guards.guard import Guard, Promise
 
-PUMP = "tests/unit/test_pump_deferrals.py::test_"
+PUMP = "tests/unit/worker/test_pump_deferrals.py::test_"
 BOTH = "two versions of a file run side by side, and the older one reads the newer bytes"
 
 NAMED = Promise(

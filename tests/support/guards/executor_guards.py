@@ -3,11 +3,11 @@
 from tests.support.guards.guard import Guard
 
 LIMITS, STOPS, DEATHS, RESULTS, BATCHES = (
-    f"tests/integration/test_executors_process_{name}.py::test_"
+    f"tests/integration/executors/test_process_{name}.py::test_"
     for name in ("limits", "stops", "deaths", "outcomes", "batches")
 )
-HANDLES, THREADS = (f"tests/integration/test_executors_{name}.py::test_" for name in ("child_handle", "thread"))
-OUTCOMES = "tests/unit/test_executors_outcomes.py::test_"
+HANDLES, THREADS = (f"tests/integration/executors/test_{name}.py::test_" for name in ("child_handle", "thread"))
+OUTCOMES = "tests/unit/worker/test_executors_outcomes.py::test_"
 
 PROCESS_GUARDS = (
     Guard(

@@ -3,10 +3,10 @@
 from tests.support.guards.guard import Guard
 
 FOLLOWED, MADE, HOOKED, VETOED = (
-    f"tests/unit/test_{name}.py::test_"
-    for name in ("follow_ups", "handlers_making", "hook_runner", "producer_enqueuer")
+    f"tests/unit/{name}.py::test_"
+    for name in ("worker/test_follow_ups", "handlers/test_making", "runtime/test_hook_runner", "producer/test_enqueuer")
 )
-AROUND = "tests/integration/test_handlers_middleware.py::test_"
+AROUND = "tests/integration/handlers/test_middleware.py::test_"
 NOT_ENQUEUED = "what must happen after a job does not happen"
 
 EXTENSION_GUARDS = (
@@ -64,7 +64,7 @@ EXTENSION_GUARDS = (
         "two jobs follow each other without an end",
         "        if problems := loading.problems or chain_problems(found):\n",
         "        if problems := loading.problems:\n",
-        "tests/unit/test_route_chains.py::test_routes_that_lead_in_a_circle_are_refused",
+        "tests/unit/handlers/test_route_chains.py::test_routes_that_lead_in_a_circle_are_refused",
     ),
     Guard(
         "A handler that ends does not cancel the middleware around it",

@@ -2,10 +2,10 @@
 
 from tests.support.guards.guard import SUITE, Guard
 
-OF_STEPS, OF_CRON = "tests/unit/test_schedule_steps.py::test_", "tests/unit/test_cron.py::test_"
+OF_STEPS, OF_CRON = "tests/unit/core/test_schedule_steps.py::test_", "tests/unit/core/test_cron.py::test_"
 OF_FIRING, OF_REGISTRATION = (
-    "tests/unit/test_schedule_firing.py::test_",
-    "tests/unit/test_schedule_registration.py::test_",
+    "tests/unit/worker/test_schedule_firing.py::test_",
+    "tests/unit/worker/test_schedule_registration.py::test_",
 )
 
 FIRING_GUARDS: tuple[Guard, ...] = (

@@ -2,7 +2,7 @@
 
 from tests.support.guards.guard import Guard
 
-UNIT = "tests/unit/test_admin_fsck.py::test_"
+UNIT = "tests/unit/commands/test_admin_fsck.py::test_"
 CLEAN, DAMAGE, MANY, FILES = (
     f"tests/conformance/test_fsck_{name}.py::test_" for name in ("clean", "damage", "many", "lost_files")
 )

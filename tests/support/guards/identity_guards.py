@@ -2,9 +2,12 @@
 
 from tests.support.guards.guard import Guard, Promise
 
-PRODUCER, PROGRAM = "tests/unit/test_producer_identity.py::test_", "tests/integration/test_file_identity.py::test_"
+PRODUCER, PROGRAM = (
+    "tests/unit/producer/test_identity.py::test_",
+    "tests/integration/producer/test_file_identity.py::test_",
+)
 LOST = "a file that replaces another of the same size and time is never processed"
-CHECKING = "tests/unit/test_producer_content.py::test_"
+CHECKING = "tests/unit/producer/test_content.py::test_"
 AGAIN = "after an upgrade every file is processed again"
 
 ANOTHER = Promise(

@@ -2,7 +2,7 @@
 
 from tests.support.guards.guard import Guard
 
-LIMITED, DEFERRING = (f"tests/unit/test_{name}.py::test_" for name in ("pump_limits", "deferrals"))
+LIMITED, DEFERRING = (f"tests/unit/worker/test_{name}.py::test_" for name in ("pump_limits", "deferrals"))
 OTHERS_WAIT = LIMITED + "as_many_as_the_limit_run_and_the_others_wait_while_other_routes_run"
 NEXT_RUNS = LIMITED + "when_a_job_ends_the_first_deferred_one_runs_at_once"
 

@@ -2,7 +2,7 @@
 
 from tests.support.guards.guard import Guard
 
-STUCK = "tests/integration/test_observe_stuck.py::test_"
+STUCK = "tests/integration/observe/test_stuck.py::test_"
 
 OBSERVE_GUARDS = (
     Guard(
@@ -31,48 +31,48 @@ OBSERVE_GUARDS = (
         "/healthz is 200 while no dead worker is reaped",
         " and time.monotonic() - self._moved_s < STUCK_S",
         "",
-        "tests/unit/test_loop.py::test_one_that_has_stood_still_for_long_is_not_turning",
+        "tests/unit/runtime/test_loop.py::test_one_that_has_stood_still_for_long_is_not_turning",
     ),
     Guard(
         "No control character of a log line reaches the terminal",
         "a file name moves the cursor or forges a line",
         "    text = printable(value)\n",
         "    text = value\n",
-        "tests/unit/test_logs.py::test_on_a_console_nothing_breaks_a_line_or_moves_the_cursor",
+        "tests/unit/observe/test_logs.py::test_on_a_console_nothing_breaks_a_line_or_moves_the_cursor",
     ),
     Guard(
         "No control character above ASCII reaches the terminal",
         "\\x9b and U+2028 in a file name move the cursor or break a line",
         "c if c.isprintable() else",
         'c if c.isprintable() or c > "\\x7f" else',
-        "tests/unit/test_admin_text.py::test_a_control_character_above_ascii_is_escaped_too",
+        "tests/unit/cli/test_text.py::test_a_control_character_above_ascii_is_escaped_too",
     ),
     Guard(
         "No control character in a table of jobs reaches the terminal",
         "a file name moves the cursor or forges a line",
         "        return printable(filepath)\n",
         "        return filepath\n",
-        "tests/integration/test_admin_jobs.py::test_names_from_outside_cannot_move_the_cursor",
+        "tests/integration/cli/test_jobs.py::test_names_from_outside_cannot_move_the_cursor",
     ),
     Guard(
         "A JSON log line is ASCII",
         "U+2028 in a file name breaks a line",
         "        if line.isascii():\n",
         "        if True:\n",
-        "tests/unit/test_logs.py::test_any_value_of_a_field_gives_one_line_of_ascii",
+        "tests/unit/observe/test_logs.py::test_any_value_of_a_field_gives_one_line_of_ascii",
     ),
     Guard(
         "An unknown reason makes no new series",
         "the number of series grows without bound",
         "self._skipped[reason] += count",
         "self._skipped[reason] = self._skipped.get(reason, 0) + count",
-        "tests/unit/test_metrics.py::test_an_unknown_reason_makes_no_new_series",
+        "tests/unit/observe/test_metrics.py::test_an_unknown_reason_makes_no_new_series",
     ),
     Guard(
         "TB is a unit of sizes",
         "a memory limit of 1TB is refused",
         '{"T": 1 << 40, "G": 1 << 30,',
         '{"G": 1 << 30,',
-        "tests/unit/test_units.py::test_sizes_count_in_powers_of_1024",
+        "tests/unit/core/test_units.py::test_sizes_count_in_powers_of_1024",
     ),
 )

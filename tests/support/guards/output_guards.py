@@ -3,7 +3,7 @@
 from tests.support.guards.guard import Guard
 
 TAIL = "fileq/handlers/output.py"
-UNIT, REAL = "tests/unit/test_executors_output.py::test_", "tests/integration/test_worker_output.py::test_"
+UNIT, REAL = "tests/unit/worker/test_executors_output.py::test_", "tests/integration/worker/test_output.py::test_"
 BOUNDED = UNIT + "the_tail_and_a_line_are_bounded_also_for_bytes_that_are_not_text"
 FLOOD = UNIT + "more_lines_than_allowed_in_a_second_are_counted"
 
@@ -97,7 +97,7 @@ OUTPUT_GUARDS = (
         "the last words of a handler that died are lost",
         "            handle.output_is_left = True  # perhaps: its last words count\n",
         "",
-        "tests/integration/test_executors_process_deaths.py::test_the_pump_reads_the_last_words_of_a_child_itself",
+        "tests/integration/executors/test_process_deaths.py::test_the_pump_reads_the_last_words_of_a_child_itself",
     ),
     Guard(
         "Output that an outcome announces is read before the outcome counts",

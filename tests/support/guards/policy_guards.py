@@ -4,10 +4,12 @@ from tests.support.guards.guard import Guard
 
 BENEATH = "fileq/files/beneath.py"
 BREAKING, RETRYING, BREAKING_ROUTES, DEFERRING = (
-    f"tests/unit/test_{name}.py::test_" for name in ("breaker", "retry", "breakers", "deferrals")
+    f"tests/unit/{name}.py::test_"
+    for name in ("core/test_breaker", "core/test_retry", "worker/test_breakers", "worker/test_deferrals")
 )
 AFTER, FILES, CHECKING = (
-    f"tests/integration/test_{name}.py::test_" for name in ("worker_after", "worker_files", "handlers_file_check")
+    f"tests/integration/{name}.py::test_"
+    for name in ("worker/test_after", "worker/test_files", "handlers/test_file_check")
 )
 
 BREAKER_GUARDS = (
@@ -266,21 +268,21 @@ FILE_GUARDS = (
         "a link that takes the place of a file is followed to any file of the machine",
         "BENEATH | NO_MAGICLINKS",
         "0",
-        "tests/unit/test_files_beneath.py::test_a_link_that_leads_outside_is_refused",
+        "tests/unit/files/test_beneath.py::test_a_link_that_leads_outside_is_refused",
     ),
     Guard(
         "A path whose links are resolved is opened without following links",
         "a link that appears meanwhile is followed to any file of the machine",
         "_REFERENCE, NO_SYMLINKS)",
         "_REFERENCE, 0)",
-        "tests/unit/test_files_beneath.py::test_a_link_that_appears_after_the_links_were_resolved_is_not_followed",
+        "tests/unit/files/test_beneath.py::test_a_link_that_appears_after_the_links_were_resolved_is_not_followed",
     ),
     Guard(
         "A handler opens the file that was checked",
         "a file that takes its name after the check is read",
         "        if not is_safe or not HAS_PROC:\n",
         "        if True:\n",
-        "tests/integration/test_handlers_safe_open.py::test_a_path_of_a_route_with_safe_open_is_the_checked_file",
+        "tests/integration/handlers/test_safe_open.py::test_a_path_of_a_route_with_safe_open_is_the_checked_file",
     ),
     Guard(
         "A file has vanished only if its root exists",
@@ -308,7 +310,7 @@ FILE_GUARDS = (
         "a sender chooses which directory of the machine gets a file",
         "_DIRECTORY = _REFERENCE | os.O_DIRECTORY | os.O_NOFOLLOW\n",
         "_DIRECTORY = _REFERENCE | os.O_DIRECTORY\n",
-        "tests/integration/test_hostile_senders.py::test_a_file_is_never_moved_through_a_link_that_a_sender_planted",
+        "tests/integration/security/test_hostile_senders.py::test_a_file_is_never_moved_through_a_link_that_a_sender_planted",
     ),
     Guard(
         "A file that is another version now is never moved or deleted",
@@ -322,7 +324,7 @@ FILE_GUARDS = (
         "a version that was not processed is deleted",
         "        try:\n            self._check_version(source, private)\n            if folder",
         "        try:\n            if folder",
-        "tests/unit/test_file_action.py::test_a_version_that_came_at_the_last_moment_is_put_back",
+        "tests/unit/worker/test_file_action.py::test_a_version_that_came_at_the_last_moment_is_put_back",
     ),
 )
 

@@ -2,7 +2,7 @@
 
 from tests.support.guards.guard import Guard
 
-AHEAD, POLICY = (f"tests/unit/test_{name}.py::test_" for name in ("pump_prefetch", "prefetch"))
+AHEAD, POLICY = (f"tests/unit/worker/test_{name}.py::test_" for name in ("pump_prefetch", "prefetch"))
 
 PREFETCH_GUARDS = (
     Guard(
@@ -115,6 +115,6 @@ PREFETCH_GUARDS = (
         "`workers` shows slots that no job can run in",
         "    slots = sum(not view.info.is_extra for view in views)\n",
         "    slots = len(views)\n",
-        "tests/integration/test_admin_stats.py::test_slots_for_jobs_that_are_claimed_in_advance_are_not_shown",
+        "tests/integration/cli/test_stats.py::test_slots_for_jobs_that_are_claimed_in_advance_are_not_shown",
     ),
 )

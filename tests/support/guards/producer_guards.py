@@ -3,7 +3,7 @@
 from tests.support.guards.guard import Guard, Promise
 
 SETTLING, SWEEPING, FORGETTING, OUTAGES, PIPELINE, ENQUEUEING, CLOCKS, MARKERS = (
-    f"tests/unit/test_producer_{name}.py::test_"
+    f"tests/unit/producer/test_{name}.py::test_"
     for name in ("stability", "ledger_sweep", "forgetting", "outages", "pipeline", "enqueuer", "clock_guard", "markers")
 )
 

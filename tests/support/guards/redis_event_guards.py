@@ -2,7 +2,7 @@
 
 from tests.support.guards.guard import Guard
 
-TEST = "tests/integration/test_redis_events.py::test_"
+TEST = "tests/integration/redis/test_events.py::test_"
 MISSED = "a program that follows the events misses transitions"
 
 REDIS_EVENT_GUARDS = (

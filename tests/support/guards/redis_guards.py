@@ -3,8 +3,8 @@
 from tests.support.guards import promises
 from tests.support.guards.guard import Guard, Promise
 
-EXPIRY = "tests/integration/test_redis_expiry.py::"
-LONG = "tests/integration/test_too_long_jobs.py::test_"
+EXPIRY = "tests/integration/redis/test_expiry.py::"
+LONG = "tests/integration/worker/test_too_long_jobs.py::test_"
 
 
 def guard(promise: Promise, text: str, mutant: str) -> Guard:
@@ -82,7 +82,7 @@ CLAIMING = (
         "the slots hold jobs that their worker does not know of",
         "if failure and #claims == 0 then",
         "if failure then",
-        "tests/integration/test_redis_permissions.py::test_jobs_claimed_before_one_that_cannot_be_claimed_reach_their_slots",
+        "tests/integration/redis/test_permissions.py::test_jobs_claimed_before_one_that_cannot_be_claimed_reach_their_slots",
     ),
     guard(
         promises.WAITING_MOVES_NOTHING,
@@ -170,7 +170,7 @@ ENQUEUEING = (
         "the counters say that a job was lost",
         "  undo(stats, counted)\n",
         "",
-        "tests/integration/test_redis_permissions.py::test_a_key_of_the_wrong_type_is_refused_and_nothing_changes",
+        "tests/integration/redis/test_permissions.py::test_a_key_of_the_wrong_type_is_refused_and_nothing_changes",
     ),
     guard(promises.LEDGER_UNCHANGED, "redis.call('HGET', LEDGER, path) ~= was", "false"),
 )

@@ -3,8 +3,8 @@
 from tests.support.guards import promises
 from tests.support.guards.guard import SUITE, Guard, Promise
 
-PERMISSIONS = "tests/integration/test_redis_permissions.py::"
-LONG_LISTS = "tests/integration/test_redis_long_lists.py::"
+PERMISSIONS = "tests/integration/redis/test_permissions.py::"
+LONG_LISTS = "tests/integration/redis/test_long_lists.py::"
 
 
 def guard(promise: Promise, text: str, mutant: str) -> Guard:
@@ -73,7 +73,7 @@ REDIS_REPAIR_GUARDS = (
         "a job that is in its queue is restored into it again",
         "            if known is not None or start == 0:\n",
         "            if True:\n",
-        "tests/unit/test_redis_list_walk.py::test_an_element_that_stays_is_never_overlooked",
+        "tests/unit/brokers/test_redis_list_walk.py::test_an_element_that_stays_is_never_overlooked",
     ),
     Guard(
         "A job is absent only after a pass over the whole list",
@@ -108,20 +108,20 @@ REDIS_REPAIR_GUARDS = (
         "copies with the same bytes hide a job from a walk",
         "_IN_A_ROW = 3",
         "_IN_A_ROW = 1",
-        "tests/unit/test_redis_list_walk.py::test_a_copy_of_the_newest_element_which_is_gone_hides_no_element",
+        "tests/unit/brokers/test_redis_list_walk.py::test_a_copy_of_the_newest_element_which_is_gone_hides_no_element",
     ),
     Guard(
         "What a walk has removed does not move other elements out of its sight",
         "a command overlooks jobs",
         "if i not in removed] if removed else self._page\n",
         "]\n",
-        "tests/unit/test_redis_list_walk.py::test_what_the_caller_removes_does_not_move_the_others_out_of_sight",
+        "tests/unit/brokers/test_redis_list_walk.py::test_what_the_caller_removes_does_not_move_the_others_out_of_sight",
     ),
     Guard(
         "A dropped call disconnects",
         "the next caller reads the reply of another call",
         "            self._link.discard(self._carrier)\n        self._fail()",
         "            self._link.give_back(self._carrier)\n        self._fail()",
-        "tests/integration/test_redis_dropped_calls.py::test_after_a_dropped_call_the_next_one_reads_its_own_reply",
+        "tests/integration/redis/test_dropped_calls.py::test_after_a_dropped_call_the_next_one_reads_its_own_reply",
     ),
 )

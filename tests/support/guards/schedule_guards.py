@@ -3,7 +3,7 @@
 from tests.support.guards.guard import Guard, Promise
 
 STALE_PYTHON = "(state.revision, state.next_ms) != (fire.revision, fire.slot_ms)"
-ON_REDIS = "tests/integration/test_redis_schedules.py::test_"
+ON_REDIS = "tests/integration/redis/test_schedules.py::test_"
 
 ONCE = Promise(
     "Each slot of a schedule fires once, whatever the number of schedulers",

@@ -2,7 +2,7 @@
 
 from tests.support.guards.guard import Guard
 
-SCHEDULING, WATCHING = "tests/unit/test_scheduler.py::test_", "tests/integration/test_redis_due_watch.py::test_"
+SCHEDULING, WATCHING = "tests/unit/worker/test_scheduler.py::test_", "tests/integration/redis/test_due_watch.py::test_"
 
 SCHEDULER_GUARDS = (
     Guard(

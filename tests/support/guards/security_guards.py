@@ -3,11 +3,16 @@
 from tests.support.guards.guard import Guard, Promise
 
 SLOW, HOSTILE, MODES, ENVIRONMENT = (
-    f"tests/integration/test_{name}.py::test_"
-    for name in ("observe_slow_clients", "server_hostile_clients", "sqlite_permissions", "secret_environment")
+    f"tests/integration/{name}.py::test_"
+    for name in (
+        "observe/test_slow_clients",
+        "server/test_hostile_clients",
+        "sqlite/test_permissions",
+        "security/test_secret_environment",
+    )
 )
-OPENING = "tests/unit/test_files_beneath.py::test_"
-LINKS = "tests/integration/test_server_security.py::test_"
+OPENING = "tests/unit/files/test_beneath.py::test_"
+LINKS = "tests/integration/server/test_security.py::test_"
 OUTSIDE = "a link that takes the place of a file is followed to any file of the machine"
 STOPPED = "another user locks the file and stops the queue"
 
@@ -166,7 +171,7 @@ NOT_OPENED = Promise(
     "a pushed job that names a delivery adds to it",
     "TestOwnJobs::test_no_batch_is_opened_by_a_follow_up_of_fileqs_own",
 )
-OWN = "tests/integration/test_own_jobs.py::test_"
+OWN = "tests/integration/security/test_own_jobs.py::test_"
 READS = "any key and any program that may push a job reads files and sends signed messages"
 RESERVED = Promise(
     "No broker takes a job that only fileq itself may make",
@@ -274,18 +279,18 @@ OWN_JOB_GUARDS = (
         "a copy of such a job with another payload runs",
         '.encode(errors="surrogatepass") + payload).hexdigest()\n',
         '.encode(errors="surrogatepass")).hexdigest()\n',
-        "tests/unit/test_built_in_jobs.py::test_the_origin_of_a_built_in_job_is_about_its_payload",
+        "tests/unit/commands/test_built_in_jobs.py::test_the_origin_of_a_built_in_job_is_about_its_payload",
     ),
     Guard(
         "A job of fileq's own stops between two steps when it is cancelled or its time is up",
         "a long file holds a thread and the disk for hours",
         '    if context.cancelled.is_set():\n        raise FileqError("stopped',
         '    if False:\n        raise FileqError("stopped',
-        "tests/unit/test_built_in_jobs.py::test_a_check_of_a_long_file_stops_within_one_chunk",
+        "tests/unit/commands/test_built_in_jobs.py::test_a_check_of_a_long_file_stops_within_one_chunk",
     ),
 )
 
-ROUTES, KEYS = (f"tests/integration/test_server_{name}.py::test_" for name in ("routes", "keys"))
+ROUTES, KEYS = (f"tests/integration/server/test_{name}.py::test_" for name in ("routes", "keys"))
 WITHOUT_SCOPE = ROUTES + "every_route_refuses_callers_without_a_key_and_callers_without_its_scope"
 OTHER_SITE = ROUTES + "every_unsafe_route_refuses_other_sites_in_all_three_situations_and_accepts_its_own"
 
@@ -316,14 +321,14 @@ ACCESS_GUARDS = (
         "a page that points its own name at the server reads all answers",
         "        if not self._is_own_host(sender.host):\n            detail = f",
         "        if False:\n            detail = f",
-        "tests/integration/test_server_security.py::test_foreign_hosts_other_origins_and_too_many_requests_are_refused",
+        "tests/integration/server/test_security.py::test_foreign_hosts_other_origins_and_too_many_requests_are_refused",
     ),
     Guard(
         "A short key in server.api_key_file lets no caller in",
         "the key of an admin can be guessed",
         '        return key if is_outside_key(key) else ""\n',
         "        return key\n",
-        "tests/integration/test_server_security.py::"
+        "tests/integration/server/test_security.py::"
         "test_a_new_key_in_the_file_counts_at_once_and_one_that_can_be_guessed_never",
     ),
     Guard(
@@ -331,7 +336,7 @@ ACCESS_GUARDS = (
         "the maker of a webhook reaches services of the worker's own network",
         '    return "" if is_public(parsed) else f"{address} is not a public address"\n',
         '    return ""\n',
-        "tests/unit/test_webhook_rules.py::test_an_address_that_is_not_public_is_blocked",
+        "tests/unit/webhooks/test_rules.py::test_an_address_that_is_not_public_is_blocked",
     ),
 )
 
@@ -365,21 +370,21 @@ SENDER_GUARDS = (
         "a sender has fileq replace any file of its user",
         '    private = private_name(f"marker{secrets.token_hex(12)}")\n    try',
         '    private = private_name("marker")\n    try',
-        "tests/integration/test_hostile_senders.py::test_a_link_in_a_delivery_does_not_choose_what_the_marker_replaces",
+        "tests/integration/security/test_hostile_senders.py::test_a_link_in_a_delivery_does_not_choose_what_the_marker_replaces",
     ),
     Guard(
         "A configuration that others can have written is read only if it is named",
         "a command typed in an inbox executes the code of a sender",
         "if fault := untrusted_file(os.fspath(cwd / DEFAULT_FILE)):",
         "if fault := '':",
-        "tests/unit/test_config_sources.py::test_a_file_that_others_can_have_written_is_read_only_if_it_is_named",
+        "tests/unit/config/test_sources.py::test_a_file_that_others_can_have_written_is_read_only_if_it_is_named",
     ),
     Guard(
         "Handlers are imported from a directory that others can write to only if it is named",
         "a command typed in an inbox executes the code of a sender",
         "if self._is_default and (fault := untrusted_directory(self._app_dir)):",
         "if self._is_default and (fault := ''):",
-        "tests/integration/test_handlers_loading.py::"
+        "tests/integration/handlers/test_loading.py::"
         "test_nothing_is_imported_from_a_working_directory_that_others_can_write_to",
     ),
     Guard(
@@ -387,14 +392,14 @@ SENDER_GUARDS = (
         "one manifest of a sender fills the memory of the producer",
         "    if len(memoryview(text)) > ENTRY_MAX:\n",
         "    if False:\n",
-        "tests/unit/test_manifest.py::test_what_is_unknown_in_a_list_makes_no_objects",
+        "tests/unit/files/test_manifest.py::test_what_is_unknown_in_a_list_makes_no_objects",
     ),
     Guard(
         "The reading of checksums ends with the deadline of a delivery",
         "a sparse file of a sender keeps a delivery open for ever",
         '            reader.give_up("could not be read in time")\n',
         "            return\n",
-        "tests/unit/test_producer_deliveries.py::"
+        "tests/unit/producer/test_deliveries.py::"
         "test_a_file_that_cannot_be_read_before_the_deadline_keeps_no_delivery_open",
     ),
 )

@@ -3,7 +3,7 @@
 from tests.support.guards import promises
 from tests.support.guards.guard import Guard, Promise
 
-TRANSACTIONS = "tests/integration/test_sqlite_transactions.py::"
+TRANSACTIONS = "tests/integration/sqlite/test_transactions.py::"
 
 
 def guard(promise: Promise, text: str, mutant: str) -> Guard:
@@ -189,13 +189,13 @@ SQLITE_GUARDS = (
         "a power cut loses jobs that were enqueued",
         'connection.execute("PRAGMA synchronous = FULL")',
         'connection.execute("PRAGMA synchronous = NORMAL")',
-        "tests/integration/test_sqlite_opening.py::test_every_commit_reaches_the_disk_before_it_is_acknowledged",
+        "tests/integration/sqlite/test_opening.py::test_every_commit_reaches_the_disk_before_it_is_acknowledged",
     ),
     Guard(
         "A write lock that is granted too late is released",
         "all processes wait for a lock that none uses",
         "                if granted.is_set() and not is_ours:\n                    self.release()\n",
         "",
-        "tests/integration/test_sqlite_locks.py::test_a_lock_granted_at_the_moment_of_the_timeout_is_released",
+        "tests/integration/sqlite/test_locks.py::test_a_lock_granted_at_the_moment_of_the_timeout_is_released",
     ),
 )

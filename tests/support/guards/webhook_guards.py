@@ -2,11 +2,9 @@
 
 from tests.support.guards.guard import Guard
 
-PURE, KEPT, FOLLOWED = (
-    f"tests/unit/test_{name}.py::test_" for name in ("webhook_rules", "webhooks", "webhook_follow_ups")
-)
-SENT = "tests/integration/test_webhook_sender.py::test_"
-LISTED = "tests/integration/test_admin_webhooks.py::test_"
+PURE, KEPT, FOLLOWED = (f"tests/unit/webhooks/test_{name}.py::test_" for name in ("rules", "webhooks", "follow_ups"))
+SENT = "tests/integration/webhooks/test_sender.py::test_"
+LISTED = "tests/integration/cli/test_webhooks.py::test_"
 INSIDE = "a URL that others choose reaches services inside the network"
 SLOW = "a dead receiver slows other jobs"
 NOT_TOLD = "an event happens and no receiver is told"

@@ -3,9 +3,10 @@
 from tests.support.guards.guard import Guard
 
 TURNS, CALLS, FENCED, RENEWALS, DEFERRED = (
-    f"tests/unit/test_pump_{name}.py::test_" for name in ("turns", "calls", "fenced", "heartbeats", "deferrals")
+    f"tests/unit/worker/test_pump_{name}.py::test_" for name in ("turns", "calls", "fenced", "heartbeats", "deferrals")
 )
-REAPING, SLOT, GONE = (f"tests/unit/test_{name}.py::test_" for name in ("reaper", "slot", "local_processes"))
+REAPING, SLOT = (f"tests/unit/worker/test_{name}.py::test_" for name in ("reaper", "slot"))
+GONE = "tests/unit/brokers/test_local_processes.py::test_"
 
 PUMP_GUARDS = (
     Guard(
@@ -97,7 +98,7 @@ PUMP_GUARDS = (
         "the breaker waits for a probe that does not run",
         "        if self._roots.is_any_missing and task.path",
         "        self._breakers.admits(task.route, claim.key)\n        if self._roots.is_any_missing and task.path",
-        "tests/unit/test_roots.py::test_a_job_of_a_missing_root_does_not_become_the_probe_of_a_breaker",
+        "tests/unit/worker/test_roots.py::test_a_job_of_a_missing_root_does_not_become_the_probe_of_a_breaker",
     ),
     Guard(
         "A job that waits for an open breaker is deferred",
@@ -118,21 +119,21 @@ PUMP_GUARDS = (
         "a job of another program ends every worker that claims it",
         "Count: TypeAlias = Annotated[int, Meta(ge=0, le=COUNT_MAX)]",
         "Count: TypeAlias = Annotated[int, Meta(ge=0)]",
-        "tests/unit/test_job.py::test_bytes_that_are_not_a_job_raise_undecodable_and_nothing_else",
+        "tests/unit/core/test_job.py::test_bytes_that_are_not_a_job_raise_undecodable_and_nothing_else",
     ),
     Guard(
         "A job with a size out of bounds is no job",
         "a number that does not fit into a message or a column ends the worker",
         "Bytes: TypeAlias = Annotated[int, Meta(ge=0, le=BYTES_MAX)]",
         "Bytes: TypeAlias = int",
-        "tests/unit/test_job.py::test_bytes_that_are_not_a_job_raise_undecodable_and_nothing_else",
+        "tests/unit/core/test_job.py::test_bytes_that_are_not_a_job_raise_undecodable_and_nothing_else",
     ),
     Guard(
         "A job with a timeout out of bounds is no job",
         "a sum of times overflows and ends the worker",
         "Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=LONGEST_S)]",
         "Seconds: TypeAlias = Annotated[float, Meta(ge=0)]",
-        "tests/unit/test_job.py::test_bytes_that_are_not_a_job_raise_undecodable_and_nothing_else",
+        "tests/unit/core/test_job.py::test_bytes_that_are_not_a_job_raise_undecodable_and_nothing_else",
     ),
     Guard(
         "A job with two ids is no job",
@@ -146,42 +147,42 @@ PUMP_GUARDS = (
         "operators see a consequence instead of the cause",
         "            self.error = self.error or error\n",
         "            self.error = error\n",
-        "tests/unit/test_fatal_error.py::test_the_first_error_is_kept_and_each_report_wakes",
+        "tests/unit/runtime/test_fatal_error.py::test_the_first_error_is_kept_and_each_report_wakes",
     ),
     Guard(
         "A fatal error before the first wait ends the role too",
         "a process whose worker fails at once goes on and runs no job",
         "            if self.error is not None:\n",
         "            if False:\n",
-        "tests/unit/test_fatal_error.py::test_an_error_that_was_reported_before_anything_waits_wakes_too",
+        "tests/unit/runtime/test_fatal_error.py::test_an_error_that_was_reported_before_anything_waits_wakes_too",
     ),
     Guard(
         "A role that a fatal error ends says so",
         "the process ends with code 0, and nothing starts it again",
         "            if fatal.error is not None:\n",
         "            if False:\n",
-        "tests/integration/test_worker_foreign_jobs.py::test_a_worker_whose_loop_fails_ends_with_an_error",
+        "tests/integration/worker/test_foreign_jobs.py::test_a_worker_whose_loop_fails_ends_with_an_error",
     ),
     Guard(
         "A run once that a fatal error ends says so",
         "the process ends with code 0 although jobs wait",
         "        error = self._fatal.error or self._error\n",
         "        error = self._error\n",
-        "tests/integration/test_worker_foreign_jobs.py::test_a_worker_whose_loop_fails_ends_with_an_error",
+        "tests/integration/worker/test_foreign_jobs.py::test_a_worker_whose_loop_fails_ends_with_an_error",
     ),
     Guard(
         "A worker whose loop fails ends",
         "its process goes on and runs no job",
         "            self._on_failure(FileqError(",
         "            print(FileqError(",
-        "tests/integration/test_worker_foreign_jobs.py::test_a_worker_whose_loop_fails_ends_with_an_error",
+        "tests/integration/worker/test_foreign_jobs.py::test_a_worker_whose_loop_fails_ends_with_an_error",
     ),
     Guard(
         "Waking a loop does not cut the pause of an outage short",
         "a loop keeps a broker that is down busy",
         "            self._stopping.wait(self._outage.failed(error))\n",
         "            self._wake.wait(self._outage.failed(error))\n",
-        "tests/unit/test_loop.py::test_the_pause_of_an_outage_is_not_cut_short_by_being_woken",
+        "tests/unit/runtime/test_loop.py::test_the_pause_of_an_outage_is_not_cut_short_by_being_woken",
     ),
     Guard(
         "A lost job's attempt is ended",
@@ -250,7 +251,7 @@ CANCEL_GUARDS = (
         "a job that is to be cancelled runs on until the next renewal",
         "        if self._cancel_requests not in (None, promoted.cancel_requests):\n",
         "        if False:\n",
-        "tests/unit/test_scheduler.py::test_a_request_to_cancel_running_jobs_is_passed_on_once",
+        "tests/unit/worker/test_scheduler.py::test_a_request_to_cancel_running_jobs_is_passed_on_once",
     ),
     Guard(
         "Many cancellations cost a worker two renewals a second at most",

@@ -1,0 +1,96 @@
+"""--help, docs/cli.md and docs/operating.md are complete and up to date."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fileq.cli.command import Command
+from fileq.cli.definitions import all_commands
+from fileq.cli.parser import overview, parse, parser_of
+from fileq.cli.reference import reference
+
+REPOSITORY = Path(__file__).parents[3]
+WIDTH = 80
+_SHELL = {">", ">>", "<", "|", "&&", ";"}
+
+every_command = pytest.mark.parametrize("command", all_commands(), ids=lambda command: "_".join(command.words))
+
+
+def test_the_reference_is_up_to_date() -> None:
+    """If this fails: make docs."""
+    assert (REPOSITORY / "docs" / "cli.md").read_text() == reference()
+
+
+def test_the_reference_shows_defaults_and_no_placeholder() -> None:
+    assert "| `--timezone ZONE` | IANA name (default UTC) |" in reference()
+    assert "%(" not in reference()
+
+
+def arguments_of(line: str) -> list[str]:
+    """The arguments that the program gets from a shell command line."""
+    words = shlex.split(line, posix=True)
+    ends = [i for i, word in enumerate(words) if word in _SHELL]
+    assert words[0] == "fileq", line
+    return words[1 : ends[0] if ends else None]
+
+
+@every_command
+def test_every_example_is_parsed_as_that_command(command: Command) -> None:
+    assert command.examples
+    for line, meaning in command.examples:
+        assert parse(arguments_of(line)).command == command
+        assert meaning
+
+
+@every_command
+def test_help_has_a_description_every_option_and_an_example_within_eighty_columns(command: Command) -> None:
+    text = parse([*command.words, "--help"]).text
+    assert max(map(len, text.splitlines())) <= WIDTH, [line for line in text.splitlines() if len(line) > WIDTH]
+    assert "examples:\n  fileq" in text
+    assert command.description.split()[0] in text
+    for action in parser_of(command).actions:
+        assert action.help, (command.name, action.dest)
+        assert all(flag in text for flag in action.option_strings)
+
+
+@every_command
+def test_every_command_with_json_documents_its_fields(command: Command) -> None:
+    flags = {flag for action in parser_of(command).actions for flag in action.option_strings}
+    assert ("--json" in flags) == bool(command.json_fields), command.name
+    assert all(name and meaning for name, meaning in command.json_fields)
+
+
+def test_lists_of_commands_fit_into_eighty_columns() -> None:
+    groups = {command.words[:i] for command in all_commands() for i in range(len(command.words))}
+    for words in groups:
+        text = overview(words, all_commands())
+        assert max(map(len, text.splitlines())) <= WIDTH, words
+        assert all(command.summary in text for command in all_commands() if command.words[: len(words)] == words)
+
+
+@every_command
+def test_every_command_is_in_the_operating_guide(command: Command) -> None:
+    guide = "".join((REPOSITORY / page).read_text() for page in ("README.md", "docs/operating.md", "docs/settings.md"))
+    assert re.search(rf"fileq (admin )?{' '.join(command.words).removeprefix('admin ')}\b", guide)
+
+
+def test_every_command_line_in_the_operating_chapter_can_be_parsed() -> None:
+    chapter = (
+        (REPOSITORY / "docs" / "operating.md").read_text().split("## What to do when\n", 1)[1].split("\n## ", 1)[0]
+    )
+    lines = [line for line in re.findall("`(fileq [^`]+)`", chapter) if "…" not in line and "COMMAND" not in line]
+    assert len(lines) > 30
+    for line in lines:
+        assert parse(arguments_of(line)).command is not None, line
+
+
+@pytest.mark.parametrize("page", ["batches.md", "webhooks.md"])
+def test_every_command_line_with_options_of_the_page_can_be_parsed(page: str) -> None:
+    lines = re.findall("`(fileq [^`]* --[^`]+)`", (REPOSITORY / "docs" / page).read_text())
+    assert lines
+    for line in lines:
+        assert parse(arguments_of(line)).command is not None, line
