@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, WorkerInfo
 from fileq.core.job import file_job
 from fileq.core.settlement import bury, complete
@@ -51,16 +52,19 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tab, str]]
 
 
 def fill(api: ServedApi) -> None:
-    """Jobs that were completed, jobs that died of three causes, and some that wait."""
+    """Jobs that were completed, jobs that died of three causes within two hours, and some that wait."""
     queues = tuple(api.config.worker.priorities)
+    store = api.broker.store
     api.broker.register({slot: WorkerInfo(slot, 4711, 0, "0", queues) for slot in WORKERS})
     for handler, error, name, count in CAUSES:
         for number in range(count):
+            store.clock = lambda since=count - number: wall_clock_ms() - since * 3 * 60_000
             path = name.format(number)
             enqueue(api, path)
             [claim] = api.broker.settle_and_claim([], WORKERS[:1]).claims
             ending = bury(claim, claim.raw, error=error.format(path), kind=error.partition(":")[0], handler=handler)
             api.broker.settle_and_claim([ending], [])
+    store.clock = wall_clock_ms
     for number in range(230):
         enqueue(api, f"/srv/scans/2026/letter-{number:04}.pdf")
         if number < 190:
@@ -104,6 +108,18 @@ def test_the_largest_cause_and_its_retry_are_on_the_first_screen(shown: tuple[Ta
         retry = "document.querySelector('article [data-bulk=retry]')"
         assert tab.run(f"{retry}.getBoundingClientRect().bottom < innerHeight"), name
         take(tab, name, tmp_path)
+
+
+def test_the_note_of_a_cached_page_moves_nothing(shown: tuple[Tab, str]) -> None:
+    tab, base = shown
+    for size in (SCREEN, PHONE):
+        tab.resize(*size, is_mobile=size == PHONE)
+        tab.open(f"{base}/dashboard/dead")
+        top_of = "document.querySelector('h1').getBoundingClientRect().top"
+        before = tab.run(f"document.body.dataset.state = 'live'; {top_of}")
+        assert tab.run(f"document.body.dataset.state = 'kept'; {top_of}") == before
+        shown_note = "document.querySelector('.kept-note').getBoundingClientRect()"
+        assert tab.run(f"{shown_note}.height > 0 && {shown_note}.bottom <= {top_of}")
 
 
 def test_the_guide_shows_pictures_that_are_small() -> None:

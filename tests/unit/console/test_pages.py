@@ -191,7 +191,7 @@ def test_a_page_from_memory_says_so_while_as_many_searches_run_as_may(monkeypatc
     monkeypatch.setattr(pages.broker, "overview", once)
     (_, live), (status, again), (refused, first) = pages.show(["/queues", "/queues", "/workers"])
     assert (status, again) == (200, live.replace('data-state="live"', 'data-state="kept"'))
-    assert "this page is from memory" in again
+    assert "Showing a cached page" in again
     assert (refused, "Two searches run already" in first) == (503, True), "there is nothing to show"
 
 
