@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fileq.brokers.redis import RedisBroker, queues
-from fileq.brokers.redis.queues import RedisWaiter
+from fileq.brokers.redis import RedisBroker
+from fileq.brokers.redis.waiting import RedisWaiter
 from fileq.core.errors import BrokerUnavailable
 from fileq.testing.conformance.builders import enqueue, foreign, raws_in, register
 from tests.support.fault_proxy import FaultProxy
@@ -224,7 +224,7 @@ def test_a_blmove_whose_connection_is_killed_is_sent_again(store):
 
 def test_a_blmove_whose_reply_never_comes_is_sent_again(redis_server, monkeypatch):
     """A router or firewall lost the connection without closing or resetting it."""
-    monkeypatch.setattr(queues, "OVERDUE_S", 0.2)
+    monkeypatch.setattr("fileq.brokers.redis.waiting.OVERDUE_S", 0.2)
     with FaultProxy(redis_server.port) as proxy, Store(redis_server) as store:
         broker = store.through(proxy.port, **{"worker.brpoplpush_timeout": "100ms"})
         with waiting(broker) as waiter:
