@@ -253,7 +253,7 @@ class Batches(Protocol):
     def count_members(self, id: str, job_ids: Sequence[str]) -> int:
         """Counts those of these members that have ended without being counted, and returns how many.
 
-        For what an older version or a lost key left. The record of each is read in the same step: one that is
+        For what a lost key left. The record of each is read in the same step: one that is
         completed, dead or cancelled counts so, a member without a record counts as deleted. May finish the batch.
 
         Atomicity: the whole call. Repeat: 0. Kill -9: all or none."""

@@ -311,7 +311,7 @@ class Record(Struct, frozen=True):
     follow_ups: tuple[str, ...] = ()  # ids of the jobs that its settlements enqueued, the newest FOLLOW_UPS_KEPT
     outputs: tuple[Output, ...] = ()  # the files it made
     batch: str = ""  # id of the batch that it is a member of
-    fingerprint: str = ""  # of a dead job; "" if an older release buried it
+    fingerprint: str = ""  # of a dead job
     origin: str = ""  # of a job that fileq made itself, see core/own_jobs.py; "" if another program may have made it
     deadline_ms: int | None = None  # as it was enqueued
 

@@ -404,8 +404,8 @@ class BatchCancelled(BatchEvent, frozen=True):
 
 
 class BatchReconciled(BatchEvent, frozen=True):
-    """So many members (`counted`) had ended without being counted, and are counted now: a worker of an older version
-    ended them, or data of the broker was lost."""
+    """So many members (`counted`) had ended without being counted, and are counted now: data of the broker was
+    lost."""
 
     name = "batch.reconciled"
     level = "warning"

@@ -479,7 +479,7 @@ def encoded_tags(tags: Mapping[str, str]) -> Raw | UnsetType:
 #     <size>-<mtime in ns>[-i<inode>][-c<hash of the content>]
 #
 # The first two are always there; each of the others only if the producer recorded it (`producer.identity`). What one
-# of two signatures lacks is not compared. So a ledger of an older release, which has none of them, stays valid.
+# of two signatures lacks is not compared. So a ledger stays valid when `producer.identity` changes.
 
 _FORM = re.compile(r"(.*?)(?:-i([0-9]+))?(?:-c([0-9a-f]+))?", re.DOTALL)
 

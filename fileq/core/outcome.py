@@ -169,10 +169,6 @@ Outcome: TypeAlias = FinalOutcome | Changed
 
 CRASH, WORKER_DEATH = "Crash", "WorkerDied"
 DEATH_KINDS = frozenset({CRASH, WORKER_DEATH})  # counted as `recovered`, not as `failed`
-_CRASHES = rf"{CRASHED}|" + (  # what follows it here are the texts of records that older workers wrote
-    r"exited with status |killed by signal |the fork server |closed its connection to the worker"
-    r"|wrote something that is no outcome|never began"
-)
 # Tried in this order; the first that matches from the start of the text decides.
 _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"timed out after "), "Timeout"),
@@ -185,7 +181,7 @@ _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"['\"].* leads outside the allowed roots", re.DOTALL), "OutsideRoots"),
     (re.compile(r"used \d+MB of memory, more than worker\.max_memory"), "MemoryLimit"),
     (re.compile(re.escape(WORKER_DIED)), WORKER_DEATH),
-    (re.compile(_CRASHES), CRASH),
+    (re.compile(re.escape(CRASHED)), CRASH),
     (re.compile(r"\S+ exited with (\d+)"), r"exit \1"),
     (re.compile(r"\S+ was killed by (signal \d+|\w+)"), r"\1"),
     (re.compile(r"([A-Za-z_]\w*)(?:: |$| \(at )"), r"\1"),

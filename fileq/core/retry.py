@@ -212,10 +212,10 @@ def _after_refusal(claim: Claim, refused: Refused, now_ms: int) -> Settlement:
 def _after_death(
     claim: Claim, died: Died, policy: Policy, now_ms: int, duration_ms: int | None, spread_s: float, chance: Chance
 ) -> Settlement:
-    error = _as_text(died.error)
+    error, kind = _as_text(died.error), kind_of_death(died.cause)
     if claim.job is None:
-        return settlement.bury(claim, claim.raw, error=claim.defect or error, died=True)
-    recoveries, kind = min(claim.job.recoveries + 1, COUNT_MAX), kind_of_death(died.cause)
+        return settlement.bury(claim, claim.raw, error=claim.defect or error, kind=kind, died=True)
+    recoveries = min(claim.job.recoveries + 1, COUNT_MAX)
     job = claim.job.but(recoveries=recoveries, first_error=_first_error(claim.job, error), breaker_probe=False)
     if recoveries > policy.max_recoveries:
         buried = dead(job, error, now_ms)

@@ -1,8 +1,8 @@
 """Repairs batches: counts members whose end no broker counted, and ends what is left of cancelled batches.
 
 Each minute it looks at one page of the unfinished batches; the next turn continues with the next page.
-- A sealed batch: members that have ended without being counted are counted. A worker of an older version leaves such
-  members, and so does a broker that has lost a key.
+- A sealed batch: members that have ended without being counted are counted. A broker that has lost a
+  key leaves such members.
 - A cancelled batch: its waiting members are cancelled. A member that a slot has claimed is cancelled by its worker.
 - A batch whose parent is cancelled is cancelled too.
 - An open batch that nothing was added to for 24 hours is cancelled: the program that opened it is gone.

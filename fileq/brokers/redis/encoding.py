@@ -23,7 +23,7 @@ from fileq.core.outcome import FollowUp, Output
 from fileq.core.settlement import Settlement, Verb
 
 MISSING, SEEN_ON = "missing", "on"
-MARKS = f"{SEEN_ON} ="  # before the line of the device: older releases take the last line that starts with `on`
+MARKS = f"{SEEN_ON} ="
 _MARKS_LINE, _MISSING_LINE = f"\n{MARKS}i".encode(), f"\n{MISSING} ".encode()
 COMPLETED = "completed"  # the outcome
 

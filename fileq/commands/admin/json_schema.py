@@ -150,7 +150,7 @@ HISTORY_FIELDS = (
         "if its worker died: until that was found; the error says how long it was gone",
     ),
     ("attempts[].deferred", "string: why the job was held back last before this attempt; empty if it was not"),
-    ("attempts[].is_fatal", "boolean: the job died of it; not known of attempts that an older release recorded"),
+    ("attempts[].is_fatal", "boolean: the job died of it"),
     ("attempts_forgotten", "number: how many of the first attempts are no longer recorded"),
     ("waits_for[]", "string: what keeps a waiting job from running, such as a paused queue; empty if nothing does"),
     ("parent_id", "string or null: the job that enqueued this one when it ended"),

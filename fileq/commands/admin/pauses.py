@@ -1,5 +1,5 @@
 """Pauses and resumes queues. Beside each pause is a note: who paused it, when and why, and the pauses before. A note
-decides nothing: a queue without one may be paused, because a program or an older release paused it.
+decides nothing: a queue without one may be paused, because another program paused it.
 
 A note is written after its queue was paused. Before the queue is resumed, the pause is added to the queue's history and
 its note is removed. So a kill -9 leaves no note of a pause that has ended, and at most a pause without a note; the

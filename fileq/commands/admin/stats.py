@@ -12,7 +12,6 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import OpenBreaker, Overview, ProducerView, ScanInfo, WorkerView
 from fileq.commands.admin.pauses import PauseNote, pause_notes
 from fileq.core.job import decode_or_none, stamp
-from fileq.core.outcome import DEATH_KINDS
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.queries.job_summary import id_in, waiting_since_ms
 
@@ -264,12 +263,9 @@ class RecentTotals:
 def _refused(counters: Mapping[str, int]) -> int:
     """How many jobs were refused: the errors, counted by kind, minus failed attempts and minus deaths.
 
-    Deaths are counted as `recovered`. Older workers count no kind for a death, and an exception of a handler may have
-    the name of such a kind. So the smaller of the two numbers is subtracted."""
+    Deaths are counted as `recovered`."""
     errors = sum(count for name, count in counters.items() if name.startswith(_ERROR))
-    of_deaths = sum(counters.get(_ERROR + kind, 0) for kind in DEATH_KINDS)
-    deaths = min(of_deaths, counters.get("recovered", 0))
-    return max(0, errors - deaths - counters.get("failed", 0))
+    return max(0, errors - counters.get("recovered", 0) - counters.get("failed", 0))
 
 
 def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:

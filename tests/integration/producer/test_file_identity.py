@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from fileq.brokers.types import Entry, LedgerEntry
+from fileq.brokers.types import Entry
 from fileq.core.job import State, Version, file_job
-from fileq.files.mounts import ScanDirMounts
 from fileq.files.version import signature_of
 from tests.support.command_line import CommandLine
 from tests.support.inodes import inode_directory, replace_unnoticed
-from tests.support.producer_setup import wait_for_new_scan, wait_for_scans
-from tests.support.sqlite_store import change_one_row, one_value
+from tests.support.producer_setup import wait_for_new_scan
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup, on_files
 
@@ -105,53 +102,11 @@ def test_a_file_replaced_while_it_is_processed_is_not_deleted(each_setup: Worker
     assert path.read_bytes() == b"2"
 
 
-# Ledger entries as stored: by the last release, and by this one. The last release reads the marks of the second as
-# nothing: it ignores fields that it does not know, and of two lines that start with `on` it takes the last.
-OLD_FORM = {
-    "redis": "{short} old\non {device}\n",
-    "sqlite": '{{"versions":[["{short}","old"]],"missing_since_ms":0,"device":"{device}"}}',
-}
-NEW_FORM = {
-    "redis": "{short} old\non =i{inode}\non {device}\n",
-    "sqlite": '{{"versions":[["{short}","old"]],"missing_since_ms":0,"device":"{device}","marks":["i{inode}"]}}',
-}
-
-
-def test_no_file_that_the_last_release_knew_is_enqueued_again(each_setup: WorkerSetup) -> None:
-    setup, path = each_setup, bytes(each_setup.inbox / "a")
-    setup.inbox.joinpath("a").write_bytes(b"1")
-    setup.enqueue_file(setup.inbox / "a", "old")
-    status, device = os.stat(path), ScanDirMounts(bytes(setup.inbox)).device(bytes(setup.inbox))
-    names = {"short": signature_of(status), "device": device, "inode": status.st_ino}
-    store_entry(setup, path, OLD_FORM[setup.broker.kind].format(**names))
-    with setup.worker(role="producer") as program:
-        wait_for_scans(program)
-        wait_until(lambda: stored_entry(setup, path) == NEW_FORM[setup.broker.kind].format(**names), 10)
-    assert setup.census().counters["produced"] == 1
-    [entry] = setup.broker.lookup([path])
-    assert entry == LedgerEntry(((f"{names['short']}-i{status.st_ino}", "old"),), device=device)
-
-
 def newest_of(setup: WorkerSetup, path: Path) -> str:
     """The signature of the newest version that the ledger has of this file."""
     [entry] = setup.broker.lookup([bytes(path)])
     assert entry is not None
     return entry.versions[0][0]
-
-
-def store_entry(setup: WorkerSetup, path: bytes, text: str) -> None:
-    if setup.broker.kind == "redis":
-        setup.server_client().hset("jobqueue:ledger", path, text)
-    else:
-        change_one_row(setup.broker, "UPDATE ledger SET entry = ? WHERE path = ?", text.encode(), path)
-
-
-def stored_entry(setup: WorkerSetup, path: bytes) -> str:
-    if setup.broker.kind == "redis":
-        value: bytes = setup.server_client().hget("jobqueue:ledger", path)
-    else:
-        value = one_value(setup.broker, "SELECT entry FROM ledger WHERE path = ?", path)
-    return value.decode()
 
 
 def enqueue_with_inode(setup: WorkerSetup, path: Path, id: str) -> None:

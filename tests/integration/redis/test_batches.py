@@ -1,14 +1,10 @@
-"""Batches on Redis: what another version, another program or a full server does to them."""
+"""Batches on Redis: what lost keys, another program or a full server do to them."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fileq.brokers.batches import CHILDREN_CANCELLED
-from fileq.brokers.redis import scripts
-from fileq.brokers.redis.scripts import COMPLETE_AND_CLAIM, SETTLE_AND_CLAIM
 from fileq.brokers.types import Entry
 from fileq.client.broker_batches import cancel_batch
 from fileq.core.settlement import complete
@@ -21,7 +17,6 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.redis_batch_calls import claims_of, family
 from tests.support.redis_store import Store, opened, spoil
 
-LAST_RELEASE = Path(__file__).parents[2] / "support" / "last_release"
 KEYS = ("", ":members", ":dead", ":children")
 
 
@@ -31,22 +26,13 @@ def store(redis_server) -> Iterator[Store]:
         yield store
 
 
-def settle_as_the_last_release(store: Store, settlements: list[Any]) -> None:
-    """Runs its settle script, which knows no batches, with the same keys and arguments. It takes the queue number and
-    the flags apart from each other."""
-    for s in settlements:
-        part = store.broker._settle_part(s.verb, [s], frozenset())
-        slot, token, raw, form, *rest = part.args
-        part = part._replace(args=(slot, token, raw, form[:1], form[1:], *rest))
-        command = store.broker._store.scripts.settle_and_claim([part])
-        name = next(n for n in (COMPLETE_AND_CLAIM, SETTLE_AND_CLAIM) if scripts.script(n).sha == command[1])
-        text = (LAST_RELEASE / f"{name}.lua").read_bytes()
-        assert store.client.execute_command("EVAL", text, *command[2:]) == [[b"done"]]
-
-
-def test_members_that_a_worker_of_the_last_release_ended_are_counted_later(store):
+def test_members_whose_batch_lost_its_last_changes_are_counted_later(store):
     first, second = claims_of(store, "m1", "m2")
-    settle_as_the_last_release(store, [complete(first), burial(second)])
+    before = {key: store.client.dump(key) for key in store.client.keys("jobqueue:batch:b*")}
+    assert set(store.broker.settle_and_claim([complete(first), burial(second)], []).settled) == {"done"}
+    store.client.delete(*store.client.keys("jobqueue:batch:b*"))
+    for key, value in before.items():
+        store.client.restore(key, 0, value)
     assert counts(store) == {"total": 2, "waiting": 2}
     assert store.broker.count_members("b", store.broker.unfinished_members("b").ids) == 2
     assert counts(store) == {"total": 2, "completed": 1, "dead": 1}

@@ -8,7 +8,7 @@ PRODUCER, PROGRAM = (
 )
 LOST = "a file that replaces another of the same size and time is never processed"
 CHECKING = "tests/unit/producer/test_content.py::test_"
-AGAIN = "after an upgrade every file is processed again"
+AGAIN = "with another producer.identity every file is processed again"
 
 ANOTHER = Promise(
     "Another inode is a new version", LOST, "TestLedgerIdentity::test_another_inode_or_another_content_is_a_new_version"
@@ -50,7 +50,7 @@ IDENTITY_GUARDS = (
         AGAIN,
         "if not (inode and c[1].inode)), (-1, None))",
         "if not inode), (-1, None))",
-        PROGRAM + "no_file_that_the_last_release_knew_is_enqueued_again",
+        PROGRAM + "a_replaced_file_is_processed_again_by_default_and_not_by_stat",
     ),
     Guard(
         "A file that was replaced before its job runs is a changed one",

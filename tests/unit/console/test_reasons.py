@@ -108,7 +108,7 @@ def test_a_batch_and_a_job_in_a_paused_queue_say_so_and_offer_to_resume_it() -> 
     set_paused(pages.broker, "high", QUEUES, paused=False, by="olga")
     assert pause_notes(pages.broker) == {}
     pages.broker.pause("high")
-    assert "by a program, or an older fileq" in shown(pages, "/queues")[0]
+    assert "by another program" in shown(pages, "/queues")[0]
 
 
 def test_conditions_without_a_field_are_shown_survive_the_form_and_can_be_removed() -> None:

@@ -97,7 +97,7 @@ def test_a_job_that_ended_uncounted_is_counted_and_the_batch_finishes(
     real = setup.broker.count_members
 
     def count(id: str, job_ids: Sequence[str]) -> int:
-        """As if an older version had cancelled the job without counting it."""
+        """As if the broker had lost the count of a cancelled job."""
         setup.broker.cancel(job_ids)
         return real(id, job_ids) + len(job_ids)
 

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Count members that have ended without being counted: the settlement of an older version, or a record that is gone.
+-- Count members that have ended without being counted, because the server lost a key.
 -- Child batches that have finished uncounted are counted too.
 --
 -- own KEYS   those of require_batch() (prelude/batches.lua); then the record of each job
