@@ -52,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["__complete"]:
+        return _complete(arguments[1:])
     from fileq.cli.command import Invocation
     from fileq.cli.parser import parse
 
@@ -63,6 +65,18 @@ def _run(arguments: list[str]) -> int:
     is_silent = parsed.command.only_confirms and parsed.options.quiet and not getattr(parsed.options, "json", False)
     with Invocation(parsed.options) as invocation:
         return _run_silently(parsed.command, invocation) if is_silent else parsed.command.run(invocation)
+
+
+def _complete(arguments: list[str]) -> int:
+    """Answers the completion script of a shell. A line that is wrong gets no candidates and no message."""
+    from fileq.cli.completion import answer
+
+    try:
+        shell, *words = arguments
+        print(answer(shell, words), end="")
+    except (ConfigError, ValueError):
+        return USAGE
+    return OK
 
 
 def _run_silently(command: Command, invocation: Invocation) -> int:

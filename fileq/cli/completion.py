@@ -1,475 +1,232 @@
-"""Generates completion scripts for bash, zsh and fish from the definitions of the commands.
+"""What the Tab key offers. The script of a shell asks `fileq __complete SHELL WORD…`; the last word is the one that is
+being typed. The answer follows from the parsers of the commands; names of queues and schedules are those of the
+configuration.
 
-A table collects what can be typed at each position; each shell has functions that write it in its own language. The
-scripts must never call fileq: pressing Tab must not start Python.
+The first line of an answer is its kind: `words`, `keys` (words after which no blank follows), `files` or `directories`.
+The others are the candidates with a tab and a help text, or for files the part of the word that is no path
+(`--config=`): the shell completes paths itself.
+
+Must never open a broker or import what a directory holds. A name that a shell would have to quote is not offered.
 """
 
 from __future__ import annotations
 
 import argparse
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from fileq.cli.arguments import StateOption
 from fileq.cli.command import Command
-from fileq.cli.parser import ROLES, help_of, parser_of
+from fileq.cli.definitions import all_commands
+from fileq.cli.parser import ROLES, Parser, add_common, find_words, help_of, parser_of
+from fileq.core.errors import ConfigError
 
-SHELLS = ("bash", "zsh", "fish")
+if TYPE_CHECKING:
+    from fileq.config import Config
 
-
-def completion_script(
-    shell: str, commands: Sequence[Command], queues: Sequence[str] = ("high", "low"), schedules: Sequence[str] = ()
-) -> str:
-    write = {"bash": _bash_script, "zsh": _zsh_script, "fish": _fish_script}[shell]
-    return write(Table(commands, queues, schedules))
-
-
-_PLACES = ("dead_letter", "completed", "scheduled", "cancelled")
-_KINDS = {"FILE": "file", "PATH": "file", "DIR": "directory", "KEY": "key", "KEY=VALUE": "assignment"}
-
-
-class Value(Struct, frozen=True):
-    """The value of an option or argument: one of some words, a file, a directory, a key, a key=value, or anything."""
-
-    kind: str
-    words: tuple[str, ...] = ()
-
-
-class Option(Struct, frozen=True):
-    flags: tuple[str, ...]
-    help: str
-    value: Value | None = None  # None: a flag
-
-
-class CommandSyntax(Struct, frozen=True):
-    """One command: its words joined by blanks, its options, and the kind of its arguments."""
-
-    at: str
-    options: tuple[Option, ...]
-    argument: Value | None = None
-
-
-class Table:
-    """What can be typed at each position of a command line, read from the parsers.
-
-    `following` maps the words typed so far to the words that may come next, each with a help text.
-
-    `offered` is the same with the commands that work without `admin`. `queues` and `schedules` are names of the
-    configuration."""
-
-    def __init__(self, commands: Sequence[Command], queues: Sequence[str], schedules: Sequence[str] = ()) -> None:
-        listed = [command for command in commands if command.is_listed]
-        names = {"QUEUE": tuple(queues), "PLACE": (*queues, *_PLACES), "SCHEDULE": tuple(schedules)}
-        self.commands = [_syntax(command, names) for command in listed]
-        self.following = _following(listed)
-        self.short = [word for word, _ in self.following.get("admin", [])]  # work without `admin` too
-        self.offered = {**self.following, "": [*self.following.get("", []), *self.following.get("admin", [])]}
-        self.everywhere = (
-            Option(("--role",), "the role, instead of a command", Value("words", ROLES)),
-            Option(("--config",), "configuration file", Value("file")),
-            Option(("--set",), "override one setting", Value("assignment")),
-            Option(("-v", "--verbose"), "log level debug"),
-            Option(("-q", "--quiet"), "log level warn"),
-            Option(("--version",), "print the version"),
-            Option(("-h", "--help"), "print help"),
-        )
-        self.keys = _keys()
-
-
-def _syntax(command: Command, names: Mapping[str, tuple[str, ...]]) -> CommandSyntax:
-    actions = parser_of(command).actions
-    named = [action for action in actions if action.option_strings]
-    options = tuple(Option(tuple(action.option_strings), help_of(action), _value(action, names)) for action in named)
-    argument = next((_value(action, names) for action in actions if not action.option_strings), None)
-    return CommandSyntax(" ".join(command.words), options, argument)
-
-
-def _value(action: argparse.Action, names: Mapping[str, tuple[str, ...]]) -> Value | None:
-    if action.nargs == 0:
-        return None
-    if action.choices is not None:
-        return Value("words", tuple(map(str, action.choices)))
-    if isinstance(action.type, StateOption):
-        return Value("words", action.type.words)
-    words = names.get(str(action.metavar))
-    return Value("words", words) if words is not None else Value(_KINDS.get(str(action.metavar), "any"))
-
-
-def _following(commands: Sequence[Command]) -> dict[str, list[tuple[str, str]]]:
-    found: dict[str, dict[str, str]] = {}
-    for command in commands:
-        for i, word in enumerate(command.words):
-            at = " ".join(command.words[:i])
-            if i + 1 == len(command.words):
-                found.setdefault(at, {})[word] = command.summary
-            else:
-                inner = [other.words[i + 1] for other in commands if other.words[: i + 1] == command.words[: i + 1]]
-                found.setdefault(at, {}).setdefault(word, ", ".join(dict.fromkeys(inner)))
-    return {at: list(words.items()) for at, words in found.items()}
-
-
-def _keys() -> list[str]:
-    from fileq.config.schema import every_key, is_setting
-
-    return [path for path, key in every_key().items() if is_setting(key)]
-
-
-# Completion for bash: one function that reads the words typed so far, then offers what the table has there.
-
-
-# bash splits words at `=`: `--role=admin` arrives as three words.
-_BASH_FRAME = """\
+_BASH = """\
 # fileq completion for bash: eval "$(fileq completion bash)", best in ~/.bashrc
-_fileq() {{
-    local cur=${{COMP_WORDS[COMP_CWORD]}} at="" want="" word i
-    COMPREPLY=()
-    for ((i = 1; i < COMP_CWORD; i++)); do
-        word=${{COMP_WORDS[i]}}
-        [[ $word == "=" ]] && continue
-        if [[ -n $want && $want != --role ]]; then
-            want=""
-            continue
-        fi
-        want=""
-        word=${{word#--role=}}
-        if [[ $word == -* ]]; then
-            case "$at|$word" in
-{valued}
-                *"|--role" | *"|--config" | *"|--set") want=$word ;;
-            esac
-            continue
-        fi
-        case "$at|$word" in
-{steps}
-        esac
-    done
+_fileq() {
+    local kind="" cur=${COMP_WORDS[COMP_CWORD]}
+    { read -r kind; mapfile -t COMPREPLY; } < <(fileq __complete bash "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
     [[ $cur == "=" ]] && cur=""
-    if [[ -n $want ]]; then
-        case "$at|$want" in
-{values}
-        esac
-    elif [[ $cur == -* ]]; then
-        case "$at" in
-{options}
-        esac
-    else
-        case "$at" in
-{arguments}
-        esac
-    fi
-}}
-_fileq_words() {{
-    mapfile -t COMPREPLY < <(compgen -W "$1" -- "$cur")
-}}
-_fileq_files() {{
-    compopt -o filenames 2>/dev/null
-    mapfile -t COMPREPLY < <(compgen "$1" -- "$cur")
-}}
-_fileq_assignments() {{
-    compopt -o nospace 2>/dev/null
-    mapfile -t COMPREPLY < <(compgen -S = -W "$1" -- "$cur")
-}}
+    case $kind in
+        files) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+        directories) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+        keys) compopt -o nospace 2>/dev/null ;;
+    esac
+}
 complete -F _fileq fileq
 """
-
-
-def _bash_script(table: Table) -> str:
-    return _BASH_FRAME.format(
-        valued=_lines(_bash_valued(table), 16),
-        steps=_lines(_bash_steps(table), 12),
-        values=_lines(_bash_values(table), 12),
-        options=_lines(_bash_options(table), 12),
-        arguments=_lines(_bash_arguments(table), 12),
-    )
-
-
-def _lines(lines: Iterable[str], indent: int) -> str:
-    return "\n".join(" " * indent + line for line in lines)
-
-
-def _bash_valued(table: Table) -> Iterator[str]:
-    for command in table.commands:
-        flags = [flag for option in command.options if option.value is not None for flag in option.flags]
-        if flags:
-            yield " | ".join(shlex.quote(f"{command.at}|{flag}") for flag in flags) + ") want=$word ;;"
-
-
-def _bash_steps(table: Table) -> Iterator[str]:
-    for at, words in table.following.items():
-        for word, _ in words:
-            yield f"{shlex.quote(f'{at}|{word}')}) at={shlex.quote(f'{at} {word}'.strip())} ;;"
-    for word in table.short:
-        yield f"{shlex.quote(f'|{word}')}) at={shlex.quote(f'admin {word}')} ;;"
-
-
-def _bash_values(table: Table) -> Iterator[str]:
-    positions = [(command.at, option) for command in table.commands for option in command.options]
-    for at, option in positions:
-        if option.value is not None and option.value.kind != "any":
-            yield f"{_bash_pattern(at, option)}) {_bash_offer(option.value, table)} ;;"
-    for option in table.everywhere:
-        if option.value is not None:
-            yield " | ".join(f'*"|{flag}"' for flag in option.flags) + f") {_bash_offer(option.value, table)} ;;"
-
-
-def _bash_pattern(at: str, option: Option) -> str:
-    return " | ".join(shlex.quote(f"{at}|{flag}") for flag in option.flags)
-
-
-def _bash_options(table: Table) -> Iterator[str]:
-    for command in table.commands:
-        yield f"{shlex.quote(command.at)}) _fileq_words {_bash_flags(command.options)} ;;"
-    yield f"*) _fileq_words {_bash_flags(table.everywhere)} ;;"
-
-
-def _bash_flags(options: Iterable[Option]) -> str:
-    return shlex.quote(" ".join(flag for option in options for flag in option.flags))
-
-
-def _bash_arguments(table: Table) -> Iterator[str]:
-    for at, words in table.offered.items():
-        yield f"{shlex.quote(at)}) _fileq_words {shlex.quote(' '.join(word for word, _ in words))} ;;"
-    for command in table.commands:
-        if command.argument is not None and command.argument.kind != "any":
-            yield f"{shlex.quote(command.at)}) {_bash_offer(command.argument, table)} ;;"
-
-
-def _bash_offer(value: Value, table: Table) -> str:
-    if value.kind == "words":
-        return f"_fileq_words {shlex.quote(' '.join(value.words))}"
-    if value.kind in ("file", "directory"):
-        return f"_fileq_files {'-f' if value.kind == 'file' else '-d'}"
-    if value.kind == "assignment":
-        return f"_fileq_assignments {shlex.quote(' '.join(table.keys))}"
-    return f"_fileq_words {shlex.quote(' '.join(table.keys))}"
-
-
-# Completion for zsh: the same algorithm as for bash, with a help text beside each word.
-
-
-_ZSH_FRAME = """\
+_ZSH = """\
 #compdef fileq
 # fileq completion for zsh: fileq completion zsh > ~/.zfunc/_fileq, with ~/.zfunc in fpath before compinit
-_fileq() {{
-    local at="" want="" word cur=$words[CURRENT]
-    local -a found
-    integer i
-    for ((i = 2; i < CURRENT; i++)); do
-        word=$words[i]
-        if [[ -n $want && $want != --role ]]; then
-            want=""
-            continue
-        fi
-        want=""
-        word=${{word#--role=}}
-        if [[ $word == -* ]]; then
-            case "$at|$word" in
-{valued}
-                (*'|--role'|*'|--config'|*'|--set') want=$word ;;
-            esac
-            continue
-        fi
-        case "$at|$word" in
-{steps}
-        esac
-    done
-    if [[ -n $want ]]; then
-        case "$at|$want" in
-{values}
-        esac
-        return
-    fi
-    if [[ $cur == -* ]]; then
-        case "$at" in
-{options}
-        esac
-        _describe option found
-        return
-    fi
-    case "$at" in
-{arguments}
+_fileq() {
+    local -a lines found
+    lines=("${(@f)$(fileq __complete zsh "${(@Q)words[2,CURRENT-1]}" "${(Q)PREFIX}" 2>/dev/null)}")
+    found=("${(@)${(@)lines[2,-1]//:/\\\\:}/$'\\t'/:}")
+    case $lines[1] in
+        (files|directories)
+            [[ -n $lines[2] ]] && compset -P "${(b)lines[2]}"
+            if [[ $lines[1] == files ]]; then _files; else _files -/; fi ;;
+        (words) _describe fileq found ;;
+        (keys) _describe fileq found -S '' ;;
     esac
-    (( $#found )) && _describe command found
-}}
-if [[ $funcstack[1] == _fileq ]]; then
-    _fileq "$@"
-else
-    compdef _fileq fileq
-fi
+}
+if [[ $funcstack[1] == _fileq ]]; then _fileq "$@"; else compdef _fileq fileq; fi
 """
-
-
-def _zsh_script(table: Table) -> str:
-    return _ZSH_FRAME.format(
-        valued=_lines(_zsh_valued(table), 16),
-        steps=_lines(_zsh_steps(table), 12),
-        values=_lines(_zsh_values(table), 12),
-        options=_lines(_zsh_options(table), 12),
-        arguments=_lines(_zsh_arguments(table), 8),
-    )
-
-
-def _zsh_quote(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
-def _zsh_described(word: str, help: str) -> str:
-    return _zsh_quote(f"{word}:{help}".replace("\\", "\\\\")) if ":" not in word else _zsh_quote(word)
-
-
-def _zsh_valued(table: Table) -> Iterator[str]:
-    for command in table.commands:
-        flags = [flag for option in command.options if option.value is not None for flag in option.flags]
-        if flags:
-            yield "(" + "|".join(_zsh_quote(f"{command.at}|{flag}") for flag in flags) + ") want=$word ;;"
-
-
-def _zsh_steps(table: Table) -> Iterator[str]:
-    for at, words in table.following.items():
-        for word, _ in words:
-            yield f"({_zsh_quote(f'{at}|{word}')}) at={_zsh_quote(f'{at} {word}'.strip())} ;;"
-    for word in table.short:
-        yield f"({_zsh_quote(f'|{word}')}) at={_zsh_quote(f'admin {word}')} ;;"
-
-
-def _zsh_values(table: Table) -> Iterator[str]:
-    for command in table.commands:
-        for option in command.options:
-            if option.value is not None and option.value.kind != "any":
-                flags = "|".join(_zsh_quote(f"{command.at}|{flag}") for flag in option.flags)
-                yield f"({flags}) {_zsh_offer(option.value, table)} ;;"
-    for option in table.everywhere:
-        if option.value is not None:
-            flags = "|".join(f"*{_zsh_quote(f'|{flag}')}" for flag in option.flags)
-            yield f"({flags}) {_zsh_offer(option.value, table)} ;;"
-
-
-def _zsh_options(table: Table) -> Iterator[str]:
-    for command in table.commands:
-        yield f"({_zsh_quote(command.at)}) found=({_zsh_flags(command.options)}) ;;"
-    yield f"(*) found=({_zsh_flags(table.everywhere)}) ;;"
-
-
-def _zsh_flags(options: Iterable[Option]) -> str:
-    return " ".join(_zsh_described(flag, option.help) for option in options for flag in option.flags)
-
-
-def _zsh_arguments(table: Table) -> Iterator[str]:
-    for at, words in table.offered.items():
-        yield f"({_zsh_quote(at)}) found=({' '.join(_zsh_described(word, help) for word, help in words)}) ;;"
-    for command in table.commands:
-        if command.argument is not None and command.argument.kind != "any":
-            yield f"({_zsh_quote(command.at)}) {_zsh_offer(command.argument, table)} ;;"
-
-
-def _zsh_offer(value: Value, table: Table) -> str:
-    if value.kind == "words":
-        return f"compadd -- {' '.join(map(_zsh_quote, value.words))}"
-    if value.kind in ("file", "directory"):
-        return "_files" if value.kind == "file" else "_files -/"
-    keys = " ".join(map(_zsh_quote, table.keys))
-    return f"compadd -S = -- {keys}" if value.kind == "assignment" else f"compadd -- {keys}"
-
-
-# Completion for fish: a function that reads the words typed so far, and one `complete` line for each candidate.
-
-
-_FISH_FRAME = """\
+_FISH = """\
 # fileq completion for fish: fileq completion fish > ~/.config/fish/completions/fileq.fish
-function __fileq_at
-    set -l at ''
-    set -l want ''
-    for word in (commandline -opc)[2..-1]
-        if test -n "$want" -a "$want" != --role
-            set want ''
-            continue
-        end
-        set want ''
-        set word (string replace -r -- '^--role=' '' $word)
-        if string match -q -- '-*' $word
-            switch "$at|$word"
-{valued}
-                case '*|--role' '*|--config' '*|--set'
-                    set want $word
-            end
-            continue
-        end
-        switch "$at|$word"
-{steps}
-        end
+function __fileq_complete
+    set -l current (commandline -ct)
+    set -l lines (fileq __complete fish (commandline -opc)[2..-1] "$current" 2>/dev/null)
+    set -l path (string replace -- "$lines[2]" '' "$current")
+    switch "$lines[1]"
+        case files
+            printf "$lines[2]%s\\n" (__fish_complete_path "$path")
+        case directories
+            printf "$lines[2]%s\\n" (__fish_complete_directories "$path")
+        case words keys
+            printf '%s\\n' $lines[2..-1]
     end
-    test "$at" = "$argv[1]"
 end
-complete -c fileq -f
-{completions}
+complete -c fileq -f -a '(__fileq_complete)'
 """
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+_PLACES = ("dead_letter", "completed", "scheduled", "cancelled")
+_PATHS = {"FILE": "files", "PATH": "files", "DIR": "directories"}
+_SAFE = re.compile(r"[\w.@%+,/-][\w.@%+:,/=-]*")  # no shell gives a meaning to these
 
 
-def _fish_script(table: Table) -> str:
-    return _FISH_FRAME.format(
-        valued="\n".join(_fish_valued(table)),
-        steps="\n".join(_fish_steps(table)),
-        completions="\n".join((*_fish_words(table), *_fish_everywhere(table), *_fish_commands(table))),
-    )
+class Offer(Struct, frozen=True):
+    """`words` have help texts. `prefix` is the part of the typed word that stands before them."""
+
+    kind: str = "words"
+    words: Mapping[str, str] = {}
+    prefix: str = ""
+
+    def printed(self, shell: str, typed: str) -> str:
+        if self.kind not in ("words", "keys"):
+            return f"{self.kind}\n{self.prefix}\n"
+        prefix = "" if shell == "bash" else self.prefix  # bash completes what follows the =
+        texts = {word: "" if shell == "bash" else f"\t{' '.join(help.split())}" for word, help in self.words.items()}
+        fitting = [word for word in texts if word.startswith(typed) and _SAFE.fullmatch(word)]
+        return "".join((f"{self.kind}\n", *(f"{prefix}{word}{texts[word]}\n" for word in fitting)))
 
 
-def _fish_quote(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+def answer(shell: str, words: Sequence[str]) -> str:
+    """The lines for this command line. Raises ConfigError for one that can't be completed."""
+    *before, current = _rejoined(words) if shell == "bash" else words
+    flag, sign, value = current.partition("=")
+    if sign and flag.startswith("--"):
+        return _after(before, flag, f"{flag}=").printed(shell, value)
+    return _after(before, current).printed(shell, current)
 
 
-def _fish_valued(table: Table) -> Iterator[str]:
-    for command in table.commands:
-        flags = [flag for option in command.options if option.value is not None for flag in option.flags]
-        if flags:
-            yield f"                case {' '.join(_fish_quote(f'{command.at}|{flag}') for flag in flags)}"
-            yield "                    set want $word"
+def _rejoined(words: Sequence[str]) -> list[str]:
+    """bash splits words at `=`."""
+    found: list[str] = []
+    for i, word in enumerate(words):
+        if i and "=" in (word, words[i - 1]):
+            found[-1] += word
+        else:
+            found.append(word)
+    return found
 
 
-def _fish_steps(table: Table) -> Iterator[str]:
-    pairs = [(at, word, f"{at} {word}".strip()) for at, words in table.following.items() for word, _ in words]
-    pairs += [("", word, f"admin {word}") for word in table.short]
-    for at, word, then in pairs:
-        yield f"            case {_fish_quote(f'{at}|{word}')}"
-        yield f"                set at {_fish_quote(then)}"
+def _after(before: list[str], current: str, prefix: str = "") -> Offer:
+    """What may follow these words. With a `prefix`, `current` is the option that it ends."""
+    if before[-1:] == ["--role"]:
+        return Offer(words=dict.fromkeys(ROLES, ""))
+    found = find_words(before, all_commands())
+    command = next((command for command in all_commands() if command.words == found.words), None)
+    parser = parser_of(command) if command is not None else _without_command()
+    options = {flag: action for action in parser.actions for flag in action.option_strings}
+    line = _Line(parser, [*found.options, *found.tail])
+    if prefix:
+        return _value(options.get(current), line, prefix)
+    if current.startswith("-") and not line.has_dashes:
+        return Offer(words={flag: help_of(action) for flag, action in options.items()})
+    if line.open_option:
+        return _value(options.get(line.open_option), line)
+    if command is None:
+        return Offer(words={} if found.tail else _following(found.words))
+    named = [action for action in parser.actions if not action.option_strings]
+    at = min(len(line.arguments), len(named) - 1)
+    is_full = not named or (at < len(line.arguments) and named[at].nargs not in ("*", "+"))
+    return Offer() if is_full else _value(named[at], line)
 
 
-def _fish_when(at: str) -> str:
-    return f"complete -c fileq -n {_fish_quote(f'__fileq_at {_fish_quote(at)}')}"
+class _Line:
+    """What the words before the one that is typed are: options with their values, and arguments."""
+
+    def __init__(self, parser: Parser, tokens: list[str]) -> None:
+        self.configs: list[str] = []
+        self.sets: list[str] = []
+        self.arguments: list[str] = []
+        self.open_option = ""  # the last word, if it is an option that takes a value
+        self.has_dashes = "--" in tokens
+        while tokens:
+            token = tokens.pop(0)
+            if token == "--":
+                self.arguments += tokens
+                break
+            if not token.startswith("-") or token == "-":
+                self.arguments.append(token)
+                continue
+            flag, sign, value = token.partition("=")
+            if not sign and parser.most_values(flag):
+                if not tokens:
+                    self.open_option = flag
+                    break
+                value = tokens.pop(0)
+            {"--config": self.configs, "--set": self.sets}.get(flag, []).append(value)
+
+    def config(self) -> Config:
+        """The configuration that the line names; the defaults if it is invalid, or a pipe, which is read once."""
+        from fileq.config import Config, load
+
+        named = self.configs[-1] if self.configs else None
+        if named is not None and not os.path.isfile(named):
+            return Config()
+        try:
+            return load(named, self.sets).config
+        except ConfigError:
+            return Config()
 
 
-def _fish_words(table: Table) -> Iterator[str]:
-    for at, words in table.offered.items():
-        for word, help in words:
-            yield f"{_fish_when(at)} -a {_fish_quote(word)} -d {_fish_quote(help)}"
+def _without_command() -> Parser:
+    """The options that stand before a command, or without one."""
+    parser = Parser(prog="fileq", allow_abbrev=False, add_help=False)
+    parser.add_argument("--role", choices=ROLES, help="the role, instead of a command")
+    add_common(parser)
+    parser.add_argument("--version", action="store_true", help="print the version")
+    parser.add_argument("-h", "--help", action="store_true", help="print help")
+    return parser
 
 
-def _fish_everywhere(table: Table) -> Iterator[str]:
-    for option in table.everywhere:
-        yield f"{_fish_when('')} {_fish_option(option, table)}"
+def _following(words: tuple[str, ...]) -> dict[str, str]:
+    """The words that may come next in the name of a command; those after `admin` work without it."""
+    found: dict[str, str] = {}
+    for command in (command for command in all_commands() if command.is_listed):
+        for start in (words, ("admin",)) if not words else (words,):
+            if command.words[: len(start)] == start and len(command.words) > len(start):
+                found.setdefault(command.words[len(start)], _summary(command, len(start) + 1))
+    return found
 
 
-def _fish_commands(table: Table) -> Iterator[str]:
-    for command in table.commands:
-        for option in command.options:
-            yield f"{_fish_when(command.at)} {_fish_option(option, table)}"
-        if command.argument is not None and command.argument.kind != "any":
-            yield f"{_fish_when(command.at)} {_fish_value(command.argument, table)}"
+def _summary(command: Command, length: int) -> str:
+    if len(command.words) == length:
+        return command.summary
+    start = command.words[:length]
+    return ", ".join(dict.fromkeys(other.words[length] for other in all_commands() if other.words[:length] == start))
 
 
-def _fish_option(option: Option, table: Table) -> str:
-    flags = " ".join(f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags)
-    value = "" if option.value is None else f" -r {_fish_value(option.value, table)}"
-    return f"{flags} -d {_fish_quote(option.help)}{value}"
+def _value(action: argparse.Action | None, line: _Line, prefix: str = "") -> Offer:
+    """What the value of this option or argument may be."""
+    if action is None or action.nargs == 0:
+        return Offer()
+    metavar = str(action.metavar)
+    names: Sequence[str] = ()
+    if metavar in _PATHS:
+        return Offer(_PATHS[metavar], prefix=prefix)
+    if metavar in ("KEY", "KEY=VALUE"):
+        from fileq.config.schema import every_key, is_setting
 
-
-def _fish_value(value: Value, table: Table) -> str:
-    if value.kind == "words":
-        return f"-a {_fish_quote(' '.join(value.words))}"
-    if value.kind in ("file", "directory"):
-        return "-F" if value.kind == "file" else "-a '(__fish_complete_directories)'"
-    if value.kind == "any":
-        return ""
-    sign = "=" if value.kind == "assignment" else ""
-    return f"-a {_fish_quote(' '.join(key + sign for key in table.keys))}"
+        sign = "=" if metavar == "KEY=VALUE" else ""
+        keys = {f"{path}{sign}": "" for path, key in every_key().items() if is_setting(key)}
+        return Offer("keys" if sign else "words", keys, prefix)
+    if action.choices is not None:
+        names = [str(choice) for choice in action.choices]
+    elif isinstance(action.type, StateOption):
+        names = action.type.words
+    elif metavar in ("QUEUE", "PLACE"):
+        names = (*line.config().worker.priorities, *(_PLACES if metavar == "PLACE" else ()))
+    elif metavar == "SCHEDULE":
+        names = tuple(line.config().schedules)
+    return Offer(words=dict.fromkeys(names, ""), prefix=prefix)

@@ -248,14 +248,14 @@ class Parser(argparse.ArgumentParser):
                 plain.append(token)
                 continue
             options.append(token)
-            for _ in range(self._most_values(token)):
+            for _ in range(self.most_values(token)):
                 if not tokens or tokens[0].startswith("-"):
                     break
                 options.append(tokens.pop(0))
         arguments = [*plain, *arguments]
         return [*options, "--", *arguments] if arguments else options
 
-    def _most_values(self, option: str) -> int:
+    def most_values(self, option: str) -> int:
         """How many of the following arguments this option takes at most."""
         action = self._option_string_actions.get(option)
         if action is None:
@@ -280,7 +280,6 @@ def help_of(action: argparse.Action) -> str:
 
 
 def parser_of(command: Command) -> Parser:
-
     parser = Parser(
         prog=command.name,
         description=command.description,

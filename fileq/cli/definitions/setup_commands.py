@@ -16,7 +16,7 @@ from fileq.core.text import printable
 
 if TYPE_CHECKING:
     from fileq.commands.list_tasks import TaskSummary
-    from fileq.config import Config, ListedSetting
+    from fileq.config import ListedSetting
     from fileq.core.finding import Finding
 
 
@@ -312,28 +312,10 @@ def _completion_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _completion(invocation: Invocation) -> int:
-    from fileq.cli.completion import completion_script
-    from fileq.cli.definitions import all_commands
+    from fileq.cli.completion import SCRIPTS
 
-    config = _config(invocation)
-    names = config.worker.priorities, tuple(config.schedules)
-    print(completion_script(invocation.options.shell, all_commands(), *names), end="")
+    print(SCRIPTS[invocation.options.shell], end="")
     return 0
-
-
-def _config(invocation: Invocation) -> Config:
-    """The configuration; the defaults if a file that was not named is invalid.
-
-    The script is printed at the start of shells, in any directory."""
-    from fileq.config import Config
-    from fileq.core.errors import ConfigError
-
-    try:
-        return invocation.loaded().config
-    except ConfigError:
-        if invocation.options.config is not None:
-            raise
-        return Config()
 
 
 COMMANDS = (
@@ -489,8 +471,8 @@ Creates and changes nothing. Handlers are imported, as a worker would do.""",
         summary="print a shell completion script",
         description="""\
 Prints a script that lets the Tab key complete commands, with and without the word `admin`, options, their values,
-queues, schedules, configuration keys and files. The script does not start fileq: the names of queues and schedules are
-those of the configuration at the time when it is printed. Print it again after an upgrade.
+queues, schedules, configuration keys and files. At each Tab the script runs `fileq __complete`, which reads the
+configuration of the line (--config, else $FILEQ_CONFIG, else ./config.yaml) and never the broker.
 
 To try it in the current bash: eval "$(fileq completion bash)".""",
         examples=(
@@ -503,5 +485,6 @@ To try it in the current bash: eval "$(fileq completion bash)".""",
         ),
         arguments=_completion_arguments,
         run=_completion,
+        is_configured=False,
     ),
 )
