@@ -55,7 +55,7 @@ FILTERS = (
     *("tag.team=none", "error=ValueError", "error=none", "q=report", "q=none", "since=1h", "until=1h", "worker=slot-1"),
     *("batch=batch-2", "schedule=none", "fingerprint=ffff", "limit=1000", "page=500", "match=*.none&since=1h"),
 )
-STATES = ("pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled", "deferred")
+STATES = ("pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled")
 
 
 class Cost(NamedTuple):

@@ -307,9 +307,9 @@ class Broker(FileOrders, Protocol):
         ...
 
     def due_now(self, ids: Sequence[str]) -> list[bool]:
-        """Moves scheduled and retrying jobs to the end of their queues before their time, in the order of the call.
+        """Moves scheduled, retrying and deferred jobs to the end of their queues before their time, in this order.
 
-        False, and no change, for a job that is not scheduled or retrying (any more).
+        False, and no change, for a job that is in none of these states (any more).
 
         Atomicity: each job. Repeat: False. Kill -9: each job is in `scheduled` or in its queue."""
         ...

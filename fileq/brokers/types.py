@@ -303,7 +303,7 @@ class Record(Struct, frozen=True):
     queued: int = 0  # copies of the job in queues that are counted as produced or adopted
     deferred: str = ""  # why it was deferred last; empty once it has been settled in another way
     deferred_count: int = 0
-    deferrals_ms: tuple[int, int] = (0, 0)  # when it was deferred first and last; zeros if that was not recorded
+    deferrals_ms: tuple[int, int] = (0, 0)  # when it was deferred first and last; zeros if it never was
     moved_to: bytes = b""  # where a worker moved the file after the job had ended
     after: tuple[str, ...] = ()  # ids of earlier jobs of the same file, newest first; it does not run beside them
     waits_for: str = ""  # id of a job that must have ended before this one runs
@@ -355,7 +355,7 @@ class Census(Struct, frozen=True):
     """The number of jobs in each place, and all counters, of one moment."""
 
     pending: Mapping[str, int]  # by queue
-    scheduled: int  # delayed and retrying jobs together
+    scheduled: int  # scheduled, retrying and deferred jobs together
     running: int
     dead: int
     completed: int  # jobs still listed; the counter of this name includes those no longer listed

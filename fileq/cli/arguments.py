@@ -97,8 +97,7 @@ def point_in_time_or_ago(text: str) -> int:
 # --until --queue --batch --fingerprint --limit`.
 
 
-DEFERRED = "deferred"  # those of the retrying jobs that wait without having failed
-STATES = (*(state.value for state in State), "processing", "failed", DEFERRED)
+STATES = (*(state.value for state in State), "processing", "failed")
 UNFINISHED = tuple(state for state in STATES if state not in ENDED_STATES)
 ENDED = tuple(state for state in STATES if state in ENDED_STATES)
 
@@ -192,7 +191,6 @@ def filter_of(options: argparse.Namespace, queues: Sequence[str]) -> JobFilter:
         until_ms=options.until,
         queue=options.queue,
         limit=options.limit,
-        is_deferred=options.state == DEFERRED,
         batch=getattr(options, "batch", None),  # files that are processed again belong to none
         fingerprint=options.fingerprint,
     )

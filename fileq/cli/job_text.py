@@ -10,7 +10,7 @@ from fileq.brokers.types import CancelResult
 from fileq.cli.stats_text import name_of
 from fileq.cli.terminal import ENDLESS, ERROR_SHOWN, Cell, Screen, age, cut, moment, number, plural, table
 from fileq.commands.admin.cancellation import WOULD_CANCEL, Cancellation, JobCancellation
-from fileq.core.job import parse_time, split_signature
+from fileq.core.job import DELAYED_STATES, State, parse_time, split_signature
 from fileq.core.outcome import CRASH, WORKER_DIED, kind_of
 from fileq.core.text import printable
 from fileq.core.units import short_duration, two_units
@@ -36,7 +36,7 @@ _HINTS = (
     ("signal SIGTERM", "from outside, or by the handler itself"),
     ("signal SIG", "such as a defect in a native library"),
 )
-STATE_STYLES = {"dead": "red", "retrying": "yellow", "running": "green"}
+STATE_STYLES = {"dead": "red", "retrying": "yellow", "deferred": "yellow", "running": "green"}
 
 
 def ago(text: str | None, at_ms: int) -> str:
@@ -53,9 +53,9 @@ def job_table(jobs: Sequence[JobSummary], screen: Screen, at_ms: int, *, with_st
     short = short_ids([job.id for job in jobs])
     reasons = list(dict.fromkeys(job.deferred for job in jobs if job.deferred))
     # A number says which of several reasons it is: a column with the reason would leave no room for the file.
-    labels = {reason: f"deferred {i}" if len(reasons) > 1 else "deferred" for i, reason in enumerate(reasons, 1)}
+    labels = {reason: f"deferred ({i})" if len(reasons) > 1 else "deferred" for i, reason in enumerate(reasons, 1)}
     for job in jobs:
-        state = [_state_cell(job, labels.get(job.deferred, ""))] if with_state else []
+        state = [_state_cell(job, labels.get(job.deferred))] if with_state else []
         name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
         rows.append([printable(short[job.id]), *state, _age_or_due(job, at_ms), name])
     notes = [f"{labels[reason]}: {printable(reason)}" for reason in reasons if with_state]
@@ -63,7 +63,7 @@ def job_table(jobs: Sequence[JobSummary], screen: Screen, at_ms: int, *, with_st
 
 
 def _deferrals(job: JobSummary, at_ms: int) -> str:
-    """How often, and when if that was recorded."""
+    """How often, and when: a list of jobs does not say when."""
     if not job.deferred_count:
         return ""
     count = plural(job.deferred_count, "time")
@@ -73,13 +73,12 @@ def _deferrals(job: JobSummary, at_ms: int) -> str:
     return f"{count}: {first}" if job.deferred_count == 1 else f"{count}: first {first}, last {last}"
 
 
-def _state_cell(job: JobSummary, label: str = "deferred") -> Cell:
-    """The state. A retrying job that waits without having failed is `retrying (deferred)`."""
-    return Cell(f"{job.state} ({label})" if job.deferred else job.state, STATE_STYLES.get(job.state, ""))
+def _state_cell(job: JobSummary, label: str | None = None) -> Cell:
+    return Cell(label or job.state, STATE_STYLES.get(job.state, ""))
 
 
 def _age_or_due(job: JobSummary, at_ms: int) -> str:
-    due = parse_time(job.due) if job.due and job.state in ("scheduled", "retrying") else None
+    due = parse_time(job.due) if job.due and job.state in DELAYED_STATES else None
     return f"in {age(due.timestamp() - at_ms / 1000)}" if due is not None else ago(job.created, at_ms)
 
 
@@ -143,7 +142,7 @@ def _callback(facts: BatchFacts | None) -> str:
 def _waits(history: JobHistory, at_ms: int) -> list[str]:
     """Until when a job waits and why, and what else keeps it from running."""
     job, lines = history.job, []
-    if job.state in ("scheduled", "retrying"):
+    if job.state in DELAYED_STATES:
         why = "its last attempt failed" if job.state == "retrying" else "it was enqueued for that time"
         lines.append(f"until {when(job.due, at_ms)}: {printable(job.deferred) or why}")
     return [*lines, *history.waits_for]
@@ -269,13 +268,13 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int
         lines += attempt_lines(attempt, following, screen)
     state = screen.paint(*_state_cell(job))
     ended = f" {when(job.ended, at_ms)}" if job.state in ("completed", "dead", "cancelled") else ""
-    due = f", due {when(job.due, at_ms)}" if job.state in ("scheduled", "retrying") else ""
+    due = f", due {when(job.due, at_ms)}" if job.state in DELAYED_STATES else ""
     on = f" on {printable(job.worker)} since {when(job.started, at_ms)}" if job.state == "running" else ""
     why = f": {printable(job.deferred)}" if job.deferred else ""
     lines.append(f"  now {state}{ended}{due}{on}{why}")
     if job.state == "dead" and (more := _only_in_show(version.job)):
         lines.append(f"  'fileq show {printable(job.id)}' has {more}")
-    lines += [f"  waits: {obstacle}" for obstacle in version.job.waits_for]
+    lines += [f"  waits: {reason}" for reason in version.job.waits_for]
     if moved_to := moved_to_of(job):
         lines.append(f"  moved to {moved_to}")
     return [*lines, *(f"  {name} {value}" for name, value in made_facts(version.job, repeats_name=True))]
@@ -323,7 +322,7 @@ def describe(result: JobCancellation, within_s: float) -> str:
                 f"and stops it by force {two_units(CANCEL_GRACE_S)} later if it still runs"
             )
         case CancelResult.ENDED:
-            if result.state in ("pending", "scheduled", "retrying"):
+            if result.state is not None and State(result.state).is_waiting:
                 return f"is {result.state} according to its record, but was not found; run 'fileq fsck'"
             return f"is already {result.state or 'ended'}; nothing was done"
         case CancelResult.UNKNOWN:

@@ -54,7 +54,7 @@ def render(stats: Stats, screen: Screen) -> list[str]:
     head = [*_title(stats, screen), *gap, *_places(stats, screen), *gap, *_rates(stats, screen), *gap]
     producers = [*producer_lines(stats.producers, screen, stats.at), *gap]
     tail = [] if not stats.errors else [*gap, *_errors(stats, screen)] if is_endless else _error_line(stats, screen)
-    notes = sum(len(obstacle_lines(process, screen)) for process in stats.workers)
+    notes = sum(len(problem_lines(process, screen)) for process in stats.workers)
     room = screen.height - len(head) - len(producers) - len(tail) - len(stats.workers) - notes - 2
     return [*head, *producers, *_workers(stats, screen, max(0, min(_JOBS_SHOWN, room))), *tail]
 
@@ -97,7 +97,7 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
 def _scheduled(stats: Stats) -> str | Cell:
     if stats.deferred:
         return Cell(f"{number(stats.deferred)} deferred by circuit breakers, see below", "yellow")
-    return "delayed, retrying or deferred" if stats.scheduled else ""
+    return "scheduled, retrying or deferred" if stats.scheduled else ""
 
 
 def _paused(queue: QueueStats, at: str) -> Cell:
@@ -186,7 +186,7 @@ def _workers(stats: Stats, screen: Screen, most_jobs: int) -> list[str]:
     heads = process_table(stats.workers, screen, stats.at)
     lines.append(heads[0])
     for process, head in zip(stats.workers, heads[1:], strict=True):
-        lines += [head, *obstacle_lines(process, screen)]
+        lines += [head, *problem_lines(process, screen)]
         lines += slot_table(process.jobs[:left], screen)
         left = max(0, left - len(process.jobs))
     hidden = sum(len(process.jobs) for process in stats.workers) - most_jobs
@@ -249,7 +249,7 @@ def lost_lines(lost: Sequence[LostWorker], screen: Screen) -> list[str]:
     return lines
 
 
-def obstacle_lines(process: WorkerProcess, screen: Screen) -> list[str]:
+def problem_lines(process: WorkerProcess, screen: Screen) -> list[str]:
     """One line for each root that is missing, for each breaker that is not closed (its route, the last error, and when
     one job is tried), and for each limit of a route for which jobs wait."""
     lost = [cut(f"  {printable(problem)}; its file jobs wait", screen.width) for problem in process.lost_roots]
@@ -338,7 +338,7 @@ def producer_lines(producers: tuple[ProducerProcess, ...], screen: Screen, at: s
     for one, line in zip(producers, lines, strict=False):
         directories = [cut(f"  scans {printable(', '.join(one.roots))}", screen.width)] if is_endless else []
         directories += _skipped_lines(one, screen) if is_endless else []
-        shown += [line, *directories, *_producer_obstacles(one, screen, at)]
+        shown += [line, *directories, *_producer_problems(one, screen, at)]
     if (hidden := len(producers) - most) > 0:
         shown.append(screen.paint(f"  and {number(hidden)} more: fileq stats --json", "dim"))
     return shown
@@ -360,7 +360,7 @@ def _skipped_lines(one: ProducerProcess, screen: Screen) -> list[str]:
     return [cut(f"  skipped {counts}; 'fileq trace PATH' says why", screen.width)]
 
 
-def _producer_obstacles(one: ProducerProcess, screen: Screen, at: str) -> list[str]:
+def _producer_problems(one: ProducerProcess, screen: Screen, at: str) -> list[str]:
     lines = []
     if one.problem:
         lines.append(screen.paint(cut(f"  {printable(one.problem)}", screen.width), "red"))

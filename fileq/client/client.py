@@ -51,7 +51,7 @@ from fileq.queries.job_queries import FileTrace
 P = TypeVar("P")
 R = TypeVar("R")
 StateWord = Literal[
-    "pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled", "processing", "failed", "deferred"
+    "pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled", "processing", "failed"
 ]
 
 
@@ -315,7 +315,6 @@ def _filter(filters: JobFilters) -> JobFilter:
         until_ms=_time_ms("until", filters.get("until")),
         queue=filters.get("queue"),
         limit=filters.get("limit"),
-        is_deferred=word == "deferred",
         batch=filters.get("batch"),
     )
 

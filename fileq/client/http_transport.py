@@ -452,7 +452,7 @@ def trace_headers(request: JobRequest) -> dict[str, str]:
 def filter_query(wanted: JobFilter) -> list[tuple[str, str]]:
     """The parameters of a list of jobs."""
     given = {
-        "status": "deferred" if wanted.is_deferred else wanted.state.value if wanted.state is not None else None,
+        "status": wanted.state.value if wanted.state is not None else None,
         "type": wanted.type,
         "match": wanted.match,
         "error": wanted.error,

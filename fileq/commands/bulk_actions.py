@@ -25,7 +25,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Record
 from fileq.config import Config
 from fileq.core.errors import ConfigError, Conflict, JobError
-from fileq.core.job import Job, State, decode_or_none, parse_time
+from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, parse_time
 from fileq.queries.dead_jobs import GONE, NOT_A_JOB, revival, why_stayed
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 from fileq.queries.job_selection import job_page, outlined, places_of
@@ -34,7 +34,6 @@ from fileq.webhooks.subscriptions import Withdrawals
 BATCH = 200  # jobs that are changed in one step
 BATCH_ID_BYTES = 40_000  # the most bytes of their ids: an operation stores the ids of each batch in its document
 COUNT_MAX = 2_000_000  # elements that are looked at to count jobs
-_DELAYED = (State.RETRYING, State.SCHEDULED)
 
 
 class JobAction(enum.StrEnum):
@@ -47,8 +46,8 @@ class JobAction(enum.StrEnum):
 # The states in which an action changes a job, and what to say about the others.
 STATES: Mapping[JobAction, tuple[State, ...]] = {
     JobAction.RETRY: (State.DEAD,),
-    JobAction.CANCEL: (State.RUNNING, State.PENDING, *_DELAYED),
-    JobAction.RUN: _DELAYED,
+    JobAction.CANCEL: (State.RUNNING, State.PENDING, *DELAYED_STATES),
+    JobAction.RUN: DELAYED_STATES,
     JobAction.DELETE: (State.DEAD,),
 }
 _RULES = {

@@ -12,7 +12,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
 from fileq.client.job_endings import JobEnding, JobEndings
 from fileq.core.job import State
-from fileq.queries.job_queries import obstacles_of
+from fileq.queries.job_queries import wait_reasons
 
 RECHECK_S = 10.0
 
@@ -33,7 +33,7 @@ class JobWaiting:
     def __init__(self, broker: FullBroker, report: Callable[[str], None]) -> None:
         self._broker = broker
         self._report = report
-        self._endings = JobEndings(broker, report=report, on_recheck=self._report_obstacles, recheck_s=RECHECK_S)
+        self._endings = JobEndings(broker, report=report, on_recheck=self._report_waits, recheck_s=RECHECK_S)
         self._reported: set[str] = set()
 
     def ended(self, ids: Sequence[str]) -> Iterator[EndedJob]:
@@ -43,9 +43,9 @@ class JobWaiting:
     def close(self) -> None:
         self._endings.close()
 
-    def _report_obstacles(self, records: Sequence[Record | None]) -> None:
-        obstacles = dict.fromkeys(text for texts in obstacles_of(self._broker, records).values() for text in texts)
-        for text in obstacles:
+    def _report_waits(self, records: Sequence[Record | None]) -> None:
+        reasons = dict.fromkeys(text for texts in wait_reasons(self._broker, records).values() for text in texts)
+        for text in reasons:
             if text not in self._reported:
                 self._reported.add(text)
                 self._report(f"still waiting: {text}")

@@ -36,12 +36,15 @@ Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=LONGEST_S)]
 
 
 class State(enum.StrEnum):
-    """The state of a job. A job is in exactly one of these."""
+    """The state of a job. A job is in exactly one of these.
+
+    A retrying job waits after an attempt that failed; a deferred one waits because it cannot run yet."""
 
     PENDING = "pending"
     SCHEDULED = "scheduled"
     RUNNING = "running"
     RETRYING = "retrying"
+    DEFERRED = "deferred"
     COMPLETED = "completed"
     DEAD = "dead"
     CANCELLED = "cancelled"
@@ -58,10 +61,12 @@ class State(enum.StrEnum):
 
     @classmethod
     def from_filter(cls, word: str) -> State:
-        """The state for an operator's word. `processing` means `running`; `failed` and `deferred` mean `retrying`."""
-        return cls({"processing": "running", "failed": "retrying", "deferred": "retrying"}.get(word, word))
+        """The state for an operator's word. `processing` means `running`; `failed` means `retrying`."""
+        return cls({"processing": "running", "failed": "retrying"}.get(word, word))
 
 
+# The jobs of the place `scheduled`: each becomes due at its time. In the order of lists.
+DELAYED_STATES = (State.RETRYING, State.DEFERRED, State.SCHEDULED)
 ENDED_STATES = frozenset((State.COMPLETED, State.DEAD, State.CANCELLED))
 
 

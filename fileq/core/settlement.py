@@ -212,10 +212,3 @@ class SettleResult(enum.StrEnum):
     DONE = "done"
     DONE_ALREADY = "done already"  # a repeat after a lost reply; no second effect
     FENCED = "fenced"  # the slot no longer holds the job; nothing changed
-
-
-def deferred_again(times_ms: tuple[int, int], count: int, now_ms: int) -> tuple[int, int]:
-    """When a job was deferred first and last, after its deferral number `count`. Zeros if an older release, which did
-    not record the times, deferred it before."""
-    first_ms = now_ms if count == 1 else times_ms[0]
-    return (first_ms, now_ms) if first_ms else (0, 0)

@@ -22,18 +22,16 @@ STATES_MAX = 5_000  # files whose states a page reads, to find those with a stat
 TREE_MAX = 4_000  # files that a tree counts: it reads the state and the time of each
 DIRECTORIES_MAX = 1_000
 EXPIRED = "expired"
-DEFERRED = "deferred"
 FileStatus = Literal[
     "pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled", "expired"
-]  # in the order of the states of jobs; `retrying` includes `deferred`
+]  # in the order of the states of jobs
 _PAGE = 500
-_UNFINISHED = frozenset((State.PENDING, State.SCHEDULED, State.RETRYING, State.RUNNING))
 
 
 class KnownFile(Struct, frozen=True):
     """A file of the ledger with its newest version and that version's job. `status` is that of the job, or `expired`:
     the job has ended, and its record is gone. `missing_since` is when a producer missed the file. `deferred` is why a
-    retrying job is held back without having failed."""
+    deferred job cannot run yet."""
 
     path: str
     size: int | None
@@ -121,9 +119,8 @@ def file_page(
         scanned += page.scanned
         wanted = [(path, entry) for path, entry in page.entries if matches is None or matches(path)]
         if status is not None:
-            wanted = _with_status(broker, wanted, "retrying" if status == DEFERRED else status)
-        known = _known(wanted, dict(_outlines(broker, wanted)))
-        found += (one for one in known if one.deferred or status != DEFERRED)
+            wanted = _with_status(broker, wanted, status)
+        found += _known(wanted, dict(_outlines(broker, wanted)))
         cursor, size = page.next_cursor, min(2 * size, _PAGE)
         if not cursor:
             break
@@ -220,7 +217,7 @@ def _known(entries: Sequence[tuple[bytes, LedgerEntry]], records: Mapping[bytes,
             enqueued_at=stamp(record.created_ms) if record is not None else None,
             missing_since=stamp(entry.missing_since_ms) if entry.missing_since_ms else None,
             versions=len(entry.versions),
-            deferred=record.deferred if record is not None and record.state is State.RETRYING else "",
+            deferred=record.deferred if record is not None and record.state is State.DEFERRED else "",
         )
 
 
@@ -262,7 +259,7 @@ def _count(seen: _Seen, standing: Standing | None) -> None:
         seen.dead += 1
     elif state is State.CANCELLED:
         seen.cancelled += 1
-    elif state in _UNFINISHED:
+    elif state.is_unfinished:
         seen.running += state is State.RUNNING
         seen.waiting += state is not State.RUNNING
         if not seen.oldest_ms or created_ms < seen.oldest_ms:

@@ -26,13 +26,13 @@ class JobFilter(Struct, frozen=True):
     """Which jobs a command is about: those that meet every condition. None is no condition.
 
     `since_ms` and `until_ms` are about the time when a job ended or, until then, when it was created. `limit` is the
-    largest number of jobs. `is_deferred` goes with the state `retrying`: only jobs that were deferred. `worker` is the
-    id of the slot that runs or last ran a job, `schedule` the name of the schedule that enqueued it. `batch` is the id
-    of the batch that a job is a member of or names. `fingerprint` is that of a dead job, or its beginning. `text` is in
-    the id, path, type or error of a job; case-insensitive. `leaves_deliveries` leaves out the deliveries of webhooks,
-    unless `type` is set; it is no condition. Nor is `ignores_paths`: `text` and `error` are then compared with texts
-    that have `…` in place of the job's path and the name of its file, and of the files that the check of a delivery
-    names. `only` is the restriction of the caller's key, None without one."""
+    largest number of jobs. `worker` is the id of the slot that runs or last ran a job, `schedule` the name of the
+    schedule that enqueued it. `batch` is the id of the batch that a job is a member of or names. `fingerprint` is that
+    of a dead job, or its beginning. `text` is in the id, path, type or error of a job; case-insensitive.
+    `leaves_deliveries` leaves out the deliveries of webhooks, unless `type` is set; it is no condition. Nor is
+    `ignores_paths`: `text` and `error` are then compared with texts that have `…` in place of the job's path and the
+    name of its file, and of the files that the check of a delivery names. `only` is the restriction of the caller's
+    key, None without one."""
 
     state: State | None = None
     type: str | None = None
@@ -42,7 +42,6 @@ class JobFilter(Struct, frozen=True):
     until_ms: int | None = None
     queue: str | None = None
     limit: int | None = None
-    is_deferred: bool = False
     fingerprint: str | None = None
     priority: str | None = None
     worker: str | None = None
@@ -67,7 +66,6 @@ class JobFilter(Struct, frozen=True):
             return tuple(possible)
         if self.state not in possible:
             names, given = ", ".join(state.value for state in possible), self.state.value
-            given = "deferred" if self.is_deferred else given
             raise ConfigError(f"--state is '{given}'; {why}: give {names}, or leave it out")
         return (self.state,)
 
@@ -97,10 +95,6 @@ class StoredJob(Struct, frozen=True):
         """The batch that it is a member of, and the one that its own JSON names; "" for none."""
         member = self.record.batch if self.record is not None else ""
         return member, (self.job.batch_id or "") if self.job is not None else ""
-
-    @property
-    def is_deferred(self) -> bool:
-        return self.state is State.RETRYING and self.record is not None and bool(self.record.deferred)
 
     @property
     def home(self) -> str:
@@ -133,8 +127,8 @@ class Conditions:
         self._error = wanted.error.casefold() if wanted.error is not None else None
         self._text = wanted.text.casefold() if wanted.text is not None else None
         others = (wanted.since_ms, wanted.until_ms, wanted.worker, wanted.fingerprint, wanted.batch)
-        self.needs_records = wanted.is_deferred or any(value is not None for value in others)
-        self.is_open = not (wanted.has_conditions or wanted.is_deferred or wanted.leaves_deliveries)  # to every job
+        self.needs_records = any(value is not None for value in others)
+        self.is_open = not (wanted.has_conditions or wanted.leaves_deliveries)  # to every job
 
     def meets_bytes(self, job: Job | None) -> bool:
         """The conditions that need no record. None: bytes that are not a job, which have neither type nor path."""
@@ -174,7 +168,6 @@ class Conditions:
             and self.meets_time(stored.time_ms)
             and self._meets_words(stored.id, stored.job, stored.error)
             and self._wanted.queue in (None, stored.home)
-            and (stored.is_deferred or not self._wanted.is_deferred)
             and self._wanted.worker in (None, stored.record.slot if stored.record is not None else "")
             and (self._wanted.fingerprint is None or stored.fingerprint.startswith(self._wanted.fingerprint))
             and self._wanted.batch in (None, *stored.batches)

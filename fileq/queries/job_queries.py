@@ -15,13 +15,13 @@ from msgspec import Struct
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record, WorkerView
 from fileq.core.errors import BrokerError, ConfigError
-from fileq.core.job import State, decode_or_none, split_signature
+from fileq.core.job import DELAYED_STATES, State, decode_or_none, split_signature
 from fileq.core.text import printable, quoted_path
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_selection import PLACES, select, with_records
 from fileq.queries.job_summary import JobHistory, JobSummary, history, looks_like_id, why_unknown
 
-_LISTED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED, State.DEAD, State.COMPLETED, State.CANCELLED)
+_LISTED = (State.RUNNING, State.PENDING, *DELAYED_STATES, State.DEAD, State.COMPLETED, State.CANCELLED)
 
 
 def known_places(queues: Sequence[str]) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def show(broker: FullBroker, id: str) -> JobHistory:
     [record] = broker.records([id])
     if record is None:
         raise BrokerError(why_unknown(id))
-    return history(record, obstacles_of(broker, [record]).get(id, ()))
+    return history(record, wait_reasons(broker, [record]).get(id, ()))
 
 
 class VersionTrace(Struct, frozen=True):
@@ -104,7 +104,7 @@ def trace(broker: FullBroker, path: bytes, records_max: int = sys.maxsize) -> Fi
     known = {id: records[id] for id in _ids(versions)}
     search = _RecordSearch(broker, path, records_max)
     others = [record for record in search.run() if record.id not in known]
-    waits_for = obstacles_of(broker, [*known.values(), *others])
+    waits_for = wait_reasons(broker, [*known.values(), *others])
     traced = [
         _version(signature, id, known[id], waits_for, is_newest=i == 0, is_in_ledger=True)
         for i, (signature, id) in enumerate(versions)
@@ -185,17 +185,17 @@ class _RecordSearch:
 
 # Why a waiting job does not run: a paused queue, no living worker, or none that can claim it
 
-WAITING = (State.PENDING, State.SCHEDULED, State.RETRYING)
 
-
-def obstacles_of(broker: FullBroker, records: Sequence[Record | None]) -> dict[str, tuple[str, ...]]:
+def wait_reasons(broker: FullBroker, records: Sequence[Record | None]) -> dict[str, tuple[str, ...]]:
     """By the id of the job; only for jobs that wait. The broker is asked once, and only if there is such a job."""
-    waiting = [record for record in records if record is not None and record.state in WAITING]
+    waiting = [record for record in records if record is not None and record.state.is_waiting]
     if not waiting:
         return {}
     overview = broker.overview(1)
     living = [view for view in overview.workers if view.is_alive]
-    return {record.id: tuple(_obstacles(record, record.queue in overview.census.paused, living)) for record in waiting}
+    return {
+        record.id: tuple(_wait_reasons(record, record.queue in overview.census.paused, living)) for record in waiting
+    }
 
 
 def paused_queue(name: str) -> str:
@@ -204,7 +204,7 @@ def paused_queue(name: str) -> str:
     return f"queue {queue} is paused; 'fileq resume {queue}' resumes it"
 
 
-def _obstacles(record: Record, is_paused: bool, living: Sequence[WorkerView]) -> list[str]:
+def _wait_reasons(record: Record, is_paused: bool, living: Sequence[WorkerView]) -> list[str]:
     """Without a worker a job that is due later does not run either: workers also move due jobs into their queues."""
     queue = printable(record.queue)
     found = [paused_queue(record.queue)] if is_paused else []

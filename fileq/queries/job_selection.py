@@ -20,7 +20,7 @@ from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
 from fileq.core.errors import ConfigError
-from fileq.core.job import Job, State, decode_or_none, raw_id
+from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, raw_id
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 from fileq.queries.job_summary import id_in
 
@@ -55,8 +55,8 @@ def _of_state(
         for queue in queues:
             for page in broker.pages(queue):
                 yield from matching(broker, page, queue, conditions)
-    elif state in (State.SCHEDULED, State.RETRYING):
-        # Only records distinguish retrying jobs from scheduled ones.
+    elif state in DELAYED_STATES:
+        # Only their records tell them apart.
         for page in broker.pages("scheduled"):
             yield from (job for job in matching(broker, page, "scheduled", conditions) if job.state is state)
     else:
@@ -95,7 +95,7 @@ def outlined(
     is_outline_needed: bool = False,
 ) -> Outlined:
     """The jobs among these bytes that meet the conditions. Those whose bytes tell it have no record, the others have an
-    outline of it. `is_state_needed`: `scheduled` and `retrying` must be told apart, which takes their states."""
+    outline of it. `is_state_needed`: the jobs of `scheduled` must be told apart, which takes their states."""
     state, queue = _standing(place)
     found: list[StoredJob | None] = []
     undecided: list[int] = []
@@ -121,7 +121,7 @@ def _with_states(broker: FullBroker, some: Sequence[StoredJob | None]) -> list[S
     delayed = [stored for stored in some if stored is not None]
     states = broker.states([stored.id for stored in delayed]) if delayed else []
     return [
-        replace(stored, state=State.RETRYING) if state is State.RETRYING else stored
+        replace(stored, state=state) if state in DELAYED_STATES else stored
         for stored, state in zip(delayed, states, strict=True)
     ]
 
@@ -167,9 +167,9 @@ def _stored(raw: bytes, job: Job | None, record: Record | None, state: State, qu
 
 
 def _state_in_place(state: State, record: Record | None) -> State:
-    """The place says the state, except that `scheduled` holds retrying jobs too."""
-    is_retrying = state is State.SCHEDULED and record is not None and record.state is State.RETRYING
-    return State.RETRYING if is_retrying else state
+    """The place says the state, except that `scheduled` holds retrying and deferred jobs too."""
+    is_told = state is State.SCHEDULED and record is not None and record.state in DELAYED_STATES
+    return record.state if record is not None and is_told else state
 
 
 def _standing(place: str) -> tuple[State, str]:
@@ -187,12 +187,10 @@ SHORT_LIST_COST = 3  # the same in a list that is short enough to be read as a w
 STATE_COST = 2  # an element of which only the state is read counts as this many
 BYTES_MAX = 32 << 20  # of the jobs of one page, or one job
 _PAGE = 500
-_DELAYED = (State.RETRYING, State.SCHEDULED)
-_ALL = (State.RUNNING, State.PENDING, *_DELAYED, State.DEAD, State.COMPLETED, State.CANCELLED)
+_ALL = (State.RUNNING, State.PENDING, *DELAYED_STATES, State.DEAD, State.COMPLETED, State.CANCELLED)
 _PLACE_OF = {
     State.RUNNING: PROCESSING,
-    State.RETRYING: "scheduled",
-    State.SCHEDULED: "scheduled",
+    **dict.fromkeys(DELAYED_STATES, "scheduled"),
     State.DEAD: "dead_letter",
     State.COMPLETED: "completed",
     State.CANCELLED: "cancelled",
@@ -280,8 +278,8 @@ class _Scan:
         self._skip = skip
         self._scan_max = scan_max
         self._size = min(max(1, limit), _PAGE)  # of the next page; it grows while few jobs meet the conditions
-        self._is_half_a_place = sum(state in _DELAYED for state in states) == 1
-        self.is_plain = not wanted.has_conditions and not wanted.is_deferred and not self._is_half_a_place
+        self._is_part_of_a_place = 0 < sum(state in DELAYED_STATES for state in states) < len(DELAYED_STATES)
+        self.is_plain = not wanted.has_conditions and not self._is_part_of_a_place
         self.found: list[StoredJob] = []
         self.matched = self.scanned = self._cost = self._bytes = 0
         self.is_cut = False  # the page is full because of its bytes
@@ -307,10 +305,10 @@ class _Scan:
         page = self._broker.page(position.place, position.cursor, self._size_of_next(position.place))
         self.scanned += len(page.raws)
         jobs, outlines, states = outlined(
-            self._broker, page.raws, position.place, self._conditions, is_state_needed=self._is_half_a_place
+            self._broker, page.raws, position.place, self._conditions, is_state_needed=self._is_part_of_a_place
         )
         self._cost += len(page.raws) + outlines * (outline_cost - 1) + states * (min(STATE_COST, outline_cost) - 1)
-        jobs = [job for job in jobs if job.state in self._states] if self._is_half_a_place else jobs
+        jobs = [job for job in jobs if job.state in self._states] if self._is_part_of_a_place else jobs
         self.matched += len(jobs)
         left = self._take(jobs, before)
         following = self._after(position.place, page.next_cursor)

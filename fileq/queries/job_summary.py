@@ -54,7 +54,7 @@ class JobSummary(Struct, frozen=True):
 
 
 class AttemptSummary(Struct, frozen=True):
-    """`deferred` is why the job was held back last before this attempt. `is_fatal`: the job died of it."""
+    """`deferred` is why the job was deferred last before this attempt. `is_fatal`: the job died of it."""
 
     number: int
     started: str | None
@@ -125,7 +125,7 @@ def summarize(raw: bytes, record: Record | None, *, state: State, queue: str = "
         started=stamp(record.started_ms) if record is not None else None,
         ended=stamp(record.ended_ms) if record is not None else job.failed_at,
         due=stamp(record.due_ms) if record is not None else None,
-        deferred=record.deferred if record is not None and state is State.RETRYING else "",
+        deferred=record.deferred if record is not None and state is State.DEFERRED else "",
         deferred_count=record.deferred_count if record is not None else 0,
         first_deferred=stamp(record.deferrals_ms[0]) if record is not None else None,
         last_deferred=stamp(record.deferrals_ms[1]) if record is not None else None,

@@ -32,7 +32,7 @@ from fileq.core.events import (
     JobFenced,
     RoleStopping,
 )
-from fileq.core.job import decode_or_none
+from fileq.core.job import State, decode_or_none
 from fileq.core.text import printable
 from fileq.core.units import short_duration
 from fileq.handlers.extensions import load_before_enqueue
@@ -46,7 +46,7 @@ from fileq.runtime.roles import FatalError, StopSignals, load_routes, start_brok
 from fileq.runtime.service import Service
 from fileq.runtime.worker_build import BuiltInJobs, WorkerParts, build_worker
 from fileq.worker.breakers import reason_of
-from fileq.worker.deferrals import retrying_jobs
+from fileq.worker.deferrals import delayed_jobs
 
 OK, LEFT_DEAD, INTERRUPTED = 0, 3, 130
 LOOK_EVERY_S = 0.1
@@ -339,7 +339,7 @@ def what_is_left(broker: FullBroker, worker: WorkerParts, census: Census) -> Wha
     held: Counter[str] = Counter()  # by breaker
     missing: Counter[str] = Counter()  # by root
     if census.scheduled:
-        for record in chain.from_iterable(retrying_jobs(broker)):
+        for record in chain.from_iterable(delayed_jobs(broker, State.RETRYING, State.DEFERRED)):
             if record.deferred in roots:
                 missing[record.deferred] += 1
             elif reason := breakers.get(record.deferred, everything):

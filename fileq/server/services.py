@@ -202,7 +202,7 @@ KEPT_S = 5.0
 
 
 class OpenBreakers:
-    """The routes whose jobs workers hold back, for pages that show it beside something else. Only reads.
+    """The routes whose jobs workers defer, for pages that show it beside something else. Only reads.
 
     The registry has an entry for each slot of each worker, so it is read at most once in a few seconds.
 

@@ -214,8 +214,8 @@ class Attempts:
         """The task to submit; None if the claim is refused or deferred."""
         task = prepare(claim, self._routes, self._paths, runs_changed=changed_to is not None)
         is_new = changed_to is None
-        if is_new and isinstance(task, Task) and (obstacle := self._obstacle(claim, task)) is not None:
-            self._defer(slot, claim, *obstacle)
+        if is_new and isinstance(task, Task) and (deferral := self._deferral(claim, task)) is not None:
+            self._defer(slot, claim, *deferral)
             return None
         if is_new and self._limits.is_any and isinstance(task, Task) and self._limits[task.route] is not None:
             self.candidates.append(Candidate(slot, claim, task))
@@ -285,7 +285,7 @@ class Attempts:
         self._breakers.record(candidate.task.route, candidate.claim.key, None)
         self._defer(candidate.slot, candidate.claim, refusal.reason, refusal.wait_s)
 
-    def _obstacle(self, claim: Claim, task: Task) -> tuple[str, float] | tuple[str, float, bool] | None:
+    def _deferral(self, claim: Claim, task: Task) -> tuple[str, float] | tuple[str, float, bool] | None:
         """Why the job cannot run yet, and for how many seconds at least; None if it can. With True, it comes after the
         other jobs of that reason."""
         if task.route == DELIVERY_ROUTE:
@@ -293,7 +293,7 @@ class Attempts:
         if claim.is_blocked:
             return EARLIER_JOB_RUNS if task.path else LAST_RUN_GOES_ON, 0.0
         # The breaker last: a job that cannot run must not become the probe of a breaker.
-        if self._roots.is_any_missing and task.path and (problem := self._roots.obstacle(task.path)):
+        if self._roots.is_any_missing and task.path and (problem := self._roots.problem_of(task.path)):
             return problem, 0.0
         if self._breakers.is_closed:
             return None

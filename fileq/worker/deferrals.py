@@ -305,7 +305,7 @@ class DeferredRelease:
                     self._deferrals.replace_released(reason)
             return 0.0
         if self._deferrals.take_search_request():
-            self._search, self._found = retrying_jobs(self._broker), []
+            self._search, self._found = delayed_jobs(self._broker, State.DEFERRED), []
         if self._search_one_page():
             return 0.0
         self._check_shown()
@@ -318,7 +318,7 @@ class DeferredRelease:
             return False
         found = next(self._search, None)
         if found is not None:
-            self._found += ((record.id, record.deferred) for record in found if record.deferred)
+            self._found += ((record.id, record.deferred) for record in found)
         else:
             self._deferrals.adopt(self._found)
             self._search, self._found = None, []
@@ -353,24 +353,24 @@ class DeferredRelease:
         self._next_check_s = now_s + CHECK_EVERY_S
         for reason, ids in self._deferrals.to_check().items():
             records = self._broker.records(ids)
-            still = {r.id for r in records if r is not None and r.state is State.RETRYING and r.deferred == reason}
+            still = {r.id for r in records if r is not None and r.state is State.DEFERRED and r.deferred == reason}
             self._deferrals.forget(reason, (id for id in ids if id not in still))
 
 
-def retrying_jobs(broker: FullBroker) -> Iterator[list[Record]]:
-    """The records of all jobs that are retried or deferred, page by page. Only reads."""
-    return (_retrying(broker, page) for page in broker.pages("scheduled"))
+def delayed_jobs(broker: FullBroker, *states: State) -> Iterator[list[Record]]:
+    """The records of the jobs of `scheduled` that are in these states, page by page. Only reads."""
+    return (_in_states(broker, page, states) for page in broker.pages("scheduled"))
 
 
-def _retrying(broker: FullBroker, raws: Sequence[bytes]) -> list[Record]:
+def _in_states(broker: FullBroker, raws: Sequence[bytes], states: Sequence[State]) -> list[Record]:
     records = broker.records([job.id for job in map(decode_or_none, raws) if job is not None])
-    return [record for record in records if record is not None and record.state is State.RETRYING]
+    return [record for record in records if record is not None and record.state in states]
 
 
 def _first_of(wanted: Mapping[str, int], broker: FullBroker) -> list[Record]:
     """The jobs that are due next, at most as many as are wanted of each reason."""
     left, chosen = dict(wanted), []
-    for record in _retrying(broker, broker.peek("scheduled", LOOKED_AT)):
+    for record in _in_states(broker, broker.peek("scheduled", LOOKED_AT), (State.DEFERRED,)):
         if left.get(record.deferred, 0) > 0:
             left[record.deferred] -= 1
             chosen.append(record)

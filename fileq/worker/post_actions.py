@@ -396,7 +396,7 @@ class OrderRecovery:
         if rule is None or not path:
             return b""  # its file is kept by the configuration of this worker
         here = self._paths.here(path)
-        if self._roots.obstacle(here):
+        if self._roots.problem_of(here):
             return None
         action = FileAction(order.id, rule, here, self._paths.allowed, self._paths.folders, processed or None)
         moved_to = act(action, self._emit, looks_for_moved=True)

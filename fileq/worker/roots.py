@@ -112,10 +112,10 @@ class RootsWatch:
 
     @property
     def is_any_missing(self) -> bool:
-        """Whether a file may have an obstacle(): cheap, for every job."""
+        """Whether a file may have a problem: cheap, for every job."""
         return bool(self.problems) or any(root.is_missing for root in self._unexpected)
 
-    def obstacle(self, path: bytes) -> str | None:
+    def problem_of(self, path: bytes) -> str | None:
         """Why the file at this path cannot be reached now: its root is missing. None if nothing is known against it."""
         for root in self._roots:
             if path.startswith(root.path.rstrip(b"/") + b"/"):

@@ -12,7 +12,7 @@ from fileq.brokers.types import Entry
 from fileq.commands.admin.dlq import retry_all
 from fileq.core.errors import ConfigError
 from fileq.core.fingerprint import fingerprint
-from fileq.core.job import Job, State
+from fileq.core.job import DELAYED_STATES, Job, State
 from fileq.queries.dead_jobs import GroupedBy, group_dead
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_selection import JobPage, job_page
@@ -97,24 +97,29 @@ def test_a_later_page_is_reached_by_its_number(harness: Harness) -> None:
                 assert ids_of([following]) == ids[skip + 3 : skip + 6]
 
 
-def test_retrying_and_scheduled_jobs_are_two_lists_of_one_place(harness: Harness) -> None:
+def test_retrying_deferred_and_scheduled_jobs_are_three_lists_of_one_place(harness: Harness) -> None:
     enqueue(harness, *names(6, "later"), delay_ms=60_000)
     settle(harness, deferred(running(harness, "deferred"), delay_ms=70_000))
     settle(harness, failed(running(harness, "failed"), delay_ms=80_000, error="OSError: disk full"))
-    retrying, scheduled = JobFilter(state=State.RETRYING), JobFilter(state=State.SCHEDULED)
-    assert ids_of(all_pages(harness, retrying, limit=1)) == ["deferred", "failed"]
+    retrying, held, scheduled = (JobFilter(state=s) for s in (State.RETRYING, State.DEFERRED, State.SCHEDULED))
+    assert ids_of(all_pages(harness, retrying, limit=1)) == ["failed"]
+    assert ids_of(all_pages(harness, held, limit=1)) == ["deferred"]
     assert ids_of(all_pages(harness, scheduled, limit=4)) == names(6, "later")
-    assert ids_of(all_pages(harness, JobFilter(state=State.RETRYING, is_deferred=True), limit=4)) == ["deferred"]
+    both = [job_page(harness.broker, QUEUES, JobFilter(), states=[State.RETRYING, State.DEFERRED], limit=9)]
+    assert (ids_of(both), both[0].total) == (["deferred", "failed"], 2)
+    delayed = [job_page(harness.broker, QUEUES, JobFilter(), states=DELAYED_STATES, limit=9)]
+    assert ids_of(delayed) == [*names(6, "later"), "deferred", "failed"]
+    assert [job.state for job in delayed[0].jobs] == [*[State.SCHEDULED] * 6, State.DEFERRED, State.RETRYING]
     assert ids_of(all_pages(harness, JobFilter(error="disk"), limit=4)) == ["failed"]
     assert ids_of(all_pages(harness, JobFilter(text="DISK"), limit=4)) == ["failed"]
     # More elements than a scan looks at: each outline counts as several of them.
-    pages = all_pages(harness, retrying, limit=1, scan_max=6)
-    assert ids_of(pages) == ["deferred", "failed"]
+    pages = all_pages(harness, held, limit=1, scan_max=6)
+    assert ids_of(pages) == ["deferred"]
     assert max(page.scanned for page in pages) <= 6
     # The states are enough.
     broker = CountingReads(harness.broker)
-    assert ids_of([job_page(cast(FullBroker, broker), QUEUES, retrying)]) == ["deferred", "failed"]
-    assert broker.read == {"states": 8, "records": 2, "scheduled": 1}
+    assert ids_of([job_page(cast(FullBroker, broker), QUEUES, held)]) == ["deferred"]
+    assert broker.read == {"states": 8, "records": 1, "scheduled": 1}
 
 
 def test_an_outline_counts_as_several_elements_whichever_condition_needs_it(harness: Harness) -> None:

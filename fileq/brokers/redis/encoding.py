@@ -183,7 +183,7 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
         is_cancel_requested=fields.get(b"cancel") == b"1",
         deferred=word(b"deferred"),
         deferred_count=number(b"deferred_count"),
-        deferrals_ms=(number(b"deferred_first"), number(b"deferred_last")) if b"deferred_first" in fields else (0, 0),
+        deferrals_ms=(number(b"deferred_first"), number(b"deferred_last")),
         moved_to=fields.get(b"moved_to", b""),
         after=after,
         waits_for=waits_for,

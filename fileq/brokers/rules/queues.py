@@ -37,7 +37,7 @@ from fileq.brokers.types import (
     newest_versions,
 )
 from fileq.core.claim import Buried, Claim
-from fileq.core.job import State, decode_or_none, raw_id
+from fileq.core.job import DELAYED_STATES, State, decode_or_none, raw_id
 from fileq.core.settlement import Settlement, SettleResult
 
 GONE_SLOTS_KEPT = 1000  # deregistered slots whose last token is kept
@@ -197,7 +197,7 @@ class QueueVerbs:
 
     def _due_now(self, work: UnitOfWork, id: str) -> bool:
         record = work.record(id)
-        if record is None or record.state not in (State.SCHEDULED, State.RETRYING):
+        if record is None or record.state not in DELAYED_STATES:
             return False
         if not work.unschedule(record.raw):
             return False
@@ -327,7 +327,7 @@ def _is_overdue(work: UnitOfWork, record: RecordRow) -> bool:
 def _realign(work: UnitOfWork, raw: bytes) -> bool:
     job = decode_or_none(raw)
     record = work.record(job.id) if job is not None else None
-    if record is None or record.raw != raw or record.state not in (State.SCHEDULED, State.RETRYING):
+    if record is None or record.raw != raw or record.state not in DELAYED_STATES:
         return False
     due_ms = due_after_step(record.due_ms, record.since_ms, work.now_ms)
     if due_ms is None:

@@ -8,7 +8,7 @@ from fileq.brokers.rules.rows import RecordRow
 from fileq.brokers.rules.store import Store
 from fileq.brokers.rules.unit_of_work import UnitOfWork
 from fileq.brokers.types import UnrecordedJob
-from fileq.core.job import State
+from fileq.core.job import DELAYED_STATES, State
 
 
 class RepairVerbs:
@@ -63,8 +63,7 @@ def _is_lost(work: UnitOfWork, record: RecordRow, waiting: set[tuple[str, bytes]
     job there."""
     place = {
         State.PENDING: record.queue,
-        State.SCHEDULED: "scheduled",
-        State.RETRYING: "scheduled",
+        **dict.fromkeys(DELAYED_STATES, "scheduled"),
         State.RUNNING: "processing",
         State.DEAD: "dead_letter",
     }.get(State(record.state))
@@ -91,7 +90,7 @@ def _restore(work: UnitOfWork, record: RecordRow | None, waiting: set[tuple[str,
     work.change_record(record).expires_ms = None
     if record.state == State.DEAD:
         work.add_dead(record.raw)
-    elif record.state in (State.SCHEDULED, State.RETRYING):
+    elif record.state in DELAYED_STATES:
         work.put_scheduled(record.raw, record.due_ms)
     else:
         record.queued = max(record.queued, 1) if record.state == State.PENDING else record.queued + 1

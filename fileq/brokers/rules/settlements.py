@@ -16,9 +16,9 @@ from fileq.brokers.rules.rows import RecordRow, SlotRow
 from fileq.brokers.rules.unit_of_work import UnitOfWork
 from fileq.brokers.types import CLEAR_REACH, Attempt, CancelResult
 from fileq.core.batch import Ending
-from fileq.core.job import Job, State, decode_or_none
+from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none
 from fileq.core.outcome import FollowUp, Output
-from fileq.core.settlement import Settlement, SettleResult, Verb, deferred_again
+from fileq.core.settlement import Settlement, SettleResult, Verb
 
 ENDINGS = {Verb.COMPLETE: Ending.COMPLETED, Verb.BURY: Ending.DEAD, Verb.CANCEL: Ending.CANCELLED}
 
@@ -120,9 +120,8 @@ def _move(work: UnitOfWork, s: Settlement, record: RecordRow) -> None:
         work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms, work.now_ms)
     elif s.verb is Verb.DEFER:
         record.deferred_count += 1
-        deferrals_ms = deferred_again(record.facts.deferrals_ms, record.deferred_count, work.now_ms)
-        record.change_facts(deferrals_ms=deferrals_ms)
-        work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms, work.now_ms)
+        record.change_facts(deferrals_ms=(record.facts.deferrals_ms[0] or work.now_ms, work.now_ms))
+        work.schedule(record, State.DEFERRED, work.now_ms + s.delay_ms, work.now_ms)
     elif s.verb is Verb.BURY:
         record.change_facts(fingerprint=s.fingerprint)
         work.bury(record)
@@ -180,7 +179,7 @@ def take_waiting(work: UnitOfWork, record: RecordRow) -> bool:
     if record.state == State.PENDING and work.queued.remove_newest(record.queue, record.raw):
         record.queued -= 1
         return True
-    return record.state in (State.SCHEDULED, State.RETRYING) and work.unschedule(record.raw)
+    return record.state in DELAYED_STATES and work.unschedule(record.raw)
 
 
 def clear(

@@ -49,7 +49,7 @@ CREATE TABLE holes (
     PRIMARY KEY (queue, position)
 ) WITHOUT ROWID;
 
--- Delayed and retrying jobs. The same bytes are there at most once.
+-- Scheduled, retrying and deferred jobs. The same bytes are there at most once.
 CREATE TABLE scheduled (
     due_ms INTEGER NOT NULL,
     raw    BLOB NOT NULL,

@@ -372,13 +372,12 @@ for `dead_letter`, `completed` and `cancelled` the newest. Changes nothing.""",
         words=("admin", "list"),
         summary="list jobs by state, type, file, error, time and queue",
         description="""\
-Lists jobs in one state, or in all states: running, pending, retrying, scheduled, dead, completed, cancelled. Waiting
-jobs are listed in the order in which they are claimed, ended jobs newest first. `processing` is another name for
-running, `failed` for retrying.
+Lists jobs in one state, or in all states: running, pending, retrying, deferred, scheduled, dead, completed, cancelled.
+Waiting jobs are listed in the order in which they are claimed, ended jobs newest first. `processing` is another name
+for running, `failed` for retrying.
 
-A retrying job that waits without having failed, because of a limit for example, is shown as `retrying (deferred)`, with
-the reason below the table. --state deferred lists only such jobs. In --json their state is retrying, and `deferred` is
-the reason.""",
+A deferred job cannot run yet, though nothing failed: an open circuit breaker, a limit of its route, a missing root or
+an earlier job of its file. The reason is below the table, and `deferred` in --json.""",
         examples=(
             ("fileq list --state failed", "jobs that wait for another attempt"),
             ("fileq list --type thumbnail --limit 5 --json", "five jobs of one type, as JSON"),

@@ -101,9 +101,9 @@ path that worker.after moved a file to, until the record of its job expires.""",
         summary="prove that no job was lost, and repair",
         description="""\
 Proves, while workers are running, that every job that entered the broker is accounted for: produced + adopted = pending
-+ scheduled + retrying + running + dead + completed + cancelled + deleted. Also checks that lists, records, slots and
-counters agree. Every problem is checked twice before it is reported, so a check that finds one takes some seconds. Exit
-code 1 if there is a problem.
++ scheduled + retrying + deferred + running + dead + completed + cancelled + deleted. Also checks that lists, records,
+slots and counters agree. Every problem is checked twice before it is reported, so a check that finds one takes some
+seconds. Exit code 1 if there is a problem.
 
 With --repair: jobs of dead slots return to their queues; jobs that are missing from the list that their record names
 are restored; jobs without a record get one; files whose job left no trace are enqueued again; the difference that
@@ -174,7 +174,7 @@ def _balance_lines(balance: Balance, screen: Screen) -> list[str]:
     left = balance.produced + balance.adopted
     parts = [
         (balance.pending, "pending"),
-        (balance.scheduled, "scheduled or retrying"),
+        (balance.scheduled, "scheduled, retrying or deferred"),
         (balance.running, "running"),
         (balance.dead, "dead"),
         (balance.completed, "completed"),

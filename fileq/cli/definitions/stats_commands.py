@@ -115,7 +115,7 @@ def _workers(invocation: Invocation) -> int:
     if invocation.options.json:
         invocation.print_json(found)
         return 0
-    from fileq.cli.stats_text import lost_lines, obstacle_lines, process_table, slot_table
+    from fileq.cli.stats_text import lost_lines, problem_lines, process_table, slot_table
 
     screen = screen_of_stdout(is_endless=True)
     if not found.workers:
@@ -125,7 +125,7 @@ def _workers(invocation: Invocation) -> int:
     heads = process_table(found.workers, screen, found.at)
     lines = [heads[0]]
     for process, head in zip(found.workers, heads[1:], strict=True):
-        lines += [head, *obstacle_lines(process, screen), *slot_table(process.jobs, screen, with_slots=True)]
+        lines += [head, *problem_lines(process, screen), *slot_table(process.jobs, screen, with_slots=True)]
     print_lines([*lines, *lost_lines(found.lost, screen)])
     return 0
 
@@ -218,8 +218,8 @@ the first directories of the path, then the middle of the error. On a pipe nothi
 JSON object that the broker publishes, with the whole id; docs/events.md has the names that the same transitions have in
 the log.
 
-A job that a limit or another obstacle holds back is claimed again from time to time: each time job:deferred with the
-reason is printed. Brokers publish job:started when a job is claimed, so --json has a job:started before each
+A deferred job is claimed again from time to time: if it still cannot run, job:deferred is printed again, with the
+reason. Brokers publish job:started when a job is claimed, so --json has a job:started before each
 job:deferred; the lines for people leave it out, and appear up to half a second later for it.
 
 It follows until Ctrl-C. If the broker becomes unreachable it says so on stderr and connects again; events published in

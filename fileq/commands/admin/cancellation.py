@@ -9,14 +9,14 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Record
-from fileq.core.job import Job, State, decode_or_none
+from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none
 from fileq.core.outcome import FollowUp
 from fileq.core.own_jobs import is_own_type
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_selection import select
 
 WOULD_CANCEL = "would_cancel"
-_UNFINISHED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED)
+_UNFINISHED = (State.RUNNING, State.PENDING, *DELAYED_STATES)
 _BATCH = 500  # each call searches the queue once; on SQLite it is one transaction of about 0.1 s
 _READINGS = 5  # how often one `cancel --all` reads the queues
 # What is enqueued with the cancellation of each of these jobs: the deliveries of webhooks.

@@ -11,7 +11,7 @@ STATS_FIELDS = (
     ("at", "string (RFC 3339): the time of the broker's clock"),
     ("queues[]", "name, length, oldest_age_s (number or null: age of the next job), is_paused"),
     ("queues[].pause", "by, at (RFC 3339), reason (empty if none was given); null if it is not paused or not known"),
-    ("scheduled", "number: delayed and retrying jobs"),
+    ("scheduled", "number: scheduled, retrying and deferred jobs"),
     ("processing", "number: jobs held by slots, those included that are about to be deferred"),
     (
         "heartbeats",
@@ -107,7 +107,7 @@ WORKERS_FIELDS = (
 # The fields of a JobSummary.
 JOB_FIELDS = (
     ("id", "string"),
-    ("state", "string: pending, scheduled, running, retrying, completed, dead, cancelled"),
+    ("state", "string: pending, scheduled, running, retrying, deferred, completed, dead, cancelled"),
     ("queue", "string: the queue of the job"),
     ("filepath", "string: the path on the producer, escaped where it is not UTF-8; empty for a job without a file"),
     ("filesize", "number: bytes"),
@@ -120,9 +120,9 @@ JOB_FIELDS = (
     ("worker", "string: id of the slot that runs or last ran the job"),
     ("created, started, ended, due", "string (RFC 3339) or null"),
     ("is_job", "boolean: false for bytes that are not a job"),
-    ("deferred", "string: why a retrying job waits without having been tried; empty if an attempt failed"),
+    ("deferred", "string: why a deferred job cannot run yet; otherwise empty"),
     ("deferred_count", "number: how often the job was deferred"),
-    ("first_deferred, last_deferred", "string (RFC 3339) or null: when; null if that is not known"),
+    ("first_deferred, last_deferred", "string (RFC 3339) or null: when; null in lists"),
     ("moved_to", "string: where worker.after moved the file after the job had ended; empty if it did not"),
     ("output", "string: the end of what the last attempt of a dead job printed; empty if nothing"),
     ("moved_from", "string: first path of a file that was moved before the job was put back; empty if it was not"),
@@ -149,7 +149,7 @@ HISTORY_FIELDS = (
         "attempts[].duration_s",
         "if its worker died: until that was found; the error says how long it was gone",
     ),
-    ("attempts[].deferred", "string: why the job was held back last before this attempt; empty if it was not"),
+    ("attempts[].deferred", "string: why the job was deferred last before this attempt; empty if it was not"),
     ("attempts[].is_fatal", "boolean: the job died of it"),
     ("attempts_forgotten", "number: how many of the first attempts are no longer recorded"),
     ("waits_for[]", "string: what keeps a waiting job from running, such as a paused queue; empty if nothing does"),
@@ -239,8 +239,8 @@ FSCK_FIELDS = (
     ("is_clean", "boolean: there is no problem; with --repair: none remains"),
     (
         "law",
-        "both sides of the balance: produced, adopted; pending, scheduled (with retrying), running, dead, completed, "
-        "cancelled, deleted",
+        "both sides of the balance: produced, adopted; pending, scheduled (with retrying and deferred), running, dead, "
+        "completed, cancelled, deleted",
     ),
     ("law.unclaimed", "number: jobs that other programs pushed and no worker has claimed yet"),
     ("law.is_exact", "boolean: false if the system was too busy to count them, so that only bounds are known"),

@@ -23,7 +23,7 @@ from fileq.core.api_key import Scope, has_parent_parts
 from fileq.core.batch import BatchFacts
 from fileq.core.job import OWN_TAGS, State, decode_or_none, encode
 from fileq.core.units import LONGEST_S
-from fileq.queries.job_queries import obstacles_of
+from fileq.queries.job_queries import wait_reasons
 from fileq.queries.job_summary import AttemptSummary, JobHistory, OutputSummary, history, why_unknown
 from fileq.server.conditional import IdempotentRequest, idempotent_request
 from fileq.server.connections import until_first, until_gone
@@ -40,11 +40,11 @@ OUTLINE_BYTES = 4 << 10
 
 class JobDocument(Struct, frozen=True):
     """One job. Times are RFC 3339 in UTC; null for what has not happened. `status` is pending, scheduled, running,
-    retrying, completed, dead or cancelled. `path` is null if the server shows no names of files. `fingerprint` is that
-    of a dead job's cause. `deferred` is why a job is held back, `deferred_count` how often it was;
-    `first_deferred_at` and `last_deferred_at` are null in lists, and if they were not recorded. `left_out` are fields
-    that a list leaves out, because they are longer than 4 KiB; the job itself has them. `batch_facts` is how the batch
-    of a callback stood when it enqueued it."""
+    retrying, deferred, completed, dead or cancelled. `path` is null if the server shows no names of files.
+    `fingerprint` is that of a dead job's cause. `deferred` is why a deferred job cannot run yet, `deferred_count` how
+    often it was deferred; `first_deferred_at` and `last_deferred_at` are null in lists. `left_out` are fields that a
+    list leaves out, because they are longer than 4 KiB; the job itself has them. `batch_facts` is how the batch of a
+    callback stood when it enqueued it."""
 
     id: str
     type: str | None
@@ -325,7 +325,7 @@ def _check_repeat(record: Record, repeat: IdempotentRequest | None) -> None:
 def show_job(request: ApiRequest[NoQuery, UnsetType]) -> JobDocument:
     services = request.services
     record = seen_record(request, request.params["id"])
-    waits_for = obstacles_of(services.broker, [record]).get(record.id, ())
+    waits_for = wait_reasons(services.broker, [record]).get(record.id, ())
     return job_document(record, waits_for)
 
 

@@ -46,21 +46,20 @@ from fileq.server.services import Services
 # The filter of jobs: the same names for lists, groups and actions, in a query and in a body.
 
 
-DEFERRED = "deferred"
 StatusWord = Literal[
-    "pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled", "processing", "failed", "deferred"
+    "pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled", "processing", "failed"
 ]
 FilterText = Annotated[str, Meta(min_length=1, max_length=500)]
 FilterTime = Annotated[str, Meta(min_length=1, max_length=50)]
 
 
 class JobConditions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Jobs that meet every condition. `status` may also be processing (running), failed (retrying) or deferred.
-    `match` is a glob: with a slash in front it is compared with the whole path, otherwise with its end. `error` is
-    part of an error, or its kind. `since` and `until` compare when a job ended or, until then, was created: RFC 3339,
-    or a duration such as 2h, which means two hours ago. `tag.k` in a query, `{"tag": {"k": …}}` in a body. `q` is in
-    the id, path, type or error. `fingerprint` may be shortened to 4 digits. A server that hides paths refuses `match`,
-    and `q` and `error` do not see paths."""
+    """Jobs that meet every condition. `status` may also be processing (running) or failed (retrying). `match` is a
+    glob: with a slash in front it is compared with the whole path, otherwise with its end. `error` is part of an error,
+    or its kind. `since` and `until` compare when a job ended or, until then, was created: RFC 3339, or a duration such
+    as 2h, which means two hours ago. `tag.k` in a query, `{"tag": {"k": …}}` in a body. `q` is in the id, path, type or
+    error. `fingerprint` may be shortened to 4 digits. A server that hides paths refuses `match`, and `q` and `error` do
+    not see paths."""
 
     status: StatusWord | None = None
     type: FilterText | None = None
@@ -110,7 +109,6 @@ def filter_of(given: JobConditions, config: Config, now_ms: int, caller: Caller,
         since_ms=since_ms,
         until_ms=until_ms,
         queue=given.queue,
-        is_deferred=given.status == DEFERRED,
         fingerprint=given.fingerprint.lower() if given.fingerprint is not None else None,
         priority=given.priority,
         worker=given.worker,
@@ -421,7 +419,7 @@ ROUTES = (
         path="/jobs/{id}/run",
         area="jobs",
         scopes=(Scope.OPERATE,),
-        summary="make a scheduled or retrying job due now",
+        summary="make a scheduled, retrying or deferred job due now",
         function=run_job,
         serves_limited=True,
         response=RetryMessage,

@@ -33,7 +33,8 @@ class QueueDocument(Struct, frozen=True):
 
 
 class QueueList(Struct, frozen=True):
-    """In the order in which workers claim from them. `scheduled` counts the delayed and retrying jobs of all queues."""
+    """In the order in which workers claim from them. `scheduled` counts the scheduled, retrying and deferred jobs of
+    all queues."""
 
     at: str
     queues: tuple[QueueDocument, ...]

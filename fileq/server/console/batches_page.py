@@ -15,9 +15,8 @@ from fileq.commands.admin.pauses import PauseNote, pause_notes
 from fileq.commands.batches import BatchReport, FailureReport
 from fileq.core.api_key import Scope
 from fileq.core.delivery import CHECK_TYPE
-from fileq.core.job import State
+from fileq.core.job import DELAYED_STATES, State
 from fileq.queries.job_filter import JobFilter
-from fileq.queries.job_queries import WAITING
 from fileq.queries.job_selection import job_page
 from fileq.server.api.batch_endpoints import BatchListQuery, list_all_batches, show_one_batch
 from fileq.server.console.page import PageRequest, mark_of_death
@@ -44,10 +43,10 @@ class BatchProgress(Struct, frozen=True):
     bar: Markup
 
 
-class HeldMembers(Struct, frozen=True):
-    """Members that are held back for the same reason."""
+class DeferredMembers(Struct, frozen=True):
+    """Members that are deferred for the same reason."""
 
-    deferred: str
+    reason: str
     count: int
 
 
@@ -63,7 +62,7 @@ class BatchWait(Struct, frozen=True):
     """Why members wait: `paused` are queues that hold some of them. Of a large batch the first members tell it."""
 
     paused: tuple[PausedQueue, ...] = ()
-    held: tuple[HeldMembers, ...] = ()
+    deferred: tuple[DeferredMembers, ...] = ()
 
 
 def batches(request: PageRequest) -> Mapping[str, Any]:
@@ -130,17 +129,17 @@ def why_it_waits(broker: FullBroker, queues: Sequence[str], batch: BatchReport) 
     if not batch.waiting or batch.finished is not None or batch.is_cancelled:
         return BatchWait()
     wanted = JobFilter(batch=batch.id)
-    page = job_page(broker, queues, wanted, states=WAITING, limit=MEMBERS, scan_max=LOOKED_AT)
+    page = job_page(broker, queues, wanted, states=(State.PENDING, *DELAYED_STATES), limit=MEMBERS, scan_max=LOOKED_AT)
     homes = {job.home for job in page.jobs if job.state is State.PENDING} | {batch.priority}
     notes = pause_notes(broker) if homes & page.paused and not batch.dead else {}  # dead members cost two round trips
-    held = Counter(job.record.deferred for job in page.jobs if job.is_deferred and job.record is not None)
+    deferred = [job.record.deferred for job in page.jobs if job.state is State.DEFERRED and job.record is not None]
     return BatchWait(
         tuple(
             PausedQueue(queue, page.pending.get(queue, 0), notes.get(queue))
             for queue in queues
             if queue in homes & page.paused
         ),
-        tuple(HeldMembers(reason, count) for reason, count in held.most_common()),
+        tuple(DeferredMembers(reason, count) for reason, count in Counter(deferred).most_common()),
     )
 
 

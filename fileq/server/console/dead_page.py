@@ -17,13 +17,13 @@ from fileq.core.api_key import Scope
 from fileq.core.fingerprint import common_words
 from fileq.core.job import State, stamp
 from fileq.queries.dead_jobs import DeadGroup, DeadGroups, GroupedBy
-from fileq.queries.job_queries import obstacles_of
+from fileq.queries.job_queries import wait_reasons
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.job_endpoints import JobDocument, job_document
 from fileq.server.api.list_endpoints import JobConditions, conditions_in
 from fileq.server.console.charts import spark_bars
 from fileq.server.console.files_page import Preview, preview_of
-from fileq.server.console.job_steps import obstacles_in, paused_of, what_then
+from fileq.server.console.job_steps import paused_of, waits_in, what_then
 from fileq.server.console.operations_page import DONE, recent_action
 from fileq.server.console.page import ACKNOWLEDGEMENTS, ACTIONS, UNMARKED, GroupMark, PageRequest, mark_of, read_notes
 
@@ -93,7 +93,7 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
     listed = opened.group.newest_ids if opened else found.newest_ids if not filter else ()
     records = _records(request, [*listed, *([query.probe] if query.probe else [])])
     probe = _probe(request, records.get(query.probe)) if query.probe else None
-    is_probed = probe is not None and not probe.is_finished  # while a probe waits, its obstacles cost a round trip
+    is_probed = probe is not None and not probe.is_finished  # while a probe waits, the reasons cost a round trip
     recent = recent_action(request, notes.actions, filter) if not is_probed else None
     return {
         "stopped": request.services.open_breakers.routes() if not is_probed else (),
@@ -106,7 +106,7 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
         "probe": probe,
         "probe_queue": paused_of(probe) if probe is not None else "",
         "probe_then": what_then(probe.deferred) if probe is not None else "",
-        "probe_obstacles": obstacles_in(probe) if probe is not None else [],
+        "probe_waits": waits_in(probe) if probe is not None else [],
         "preview": _preview(request, opened.group, records) if opened else None,
         "filter": filter,
         "address": address_of(filter),
@@ -209,7 +209,7 @@ def _probe(request: PageRequest, record: Record | None) -> JobDocument | None:
     """With what keeps it from running; None if the record has expired. One round trip while it waits."""
     if record is None:
         return None
-    return request.shown(job_document(record, obstacles_of(request.services.broker, [record]).get(record.id, ())))
+    return request.shown(job_document(record, wait_reasons(request.services.broker, [record]).get(record.id, ())))
 
 
 def _preview(request: PageRequest, group: DeadGroup, records: Mapping[str, Record]) -> Preview | None:

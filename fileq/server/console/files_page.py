@@ -12,8 +12,8 @@ from fileq.brokers.types import Record
 from fileq.commands.upload_notes import last_upload
 from fileq.config.schema import AfterSettings
 from fileq.core.api_key import Scope
-from fileq.core.job import stamp
-from fileq.queries.file_pages import DEFERRED, EXPIRED, DirectoryCounts, FileStatus, FileTree
+from fileq.core.job import State, stamp
+from fileq.queries.file_pages import EXPIRED, DirectoryCounts, FileStatus, FileTree
 from fileq.queries.job_queries import FileTrace, VersionTrace
 from fileq.queries.job_summary import JobSummary
 from fileq.server.api.file_endpoints import (
@@ -45,7 +45,6 @@ from fileq.server.console.page import (
 )
 from fileq.server.problems import ApiProblem
 
-WAITING = ("pending", "scheduled", "retrying")
 STATUSES: tuple[str, ...] = get_args(FileStatus)
 FILES_SHOWN = 50
 ROWS_MAX = 60  # of the tree: with more, only the next level is shown
@@ -95,7 +94,7 @@ def files(request: PageRequest) -> Mapping[str, Any]:
         "found": found,
         "statuses": STATUSES,
         "order": {name: value for name, value in order.items() if value},
-        "may_reprocess": request.has(Scope.OPERATE) and query.status not in (EXPIRED, DEFERRED),
+        "may_reprocess": request.has(Scope.OPERATE) and query.status != EXPIRED,
         "upload_dir": config.server.upload_dir and os.path.abspath(config.server.upload_dir),
         "upload_to": upload_target(config.server.upload_dir, under),
         "may_upload": request.has(Scope.ENQUEUE),
@@ -131,7 +130,7 @@ def file(request: PageRequest) -> Mapping[str, Any]:
     and who uploaded the file are not shown here."""
     query: FilePageQuery = request.query
     found = request.ask(trace_file, TraceQuery(query.path))
-    is_waiting = any(one.job is not None and one.job.job.state in WAITING for one in found.versions)
+    is_waiting = any(one.job is not None and State(one.job.job.state).is_waiting for one in found.versions)
     notes = read_notes(request, () if is_waiting else (ACTIONS, HISTORIES, ACKNOWLEDGEMENTS, UPLOADS))
     lives = {one.job_id: life_in(one.job, notes.past_pauses) for one in found.versions if one.job is not None}
     newest = found.versions[0].job.job if found.versions and found.versions[0].job is not None else None

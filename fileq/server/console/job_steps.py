@@ -1,6 +1,6 @@
 """The life of a job as a list of steps: when it was created, each attempt, its deaths, what people did, how it ended.
 
-Does no I/O. What was not recorded is not guessed: how often a job was held back is known, and when first and last, but
+Does no I/O. What was not recorded is not guessed: how often a job was deferred is known, and when first and last, but
 not each time, so these times are no steps. Who retried or cancelled a job is known as long as the log of actions
 has it.
 """
@@ -115,41 +115,36 @@ def attempts_text(job: JobDocument) -> str:
     return f"{text}, at most {job.max_retries + 1}" + (f"; {total} in all" if total != counted else "")
 
 
-def obstacles_in(job: JobDocument) -> list[str]:
+def waits_in(job: JobDocument) -> list[str]:
     """What else keeps the job from running, without the commands that the command line names."""
     return [one.partition("; 'fileq ")[0] for one in job.waits_for if one != paused_queue(job.queue)]
 
 
 def what_then(reason: str | None) -> str:
-    """What happens at the time for which a job is held back."""
+    """What happens when a deferred job is due."""
     return "then the breaker lets one job try" if (reason or "").startswith(BREAKER) else "then it is tried again"
 
 
 def reasons_of(job: JobDocument) -> list[str]:
-    """Why the job was held back before its attempts, and is now; each reason once."""
+    """Why the job was deferred before its attempts, and is now; each reason once."""
     found = [*(past(one.deferred) for one in job.attempts), job.deferred]
     return list(dict.fromkeys(reason for reason in found if reason))
 
 
 def past(reason: str) -> str:
-    """A reason that held back a job before: what was so need not be so now."""
+    """A reason why a job was deferred before: what was so need not be so now."""
     return f"{reason.removesuffix(IS_OPEN)} was open" if reason.endswith(IS_OPEN) else reason
 
 
-def held_times(job: JobDocument) -> str:
-    """How often the job was held back and when, or, if that was not recorded, the time before which that was; "" if it
-    never was."""
+def deferred_times(job: JobDocument) -> str:
+    """How often the job was deferred and when; "" if it never was."""
     if not job.deferred_count:
         return ""
-    if job.first_deferred_at:
-        return f"{times(job.deferred_count)}{_held_between(job)}"
-    starts = [one.started for one in job.attempts if one.deferred and one.started]
-    is_over = starts and not job.deferred
-    return f"{times(job.deferred_count)}{f', before {moment(starts[-1])}' if is_over else ''}"
+    return f"{times(job.deferred_count)}{_deferred_between(job)}"
 
 
-def _held_between(job: JobDocument | JobLife) -> str:
-    """When it was held back, as the end of a sentence; "" if that was not recorded."""
+def _deferred_between(job: JobDocument | JobLife) -> str:
+    """When it was deferred, as the end of a sentence; "" in lists, which do not say it."""
     if not job.first_deferred_at or not job.last_deferred_at:
         return ""
     first, last = moment(job.first_deferred_at), moment(job.last_deferred_at)
@@ -181,7 +176,7 @@ def _attempts(job: JobLife, retries: Sequence[LoggedAction]) -> Iterator[JobStep
     for attempt, following in zip_longest(job.attempts, job.attempts[1:]):
         word = "claimed" if attempt.outcome == RELEASED else "started"
         numbered = word if job.attempt_count == 1 else f"attempt {attempt.number} {word}"
-        waits = (*_wait(job, before, attempt.started, attempt.number == 1), *_held(job, attempt))
+        waits = (*_wait(job, before, attempt.started, attempt.number == 1), *_deferred(job, attempt))
         yield JobStep(numbered, attempt.started, (*waits, _run(attempt)))
         before = attempt.ended
         if attempt.is_fatal and (following is not None or job.status != State.DEAD):
@@ -189,12 +184,12 @@ def _attempts(job: JobLife, retries: Sequence[LoggedAction]) -> Iterator[JobStep
             yield _retried(attempt, following, retries)
 
 
-def _held(job: JobLife, attempt: AttemptSummary) -> Iterator[str]:
-    """The times are those of the whole job, so they are shown if it was held back before this attempt only."""
+def _deferred(job: JobLife, attempt: AttemptSummary) -> Iterator[str]:
+    """The times are those of the whole job, so they are shown if it was deferred before this attempt only."""
     if attempt.deferred:
         is_only = not job.deferred and sum(bool(one.deferred) for one in job.attempts) == 1
-        when = f"{times(job.deferred_count)}{_held_between(job)}" if is_only and job.first_deferred_at else "before"
-        yield f"was held back {when}: {past(attempt.deferred)}"
+        when = f"{times(job.deferred_count)}{_deferred_between(job)}" if is_only else "before"
+        yield f"was deferred {when}: {past(attempt.deferred)}"
 
 
 def _retried(attempt: AttemptSummary, following: AttemptSummary | None, retries: Sequence[LoggedAction]) -> JobStep:
@@ -268,13 +263,8 @@ def _current(job: JobLife, cancellations: Sequence[LoggedAction]) -> Iterator[Jo
             by = (f"by {cancellations[-1].by}",) if cancellations else ()
             yield JobStep("cancellation requested", cancellations[-1].at if cancellations else None, by)
     elif job.deferred:
-        comma = "," if job.first_deferred_at else ""
-        notes = (
-            job.deferred,
-            f"held back {times(job.deferred_count or 1)} so far{comma}{_held_between(job)}",
-            what_then(job.deferred),
-        )
-        yield JobStep("held back, tried again", job.scheduled_at, notes)
+        count = f"deferred {times(job.deferred_count)} so far,{_deferred_between(job)}"
+        yield JobStep("deferred, tried again", job.scheduled_at, (job.deferred, count, what_then(job.deferred)))
     elif job.scheduled_at:
         yield JobStep("due", job.scheduled_at)
     elif before:

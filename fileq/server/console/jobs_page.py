@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fileq.client.batch_handle import status_of_batch
 from fileq.commands.batches import report_of
 from fileq.core.api_key import Scope
-from fileq.core.job import stamp
+from fileq.core.job import DELAYED_STATES, stamp
 from fileq.core.schedule import schedule_of
 from fileq.server.api.job_endpoints import JobDocument, show_job
 from fileq.server.api.list_endpoints import JobConditions, JobListQuery, conditions_in, list_page
@@ -22,12 +22,12 @@ from fileq.server.console.dead_page import address_of
 from fileq.server.console.files_page import may_see_content
 from fileq.server.console.job_steps import (
     attempts_text,
-    held_times,
+    deferred_times,
     life_of,
-    obstacles_in,
     paused_of,
     reasons_of,
     steps_of,
+    waits_in,
     what_then,
 )
 from fileq.server.console.operations_page import DONE, recent_action
@@ -118,7 +118,7 @@ def _bulk_actions(status: str | None) -> list[str]:
     stylesheet shows those that a selected row allows."""
     if status is None:
         return ["retry", "run", "delete", "cancel"]
-    is_delayed = status in ("scheduled", "retrying", "failed", "deferred")
+    is_delayed = status in (*DELAYED_STATES, "failed")
     if is_delayed or status == "dead":
         return ["run", "cancel"] if is_delayed else ["retry", "delete"]
     return ["cancel"] if status in ("pending", "running", "processing") else []
@@ -134,14 +134,14 @@ def job(request: PageRequest) -> Mapping[str, Any]:
         "job": found,
         "steps": steps_of(life_of(found, notes.past_pauses), notes.actions),
         "attempts": attempts_text(found),
-        "held": held_times(found),
-        "held_by": reasons_of(found),
+        "deferred": deferred_times(found),
+        "reasons": reasons_of(found),
         "what_then": what_then(found.deferred),
         "paused": paused_of(found),
         "pause_note": notes.pauses.get(found.queue),
         "schedule": schedule_of(found.id),
         "worker_timeout_s": request.services.config.worker.timeout,
-        "obstacles": obstacles_in(found),
+        "waits": waits_in(found),
         "mark": mark_of_death(found.fingerprint, found.completed_at, notes.acknowledgements),
         "may_operate": request.has(Scope.OPERATE),
         "may_preview": may_see_content(request),

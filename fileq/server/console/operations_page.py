@@ -13,7 +13,7 @@ from fileq.brokers.types import Record
 from fileq.commands.action_log import LoggedAction
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
-from fileq.core.job import State, parse_time, stamp
+from fileq.core.job import DELAYED_STATES, State, parse_time, stamp
 from fileq.queries.file_pages import EXPIRED
 from fileq.server.api.action_endpoints import list_operations
 from fileq.server.api.job_endpoints import job_document
@@ -35,7 +35,7 @@ DONE = {
 OUTCOMES: Mapping[str, tuple[State, ...]] = {
     "completed": (State.COMPLETED,),
     "running": (State.RUNNING,),
-    "waiting": (State.PENDING, State.SCHEDULED, State.RETRYING),
+    "waiting": (State.PENDING, *DELAYED_STATES),
     "dead": (State.DEAD,),
     "cancelled": (State.CANCELLED,),
     EXPIRED: (),

@@ -12,7 +12,7 @@ from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.types import Overview
 from fileq.commands.admin.pauses import PauseNote
 from fileq.commands.admin.stats import BreakerSummary, QueueStats, WorkerProcess, eta_of, processes, queues_of
-from fileq.core.job import stamp
+from fileq.core.job import State, stamp
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 from fileq.queries.job_selection import outlined, with_outlines
@@ -38,7 +38,7 @@ from fileq.worker.breakers import reason_of
 
 _RANGES = {"24h": 24, "7d": 168, "30d": 720}
 _GROUPS, _JOBS = 5, 10
-_LOOKED_AT = 50  # jobs of each place: the delayed ones among them tell how many are held back
+_LOOKED_AT = 50  # jobs of each place: those that are scheduled tell how many are deferred
 _GROUPED = 2_500  # dead jobs that are looked at for the groups: this page is refreshed most often
 
 
@@ -57,7 +57,7 @@ class Banner(Struct, frozen=True):
 
 
 class BrokerState(Struct, frozen=True):
-    """`eta_s` is how long the backlog takes; None if that is unknown. `delayed` jobs are due later, or held back."""
+    """`eta_s` is how long the backlog takes; None if that is unknown. `delayed` jobs are due later."""
 
     broker: str
     where: str
@@ -70,11 +70,11 @@ class BrokerState(Struct, frozen=True):
 
 
 class Recent(NamedTuple):
-    """`held` counts the jobs that are held back by reason, `held_in` by queue. `is_more`: there may be more of them."""
+    """`deferred` counts the deferred jobs by reason, `deferred_in` by queue. `is_more`: there may be more of them."""
 
     jobs: list[JobDocument]
-    held: Counter[str]
-    held_in: Counter[str]
+    deferred: Counter[str]
+    deferred_in: Counter[str]
     is_more: bool
 
 
@@ -120,9 +120,9 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "all_known": all_known(groups, marks),
         "known_count": known_count(groups, marks),
         "jobs": recent.jobs,
-        "held": recent.held.total(),
-        "held_in": recent.held_in,
-        "is_held_more": recent.is_more,
+        "deferred": recent.deferred.total(),
+        "deferred_in": recent.deferred_in,
+        "is_deferred_more": recent.is_more,
         "now": stamp(services.now_ms()) or "",
         "banners": _banners(state, recent, notes.pauses),
     }
@@ -138,16 +138,16 @@ def _state(found: Overview, samples: Sequence[LiveSample], kind: str, where: str
 
 
 def _recent(request: PageRequest, found: Overview) -> Recent:
-    """The jobs that changed last, the newest change first, and what is held back. One round trip."""
+    """The jobs that changed last, the newest change first, and what is deferred. One round trip."""
     broker = request.services.broker
     jobs = with_outlines(broker, [*_candidates(request, found)])
-    held = Counter(one.record.deferred for one in jobs if one.record is not None and one.is_deferred)
+    deferred = [(one, one.record) for one in jobs if one.state is State.DEFERRED and one.record is not None]
     latest = sorted(jobs, key=changed_ms, reverse=True)[:_JOBS]
     return Recent(
         [request.shown(document_of(stored)) for stored in latest],
-        held,
-        Counter(one.home for one in jobs if one.is_deferred),
-        is_more=bool(held) and found.census.scheduled > len(found.first.get("scheduled", ())),
+        Counter(record.deferred for _, record in deferred),
+        Counter(one.home for one, _ in deferred),
+        is_more=bool(deferred) and found.census.scheduled > len(found.first.get("scheduled", ())),
     )
 
 
@@ -162,9 +162,9 @@ def _candidates(request: PageRequest, found: Overview) -> Iterator[StoredJob]:
 
 
 def changed_ms(stored: StoredJob) -> int:
-    """When something happened to the job last. A job that is held back is claimed again and again, which is no news."""
+    """When something happened to the job last. A deferred job is claimed again and again, which is no news."""
     record = stored.record
-    if record is None or stored.is_deferred:
+    if record is None or stored.state is State.DEFERRED:
         return stored.time_ms
     return max(record.created_ms, record.started_ms, record.ended_ms, record.since_ms)
 
@@ -186,9 +186,9 @@ def _live_chart(samples: Sequence[LiveSample]) -> Any:
     return line_chart(series, labels, title="Jobs per second, last hour")
 
 
-def breaker_banners(breakers: Sequence[BreakerSummary], held: Mapping[str, int], is_more: bool) -> list[Banner]:
-    """One for each route, however many processes have opened its breaker. `held` are jobs by the reason for which they
-    are held back, `is_more` that there may be more. Workers report how many they hold back, a moment later."""
+def breaker_banners(breakers: Sequence[BreakerSummary], deferred: Mapping[str, int], is_more: bool) -> list[Banner]:
+    """One for each route, however many processes have opened its breaker. `deferred` counts deferred jobs by their
+    reason, `is_more`: there may be more. Workers report how many jobs they have deferred, a moment later."""
     routes: dict[str, list[BreakerSummary]] = defaultdict(list)
     for one in breakers:
         routes[one.route].append(one)
@@ -197,12 +197,12 @@ def breaker_banners(breakers: Sequence[BreakerSummary], held: Mapping[str, int],
         where = "1 worker process" if len(opened) == 1 else f"{len(opened)} worker processes"
         text = f"fileq has stopped trying jobs of {route} in {where}: too many of them failed (its breaker is open)."
         links: tuple[tuple[str, str], ...] = (("/dashboard/workers", "Workers"),)
-        found_here, reported = held.get(reason_of(route), 0), sum(one.deferred for one in opened)
+        found_here, reported = deferred.get(reason_of(route), 0), sum(one.deferred for one in opened)
         if count := max(found_here, reported):
             or_more = "or more " if is_more and not reported else ""
             jobs = "1 job is" if count == 1 and not or_more else f"{number(count)} {or_more}jobs are"
-            text = f"{text} {jobs} held back."
-            links = (("/dashboard/jobs?status=deferred", "Jobs held back"), *links)
+            text = f"{text} {jobs} deferred."
+            links = (("/dashboard/jobs?status=deferred", "Deferred jobs"), *links)
         tries = [one.next_probe for one in opened if one.next_probe]
         found.append(Banner(text, links=links, until=min(tries, default=None)))
     return found
@@ -215,7 +215,7 @@ def _banners(stats: BrokerState, recent: Recent, pauses: Mapping[str, PauseNote]
     if stats.waiting and not living:
         text = f"{number(stats.waiting)} jobs wait and no worker is running. Start one: fileq worker"
         found.append(Banner(text, is_bad=True, links=workers))
-    found += breaker_banners([one for process in living for one in process.breakers], recent.held, recent.is_more)
+    found += breaker_banners([one for process in living for one in process.breakers], recent.deferred, recent.is_more)
     for process in stats.workers:
         if process.lost_roots:
             text = f"{process.host} ({process.pid}): {'; '.join(process.lost_roots)}. Jobs of its files wait."

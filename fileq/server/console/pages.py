@@ -30,18 +30,18 @@ from fileq.server.console.scheduled_page import (
 WORDS = {
     "Acknowledged": "An operator has seen the cause of these deaths, and may have left a note. When another job dies "
     "of the same cause, the group comes back to the top.",
-    "Backlog": "The jobs that wait in queues, and those that are held back; without those that wait for their time.",
+    "Backlog": "Pending and deferred jobs, without those that are due later.",
     "Batch": "Jobs that belong together. Sealed: no job is added any more. Ended: a job of it is completed, dead, "
     "cancelled or deleted. Finished: all of its jobs have ended.",
     "Breaker": "It protects what a handler needs. Closed is the usual state: jobs run. Open is the bad one: too many "
-    "jobs of that kind have failed, so the others are held back, and one is tried from time to time. When that one "
+    "jobs of that kind have failed, so the others are deferred, and one is tried from time to time. When that one "
     "succeeds, the breaker closes.",
     "Cancelled": "An operator or a program has ended the job before it was done. Its timeline says who, if that is "
     "known.",
     "Completed": "The handler of the job has ended without an error.",
     "Dead": "The last attempt of the job has failed, and nothing is tried any more until an operator retries it.",
-    "Held back (deferred)": "The job was put off without being tried: a breaker is open, a limit is reached, or a "
-    "root is missing. It is tried again by itself.",
+    "Deferred": "The job cannot run yet, though nothing failed: a breaker is open, a limit is reached, a root is "
+    "missing, or an earlier job of its file runs. No attempt is counted. fileq tries it again later.",
     "Expired": "The newest job of the file has ended, and its record is gone (worker.history_ttl). Only files are "
     "shown with this word: a job without a record is in no list.",
     "Fingerprint": "Twelve characters that are the same for all jobs that died of the same cause.",

@@ -22,7 +22,7 @@ from fileq.brokers.schedule_definitions import KIND
 from fileq.commands.admin.schedules import ScheduledTime, ScheduleView, list_schedules, scheduled_time
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
-from fileq.core.job import State
+from fileq.core.job import DELAYED_STATES
 from fileq.core.schedule import (
     EXPECTS,
     FROM_CONFIGURATION,
@@ -128,9 +128,9 @@ def scheduled(request: PageRequest) -> Mapping[str, Any]:
 def _delayed(request: PageRequest) -> DelayedJobs:
     services, cursor = request.services, request.query.cursor
     position = services.signer.read_cursor(LIST, cursor, str) if cursor is not None else ""
-    queues, states = services.config.worker.priorities, (State.SCHEDULED, State.RETRYING)
+    queues = services.config.worker.priorities
     try:
-        page = job_page(services.broker, queues, JobFilter(), states=states, cursor=position, limit=JOBS)
+        page = job_page(services.broker, queues, JobFilter(), states=DELAYED_STATES, cursor=position, limit=JOBS)
     except ConfigError as error:
         raise ApiProblem("invalid", str(error)) from error
     jobs = tuple(request.shown(document_of(stored)) for stored in page.jobs)

@@ -27,6 +27,7 @@ from fileq.testing.conformance.builders import (
     claim_one,
     completed,
     dead,
+    deferred,
     enqueue,
     failed,
     record_of,
@@ -46,16 +47,18 @@ def test_jobs_that_exist_join_in_the_state_they_are_in(harness: Harness) -> None
     create(harness, CATCH, allow_failures=True)
     completed(harness, "done")
     dead(harness, "died")
+    enqueue(harness, "deferred")
+    settle(harness, deferred(claim_one(harness)))
     enqueue(harness, "waits")
-    ids = ["waits", "done", "died", "unknown"]
-    assert harness.broker.join_batch("b", ids) == [JoinResult.JOINED] * 4
-    assert harness.broker.join_batch("b", ids) == [JoinResult.MEMBER] * 4
-    assert counts(harness) == {"total": 4, "waiting": 1, "completed": 2, "dead": 1}
+    ids = ["waits", "deferred", "done", "died", "unknown"]
+    assert harness.broker.join_batch("b", ids) == [JoinResult.JOINED] * 5
+    assert harness.broker.join_batch("b", ids) == [JoinResult.MEMBER] * 5
+    assert counts(harness) == {"total": 5, "waiting": 2, "completed": 2, "dead": 1}
     assert record_of(harness, "waits").batch == record_of(harness, "died").batch == "b"
     assert batch_of(harness).dead_id == "died"
     assert callback_jobs(harness) == {"b.catch"}
     assert revive(harness, "died")
-    assert counts(harness) == {"total": 4, "waiting": 2, "completed": 2}
+    assert counts(harness) == {"total": 5, "waiting": 3, "completed": 2}
 
 
 def test_a_job_of_another_batch_joins_only_if_it_has_ended_for_good(harness: Harness) -> None:

@@ -13,6 +13,7 @@ from fileq.testing.conformance.builders import (
     completed,
     counter,
     dead,
+    deferred,
     drift,
     enqueue,
     expire_leases,
@@ -44,10 +45,11 @@ def test_an_unknown_id_is_unknown(harness: Harness) -> None:
     assert snapshot(harness) == before
 
 
-@pytest.mark.parametrize("where", ["pending", "scheduled", "retrying"])
+@pytest.mark.parametrize("where", ["pending", "scheduled", "retrying", "deferred"])
 def test_a_waiting_job_leaves_its_place(harness: Harness, where: str) -> None:
-    if where == "retrying":
-        settle(harness, failed(running(harness, "a")))
+    if where in ("retrying", "deferred"):
+        end = failed if where == "retrying" else deferred
+        settle(harness, end(running(harness, "a")))
     else:
         enqueue(harness, "a", delay_ms=5000 if where == "scheduled" else 0)
     waiting = record_of(harness, "a")

@@ -15,6 +15,7 @@ from fileq.testing.conformance.builders import (
     claims_of,
     completed,
     counter,
+    deferred,
     drift,
     enqueue,
     failed,
@@ -197,11 +198,13 @@ def test_bytes_that_are_not_a_job_stay(harness: Harness) -> None:
 def test_a_copy_of_a_job_that_runs_or_is_scheduled_stays(harness: Harness) -> None:
     running(harness, "a")
     settle(harness, failed(running(harness, "b", "w2")))
-    for id in ("a", "b"):
+    settle(harness, deferred(running(harness, "c", "w2")))
+    for id in ("a", "b", "c"):
         harness.push_raw("low", foreign(id))
     assert clear(harness) == 0
-    assert ids_in(harness, "low") == ["a", "b"]
-    assert [record_of(harness, id).state for id in ("a", "b")] == [State.RUNNING, State.RETRYING]
+    assert ids_in(harness, "low") == ["a", "b", "c"]
+    states = [record_of(harness, id).state for id in ("a", "b", "c")]
+    assert states == [State.RUNNING, State.RETRYING, State.DEFERRED]
 
 
 def test_two_copies_are_cleared_one_by_one(harness: Harness) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from fileq.brokers.types import Suspect
 from fileq.core.claim import Claim
-from fileq.core.job import State
+from fileq.core.job import DELAYED_STATES, State
 from fileq.testing.conformance.builders import id_of, places, without_left_ms
 from fileq.testing.conformance.harness import FakeClock, Harness
 from fileq.testing.conformance.memory_harness import MemoryHarness
@@ -88,10 +88,13 @@ class ComparedBrokers(RuleBasedStateMachine):
 
     def our_own_jobs_are_in_one_place(self) -> None:
         present = [id_of(raw) for place, raw in self.places if place not in ("completed", "cancelled")]
+        scheduled = {id_of(raw) for place, raw in self.places if place == "scheduled"}
         for id, record in zip(ALL_IDS, self.records, strict=False):
             if id in (*OUR_IDS, *MADE_IDS):
                 has_ended = record is None or record.state in (State.COMPLETED, State.CANCELLED)
                 assert present.count(id) == int(not has_ended)
+                assert (id in scheduled) == (record is not None and record.state in DELAYED_STATES)
+                assert record is None or record.state is not State.DEFERRED or record.deferred
 
 
 def nonzero(counts: Mapping[str, int]) -> dict[str, int]:

@@ -38,7 +38,7 @@ def test_a_deferred_job_waits_with_the_same_bytes(harness: Harness) -> None:
     assert settle(harness, defer(claim, reason=REASON, delay_ms=2500)) is SettleResult.DONE
     assert raws_in(harness, "scheduled") == [claim.raw]
     record = record_of(harness, "a")
-    assert (record.state, record.due_ms, record.raw) == (State.RETRYING, harness.clock.ms + 2500, claim.raw)
+    assert (record.state, record.due_ms, record.raw) == (State.DEFERRED, harness.clock.ms + 2500, claim.raw)
     assert (record.deferred, record.deferred_count) == (REASON, 1)
     assert (record.queue, record.slot, record.ended_ms) == ("low", "w1", 0)
 
@@ -59,14 +59,16 @@ def test_the_error_and_the_attempts_of_an_earlier_failure_stay(harness: Harness)
     run_again(harness)
     settle(harness, deferred(claim_one(harness)))
     record = record_of(harness, "a")
-    assert (record.error, record.attempt_count, record.deferred_count) == (ERROR, 1, 1)
+    assert (record.state, record.error, record.attempt_count, record.deferred_count) == (State.DEFERRED, ERROR, 1, 1)
     assert [attempt.outcome for attempt in record.attempts] == ["failed"]
 
 
 def test_a_failure_ends_the_deferral_and_keeps_its_count(harness: Harness) -> None:
-    """A job that failed must not be taken for one that was deferred."""
+    """A job that failed is retrying, one that could not run is deferred."""
     settle(harness, deferred(running(harness, "a")))
+    assert record_of(harness, "a").state is State.DEFERRED
     run_again(harness)
+    assert record_of(harness, "a").state is State.PENDING
     settle(harness, failed(claim_one(harness)))
     record = record_of(harness, "a")
     assert (record.state, record.deferred, record.deferred_count) == (State.RETRYING, "", 1)

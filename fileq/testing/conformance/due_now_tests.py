@@ -1,4 +1,4 @@
-"""due_now: scheduled and retrying jobs go to their queues before their time."""
+"""due_now: scheduled, retrying and deferred jobs go to their queues before their time."""
 
 from fileq.core.job import State
 from fileq.core.settlement import complete

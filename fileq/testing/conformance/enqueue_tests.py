@@ -19,6 +19,7 @@ from fileq.testing.conformance.builders import (
     completed,
     counter,
     dead,
+    deferred,
     drift,
     enqueue,
     failed,
@@ -133,8 +134,8 @@ def test_an_id_twice_in_one_batch_is_enqueued_once(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-@pytest.mark.parametrize("where", ["pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled"])
-def test_an_id_is_a_duplicate_as_long_as_it_has_a_record(harness: Harness, where: str) -> None:
+@pytest.mark.parametrize("where", State, ids=str)
+def test_an_id_is_a_duplicate_as_long_as_it_has_a_record(harness: Harness, where: State) -> None:
     if where == "pending":
         enqueue(harness, "a")
     elif where == "scheduled":
@@ -143,6 +144,8 @@ def test_an_id_is_a_duplicate_as_long_as_it_has_a_record(harness: Harness, where
         running(harness, "a")
     elif where == "retrying":
         settle(harness, failed(running(harness, "a")))
+    elif where == "deferred":
+        settle(harness, deferred(running(harness, "a")))
     elif where == "completed":
         completed(harness, "a")
     elif where == "dead":

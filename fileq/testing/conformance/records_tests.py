@@ -12,6 +12,7 @@ from fileq.testing.conformance.builders import (
     claims_of,
     completed,
     counter,
+    deferred,
     drift,
     enqueue,
     failed,
@@ -135,7 +136,7 @@ def test_the_record_holds_the_same_bytes_as_the_place(harness: Harness) -> None:
     assert record_of(harness, "a").raw == raws_in(harness, "dead_letter")[0]
 
 
-@pytest.mark.parametrize("state", ["pending", "scheduled", "running", "retrying", "dead"])
+@pytest.mark.parametrize("state", ["pending", "scheduled", "running", "retrying", "deferred", "dead"])
 def test_the_record_of_a_job_that_has_not_ended_never_expires(harness: Harness, state: str) -> None:
     if state in ("pending", "scheduled"):
         enqueue(harness, "a", delay_ms=10**12 if state == "scheduled" else 0)
@@ -143,6 +144,8 @@ def test_the_record_of_a_job_that_has_not_ended_never_expires(harness: Harness, 
         claim = running(harness, "a")
         if state == "retrying":
             settle(harness, failed(claim, delay_ms=10**12))
+        elif state == "deferred":
+            settle(harness, deferred(claim, delay_ms=10**12))
         elif state == "dead":
             settle(harness, burial(claim))
     harness.advance(100 * harness.config.worker.history_ttl)

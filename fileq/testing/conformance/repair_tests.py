@@ -14,6 +14,7 @@ from fileq.testing.conformance.builders import (
     completed,
     counter,
     dead,
+    deferred,
     drift,
     enqueue,
     failed,
@@ -66,28 +67,31 @@ def every_state(harness: Harness) -> list[str]:
     completed(harness, "completed")
     dead(harness, "dead")
     settle(harness, failed(running(harness, "retrying"), delay_ms=60_000))
+    settle(harness, deferred(running(harness, "deferred"), delay_ms=60_000))
     enqueue(harness, "cancelled", delay_ms=60_000)
     harness.broker.cancel(["cancelled"])
     running(harness, "running")
     enqueue(harness, "scheduled", delay_ms=60_000)
     enqueue(harness, "pending", queue="high")
-    return ["completed", "dead", "retrying", "cancelled", "running", "scheduled", "pending"]
+    return ["completed", "dead", "retrying", "deferred", "cancelled", "running", "scheduled", "pending"]
 
 
 def test_a_job_that_is_where_its_record_says_is_not_lost(harness: Harness) -> None:
     ids = [*every_state(harness), "unknown"]
     before = snapshot(harness, *ids)
-    assert harness.broker.lost(ids) == [False] * 8
-    assert harness.broker.restore(ids) == [False] * 8
+    assert harness.broker.lost(ids) == [False] * 9
+    assert harness.broker.restore(ids) == [False] * 9
     assert snapshot(harness, *ids) == before
     assert (harness.broker.lost([]), harness.broker.restore([])) == ([], [])
 
 
 def test_a_lost_job_goes_back_to_the_place_in_its_record(harness: Harness) -> None:
     every_state(harness)
-    places = {"pending": "high", "scheduled": "scheduled", "retrying": "scheduled", "dead": "dead_letter"}
+    delayed = dict.fromkeys(("scheduled", "retrying", "deferred"), "scheduled")
+    places = {"pending": "high", **delayed, "dead": "dead_letter"}
     for id, place in places.items():
         before = record_of(harness, id)
+        assert before.state == id
         harness.remove_raw(place, before.raw)
         assert drift(harness) == 1
         assert harness.broker.lost([id]) == [True]

@@ -1,4 +1,4 @@
-"""Bytes that are not a job: claimed like a job, buried unchanged, and no obstacle for other jobs."""
+"""Bytes that are not a job: claimed like a job, buried unchanged, and in no way of other jobs."""
 
 from collections.abc import Callable
 

@@ -166,30 +166,30 @@ def test_a_job_is_shown_with_all_attempts(shell: CommandLine) -> None:
 def test_a_deferred_job_is_shown_with_its_reason(shell: CommandLine) -> None:
     settle(shell, deferred(running(shell, "a"), reason="the root /data is missing", delay_ms=60_000))
     shown = shell.json("show", "a")["job"]
-    assert (shown["state"], shown["deferred"], shown["deferred_count"]) == ("retrying", "the root /data is missing", 1)
-    [listed] = shell.json("list", "--state", "retrying")["jobs"]
+    assert (shown["state"], shown["deferred"], shown["deferred_count"]) == ("deferred", "the root /data is missing", 1)
+    [listed] = shell.json("list", "--state", "deferred")["jobs"]
     assert (listed["id"], listed["deferred"], listed["deferred_count"]) == ("a", "the root /data is missing", 1)
     assert "the root /data is missing" in shell.run("show", "a")
 
 
-def test_text_says_that_a_retrying_job_is_deferred_and_a_filter_finds_it(shell: CommandLine) -> None:
+def test_deferred_jobs_have_a_state_of_their_own_and_their_reasons_are_below_the_table(shell: CommandLine) -> None:
     settle(shell, failed(running(shell, "r"), delay_ms=60_000))
     limit = "the limit of pdf is reached (max_running: 1)"
     settle(shell, deferred(running(shell, "d1"), reason=limit, delay_ms=60_000))
     assert ids_of(shell.json("list", "--state", "deferred")) == ["d1"]
-    assert sorted(ids_of(shell.json("list", "--state", "retrying"))) == ["d1", "r"]
+    assert ids_of(shell.json("list", "--state", "retrying")) == ids_of(shell.json("list", "--state", "failed")) == ["r"]
     lines = shell.run("list", "--state", "deferred").splitlines()
-    assert lines[1].split()[:3] == ["d1", "retrying", "(deferred)"]
+    assert lines[1].split()[:2] == ["d1", "deferred"]
     assert lines[2:] == [f"deferred: {limit}"]
     settle(shell, deferred(running(shell, "d2"), reason="the root /data is missing", delay_ms=90_000))
     lines = shell.run("list").splitlines()
     assert sorted(re.split("  +", line)[:2] for line in lines[1:4]) == [
-        ["d1", "retrying (deferred 1)"],
-        ["d2", "retrying (deferred 2)"],
+        ["d1", "deferred (1)"],
+        ["d2", "deferred (2)"],
         ["r", "retrying"],
     ]
-    assert lines[4:] == [f"deferred 1: {limit}", "deferred 2: the root /data is missing"]
-    assert "state     retrying (deferred)\n" in shell.run("show", "d1")
+    assert lines[4:] == [f"deferred (1): {limit}", "deferred (2): the root /data is missing"]
+    assert "state     deferred\n" in shell.run("show", "d1")
     assert "'deferred'; the dead-letter queue holds dead jobs only" in shell.fail(
         "dlq", "list", "--state", "deferred", code=2
     )

@@ -48,8 +48,8 @@ def test_a_pending_job_says_that_its_queue_is_paused_and_that_no_worker_is_runni
     shell.broker.pause("low")
     assert facts(shell, "a")["waits"] == "queue low is paused; 'fileq resume low' resumes it\nno worker is running"
     register(shell, "w1")
-    [obstacle] = shell.json("show", "a")["waits_for"]
-    assert obstacle == facts(shell, "a")["waits"] == "queue low is paused; 'fileq resume low' resumes it"
+    [reason] = shell.json("show", "a")["waits_for"]
+    assert reason == facts(shell, "a")["waits"] == "queue low is paused; 'fileq resume low' resumes it"
     assert "  waits: queue low is paused" in shell.run("trace", "/data/a.pdf")
     shell.broker.resume("low")
     assert "waits" not in facts(shell, "a")

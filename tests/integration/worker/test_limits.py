@@ -79,7 +79,7 @@ def test_a_limit_of_each_kind_holds_back_its_route_and_all_other_jobs_run(setup:
         assert all(f"{reason}; its other jobs wait" in text for reason in reasons.values())
     setup.open_gate()
     setup.wait_for(State.COMPLETED, [*jobs["a"], *jobs["b"], "c-0"])
-    assert setup.states(jobs["c"]) == {"completed": 1, "retrying": 2}
+    assert setup.states(jobs["c"]) == {"completed": 1, "deferred": 2}
     assert {setup.record(job).attempt_count for job in jobs["a"] + jobs["b"]} == {1}
     assert len(worker.events("job.deferred")) == 3, "once for each reason"
     assert setup.census().drift == 0

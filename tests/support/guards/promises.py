@@ -76,7 +76,7 @@ DEFERRAL_IS_NO_ATTEMPT = Promise(
 )
 DEFERRALS_COUNTED = Promise(
     "Every deferral is counted in the record",
-    "operators do not see how often a job was put off",
+    "operators do not see how often a job was deferred",
     "TestDefer::test_the_last_reason_is_kept_and_every_deferral_counted",
 )
 DEFERRAL_ENDS = Promise(
@@ -253,7 +253,7 @@ NOT_BEFORE_TIME = Promise(
 )
 REALIGNED = Promise(
     "After a step of the clock back a job waits for its own delay",
-    "retrying and delayed jobs wait for the length of the step",
+    "delayed jobs wait for the length of the step",
     "TestRealign::test_a_second_step_is_noticed_like_the_first",
 )
 PROMOTED_COUNTED = Promise(
@@ -277,7 +277,7 @@ DUE_ONLY_THERE = Promise(
     "TestDueNow::test_a_job_that_is_not_in_scheduled_is_left_to_a_repair",
 )
 DUE_ONLY_WAITING = Promise(
-    "Only a scheduled or retrying job is made due",
+    "Only a job that waits for its time is made due",
     "the record of a running job says that it waits",
     "TestDueNow::test_a_scheduled_copy_of_a_running_job_stays_where_it_is",
 )

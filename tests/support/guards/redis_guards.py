@@ -52,7 +52,7 @@ SETTLING = (
     guard(
         promises.DEFERRAL_IS_NO_ATTEMPT,
         "  end_claim(job)\n  redis.call('HSET'",
-        "  end_attempt(job, 'retrying')\n  redis.call('HSET'",
+        "  end_attempt(job, 'deferred')\n  redis.call('HSET'",
     ),
     guard(promises.DEFERRALS_COUNTED, "redis.call('HINCRBY', job.record, 'deferred_count', 1)", "1"),
     guard(promises.DEFERRAL_ENDS, "  if was[7] then redis.call('HDEL', job.record, 'deferred') end\n", ""),
@@ -193,7 +193,7 @@ WAITING = (
     guard(promises.DUE_ONLY_THERE, "is_waiting and redis.call('ZSCORE', SCHEDULED, was[2]) and", "is_waiting and"),
     guard(
         promises.DUE_ONLY_WAITING,
-        "was[2] and (was[1] == 'scheduled' or was[1] == 'retrying')",
+        "was[2] and DELAYED[was[1]]",
         "was[2]",
     ),
     guard(

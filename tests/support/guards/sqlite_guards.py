@@ -134,7 +134,7 @@ SQLITE_GUARDS = (
     ),
     rule(
         promises.DUE_ONLY_WAITING,
-        "if record is None or record.state not in (State.SCHEDULED, State.RETRYING):",
+        "if record is None or record.state not in DELAYED_STATES:",
         "if record is None:",
     ),
     rule(

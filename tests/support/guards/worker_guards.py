@@ -103,8 +103,8 @@ PUMP_GUARDS = (
     Guard(
         "A job that waits for an open breaker is deferred",
         "it runs and fails",
-        "(obstacle := self._obstacle(claim, task)) is not None:",
-        "(obstacle := self._obstacle(claim, task)) is not None and False:",
+        "(deferral := self._deferral(claim, task)) is not None:",
+        "(deferral := self._deferral(claim, task)) is not None and False:",
         DEFERRED + "jobs_of_an_open_route_are_deferred_and_the_others_run",
     ),
     Guard(

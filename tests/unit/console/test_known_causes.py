@@ -132,8 +132,8 @@ def test_what_is_held_back_and_what_waits_is_told_for_each_queue() -> None:
     end(pages, a_job("a"), held)
     overview, listed = shown(pages, "", "/jobs")
     row = overview.split("Waiting jobs of each queue")[1]
-    assert "low 0 and 1 held back" in words(row)
-    assert '<span class="state deferred">held back</span>' in listed
+    assert "low 0 and 1 deferred" in words(row)
+    assert '<span class="state deferred">deferred</span>' in listed
     pages.broker.create_batch(NewBatch("nightly", "nightly"))
     pages.broker.enqueue([Entry(replace(a_job("m"), batch_id="nightly"), "high", joins=True)])
     pages.broker.enqueue([Entry(a_job(name), "high") for name in "xyz"])

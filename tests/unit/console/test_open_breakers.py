@@ -1,4 +1,4 @@
-"""Which routes are held back, as pages show it: read now and then, of workers that are alive."""
+"""Which routes have an open breaker, as pages show it: read now and then, of workers that are alive."""
 
 from __future__ import annotations
 

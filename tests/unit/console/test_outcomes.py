@@ -167,10 +167,10 @@ def test_the_backlog_counts_what_is_held_back() -> None:
     pages = pages_with_worker()
     end(pages, a_job("a"), held)
     [overview] = shown(pages, "")
-    assert "Backlog 1 1 held back" in words(overview)
+    assert "Backlog 1 1 deferred" in words(overview)
     pages.broker.enqueue([Entry(a_job(name), "low") for name in "xyz"])
     [overview] = shown(pages, "")
-    assert "Backlog 4 3 in queues, 1 held back" in words(overview)
+    assert "Backlog 4 3 in queues, 1 deferred" in words(overview)
 
 
 def test_a_reader_has_nothing_to_select_finds_operations_and_is_told_the_missing_scope() -> None:

@@ -74,12 +74,12 @@ def test_a_breaker_that_several_workers_opened_is_one_banner() -> None:
     breakers = [opened("*.mail", later), opened("*.pdf", None), opened("*.mail", soon)]
     mail, scans = breaker_banners(breakers, {reason_of("*.mail"): 50}, is_more=True)
     assert "jobs of *.mail in 2 worker processes" in mail.text
-    assert ("50 or more jobs are held back" in mail.text, mail.until) == (True, soon)
-    assert ("held back" in scans.text, scans.until) == (False, None)
+    assert ("50 or more jobs are deferred" in mail.text, mail.until) == (True, soon)
+    assert ("deferred" in scans.text, scans.until) == (False, None)
     assert "jobs of *.pdf in 1 worker process:" in scans.text
     reported = [BreakerSummary("*.mail", "open", "", 1.0, soon, deferred=count) for count in (1_200, 800)]
     [mail] = breaker_banners(reported, {reason_of("*.mail"): 50}, is_more=True)
-    assert "2\u202f000 jobs are held back" in mail.text, "the page itself looks at the first 50 only"
+    assert "2\u202f000 jobs are deferred" in mail.text, "the page itself looks at the first 50 only"
 
 
 def test_small_bars_show_every_value_above_zero() -> None:

@@ -57,20 +57,20 @@ def test_jobs_that_a_breaker_holds_back_are_counted_and_every_page_says_why() ->
     reason = f"the circuit breaker of {ROUTE} is open"
     assert f"fileq has stopped trying jobs of {ROUTE} in 1 worker process" in overview
     assert re.search(
-        r"2 jobs are held back\. Next try in \d+ min , at \d\d:\d\d:\d\d UTC : the breaker", words(overview)
+        r"2 jobs are deferred\. Next try in \d+ min , at \d\d:\d\d:\d\d UTC : the breaker", words(overview)
     )
-    assert "and 2 held back" in overview
-    assert listed.count(f"held back: {reason}") == 2
-    assert '<option selected value="deferred">held back' in listed
+    assert "and 2 deferred" in overview
+    assert listed.count(f"{reason}") == 2
+    assert '<option selected value="deferred">deferred' in listed
     assert "state retrying" not in listed + scheduled, "they were never tried"
     assert scheduled.count('class="state deferred"') == 2
-    assert f"This job is held back: {reason}" in one
-    assert re.search("held back once so far, at [-0-9: ]+ UTC", one)
+    assert f"This job is deferred: {reason}" in one
+    assert re.search("deferred once so far, at [-0-9: ]+ UTC", one)
     assert re.search(f"<dd>once at [-0-9: ]+ UTC: {re.escape(reason)}</dd>", one)
     assert "waited" not in one
-    assert f"1 job is held back: {reason}" in words(batch)
-    assert f"It is held back: {reason}" in dead
-    assert f"Too many jobs of {ROUTE} failed (the breaker is open). Those that wait now are held back." in groups
+    assert f"1 job is deferred: {reason}" in words(batch)
+    assert f"It is deferred: {reason}" in dead
+    assert f"Too many jobs of {ROUTE} failed (the breaker is open). Those that wait now are deferred." in groups
     for text in (one, dead):
         assert re.search(r"tried again in 9 min , at \d\d:\d\d:\d\d UTC ,", words(text)), "in how long, and when"
         assert "<code>fileq breaker reset</code>" in text, "what to do if the cause is fixed"
@@ -222,7 +222,7 @@ def test_a_timeline_says_who_retried_and_cancelled_a_job_and_why_it_was_held_bac
     steps = (
         "created",
         "started",
-        "was held back once at ",
+        "was deferred once at ",
         f" UTC: {reason_of(ROUTE).replace(' is ', ' was ')}",
         "died",
         "retried by hand",

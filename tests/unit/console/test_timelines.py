@@ -20,7 +20,7 @@ from fileq.core.retry import Policy, decide
 from fileq.core.schedule import job_id_of, schedule_of
 from fileq.queries.job_summary import AttemptSummary
 from fileq.server.api.job_endpoints import job_document
-from fileq.server.console.job_steps import held_times, life_of, reasons_of, steps_of
+from fileq.server.console.job_steps import deferred_times, life_of, reasons_of, steps_of
 from fileq.testing.conformance.builders import a_job
 from fileq.worker.breakers import reason_of
 from tests.support.console_jobs import HOSTILE, SLOT, in_order, pages_with_worker, shown, words
@@ -78,15 +78,12 @@ def test_a_reason_that_is_over_is_in_the_past_and_has_a_time() -> None:
     made = job_document(Record("a", State.COMPLETED, encode(a_job("a")), "low", created_ms=1))
     job = replace(made, attempts=(attempt,), attempt_count=1, deferred_count=3)
     assert reasons_of(job) == ["the circuit breaker of *.csv was open"]
-    assert held_times(job) == "3 times, before 2026-05-01 12:00:00 UTC"
-    again = replace(job, deferred=reason_of("*.csv"))
-    assert held_times(again) == "3 times"
+    assert reasons_of(replace(job, deferred=reason_of("*.csv")))[-1] == "the circuit breaker of *.csv is open"
     timed = replace(job, first_deferred_at="2026-05-01T11:40:10.000Z", last_deferred_at="2026-05-01T11:41:05.000Z")
-    assert held_times(timed) == "3 times between 2026-05-01 11:40:10 and 11:41:05 UTC"
-    said = "was held back 3 times between 2026-05-01 11:40:10 and 11:41:05 UTC: "
+    assert deferred_times(timed) == "3 times between 2026-05-01 11:40:10 and 11:41:05 UTC"
+    said = "was deferred 3 times between 2026-05-01 11:40:10 and 11:41:05 UTC: "
     assert any(note.startswith(said) for note in steps_of(life_of(timed))[1].notes)
-    assert held_times(replace(timed, deferred_count=1)) == "once at 2026-05-01 11:40:10 UTC"
-    assert reasons_of(again)[-1] == "the circuit breaker of *.csv is open"
+    assert deferred_times(replace(timed, deferred_count=1)) == "once at 2026-05-01 11:40:10 UTC"
 
 
 def test_the_attempts_of_a_job_that_was_retried_by_hand_fit_its_limit() -> None:

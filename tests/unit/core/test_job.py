@@ -287,6 +287,7 @@ def test_a_typed_job_has_a_payload_and_no_file() -> None:
 def test_states_are_found_by_the_words_of_operators() -> None:
     assert State.from_filter("processing") is State.RUNNING
     assert State.from_filter("failed") is State.RETRYING
+    assert State.from_filter("deferred") is State.DEFERRED
     assert State.from_filter("dead") is State.DEAD
 
 

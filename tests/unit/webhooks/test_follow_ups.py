@@ -224,7 +224,7 @@ def test_deliveries_take_no_slot_from_other_jobs(count: int) -> None:
     enqueue_deliveries(setup, DELIVERIES_MAX + 3)
     turns(setup)
     assert running(setup) == (DELIVERIES_MAX, 0)
-    assert setup.state("d6") is State.RETRYING, "those beyond the limit are deferred"
+    assert setup.state("d6") is State.DEFERRED, "those beyond the limit are deferred"
     setup.enqueue(*(f"j{n}" for n in range(count + 5)))
     turns(setup)
     assert running(setup) == (DELIVERIES_MAX, count), "all slots are for jobs, and no more"
@@ -239,7 +239,7 @@ def test_the_end_of_a_delivery_makes_the_next_one_due() -> None:
     setup = PumpSetup(count=1, webhooks=[about()])
     enqueue_deliveries(setup, DELIVERIES_MAX + 1)
     turns(setup)
-    assert setup.state(f"d{DELIVERIES_MAX}") is State.RETRYING
+    assert setup.state(f"d{DELIVERIES_MAX}") is State.DEFERRED
     key, task = next(iter(setup.executor.running.items()))
     setup.executor.ended.append((setup.executor.running.pop(key), Done()))
     turns(setup, 2)

@@ -44,8 +44,12 @@ class Setup:
             yield [encode(a_job(id))]
 
     def records(self, ids: Sequence[str]) -> list[Record]:
-        fields = {"state": State.RETRYING, "queue": "low", "raw": b"", "created_ms": 0}
-        return [Record(id=id, deferred=self.scheduled.get(id, REASON), **fields) for id in ids]
+        reasons = [self.scheduled.get(id, REASON) for id in ids]
+        states = [State.DEFERRED if reason else State.RETRYING for reason in reasons]
+        return [
+            Record(id=id, state=state, queue="low", raw=b"", created_ms=0, deferred=reason)
+            for id, state, reason in zip(ids, states, reasons, strict=True)
+        ]
 
     def decide(self, id: str, wait_s: float = 30.0) -> Settlement:
         claim = Claim("s1", 1, "low", b"{}", a_job(id), id)

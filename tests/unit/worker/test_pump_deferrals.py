@@ -38,7 +38,7 @@ def test_jobs_of_an_open_route_are_deferred_and_the_others_run() -> None:
     assert setup.submitted() == ["broken.pdf", "b.txt", "d.txt"]
     [record] = setup.broker.records(["c.pdf"])
     assert record is not None
-    assert (record.state, record.attempt_count, record.deferred_count) == ("retrying", 0, 1)
+    assert (record.state, record.attempt_count, record.deferred_count) == ("deferred", 0, 1)
     assert record.deferred == "the circuit breaker of **/*.pdf is open"
     assert record.due_ms - setup.clocks.wall_ns() // 1_000_000 == 10_010
 
@@ -60,7 +60,7 @@ def test_the_first_job_after_the_cooldown_is_the_probe_and_its_success_releases_
     setup.broker.promote()
     turn(setup)
     assert setup.submitted() == ["broken.pdf", "a.pdf"]
-    assert [setup.state(id) for id in ("b.pdf", "c.pdf")] == ["retrying", "retrying"]
+    assert [setup.state(id) for id in ("b.pdf", "c.pdf")] == ["deferred", "deferred"]
     setup.executor.end(Done())
     turn(setup)
     assert setup.breakers.state == "closed"
@@ -104,7 +104,7 @@ def test_a_job_waits_while_an_earlier_job_of_its_file_runs() -> None:
     for id in ("second", "third"):
         [record] = setup.broker.records([id])
         assert record is not None
-        assert (record.state, record.attempt_count) == ("retrying", 0)
+        assert (record.state, record.attempt_count) == ("deferred", 0)
         assert record.deferred == "an earlier job of this file is running"
         assert record.due_ms - setup.clocks.wall_ns() // 1_000_000 <= 1010
     setup.executor.end(Done())
@@ -112,7 +112,7 @@ def test_a_job_waits_while_an_earlier_job_of_its_file_runs() -> None:
     setup.broker.promote()
     turn(setup)
     assert [task.raw for task in setup.executor.submitted] == [setup.raw("first"), setup.raw("second")]
-    assert setup.state("third") == "retrying"
+    assert setup.state("third") == "deferred"
 
 
 def test_a_job_of_a_schedule_waits_until_the_last_one_has_ended() -> None:

@@ -78,7 +78,7 @@ def test_as_many_as_the_limit_run_and_the_others_wait_while_other_routes_run(lim
     setup.enqueue("a.pdf", "b.pdf", "c.pdf", "d.txt", "e.txt")
     setup.turn()
     assert sorted(setup.submitted()) == ["a.pdf", "d.txt", "e.txt"]
-    assert setup.state("b.pdf") == "retrying"
+    assert setup.state("b.pdf") == "deferred"
     assert setup.reason("b.pdf") == f"the limit of **/*.pdf is reached ({limit}: 1)"
     assert (setup.events.count("job.deferred"), setup.events.count("job.claimed")) == (1, 3)
 
@@ -271,7 +271,7 @@ def test_when_a_running_job_is_lost_the_first_deferred_one_runs_at_once() -> Non
     setup = LimitedSetup(count=2, max_running_total=1)
     setup.enqueue("a.pdf", "b.pdf")
     setup.turn()
-    assert (setup.submitted(), setup.state("b.pdf")) == (["a.pdf"], "retrying")
+    assert (setup.submitted(), setup.state("b.pdf")) == (["a.pdf"], "deferred")
     setup.broker.deregister([view.slot for view in setup.broker.workers() if view.raw])
     setup.broker.loses_admissions = 1  # then the pump renews its slots at once
     with pytest.raises(BrokerUnavailable):

@@ -137,7 +137,7 @@ def test_a_worker_that_stops_releases_what_waits_in_its_next_turn_and_finishes_w
     assert setup.held() == []
 
 
-def test_a_breaker_that_opens_holds_back_what_waits(setup: FastSetup) -> None:
+def test_a_breaker_that_opens_defers_what_waits(setup: FastSetup) -> None:
     failed = 0
     while setup.breakers.is_closed:
         failed += len(setup.running())
@@ -150,7 +150,7 @@ def test_a_breaker_that_opens_holds_back_what_waits(setup: FastSetup) -> None:
     for _ in range(3):
         setup.tick()
     assert len(setup.submitted()) == before, "no job of an open route begins"
-    assert {setup.state(id) for id in waiting} == {"retrying"}
+    assert {setup.state(id) for id in waiting} == {"deferred"}
 
 
 def test_nothing_is_claimed_in_advance_while_a_breaker_is_not_closed() -> None:

@@ -46,7 +46,7 @@ class Setup:
     ],
 )
 def test_only_files_below_a_missing_root_are_held(path: bytes, is_held: bool) -> None:
-    assert (Setup(b"/data/volume").roots.obstacle(path) is not None) == is_held
+    assert (Setup(b"/data/volume").roots.problem_of(path) is not None) == is_held
 
 
 def test_a_root_that_is_missing_at_the_start_is_reported_once() -> None:
@@ -69,15 +69,15 @@ def test_a_missing_folder_of_moved_files_is_a_problem_once_a_job_needs_it() -> N
     reason = "the folder /data/failed, where files were moved to, is missing (not mounted?)"
     setup.roots.turn()
     assert (setup.roots.problem(), setup.roots.is_any_missing, setup.events.events) == ("", True, [])
-    assert setup.roots.obstacle(b"/data/a") is None
-    assert setup.roots.obstacle(b"/data/failed/a") == reason == setup.roots.problem()
+    assert setup.roots.problem_of(b"/data/a") is None
+    assert setup.roots.problem_of(b"/data/failed/a") == reason == setup.roots.problem()
     for _ in range(2):
         setup.roots.turn()
     assert setup.events.count("root.lost") == 1
     setup.missing.clear()
     setup.roots.check()
     setup.roots.turn()
-    assert (setup.roots.obstacle(b"/data/failed/a"), setup.roots.is_any_missing) == (None, False)
+    assert (setup.roots.problem_of(b"/data/failed/a"), setup.roots.is_any_missing) == (None, False)
     assert (setup.events.count("root.restored"), setup.ended) == (1, [reason])
     setup.missing.add(b"/data/failed")
     setup.roots.check()
@@ -95,7 +95,7 @@ def test_a_root_that_no_setting_names_is_a_problem_once_a_job_needs_it() -> None
     )
     roots.turn()
     assert (roots.problem(), roots.is_any_missing, events.events) == ("", True, [])
-    assert roots.obstacle(b"/data/a") == MISSING == roots.problem()
+    assert roots.problem_of(b"/data/a") == MISSING == roots.problem()
     roots.turn()
     assert events.count("root.lost") == 1
     missing.clear()
@@ -113,7 +113,7 @@ def test_a_root_that_permissions_close_holds_its_jobs_and_names_the_permission(o
             roots = RootsWatch((bytes(root),))
         closed.chmod(0o755)
         reason = f"the root {root} can't be accessed: this user has no permission on {closed}"
-        assert roots.obstacle(bytes(root / "a")) == reason == roots.problem()
+        assert roots.problem_of(bytes(root / "a")) == reason == roots.problem()
 
 
 def lost() -> PumpSetup:
@@ -142,7 +142,7 @@ def test_a_file_job_of_a_missing_root_is_deferred_and_a_job_without_a_file_runs(
     assert [task.path for task in setup.executor.submitted] == [b""]
     [record] = setup.broker.records(["a"])
     assert record is not None
-    assert (record.deferred, record.attempt_count, record.state) == (MISSING, 0, "retrying")
+    assert (record.deferred, record.attempt_count, record.state) == (MISSING, 0, "deferred")
     assert setup.events.count("job.deferred") == 1
     assert {view.info.lost_roots for view in setup.broker.workers()} == {(MISSING,)}
 
@@ -177,7 +177,7 @@ def test_a_job_of_a_missing_root_does_not_become_the_probe_of_a_breaker() -> Non
     setup.clocks.advance(10)
     setup.enqueue("a")
     turn(setup)
-    assert setup.state("a") == "retrying"
+    assert setup.state("a") == "deferred"
     setup.missing.clear()
     setup.check_roots()
     setup.release.turn()

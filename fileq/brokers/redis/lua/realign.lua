@@ -14,7 +14,7 @@ for _, raw in ipairs(page) do
   local id = read_id(raw)
   local was = id and read('HMGET', RECORDS .. id, 'state', 'json', 'due', 'since') or {}
   local since = tonumber(was[4] or '') or 0
-  if since > latest and was[2] == raw and (was[1] == 'scheduled' or was[1] == 'retrying') then
+  if since > latest and was[2] == raw and DELAYED[was[1]] then
     local delay = math.max(0, (tonumber(was[3] or '') or 0) - since)
     stale[#stale + 1] = { record = RECORDS .. id, raw = raw, due = int_text(now + delay) }
   end

@@ -26,7 +26,7 @@ end
 
 local function is_there(job)
   if job.state == 'pending' then return is_in(queue_key[job.number], job) end
-  if job.state == 'scheduled' or job.state == 'retrying' then return read('ZSCORE', SCHEDULED, job.raw) end
+  if DELAYED[job.state] then return read('ZSCORE', SCHEDULED, job.raw) end
   if job.state == 'dead' then return is_in(DEAD, job) end
   if job.state ~= 'running' then return true end -- an ended job may be in no place
   return job.worker and read('LPOS', before_slot .. job.worker .. after_slot, job.raw)
@@ -47,7 +47,7 @@ end
 local function restore(job)
   if job.state == 'dead' then
     redis.call('LPUSH', DEAD, job.raw)
-  elseif job.state == 'scheduled' or job.state == 'retrying' then
+  elseif DELAYED[job.state] then
     redis.call('ZADD', SCHEDULED, job.due, job.raw)
   else
     local queued = job.state == 'pending' and math.max(job.queued, 1) or job.queued + 1

@@ -1,9 +1,9 @@
 """Proves that no job was lost, while workers are running, and repairs what was.
 
-**The balance.** produced + adopted = pending + scheduled (with retrying) + running + dead + completed + cancelled +
-deleted. One census reads both sides atomically, so no moving job is ever between two places. A job that another program
-pushed is on the right side only, until a claim adopts it. So `drift + unclaimed` must be 0, where drift is left minus
-right. The number of unclaimed jobs is known only after a walk through the queues, which takes time:
+**The balance.** produced + adopted = pending + scheduled (with retrying and deferred) + running + dead + completed +
+cancelled + deleted. One census reads both sides atomically, so no moving job is ever between two places. A job that
+another program pushed is on the right side only, until a claim adopts it. So `drift + unclaimed` must be 0, where drift
+is left minus right. The number of unclaimed jobs is known only after a walk through the queues, which takes time:
 
 1. If the walk was quiet, that is, nothing moved between the census before it and the census after it, it is exact.
 2. Otherwise it is between 0 and the number of all pending jobs. A drift above 0 then proves a loss; a drift below minus

@@ -18,7 +18,7 @@ from fileq.brokers.types import Census, Record, Suspect, UnrecordedJob
 from fileq.commands.admin.fsck.report import NAMED, DuplicateJob, Problem
 from fileq.config import Config
 from fileq.core.batch import ENDINGS_OF_STATES, BatchState
-from fileq.core.job import Job, State, decode_or_none, raw_id
+from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, raw_id
 from fileq.queries.job_queries import read_signature
 from fileq.queries.job_summary import waiting_since_ms
 
@@ -184,7 +184,7 @@ class BrokerWalk:
                 if (record.state is State.PENDING and ("queue", record.id) not in self._seen)
                 or (record.state is State.DEAD and ("dead_letter", record.id) not in self._seen)
             ]
-            cheap = [r for r in found if r.state in (State.RUNNING, State.SCHEDULED, State.RETRYING)]
+            cheap = [r for r in found if r.state in (State.RUNNING, *DELAYED_STATES)]
             self._keep_lost(cheap)
             waiting += unseen
             if len(waiting) >= SEARCHES:

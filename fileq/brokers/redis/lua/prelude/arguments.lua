@@ -39,6 +39,11 @@ else
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- The states of the jobs in SCHEDULED, and of all that have not ended, as in core/job.py.
+local DELAYED = { scheduled = true, retrying = true, deferred = true }
+
+local UNFINISHED = { pending = true, scheduled = true, retrying = true, deferred = true, running = true }
+
 -- A whole number as text. Redis converts a number argument as a fraction, which is slower.
 local function int_text(number)
   return string.format('%d', number)

@@ -2,8 +2,6 @@
 --
 -- KEYS, ARGV: see arguments.lua
 
-local UNFINISHED = { pending = true, scheduled = true, running = true, retrying = true } -- the states
-
 local MAX_DECODED_BYTES = 17825792 -- as in core/job.py; the claim buries more
 
 local MAX_PARSED_BYTES = 1048576 -- as in core/job.py; parsing more would block the server

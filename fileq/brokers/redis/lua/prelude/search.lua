@@ -139,6 +139,6 @@ local function take_waiting(raw, number, was, proof)
     take(list, raw, offset)
     return true
   end
-  if state == 'scheduled' or state == 'retrying' then return redis.call('ZREM', SCHEDULED, raw) == 1 end
+  if DELAYED[state] then return redis.call('ZREM', SCHEDULED, raw) == 1 end
   return false
 end

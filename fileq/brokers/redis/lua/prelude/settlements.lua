@@ -156,10 +156,9 @@ end
 local function defer_to_scheduled(job)
   local due = prepare_scheduled(job)
   end_claim(job)
-  redis.call('HSET', job.record, 'state', 'retrying', 'due', due, 'since', NOW, 'deferred', job.error,
+  redis.call('HSET', job.record, 'state', 'deferred', 'due', due, 'since', NOW, 'deferred', job.error,
     'deferred_last', NOW)
   local count = redis.call('HINCRBY', job.record, 'deferred_count', 1)
-  -- Without the first time the last one says nothing: an older release did not write it.
   if count == 1 then redis.call('HSET', job.record, 'deferred_first', NOW) end
   add_to_scheduled(job, due)
 end
