@@ -27,7 +27,7 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
-from fileq.commands.audit_entries import KIND, AuditEntry
+from fileq.commands.audit_entries import AUDIT, AuditEntry
 from fileq.config import config_from
 from fileq.core.claim import Claim
 from fileq.core.job import Job, Version, file_job, typed_job
@@ -178,7 +178,7 @@ def _fill(broker: FullBroker, waiting: int, dead: int) -> None:
     broker.settle_and_claim((), list(slots))
     for n in range(10_000):  # of a server with few requests: each entry is a document
         entry = AuditEntry("2026-01-01T00:00:00.000Z", "a key", "12345678", "POST /jobs", "/jobs", 1, 201, f"{n:016x}")
-        broker.put_document(KIND, f"{1_700_000_000_000 + n:013d}-001-{n:08x}", _json([entry]))
+        AUDIT.put(broker, f"{1_700_000_000_000 + n:013d}-{n:08x}", [entry])
 
 
 def _enqueue(broker: FullBroker, count: int, *, start: int) -> list[str]:

@@ -1,13 +1,15 @@
-"""What a broker promises about the catalog: small named documents with a revision, such as webhooks and keys.
+"""The catalog: small named documents with a revision, such as webhooks and keys.
 
-Brokers do not read the documents. The rules of protocol.py hold here too.
+`Catalog` is what a broker promises; it does not read the documents. The rules of protocol.py hold here too. Everything
+else reads and writes them through a `Table`, one kind of documents of one type, or a `CappedLog`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -25,17 +27,6 @@ class Document(Struct, frozen=True):
 
     body: bytes
     revision: int
-
-
-def readable(documents: Mapping[str, Document], type: type[D]) -> dict[str, D]:
-    """What the documents say, by their names. One that can't be read, perhaps of a later version, is left out."""
-    found = {}
-    for name, document in documents.items():
-        try:
-            found[name] = msgspec.json.decode(document.body, type=type)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-    return found
 
 
 def is_name(name: str) -> bool:
@@ -94,3 +85,93 @@ class Catalog(Protocol):
     def catalog_revision(self, kind: str) -> int:
         """A number that grows with every change of this kind; 0 before the first. Only reads; cheap."""
         ...
+
+
+TRIES = 20  # how often a change is tried while other processes change the same document
+TRIM_ONE_IN = 16
+
+
+class Table(Generic[D]):
+    """One kind of documents, all of one type. One that can't be read, perhaps of a later version, affects only itself:
+    it is as if there were none."""
+
+    def __init__(self, kind: str, type: Any) -> None:
+        self.kind = kind
+        self._decoder: msgspec.json.Decoder[D] = msgspec.json.Decoder(type)
+
+    def read(
+        self, documents: Mapping[str, Document], unreadable: Callable[[str, Exception], object] | None = None
+    ) -> dict[str, D]:
+        """What documents of this kind say, by name. `unreadable` is called with the name of one that is left out."""
+        found = {}
+        for name, document in documents.items():
+            try:
+                found[name] = self._decoder.decode(document.body)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                if unreadable is not None:
+                    unreadable(name, error)
+        return found
+
+    def all(self, catalog: Catalog) -> dict[str, D]:
+        """By name. One round trip."""
+        return self.read(catalog.documents(self.kind))
+
+    def get(self, catalog: Catalog, name: str) -> D | None:
+        return self.all(catalog).get(name)
+
+    def put(self, catalog: Catalog, name: str, value: D, expected: int | None = None) -> int:
+        """Creates or replaces a document, as Catalog.put_document() does."""
+        return catalog.put_document(self.kind, name, msgspec.json.encode(value), expected)
+
+    def remove(self, catalog: Catalog, name: str, expected: int | None = None) -> bool:
+        """Removes a document, as Catalog.remove_document() does."""
+        return catalog.remove_document(self.kind, name, expected)
+
+    def change(self, catalog: Catalog, name: str, change: Callable[[D | None], D]) -> D:
+        """Writes what `change` makes of the document and returns it. It is called again with the new document if
+        another process changed it at the same time; raises Conflict if that happens again and again."""
+        for left in reversed(range(TRIES)):
+            documents = catalog.documents(self.kind)
+            revision = documents[name].revision if name in documents else 0
+            after = change(self.read(documents).get(name))
+            try:
+                self.put(catalog, name, after, revision)
+                return after
+            except Conflict:
+                if not left:
+                    raise
+        raise AssertionError("unreachable")
+
+
+class CappedLog(Table[D]):
+    """A table of which the newest documents are kept: their names begin with the time. `most` entries in all;
+    `entries_in` says how many a document has."""
+
+    def __init__(self, kind: str, type: Any, most: int, entries_in: Callable[[D], int] = lambda value: 1) -> None:
+        super().__init__(kind, type)
+        self._most = most
+        self._entries_in = entries_in
+
+    def add(self, catalog: Catalog, name: str, value: D) -> None:
+        """Writes a document. One call in TRIM_ONE_IN removes the oldest ones."""
+        self.put(catalog, name, value)
+        if secrets.randbelow(TRIM_ONE_IN) == 0:
+            self.trim(catalog)
+
+    def trim(self, catalog: Catalog, most: int | None = None) -> None:
+        """Removes the oldest documents beyond this many entries; the newest one stays."""
+        documents, count = catalog.documents(self.kind), 0
+        known = self.read(documents)
+        for place, name in enumerate(sorted(documents, reverse=True)):
+            count += self._entries_in(known[name]) if name in known else 1
+            if place and count > (self._most if most is None else most):
+                self.remove(catalog, name)
+
+    def newest(self, documents: Mapping[str, Document]) -> list[D]:
+        """What documents of this kind say, the newest first."""
+        return [value for _, value in sorted(self.read(documents).items(), reverse=True)]
+
+
+def entry_name(now_ms: int) -> str:
+    """A new name for a document of a log."""
+    return f"{now_ms:013d}-{secrets.token_hex(4)}"

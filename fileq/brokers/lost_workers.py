@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog, Document, is_name, readable
+from fileq.brokers.catalog import Catalog, Document, Table, is_name
 from fileq.core.job import stamp
 
-KIND = "lost-workers"
 KEPT_MS = 3_600_000
 NOTES_MAX = 100
 
@@ -45,6 +43,9 @@ class LostWorker(Struct, frozen=True):
     is_gone: bool = False
 
 
+LOST_WORKERS = Table[LostWorker]("lost-workers", LostWorker)
+
+
 def note_lost(catalog: Catalog, slots: Sequence[LostSlot], now_ms: int) -> None:
     """Notes the processes of these slots, and removes notes that are too old or too many."""
     processes: dict[tuple[str, int], list[LostSlot]] = {}
@@ -54,7 +55,7 @@ def note_lost(catalog: Catalog, slots: Sequence[LostSlot], now_ms: int) -> None:
             processes.setdefault((name, int(digits)), []).append(one)
     if not processes:
         return
-    known = readable(catalog.documents(KIND), LostWorker)
+    known = LOST_WORKERS.all(catalog)
     found, oldest = stamp(now_ms) or "", stamp(now_ms - KEPT_MS) or ""
     for (host, pid), some in processes.items():
         since = stamp(now_ms - round(max(one.silent_s for one in some) * 1000)) or ""
@@ -65,15 +66,15 @@ def note_lost(catalog: Catalog, slots: Sequence[LostSlot], now_ms: int) -> None:
             counts = max(before.slots, made.slots), max(before.jobs, made.jobs)
             made = LostWorker(host, pid, min(before.since, since), found, *counts, is_gone or before.is_gone)
         known[f"{host}-{pid}"] = made
-        catalog.put_document(KIND, f"{host}-{pid}", msgspec.json.encode(made))
+        LOST_WORKERS.put(catalog, f"{host}-{pid}", made)
     newest = sorted(known, key=lambda name: known[name].found, reverse=True)
     for place, name in enumerate(newest):
         if place >= NOTES_MAX or known[name].found <= oldest:
-            catalog.remove_document(KIND, name)
+            LOST_WORKERS.remove(catalog, name)
 
 
 def lost_workers_in(documents: Mapping[str, Document], now_ms: int) -> list[LostWorker]:
     """Those of the last hour, the newest first."""
     oldest = stamp(now_ms - KEPT_MS) or ""
-    known = readable(documents, LostWorker).values()
+    known = LOST_WORKERS.read(documents).values()
     return sorted((one for one in known if one.found > oldest), key=lambda one: one.found, reverse=True)

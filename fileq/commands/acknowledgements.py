@@ -7,16 +7,14 @@ A kill -9 leaves each document as it was or as it should be.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog, Document, readable
+from fileq.brokers.catalog import Catalog, Table
 from fileq.core.job import parse_time, stamp
 
-KIND = "acknowledgements"
 ACKNOWLEDGEMENTS_MAX = 1_000  # the oldest ones are removed: most of their groups are gone
 NOTE_LENGTH = 1_000
 _FINGERPRINT = re.compile("[0-9a-f]{12}")
@@ -32,6 +30,9 @@ class Acknowledgement(Struct, frozen=True):
     at: str
 
 
+ACKNOWLEDGEMENTS = Table[Acknowledgement]("acknowledgements", Acknowledgement)
+
+
 def is_fingerprint(text: str) -> bool:
     return _FINGERPRINT.fullmatch(text) is not None
 
@@ -45,11 +46,6 @@ def group_state(known: Acknowledgement | None, last_death: str | None) -> GroupS
     return "again" if is_later else "acknowledged"
 
 
-def acknowledgements_in(documents: Mapping[str, Document]) -> dict[str, Acknowledgement]:
-    """By fingerprint. A document that can't be read acknowledges nothing."""
-    return readable(documents, Acknowledgement)
-
-
 class AcknowledgementStore:
     """The acknowledgements of one broker."""
 
@@ -58,17 +54,16 @@ class AcknowledgementStore:
         self._now_ms = now_ms
 
     def load(self) -> dict[str, Acknowledgement]:
-        return acknowledgements_in(self._catalog.documents(KIND))
+        return ACKNOWLEDGEMENTS.all(self._catalog)
 
     def put(self, fingerprint: str, note: str, by: str) -> Acknowledgement:
         """Replaces the one before. `fingerprint` is a whole one."""
         made = Acknowledgement(fingerprint, note, by, stamp(self._now_ms()) or "")
-        self._catalog.put_document(KIND, fingerprint, msgspec.json.encode(made))
-        if len(self._catalog.documents(KIND)) > ACKNOWLEDGEMENTS_MAX:
-            for old in sorted(self.load().values(), key=lambda one: one.at, reverse=True)[ACKNOWLEDGEMENTS_MAX:]:
-                self._catalog.remove_document(KIND, old.fingerprint)
+        ACKNOWLEDGEMENTS.put(self._catalog, fingerprint, made)
+        for old in sorted(self.load().values(), key=lambda one: one.at, reverse=True)[ACKNOWLEDGEMENTS_MAX:]:
+            ACKNOWLEDGEMENTS.remove(self._catalog, old.fingerprint)
         return made
 
     def remove(self, fingerprint: str) -> bool:
         """False if there is none."""
-        return self._catalog.remove_document(KIND, fingerprint)
+        return ACKNOWLEDGEMENTS.remove(self._catalog, fingerprint)

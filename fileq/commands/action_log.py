@@ -6,15 +6,13 @@ The timelines of jobs and files, and the page of an action, read it. A document 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog, Document, readable
+from fileq.brokers.catalog import CappedLog, Catalog, entry_name
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.audit_entries import changes_between, command_line_user, short, write_command
 from fileq.commands.bulk_actions import JobAction
@@ -22,10 +20,9 @@ from fileq.core.errors import BrokerError
 from fileq.core.job import stamp
 from fileq.queries.job_filter import JobFilter
 
-KIND = "job-actions"
-ACTIONS_MAX, ALL_IDS_MAX = 200, 5_000  # in the log; all of it is read at once
+IDS_KEPT = 5_000  # in the log, all of which is read at once; an action counts as IDS_EACH or more
+IDS_EACH = 25
 IDS_MAX, IDS_BYTES = 1_000, 40_000  # of one action
-TRIM_EVERY = 16
 
 
 class LoggedAction(Struct, frozen=True, omit_defaults=True):
@@ -49,13 +46,15 @@ class LoggedAction(Struct, frozen=True, omit_defaults=True):
         return job_id in self.ids or bool(batch_id and self.conditions == {"batch": batch_id})
 
 
+ACTIONS = CappedLog[LoggedAction]("job-actions", LoggedAction, IDS_KEPT, lambda action: max(IDS_EACH, len(action.ids)))
+
+
 class ActionLog:
     """The actions of one broker."""
 
     def __init__(self, catalog: Catalog, now_ms: Callable[[], int]) -> None:
         self._catalog = catalog
         self._now_ms = now_ms
-        self._written = 0
 
     def add(
         self,
@@ -78,32 +77,17 @@ class ActionLog:
         if not changed:
             return ""
         now_ms = at_ms or self._now_ms()
-        name = id or f"{now_ms:013d}-{secrets.token_hex(4)}"
+        name = id or entry_name(now_ms)
         chosen = dict(conditions or {})
         made = LoggedAction(name, action, by, stamp(now_ms) or "", changed, kept, chosen, refused, is_running, cause)
         with suppress(BrokerError):
-            self._catalog.put_document(KIND, name, msgspec.json.encode(made))
-            if self._written % TRIM_EVERY == 0 or len(kept) > TRIM_EVERY:
-                self._trim()
-            self._written += 1
+            ACTIONS.add(self._catalog, name, made)
             return name
         return ""
 
     def all(self) -> list[LoggedAction]:
         """The newest first. One round trip."""
-        return actions_in(self._catalog.documents(KIND))
-
-    def _trim(self) -> None:
-        kept = 0
-        for number, one in enumerate(self.all()):
-            kept += len(one.ids)
-            if number and (number >= ACTIONS_MAX or kept > ALL_IDS_MAX):
-                self._catalog.remove_document(KIND, one.id)
-
-
-def actions_in(documents: Mapping[str, Document]) -> list[LoggedAction]:
-    """The newest first."""
-    return [one for _, one in sorted(readable(documents, LoggedAction).items(), reverse=True)]
+        return ACTIONS.newest(self._catalog.documents(ACTIONS.kind))
 
 
 def _first(ids: Iterable[str]) -> tuple[str, ...]:

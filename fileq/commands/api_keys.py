@@ -11,18 +11,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from fileq.brokers.catalog import Catalog, readable
+from fileq.brokers.catalog import Catalog, Table
 from fileq.core.api_key import KEY_NAME_LENGTH, LATEST_MS, Scope, StoredKey, StoredTime, digest, new_key
-from fileq.core.errors import ConfigError, Conflict
+from fileq.core.errors import ConfigError
 from fileq.core.job import stamp
 
-KEYS, KEY_USES, ENDED_SESSIONS, LOGIN_LINKS = "api-keys", "api-key-uses", "ended-sessions", "login-links"
 KEYS_MAX = 1000
 ENDED_MAX = 100  # sessions of one key that are named one by one
-WRITES = 5  # tries to note the end of a session while others do the same
 TYPES_MAX = 100
 LINK_MS = 600 * 1000  # how long a one-time link works
 LINKS_MAX = 20
@@ -85,6 +83,12 @@ class StoredLink(Struct, frozen=True):
     expires_ms: StoredTime
 
 
+KEYS = Table[StoredKey]("api-keys", StoredKey)
+KEY_USES = Table[KeyUse]("api-key-uses", KeyUse)
+ENDED_SESSIONS = Table[EndedSessions]("ended-sessions", EndedSessions)
+LOGIN_LINKS = Table[StoredLink]("login-links", StoredLink)
+
+
 class KeyOptions(Struct, frozen=True):
     """What a new key is to be. `expires_ms` is a time; 0 for a key that does not expire."""
 
@@ -105,12 +109,12 @@ class KeyStore:
 
     def load(self) -> dict[str, StoredKey]:
         """All keys by id, also those that have expired. A document that can't be read grants nothing."""
-        return readable(self._catalog.documents(KEYS), StoredKey)
+        return KEYS.all(self._catalog)
 
     def load_with_ended(self) -> tuple[dict[str, StoredKey], dict[str, EndedSessions]]:
         """As load(), and the sessions that have ended, both by the id of the key. One round trip."""
-        keys, ended = self._catalog.documents_of([KEYS, ENDED_SESSIONS])
-        return readable(keys, StoredKey), readable(ended, EndedSessions)
+        keys, ended = self._catalog.documents_of([KEYS.kind, ENDED_SESSIONS.kind])
+        return KEYS.read(keys), ENDED_SESSIONS.read(ended)
 
     def create(self, options: KeyOptions) -> NewKey:
         """Raises ConfigError, with everything that is wrong, for options that can't be used."""
@@ -133,7 +137,7 @@ class KeyStore:
             options.path_prefix,
             options.is_login,
         )
-        self._catalog.put_document(KEYS, id, msgspec.json.encode(stored), expected=0)
+        KEYS.put(self._catalog, id, stored, expected=0)
         return NewKey(id, options.name, scopes, stamp(options.expires_ms), text)
 
     def free_session_name(self, person: str) -> str:
@@ -145,27 +149,26 @@ class KeyStore:
     def name_session(self, id: str, person: str) -> str:
         """Names the session after the person who says so. Returns the whole name, which still tells where the session
         came from. Raises ConfigError for a name that can't be used, or if the session has ended or is changed now."""
-        known = self._catalog.documents(KEYS).get(id)
-        if known is None:
+        documents = self._catalog.documents(KEYS.kind)
+        key = KEYS.read(documents).get(id)
+        if key is None:
             raise ConfigError("the session has ended")
-        key = msgspec.json.decode(known.body, type=StoredKey)
         is_same = key.name.startswith(f"{person}{SESSION_MARK}")
         if is_same and key.is_named:
             return key.name
         name = key.name if is_same else self.free_session_name(person)
-        named = msgspec.structs.replace(key, name=name, is_named=True)
+        named = replace(key, name=name, is_named=True)
         options = KeyOptions(named.name, key.scopes, key.expires_ms, is_login=True)
         if problems := [*_problems(options, self._now_ms())]:
             raise ConfigError(problems)
-        self._catalog.put_document(KEYS, id, msgspec.json.encode(named), expected=known.revision)
+        KEYS.put(self._catalog, id, named, documents[id].revision)
         return named.name
 
     def summaries(self) -> KeyList:
-        uses, now_ms = self._catalog.documents(KEY_USES), self._now_ms()
+        uses, now_ms = KEY_USES.all(self._catalog), self._now_ms()
         found = []
         for id, key in sorted(self.load().items(), key=lambda item: (item[1].created_ms, item[0])):
-            use = uses.get(id)
-            last_ms = _last_used_ms(use.body) if use is not None else 0
+            last_ms = uses[id].last_used_ms if id in uses else 0
             found.append(_summary(id, key, last_ms, now_ms))
         return KeyList(tuple(found))
 
@@ -173,14 +176,14 @@ class KeyStore:
         """By id or name. Returns the id; raises ConfigError if there is no such key. Repeated, it raises."""
         known = self.load()
         id = wanted if wanted in known else next((id for id, key in known.items() if key.name == wanted), "")
-        if not id or not self._catalog.remove_document(KEYS, id):
+        if not id or not KEYS.remove(self._catalog, id):
             from difflib import get_close_matches
 
             near = get_close_matches(wanted, [*known, *(key.name for key in known.values())], n=1)
             advice = f"did you mean {near[0]}?" if near else "'fileq keys list' lists them"
             raise ConfigError(f"no key has the id or name {wanted!r}; {advice}")
-        self._catalog.remove_document(KEY_USES, id)
-        self._catalog.remove_document(ENDED_SESSIONS, id)
+        KEY_USES.remove(self._catalog, id)
+        ENDED_SESSIONS.remove(self._catalog, id)
         return id
 
     def end_session(self, id: str, session: str, expires_ms: int) -> None:
@@ -188,51 +191,43 @@ class KeyStore:
         What a kill -9 leaves: the session, or its end. Repeated, it changes nothing."""
         key = self.load().get(id)
         if key is not None and key.is_login:
-            self._catalog.remove_document(KEYS, id)
-            self._catalog.remove_document(KEY_USES, id)
+            KEYS.remove(self._catalog, id)
+            KEY_USES.remove(self._catalog, id)
             return
-        for attempt in range(WRITES):
-            stored = self._catalog.documents(ENDED_SESSIONS).get(id)
-            known = readable({id: stored}, EndedSessions).get(id) if stored is not None else None
+
+        def ended(known: EndedSessions | None) -> EndedSessions:
             now_ms, known = self._now_ms(), known or EndedSessions()
             lasting = {one: until_ms for one, until_ms in known.sessions.items() if until_ms > now_ms}
-            ended = EndedSessions({**lasting, session: expires_ms}, known.before_ms)
-            if len(ended.sessions) > ENDED_MAX:
-                ended = EndedSessions(before_ms=now_ms)
-            expected = stored.revision if stored is not None else 0
-            try:
-                self._catalog.put_document(ENDED_SESSIONS, id, msgspec.json.encode(ended), expected=expected)
-                return
-            except Conflict:
-                if attempt == WRITES - 1:
-                    raise
+            sessions = {**lasting, session: expires_ms}
+            return EndedSessions(sessions, known.before_ms) if len(sessions) <= ENDED_MAX else EndedSessions({}, now_ms)
+
+        ENDED_SESSIONS.change(self._catalog, id, ended)
 
     def create_link(self, maker: str) -> str:
         """The token of a new one-time link, for any server of this broker. Only its digest is stored. Like create() it
         needs no key: a program that can write to the broker can make keys too."""
         self.remove_stale()
-        if len(self._catalog.documents(LOGIN_LINKS)) >= LINKS_MAX:
+        if len(LOGIN_LINKS.all(self._catalog)) >= LINKS_MAX:
             raise ConfigError(f"there are {LINKS_MAX} unused links; open one of them, or wait until they have expired")
         import secrets  # slow to import
 
         token = secrets.token_urlsafe(32)
         link = StoredLink(maker, self._now_ms() + LINK_MS)
-        self._catalog.put_document(LOGIN_LINKS, digest(token), msgspec.json.encode(link), expected=0)
+        LOGIN_LINKS.put(self._catalog, digest(token), link, expected=0)
         return token
 
     def use_link(self, token: str) -> str | None:
         """The maker of the link, once; None for a token that is wrong, used or expired. Of several callers at the same
         time the one that removes the document gets it. What a kill -9 after that leaves: a link that is used up."""
         name = digest(token)
-        stored = self._catalog.documents(LOGIN_LINKS).get(name)
-        link = readable({name: stored}, StoredLink).get(name) if stored is not None else None
-        if link is None or link.expires_ms <= self._now_ms() or not self._catalog.remove_document(LOGIN_LINKS, name):
+        link = LOGIN_LINKS.get(self._catalog, name)
+        if link is None or link.expires_ms <= self._now_ms() or not LOGIN_LINKS.remove(self._catalog, name):
             return None
         return link.maker
 
     def note_use(self, id: str) -> None:
         """Remembers that a key was used now. A key that was revoked meanwhile leaves a use, which remove_stale ends."""
-        self._catalog.put_document(KEY_USES, id, msgspec.json.encode(KeyUse(self._now_ms())))
+        KEY_USES.put(self._catalog, id, KeyUse(self._now_ms()))
 
     def remove_stale(self) -> None:
         """Removes sessions' keys and links that have expired, uses of keys that are gone, and ends of sessions that
@@ -240,16 +235,16 @@ class KeyStore:
         known, now_ms = self.load(), self._now_ms()
         for id, key in known.items():
             if key.is_login and key.is_expired(now_ms):
-                self._catalog.remove_document(KEYS, id)
-        for name, link in readable(self._catalog.documents(LOGIN_LINKS), StoredLink).items():
+                KEYS.remove(self._catalog, id)
+        for name, link in LOGIN_LINKS.all(self._catalog).items():
             if link.expires_ms <= now_ms:
-                self._catalog.remove_document(LOGIN_LINKS, name)
-        for id in self._catalog.documents(KEY_USES):
+                LOGIN_LINKS.remove(self._catalog, name)
+        for id in self._catalog.documents(KEY_USES.kind):
             if id not in known:
-                self._catalog.remove_document(KEY_USES, id)
-        for id, ended in readable(self._catalog.documents(ENDED_SESSIONS), EndedSessions).items():
+                KEY_USES.remove(self._catalog, id)
+        for id, ended in ENDED_SESSIONS.all(self._catalog).items():
             if max((*ended.sessions.values(), ended.before_ms + SESSION_MS), default=0) <= now_ms:
-                self._catalog.remove_document(ENDED_SESSIONS, id)
+                ENDED_SESSIONS.remove(self._catalog, id)
 
 
 def _summary(id: str, key: StoredKey, last_used_ms: int, now_ms: int) -> KeySummary:
@@ -265,13 +260,6 @@ def _summary(id: str, key: StoredKey, last_used_ms: int, now_ms: int) -> KeySumm
         key.is_expired(now_ms),
         key.is_login,
     )
-
-
-def _last_used_ms(body: bytes) -> int:
-    try:
-        return msgspec.json.decode(body, type=KeyUse).last_used_ms
-    except msgspec.DecodeError:
-        return 0
 
 
 def _problems(options: KeyOptions, now_ms: int) -> Sequence[str]:

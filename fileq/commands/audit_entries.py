@@ -3,16 +3,14 @@
 What was refused has a list of its own: however many requests a caller sends in vain, they push out nothing that was
 done. Readers get both as one.
 
-Entries of a moment share one new document, whose name begins with the time and says how many it has. So no writer ever
-changes the document of another. A server writes the entries of its requests, a command of `fileq` its own. What a
-kill -9 leaves: each document whole, or none.
+Entries of a moment share one new document, so no writer ever changes the document of another. A server writes the
+entries of its requests, a command of `fileq` its own. What a kill -9 leaves: each document whole, or none.
 """
 
 from __future__ import annotations
 
 import getpass
 import re
-import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog, Document
+from fileq.brokers.catalog import CappedLog, Catalog, Document, entry_name
 from fileq.commands.api_keys import KeyOptions, NewKey
 from fileq.core.api_key import StoredKey
 from fileq.core.job import stamp
@@ -28,7 +26,6 @@ from fileq.core.schedule import decode_document
 from fileq.core.units import format_duration
 from fileq.core.webhook import Webhook, shown_url
 
-KIND, REFUSED_KIND = "audit", "audit-refused"
 ENTRIES_MAX, REFUSED_MAX = 10_000, 2_000
 DOCUMENT_ENTRIES_MAX = 100
 DOCUMENT_BYTES = 48_000  # of the entries of one document; a catalog takes 64 KiB
@@ -36,7 +33,6 @@ TEXT_MAX = 200
 CHANGES_MAX = 20
 COMMAND_LINE = "command line"  # the caller_id of a command
 DONE = 200
-TRIM_ONE_IN = 50  # commands
 _KEY = re.compile(r"(fq_[A-Za-z0-9]{8}_)[\w-]{20,}")
 
 
@@ -70,9 +66,12 @@ class AuditEntry(Struct, frozen=True, omit_defaults=True):
     is_dry_run: bool = False
 
     @property
-    def kind(self) -> str:
-        """Of the documents that hold it."""
-        return REFUSED_KIND if self.result >= 400 else KIND
+    def log(self) -> CappedLog[list[AuditEntry]]:
+        return AUDIT_REFUSED if self.result >= 400 else AUDIT
+
+
+AUDIT = CappedLog[list[AuditEntry]]("audit", list[AuditEntry], ENTRIES_MAX, len)
+AUDIT_REFUSED = CappedLog[list[AuditEntry]]("audit-refused", list[AuditEntry], REFUSED_MAX, len)
 
 
 class AuditPosition(Struct, frozen=True, array_like=True):
@@ -105,19 +104,14 @@ def short(text: str) -> str:
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
 
 
-def write_entries(catalog: Catalog, entries: Sequence[AuditEntry], now_ms: int) -> int:
-    """Writes as many of the entries, all of one kind, as one document takes. Returns how many. One step."""
-    encoded: list[bytes] = []
+def one_document(entries: Sequence[AuditEntry]) -> list[AuditEntry]:
+    """The first of the entries, as many as one document takes; at least one."""
     size = 0
-    for entry in entries[:DOCUMENT_ENTRIES_MAX]:
-        body = msgspec.json.encode(entry)
-        size += len(body) + 1
-        if encoded and size > DOCUMENT_BYTES:
-            break
-        encoded.append(body)
-    name = f"{now_ms:013d}-{len(encoded):03d}-{secrets.token_hex(4)}"
-    catalog.put_document(entries[0].kind, name, b"[" + b",".join(encoded) + b"]")
-    return len(encoded)
+    for number, entry in enumerate(entries[:DOCUMENT_ENTRIES_MAX]):
+        size += len(msgspec.json.encode(entry)) + 1
+        if number and size > DOCUMENT_BYTES:
+            return list(entries[:number])
+    return list(entries[:DOCUMENT_ENTRIES_MAX])
 
 
 def write_command(
@@ -125,19 +119,7 @@ def write_command(
 ) -> None:
     """The entry of a command that was run by hand. `more` are fields of an entry that have defaults."""
     entry = AuditEntry(stamp(now_ms) or "", who, COMMAND_LINE, action, short(target), count, DONE, "", **more)
-    write_entries(catalog, [entry], now_ms)
-    if secrets.randbelow(TRIM_ONE_IN) == 0:  # a server trims too, but there may be none
-        trim(catalog)
-
-
-def trim(catalog: Catalog, keep: int = ENTRIES_MAX, keep_refused: int = REFUSED_MAX) -> None:
-    """Removes the oldest documents beyond this many entries."""
-    for kind, most in ((KIND, keep), (REFUSED_KIND, keep_refused)):
-        count = 0
-        for name in sorted(catalog.documents(kind), reverse=True):
-            count += _entries_in(name)
-            if count > most:
-                catalog.remove_document(kind, name)
+    entry.log.add(catalog, entry_name(now_ms), [entry])
 
 
 def read_audit(catalog: Catalog, limit: int) -> list[AuditEntry]:
@@ -158,16 +140,12 @@ def audit_page(
     """Entries, newest first, and where the next page begins; None at the end. Entries that are added meanwhile are
     newer, so no page changes. `who`, `action` and `caller_id` leave out the entries of others."""
     found: list[AuditEntry] = []
-    done, refused = catalog.documents_of([KIND, REFUSED_KIND])
-    for name, document in sorted((done | refused).items(), reverse=True):
+    done, refused = catalog.documents_of([AUDIT.kind, AUDIT_REFUSED.kind])
+    for name, entries in sorted((AUDIT.read(done) | AUDIT_REFUSED.read(refused)).items(), reverse=True):
         if after is not None and name > after.document:
             continue
         skip = after.count if after is not None and name == after.document else 0
-        try:
-            entries = msgspec.json.decode(document.body, type=list[AuditEntry])[::-1]
-        except msgspec.DecodeError:
-            continue  # of a later version
-        for number, entry in enumerate(entries[skip:], skip + 1):
+        for number, entry in enumerate(entries[::-1][skip:], skip + 1):
             wanted = ((who, entry.who), (action, entry.action), (caller_id, entry.caller_id))
             is_other = any(value not in (None, of_entry) for value, of_entry in wanted)
             if is_other or (entry.is_dry_run and not has_dry_runs):
@@ -176,11 +154,6 @@ def audit_page(
             if len(found) == limit:
                 return found, AuditPosition(name, number)
     return found, None
-
-
-def _entries_in(name: str) -> int:
-    count = name.split("-")[1] if name.count("-") == 2 else ""
-    return int(count) if count.isdecimal() else 1
 
 
 # What the audit says of the things that people define: keys, webhooks, schedules. Never a secret. Does no I/O.

@@ -28,7 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.batches import Batches, BatchView, JoinResult, NewBatch
-from fileq.brokers.catalog import Catalog, readable
+from fileq.brokers.catalog import Catalog, Table
 from fileq.brokers.protocol import FullBroker, Inspector
 from fileq.brokers.types import Entry
 from fileq.config import Config
@@ -67,7 +67,6 @@ from fileq.producer.finder.scan import DeliveryPlace, ScanRules
 from fileq.producer.identity import FileIdentity
 from fileq.producer.markers import Markers
 
-KIND = "deliveries"  # of the documents
 PAGE = 500  # jobs of one broker call
 WAITING_MAX = 16  # sealed deliveries of one directory whose end is still to be written down
 FAILED_MAX = 10_000  # files that a marker lists
@@ -464,6 +463,9 @@ class DeliveryRecord(Struct, frozen=True, omit_defaults=True):
     waiting: tuple[SealedDelivery, ...] = ()
 
 
+RECORDS = Table[DeliveryRecord]("deliveries", DeliveryRecord)
+
+
 class RegisteredDelivery(Struct):
     """A record as it was read, with its revision."""
 
@@ -504,12 +506,12 @@ class DeliveryRegister:
 
     def refresh(self) -> None:
         """Reads what other producers have written."""
-        revision = self._broker.catalog_revision(KIND)
+        revision = self._broker.catalog_revision(RECORDS.kind)
         if revision != self._revision:
-            documents = self._broker.documents(KIND)
+            documents = self._broker.documents(RECORDS.kind)
             self._known = {
                 record.path: RegisteredDelivery(record, documents[name].revision)
-                for name, record in readable(documents, DeliveryRecord).items()
+                for name, record in RECORDS.read(documents).items()
                 if record.path.startswith(self._above)
             }
             self._revision = revision
@@ -526,9 +528,7 @@ class DeliveryRegister:
         known = self._known.get(record.path)
         expected = known.revision if known is not None else 0
         try:
-            revision = self._broker.put_document(
-                KIND, document_name(record.path), msgspec.json.encode(record), expected
-            )
+            revision = RECORDS.put(self._broker, document_name(record.path), record, expected)
         except Conflict:
             self._revision = -1
             self.refresh()
@@ -543,7 +543,7 @@ class DeliveryRegister:
         known = self._known.pop(path, None)
         if known is not None:
             try:
-                self._broker.remove_document(KIND, document_name(path), known.revision)
+                RECORDS.remove(self._broker, document_name(path), known.revision)
             except (Conflict, BrokerError):
                 self._revision = -1
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Protocol
 
-from fileq.brokers.catalog import Catalog
+from fileq.brokers.catalog import Catalog, Table
 from fileq.brokers.protocol import Broker
 from fileq.brokers.types import LedgerEntry
 from fileq.files.mounts import ScanDirMounts
@@ -110,7 +110,7 @@ class LedgerLookup:
 
 DAY_MS = 24 * 3600 * 1000
 SWEEP_INTERVAL_MS = 3600 * 1000
-SWEEPS = "sweeps"  # the kind of the documents
+SWEEPS = Table[int]("sweeps", int)  # when each began, in ms
 PAGE = 500
 Change = tuple[bytes, LedgerEntry, LedgerEntry | None]
 
@@ -177,13 +177,12 @@ class LedgerSweep:
     def _begin(self) -> None:
         """Starts a sweep, unless there was one within the hour, of whichever producer of the same files."""
         now_ms = self._clock.steady_ms()
-        last = self._broker.documents(SWEEPS).get(self._name)
-        last_ms = int(last.body) if last is not None else 0
+        last_ms = SWEEPS.get(self._broker, self._name) or 0
         if last_ms > now_ms:
             last_ms = 0  # the time was written by a clock that was ahead
         self._next_sweep_ms = last_ms + SWEEP_INTERVAL_MS
         if self._next_sweep_ms <= now_ms:
-            self._broker.put_document(SWEEPS, self._name, b"%d" % now_ms)
+            SWEEPS.put(self._broker, self._name, now_ms)
             self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
             self._may_have_marks = self._leaves_marks = True
             covers = self._rules.covers

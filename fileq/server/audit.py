@@ -13,24 +13,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fileq.brokers.catalog import Catalog
+from fileq.brokers.catalog import Catalog, entry_name
 from fileq.brokers.types import Record
 from fileq.commands.audit_entries import (
-    DOCUMENT_ENTRIES_MAX,
-    KIND,
-    REFUSED_KIND,
+    AUDIT,
+    AUDIT_REFUSED,
     AuditChange,
     AuditEntry,
     changes_between,
+    one_document,
     short,
-    trim,
-    write_entries,
 )
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, Event, RequestAudited
 from fileq.core.job import decode_or_none, stamp
 
-TRIM_EVERY = 100  # documents
 PAUSE_S = 0.2
 _WAITING_MAX = 5_000
 
@@ -67,11 +64,10 @@ class AuditLog:
         self._catalog = catalog
         self._emit = emit
         self._now_ms = now_ms
-        # By kind, and bounded, for an outage.
-        self._waiting = {kind: deque[AuditEntry](maxlen=_WAITING_MAX) for kind in (KIND, REFUSED_KIND)}
+        # Bounded, for an outage.
+        self._waiting = {log: deque[AuditEntry](maxlen=_WAITING_MAX) for log in (AUDIT, AUDIT_REFUSED)}
         self._wake = threading.Event()
         self._is_stopping = threading.Event()
-        self._written = 0
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
 
     def start(self) -> None:
@@ -96,7 +92,7 @@ class AuditLog:
         if note is not None:
             entry = replace(entry, **vars(note))
         self._emit(event or RequestAudited(who, caller_id, action, target, count, result, request_id))
-        self._waiting[entry.kind].append(entry)
+        self._waiting[entry.log].append(entry)
         self._wake.set()
 
     def stop(self, timeout_s: float) -> None:
@@ -120,11 +116,9 @@ class AuditLog:
                 return
 
     def _write(self) -> None:
-        for entries in self._waiting.values():
+        for log, entries in self._waiting.items():
             while entries:
-                waiting = [entries[i] for i in range(min(len(entries), DOCUMENT_ENTRIES_MAX))]
-                for _ in range(write_entries(self._catalog, waiting, self._now_ms())):
+                written = one_document([*entries])
+                log.add(self._catalog, entry_name(self._now_ms()), written)
+                for _ in written:
                     entries.popleft()
-                if self._written % TRIM_EVERY == 0:
-                    trim(self._catalog)
-                self._written += 1

@@ -11,7 +11,6 @@ from fileq.client.broker_transport import BrokerTransport
 from fileq.client.client import Client
 from fileq.commands.acknowledgements import Acknowledgement
 from fileq.commands.api_keys import KeyStore
-from fileq.commands.upload_notes import UploadNotes
 from fileq.config import Config
 from fileq.core.events import Emit, JobCancelled, JobCompleted, JobDead, LoginsFailed
 from fileq.core.job import State
@@ -60,7 +59,6 @@ class Services:
         self.operation_runner = background.runner
         self.samples = background.samples
         self.open_breakers = OpenBreakers(broker)
-        self.upload_notes = UploadNotes(broker, now_ms)
         self.pool = BrokerPool()
         self.bodies = RequestBodies()
         self.transfers = file_transfers()

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fileq.brokers.catalog import Catalog, Document
+from fileq.brokers.catalog import Catalog, Table, check_name
 from fileq.config.http_settings import EndpointSettings, WebhookSettings
-from fileq.core.errors import ConfigError, Conflict
+from fileq.core.errors import BrokerError, ConfigError, Conflict
 from fileq.core.webhook import (
     SECRETS_MAX,
     WEBHOOK_EVENTS,
@@ -35,13 +33,9 @@ from fileq.core.webhook import (
     url_problem,
 )
 
-DEFINITIONS, STATES = "webhooks", "webhook-state"
 ROTATION_MS = 24 * 3600 * 1000
 FAILURES_MAX = 50
 FAILING_MS = 24 * 3600 * 1000
-_TRIES = 20  # how often a change is tried while other processes change the same document
-
-D = TypeVar("D", bound=Struct)
 
 
 class Secret(Struct, frozen=True, omit_defaults=True):
@@ -71,6 +65,10 @@ class ReceiverState(Struct, frozen=True, omit_defaults=True):
     since_ms: int = 0
     disabled: str = ""
     disabled_ms: int = 0
+
+
+DEFINITIONS = Table[StoredWebhook]("webhooks", StoredWebhook)
+STATES = Table[ReceiverState]("webhook-state", ReceiverState)
 
 
 class KnownWebhook(Struct, frozen=True):
@@ -121,13 +119,17 @@ class WebhookStore:
 
     def revision(self) -> tuple[int, int]:
         """Grows with every change of a definition or a state. Cheap."""
-        return self._catalog.catalog_revision(DEFINITIONS), self._catalog.catalog_revision(STATES)
+        return self._catalog.catalog_revision(DEFINITIONS.kind), self._catalog.catalog_revision(STATES.kind)
 
     def load(self) -> dict[str, KnownWebhook]:
         """All webhooks by name, those of the configuration first."""
         problems: list[str] = []
-        states = _decoded(self._catalog.documents(STATES), ReceiverState, problems)
-        stored = _decoded(self._catalog.documents(DEFINITIONS), StoredWebhook, problems)
+
+        def unreadable(name: str, error: Exception) -> None:
+            problems.append(f"the definition of webhook {name!r} can't be read: {error}")
+
+        states = STATES.read(self._catalog.documents(STATES.kind), unreadable)
+        stored = DEFINITIONS.read(self._catalog.documents(DEFINITIONS.kind), unreadable)
         known = {
             endpoint.name: KnownWebhook(endpoint.webhook, states.get(endpoint.name, ReceiverState()), endpoint=endpoint)
             for endpoint in self._settings.endpoints
@@ -161,8 +163,8 @@ class WebhookStore:
         secret = new_secret()
         stored = StoredWebhook(webhook.url, webhook.events, webhook.filter, (Secret(secret),), self._now_ms())
         try:
-            self._catalog.remove_document(STATES, webhook.name)  # the state of an earlier webhook with this name
-            self._catalog.put_document(DEFINITIONS, webhook.name, msgspec.json.encode(stored), expected=0)
+            STATES.remove(self._catalog, webhook.name)  # the state of an earlier webhook with this name
+            DEFINITIONS.put(self._catalog, webhook.name, stored, expected=0)
         except Conflict as error:
             raise ConfigError(f"webhook {webhook.name!r} was added by another process just now") from error
         return secret
@@ -171,9 +173,9 @@ class WebhookStore:
         """Also removes a document that can't be read. Raises ConfigError for a configured webhook and for none."""
         if any(endpoint.name == name for endpoint in self._settings.endpoints):
             raise ConfigError(f"webhook {name!r} is defined in the configuration; remove it from webhooks.endpoints")
-        if not self._catalog.remove_document(DEFINITIONS, name):
+        if not DEFINITIONS.remove(self._catalog, name):
             self.get(name)
-        self._catalog.remove_document(STATES, name)
+        STATES.remove(self._catalog, name)
 
     def rotate(self, name: str) -> tuple[str, int]:
         """Replaces the secret; the old one signs for 24 hours more. Returns the new one, and when the old one ends."""
@@ -189,7 +191,7 @@ class WebhookStore:
                 raise ConfigError(f"webhook {name!r} was removed just now")
             return replace(stored, secrets=(Secret(secret), Secret(stored.secrets[0].secret, until_ms)))
 
-        self._change(DEFINITIONS, name, StoredWebhook, rotated)
+        DEFINITIONS.change(self._catalog, name, rotated)
         return secret, until_ms
 
     # changes of states
@@ -197,7 +199,7 @@ class WebhookStore:
     def enable(self, name: str) -> bool:
         """Sends again, and forgets the failures. False if the webhook was enabled."""
         was_disabled = bool(self.get(name).state.disabled)
-        self._catalog.remove_document(STATES, name)
+        STATES.remove(self._catalog, name)
         return was_disabled
 
     def disable(self, name: str, reason: str) -> bool:
@@ -210,7 +212,7 @@ class WebhookStore:
             was_enabled = not state.disabled
             return replace(state, disabled=reason, disabled_ms=now_ms) if was_enabled else state
 
-        self._change(STATES, name, ReceiverState, disabled)
+        STATES.change(self._catalog, name, disabled)
         return was_enabled
 
     def count_failure(self, name: str) -> ReceiverState:
@@ -221,39 +223,20 @@ class WebhookStore:
             state = state or ReceiverState()
             return replace(state, failures=state.failures + 1, since_ms=state.since_ms or now_ms)
 
-        return self._change(STATES, name, ReceiverState, failed)
+        return STATES.change(self._catalog, name, failed)
 
     def forget_failures(self, name: str) -> None:
         """The receiver has answered. A webhook that is disabled stays so."""
-        document = self._catalog.documents(STATES).get(name)
-        state = _read(document, ReceiverState) if document is not None else None
-        if document is not None and (state is None or not state.disabled):
-            try:
-                self._catalog.remove_document(STATES, name, expected=document.revision)
-            except Conflict:
-                return  # another attempt has failed since; the next success forgets it
+        if STATES.get(self._catalog, name) in (None, ReceiverState()):
+            return
+        STATES.change(self._catalog, name, lambda state: state if state and state.disabled else ReceiverState())
 
     def is_failing_too_long(self, state: ReceiverState) -> bool:
         return state.failures >= FAILURES_MAX and self._now_ms() - state.since_ms >= FAILING_MS
 
-    def _change(self, kind: str, name: str, type: type[D], change: Callable[[D | None], D]) -> D:
-        for _ in range(_TRIES):
-            document = self._catalog.documents(kind).get(name)
-            after = change(_read(document, type) if document is not None else None)
-            try:
-                revision = document.revision if document is not None else 0
-                self._catalog.put_document(kind, name, msgspec.json.encode(after), expected=revision)
-                return after
-            except Conflict:
-                continue
-        raise ConfigError(f"webhook {name!r} is being changed by other processes; try again")
-
 
 def definition_problems(webhook: Webhook, settings: WebhookSettings, queues: Sequence[str] = ()) -> Iterable[str]:
     """What is wrong with a definition."""
-    from fileq.brokers.catalog import check_name
-    from fileq.core.errors import BrokerError
-
     try:
         check_name("webhook", webhook.name)
     except BrokerError as error:
@@ -267,22 +250,3 @@ def definition_problems(webhook: Webhook, settings: WebhookSettings, queues: Seq
             yield f"webhook {webhook.name!r} names the event {event!r}; there are {', '.join(WEBHOOK_EVENTS)}"
     if queues and webhook.filter.priority and webhook.filter.priority not in queues:
         yield f"webhook {webhook.name!r} wants the queue {webhook.filter.priority!r}; there are {', '.join(queues)}"
-
-
-def _read(document: Document, type: type[D]) -> D | None:
-    """None for a document that can't be read."""
-    try:
-        return msgspec.json.decode(document.body, type=type)
-    except msgspec.DecodeError:
-        return None
-
-
-def _decoded(documents: dict[str, Document], type: type[D], problems: list[str]) -> dict[str, D]:
-    """One document that can't be read, perhaps of a later version, affects only itself."""
-    found = {}
-    for name, document in documents.items():
-        try:
-            found[name] = msgspec.json.decode(document.body, type=type)
-        except msgspec.DecodeError as error:
-            problems.append(f"the definition of webhook {name!r} can't be read: {error}")
-    return found

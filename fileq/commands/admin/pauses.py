@@ -8,21 +8,18 @@ same pause is never twice in the history. Notes and histories are documents of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
-import msgspec
 from msgspec import Struct
 
-from fileq.brokers.catalog import Catalog, Document, is_name, readable
+from fileq.brokers.catalog import Catalog, Table, is_name
 from fileq.brokers.protocol import FullBroker
-from fileq.core.errors import BrokerError, ConfigError, Conflict
+from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import stamp
 
-NOTES, HISTORIES = "pauses", "past-pauses"  # kinds of documents
 REASON_LENGTH = 1_000
 PAST_MAX, PAST_TEXT_MAX = 20, 200  # pauses in the history of a queue; characters of each of their texts
-_TRIES = 5
 
 
 class PauseNote(Struct, frozen=True):
@@ -42,25 +39,14 @@ class PastPause(Struct, frozen=True):
     reason: str = ""
 
 
-def pause_notes(catalog: Catalog) -> dict[str, PauseNote]:
-    """By queue. One round trip."""
-    return notes_in(catalog.documents(NOTES))
-
-
-def notes_in(documents: Mapping[str, Document]) -> dict[str, PauseNote]:
-    """A note that can't be read is left out."""
-    return readable(documents, PauseNote)
-
-
-def past_pauses_in(documents: Mapping[str, Document]) -> dict[str, tuple[PastPause, ...]]:
-    """By queue, the oldest first."""
-    return readable(documents, tuple[PastPause, ...])
+NOTES = Table[PauseNote]("pauses", PauseNote)
+HISTORIES = Table[tuple[PastPause, ...]]("past-pauses", tuple[PastPause, ...])  # the oldest pause first
 
 
 def write_note(catalog: Catalog, queue: str, note: PauseNote) -> None:
     """A queue whose name can't be that of a document gets none."""
     if is_name(queue):
-        catalog.put_document(NOTES, queue, msgspec.json.encode(note))
+        NOTES.put(catalog, queue, note)
 
 
 def end_note(catalog: Catalog, queue: str, note: PauseNote | None, now_ms: int) -> None:
@@ -71,22 +57,17 @@ def end_note(catalog: Catalog, queue: str, note: PauseNote | None, now_ms: int) 
     if note is not None:
         with suppress(BrokerError):
             _remember(catalog, queue, PastPause(note.at, stamp(now_ms) or "", _short(note.by), _short(note.reason)))
-    catalog.remove_document(NOTES, queue)
+    NOTES.remove(catalog, queue)
 
 
 def _remember(catalog: Catalog, queue: str, ended: PastPause) -> None:
     """Another process may add the same pause at this moment: then the one that was first stays."""
-    for _ in range(_TRIES):
-        documents = catalog.documents(HISTORIES)
-        known = past_pauses_in(documents).get(queue, ())
-        if any(one.start == ended.start for one in known):
-            return
-        revision = documents[queue].revision if queue in documents else 0
-        try:
-            catalog.put_document(HISTORIES, queue, msgspec.json.encode((*known, ended)[-PAST_MAX:]), revision)
-            return
-        except Conflict:
-            continue
+
+    def added(known: tuple[PastPause, ...] | None) -> tuple[PastPause, ...]:
+        known = known or ()
+        return known if any(one.start == ended.start for one in known) else (*known, ended)[-PAST_MAX:]
+
+    HISTORIES.change(catalog, queue, added)
 
 
 def _short(text: str) -> str:
@@ -119,7 +100,7 @@ def set_paused(
     check_queues([queue], queues)
     census = broker.census()
     has_changed = (queue in census.paused) != paused
-    note = pause_notes(broker).get(queue)
+    note = NOTES.get(broker, queue)
     old_reason = note.reason if note is not None and queue in census.paused else ""
     if not paused:
         end_note(broker, queue, note if has_changed else None, census.now_ms)

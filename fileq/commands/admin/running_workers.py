@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from fileq.brokers.catalog import Document
-from fileq.brokers.lost_workers import KIND as LOST
-from fileq.brokers.lost_workers import LostWorker, lost_workers_in
+from fileq.brokers.lost_workers import LOST_WORKERS, LostWorker, lost_workers_in
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview
 from fileq.commands.admin.stats import WorkerProcess, processes
@@ -61,7 +60,7 @@ def reset_breaker(broker: FullBroker, config: Config, route: str) -> BreakerRese
 
 def workers(broker: FullBroker) -> WorkerList:
     """Two round trips."""
-    return workers_in(broker.overview(1), broker.documents(LOST))
+    return workers_in(broker.overview(1), broker.documents(LOST_WORKERS.kind))
 
 
 def workers_in(overview: Overview, documents: Mapping[str, Document]) -> WorkerList:

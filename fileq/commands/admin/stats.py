@@ -10,7 +10,7 @@ from msgspec import Struct
 from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import OpenBreaker, Overview, ProducerView, ScanInfo, WorkerView
-from fileq.commands.admin.pauses import PauseNote, pause_notes
+from fileq.commands.admin.pauses import NOTES, PauseNote
 from fileq.core.job import decode_or_none, stamp
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.queries.job_summary import id_in, waiting_since_ms
@@ -280,7 +280,7 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
         broker=broker.kind,
         where=broker.where,
         at=stamp(census.now_ms) or "",
-        queues=queues_of(overview, pause_notes(broker) if census.paused else {}),
+        queues=queues_of(overview, NOTES.all(broker) if census.paused else {}),
         scheduled=census.scheduled,
         processing=census.running,
         heartbeats=census.heartbeats,

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from fileq.brokers.types import Overview
-from fileq.commands.admin.pauses import REASON_LENGTH, PauseNote, pause_notes, set_paused
+from fileq.commands.admin.pauses import NOTES, REASON_LENGTH, PauseNote, set_paused
 from fileq.commands.admin.running_workers import WorkerList, workers
 from fileq.commands.admin.stats import queues_of
 from fileq.core.api_key import Scope
@@ -66,7 +66,7 @@ def list_queues(request: ApiRequest[NoQuery, UnsetType]) -> QueueList:
 
 def _queues(services: Services) -> QueueList:
     overview = services.broker.overview(1)
-    return queue_list(overview, pause_notes(services.broker) if overview.census.paused else {})
+    return queue_list(overview, NOTES.all(services.broker) if overview.census.paused else {})
 
 
 def queue_list(overview: Overview, notes: Mapping[str, PauseNote]) -> QueueList:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from msgspec import Struct, UnsetType
 from starlette.requests import Request
 
+from fileq.commands.upload_notes import note_upload
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError
 from fileq.files.exclusive_move import PREFIX
@@ -84,7 +85,7 @@ async def upload_file(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
         raise _problem_of(error, relative) from error
     request.note.about_job("", None, path)
     with suppress(ApiProblem, BrokerError):  # the file is stored, and the audit has it too
-        await services.pool.call(lambda: services.upload_notes.add(path, request.caller.name))
+        await services.pool.call(lambda: note_upload(services.broker, path, request.caller.name, services.now_ms()))
     document = UploadedFile(path, file.size, file.digests[SHA_256].hexdigest(), is_new)
     return ApiAnswer(document, 201 if is_new else 200)
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from msgspec import Meta, Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.commands.admin.pauses import PauseNote, pause_notes
+from fileq.commands.admin.pauses import NOTES, PauseNote
 from fileq.commands.batches import BatchReport, FailureReport
 from fileq.core.api_key import Scope
 from fileq.core.delivery import CHECK_TYPE
@@ -131,7 +131,7 @@ def why_it_waits(broker: FullBroker, queues: Sequence[str], batch: BatchReport) 
     wanted = JobFilter(batch=batch.id)
     page = job_page(broker, queues, wanted, states=(State.PENDING, *DELAYED_STATES), limit=MEMBERS, scan_max=LOOKED_AT)
     homes = {job.home for job in page.jobs if job.state is State.PENDING} | {batch.priority}
-    notes = pause_notes(broker) if homes & page.paused and not batch.dead else {}  # dead members cost two round trips
+    notes = NOTES.all(broker) if homes & page.paused and not batch.dead else {}  # dead members cost two round trips
     deferred = [job.record.deferred for job in page.jobs if job.state is State.DEFERRED and job.record is not None]
     return BatchWait(
         tuple(

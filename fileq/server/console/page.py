@@ -14,13 +14,11 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from fileq.brokers.catalog import Document
-from fileq.commands.acknowledgements import KIND as ACKNOWLEDGEMENTS
-from fileq.commands.acknowledgements import Acknowledgement, GroupState, acknowledgements_in, group_state
-from fileq.commands.action_log import KIND as ACTIONS
-from fileq.commands.action_log import LoggedAction, actions_in
-from fileq.commands.admin.pauses import HISTORIES, NOTES, PastPause, PauseNote, notes_in, past_pauses_in
-from fileq.commands.upload_notes import KIND as UPLOADS
+from fileq.brokers.catalog import Document, Table
+from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS, Acknowledgement, GroupState, group_state
+from fileq.commands.action_log import ACTIONS, LoggedAction
+from fileq.commands.admin.pauses import HISTORIES, NOTES, PastPause, PauseNote
+from fileq.commands.upload_notes import UPLOADS
 from fileq.core.api_key import Scope
 from fileq.core.job import parse_time
 from fileq.queries.dead_jobs import DeadGroup, DeadGroups
@@ -138,19 +136,19 @@ class PageNotes(Struct, frozen=True):
     uploads: Mapping[str, Document]
 
 
-def read_notes(request: PageRequest, kinds: Iterable[str]) -> PageNotes:
-    """One round trip; none without kinds."""
-    wanted = [*kinds]
-    found = dict(zip(wanted, request.services.broker.documents_of(wanted), strict=True)) if wanted else {}
-    known = {name: request.shown(one) for name, one in acknowledgements_in(found.get(ACKNOWLEDGEMENTS, {})).items()}
-    if ACKNOWLEDGEMENTS in found:
+def read_notes(request: PageRequest, tables: Iterable[Table[Any]]) -> PageNotes:
+    """One round trip; none without tables."""
+    kinds = [table.kind for table in tables]
+    found = dict(zip(kinds, request.services.broker.documents_of(kinds), strict=True)) if kinds else {}
+
+    def of(table: Table[Any]) -> Mapping[str, Document]:
+        return found.get(table.kind, {})
+
+    known = {name: request.shown(one) for name, one in ACKNOWLEDGEMENTS.read(of(ACKNOWLEDGEMENTS)).items()}
+    if ACKNOWLEDGEMENTS.kind in found:
         request.services.known_causes = known
     return PageNotes(
-        actions_in(found.get(ACTIONS, {})),
-        notes_in(found.get(NOTES, {})),
-        past_pauses_in(found.get(HISTORIES, {})),
-        known,
-        found.get(UPLOADS, {}),
+        ACTIONS.newest(of(ACTIONS)), NOTES.read(of(NOTES)), HISTORIES.read(of(HISTORIES)), known, of(UPLOADS)
     )
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from fileq.brokers.lost_workers import KIND as LOST
+from fileq.brokers.lost_workers import LOST_WORKERS
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, Record
-from fileq.commands.action_log import KIND as ACTIONS
-from fileq.commands.action_log import LoggedAction, actions_in
-from fileq.commands.admin.pauses import pause_notes
+from fileq.commands.action_log import ACTIONS, LoggedAction
+from fileq.commands.admin.pauses import NOTES
 from fileq.commands.admin.running_workers import workers_in
 from fileq.commands.admin.stats import WorkerProcess
 from fileq.commands.bulk_actions import JobAction
@@ -46,7 +45,7 @@ def queues(request: PageRequest) -> Mapping[str, Any]:
     paused. What has changed within a minute is from samples that the server has taken before."""
     broker = request.services.broker
     overview = broker.overview(1, jobs=ENDED)
-    found = queue_list(overview, pause_notes(broker) if overview.census.paused else {})
+    found = queue_list(overview, NOTES.all(broker) if overview.census.paused else {})
     out = out_a_minute(broker, overview)
     samples = request.services.samples
     change = samples.waiting_change(MINUTE_SAMPLES)
@@ -109,9 +108,9 @@ def workers(request: PageRequest) -> Mapping[str, Any]:
     then the outlines of the jobs. `cancelling` are the ids of jobs that still run although they are to be cancelled."""
     services, broker = request.services, request.services.broker
     overview = broker.overview(1, jobs=ENDED)
-    lost, actions = broker.documents_of([LOST, ACTIONS])
+    lost, actions = broker.documents_of([LOST_WORKERS.kind, ACTIONS.kind])
     found = request.shown(shown_workers(workers_in(overview, lost), services))
-    cancelled = cancelled_ids(actions_in(actions), services.now_ms())
+    cancelled = cancelled_ids(ACTIONS.newest(actions), services.now_ms())
     shown = sorted(found.workers, key=needs_attention)[:PROCESSES]
     running = [job.job_id for process in shown for job in process.jobs[:JOBS] if job.job_id]
     others = [*running, *islice(cancelled, ENDED)]

@@ -110,8 +110,8 @@ def test_producers_of_two_directories_leave_each_others_entries_alone(broker_set
         os.unlink(ours[1])
         os.unlink(theirs[1])
         before = broker.lookup(theirs)
-        for name in broker.documents(SWEEPS):  # as an hour later
-            broker.remove_document(SWEEPS, name)
+        for name in SWEEPS.all(broker):  # as an hour later
+            SWEEPS.remove(broker, name)
         with broker_setup.producer():
             # its own missing file is marked: so the sweep has run
             wait_until(lambda: (entry := broker.lookup(ours)[1]) is not None and entry.missing_since_ms, 15)

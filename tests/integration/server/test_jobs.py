@@ -12,13 +12,22 @@ from typing import Any
 import pytest
 
 import fileq
-from fileq.commands.audit_entries import REFUSED_KIND, AuditChange, AuditEntry, read_audit, trim
+from fileq.commands.audit_entries import (
+    AUDIT,
+    AUDIT_REFUSED,
+    DOCUMENT_ENTRIES_MAX,
+    AuditChange,
+    AuditEntry,
+    read_audit,
+)
 from fileq.core.api_key import Scope
 from fileq.core.job import decode
 from fileq.server.services import JobWaits
 from tests.support.api_client import ADMIN_KEY, ServedApi, served_api
 from tests.support.servers.server import Server
 from tests.support.waiting import wait_until
+
+REFUSED = AuditEntry("2026-05-01T12:00:00.000Z", "a key", "id", "resume_queue", "/queues/low/resume", 1, 403, "r")
 
 
 @pytest.fixture(scope="module")
@@ -215,8 +224,8 @@ def test_keys_are_made_listed_used_and_revoked(api: ServedApi) -> None:
 
 def test_the_audit_keeps_the_newest_entries(api: ServedApi) -> None:
     for number in range(3):
-        api.broker.put_document("audit", f"{number:013d}-100-x", b"[]")
-    trim(api.broker, keep=250)
+        AUDIT.put(api.broker, f"{number:013d}-x", [REFUSED] * DOCUMENT_ENTRIES_MAX)
+    AUDIT.trim(api.broker, 250)
     assert not [name for name in api.broker.documents("audit") if name.startswith("0000000000000-")]
 
 
@@ -232,12 +241,15 @@ def test_refused_requests_push_nothing_out_of_the_audit_that_was_done(tmp_path: 
             return [entry for entry in read_audit(api.broker, 100) if entry.result == 403]
 
         wait_until(lambda: len(written()) == 5)
-        trim(api.broker, keep=250, keep_refused=0)
-        assert not written(), "they have an end of their own"
         assert "pause_queue" in [entry.action for entry in read_audit(api.broker, 100)]
-        for number in range(20):  # as 2,000 entries that were refused
-            api.broker.put_document(REFUSED_KIND, f"{9_999_999_999_990 + number}-100-x", b"[]")
-        trim(api.broker, keep=250)
+        for number in range(20):  # 2,000 entries that were refused
+            AUDIT_REFUSED.put(api.broker, f"{9_999_999_999_900 + number}-x", [REFUSED] * DOCUMENT_ENTRIES_MAX)
+        AUDIT.trim(api.broker)
+        AUDIT_REFUSED.trim(api.broker)
+        refused = [entry for entry in read_audit(api.broker, 5_000) if entry.result == 403]
+        assert refused == [REFUSED] * 2_000, "the newest of them"
+        for name in AUDIT_REFUSED.all(api.broker):
+            AUDIT_REFUSED.put(api.broker, name, [])
         shown = api.client.get("/audit?limit=1")
         assert shown["entries"][0]["action"] == "create_key"
         following = api.client.get(f"/audit?limit=1&cursor={shown['next_cursor']}")

@@ -48,9 +48,9 @@ def test_a_time_that_can_not_be_written_is_refused_and_a_broken_document_leaves_
     made = api.client.post("/keys", {**wanted, "expires_at": "9999-12-31T23:59:59Z"})
     assert made.json["expires"] == "9999-12-31T23:59:59.000Z"
     later = StoredKey("later", "0" * 64, (Scope.ADMIN,), 1, LATEST_MS + 1)
-    api.broker.put_document(KEYS, "zzzzzzz1", msgspec.json.encode(later))
-    api.broker.put_document(KEYS, "zzzzzzz2", b'{"name":"\xff"}')
-    api.broker.put_document(KEY_USES, made.json["id"], msgspec.json.encode({"last_used_ms": LATEST_MS + 1}))
+    api.broker.put_document(KEYS.kind, "zzzzzzz1", msgspec.json.encode(later))
+    api.broker.put_document(KEYS.kind, "zzzzzzz2", b'{"name":"\xff"}')
+    api.broker.put_document(KEY_USES.kind, made.json["id"], msgspec.json.encode({"last_used_ms": LATEST_MS + 1}))
     assert "far" in [key["name"] for key in api.client.get("/keys")["keys"]]
 
 

@@ -270,7 +270,7 @@ def test_logging_out_ends_the_session_of_a_key_also_for_a_copy_of_its_cookie(tmp
             for number in range(150):
                 api.keys.end_session(id, f"session-{number}", 1 << 50)
             wait_until(partial(is_refused, first), 10)
-            [kept] = [one for name, one in api.broker.documents(ENDED_SESSIONS).items() if name == id]
+            [kept] = [one for name, one in api.broker.documents(ENDED_SESSIONS.kind).items() if name == id]
             assert len(kept.body) < 10_000, "what is kept of ended sessions has a bound"
             wait_until(partial(is_refused, second), 10)
             assert stranger.call("GET", "/whoami", headers=cookie_of(key)).status == 200, "a new login"
@@ -392,7 +392,7 @@ def test_of_many_who_open_a_new_link_at_once_one_gets_it_and_none_after_it_expir
         now_ms += LINK_MS
         assert store.use_link(late) is None
         store.remove_stale()
-        assert api.broker.documents(LOGIN_LINKS) == {}
+        assert api.broker.documents(LOGIN_LINKS.kind) == {}
         for _ in range(LINKS_MAX):
             store.create_link("maria")
         with pytest.raises(ConfigError, match="there are 20 unused links"):

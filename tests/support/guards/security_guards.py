@@ -344,7 +344,7 @@ LOGIN_GUARDS = (
     Guard(
         "A one-time link is used up by the first who opens it",
         "a copy of the link, in a history or a log of a proxy, logs in as an administrator",
-        " or not self._catalog.remove_document(LOGIN_LINKS, name):\n",
+        " or not LOGIN_LINKS.remove(self._catalog, name):\n",
         ":\n",
         LINKS + "of_many_who_open_a_new_link_at_once_one_gets_it_and_none_after_it_expired",
     ),

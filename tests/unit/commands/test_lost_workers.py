@@ -6,7 +6,15 @@ from msgspec.structs import replace
 
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
-from fileq.brokers.lost_workers import KEPT_MS, KIND, NOTES_MAX, LostSlot, LostWorker, lost_workers_in, note_lost
+from fileq.brokers.lost_workers import (
+    KEPT_MS,
+    LOST_WORKERS,
+    NOTES_MAX,
+    LostSlot,
+    LostWorker,
+    lost_workers_in,
+    note_lost,
+)
 from fileq.brokers.types import Entry, WorkerInfo, WorkerView
 from fileq.cli.stats_text import lost_lines
 from fileq.cli.terminal import Screen
@@ -64,20 +72,22 @@ def test_reapers_that_note_the_same_process_agree() -> None:
     note_lost(broker, lost(11, slots=1), NOW_MS + 1000)
     note_lost(broker, [LostSlot("w1", 40.0, 1), LostSlot("a b-1-0-x", 40.0, 1)], NOW_MS)  # not names of processes
     since, found = rfc3339_ms(NOW_MS - 50_000), rfc3339_ms(NOW_MS + 1000)
-    assert lost_workers_in(broker.documents(KIND), NOW_MS) == [LostWorker("my-host", 11, since, found, 2, 2)]
+    assert lost_workers_in(broker.documents(LOST_WORKERS.kind), NOW_MS) == [
+        LostWorker("my-host", 11, since, found, 2, 2)
+    ]
 
 
 def test_notes_are_bounded_in_number_and_time() -> None:
     broker = pages_with_worker().broker
     for pid in range(NOTES_MAX + 5):
         note_lost(broker, lost(pid), NOW_MS + pid)
-    broker.put_document(KIND, "unreadable", b"{")
+    broker.put_document(LOST_WORKERS.kind, "unreadable", b"{")
     names = {f"my-host-{pid}" for pid in range(5, NOTES_MAX + 5)}
-    assert broker.documents(KIND).keys() == names | {"unreadable"}
+    assert broker.documents(LOST_WORKERS.kind).keys() == names | {"unreadable"}
     later_ms = NOW_MS + 2 * KEPT_MS
-    assert lost_workers_in(broker.documents(KIND), later_ms) == []
+    assert lost_workers_in(broker.documents(LOST_WORKERS.kind), later_ms) == []
     note_lost(broker, lost(7), later_ms)
-    assert broker.documents(KIND).keys() == {"my-host-7", "unreadable"}
+    assert broker.documents(LOST_WORKERS.kind).keys() == {"my-host-7", "unreadable"}
 
 
 def test_a_running_job_whose_batch_was_cancelled_has_no_button_to_cancel_it() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fileq.brokers.catalog import entry_name
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import KeyOptions
-from fileq.commands.audit_entries import AuditChange, AuditEntry, write_command, write_entries
+from fileq.commands.audit_entries import AuditChange, AuditEntry, write_command
 from fileq.core.api_key import Scope
 from fileq.server.console.admin_page import in_words
 from tests.support.console_jobs import in_order
@@ -69,7 +70,7 @@ def test_the_own_entries_are_those_of_the_session_under_each_of_its_names() -> N
     session = pages.keys.create(KeyOptions("root (one-time link)", (Scope.ADMIN,), is_login=True))
     for number, (who, id) in enumerate((("root", session.id), ("Nina", session.id), ("Nina", "other"))):
         made = AuditEntry(f"2026-05-01T12:00:0{number}Z", who, id, "retry_job", f"/jobs/{number}", 1, 200, "r")
-        write_entries(pages.broker, [replace(made, job_id=f"job-{number}")], wall_clock_ms())
+        made.log.add(pages.broker, entry_name(wall_clock_ms()), [replace(made, job_id=f"job-{number}")])
     [(_, unnamed)] = pages.show_with(session.key, ["/admin/audit?mine=true"])
     assert [f"job-{number}" in unnamed for number in range(3)] == [True, True, False]
     assert "done by: this session" in unnamed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import count
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from fileq.commands.action_log import ActionLog
 from fileq.commands.api_keys import KeyOptions
 from fileq.commands.audit_entries import AuditChange, AuditEntry
 from fileq.commands.bulk_actions import JobAction
-from fileq.commands.upload_notes import KIND, UPLOADS_MAX, UploadNotes, last_upload
+from fileq.commands.upload_notes import UPLOADS, UPLOADS_MAX, last_upload, note_upload
 from fileq.config.schema import AfterSettings
 from fileq.core.api_key import Scope
 from fileq.core.claim import Claim
@@ -107,8 +108,7 @@ def test_the_page_of_a_dead_file_says_where_it_is_what_tries_it_again_and_what_i
     pages = pages_with_worker()
     job, version = a_file_job()
     end(pages, job, dies_of_cause, version=version)
-    uploads = UploadNotes(pages.broker, wall_clock_ms)
-    uploads.add(PATH, f"anna {HOSTILE}")
+    note_upload(pages.broker, PATH, f"anna {HOSTILE}", wall_clock_ms())
     [text] = shown(pages, f"/files/trace?path={PATH}")
     assert "The file was left in its place. Nothing tries it again until you retry it." in words(text)
     assert in_order(text, "Retry runs the same job again", "Reprocess makes a new job for the file as it is now")
@@ -150,13 +150,13 @@ def test_the_fate_of_a_file(state: str, moved_to: str, missing_ms: int, is_seen:
 
 def test_the_newest_uploads_are_kept() -> None:
     pages = ConsolePages()
-    times = iter(range(1_800_000_000_000, 1_900_000_000_000))
-    notes = UploadNotes(pages.broker, lambda: next(times))
+    times = count(1_800_000_000_000)
     for number in range(UPLOADS_MAX + 20):
-        notes.add(f"/in/{number}", "anna")
-    notes.add(f"/in/{UPLOADS_MAX}", "bob")
-    documents = pages.broker.documents(KIND)
-    assert UPLOADS_MAX <= len(documents) < UPLOADS_MAX + 20
+        note_upload(pages.broker, f"/in/{number}", "anna", next(times))
+    note_upload(pages.broker, f"/in/{UPLOADS_MAX}", "bob", next(times))
+    UPLOADS.trim(pages.broker)
+    documents = pages.broker.documents(UPLOADS.kind)
+    assert len(documents) == UPLOADS_MAX
     assert last_upload("/in/0", documents) is None
     found = last_upload(f"/in/{UPLOADS_MAX}", documents)
     assert found is not None

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Overview
 from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS_MAX, Acknowledgement, AcknowledgementStore, group_state
-from fileq.commands.action_log import ACTIONS_MAX, ALL_IDS_MAX, TRIM_EVERY, ActionLog, actions_on
+from fileq.commands.action_log import ACTIONS, IDS_EACH, IDS_KEPT, ActionLog, actions_on
 from fileq.commands.admin.stats import BreakerSummary
 from fileq.commands.bulk_actions import JobAction
 from fileq.config import config_from
@@ -236,13 +236,15 @@ def test_the_log_of_actions_keeps_the_newest_and_a_bounded_number_of_ids() -> No
     pages, now = ConsolePages(), count(1_800_000_000_000)
     log = ActionLog(pages.broker, lambda: next(now))
     assert log.add(JobAction.RETRY, "me", []) == "", "nothing was changed"
-    for number in range(ACTIONS_MAX + TRIM_EVERY + 1):
+    for number in range(1_000):
         log.add(JobAction.RETRY, "me", [f"job-{number}"])
-    assert ACTIONS_MAX <= len(log.all()) <= ACTIONS_MAX + TRIM_EVERY
-    assert log.all()[0].ids == (f"job-{ACTIONS_MAX + TRIM_EVERY}",)
+    assert len(log.all()) < 1_000, "now and then the oldest are removed"
+    ACTIONS.trim(pages.broker)
+    assert [one.ids for one in log.all()] == [(f"job-{999 - n}",) for n in range(IDS_KEPT // IDS_EACH)]
     for _ in range(8):
         log.add(JobAction.RETRY, "me", [f"job-{n}" for n in range(3000)])
-    assert sum(len(one.ids) for one in log.all()) == ALL_IDS_MAX
+    ACTIONS.trim(pages.broker)
+    assert sum(len(one.ids) for one in log.all()) == IDS_KEPT
     log.add(JobAction.CANCEL, "me", count=1, conditions={"batch": "nightly"})
     assert [one.action for one in actions_on(log.all(), "any", "nightly")] == [JobAction.CANCEL]
 

@@ -14,8 +14,6 @@ from fileq.commands.admin.pauses import (
     PauseNote,
     PauseResult,
     end_note,
-    past_pauses_in,
-    pause_notes,
     set_paused,
 )
 from fileq.core.job import rfc3339_ms
@@ -40,7 +38,7 @@ def test_the_reason_of_a_pause_is_wherever_a_page_says_who_paused() -> None:
     assert set_high(pages.broker, paused=True).reason == ""
     added = set_high(pages.broker, paused=True, by="maria", reason=f" disk {HOSTILE} ")
     assert (added.has_changed, added.old_reason, added.reason) == (False, "", f"disk {HOSTILE}")
-    assert pause_notes(pages.broker)["high"].by == "olga", "she paused it"
+    assert NOTES.all(pages.broker)["high"].by == "olga", "she paused it"
     for text in shown(pages, "", "/queues", "/jobs/a"):
         assert "by olga: disk &lt;script&gt;" in text
     [queues] = shown(pages, "/queues")
@@ -50,8 +48,8 @@ def test_the_reason_of_a_pause_is_wherever_a_page_says_who_paused() -> None:
 def test_a_note_of_an_older_release_has_no_reason() -> None:
     pages = pages_with_worker()
     pages.broker.pause("high")
-    pages.broker.put_document(NOTES, "high", b'{"by":"olga","at":"2026-05-01T12:00:00.000Z"}')
-    assert pause_notes(pages.broker) == {"high": PauseNote("olga", "2026-05-01T12:00:00.000Z")}
+    pages.broker.put_document(NOTES.kind, "high", b'{"by":"olga","at":"2026-05-01T12:00:00.000Z"}')
+    assert NOTES.all(pages.broker) == {"high": PauseNote("olga", "2026-05-01T12:00:00.000Z")}
     assert "by olga</div>" in shown(pages, "/queues")[0]
 
 
@@ -111,6 +109,6 @@ def test_the_history_is_bounded_and_has_each_pause_once() -> None:
         note = PauseNote(hostile, at(n), hostile)
         for _ in range(2):  # as after a kill between the history and the note
             end_note(broker, "high", note, 1_700_000_000_000 + n * 1000 + 500)
-    [known] = past_pauses_in(broker.documents(HISTORIES)).values()
+    [known] = HISTORIES.all(broker).values()
     assert [one.start for one in known] == [at(n) for n in range(3, PAST_MAX + 3)]
     assert {len(one.reason) for one in known} == {len(one.by) for one in known} == {PAST_TEXT_MAX}

@@ -14,7 +14,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, OpenBreaker, Record, WorkerInfo
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
-from fileq.commands.admin.pauses import pause_notes, set_paused
+from fileq.commands.admin.pauses import NOTES, set_paused
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, encode, file_job, rfc3339_ms
@@ -104,9 +104,9 @@ def test_a_batch_and_a_job_in_a_paused_queue_say_so_and_offer_to_resume_it() -> 
     assert re.search(r"Paused: high \(since [-\d]+ [:\d]+ UTC by olga &lt;script&gt;.*\)\. 1 job waits there", overview)
     assert "by olga &lt;script&gt;" in queues
     set_paused(pages.broker, "high", QUEUES, paused=True, by="another")
-    assert pause_notes(pages.broker)["high"].by.startswith("olga"), "it was paused already"
+    assert NOTES.all(pages.broker)["high"].by.startswith("olga"), "it was paused already"
     set_paused(pages.broker, "high", QUEUES, paused=False, by="olga")
-    assert pause_notes(pages.broker) == {}
+    assert NOTES.all(pages.broker) == {}
     pages.broker.pause("high")
     assert "by another program" in shown(pages, "/queues")[0]
 
