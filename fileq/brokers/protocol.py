@@ -442,7 +442,7 @@ class Inspector(PlacePages, Protocol):
         `follow_ups` are enqueued for each id that is cancelled by this call, as those of a settlement are. Raises for a
         wrong one before any job.
 
-        Atomicity: each job with its follow-ups. Repeat: ENDED, or REQUESTED while it runs. Kill -9: each job is
+        Atomicity: each job with its follow-ups. Repeat: ENDED, or REQUESTED_BEFORE while it runs. Kill -9: each job is
         cancelled or untouched."""
         ...
 

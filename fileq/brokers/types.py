@@ -421,6 +421,7 @@ class CancelResult(enum.StrEnum):
 
     CANCELLED = "cancelled"
     REQUESTED = "requested"  # the job is running; its slot learns of the request at its next renewal
+    REQUESTED_BEFORE = "requested_before"  # the same by an earlier call
     ENDED = "ended"
     UNKNOWN = "unknown"
 

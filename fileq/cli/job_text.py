@@ -1,4 +1,4 @@
-"""Jobs, their histories, the history of a file, cancellations and dead jobs as text."""
+"""Jobs, their histories, the history of a file, dead jobs and what an action did with jobs, as text."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from fileq.brokers.types import CancelResult
 from fileq.cli.stats_text import name_of
 from fileq.cli.terminal import ENDLESS, ERROR_SHOWN, Cell, Screen, age, cut, moment, number, plural, table
-from fileq.commands.admin.cancellation import WOULD_CANCEL, Cancellation, JobCancellation
-from fileq.core.job import DELAYED_STATES, State, parse_time, split_signature
+from fileq.core.job import DELAYED_STATES, parse_time, split_signature
 from fileq.core.outcome import CRASH, WORKER_DIED, kind_of
 from fileq.core.text import printable
 from fileq.core.units import short_duration, two_units
 from fileq.queries.job_summary import AttemptSummary, JobHistory, JobSummary, short_ids
 
 if TYPE_CHECKING:
-    from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
+    from fileq.actions.bulk import ActionReport, JobAction
     from fileq.commands.untaken_files import LocalTrace
     from fileq.core.batch import BatchFacts
-    from fileq.queries.dead_jobs import DeadGroup, DeadGroups
+    from fileq.queries.dead_jobs import DeadGroup, DeadGroups, DeadJobs
     from fileq.queries.job_queries import FileTrace, Maker, VersionTrace
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
-_CANCELLED_SHOWN = 20  # jobs that the text of `cancel --all` names
 _MADE_SHOWN = 20  # files or jobs that a job made
 _REPORTED = 20  # jobs named in a report
 _HASH_SHOWN = 12  # hex digits
@@ -296,43 +293,6 @@ def _facts(version: VersionTrace) -> str:
     return f": {plural(version.size, 'byte')}, modified {moment(version.modified_ns // 1_000_000)}{inode}{content}"
 
 
-def render_cancellation(done: Cancellation, *, has_total: bool) -> list[str]:
-    """One line for each job; with `has_total` for the first ones, and the number of all."""
-    shown = done.results[:_CANCELLED_SHOWN] if has_total else done.results
-    ids = short_ids([result.id for result in shown]) if has_total else {result.id: result.id for result in shown}
-    lines = [f"{printable(ids[result.id])}: {describe(result, done.within_s)}{_file_of(result)}" for result in shown]
-    if not has_total:
-        return lines
-    if done.count > len(shown):
-        lines.append(f"and {number(done.count - len(shown))} more")
-    return [*lines, f"{plural(done.count, 'job')} {'would be ' if done.is_dry_run else ''}cancelled"]
-
-
-def describe(result: JobCancellation, within_s: float) -> str:
-    if result.result == WOULD_CANCEL:
-        return f"would be cancelled; it is {result.state}"
-    match CancelResult(result.result):
-        case CancelResult.CANCELLED:
-            return "cancelled"
-        case CancelResult.REQUESTED:
-            from fileq.worker.executors.protocol import CANCEL_GRACE_S  # with it come parts of the worker
-
-            return (
-                f"is running; its worker sets context.cancelled within {two_units(within_s)}, "
-                f"and stops it by force {two_units(CANCEL_GRACE_S)} later if it still runs"
-            )
-        case CancelResult.ENDED:
-            if result.state is not None and State(result.state).is_waiting:
-                return f"is {result.state} according to its record, but was not found; run 'fileq fsck'"
-            return f"is already {result.state or 'ended'}; nothing was done"
-        case CancelResult.UNKNOWN:
-            return "is unknown: it never existed, or its record has expired"
-
-
-def _file_of(result: JobCancellation) -> str:
-    return f"  {printable(result.filepath)}" if result.filepath else ""
-
-
 def made_facts(history: JobHistory, *, repeats_name: bool = False) -> Iterator[tuple[str, str]]:
     """Pairs of a name and a value. A name that repeats is empty, unless `repeats_name`."""
     if history.parent_id:
@@ -432,22 +392,34 @@ def _group_lines(group: DeadGroup, screen: Screen, at_ms: int) -> list[str]:
     ]
 
 
-def render_report(report: DlqReport, verb: str, screen: Screen) -> list[str]:
+def render_report(report: ActionReport, action: JobAction, heartbeat_ttl_s: float, screen: Screen) -> list[str]:
+    """A line for each of the first jobs, and the number of all."""
+    from fileq.actions.bulk import DONE, REQUESTED, REQUESTED_BEFORE
+
     lines = []
-    short = short_ids([result.id for result in report.results[:_REPORTED]])
-    for result in report.results[:_REPORTED]:
-        id = printable(short[result.id])
-        if result.reason:
-            lines.append(f"{id}: {screen.paint(result.result, 'red')}: {result.reason}")
-        else:
-            path = cut(printable(result.filepath), max(20, screen.width - len(id) - 2), from_left=True)
-            lines.append(f"{_would(result)}{id}  {path}")
-    if len(report.results) > _REPORTED:
-        lines.append(f"and {number(len(report.results) - _REPORTED)} more")
-    would = "would be " if report.is_dry_run else ""
+    shown = report.results[:_REPORTED]
+    short = short_ids([one.id for one in shown])
+    for one in shown:
+        id = printable(short[one.id])
+        if one.reason:
+            lines.append(f"{id}: {screen.paint(one.result, 'red')}: {one.reason}")
+            continue
+        if one.result in (REQUESTED, REQUESTED_BEFORE):
+            lines.append(f"{id}: {_requested(heartbeat_ttl_s / 3)}  {printable(one.filepath)}".rstrip())
+            continue
+        would = f"{one.result.replace('_', ' ')} " if report.is_dry_run else ""
+        path = cut(printable(one.filepath), max(20, screen.width - len(id) - 2), from_left=True)
+        lines.append(f"{would}{id}  {path}".rstrip())
+    if (more := max(report.count, len(report.results)) - len(shown)) > 0:
+        lines.append(f"and {number(more)} more")
+    would, verb = "would be " if report.is_dry_run else "", "put back" if action == "retry" else DONE[action]
     return [*lines, f"{plural(report.count, 'job')} {would}{verb}"]
 
 
-def _would(result: DeadJobResult) -> str:
-    """What a dry run would do with this job: "would retry ", "would delete "; else ""."""
-    return f"{result.result.replace('_', ' ')} " if result.result.startswith("would_") else ""
+def _requested(within_s: float) -> str:
+    from fileq.worker.executors.protocol import CANCEL_GRACE_S  # with it come parts of the worker
+
+    return (
+        f"is running; its worker sets context.cancelled within {two_units(within_s)}, "
+        f"and stops it by force {two_units(CANCEL_GRACE_S)} later if it still runs"
+    )

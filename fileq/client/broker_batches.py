@@ -6,26 +6,23 @@ reconciler of any worker continues; of a retry, the members that were put back u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
+from fileq.actions.bulk import BulkActions, JobAction
 from fileq.brokers.batches import BatchPage, BatchView, NewBatch
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Record
 from fileq.client.batch_handle import BatchInfo
 from fileq.client.new_entries import typed_entry
 from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, DeadPage
 from fileq.config import Config
 from fileq.core.batch import Callback, callback_job
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import State, check_content, checked_id, decode_or_none, encode
+from fileq.core.job import State, check_content, checked_id, encode
 from fileq.core.own_jobs import check_batch
-from fileq.queries.dead_jobs import NOT_A_JOB, revival, why_stayed
-from fileq.queries.job_filter import StoredJob
-from fileq.webhooks.subscriptions import Withdrawals
-from fileq.worker.batch_reconciler import cancel_waiting
 
 
 class BrokerBatches:
@@ -50,7 +47,7 @@ class BrokerBatches:
         return seal_batch(self._broker, id)
 
     def cancel(self, id: str) -> bool:
-        return cancel_batch(self._broker, id, Withdrawals(self._broker, self._config, self._clock))
+        return cancel_batch(self._broker, self._config, id, self._clock)
 
     def retry(self, id: str) -> BatchRetry:
         return retry_batch(self._broker, self._config, id)
@@ -111,39 +108,25 @@ def seal_batch(broker: FullBroker, id: str) -> bool:
     return broker.seal_batch(id)
 
 
-def cancel_batch(broker: FullBroker, id: str, withdrawals: Withdrawals) -> bool:
+def cancel_batch(broker: FullBroker, config: Config, id: str, clock: Callable[[], int] = wall_clock_ms) -> bool:
     """Marks the batch and cancels its first waiting members. False if it is finished, cancelled already or unknown."""
-    is_cancelled = broker.cancel_batch(id)
-    if is_cancelled:
-        cancel_waiting(broker, id, withdrawals, CANCEL_PAGES)
-    return is_cancelled
+    if not broker.cancel_batch(id):
+        return False
+    actions, cursor = BulkActions(broker, config, clock), ""
+    for _ in range(CANCEL_PAGES):
+        page = broker.unfinished_members(id, cursor)
+        if page.ids:
+            actions.cancel_members(page.ids)
+        cursor = page.next_cursor
+        if not cursor:
+            break
+    return True
 
 
 def retry_batch(broker: FullBroker, config: Config, id: str) -> BatchRetry:
     """Removes the mark of a cancelled batch, and puts its dead members back into their queues."""
     broker.uncancel_batch(id)
-    count, left = 0, dict[str, str]()
-    for records in _dead_pages(broker, id):
-        jobs = [(record, decode_or_none(record.raw)) for record in records]
-        left |= {record.id: NOT_A_JOB for record, job in jobs if job is None}
-        dead = [StoredJob(record.raw, record.id, job, record, State.DEAD) for record, job in jobs if job is not None]
-        default = config.producer.default_priority
-        queues = [one.record.queue if one.record is not None else "" for one in dead]
-        answers = broker.revive([revival(one, queue or default) for one, queue in zip(dead, queues, strict=True)])
-        count += sum(answer.is_revived for answer in answers)
-        stayed = ((one.id, why_stayed(answer)) for one, answer in zip(dead, answers, strict=True))
-        left |= {id: why for id, why in stayed if why}
-    return BatchRetry(count, left)
-
-
-def _dead_pages(broker: FullBroker, id: str) -> Iterator[list[Record]]:
-    """All ids are read first: to put a member back changes the pages that are still to be read."""
-    pages, cursor = list[tuple[str, ...]](), ""
-    while True:
-        page = broker.dead_members(id, cursor)
-        pages.append(page.ids)
-        cursor = page.next_cursor
-        if not cursor:
-            break
-    for ids in pages:
-        yield [one for one in broker.records(ids) if one is not None and one.state is State.DEAD] if ids else []
+    actions = BulkActions(broker, config)
+    run = actions.begin(JobAction.RETRY, actions.dead_members(id))
+    run.complete()
+    return BatchRetry(run.count, {change.id: change.reason for change in run.refusals})

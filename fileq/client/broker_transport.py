@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from fileq.actions.bulk import NOT_A_JOB, BulkActions, JobAction, not_dead, revival, to_run, why_stayed
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker, Subscription
-from fileq.brokers.types import CLEAR_MAX, CLEAR_REACH, CancelResult, Entry, Record
+from fileq.brokers.types import CancelResult, Entry, Record
 from fileq.client.job_endings import JobEnding, ending_of
 from fileq.client.options import ScheduleOptions
 from fileq.client.transport import BATCH, VETOED, Accepted, JobRequest
 from fileq.config import Config
 from fileq.core.errors import ConfigError, FileqError, JobError
 from fileq.core.job import State, decode_or_none
-from fileq.queries.dead_jobs import NOT_A_JOB, not_dead, revival, to_run, why_stayed
 from fileq.queries.job_filter import JobFilter, StoredJob
 from fileq.queries.job_queries import FileTrace, listed_states, trace
 from fileq.queries.job_selection import select
@@ -31,7 +31,6 @@ from fileq.queries.job_summary import why_unknown
 if TYPE_CHECKING:
     from fileq.client.broker_batches import BrokerBatches
     from fileq.client.new_entries import FileEntries
-    from fileq.webhooks.subscriptions import Withdrawals
 
 
 class BrokerTransport:
@@ -88,23 +87,17 @@ class BrokerTransport:
         return self._broker.census().pending[queue]
 
     def clear(self, queue: str, limit: int | None = None) -> int:
-        """Stops after as many jobs as waited at the beginning: later ones stay. Also after `limit` jobs."""
-        size, cleared = self.size(queue), 0
-        left = size if limit is None else min(size, limit)
-        passed_over: set[bytes] = set()  # bytes that are no job, and jobs that were claimed meanwhile
-        while left > 0:
-            front = [raw for raw in self._broker.peek(queue, CLEAR_REACH) if raw not in passed_over]
-            batch = front[: min(CLEAR_MAX, left)]
-            if not batch:
-                break
-            answers = self._broker.clear(queue, batch, self._withdrawals().of_raws(queue, batch))
-            cleared += sum(answers)
-            left -= len(batch)
-            passed_over.update(raw for raw, is_cleared in zip(batch, answers, strict=True) if not is_cleared)
-        return cleared
+        """Cancels at most `limit` jobs. Later ones stay: no more are cancelled than waited at the beginning."""
+        size = self.size(queue)
+        actions = BulkActions(self._broker, self._config, self._clock)
+        waiting = actions.matching(JobAction.CANCEL, JobFilter(state=State.PENDING, queue=queue), has_deliveries=True)
+        run = actions.begin(JobAction.CANCEL, waiting, limit=size if limit is None else min(size, limit))
+        return run.complete().count
 
     def cancel(self, id: str) -> CancelResult:
-        [result] = self._broker.cancel([id], self._withdrawals().of_ids([id]))
+        from fileq.webhooks.subscriptions import Withdrawals  # needed here only
+
+        [result] = self._broker.cancel([id], Withdrawals(self._broker, self._config, self._clock).of_ids([id]))
         return result
 
     def retry(self, id: str, *, is_probe: bool = False) -> None:
@@ -139,12 +132,6 @@ class BrokerTransport:
 
     def close(self) -> None:
         self._broker.close()
-
-    def _withdrawals(self) -> Withdrawals:
-        """Makes the deliveries of webhooks about jobs that this client cancels."""
-        from fileq.webhooks.subscriptions import Withdrawals  # needed here only
-
-        return Withdrawals(self._broker, self._config, self._clock)
 
     def _entries(self, requests: Sequence[JobRequest]) -> list[Entry | Accepted]:
         """One entry for each request, or its fate if it was vetoed. ConfigError names everything that is wrong with all

@@ -94,7 +94,8 @@ class Handle(Generic[R]):
     def cancel(self) -> CancelResult:
         """Cancels a job that waits ("cancelled"), or requests it of the worker that runs it ("requested"). Does nothing
         if the job has ended ("ended") or has no record ("unknown")."""
-        return self._transport().cancel(self.id)
+        result = self._transport().cancel(self.id)
+        return CancelResult.REQUESTED if result is CancelResult.REQUESTED_BEFORE else result
 
     def retry(self) -> None:
         """Puts a dead job back into its queue, with its failures forgotten. JobError says why if that is impossible."""

@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import CappedLog, Catalog, entry_name
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.audit_entries import changes_between, command_line_user, short, write_command
-from fileq.commands.bulk_actions import JobAction
 from fileq.core.errors import BrokerError
 from fileq.core.job import stamp
 from fileq.queries.job_filter import JobFilter

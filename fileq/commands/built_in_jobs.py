@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fileq.actions.reprocess import reprocess
 from fileq.brokers.protocol import FullBroker
-from fileq.commands.admin.reprocess import reprocess
 from fileq.config import Config
 from fileq.core.delivery import CHECK_TYPE, DeliveryCheck, problem_of, unreadable, with_others
 from fileq.core.errors import FileqError, Permanent

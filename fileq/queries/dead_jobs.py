@@ -1,4 +1,4 @@
-"""Dead jobs: their groups, what each looks like when it is put back into its queue, and why one stays dead.
+"""Dead jobs: a list of them, and their groups.
 
 By groups an operator sees a few causes and not thousands of jobs. A bounded number of dead jobs is looked at, the
 newest first, and the answer says if there are more. Of most of them only the bytes and the fingerprint are read, so
@@ -17,12 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Record, Revival, Revived
-from fileq.core.job import State, decode_or_none, encode, parse_time, stamp
+from fileq.core.job import State, parse_time, stamp
 from fileq.core.outcome import kind_of
-from fileq.core.text import printable
-from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob
-from fileq.queries.job_selection import OUTLINE_COST, complete_records, outlined
+from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
+from fileq.queries.job_selection import OUTLINE_COST, complete_records, outlined, select
+from fileq.queries.job_summary import JobSummary
 
 GroupedBy: TypeAlias = Literal["fingerprint", "directory", "kind", "type"]
 SCAN_MAX = 10_000
@@ -31,6 +30,18 @@ _PAGE = 500
 _IDS = 20  # how many ids a group names
 _PARTS = 24  # how many parts a timeline has
 _NAMED = 3  # how many directories and extensions a group names
+
+
+class DeadJobs(Struct, frozen=True):
+    total: int
+    jobs: tuple[JobSummary, ...]
+
+
+def list_dead(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> DeadJobs:
+    """The newest dead jobs, newest first; with conditions, the newest that meet them."""
+    states = wanted.states((State.DEAD,), "the dead-letter queue holds dead jobs only")
+    found = tuple(dead.summary() for dead in select(broker, queues, wanted, states))
+    return DeadJobs(broker.census().dead, found)
 
 
 class NameCount(Struct, frozen=True):
@@ -234,48 +245,3 @@ class _Gathered:
 def _most(counts: Mapping[str, int]) -> tuple[NameCount, ...]:
     """The largest; of equal ones the one that was seen first."""
     return tuple(NameCount(name, count) for name, count in nlargest(_NAMED, counts.items(), key=itemgetter(1)))
-
-
-# Jobs that are put back
-
-GONE = "it left the dead-letter queue a moment ago"
-NOT_A_JOB = "these bytes are not a job, and a retry would bury them again; delete them"
-
-
-def revival(dead: StoredJob, queue: str, *, is_probe: bool = False) -> Revival:
-    """The job as new. If its file was moved after it had died, the job is for the file where it is now. A probe is the
-    next job of its queue, and no open breaker defers it."""
-    assert dead.job is not None
-    fresh = dead.job.but(
-        retries=0, recoveries=0, error=None, failed_at=None, first_error=dead.error or None, breaker_probe=is_probe
-    )
-    if dead.record is not None and dead.record.moved_to:
-        fresh = fresh.at(dead.record.moved_to)
-    return Revival(dead.raw, dead.id, encode(fresh), queue, is_next=is_probe)
-
-
-def why_stayed(answer: Revived) -> str:
-    """Why a job was not put back; empty if it was."""
-    if answer.is_revived:
-        return ""
-    if answer.is_foreign:
-        return "another program enqueued it under the id of another job"
-    if answer.held_by:
-        return f"job {printable(answer.held_by)} has the same unique key and is not finished"
-    return GONE
-
-
-def not_dead(record: Record, next_step: str) -> str:
-    return f"it is {record.state.value}, not dead; {next_step}"
-
-
-def to_run(record: Record) -> str:
-    """How to run a job that is not dead."""
-    if record.state in ENDED:
-        job = decode_or_none(record.raw)
-        if job is not None and not job.filepath:
-            return "'fileq enqueue' makes a new job"
-        return "'fileq reprocess --match GLOB' enqueues its file again"
-    if record.state is State.RUNNING:
-        return "it needs no retry"
-    return "a worker will run it" if record.state is State.PENDING else "a worker will run it when it is due"

@@ -23,15 +23,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from fileq.actions.bulk import BulkActions
 from fileq.brokers.batches import BatchView
-from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.schedule_definitions import broker_now_ms
 from fileq.config import Config
 from fileq.core.batch import LEVELS_MAX, UNTOUCHED_MS, BatchState
 from fileq.core.events import BatchCancelled, BatchFinished, BatchReconciled, Emit, ignore
-from fileq.core.job import State
-from fileq.webhooks.subscriptions import Withdrawals
 
 EVERY_S = 60.0
 BATCHES_A_TURN = 100
@@ -39,9 +37,6 @@ PAGES_A_TURN = 20  # pages of members that one turn reads, 500 each
 DEAD_A_TURN = 500
 DEAD_NOTED = 10_000  # the batches of more dead jobs than this are found by the check of each minute
 FIRST_AGAIN_S = 1.0  # until a batch that failed is looked at again; doubled each time
-# A waiting job is removed from the middle of its queue by comparing, 40 ms for a queue of a million. In a longer queue
-# than this, the jobs of a cancelled batch stay until a worker claims them, which cancels them too.
-LONG_QUEUE = 20_000
 UNTOUCHED = "nothing was added to it for 24 hours"
 PARENT_CANCELLED = "its parent was cancelled"
 
@@ -66,7 +61,7 @@ class BatchReconciler:
         self._again_s = FIRST_AGAIN_S
         self._next_page_s = 0.0
         self.wake = threading.Event()
-        self._withdrawals = Withdrawals(broker, config, wall_clock_ms)
+        self._actions = BulkActions(broker, config)
         self._emit = emit
         self._cursor = ""  # where the next page of batches begins
         self._member_cursors: dict[str, str] = {}  # by batch: where the next turn goes on
@@ -152,7 +147,7 @@ class BatchReconciler:
             if page.ids:
                 counted += self._broker.count_members(view.id, page.ids)
                 if view.is_cancelled:
-                    _cancel(self._broker, page.ids, self._withdrawals)
+                    self._actions.cancel_members(page.ids)
             cursor = page.next_cursor
             if not cursor:
                 break
@@ -169,25 +164,3 @@ def finished_event(id: str, view: BatchView | None) -> BatchFinished:
         return BatchFinished(id, None)
     counts = view.total, view.completed, view.dead, view.cancelled, view.deleted
     return BatchFinished(view.id, view.name or None, *counts)
-
-
-def cancel_waiting(broker: FullBroker, id: str, withdrawals: Withdrawals, pages: int) -> None:
-    """Cancels waiting members of a cancelled batch: those on the first `pages` pages of its unfinished members."""
-    cursor = ""
-    for _ in range(pages):
-        page = broker.unfinished_members(id, cursor)
-        if page.ids:
-            _cancel(broker, page.ids, withdrawals)
-        cursor = page.next_cursor
-        if not cursor:
-            return
-
-
-def _cancel(broker: FullBroker, ids: Sequence[str], withdrawals: Withdrawals) -> None:
-    """Cancels these members, except those that wait in a long queue."""
-    long_queues = {queue for queue, count in broker.census().pending.items() if count > LONG_QUEUE}
-    if long_queues:
-        found = zip(ids, broker.outlines(ids), strict=True)
-        ids = [id for id, one in found if not (one and one.state is State.PENDING and one.queue in long_queues)]
-    if ids:
-        broker.cancel(ids, withdrawals.of_ids(ids))

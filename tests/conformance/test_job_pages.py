@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 from msgspec import Raw
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
-from fileq.commands.admin.dlq import retry_all
 from fileq.core.errors import ConfigError
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import DELAYED_STATES, Job, State
@@ -32,6 +32,7 @@ from fileq.testing.conformance.builders import (
     settle,
 )
 from fileq.testing.conformance.harness import Harness
+from tests.support.bulk_actions import act_on_all
 from tests.support.counting_reads import CountingReads
 
 QUEUES = ("high", "low")
@@ -219,5 +220,5 @@ def test_one_group_is_retried(harness: Harness) -> None:
         bury(harness, a_job(f"row-{n}"), f"ValueError: row {n} is bad")
     bury(harness, a_job("disk"), "OSError: disk full")
     wanted = JobFilter(fingerprint=fingerprint("ValueError: row 9 is bad")[:5])
-    assert retry_all(harness.broker, wanted, queue="low").count == 3
+    assert act_on_all(harness.broker, harness.config, JobAction.RETRY, wanted).count == 3
     assert ids_of(all_pages(harness, JobFilter(state=State.DEAD), limit=5)) == ["disk"]

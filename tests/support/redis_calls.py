@@ -246,7 +246,7 @@ CALLS = (
     BrokerCall("reap by bury", _reaping(lambda c: replace(burial(c, died=True), order=ORDER)), _fenced),
     BrokerCall("register", _register),
     BrokerCall("deregister", _deregister),
-    BrokerCall("cancel by id", _cancel_by_id, lambda answer: ["requested", "ended", "ended", "unknown"]),
+    BrokerCall("cancel by id", _cancel_by_id, lambda answer: ["requested_before", "ended", "ended", "unknown"]),
     BrokerCall("revive", _revive, lambda answer: [Revived(False)] * 2),
     BrokerCall("discard", _discard, lambda answer: [False] * len(answer)),
     BrokerCall("update_ledger", _update_ledger, lambda answer: [False, False]),

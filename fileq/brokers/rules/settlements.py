@@ -164,9 +164,10 @@ def _cancel(work: UnitOfWork, record: RecordRow | None, follow_ups: Sequence[Fol
     if record is None:
         return CancelResult.UNKNOWN
     if record.state == State.RUNNING:
-        if not record.is_cancel_requested:
-            work.change_record(record).is_cancel_requested = True
-            work.count_cancel_request()
+        if record.is_cancel_requested:
+            return CancelResult.REQUESTED_BEFORE
+        work.change_record(record).is_cancel_requested = True
+        work.count_cancel_request()
         return CancelResult.REQUESTED
     if not take_waiting(work, record):
         return CancelResult.ENDED

@@ -157,25 +157,23 @@ def _seal(invocation: Invocation) -> int:
 
 
 def _cancel(invocation: Invocation) -> int:
-    from fileq.brokers.clocks import wall_clock_ms
+    from fileq.actions.bulk import JobAction
     from fileq.client.broker_batches import cancel_batch
     from fileq.commands.action_log import note_batch
-    from fileq.commands.bulk_actions import JobAction
-    from fileq.webhooks.subscriptions import Withdrawals
 
     id, broker = invocation.options.id, invocation.broker()
     report = _report(invocation, id)
-    if not cancel_batch(broker, id, Withdrawals(broker, invocation.loaded().config, wall_clock_ms)):
+    if not cancel_batch(broker, invocation.loaded().config, id):
         raise BatchError(f"batch {id} can't be cancelled: it is {'cancelled' if report.is_cancelled else report.state}")
     invocation.note(note_batch, JobAction.CANCEL, id)
     return _confirm(invocation, "is cancelled")
 
 
 def _retry(invocation: Invocation) -> int:
+    from fileq.actions.bulk import JobAction
     from fileq.cli.terminal import plural
     from fileq.client.broker_batches import retry_batch
     from fileq.commands.action_log import note_batch
-    from fileq.commands.bulk_actions import JobAction
     from fileq.core.text import printable
 
     id = invocation.options.id

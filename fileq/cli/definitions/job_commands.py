@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import (
@@ -20,10 +21,9 @@ from fileq.cli.command import Command, Invocation
 from fileq.cli.terminal import print_lines, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
 from fileq.commands.admin.json_schema import (
-    CANCEL_FIELDS,
+    ACTION_FIELDS,
     DLQ_GROUPS_FIELDS,
     DLQ_LIST_FIELDS,
-    DLQ_REPORT_FIELDS,
     HISTORY_FIELDS,
     JOB_FIELDS,
     PURGE_FIELDS,
@@ -32,9 +32,9 @@ from fileq.commands.admin.json_schema import (
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fileq.commands.admin.dlq import DlqReport
-    from fileq.queries.job_filter import JobFilter
+    from fileq.actions.bulk import JobAction
 
+DEAD = ("dead_letter",)
 _LIST_FIELDS = (("jobs[]", "one object for each job"), *((f"jobs[].{name}", meaning) for name, meaning in JOB_FIELDS))
 
 
@@ -152,38 +152,48 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _cancel(invocation: Invocation) -> int:
-    from fileq.brokers.clocks import wall_clock_ms
+    from fileq.actions.bulk import JobAction
+
+    return _act(invocation, JobAction.CANCEL, command="cancel", what="job")
+
+
+def _act(
+    invocation: Invocation, action: JobAction, *, command: str, what: str, places: Sequence[str] | None = None
+) -> int:
+    """Does an action on the jobs that the line names or chooses. `places` are searched for the first characters of
+    ids. What can't be undone needs --yes with --all."""
+    from fileq.actions.bulk import RULES, STATES, BulkActions, JobAction
+    from fileq.cli.job_text import render_report
     from fileq.cli.terminal import plural
     from fileq.commands.action_log import note_command
-    from fileq.commands.admin.cancellation import cancel, cancel_all
-    from fileq.commands.bulk_actions import JobAction
     from fileq.queries.job_summary import resolve_ids
-    from fileq.webhooks.subscriptions import Withdrawals
 
-    options, config = invocation.options, invocation.loaded().config
-    worker = config.worker
-    wanted = filter_of(options, worker.priorities)
-    check_choice(options, wanted, "fileq admin cancel", "jobs")
-    is_dry_run = options.dry_run or (options.all and not options.yes)
-    broker, ttl_s = invocation.broker(), worker.heartbeat_ttl
-    told = Withdrawals(broker, config, wall_clock_ms).of_ids
+    options, config, broker = invocation.options, invocation.loaded().config, invocation.broker
+    wanted = filter_of(options, config.worker.priorities)
+    check_choice(options, wanted, f"fileq admin {command}", f"{what}s")
+    is_unconfirmed = options.all and not options.dry_run and not getattr(options, "yes", True)
+    is_dry_run = options.dry_run or is_unconfirmed
+    actions = BulkActions(broker(), config)
     if options.all:
-        done = cancel_all(broker, worker.priorities, wanted, ttl_s, is_dry_run=is_dry_run, follow_ups=told)
+        wanted.states(STATES[action], RULES[action])
+        jobs = actions.matching(action, wanted)
+        report = actions.begin(action, jobs, limit=wanted.limit, is_dry_run=is_dry_run).complete()
     else:
-        done = cancel(broker, resolve_ids(broker, options.ids), ttl_s, is_dry_run=is_dry_run, follow_ups=told)
+        ids = resolve_ids(broker(), options.ids, places=places) if places else resolve_ids(broker(), options.ids)
+        report = actions.act_on(action, ids, is_dry_run=is_dry_run)
     if not is_dry_run:
-        jobs = {one.id: one.filepath for one in done.results if one.result in ("cancelled", "requested")}
+        changed = {one.id: one.filepath for one in report.results if one.is_done}
         chosen = wanted if options.all else None
-        invocation.note(note_command, JobAction.CANCEL, jobs, count=done.count, wanted=chosen)
+        invocation.note(note_command, action, changed, count=report.count, wanted=chosen)
+    if report.count and action is JobAction.RETRY:
+        print_reload_note(invocation)
     if options.json:
-        invocation.print_json(done)
+        invocation.print_json(report)
     else:
-        from fileq.cli.job_text import render_cancellation
-
-        print_lines(render_cancellation(done, has_total=options.all))
-    if is_dry_run and not options.dry_run:
-        raise ConfigError(f"cancel --all would cancel {plural(done.count, 'job')}; add --yes to confirm")
-    return 1 if done.has_failed else 0
+        print_lines(render_report(report, action, config.worker.heartbeat_ttl, screen_of_stdout()))
+    if is_unconfirmed:
+        raise ConfigError(f"{command} --all would {action} {plural(report.count, what)}; add --yes to confirm")
+    return 1 if report.has_failed and not options.all else 0
 
 
 # `fileq admin dlq list|groups|retry|delete` and `fileq admin purge-dlq`: the dead-letter queue.
@@ -198,7 +208,7 @@ def _list_dead_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list_dead(invocation: Invocation) -> int:
-    from fileq.commands.admin.dlq import list_dead
+    from fileq.queries.dead_jobs import list_dead
 
     queues = invocation.loaded().config.worker.priorities
     dead = list_dead(invocation.broker(), queues, filter_of(invocation.options, queues))
@@ -248,44 +258,9 @@ def _retry_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _retry(invocation: Invocation) -> int:
-    from fileq.commands.admin.dlq import PLACE, retry, retry_all
-    from fileq.queries.job_summary import resolve_ids
+    from fileq.actions.bulk import JobAction
 
-    options = invocation.options
-    queues = invocation.loaded().config.worker.priorities
-    wanted = filter_of(options, queues)
-    check_choice(options, wanted, "fileq admin dlq retry", "dead jobs")
-    broker = invocation.broker()
-    if options.all:
-        report = retry_all(broker, wanted, queue=queues[-1], is_dry_run=options.dry_run)
-    else:
-        ids = resolve_ids(broker, options.ids, places=[PLACE])
-        report = retry(broker, ids, queue=queues[-1], is_dry_run=options.dry_run)
-    _note(invocation, "retry", report, wanted)
-    if report.count:
-        print_reload_note(invocation)
-    return _print_report(invocation, report, "put back", has_failed=report.has_failed and not options.all)
-
-
-def _note(invocation: Invocation, action: str, report: DlqReport, wanted: JobFilter) -> None:
-    """Tells others what was done, and by whom."""
-    from fileq.commands.action_log import note_command
-    from fileq.commands.bulk_actions import JobAction
-
-    if not report.is_dry_run:
-        jobs = {one.id: one.filepath for one in report.results if one.result in ("retried", "deleted")}
-        chosen = wanted if invocation.options.all else None
-        invocation.note(note_command, JobAction(action), jobs, count=report.count, wanted=chosen)
-
-
-def _print_report(invocation: Invocation, report: DlqReport, verb: str, *, has_failed: bool) -> int:
-    if invocation.options.json:
-        invocation.print_json(report)
-    else:
-        from fileq.cli.job_text import render_report
-
-        print_lines(render_report(report, verb, screen_of_stdout()))
-    return 1 if has_failed else 0
+    return _act(invocation, JobAction.RETRY, command="dlq retry", what="dead job", places=DEAD)
 
 
 def _delete_arguments(parser: argparse.ArgumentParser) -> None:
@@ -304,24 +279,9 @@ def _delete_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _delete(invocation: Invocation) -> int:
-    from fileq.cli.terminal import plural
-    from fileq.commands.admin.dlq import PLACE, delete, delete_all
-    from fileq.queries.job_summary import resolve_ids
+    from fileq.actions.bulk import JobAction
 
-    options = invocation.options
-    wanted = filter_of(options, invocation.loaded().config.worker.priorities)
-    check_choice(options, wanted, "fileq admin dlq delete", "dead jobs")
-    broker = invocation.broker()
-    if not options.all:
-        report = delete(broker, resolve_ids(broker, options.ids, places=[PLACE]), is_dry_run=options.dry_run)
-        _note(invocation, "delete", report, wanted)
-        return _print_report(invocation, report, "deleted", has_failed=report.has_failed)
-    report = delete_all(broker, wanted, is_dry_run=options.dry_run or not options.yes)
-    _note(invocation, "delete", report, wanted)
-    _print_report(invocation, report, "deleted", has_failed=False)
-    if not options.yes and not options.dry_run:
-        raise ConfigError(f"dlq delete --all would delete {plural(report.count, 'dead job')}; add --yes to confirm")
-    return 0
+    return _act(invocation, JobAction.DELETE, command="dlq delete", what="dead job", places=DEAD)
 
 
 def _purge_arguments(parser: argparse.ArgumentParser) -> None:
@@ -330,20 +290,21 @@ def _purge_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _purge(invocation: Invocation) -> int:
+    from fileq.actions.bulk import BulkActions, JobAction
     from fileq.cli.terminal import plural
     from fileq.commands.action_log import note_command
-    from fileq.commands.admin.dlq import count_dead, purge
-    from fileq.commands.bulk_actions import JobAction
+    from fileq.queries.job_filter import JobFilter
 
     broker = invocation.broker()
     if not invocation.options.yes:
-        count = count_dead(broker)
+        count = broker.census().dead
         if invocation.options.json:
             invocation.print_json({"deleted": 0, "dead": count})
         else:
             print(f"{plural(count, 'dead job')}; nothing was deleted")
         raise ConfigError("purge-dlq deletes all dead jobs permanently; add --yes to confirm")
-    deleted = purge(broker)
+    actions = BulkActions(broker, invocation.loaded().config)
+    deleted = actions.begin(JobAction.DELETE, actions.matching(JobAction.DELETE, JobFilter())).complete().count
     invocation.note(note_command, JobAction.DELETE, {}, count=deleted)
     if invocation.options.json:
         invocation.print_json({"deleted": deleted, "dead": deleted})
@@ -438,7 +399,7 @@ can't be put back, so --all needs --yes; without it the command names what it wo
         ),
         arguments=_cancel_arguments,
         run=_cancel,
-        json_fields=CANCEL_FIELDS,
+        json_fields=ACTION_FIELDS,
         only_confirms=True,
     ),
     Command(
@@ -491,7 +452,7 @@ file, or a handler in the current directory, with the modules there that it impo
         ),
         arguments=_retry_arguments,
         run=_retry,
-        json_fields=DLQ_REPORT_FIELDS,
+        json_fields=ACTION_FIELDS,
         only_confirms=True,
     ),
     Command(
@@ -508,7 +469,7 @@ command names what it would delete and ends with exit code 2.""",
         ),
         arguments=_delete_arguments,
         run=_delete,
-        json_fields=DLQ_REPORT_FIELDS,
+        json_fields=ACTION_FIELDS,
         only_confirms=True,
     ),
     Command(

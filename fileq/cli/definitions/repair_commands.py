@@ -13,8 +13,8 @@ from fileq.commands.admin.json_schema import FSCK_FIELDS, REPROCESS_FIELDS
 from fileq.core.text import printable
 
 if TYPE_CHECKING:
+    from fileq.actions.reprocess import ReprocessReport
     from fileq.commands.admin.fsck.report import Balance, Repair, Report
-    from fileq.commands.admin.reprocess import ReprocessReport
 
 
 def _reprocess_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +25,8 @@ def _reprocess_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _reprocess(invocation: Invocation) -> int:
+    from fileq.actions.reprocess import reprocess
     from fileq.commands.action_log import note_reprocess
-    from fileq.commands.admin.reprocess import reprocess
 
     options, config = invocation.options, invocation.loaded().config
     wanted = filter_of(options, config.worker.priorities)
@@ -124,7 +124,7 @@ _NAMED = 20  # files that the text of a dry run names
 
 
 def render_reprocess(report: ReprocessReport) -> list[str]:
-    from fileq.commands.admin.reprocess import WOULD_ENQUEUE
+    from fileq.actions.reprocess import WOULD_ENQUEUE
 
     lines = [f"missing: {printable(file.filepath)}" for file in report.files if file.result == "missing"]
     planned = [file for file in report.files if file.result == WOULD_ENQUEUE]

@@ -168,15 +168,16 @@ TRACE_FIELDS = (
     ("is_partial", "not all records were searched for other jobs of the file; always false here"),
     ("untaken", "null, or the file on this machine if it has changed since: size, modified_ns, reason (not enqueued)"),
 )
-CANCEL_FIELDS = (
+ACTION_FIELDS = (
+    ("count", "number: jobs that were changed, or would be with --dry-run"),
+    ("is_dry_run", "boolean"),
     (
         "results[]",
-        "id, result (cancelled, requested, ended, unknown; would_cancel with --dry-run), state (string or null), "
-        "filepath; at most 1000 with --all",
+        "id; result: retried, deleted, cancelled or requested (of the worker that runs the job; requested_before by an "
+        "earlier command), with --dry-run would_retry, would_delete or would_cancel, otherwise refused, unknown (there "
+        "is no such job) or gone (changed by another caller); filepath (where its file is now); reason; at most 1000 "
+        "with --all",
     ),
-    ("within_s", "number: seconds within which a worker stops a running job"),
-    ("count", "number: jobs that were cancelled or requested to stop, or would be with --dry-run"),
-    ("is_dry_run", "boolean"),
 )
 BREAKER_RESET_FIELDS = (
     ("route", "string: the route whose breakers are reset; empty for all routes"),
@@ -210,15 +211,6 @@ DLQ_GROUPS_FIELDS = (
     ("groups[].newest_ids", "list of strings: the ids of its newest 20 jobs"),
     ("groups[].timeline", "24 numbers: its deaths in equal parts of the time from timeline_from to timeline_until"),
     ("timeline_from, timeline_until", "string (RFC 3339) or null: the first and the last death that was seen"),
-)
-DLQ_REPORT_FIELDS = (
-    ("count", "number: jobs that were put back or deleted, or would be with --dry-run"),
-    ("is_dry_run", "boolean"),
-    (
-        "results[]",
-        "id, result (retried, deleted, refused, unknown if there is no such job; would_retry or would_delete with "
-        "--dry-run), filepath (where its file is now), reason; at most 1000 with --all",
-    ),
 )
 PURGE_FIELDS = (
     ("deleted", "number: dead jobs that were deleted"),

@@ -5,29 +5,29 @@ POST /jobs/actions and the endpoints of dead jobs share act(): count first, then
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, UnsetType
 
+from fileq.actions.bulk import JobAction, JobChange, checked
 from fileq.commands.audit_entries import short
-from fileq.commands.bulk_actions import GONE_ELSEWHERE, JobAction, Operation, RefusedJob, changed_ids, checked
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
 from fileq.core.fingerprint import common_words
 from fileq.core.job import stamp
-from fileq.queries.dead_jobs import GONE
 from fileq.queries.job_filter import JobFilter, StoredJob
 from fileq.server.api.job_endpoints import JobDocument
 from fileq.server.api.list_endpoints import JobConditions, document_of, filter_of
 from fileq.server.decoding import invalid
+from fileq.server.operations import Operation
 from fileq.server.problems import ApiProblem, FieldProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
 from fileq.server.services import Services
 
 AT_ONCE_MAX = 1000  # jobs that a request changes itself
 SAMPLE = 5
-REFUSED_SHOWN = 1000
 JobId = Annotated[str, Meta(min_length=1, max_length=500)]
 
 
@@ -58,6 +58,11 @@ class OperationDocument(Struct, frozen=True):
     ended_at: str | None
     error: str | None
     takeovers: int
+
+
+class RefusedJob(Struct, frozen=True):
+    id: str
+    reason: str
 
 
 class ActionAnswer(Struct, frozen=True):
@@ -115,13 +120,21 @@ def act_on_filter(
         detail = f"{matched.count} jobs match, and {expect} were expected; repeat the dry run"
         raise ApiProblem("count-changed", detail)
     if matched.count <= AT_ONCE_MAX and not matched.is_partial:
-        ids, refused = _act_at_once(services, action, wanted, cutoff_ms)
+        run = actions.begin(action, actions.matching(action, wanted), cutoff_ms=cutoff_ms)
+        run.complete()
         cause = _cause_of(matched.sample) if "fingerprint" in conditions else ""
         if cause:
             request.note.chose({"action": action.value} | conditions | {"cause": cause})
-        logged = _logged(request, action, ids, len(refused), conditions, cause)
-        count = len(ids)
-        return _answer(services, action, matched.count, done=count, refused=refused, count=count, action_id=logged)
+        logged = _logged(request, action, run.named, run.count, run.refused, conditions, cause)
+        return _answer(
+            services,
+            action,
+            matched.count,
+            done=run.count,
+            refused=run.refusals,
+            count=run.count,
+            action_id=logged,
+        )
     operation = services.operations.create(
         action, wanted, conditions, matched=matched.count, cutoff_ms=cutoff_ms, created_by=request.caller.name
     )
@@ -142,37 +155,17 @@ def _cause_of(sample: tuple[StoredJob, ...]) -> str:
 def _logged(
     request: ApiRequest[Any, Any],
     action: JobAction,
-    ids: list[str],
+    changed: list[JobChange],
+    count: int,
     refused: int,
     conditions: dict[str, Any],
     cause: str = "",
 ) -> str:
-    log = request.services.action_log
+    log, ids = request.services.action_log, [change.id for change in changed]
     request.note.action_id = log.add(
-        action, request.caller.name, ids, count=len(ids), refused=refused, conditions=conditions, cause=cause
+        action, request.caller.name, ids, count=count, refused=refused, conditions=conditions, cause=cause
     )
     return request.note.action_id
-
-
-def _act_at_once(
-    services: Services, action: JobAction, wanted: JobFilter, cutoff_ms: int
-) -> tuple[list[str], list[RefusedJob]]:
-    """As an operation does it: passes over the jobs until a pass changes none. The ids of those that were changed."""
-    done: list[str] = []
-    while True:
-        changed, refused = list[str](), list[RefusedJob]()
-        for batch in services.actions.batches(action, wanted, cutoff_ms):
-            reasons = services.actions.apply(action, batch)
-            changed += changed_ids(batch, reasons)
-            refused += _refused(batch, reasons)
-        done += changed
-        if not changed:
-            return done, refused
-
-
-def _refused(jobs: list[StoredJob], reasons: list[str]) -> list[RefusedJob]:
-    found = zip(jobs, reasons, strict=True)
-    return [RefusedJob(job.id, reason) for job, reason in found if reason not in ("", GONE, GONE_ELSEWHERE)]
 
 
 def _act_on_ids(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice, ids: tuple[str, ...]) -> ApiAnswer:
@@ -180,16 +173,16 @@ def _act_on_ids(request: ApiRequest[Any, Any], action: JobAction, choice: JobCho
     request.note.chose(
         {"action": action.value, "ids": ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"}
     )
-    jobs, refused = services.actions.by_ids(action, ids, request.caller.sees)
+    jobs, left = services.actions.by_ids(action, ids, request.caller.sees)
     if choice.expect is not None and len(jobs) > choice.expect + choice.expect // 100:
         raise ApiProblem("count-changed", f"{len(jobs)} jobs match, and {choice.expect} were expected")
     if choice.dry_run:
-        return _answer(services, action, len(jobs), sample=tuple(jobs[:SAMPLE]), refused=refused, count=0)
-    reasons = services.actions.apply(action, jobs)
-    refused += [RefusedJob(job.id, reason) for job, reason in zip(jobs, reasons, strict=True) if reason]
-    changed = changed_ids(jobs, reasons)
-    logged = _logged(request, action, changed, len(refused), {})
+        return _answer(services, action, len(jobs), sample=tuple(jobs[:SAMPLE]), refused=left, count=0)
+    changes = services.actions.change(action, jobs)
+    refused = [*left, *(change for change in changes if not change.is_done)]
+    changed = [change for change in changes if change.is_done]
     done = len(changed)
+    logged = _logged(request, action, changed, done, len(refused), {})
     return _answer(services, action, len(jobs), done=done, refused=refused, count=done, action_id=logged)
 
 
@@ -202,7 +195,7 @@ def _answer(
     sample: tuple[StoredJob, ...] = (),
     is_partial: bool = False,
     done: int | None = None,
-    refused: list[RefusedJob] | None = None,
+    refused: Sequence[JobChange] = (),
     operation: Operation | None = None,
     action_id: str = "",
 ) -> ApiAnswer:
@@ -213,7 +206,7 @@ def _answer(
         is_partial=is_partial,
         sample=tuple(document_of(stored) for stored in sample),
         done=done or 0,
-        refused=tuple(refused or ())[:REFUSED_SHOWN],
+        refused=tuple(RefusedJob(one.id, one.reason) for one in refused),
         operation=operation_document(operation) if operation is not None else None,
         action_id=action_id or None,
     )

@@ -7,13 +7,13 @@ from typing import Annotated, Any, cast
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import check_name
 from fileq.client.batch_handle import batch_request, info_of, status_of_batch
 from fileq.client.options import EnqueueOptions
 from fileq.client.tasks import TaskCall
 from fileq.client.transport import BatchRetry
 from fileq.commands.batches import BatchReport, report_of, show_batch
-from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.batch import BatchState
 from fileq.core.errors import BatchError, BrokerError

@@ -7,10 +7,9 @@ from typing import Annotated
 from msgspec import Meta, Struct, UnsetType
 from msgspec.structs import replace
 
+from fileq.actions.bulk import JobAction
 from fileq.commands.acknowledgements import NOTE_LENGTH, Acknowledgement, AcknowledgementStore, is_fingerprint
-from fileq.commands.admin.dlq import delete
 from fileq.commands.audit_entries import short
-from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.job import State
 from fileq.core.text import without_path
@@ -91,12 +90,12 @@ def purge_dead(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
 
 
 def delete_dead(request: ApiRequest[NoQuery, UnsetType]) -> JobMessage:
-    id, broker = request.params["id"], request.services.broker
+    id = request.params["id"]
     record = seen_record(request, id)
     request.note.about(record)
     if record.state is not State.DEAD:
         raise ApiProblem("conflict", f"job {id} can't be deleted: it is {record.state.value}, not dead")
-    if not delete(broker, [id]).count:
+    if not request.services.actions.act_on(JobAction.DELETE, [id]).count:
         raise ApiProblem("not-found", f"job {id} left the dead-letter queue a moment ago")
     return JobMessage("Dead job deleted")
 

@@ -16,9 +16,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as HttpScope
 
+from fileq.actions.reprocess import ReprocessReport, reprocess
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
-from fileq.commands.admin.reprocess import ReprocessReport, reprocess
 from fileq.config import Config
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError, BrokerUnavailable

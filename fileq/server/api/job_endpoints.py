@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import quote
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import NAME_RULE
 from fileq.brokers.types import CancelResult, Record
 from fileq.client.batch_handle import info_of
@@ -18,7 +19,6 @@ from fileq.client.client import span_of_caller
 from fileq.client.handle import Handle
 from fileq.client.options import EnqueueOptions
 from fileq.client.transport import VETOED
-from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope, has_parent_parts
 from fileq.core.batch import BatchFacts
 from fileq.core.job import OWN_TAGS, State, decode_or_none, encode
@@ -208,7 +208,7 @@ class CancelMessage(Struct, frozen=True):
     """`result` is cancelled, requested of the worker that runs the job, or ended if it was cancelled before."""
 
     message: str
-    result: CancelResult
+    result: Literal["cancelled", "requested", "ended"]
 
 
 class RetryMessage(Struct, frozen=True):
@@ -349,7 +349,7 @@ def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
     id, services = request.params["id"], request.services
     if request.caller.is_limited:
         seen_record(request, id)
-    result = services.client.job(id).cancel()
+    result = services.transport.cancel(id)
     [record] = services.broker.records([id])
     if record is not None:
         request.note.about(record)
@@ -358,7 +358,9 @@ def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
     if result is CancelResult.ENDED:
         if record is not None and record.state is not State.CANCELLED:
             raise ApiProblem("conflict", f"job {id} can't be cancelled: it is {record.state.value}")
-        return ApiAnswer(CancelMessage("Job cancelled", result))  # a repeat
+        return ApiAnswer(CancelMessage("Job cancelled", "ended"))  # a repeat
+    if result is CancelResult.REQUESTED_BEFORE:
+        return ApiAnswer(CancelMessage("Job cancellation requested", "requested"), 202)
     services.action_log.add(JobAction.CANCEL, request.caller.name, [id])
     is_requested = result is CancelResult.REQUESTED
     request.note.changed(
@@ -366,8 +368,8 @@ def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
         {"state": "cancellation requested" if is_requested else "cancelled"},
     )
     if is_requested:
-        return ApiAnswer(CancelMessage("Job cancellation requested", result), 202)
-    return ApiAnswer(CancelMessage("Job cancelled", result))
+        return ApiAnswer(CancelMessage("Job cancellation requested", "requested"), 202)
+    return ApiAnswer(CancelMessage("Job cancelled", "cancelled"))
 
 
 def retry_job(request: ApiRequest[RetryQuery, UnsetType]) -> RetryMessage:

@@ -11,13 +11,13 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
 from fileq.client.client import span_of_caller
 from fileq.client.options import EnqueueOptions, options_of
 from fileq.client.tasks import FileCall, TaskCall
 from fileq.client.transport import VETOED
-from fileq.commands.bulk_actions import JobAction
 from fileq.config import Config
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, UnsetType
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.schedule_definitions import KIND, broker_now_ms, known_schedules
 from fileq.client.options import ScheduleOptions
 from fileq.client.schedule_changes import (
@@ -26,7 +27,6 @@ from fileq.commands.admin.schedules import (
     show_schedule,
 )
 from fileq.commands.audit_entries import schedule_facts
-from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError
 from fileq.core.schedule import Cron, InvalidZone, defining_part, parsed

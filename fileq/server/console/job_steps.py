@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from fileq.actions.bulk import JobAction
 from fileq.commands.action_log import LoggedAction, actions_on
 from fileq.commands.admin.pauses import PastPause
-from fileq.commands.bulk_actions import JobAction
 from fileq.core.job import State
 from fileq.core.schedule import schedule_of
 from fileq.queries.job_queries import paused_queue

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.types import Record
 from fileq.commands.action_log import LoggedAction
-from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.job import DELAYED_STATES, State, parse_time, stamp
 from fileq.queries.file_pages import EXPIRED

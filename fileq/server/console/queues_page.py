@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.lost_workers import LOST_WORKERS
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, Record
@@ -16,7 +17,6 @@ from fileq.commands.action_log import ACTIONS, LoggedAction
 from fileq.commands.admin.pauses import NOTES
 from fileq.commands.admin.running_workers import workers_in
 from fileq.commands.admin.stats import WorkerProcess
-from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.job import Job, State, decode_or_none, parse_time, stamp
 from fileq.queries.job_summary import id_in

@@ -12,13 +12,10 @@ from typing import Any
 
 import pytest
 
-from fileq.brokers.clocks import wall_clock_ms
+from fileq.actions.bulk import ActionReport, BulkActions, JobAction
 from fileq.brokers.types import Entry
-from fileq.commands.admin.dlq import DlqReport, delete, delete_all, purge
-from fileq.commands.bulk_actions import BulkActions, JobAction, changed_ids
 from fileq.core.job import decode, raw_id
 from fileq.core.settlement import complete
-from fileq.queries.job_filter import JobFilter
 from fileq.testing.conformance.builders import (
     a_job,
     burial,
@@ -37,6 +34,7 @@ from fileq.testing.conformance.builders import (
     running,
     settle,
 )
+from tests.support.bulk_actions import act_on_all
 from tests.support.command_line import CommandLine
 from tests.support.program import command, environment, run
 from tests.support.waiting import wait_until
@@ -210,7 +208,7 @@ def test_an_id_that_is_not_dead_is_exit_1_and_the_others_are_retried(shell: Comm
     enqueue(shell, "waiting")
     out = shell.run("dlq", "retry", "a", "waiting", "absent", code=1)
     assert "waiting: refused: it is pending, not dead; a worker will run it\n" in out
-    assert "absent: unknown: no job has this id, or its record has expired; 'fileq dlq list' lists the dead jobs" in out
+    assert "absent: unknown: no job has this id, or its record has expired\n" in out
     assert places_of(shell, "a") == ["low"]
     assert ids_in(shell, "low").count("waiting") == 1
 
@@ -331,14 +329,14 @@ class Overtaken:
         return getattr(self._broker, name)
 
 
-def deleted_by(report: DlqReport) -> set[str]:
+def deleted_by(report: ActionReport) -> set[str]:
     return {result.id for result in report.results if result.result == "deleted"}
 
 
 def test_a_delete_names_the_jobs_that_it_has_deleted_when_another_deletes_some(shell: CommandLine) -> None:
     """medium: `dlq delete` and bulk actions name wrong ids when others act meanwhile."""
-    by_filter = lambda broker: delete_all(broker, JobFilter())  # noqa: E731
-    by_ids = lambda broker: delete(broker, names(30))  # noqa: E731
+    by_filter = lambda broker: act_on_all(broker, shell.config, JobAction.DELETE)  # noqa: E731
+    by_ids = lambda broker: BulkActions(broker, shell.config).act_on(JobAction.DELETE, names(30))  # noqa: E731
     for act in (by_filter, by_ids):
         bury_all(shell, names(30))
         broker = Overtaken(shell)
@@ -346,17 +344,6 @@ def test_a_delete_names_the_jobs_that_it_has_deleted_when_another_deletes_some(s
         assert deleted_by(report) == set(names(30)) - set(broker.taken)
         assert report.count == 30 - len(broker.taken) < 30
         assert ids_in(shell, "dead_letter") == []
-
-
-def test_an_action_on_many_jobs_names_those_that_it_has_deleted_when_another_deletes_some(shell: CommandLine) -> None:
-    """medium: as above, for the API and its operations."""
-    bury_all(shell, names(30))
-    broker: Any = Overtaken(shell)
-    actions = BulkActions(broker, shell.config, wall_clock_ms)
-    changed: list[str] = []
-    for batch in actions.batches(JobAction.DELETE, JobFilter(), actions.now_ms()):
-        changed += changed_ids(batch, actions.apply(JobAction.DELETE, batch))
-    assert set(changed) == set(names(30)) - set(broker.taken)
 
 
 def test_a_purge_goes_on_when_another_deletes_a_page_of_it(shell: CommandLine) -> None:
@@ -370,7 +357,7 @@ def test_a_purge_goes_on_when_another_deletes_a_page_of_it(shell: CommandLine) -
             return self._broker.discard(dead)
 
     broker: Any = OneAhead(shell)
-    assert purge(broker) == 450 - len(broker.taken) < 450
+    assert act_on_all(broker, shell.config, JobAction.DELETE).count == 450 - len(broker.taken) < 450
     assert ids_in(shell, "dead_letter") == []
 
 

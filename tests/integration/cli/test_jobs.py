@@ -311,13 +311,15 @@ def test_a_waiting_job_leaves_its_queue_and_a_running_one_is_requested_to_stop(s
     enqueue(shell, "wait", "stay")
     enqueue(shell, "later", delay_ms=60_000)
     done = shell.json("cancel", "wait", "later", "run")
-    assert [(r["id"], r["result"], r["state"]) for r in done["results"]] == [
-        ("wait", "cancelled", "cancelled"),
-        ("later", "cancelled", "cancelled"),
-        ("run", "requested", "running"),
+    assert [(r["id"], r["result"]) for r in done["results"]] == [
+        ("wait", "cancelled"),
+        ("later", "cancelled"),
+        ("run", "requested"),
     ]
     assert (places_of(shell, "wait"), places_of(shell, "stay")) == (["cancelled"], ["low"])
     assert record_of(shell, "run").is_cancel_requested
+    again = shell.json("cancel", "run")
+    assert (again["count"], again["results"][0]["result"]) == (0, "requested_before"), "only the first request counts"
     assert "is running; its worker sets context.cancelled within 10s" in shell.run("cancel", "run")
     assert shell.broker.census().drift == 0
 
@@ -326,11 +328,11 @@ def test_a_job_that_has_ended_or_is_unknown_is_exit_1(shell: CommandLine) -> Non
     completed(shell, "done")
     enqueue(shell, "wait")
     out = shell.run("cancel", "done", "absent", "wait", code=1)
-    assert "done: is already completed" in out
-    assert "absent: is unknown" in out
-    assert "wait: cancelled" in out
-    report = shell.json("cancel", "absent", code=1)
-    assert report["results"] == [{"id": "absent", "result": "unknown", "state": None, "filepath": ""}]
+    assert "done: refused: it is already completed\n" in out
+    assert "absent: unknown: no job has this id" in out
+    assert "wait  /data/wait.pdf\n1 job cancelled\n" in out
+    [result] = shell.json("cancel", "absent", code=1)["results"]
+    assert (result["id"], result["result"], result["filepath"]) == ("absent", "unknown", "")
 
 
 def test_cancelling_a_lost_job_advises_fsck(shell: CommandLine) -> None:

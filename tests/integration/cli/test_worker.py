@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from fileq.commands.admin import cancellation, dlq, pauses, running_workers
+from fileq.actions.bulk import BulkActions, JobAction
+from fileq.commands.admin import pauses, running_workers
 from fileq.commands.admin.fsck import Report, fsck
 from fileq.commands.admin.stats import gather
 from fileq.config import Config, config_from
 from fileq.core.job import State
+from fileq.queries.dead_jobs import list_dead
 from fileq.queries.job_filter import JobFilter
 from fileq.testing.conformance.harness import nested
+from tests.support.bulk_actions import act_on_all
 from tests.support.parallel_scenarios import parallel_scenario, running_scenarios
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import TTL_S, WorkerSetup, ids, is_running, let_time_pass
@@ -31,7 +34,7 @@ def cancel_running(setup: WorkerSetup) -> None:
     setup.enqueue("gated", "other")
     setup.wait_logged("start", 2)
     [child] = [line.pid for line in setup.handler_log("start") if line.id == "endless"]
-    [result] = cancellation.cancel(setup.broker, ["endless"], TTL_S).results
+    [result] = BulkActions(setup.broker, config_of(setup)).act_on(JobAction.CANCEL, ["endless"]).results
     assert result.result == "requested"
     setup.wait_for(State.CANCELLED, ["endless"], timeout_s=15)
     wait_until(lambda: not is_running(child), 15)
@@ -117,10 +120,10 @@ def test_dead_jobs_are_retried_after_the_handler_was_fixed(setup: WorkerSetup) -
     setup.worker(count=2, max_retries=0, circuit_breaker__min_samples=1000)
     jobs = setup.enqueue("fails", *ids("job", 20))
     setup.wait_for(State.DEAD, jobs)
-    listed = dlq.list_dead(setup.broker, ("high", "low"), JobFilter(error="broken", limit=100))
+    listed = list_dead(setup.broker, ("high", "low"), JobFilter(error="broken", limit=100))
     assert (listed.total, len(listed.jobs)) == (20, 20)
     setup.open_gate("repaired")
-    assert dlq.retry_all(setup.broker, JobFilter(error="broken"), queue="low").count == 20
+    assert act_on_all(setup.broker, config_of(setup), JobAction.RETRY, JobFilter(error="broken")).count == 20
     setup.wait_for(State.COMPLETED, jobs)
     assert [setup.record(job).attempt_count for job in jobs] == [2] * 20
     assert running_workers.workers(setup.broker).slots == 2

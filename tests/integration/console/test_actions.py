@@ -10,13 +10,14 @@ from contextlib import contextmanager
 import pytest
 from msgspec.structs import replace
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers import open_broker
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
-from fileq.commands.bulk_actions import JobAction, Operation, OperationStore
 from fileq.config import config_from
 from fileq.config.http_settings import WebhookSettings
 from fileq.queries.job_filter import JobFilter
+from fileq.server.operations import Operation, OperationStore
 from fileq.webhooks.store import WebhookStore
 from tests.conftest import require
 from tests.support.browser import Tab, chromium

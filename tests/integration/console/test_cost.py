@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, WorkerInfo
@@ -19,7 +20,6 @@ from fileq.client.schedule_changes import add_schedule, run_now
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.pauses import set_paused
-from fileq.commands.bulk_actions import JobAction
 from fileq.config import Config
 from fileq.core.batch import Callback, CallbackKind, callback_id
 from fileq.core.delivery import CHECK_TYPE

@@ -4,14 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from fileq.actions import bulk
 from fileq.brokers.batches import CHILDREN_CANCELLED
 from fileq.brokers.types import Entry
 from fileq.client.broker_batches import cancel_batch
 from fileq.core.settlement import complete
 from fileq.testing.conformance.batch_builders import EVERY_KIND, add, batch_of, callback_jobs, counts, create, end
 from fileq.testing.conformance.builders import a_job, burial, claim_one, enqueue, names, register, settle
-from fileq.webhooks.subscriptions import Withdrawals
-from fileq.worker import batch_reconciler
 from fileq.worker.batch_reconciler import BatchReconciler
 from tests.support.fault_proxy import FaultProxy
 from tests.support.redis_batch_calls import claims_of, family
@@ -143,16 +142,15 @@ def batch_of_state(store: Store) -> tuple[str, bool]:
 
 def test_members_of_a_cancelled_batch_in_a_long_queue_wait_for_their_claim(store, monkeypatch):
     """To remove one from the middle of a queue of a million jobs takes the server 40 ms; a claim ends it for less."""
-    monkeypatch.setattr(batch_reconciler, "LONG_QUEUE", 50)
+    monkeypatch.setattr(bulk, "LONG_QUEUE", 50)
     create(store)
     add(store, *names(60))
     store.broker.enqueue([Entry(a_job("later", batch_id="b"), "low", joins=True, delay_ms=60_000)])
-    withdrawals = Withdrawals(store.broker, store.config, lambda: store.clock.ms)
     store.client.config_resetstat()
-    assert cancel_batch(store.broker, "b", withdrawals)
+    assert cancel_batch(store.broker, store.config, "b", store.clock)
     assert "lrem" not in calls_of(store)
     assert counts(store) == {"total": 61, "waiting": 60, "cancelled": 1}
     assert claim_one(store).is_cancelled
-    monkeypatch.setattr(batch_reconciler, "LONG_QUEUE", 59)
+    monkeypatch.setattr(bulk, "LONG_QUEUE", 59)
     BatchReconciler(store.config, store.broker).turn()
     assert counts(store) == {"total": 61, "running": 1, "cancelled": 60}

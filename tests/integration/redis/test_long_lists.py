@@ -5,15 +5,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.redis import list_search
 from fileq.brokers.redis.encoding import id_in
 from fileq.brokers.types import CancelResult, Record, Revival, Revived, UnrecordedJob
-from fileq.commands.admin.dlq import retry_all
 from fileq.core.job import State, encode, raw_id
 from fileq.core.settlement import complete
 from fileq.queries.job_filter import JobFilter
 from fileq.testing.conformance.builders import a_job, an_entry, enqueue, names, record_of, register
 from fileq.testing.conformance.concurrency import run_concurrently
+from tests.support.bulk_actions import act_on_all
 from tests.support.redis_store import Store, opened, piped
 
 LENGTH = 20_000  # much more than a script may read
@@ -211,7 +212,7 @@ def commands_of_a_retry(store, count):
     for start in range(0, count, 1000):
         piped(store.client, [("LPUSH", store.keys.dead, *raws[start : start + 1000])])
     store.client.config_resetstat()
-    assert retry_all(store.broker, JobFilter(error="odd"), queue="low").count == count / 2
+    assert act_on_all(store.broker, store.config, JobAction.RETRY, JobFilter(error="odd")).count == count / 2
     stats = store.client.info("commandstats")
     assert store.client.llen(store.keys.dead) == count / 2
     return sum(stats[f"cmdstat_{name}"]["calls"] for name in ("lrange", "lrem", "evalsha"))

@@ -10,12 +10,13 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import KEY_USES, KEYS
-from fileq.commands.bulk_actions import JobAction, OperationStore
 from fileq.core.api_key import LATEST_MS, Scope, StoredKey
 from fileq.queries.job_filter import JobFilter
 from fileq.server.console.pages import PAGES
+from fileq.server.operations import OperationStore
 from fileq.server.route import Route
 from fileq.server.routes import ROUTES
 from tests.integration.server.test_routes import path_of

@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
+from fileq.actions.bulk import BulkActions, JobAction, JobChange
 from fileq.brokers import open_broker
 from fileq.brokers.types import Entry
 from fileq.commands.action_log import ActionLog
-from fileq.commands.bulk_actions import BulkActions, JobAction, OperationStore
 from fileq.config import config_from
 from fileq.config.show import redacted
 from fileq.core.job import decode, typed_job
 from fileq.queries.job_filter import JobFilter
 from fileq.server.api.action_endpoints import AT_ONCE_MAX
-from fileq.server.background_work import OperationRunner
+from fileq.server.operations import OperationRunner, OperationStore
 from tests.support.api_client import ADMIN_KEY, ApiClient, served_api
+from tests.support.bulk_actions import act_on_all
 from tests.support.dead_jobs import bury
 from tests.support.program import Program
 from tests.support.servers import Server
@@ -108,18 +109,18 @@ class StoppingActions(BulkActions):
 
     batches_left = 2
 
-    def apply(self, action: JobAction, jobs: Any) -> list[str]:
-        reasons = super().apply(action, jobs)
+    def change(self, action: JobAction, jobs: Any, *, is_dry_run: bool = False) -> list[JobChange]:
+        changes = super().change(action, jobs)
         self.batches_left -= 1
         if not self.batches_left:
             raise Killed
-        return reasons
+        return changes
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_operation_is_taken_over_and_does_no_job_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fileq.server.background_work.TAKEOVER_S", 0.1)
-    monkeypatch.setattr("fileq.server.background_work.LOOK_S", 0.02)
+    monkeypatch.setattr("fileq.server.operations.TAKEOVER_S", 0.1)
+    monkeypatch.setattr("fileq.server.operations.LOOK_S", 0.02)
     with served_api(tmp_path, {"server": {"read_only": True}}) as api:  # its own runner does not work
         bury(api.broker, 500)
         store = OperationStore(api.broker, lambda: api.broker.census().now_ms)
@@ -185,10 +186,10 @@ class PausingActions(BulkActions):
         super().__init__(*args)
         self.has_begun, self.may_go_on = threading.Event(), threading.Event()
 
-    def apply(self, action: JobAction, jobs: Any) -> list[str]:
+    def change(self, action: JobAction, jobs: Any, *, is_dry_run: bool = False) -> list[JobChange]:
         self.has_begun.set()
         assert self.may_go_on.wait(10)
-        return super().apply(action, jobs)
+        return super().change(action, jobs)
 
 
 def test_an_action_that_begins_again_leaves_what_it_did_before(tmp_path: Path) -> None:
@@ -200,10 +201,11 @@ def test_an_action_that_begins_again_leaves_what_it_did_before(tmp_path: Path) -
         wait_until(lambda: actions.now_ms() > cutoff_ms)
         after = client.post("/jobs", {"type": "a", "delay": "1h"}).json["id"]
         for action in (JobAction.RUN, JobAction.CANCEL):
-            [batch] = actions.batches(action, JobFilter(), cutoff_ms)
+            run = actions.begin(action, actions.matching(action, JobFilter()), cutoff_ms=cutoff_ms)
+            [batch] = run.batches()
             assert [job.id for job in batch] == [later]
-            assert actions.apply(action, batch) == [""]
-            assert actions.apply(action, batch) != [""]
+            assert [change.is_done for change in run.change(batch)] == [True]
+            assert [change.result for change in run.change(batch)] == ["gone"]
             assert actions.changed(action, [later, after], cutoff_ms) == 2
-            assert list(actions.batches(action, JobFilter(), cutoff_ms)) == []
+            assert act_on_all(broker, api.config, action, cutoff_ms=cutoff_ms).count == 0
         assert client.get(f"/jobs/{after}")["status"] == "scheduled"

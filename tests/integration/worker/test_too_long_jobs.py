@@ -11,11 +11,12 @@ import msgspec
 import pytest
 from redis import Redis
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.redis.scripts import _needed_by
-from fileq.commands.admin.dlq import purge
 from fileq.core.errors import BrokerError
 from fileq.core.job import MAX_PARSED_BYTES, encode, raw_id
 from fileq.testing.conformance.builders import a_job, claims_of, counter, drift, foreign, names, register
+from tests.support.bulk_actions import act_on_all
 from tests.support.command_line import CommandLine
 from tests.support.redis_store import Store
 
@@ -129,7 +130,7 @@ def test_long_dead_jobs_are_read_and_removed_a_few_at_a_time(store: Store) -> No
     assert [raw for page in pages for raw in page] == raws
     assert max(map(len, pages)) <= 16
     store.client.config_resetstat()
-    assert purge(store.broker) == 40
+    assert act_on_all(store.broker, store.config, JobAction.DELETE).count == 40
     calls = {name: stats["calls"] for name, stats in store.client.info("commandstats").items()}
     assert calls["cmdstat_evalsha"] >= 40
     assert calls["cmdstat_lrange"] <= 10, "no script reads the list"

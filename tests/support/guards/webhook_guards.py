@@ -97,8 +97,8 @@ WEBHOOK_GUARDS = (
     Guard(
         "A command that cancels many jobs leaves the deliveries about it",
         NOT_TOLD,
-        "        ids = [one.id for one in found if one.id not in handled and (wanted.type or not _is_own(one.job))]\n",
-        "        ids = [one.id for one in found if one.id not in handled]\n",
+        "    return replace(wanted, leaves_deliveries=action is JobAction.CANCEL, limit=None)\n",
+        "    return replace(wanted, limit=None)\n",
         LISTED + "a_cancelled_job_has_its_delivery",
     ),
     Guard(

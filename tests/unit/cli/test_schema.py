@@ -5,13 +5,12 @@ import re
 import msgspec
 import pytest
 
+from fileq.actions.bulk import ActionReport, JobChange
+from fileq.actions.reprocess import ReprocessedFile, ReprocessReport
 from fileq.cli.definitions import all_commands
 from fileq.commands.admin import json_schema as schema
-from fileq.commands.admin.cancellation import Cancellation, JobCancellation
-from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
 from fileq.commands.admin.fsck.report import Balance, DuplicateJob, Problem, Repair, Report
 from fileq.commands.admin.pauses import PauseResult
-from fileq.commands.admin.reprocess import ReprocessedFile, ReprocessReport
 from fileq.commands.admin.running_workers import BreakerReset, ReportedBreaker, WorkerList
 from fileq.commands.admin.stats import (
     BreakerSummary,
@@ -26,6 +25,7 @@ from fileq.commands.admin.stats import (
 )
 from fileq.commands.batches import BatchReport, CallbackReport, FailureReport
 from fileq.commands.untaken_files import LocalTrace, UntakenVersion
+from fileq.queries.dead_jobs import DeadJobs
 from fileq.queries.job_queries import VersionTrace
 from fileq.queries.job_summary import AttemptSummary, JobHistory, JobSummary
 
@@ -42,11 +42,10 @@ DOCUMENTED = [
     (schema.JOB_FIELDS, JobSummary, ()),
     (schema.HISTORY_FIELDS, JobHistory, (AttemptSummary,)),
     (schema.TRACE_FIELDS, LocalTrace, (VersionTrace, UntakenVersion)),
-    (schema.CANCEL_FIELDS, Cancellation, (JobCancellation,)),
+    (schema.ACTION_FIELDS, ActionReport, (JobChange,)),
     (schema.BREAKER_RESET_FIELDS, BreakerReset, (ReportedBreaker,)),
     (schema.PAUSE_FIELDS, PauseResult, ()),
     (schema.DLQ_LIST_FIELDS, DeadJobs, ()),
-    (schema.DLQ_REPORT_FIELDS, DlqReport, (DeadJobResult,)),
     (schema.REPROCESS_FIELDS, ReprocessReport, (ReprocessedFile,)),
     (schema.BATCH_FIELDS, BatchReport, (CallbackReport, FailureReport)),
     (schema.FSCK_FIELDS, Report, (Balance, Problem, DuplicateJob, Repair)),

@@ -23,7 +23,6 @@ from fileq.commands.admin.running_workers import workers
 from fileq.commands.admin.stats import processes
 from fileq.core.job import rfc3339_ms
 from fileq.testing.conformance.builders import a_job
-from fileq.webhooks.subscriptions import Withdrawals
 from tests.support.console_jobs import QUEUES, SLOT, pages_with_worker, shown, words
 
 NOW_MS = 1_700_000_000_000
@@ -96,7 +95,7 @@ def test_a_running_job_whose_batch_was_cancelled_has_no_button_to_cancel_it() ->
     pages.broker.enqueue([Entry(replace(a_job("a"), batch_id="nightly"), "low", joins=True)])
     pages.broker.settle_and_claim([], [SLOT])
     assert 'data-action="DELETE /jobs/a"' in shown(pages, "/workers")[0]
-    cancel_batch(pages.broker, "nightly", Withdrawals(pages.broker, pages.config, wall_clock_ms))
+    cancel_batch(pages.broker, pages.config, "nightly")
     for text in shown(pages, "/workers", "/jobs/a", "/jobs"):
         assert "Cancelling…" in text
         assert 'data-action="DELETE /jobs/a"' not in text

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.pauses import set_paused
-from fileq.commands.bulk_actions import JobAction
 from fileq.core.claim import Claim
 from fileq.core.settlement import Settlement
 from fileq.testing.conformance.builders import a_job

@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 from msgspec.structs import replace
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry
@@ -15,7 +16,6 @@ from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
 from fileq.commands.api_keys import KeyOptions
 from fileq.commands.audit_entries import AuditChange, AuditEntry
-from fileq.commands.bulk_actions import JobAction
 from fileq.commands.upload_notes import UPLOADS, UPLOADS_MAX, last_upload, note_upload
 from fileq.config.schema import AfterSettings
 from fileq.core.api_key import Scope

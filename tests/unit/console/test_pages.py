@@ -9,12 +9,12 @@ from itertools import count
 import pytest
 from msgspec.structs import replace
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Overview
 from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS_MAX, Acknowledgement, AcknowledgementStore, group_state
 from fileq.commands.action_log import ACTIONS, IDS_EACH, IDS_KEPT, ActionLog, actions_on
 from fileq.commands.admin.stats import BreakerSummary
-from fileq.commands.bulk_actions import JobAction
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
 from fileq.queries.dead_jobs import DeadGroup, timeline

@@ -9,18 +9,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fileq.actions.bulk import JobAction, revival
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, OpenBreaker, Record, WorkerInfo
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.pauses import NOTES, set_paused
-from fileq.commands.bulk_actions import JobAction
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, encode, file_job, rfc3339_ms
 from fileq.core.settlement import Settlement, bury, complete
 from fileq.core.webhook import DELIVERY_TYPE
-from fileq.queries.dead_jobs import revival
 from fileq.queries.job_selection import with_records
 from fileq.queries.job_summary import AttemptSummary
 from fileq.server.api.job_endpoints import JobDocument, job_document

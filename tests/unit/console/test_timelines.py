@@ -6,13 +6,13 @@ import re
 
 from msgspec.structs import replace
 
+from fileq.actions.bulk import JobAction
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, Record
 from fileq.client.broker_transport import BrokerTransport
 from fileq.client.options import ScheduleOptions
 from fileq.client.schedule_changes import add_schedule, run_now
 from fileq.commands.action_log import ActionLog
-from fileq.commands.bulk_actions import JobAction
 from fileq.core.claim import Claim
 from fileq.core.job import State, encode
 from fileq.core.outcome import Done, Failed, FinalOutcome, Released

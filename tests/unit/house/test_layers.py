@@ -20,6 +20,7 @@ LAYERS = (
     "brokers",
     "queries",
     "webhooks",
+    "actions",
     "handlers",
     "producer",
     "worker",

@@ -5,7 +5,7 @@
 -- own KEYS   1 cancels; of each job: its record, then those of follow_ups.lua
 -- own ARGV   the windows (prelude/search.lua); of each job: those of follow_ups.lua, then the proof of its absence ('' =
 --            none)
--- returns    cancelled, requested, ended, unknown or far for each; next_offsets()
+-- returns    cancelled, requested, requested_before, ended, unknown or far for each; next_offsets()
 joining = JOINING
 require_withdrawals()
 require_access(SCHEDULED, 'zset', 'ZREM')
@@ -32,10 +32,9 @@ local function cancel(job)
   local state, raw, queue, queued = was[1], was[2], was[3] or '', tonumber(was[6]) or 0
   if not state then return 'unknown' end
   if state == 'running' then
-    if redis.call('HMGET', job.record, 'cancel')[1] ~= '1' then
-      redis.call('HSET', job.record, 'cancel', '1')
-      is_any_requested = true
-    end
+    if redis.call('HMGET', job.record, 'cancel')[1] == '1' then return 'requested_before' end
+    redis.call('HSET', job.record, 'cancel', '1')
+    is_any_requested = true
     return 'requested'
   end
   local is_removed = take_waiting(raw, queue_number[queue], was, job.proof)

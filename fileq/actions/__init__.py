@@ -1,0 +1,1 @@
+"""Changes of jobs and files that people and programs choose: many at once, by one rule of repetition (bulk.py)."""

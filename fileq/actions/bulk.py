@@ -1,0 +1,550 @@
+"""Actions on many jobs: retry, cancel, run now, delete. The only engine for them: the command line, the API and its
+operations, the console, the client and batches use it.
+
+**The rule of repetition**
+
+- *What an action changes.* The jobs that match, and that have been in a state which the action takes since before it
+  began (`cutoff_ms`, the broker's clock). A job that comes into such a state later belongs to the next action.
+- *At most once.* A change gives the job a newer state, so the same action does not take it again: a job that was put
+  back and has died again died after the cutoff. No list of changed jobs is kept.
+- *A repeat* is a new action. It finds what the first one has left, and what has happened since.
+- *A kill -9* leaves each job changed or unchanged. An action that goes on with the same cutoff (an operation) changes
+  the rest; one that is repeated does the same, and also takes jobs that have died since.
+- *Two actions at the same time* share the jobs. The broker says for each job whether this call has changed it, so each
+  job is counted by exactly one of them. What another one has taken is GONE: neither counted nor an error.
+- *The end.* A place is read in pages while it changes, so one pass may miss jobs. Passes are repeated until one finds
+  nothing to change, or PASSES_IN_VAIN in a row have changed nothing. A refused job stays and is counted once: the
+  refusals are those of the last pass.
+- *The cost.* A page is read, compared with outlines of its records and changed, each in one call for all its jobs.
+  Memory holds one page and the results of the first NAMED jobs, however many jobs there are.
+
+A job that another program pushed and no worker has claimed has no record. Its own bytes say when it was created or
+died; without a time, it was there before. `cancel` finds such a job only near the front of its queue.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.place_pages import PROCESSING
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import CancelResult, Record, Revival, Revived
+from fileq.config import Config
+from fileq.core.errors import ConfigError
+from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, encode, parse_time
+from fileq.core.text import printable
+from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob
+from fileq.queries.job_selection import job_page, outlined, places_of, with_records
+
+if TYPE_CHECKING:
+    from fileq.webhooks.subscriptions import Withdrawals
+
+BATCH = 200  # jobs that are changed in one step
+BATCH_ID_BYTES = 40_000  # the most bytes of their ids: an operation stores the ids of each batch in its document
+COUNT_MAX = 2_000_000  # elements that are looked at to count jobs
+NAMED = 1000  # jobs that a report names
+PASSES_IN_VAIN = 3
+# A waiting job is removed from the middle of its queue by comparing, 40 ms for a queue of a million. In a longer queue
+# than this, the jobs of a cancelled batch stay until a worker claims them, which cancels them too.
+LONG_QUEUE = 20_000
+
+
+class JobAction(enum.StrEnum):
+    RETRY = "retry"
+    CANCEL = "cancel"
+    RUN = "run"
+    DELETE = "delete"
+
+
+# The states in which an action changes a job, and what to say about the others.
+STATES: Mapping[JobAction, tuple[State, ...]] = {
+    JobAction.RETRY: (State.DEAD,),
+    JobAction.CANCEL: (State.RUNNING, State.PENDING, *DELAYED_STATES),
+    JobAction.RUN: DELAYED_STATES,
+    JobAction.DELETE: (State.DEAD,),
+}
+RULES: Mapping[JobAction, str] = {
+    JobAction.RETRY: "only dead jobs can be retried",
+    JobAction.CANCEL: "only jobs that have not ended can be cancelled",
+    JobAction.RUN: "only jobs that wait for their time can be made due",
+    JobAction.DELETE: "only dead jobs can be deleted",
+}
+DONE = {
+    JobAction.RETRY: "retried",
+    JobAction.CANCEL: "cancelled",
+    JobAction.RUN: "due",
+    JobAction.DELETE: "deleted",
+}
+# Other results. Those of a dry run are `would_` and the action.
+REQUESTED = "requested"  # of the worker that runs the job
+REQUESTED_BEFORE = "requested_before"  # by another action
+REFUSED = "refused"
+GONE = "gone"  # another caller was faster
+UNKNOWN = "unknown"
+_CHANGED = frozenset([*DONE.values(), *(f"would_{action}" for action in JobAction), REQUESTED])
+
+NO_RECORD = "no job has this id, or its record has expired"
+NOT_A_JOB = "these bytes are not a job, and a retry would bury them again; delete them"
+LEFT = "it left the dead-letter queue a moment ago"
+CHANGED_ELSEWHERE = "its state changed a moment ago"
+OUT_OF_REACH = "another program pushed it; it can be cancelled near the front of its queue, or once it is claimed"
+
+
+class JobChange(Struct, frozen=True):
+    """What an action did with one job: `retried`, `cancelled`, `requested` (its worker stops it), `due` or `deleted`;
+    otherwise the reason says why not. `filepath` is where its file is now."""
+
+    id: str
+    result: str
+    filepath: str = ""
+    reason: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        return self.result in _CHANGED
+
+    @property
+    def is_refused(self) -> bool:
+        return self.result in (REFUSED, UNKNOWN)
+
+
+class ActionReport(Struct, frozen=True):
+    """`count` jobs were changed, or would be. `results` names the first NAMED jobs, refused ones first; with ids it
+    names each."""
+
+    count: int
+    is_dry_run: bool
+    results: tuple[JobChange, ...]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a job is not as it was to be."""
+        return any(not one.is_done and one.result != REQUESTED_BEFORE for one in self.results)
+
+
+class MatchedJobs(Struct, frozen=True):
+    """How many jobs an action would change. `is_partial`: the count ended early, so there may be more."""
+
+    count: int
+    sample: tuple[StoredJob, ...]
+    is_partial: bool
+
+
+# Reads the jobs of a selection once, page by page, with at least outlines of their records.
+Selection: TypeAlias = Callable[[], Iterable[Sequence[StoredJob]]]
+
+
+class BulkActions:
+    """The actions on the jobs of one broker."""
+
+    def __init__(self, broker: FullBroker, config: Config, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+        self._broker = broker
+        self._config = config
+        self._queues = config.worker.priorities
+        self._clock = now_ms
+
+    def now_ms(self) -> int:
+        """The broker's clock, for `cutoff_ms`."""
+        return self._broker.census().now_ms
+
+    # which jobs
+
+    def matching(self, action: JobAction, wanted: JobFilter, *, has_deliveries: bool = False) -> Selection:
+        """The jobs that meet the conditions, the oldest first; those of a queue and delayed ones as they come out.
+        `has_deliveries`: a cancellation takes the deliveries of webhooks too."""
+        wanted = checked(action, wanted)
+        conditions = Conditions(replace(wanted, leaves_deliveries=wanted.leaves_deliveries and not has_deliveries))
+        states = (wanted.state,) if wanted.state is not None else STATES[action]
+        places = places_of(states, [queue for queue in self._queues if wanted.queue in (None, queue)])
+
+        def pages() -> Iterator[list[StoredJob]]:
+            for place in places:
+                for raws in self._pages(place):
+                    found = outlined(self._broker, raws, place, conditions, is_outline_needed=True).jobs
+                    yield [job for job in found if job.state in states]
+
+        return pages
+
+    def dead_members(self, batch: str) -> Selection:
+        def pages() -> Iterator[list[StoredJob]]:
+            cursor = ""
+            while True:
+                page = self._broker.dead_members(batch, cursor)
+                yield [_stored(record) for record in self._broker.records(page.ids) if record] if page.ids else []
+                cursor = page.next_cursor
+                if not cursor:
+                    return
+
+        return pages
+
+    def matched(self, action: JobAction, wanted: JobFilter, sample: int) -> MatchedJobs:
+        """Without conditions the lengths of the places say it, so deliveries of webhooks count too."""
+        page = job_page(
+            self._broker,
+            self._queues,
+            checked(action, wanted),
+            states=STATES[action],
+            limit=max(1, sample),
+            scan_max=COUNT_MAX,
+            is_counted=True,
+        )
+        count = page.total if page.total is not None else page.matched
+        return MatchedJobs(count, page.jobs[:sample], page.total is None)
+
+    def by_ids(
+        self,
+        action: JobAction,
+        ids: Iterable[str],
+        is_seen: Callable[[Job | None], bool] = lambda job: True,
+        *,
+        searches: bool = False,
+    ) -> tuple[list[StoredJob], list[JobChange]]:
+        """The jobs with these ids that can be changed, and why the others can't. To a caller that does not see a job
+        there is none. `searches` also looks through all dead jobs for an id without a record, and for bytes that are
+        too long to be kept in one."""
+        found: dict[str, StoredJob] = {}
+        left: dict[str, JobChange] = {}
+        unique = list(dict.fromkeys(ids))
+        missing = set[str]()
+        for id, record in zip(unique, self._broker.records(unique), strict=True):
+            job = decode_or_none(record.raw) if record is not None else None
+            if record is None or not is_seen(job):
+                left[id] = JobChange(id, UNKNOWN, reason=NO_RECORD)
+                missing.add(id)
+            elif record.state not in STATES[action]:
+                left[id] = JobChange(id, REFUSED, _path_of(_stored(record)), _not_open(action, record))
+            else:
+                found[id] = _stored(record)
+                if not record.raw:
+                    missing.add(id)
+        if searches and missing and State.DEAD in STATES[action]:
+            found |= self._dead_without_record(missing)
+        return [found[id] for id in unique if id in found], [left[id] for id in unique if id not in found]
+
+    def _dead_without_record(self, ids: set[str]) -> dict[str, StoredJob]:
+        found: dict[str, StoredJob] = {}
+        for page in self._broker.pages("dead_letter"):
+            found |= {dead.id: dead for dead in with_records(self._broker, page, "dead_letter") if dead.id in ids}
+            if len(found) == len(ids):
+                break
+        return found
+
+    def _pages(self, place: str) -> Iterator[Sequence[bytes]]:
+        if place == PROCESSING:
+            yield [view.raw for view in self._broker.workers() if view.raw]
+            return
+        yield from self._broker.pages(place, BATCH)
+
+    # changes
+
+    def begin(
+        self,
+        action: JobAction,
+        selection: Selection,
+        *,
+        cutoff_ms: int | None = None,
+        limit: int | None = None,
+        is_dry_run: bool = False,
+    ) -> BulkRun:
+        """An action that begins now, or goes on with the cutoff of its beginning. It changes at most `limit` jobs."""
+        return BulkRun(self, action, selection, self.now_ms() if cutoff_ms is None else cutoff_ms, limit, is_dry_run)
+
+    def act_on(self, action: JobAction, ids: Sequence[str], *, is_dry_run: bool = False) -> ActionReport:
+        """Changes the jobs with these ids. Looks everywhere for them."""
+        jobs, left = self.by_ids(action, ids, searches=True)
+        changes = self.change(action, jobs, is_dry_run=is_dry_run)
+        changes = self._lost(changes) if action is JobAction.CANCEL else changes
+        results = {change.id: change for change in (*left, *changes)}
+        count = sum(change.is_done for change in changes)
+        return ActionReport(count, is_dry_run, tuple(results[id] for id in dict.fromkeys(ids)))
+
+    def change(self, action: JobAction, jobs: Sequence[StoredJob], *, is_dry_run: bool = False) -> list[JobChange]:
+        """Changes these jobs now, in one step, if they still are in a state that the action takes."""
+        if not jobs:
+            return []
+        if is_dry_run:
+            return [_change(job, *_planned(action, job)) for job in jobs]
+        match action:
+            case JobAction.RETRY:
+                return self._retry(jobs)
+            case JobAction.DELETE:
+                answers = self._broker.discard([(job.id, job.raw) for job in jobs])
+                return [_answer(action, job, LEFT, is_done=done) for job, done in zip(jobs, answers, strict=True)]
+            case JobAction.RUN:
+                answers = self._broker.due_now([job.id for job in jobs])
+                found = zip(jobs, answers, strict=True)
+                return [_answer(action, job, CHANGED_ELSEWHERE, is_done=done) for job, done in found]
+            case JobAction.CANCEL:
+                return self._cancel(jobs)
+
+    def _retry(self, jobs: Sequence[StoredJob]) -> list[JobChange]:
+        possible = [job for job in jobs if job.job is not None]
+        default = self._config.producer.default_priority
+        answers = self._broker.revive([revival(job, default) for job in possible])
+        done = {job.id: _revived(job, answer) for job, answer in zip(possible, answers, strict=True)}
+        return [done.get(job.id) or _change(job, REFUSED, NOT_A_JOB) for job in jobs]
+
+    def _cancel(self, jobs: Sequence[StoredJob]) -> list[JobChange]:
+        withdrawals = self._withdrawals()
+        ids = [job.id for job in jobs]
+        done = [
+            _change(job, *_CANCELS[result])
+            for job, result in zip(jobs, self._broker.cancel(ids, withdrawals.of_ids(ids)), strict=True)
+        ]
+        unrecorded = [i for i, change in enumerate(done) if change.result == UNKNOWN and jobs[i].queue]
+        for queue in dict.fromkeys(jobs[i].queue for i in unrecorded):
+            there = [i for i in unrecorded if jobs[i].queue == queue]
+            raws = [jobs[i].raw for i in there]
+            for i, is_cleared in zip(
+                there, self._broker.clear(queue, raws, withdrawals.of_raws(queue, raws)), strict=True
+            ):
+                done[i] = _change(jobs[i], DONE[JobAction.CANCEL]) if is_cleared else _uncleared(jobs[i])
+        return done
+
+    def cancel_members(self, ids: Sequence[str]) -> None:
+        """Cancels these members of a cancelled batch, except those that wait in a long queue."""
+        long_queues = {queue for queue, count in self._broker.census().pending.items() if count > LONG_QUEUE}
+        if long_queues:
+            found = zip(ids, self._broker.outlines(ids), strict=True)
+            ids = [id for id, one in found if not (one and one.state is State.PENDING and one.queue in long_queues)]
+        if ids:
+            self._broker.cancel(ids, self._withdrawals().of_ids(ids))
+
+    def _lost(self, changes: list[JobChange]) -> list[JobChange]:
+        """Says of a job that was not where its record says it is what to do about it."""
+        gone = [change.id for change in changes if change.result == GONE]
+        states = dict(zip(gone, self._broker.states(gone), strict=True)) if gone else {}
+        return [
+            replace(
+                change,
+                result=REFUSED,
+                reason=f"it is {state.value} according to its record, but was not found; run 'fileq fsck'"
+                if state in STATES[JobAction.CANCEL]
+                else f"it is already {state.value}",
+            )
+            if (state := states.get(change.id)) is not None
+            else change
+            for change in changes
+        ]
+
+    def changed(self, action: JobAction, ids: Sequence[str], cutoff_ms: int) -> int:
+        """How many of these jobs are no longer to be changed."""
+        return sum(not is_open(action, record, cutoff_ms) for record in self._broker.outlines(ids))
+
+    def _withdrawals(self) -> Withdrawals:
+        """Makes the deliveries of webhooks about jobs that are cancelled."""
+        from fileq.webhooks.subscriptions import Withdrawals  # needed here only
+
+        return Withdrawals(self._broker, self._config, self._clock)
+
+
+class BulkRun:
+    """One action on one selection. The caller changes each of its batches(); complete() does so.
+
+    `count` jobs were changed. `named` are the first of them; `refused` counts those that could not be in this pass or
+    the last one, and `refusals` are the first of these."""
+
+    def __init__(
+        self,
+        actions: BulkActions,
+        action: JobAction,
+        selection: Selection,
+        cutoff_ms: int,
+        limit: int | None,
+        is_dry_run: bool,
+    ) -> None:
+        self._actions = actions
+        self._action = action
+        self._selection = selection
+        self._cutoff_ms = cutoff_ms
+        self._limit = limit
+        self._is_dry_run = is_dry_run
+        self.count = self.refused = self._gone = 0
+        self.named: list[JobChange] = []
+        self.refusals: list[JobChange] = []
+
+    def batches(self) -> Iterator[list[StoredJob]]:
+        """The jobs that are still to be changed. The caller calls change() with each batch before it takes the next."""
+        in_vain = PASSES_IN_VAIN if self._limit == 0 else 0
+        while in_vain < PASSES_IN_VAIN:
+            before = self.count
+            self.refused = self._gone = 0
+            self.refusals = []
+            for page in self._selection():
+                left = self._open(page)
+                while left:
+                    batch = _first_batch(left, self._limit and self._limit - self.count)
+                    left = left[len(batch) :]
+                    yield batch
+                    if self.count == self._limit:
+                        return
+            if self._is_dry_run or (self.count == before and not self._gone):
+                return
+            in_vain = in_vain + 1 if self.count == before else 0
+
+    def _open(self, page: Sequence[StoredJob]) -> list[StoredJob]:
+        """Each job once: the broker identifies jobs by id, and the same id may be on a page twice."""
+        unique = {job.id: job for job in reversed(page)}.values()
+        found = [job for job in unique if is_open(self._action, job.record or record_without_one(job), self._cutoff_ms)]
+        return found[::-1]
+
+    def change(self, batch: Sequence[StoredJob]) -> list[JobChange]:
+        changes = self._actions.change(self._action, batch, is_dry_run=self._is_dry_run)
+        done = [change for change in changes if change.is_done]
+        refused = [change for change in changes if change.is_refused]
+        self.count += len(done)
+        self.refused += len(refused)
+        self._gone += len(changes) - len(done) - len(refused)
+        self.named += done[: NAMED - len(self.named)]
+        self.refusals += refused[: NAMED - len(self.refusals)]
+        return changes
+
+    def complete(self) -> ActionReport:
+        for batch in self.batches():
+            self.change(batch)
+        return ActionReport(self.count, self._is_dry_run, tuple([*self.refusals, *self.named][:NAMED]))
+
+
+def checked(action: JobAction, wanted: JobFilter) -> JobFilter:
+    """The filter for this action: a cancellation leaves the deliveries of webhooks, which tell of it. ConfigError for a
+    state in which the action changes nothing."""
+    if wanted.state is not None and wanted.state not in STATES[action]:
+        names = ", ".join(state.value for state in STATES[action])
+        raise ConfigError(f"status is {wanted.state.value!r}; {RULES[action]}: give {names}, or leave it out")
+    return replace(wanted, leaves_deliveries=action is JobAction.CANCEL, limit=None)
+
+
+def is_open(action: JobAction, record: Record | None, cutoff_ms: int) -> bool:
+    """Whether an action that began at this time has still to change the job."""
+    if record is None or record.state not in STATES[action]:
+        return False
+    if action is JobAction.CANCEL:
+        return record.created_ms <= cutoff_ms and not record.is_cancel_requested
+    if action is JobAction.RUN:
+        return max(record.since_ms, record.created_ms) <= cutoff_ms
+    return record.ended_ms <= cutoff_ms
+
+
+def record_without_one(stored: StoredJob) -> Record:
+    """What the bytes of a job tell, for one that another program put there."""
+    died = parse_time(stored.job.failed_at or "") if stored.job is not None else None
+    died_ms = int(died.timestamp() * 1000) if died is not None else 0
+    return Record(stored.id, stored.state, b"", stored.home, created_ms=stored.time_ms, ended_ms=died_ms)
+
+
+def _stored(record: Record) -> StoredJob:
+    return StoredJob(record.raw, record.id, decode_or_none(record.raw), record, record.state)
+
+
+def _first_batch(jobs: Sequence[StoredJob], limit: int | None) -> list[StoredJob]:
+    """The first jobs, as many as are changed in one step; at least one."""
+    batch: list[StoredJob] = []
+    size = 0
+    for job in jobs[: min(BATCH, limit or BATCH)]:
+        size += len(job.id.encode(errors="replace"))
+        if batch and size > BATCH_ID_BYTES:
+            break
+        batch.append(job)
+    return batch
+
+
+# What became of a job
+
+_CANCELS = {
+    CancelResult.CANCELLED: (DONE[JobAction.CANCEL], ""),
+    CancelResult.REQUESTED: (REQUESTED, ""),
+    CancelResult.REQUESTED_BEFORE: (REQUESTED_BEFORE, ""),
+    CancelResult.ENDED: (GONE, CHANGED_ELSEWHERE),
+    CancelResult.UNKNOWN: (UNKNOWN, NO_RECORD),
+}
+
+
+def _change(job: StoredJob, result: str, reason: str = "") -> JobChange:
+    return JobChange(job.id, result, _path_of(job), reason)
+
+
+def _answer(action: JobAction, job: StoredJob, gone: str, *, is_done: bool) -> JobChange:
+    return _change(job, DONE[action]) if is_done else _change(job, GONE, gone)
+
+
+def _revived(job: StoredJob, answer: Revived) -> JobChange:
+    why = why_stayed(answer)
+    return _change(job, GONE if why == LEFT else REFUSED if why else DONE[JobAction.RETRY], why)
+
+
+def _uncleared(job: StoredJob) -> JobChange:
+    return _change(job, REFUSED, "these bytes are not a job" if job.job is None else OUT_OF_REACH)
+
+
+def _planned(action: JobAction, job: StoredJob) -> tuple[str, str]:
+    if action is JobAction.RETRY and job.job is None:
+        return REFUSED, NOT_A_JOB
+    return f"would_{action}", ""
+
+
+def _path_of(stored: StoredJob) -> str:
+    """Where its file is: a file that was moved after the job had ended is retried there."""
+    if stored.record is not None and stored.record.moved_to:
+        return stored.record.moved_to.decode(errors="backslashreplace")
+    return stored.job.filepath if stored.job is not None else ""
+
+
+def _not_open(action: JobAction, record: Record) -> str:
+    """Why the action does not take a job in this state, and what to do instead."""
+    if action is JobAction.CANCEL:
+        return f"it is already {record.state.value}"
+    if action is JobAction.RUN:
+        return f"it is {record.state.value}; {RULES[action]}"
+    return not_dead(record, to_run(record) if action is JobAction.RETRY else _to_end(record))
+
+
+def not_dead(record: Record, next_step: str) -> str:
+    return f"it is {record.state.value}, not dead; {next_step}"
+
+
+def to_run(record: Record) -> str:
+    """How to run a job that is not dead."""
+    if record.state in ENDED:
+        job = decode_or_none(record.raw)
+        if job is not None and not job.filepath:
+            return "'fileq enqueue' makes a new job"
+        return "'fileq reprocess --match GLOB' enqueues its file again"
+    if record.state is State.RUNNING:
+        return "it needs no retry"
+    return "a worker will run it" if record.state is State.PENDING else "a worker will run it when it is due"
+
+
+def _to_end(record: Record) -> str:
+    """How to get rid of a job that is not dead."""
+    if record.state in ENDED:
+        return "its record expires after worker.history_ttl"
+    return f"'fileq cancel {printable(record.id)}' cancels it"
+
+
+def revival(dead: StoredJob, queue: str, *, is_probe: bool = False) -> Revival:
+    """The job as new, for `queue` if no record names another. If its file was moved after it had died, the job is for
+    the file where it is now. A probe is the next job of its queue, and no open breaker defers it."""
+    assert dead.job is not None
+    fresh = dead.job.but(
+        retries=0, recoveries=0, error=None, failed_at=None, first_error=dead.error or None, breaker_probe=is_probe
+    )
+    if dead.record is not None and dead.record.moved_to:
+        fresh = fresh.at(dead.record.moved_to)
+    return Revival(dead.raw, dead.id, encode(fresh), queue, is_next=is_probe)
+
+
+def why_stayed(answer: Revived) -> str:
+    """Why a job was not put back; empty if it was."""
+    if answer.is_revived:
+        return ""
+    if answer.is_foreign:
+        return "another program enqueued it under the id of another job"
+    if answer.held_by:
+        return f"job {printable(answer.held_by)} has the same unique key and is not finished"
+    return LEFT
