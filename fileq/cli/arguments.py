@@ -52,6 +52,11 @@ def utf8_text(text: str) -> str:
     return text
 
 
+def text_or_empty(text: str) -> str:
+    """Marks an argument that may be empty; the parser refuses an empty value of any other."""
+    return text
+
+
 def duration(text: str) -> float:
     """Seconds."""
     from fileq.core.units import parse_duration

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
+from fileq.cli.arguments import text_or_empty
 from fileq.cli.command import WIDTH, Command
 from fileq.cli.definitions import all_commands
 from fileq.core.errors import ConfigError
@@ -207,6 +208,13 @@ class Parser(argparse.ArgumentParser):
             instead = INSTEAD.get(extra[0]) if self.prog.split()[-1] in ROLES else None
             self.error(f"unexpected argument {extra[0]!r}" + (f"; {instead}" if instead else ""))
         return known
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Refuses empty values. In a script they are variables that are not set, and a filter must not vanish so."""
+        if "" in arg_strings and action.type is not text_or_empty:
+            advice = "give a value" if action.required else "give a value, or leave it out"
+            raise argparse.ArgumentError(action, f"is empty; {advice}")
+        return super()._get_values(action, arg_strings)
 
     def _check_positional(self, tokens: Sequence[str]) -> None:
         """An argument that is given like an option: `--cron '@daily'`."""

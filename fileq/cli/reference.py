@@ -22,7 +22,8 @@ ID` is `fileq show ID`, `fileq dlq clear` is `fileq purge-dlq`, and `--force` is
 version.
 
 Every command that reads the configuration has these options. They may stand anywhere on the line. Options that take a
-value can be given once, unless their help says that they may be repeated:
+value can be given once, unless their help says that they may be repeated. An empty value is refused (`config set` takes
+one): in a script it is a variable that is not set.
 
 | option | meaning |
 |---|---|

@@ -250,8 +250,6 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("nothing to enqueue; name files, or give --type; see 'fileq enqueue --help'")
     if options.batch is None and (options.then or options.catch or options.finally_ or options.allow_failures):
         raise ConfigError("--then, --catch, --finally and --allow-failures need --batch; see 'fileq enqueue --help'")
-    if options.id == "":
-        raise ConfigError("--id is empty; give an id, or leave out --id")
     if options.timeout == 0:
         raise ConfigError("--timeout is 0; it must be longer than 0")
 

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fileq.cli.arguments import add_app_dir, add_json
+from fileq.cli.arguments import add_app_dir, add_json, text_or_empty
 from fileq.cli.command import Command, Invocation
 from fileq.cli.terminal import print_lines, screen_of_stdout
 from fileq.core.errors import ConfigError
@@ -67,7 +67,12 @@ def _key(parser: argparse.ArgumentParser) -> None:
 
 def _key_and_value(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("key", metavar="KEY", help="a setting such as worker.count")
-    parser.add_argument("value", metavar="VALUE", help="as for --set: 8, 30s, a,b or [a, b]; - reads one line of stdin")
+    parser.add_argument(
+        "value",
+        type=text_or_empty,
+        metavar="VALUE",
+        help="as for --set: 8, 30s, a,b or [a, b]; - reads one line of stdin",
+    )
     add_json(parser)
 
 

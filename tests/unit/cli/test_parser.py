@@ -8,7 +8,8 @@ import pytest
 
 from fileq.cli.arguments import add_json, point_in_time, point_in_time_or_ago, whole_number
 from fileq.cli.command import Command
-from fileq.cli.parser import ParsedLine, parse
+from fileq.cli.definitions import all_commands
+from fileq.cli.parser import ParsedLine, parse, parser_of
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
 
@@ -221,3 +222,24 @@ def test_words_and_options_of_other_programs_are_understood(line: str, words: st
     assert found.command is not None
     assert " ".join(found.command.words) == words
     assert getattr(found.options, option) == value
+
+
+def test_no_argument_of_any_command_takes_an_empty_value() -> None:
+    """`cancel --all --batch "$BATCH" --yes` with a variable that is not set would cancel every job."""
+    for known in all_commands():
+        positional = 0
+        for action in parser_of(known).actions:
+            positional += not action.option_strings
+            if action.nargs == 0 or not action.option_strings:
+                continue
+            flag = action.option_strings[-1]
+            for line in ([flag, ""], [f"{flag}="]) if flag.startswith("--") else ([flag, ""],):
+                with pytest.raises(ConfigError, match=f"{flag} is empty; give a value"):
+                    parse([*known.words, *line])
+        if positional and known.words != ("config", "set"):
+            with pytest.raises(ConfigError, match=r"^[A-Z]+ is empty; give a value"):
+                parse([*known.words, *[""] * positional])
+
+
+def test_a_setting_can_be_set_to_an_empty_value() -> None:
+    assert parse(["config", "set", "redis.addr", ""]).options.value == ""
