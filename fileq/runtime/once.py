@@ -18,7 +18,7 @@ from itertools import chain
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Census, OpenBreaker
+from fileq.brokers.types import Census, OpenBreaker, Record
 from fileq.config import Loaded
 from fileq.core.errors import BrokerUnavailable, FileqError
 from fileq.core.events import (
@@ -35,6 +35,7 @@ from fileq.core.events import (
 from fileq.core.job import State, decode_or_none
 from fileq.core.text import printable
 from fileq.core.units import short_duration
+from fileq.core.webhook import DELIVERY_TYPE
 from fileq.handlers.extensions import load_before_enqueue
 from fileq.handlers.routes import Routes
 from fileq.producer.enqueuer import BeforeEnqueue
@@ -325,7 +326,8 @@ class WhatIsLeft(Struct):
 
 def what_is_left(broker: FullBroker, worker: WorkerParts, census: Census) -> WhatIsLeft | None:
     """None while there is work that this run can do. A run does not wait for the cooldown of an open breaker: a probe
-    that fails would be followed by another cooldown, up to once for each attempt of each job.
+    that fails would be followed by another cooldown, up to once for each attempt of each job. Nor does it wait for the
+    next attempt of a delivery, which comes up to a day later.
 
     Raises BrokerUnavailable."""
     # Before the jobs are read: a breaker in its cooldown starts none of them meanwhile.
@@ -338,18 +340,21 @@ def what_is_left(broker: FullBroker, worker: WorkerParts, census: Census) -> Wha
     roots = set(worker.roots.problems.values())
     held: Counter[str] = Counter()  # by breaker
     missing: Counter[str] = Counter()  # by root
+    deliveries = 0
     if census.scheduled:
         for record in chain.from_iterable(delayed_jobs(broker, State.RETRYING, State.DEFERRED)):
             if record.deferred in roots:
                 missing[record.deferred] += 1
             elif reason := breakers.get(record.deferred, everything):
                 held[reason] += 1
+            elif _is_failed_delivery(record):
+                deliveries += 1
             else:
                 return None
         census = broker.census()  # a job may have been promoted before it was read above
         if _has_work(census, holds_all=holds_all):
             return None
-    later = census.scheduled - missing.total() - held.total()
+    later = census.scheduled - missing.total() - held.total() - deliveries
     if later < 0:
         return None  # a job was promoted after it was read: it would be counted twice
     if holds_all and (pending := sum(n for queue, n in census.pending.items() if queue not in census.paused)):
@@ -358,10 +363,16 @@ def what_is_left(broker: FullBroker, worker: WorkerParts, census: Census) -> Wha
         [
             *(f"left {n} in {q}, which is paused" for q, n in census.pending.items() if n and q in census.paused),
             *(f"left {n} deferred: {reason}" for reason, n in chain(missing.items(), held.items())),
+            *([f"left {deliveries} retrying: deliveries of webhooks"] if deliveries else []),
             *([f"left {later} scheduled for later"] if later > 0 else []),
         ],
         _problem(missing, held),
     )
+
+
+def _is_failed_delivery(record: Record) -> bool:
+    job = decode_or_none(record.raw)
+    return not record.deferred and job is not None and job.type == DELIVERY_TYPE
 
 
 def _problem(missing: Counter[str], held: Counter[str]) -> str:

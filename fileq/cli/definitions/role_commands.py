@@ -169,7 +169,8 @@ stops the worker instead, because closing the window sends it.
 
 With --once: runs until no job is pending, running, retrying or deferred. Exit code 0, or 3 if a job became a dead
 letter. Does not wait for a missing root or for the cooldown of an open circuit breaker: its jobs stay deferred for the
-next run, an error says how many and why, and the exit code is 1.""",
+next run, an error says how many and why, and the exit code is 1. Webhook deliveries that failed are left to the next
+run too, and reported.""",
         examples=(
             ("fileq worker --count 8", "eight jobs at a time"),
             ("fileq worker --app-dir /opt/handlers --set redis.addr=redis:6379", "handlers from another directory"),
@@ -185,9 +186,9 @@ Runs producer and worker in one process: all that a single machine needs.
 
 With --once, for cron and CI: scans once, then runs until no job is pending, running, retrying or deferred. Exit code 0,
 or 3 if a job became dead in this run. Waits up to a minute for files that are still being written. Leaves and reports
-jobs that are scheduled for later or are in paused queues. Does not wait for a missing root or for the cooldown of an
-open circuit breaker: its jobs stay deferred for the next run, an error says how many and why, and the exit code
-is 1.""",
+jobs that are scheduled for later or are in paused queues, and webhook deliveries that failed. Does not wait for a
+missing root or for the cooldown of an open circuit breaker: its jobs stay deferred for the next run, an error says how
+many and why, and the exit code is 1.""",
         examples=(
             ("fileq all ./inbox", "process files dropped into ./inbox; needs no server, only an SQLite file"),
             ("fileq all ./inbox --once", "process the files that are there now, then exit"),

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from fileq.brokers.types import Census
+from fileq.brokers.types import Census, Entry
 from fileq.config import CircuitBreakerSettings
 from fileq.core.events import BrokerLost, JobCompleted, JobDead, JobFailed
 from fileq.core.text import printable
+from fileq.core.webhook import DELIVERY_TYPE
 from fileq.runtime.once import _name, _Pace, is_counted, what_is_left
 from fileq.runtime.produce_once import live_line
-from fileq.testing.conformance.builders import failed, running, settle
+from fileq.testing.conformance.builders import a_job, claim_one, failed, running, settle
 from fileq.testing.conformance.harness import config_of
 from fileq.testing.conformance.memory_harness import MemoryHarness
 from fileq.worker.breakers import Breakers
@@ -77,3 +78,18 @@ def test_a_job_that_is_promoted_while_what_is_left_is_counted_is_not_counted_twi
     left = what_is_left(harness.broker, worker, count())
     assert left is not None
     assert left.lines == ["left 1 deferred: the circuit breaker of * is open (ValueError: broken)"]
+
+
+def test_a_run_leaves_a_failed_delivery_of_a_webhook_to_the_next_one() -> None:
+    """Its receiver may be down for days, and a run of cron or CI would wait as long."""
+    harness = MemoryHarness(config_of("memory", {}))
+    worker: Any = SimpleNamespace(breakers=Breakers([]), roots=SimpleNamespace(problems={}))
+    delivery = a_job("d", filepath="", type=DELIVERY_TYPE)
+    harness.broker.enqueue([Entry(delivery, "low", is_own=True)])
+    assert what_is_left(harness.broker, worker, harness.broker.census()) is None, "the first attempt is made"
+    settle(harness, failed(claim_one(harness), delay_ms=300_000))
+    left = what_is_left(harness.broker, worker, harness.broker.census())
+    assert left is not None
+    assert (left.lines, left.problem) == (["left 1 retrying: deliveries of webhooks"], "")
+    settle(harness, failed(running(harness, "a"), delay_ms=300_000))
+    assert what_is_left(harness.broker, worker, harness.broker.census()) is None, "another job is waited for"
