@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from fileq.config.section import AtLeastOne, Section
 from fileq.config.value_types import (
     Filled,
+    FilledUtf8,
     Glob,
     InvalidValue,
     JobType,
@@ -210,7 +211,7 @@ class ApiKeyKind(SecretKind, frozen=True):
 
 
 class ServerSettings(Section, frozen=True):
-    bind: Annotated[Filled, "address to listen on; one that is not loopback needs a key"] = "127.0.0.1"
+    bind: Annotated[FilledUtf8, "address to listen on; one that is not loopback needs a key"] = "127.0.0.1"
     port: Annotated[Port, "port of the REST API; 0 = any free port"] = 8080
     base_path: Annotated[
         str,

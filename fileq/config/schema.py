@@ -19,6 +19,7 @@ from fileq.config.value_types import (
     MOVE,
     OTLP_URL,
     REDIS_URL,
+    UTF8,
     AddressKind,
     After,
     BrokerNameKind,
@@ -29,9 +30,11 @@ from fileq.config.value_types import (
     ExitOrExceptionKind,
     Extension,
     Filled,
+    FilledUtf8,
     FractionKind,
     Function,
     Glob,
+    GlobInUtf8,
     IntegerKind,
     InvalidValue,
     Isolation,
@@ -143,7 +146,7 @@ class RedisSettings(Section, frozen=True):
         "redis:// rediss:// unix:// redis+sentinel://h1,h2/master/0 redis+cluster://h1,h2; "
         "overrides addr; username and password override those in the URL",
     ] = ""
-    username: Annotated[str, "user name for Redis's access control lists"] = ""
+    username: Annotated[str, UTF8, "user name for Redis's access control lists"] = ""
     password: Annotated[str, SecretKind(), "password; prefer password_file or the environment"] = ""
     password_file: Annotated[str, "file that holds the password, instead of password; a change needs no restart"] = ""
     db: Annotated[CountOrZero, "number of the database"] = 0
@@ -275,7 +278,9 @@ class MissedKind(ValueKind, frozen=True):
 class ReprocessSettings(Section, frozen=True):
     is_sparse: ClassVar[bool] = True
 
-    match: Annotated[Glob | None, "only files whose path matches this glob, as for `fileq reprocess --match`"] = None
+    match: Annotated[GlobInUtf8 | None, "only files whose path matches this glob, as for `fileq reprocess --match`"] = (
+        None
+    )
     since: Annotated[Seconds | None, "only files that were modified in this time before the run, e.g. 1d"] = None
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
@@ -291,7 +296,7 @@ class ScheduleSettings(Section, frozen=True):
     type: Annotated[JobType | None, "the type of the jobs, which a route or a task takes"] = None
     payload: Annotated[AnyMapping | None, "the payload of the jobs, with scheduled_for and missed added"] = None
     reprocess: Annotated[ReprocessSettings | None, "instead of a type: process known files again"] = None
-    scan: Annotated[Filled | None, "instead of a type: enqueue the new files of this directory once"] = None
+    scan: Annotated[FilledUtf8 | None, "instead of a type: enqueue the new files of this directory once"] = None
     priority: Annotated[Priority | None, "queue of the jobs; default: the task's, or producer.default_priority"] = None
     missed: Annotated[str, MissedKind(), "which times that were missed are made up: skip, last or all:N"] = "last"
     overlap: Annotated[

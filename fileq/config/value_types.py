@@ -18,6 +18,7 @@ from fileq.core.units import Rate, format_duration, format_size, parse_duration,
 
 BUILT_IN_BROKERS = ("redis", "sqlite", "memory")
 HIDDEN = "***"
+_NOT_UTF8 = r"\ud800-\udfff"  # how a text holds bytes that are not UTF-8; only paths and globs may have them
 _LARGEST = 10**12  # fits into a database column and a Redis counter; larger numbers are typing errors
 
 
@@ -199,21 +200,27 @@ class TextKind(ValueKind, frozen=True):
         return text
 
 
+UTF8 = TextKind(rf"(?s)[^{_NOT_UTF8}]*", "text in UTF-8")
+
+
 class KeyNameKind(TextKind, frozen=True):
     """The name of a key in the broker. A name that is not set follows `redis.prefix`."""
 
-    pattern: str = r"[^%]+"
-    description: str = "a key name without %"
+    pattern: str = rf"[^%{_NOT_UTF8}]+"
+    description: str = "a key name in UTF-8 without %"
 
 
 class KeyPatternKind(KeyNameKind, frozen=True):
     """The name of a key that contains the worker ID."""
 
-    pattern: str = r"[^%]*%s[^%]*"
+    pattern: str = rf"[^%{_NOT_UTF8}]*%s[^%{_NOT_UTF8}]*"
     description: str = "a key name with exactly one %s, where the worker ID goes"
 
 
 class SecretKind(TextKind, frozen=True):
+    pattern: str = UTF8.pattern
+    description: str = UTF8.description
+
     def mask(self, text: str) -> str:
         return HIDDEN if text else ""
 
@@ -262,7 +269,7 @@ class UrlKind(ValueKind, frozen=True):
             return text
         scheme, separator, rest = text.partition("://")
         hosts, _, path = re.split(r"[?#]", rest)[0].partition("/")
-        if not separator or scheme not in self.schemes:
+        if not separator or scheme not in self.schemes or re.search(f"[{_NOT_UTF8}]", text):
             raise InvalidValue(self.expects)
         if scheme == "unix":
             is_complete = bool(path)
@@ -325,7 +332,7 @@ def installed_brokers() -> tuple[str, ...]:
 
 def split_address(text: str) -> tuple[str, int] | None:
     """Host and port of `host:port`, or None if the text has another form."""
-    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/@\[\]]+)):(\d{1,5})", text)
+    match = re.fullmatch(rf"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/@\[\]{_NOT_UTF8}]+)):(\d{{1,5}})", text)
     if match is None or not 0 < int(match[3]) <= 65535:
         return None
     return match[1] or match[2], int(match[3])
@@ -344,6 +351,8 @@ SecondsOrZero: TypeAlias = Annotated[float, DurationKind(allows_zero=True)]
 Count: TypeAlias = Annotated[int, IntegerKind(minimum=1)]
 CountOrZero: TypeAlias = Annotated[int, IntegerKind()]
 Port: TypeAlias = Annotated[int, IntegerKind(maximum=65535)]
+FilledUtf8: TypeAlias = Annotated[str, TextKind(rf"(?s)[^{_NOT_UTF8}]+", "text in UTF-8 that is not empty")]
+GlobInUtf8: TypeAlias = Annotated[str, TextKind(rf"(?s)[^{_NOT_UTF8}]+", "a glob in UTF-8 such as **/*.pdf")]
 Filled: TypeAlias = Annotated[str, TextKind(r"(?s).+", "text that is not empty")]
 Directory: TypeAlias = Annotated[str, TextKind(r"(?s).+", "the path of one directory")]
 Glob: TypeAlias = Annotated[str, TextKind(r"(?s).+", "a glob such as **/*.pdf")]
@@ -355,8 +364,8 @@ MOVE = "move:"
 JobType: TypeAlias = Annotated[
     str,
     TextKind(
-        rf"(?!{re.escape(OWN_TYPES)})\S(.{{0,98}}\S)?",
-        f"the type of a job, up to 100 characters; types that begin with '{OWN_TYPES}' are fileq's own",
+        rf"(?!{re.escape(OWN_TYPES)})(?=[^{_NOT_UTF8}]*$)\S(.{{0,98}}\S)?",
+        f"the type of a job, up to 100 characters in UTF-8; types that begin with '{OWN_TYPES}' are fileq's own",
     ),
 ]
 Isolation: TypeAlias = Literal["process", "thread"]

@@ -208,3 +208,27 @@ def test_an_error_stays_on_one_line_of_reasonable_length(config_directory: Confi
     (line,) = config_directory.problems(None, {"WORKER_COUNT": "a\nb" + "x" * 1000})
     assert "\n" not in line
     assert len(line) < 200
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "redis.addr",
+        "redis.url",
+        "redis.username",
+        "redis.password",
+        "redis.prefix",
+        "worker.completed_list",
+        "worker.heartbeat_key_pattern",
+        "server.bind",
+    ],
+)
+def test_a_value_that_is_sent_elsewhere_is_utf8(config_directory: ConfigDirectory, key: str) -> None:
+    """Arguments and variables may be any bytes. Only paths and globs can hold those that are not UTF-8."""
+    values = {"redis.addr": "\udcff:6379", "redis.url": "redis://\udcff", "worker.heartbeat_key_pattern": "\udcff%s"}
+    (line,) = config_directory.problems(None, None, f"{key}={values.get(key, chr(0xDCFF))}")
+    assert line.startswith(f"--set: {key} is ")
+
+
+def test_a_path_may_be_any_bytes(config_directory: ConfigDirectory) -> None:
+    assert config_directory.load(None, None, "producer.scan_dir=\udcff").config.producer.scan_dir == "\udcff"

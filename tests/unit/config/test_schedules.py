@@ -155,3 +155,10 @@ def test_a_configuration_without_schedules_imports_neither_cronsim_nor_zones() -
     code += "print(sorted({'cronsim', 'zoneinfo', 'hashlib'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("what", [{"type": "\udcff"}, {"scan": "\udcff"}, {"reprocess": {"match": "\udcff"}}])
+def test_the_texts_of_a_schedule_are_utf8(what: dict[str, Any]) -> None:
+    """Its definition is JSON on the broker."""
+    with pytest.raises(ConfigError, match="it must be"):
+        config_from({"schedules": {"a": {"cron": "@daily", **what}}})
