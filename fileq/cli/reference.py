@@ -41,7 +41,7 @@ The fields listed below are stable. New fields may be added, so programs should 
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | failed; `fsck` found an inconsistency, `doctor` found a problem, `--once` left jobs that should have run |
+| 1 | failed; no such id or name; `fsck` found an inconsistency, `doctor` a fault; `--once` left jobs that could run |
 | 2 | wrong usage or configuration; one line each. Also: `scan_dir` is missing or `metrics_port` in use at the start |
 | 3 | a job became a dead letter in this run of `all --once` or `worker --once` |
 | 4 | the broker is unreachable (reported within two seconds), or the SQLite database does not exist |

@@ -24,7 +24,7 @@ from fileq.brokers.schedule_definitions import (
 from fileq.brokers.types import Entry
 from fileq.client.options import ScheduleOptions
 from fileq.config import Config, schedule_from
-from fileq.core.errors import BrokerError, ConfigError
+from fileq.core.errors import BrokerError, ConfigError, Unknown
 from fileq.core.schedule import ScheduleDocument, encode_document, job_of, manual_id_of
 
 
@@ -94,7 +94,7 @@ def run_now(broker: FullBroker, config: Config, name: str) -> str:
 
 
 def the_schedule(broker: FullBroker, name: str) -> KnownSchedule:
-    """Raises BrokerError, with the nearest name, if there is none."""
+    """Raises Unknown, with the nearest name, if there is none."""
     check_name("schedule", name)
     known = known_schedules(broker)
     if name in known:
@@ -102,8 +102,8 @@ def the_schedule(broker: FullBroker, name: str) -> KnownSchedule:
     from difflib import get_close_matches
 
     near = get_close_matches(name, known, n=1)
-    advice = f"did you mean {near[0]}?" if near else "`fileq schedule list` lists them"
-    raise BrokerError(f"there is no schedule {name}; {advice}")
+    advice = f"did you mean {near[0]!r}?" if near else "'fileq schedule list' lists them"
+    raise Unknown(f"no schedule is named {name!r}; {advice}")
 
 
 def _complete(broker: FullBroker, found: KnownSchedule) -> KnownSchedule:

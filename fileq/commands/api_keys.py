@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.catalog import Catalog, Table
 from fileq.core.api_key import KEY_NAME_LENGTH, LATEST_MS, Scope, StoredKey, StoredTime, digest, new_key
-from fileq.core.errors import ConfigError
+from fileq.core.errors import ConfigError, Unknown
 from fileq.core.job import stamp
 
 KEYS_MAX = 1000
@@ -173,7 +173,7 @@ class KeyStore:
         return KeyList(tuple(found))
 
     def revoke(self, wanted: str) -> str:
-        """By id or name. Returns the id; raises ConfigError if there is no such key. Repeated, it raises."""
+        """By id or name. Returns the id; raises Unknown if there is no such key. Repeated, it raises."""
         known = self.load()
         id = wanted if wanted in known else next((id for id, key in known.items() if key.name == wanted), "")
         if not id or not KEYS.remove(self._catalog, id):
@@ -181,7 +181,7 @@ class KeyStore:
 
             near = get_close_matches(wanted, [*known, *(key.name for key in known.values())], n=1)
             advice = f"did you mean {near[0]}?" if near else "'fileq keys list' lists them"
-            raise ConfigError(f"no key has the id or name {wanted!r}; {advice}")
+            raise Unknown(f"no key has the id or name {wanted!r}; {advice}")
         KEY_USES.remove(self._catalog, id)
         ENDED_SESSIONS.remove(self._catalog, id)
         return id

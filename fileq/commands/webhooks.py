@@ -152,7 +152,7 @@ def test(broker: FullBroker, config: Config, name: str) -> WebhookTest:
 def deliveries(broker: FullBroker, config: Config, name: str, limit: int, *, is_known: bool = False) -> DeliveryList:
     """The newest deliveries first. Those of a webhook that was removed are found as long as their records last.
 
-    Bounded: of each place the 10,000 jobs that are found first are looked at. ConfigError if there is none and no
+    Bounded: of each place the 10,000 jobs that are found first are looked at. Unknown if there is none and no
     webhook has this name, unless the caller knows that one has."""
     found = [
         _delivery(stored, payload)

@@ -4,6 +4,7 @@ FileqError
 ├── ConfigError            a flag, key, value or file is wrong; all problems at once
 ├── BrokerError            the broker answered and refused
 │   ├── BrokerUnavailable  the broker is unavailable; the same call may succeed later
+│   ├── Unknown            the broker has nothing of this name
 │   ├── Conflict           a document has changed since it was read
 │   └── BrokerRemoved      the broker's data was deleted or replaced; only a restart helps
 ├── BatchError             a batch is unknown, or takes no jobs any more
@@ -45,6 +46,10 @@ class BrokerError(FileqError):
 @public()
 class BrokerUnavailable(BrokerError):
     """The broker is unavailable (down, loading, read-only, full). This is never a job's failure."""
+
+
+class Unknown(BrokerError):
+    """The broker has nothing of this id or name."""
 
 
 class Conflict(BrokerError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from fileq.core.errors import BatchError, BrokerError, BrokerUnavailable, ConfigError, Conflict, JobError
+from fileq.core.errors import BatchError, BrokerError, BrokerUnavailable, ConfigError, Conflict, JobError, Unknown
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -108,6 +108,8 @@ def problem_of(error: Exception) -> ApiProblem | None:
         return ApiProblem(
             "invalid", "; ".join(error.problems), errors=[FieldProblem("", one) for one in error.problems]
         )
+    if isinstance(error, Unknown):
+        return ApiProblem("not-found", str(error))
     if isinstance(error, Conflict):
         return ApiProblem("precondition-failed", str(error))
     if isinstance(error, BatchError):

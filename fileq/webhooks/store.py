@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.catalog import Catalog, Table, check_name
 from fileq.config.http_settings import EndpointSettings, WebhookSettings
-from fileq.core.errors import BrokerError, ConfigError, Conflict
+from fileq.core.errors import BrokerError, ConfigError, Conflict, Unknown
 from fileq.core.webhook import (
     SECRETS_MAX,
     WEBHOOK_EVENTS,
@@ -142,11 +142,11 @@ class WebhookStore:
         return known
 
     def get(self, name: str) -> KnownWebhook:
-        """Raises ConfigError if there is none."""
+        """Raises Unknown if there is none."""
         known = self.load()
         if name not in known:
             there_are = ", ".join(known) or "none"
-            raise ConfigError(f"no webhook is named {name!r}; there are: {there_are}")
+            raise Unknown(f"no webhook is named {name!r}; there are: {there_are}")
         return known[name]
 
     # changes of definitions
@@ -170,7 +170,7 @@ class WebhookStore:
         return secret
 
     def remove(self, name: str) -> None:
-        """Also removes a document that can't be read. Raises ConfigError for a configured webhook and for none."""
+        """Also removes a document that can't be read. Raises ConfigError for a configured webhook, Unknown for none."""
         if any(endpoint.name == name for endpoint in self._settings.endpoints):
             raise ConfigError(f"webhook {name!r} is defined in the configuration; remove it from webhooks.endpoints")
         if not DEFINITIONS.remove(self._catalog, name):
@@ -188,7 +188,7 @@ class WebhookStore:
 
         def rotated(stored: StoredWebhook | None) -> StoredWebhook:
             if stored is None:
-                raise ConfigError(f"webhook {name!r} was removed just now")
+                raise Unknown(f"webhook {name!r} was removed just now")
             return replace(stored, secrets=(Secret(secret), Secret(stored.secrets[0].secret, until_ms)))
 
         DEFINITIONS.change(self._catalog, name, rotated)

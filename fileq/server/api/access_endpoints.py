@@ -74,10 +74,7 @@ async def create_key(request: ApiRequest[NoQuery, WantedKey]) -> ApiAnswer:
 async def revoke_key(request: ApiRequest[NoQuery, UnsetType]) -> RevokedKey:
     services, id = request.services, request.params["id"]
     known = await services.pool.call(services.keys.load)
-    try:
-        revoked = await services.pool.call(lambda: services.keys.revoke(id))
-    except ConfigError as error:
-        raise ApiProblem("not-found", str(error)) from error
+    revoked = await services.pool.call(lambda: services.keys.revoke(id))
     services.authentication.forget_cached()
     request.note.changed(key_facts(known.get(revoked)), {})
     return RevokedKey("Key revoked", revoked)

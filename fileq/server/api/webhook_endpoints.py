@@ -11,7 +11,6 @@ from fileq.commands import webhooks
 from fileq.commands.audit_entries import webhook_facts
 from fileq.commands.webhooks import DeliveryList, NewSecret, WebhookChange, WebhookList, WebhookTest
 from fileq.core.api_key import Scope
-from fileq.core.errors import ConfigError
 from fileq.core.webhook import Webhook, WebhookFilter
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiRequest, NoQuery, Route
@@ -95,10 +94,7 @@ def enable_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
 def list_deliveries(request: ApiRequest[DeliveryQuery, UnsetType]) -> DeliveryList:
     """The newest first, also of a webhook that was removed; of each list of jobs the first 10,000 are looked at."""
     name, services = request.params["name"], request.services
-    try:
-        return webhooks.deliveries(services.broker, services.config, name, request.query.limit)
-    except ConfigError as error:
-        raise ApiProblem("not-found", str(error)) from error
+    return webhooks.deliveries(services.broker, services.config, name, request.query.limit)
 
 
 def _named(request: ApiRequest[NoQuery, UnsetType], call: Callable[[KnownWebhook], T]) -> T:

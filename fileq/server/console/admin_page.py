@@ -26,7 +26,7 @@ from fileq.config import Config, Loaded
 from fileq.config.read import DEFAULT
 from fileq.config.show import to_yaml
 from fileq.core.api_key import Scope
-from fileq.core.errors import ConfigError, FileqError
+from fileq.core.errors import FileqError
 from fileq.core.finding import Finding, sound, wrong
 from fileq.core.webhook import WEBHOOK_EVENTS
 from fileq.server.api.access_endpoints import AuditQuery, list_audit
@@ -184,10 +184,7 @@ def webhook(request: PageRequest) -> Mapping[str, Any]:
     name, query = request.params["name"], request.query
     known = {one.name: one for one in request.ask(list_webhooks).webhooks}
     services = request.services
-    try:
-        found = deliveries(services.broker, services.config, name, query.limit, is_known=name in known)
-    except ConfigError as error:
-        raise ApiProblem("not-found", str(error)) from error
+    found = deliveries(services.broker, services.config, name, query.limit, is_known=name in known)
     return {
         "name": name,
         "webhook": known.get(name),

@@ -113,7 +113,7 @@ def test_what_can_not_be_defined_is_refused(shell: CommandLine, words: tuple[str
 @pytest.mark.parametrize("word", ["show", "next", "pause", "resume", "run", "remove"])
 def test_a_schedule_that_does_not_exist_is_named_with_the_nearest(shell: CommandLine, word: str) -> None:
     shell.run(*ADD)
-    assert "there is no schedule nightli; did you mean nightly?" in shell.fail("schedule", word, "nightli", code=1)
+    assert "no schedule is named 'nightli'; did you mean 'nightly'?" in shell.fail("schedule", word, "nightli", code=1)
 
 
 def test_a_schedule_of_a_configuration_can_be_paused_and_run_only(shell: CommandLine) -> None:

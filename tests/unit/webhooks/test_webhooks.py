@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from fileq.brokers.memory import MemoryBroker
 from fileq.config import Config, config_from
-from fileq.core.errors import BrokerUnavailable, ConfigError
+from fileq.core.errors import BrokerUnavailable, ConfigError, Unknown
 from fileq.core.job import Job, typed_job
 from fileq.core.outcome import Done, Failed
 from fileq.core.webhook import DELIVERY_TYPE, WEBHOOKS_MAX, Webhook, WebhookFilter, secret_key
@@ -82,7 +82,7 @@ def test_a_webhook_is_added_listed_and_removed() -> None:
     assert secret not in repr(known)
     kept.store.remove("a")
     for call in (kept.store.get, kept.store.remove, kept.store.rotate, kept.store.enable):
-        with pytest.raises(ConfigError, match="no webhook is named 'a'; there are: none"):
+        with pytest.raises(Unknown, match="no webhook is named 'a'; there are: none"):
             call("a")
 
 

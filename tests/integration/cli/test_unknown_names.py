@@ -1,0 +1,29 @@
+"""An id or a name that the broker does not have is exit code 1, whichever command got it; a wrong word is 2."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.command_line import CommandLine
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("show", "none"), ("cancel", "none"), ("dlq", "retry", "none"), ("dlq", "delete", "none")),
+        *(("batch", word, "none") for word in ("show", "seal", "cancel", "retry")),
+        *(("schedule", word, "none") for word in ("show", "next", "pause", "resume", "run", "remove")),
+        *(("webhook", word, "none") for word in ("remove", "test", "deliveries", "rotate", "enable")),
+        ("keys", "revoke", "none"),
+        ("trace", "none"),
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_the_broker_does_not_have_is_exit_1(shell: CommandLine, words: tuple[str, ...]) -> None:
+    shell.run(*words, code=1)
+    shell.run(*words, "--json", code=1)
+
+
+@pytest.mark.parametrize("words", [("pause", "none"), ("resume", "none"), ("peek", "--queue", "none")], ids=" ".join)
+def test_a_queue_is_a_setting_so_an_unknown_one_is_exit_2(shell: CommandLine, words: tuple[str, ...]) -> None:
+    assert "no queue is named 'none'" in shell.fail(*words, code=2)
