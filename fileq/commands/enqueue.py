@@ -21,7 +21,7 @@ from fileq.client.new_entries import FileEntries, typed_entry
 from fileq.client.options import EnqueueOptions, JobOptions, options_of
 from fileq.config import Config
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.text import unknown_key
+from fileq.core.text import repeated_key, unknown_key
 from fileq.core.units import PointInTime, parse_point_in_time
 from fileq.runtime.produce_spans import ProduceSpans
 
@@ -103,7 +103,7 @@ def requested(subjects: Sequence[str]) -> list[str | RequestedJob]:
 
 
 def _requested_job(text: str) -> RequestedJob:
-    value = _json(text, "the argument", """'{"command": "ls"}'; a file with such a name is given as ./{…""")
+    value = json_argument(text, "the argument", """'{"command": "ls"}'; a file with such a name is given as ./{…""")
     shown = f"the argument is {text!r:.200}"
     if unknown := [name for name in value if name not in _JobText.__struct_fields__]:
         raise ConfigError([f"{shown}; {unknown_key(name, _JobText.__struct_fields__)}" for name in unknown[:10]])
@@ -188,7 +188,7 @@ def entry_of_type(config: Config, type: str, payload: str | None, options: JobOp
     """The entry of a job without a file."""
     _check_options(config, options, 1)
     _checked_type("--type", type)
-    value = None if payload is None else _json(payload, "--payload", """'{"key": "value"}'""")
+    value = None if payload is None else json_argument(payload, "--payload", """'{"key": "value"}'""")
     return _typed(config, type, None if payload is None else msgspec.json.encode(value), options, None)
 
 
@@ -215,8 +215,12 @@ def _typed(
         raise ConfigError(f"{dashes}{error}") from error
 
 
-def _json(text: str, what: str, example: str) -> Any:
+def json_argument(text: str, what: str, example: str) -> Any:
+    """The value that an argument has in JSON; raises ConfigError."""
     try:
-        return msgspec.json.decode(text.encode())
+        value, twice = msgspec.json.decode(text.encode()), repeated_key(text.encode())
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise ConfigError(f"{what} is {text!r:.200}; it must be JSON such as {example} ({error})") from None
+    if twice:
+        raise ConfigError(f"{what} is {text!r:.200}; the key {twice[:50]!r} is given twice")
+    return value

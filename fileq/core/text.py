@@ -48,6 +48,24 @@ def printable_json(text: str) -> str:
     return "".join(c if c.isprintable() or c < " " else json.dumps(c)[1:-1].replace("\x7f", "\\u007f") for c in text)
 
 
+def repeated_key(document: bytes) -> str:
+    """The first key that an object of this JSON document has twice; "" if there is none. A decoder would keep its last
+    value without a word. Raises RecursionError for a document that is nested too deeply."""
+    import json  # as above
+
+    found: list[str] = []
+
+    def note(pairs: list[tuple[str, object]]) -> None:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                found.append(name)
+            seen.add(name)
+
+    json.loads(document, object_pairs_hook=note, parse_int=str, parse_float=str)
+    return found[0] if found else ""
+
+
 def unknown_key(name: str, known: Collection[str]) -> str:
     """Says that a key of a document is not known, and which one was meant or which ones there are."""
     import difflib  # as json above

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from fileq.core.errors import ConfigError
+from fileq.core.text import repeated_key
 
 MAX_BYTES = 64 << 20
 ENTRIES_MAX = 1_000_000  # a list of the same size with shorter entries would fill the memory
@@ -148,9 +149,13 @@ def _entry_of(text: bytes | msgspec.Raw, where: str, columns: set[str]) -> Manif
         columns |= new
         if misspelt := _misspelt(new):
             return misspelt
+        if twice := repeated_key(bytes(text)):
+            return f"{twice[:50]!r} is given twice"
         entry = _decoded(_ENTRY, text, where)
     except msgspec.ValidationError as error:
         return f"{error}; {_FORMS}"
+    except RecursionError as error:
+        raise ConfigError(f"{where} is not JSON: {error}") from None
     return ManifestEntry(entry.path, entry.size, entry.sha256.lower())
 
 

@@ -175,12 +175,9 @@ def _warn_of_directory(loaded: Loaded, directory: str) -> None:
 
 
 def _payload(text: str | None) -> dict[str, Any]:
-    import msgspec
+    from fileq.commands.enqueue import json_argument
 
-    try:
-        payload = {} if text is None else msgspec.json.decode(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise ConfigError(f"--payload is not JSON: {error}") from None
+    payload = {} if text is None else json_argument(text, "--payload", """'{"days": 7}'""")
     if not isinstance(payload, dict):
         raise ConfigError(f"--payload is {text!r:.80}; it must be a JSON object such as '{{\"days\": 7}}'")
     return payload

@@ -100,6 +100,7 @@ def test_scan_and_reprocess_can_be_added(shell: CommandLine) -> None:
         (("add", "a", "@daily"), "has neither type nor reprocess nor scan"),
         (("add", "a", "@daily", "--type", "t", "--priority", "mid"), "it must be one of high or low"),
         (("add", "a", "@daily", "--type", "t", "--payload", "[1]"), "--payload is '[1]'; it must be a JSON object"),
+        (("add", "a", "@daily", "--type", "t", "--payload", '{"a": 1, "a": 2}'), "the key 'a' is given twice"),
         (("add", "a", "@daily", "--type", "t", "--payload", '{"missed": 1}'), "which fileq sets itself"),
         (("add", "a", "@daily", "--type", "t", "--since", "1d"), "--since goes with --reprocess"),
         (("add", "a", "@daily", "--type", "t", "--missed", "some"), "skip, last or all:N"),

@@ -45,6 +45,7 @@ def test_a_name_that_is_not_utf8_is_kept() -> None:
         ('{"path": "a"}\n{', "list, line 2 is not JSON"),
         ('[{"size": 3}]', "list, entry 1: Object missing required field `path`"),
         ('["a", "a", ""]', "list, entry 2: 'a' is listed twice\nlist, entry 3: path is ''; it must name a file"),
+        ('[{"path": "a", "size": 1, "size": 2}]', "list, entry 1: 'size' is given twice"),
         ('[{"path": "a", "size": -1}]', "list, entry 1: size is -1; it must be at least 0"),
         ('[{"path": "a", "sha256": "ab"}]', "list, entry 1: sha256 is 'ab'; it must have 64 hex digits"),
         ("path,size\na,many\n", "list, line 2: size is 'many'; it must be a number of bytes"),
