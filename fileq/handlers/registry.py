@@ -67,11 +67,28 @@ class TaskDefinition(Generic[P, R]):
 
     @functools.cached_property
     def payload_decoder(self) -> msgspec.json.Decoder[Any]:
-        return self._decoder(self.payload_type, "payload")
+        decoder = self._decoder(self.payload_type, "payload")
+        if unread := _type_without_json(self.payload_type):
+            raise ConfigError(
+                f"task {self.name!r} ({self.target}) has a payload with the type {unread.__name__}, which fileq can't "
+                "read from JSON; use a msgspec Struct or a dataclass, or dict and build the object in the task"
+            )
+        return decoder
 
     @functools.cached_property
     def result_decoder(self) -> msgspec.json.Decoder[Any]:
         return self._decoder(self._annotation("return"), "result")
+
+    @property
+    def result_warning(self) -> str:
+        """Why no job of this task can complete; "" if nothing is wrong with the type of its result, or if that can't be
+        resolved here: only callers that wait need it."""
+        try:
+            unkept = _type_without_json(self._annotation("return"))
+        except Exception:
+            return ""
+        name = f"task {self.name!r} ({self.target})"
+        return f"{name} returns {unkept.__name__}, which JSON can't hold: its jobs would be dead" if unkept else ""
 
     @property
     def payload_name(self) -> str:
@@ -117,6 +134,29 @@ class TaskDefinition(Generic[P, R]):
                 f"task {self.name!r} ({self.target}) has a {what} whose types can't be resolved ({error}); "
                 "define or import its types at the top of the module"
             ) from error
+
+
+def _type_without_json(of: Any) -> type | None:
+    """A class within this type of which no JSON value is an instance, such as a pydantic model or Path; None if there
+    is none. msgspec makes a decoder for it that refuses everything, and encodes no instance."""
+    from msgspec import inspect as types  # enqueueing by name needs no types
+
+    left: list[Any] = [types.type_info(of)]
+    seen: list[Any] = []  # by identity: a type may contain itself
+    while left:
+        one = left.pop()
+        if isinstance(one, (tuple, list)):
+            left += one
+        elif isinstance(one, types.CustomType):
+            try:
+                if not any(issubclass(value, one.cls) for value in (dict, list, str, int, float, bool, NoneType)):
+                    return one.cls
+            except TypeError:  # a protocol with attributes
+                continue
+        elif isinstance(one, (types.Type, types.Field)) and not any(one is known for known in seen):
+            seen.append(one)
+            left += [getattr(one, name) for name in one.__struct_fields__]
+    return None
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -409,6 +409,8 @@ class _Loading:
         )
 
     def _payload_decoder(self, task: TaskDefinition[Any, Any]) -> Decoder[Any] | None:
+        if task.result_warning and task.result_warning not in self.warnings:
+            self.warnings.append(task.result_warning)
         try:
             return task.payload_decoder if task.payload_type is not Any else None
         except ConfigError as error:

@@ -147,3 +147,41 @@ def test_retry_if_of_a_handler_decides_too() -> None:
     with fileq.testing.queue() as q:
         q.drop("a.txt")
         assert q.drain() == 1
+
+
+class Model:
+    """Stands for a pydantic model: a class that msgspec neither reads nor writes."""
+
+
+def test_a_payload_that_json_cannot_hold_is_refused_before_its_first_job() -> None:
+    def render(job: fileq.JobView[dict[str, list[Model]]], context: fileq.Context) -> None: ...
+
+    made = task("render")(render)
+    with pytest.raises(ConfigError, match=r"has a payload with the type Model, .*; use a msgspec Struct"):
+        routes()
+    with pytest.raises(ConfigError, match="type Model"):
+        made.checked_payload(b"{}")
+
+
+class Node(msgspec.Struct):
+    """Contains itself; `object` is any JSON value."""
+
+    children: list[Node]
+    value: object = None
+
+
+def test_a_payload_may_contain_itself_and_any_value() -> None:
+    def walk(job: fileq.JobView[Node], context: fileq.Context) -> object: ...
+
+    made = task("walk")(walk)
+    assert routes().warnings == ()
+    assert made.checked_payload(b'{"children": [{"children": []}], "value": [1]}')
+
+
+def test_a_result_that_json_cannot_hold_is_a_warning() -> None:
+    async def render(job: fileq.JobView[None], context: fileq.Context) -> Model | None: ...
+
+    task("render")(render)
+    [warning] = routes().warnings
+    assert warning.startswith("task 'render' (tests.unit.test_tasks:")
+    assert warning.endswith("returns Model, which JSON can't hold: its jobs would be dead")
