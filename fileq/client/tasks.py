@@ -25,6 +25,7 @@ from fileq.handlers.registry import LONGEST_NAME, REGISTRY, Registration, RetryI
 
 if TYPE_CHECKING:
     from fileq.client.handle import Handle
+    from fileq.handlers.context import NamedTask
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -72,6 +73,8 @@ def task(
     max_running: int | None = None,
     max_running_total: int | None = None,
     rate: str | None = None,
+    on_completed: NamedTask | str | None = None,
+    on_dead: NamedTask | str | None = None,
 ) -> TaskDecorator:
     """Makes a task of the decorated function, which takes (job: JobView[P], context) and returns a JSON value.
 
@@ -90,6 +93,8 @@ def task(
         "max_running": max_running,
         "max_running_total": max_running_total,
         "rate": rate,
+        "on_completed": on_completed,
+        "on_dead": on_dead,
     }
     options = {name: value for name, value in given.items() if value is not None}
 

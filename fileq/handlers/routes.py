@@ -221,7 +221,12 @@ class Routes:
         keep_text(handler_modules(config, app_dir).values())
         return cls(
             found,
-            warnings=[*loading.warnings, *chain_warnings(found), *producer_warnings(config)],
+            warnings=[
+                *loading.warnings,
+                *hidden_task_warnings(found),
+                *chain_warnings(found),
+                *producer_warnings(config),
+            ],
             allows_commands=config.worker.allow_commands,
             is_traced=config.observability.tracing.enabled,
             queues=config.worker.priorities,
@@ -478,6 +483,15 @@ def chain_problems(routes: Sequence[BoundRoute]) -> list[str]:
                 circle = " → ".join((type, *way))
                 problems.append(f"{route.where}: {option} leads in a circle, so jobs would never end: {circle}")
     return problems
+
+
+def hidden_task_warnings(routes: Sequence[BoundRoute]) -> Iterator[str]:
+    """One line for each task whose jobs an earlier route takes: the options of its decorator have no effect."""
+    first: dict[str, BoundRoute] = {}
+    for route in routes:
+        taker = first.setdefault(route.type, route) if route.type is not None else route
+        if taker is not route and route.is_task:
+            yield f"{taker.where} takes all jobs of type {route.type}, so the options of {route.where} have no effect"
 
 
 def chain_warnings(routes: Sequence[BoundRoute]) -> Iterator[str]:

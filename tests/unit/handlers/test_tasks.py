@@ -185,3 +185,21 @@ def test_a_result_that_json_cannot_hold_is_a_warning() -> None:
     [warning] = routes().warnings
     assert warning.startswith("task 'render' (tests.unit.test_tasks:")
     assert warning.endswith("returns Model, which JSON can't hold: its jobs would be dead")
+
+
+def test_a_task_may_name_the_tasks_that_follow_it() -> None:
+    def report(job: fileq.JobView[dict[str, object]], context: fileq.Context) -> None: ...
+
+    reporter = task("report")(report)
+    task("thumbnail", on_completed="report", on_dead=reporter)(shrink)
+    route = next(route for route in routes() if route.type == "thumbnail")
+    assert (route.on_completed, route.on_dead) == ("report", "report")
+
+
+def test_a_route_that_hides_a_task_is_a_warning() -> None:
+    task("thumbnail", timeout=5)(shrink)
+    hiding = config_from({"handlers": [{"type": "thumbnail", "command": ["true"]}]})
+    assert Routes.load(hiding, app_dir="").warnings == (
+        "handlers[0] takes all jobs of type thumbnail, so the options of @fileq.task on tests.unit.test_tasks:shrink "
+        "have no effect",
+    )
