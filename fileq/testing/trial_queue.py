@@ -33,11 +33,14 @@ from fileq.client.broker_transport import BrokerTransport
 from fileq.client.client import Client, replaced_by
 from fileq.client.handle import Handle, ListedJob
 from fileq.client.options import Duration, EnqueueOptions, seconds
+from fileq.client.schedule_changes import the_schedule
 from fileq.commands.built_in_jobs import built_in_jobs
 from fileq.config import BackoffSettings, Config, config_from
 from fileq.core.errors import ConfigError
 from fileq.core.events import ignore
+from fileq.core.own_jobs import is_own_type
 from fileq.core.schedule import is_of_schedule
+from fileq.handlers.context import no_handler
 from fileq.handlers.registry import TaskDefinition
 from fileq.handlers.routes import Routes, schedule_problems
 from fileq.producer.producer import Producer
@@ -131,6 +134,7 @@ class TrialQueue:
         routes.has_all_types = True
         if problems := list(schedule_problems(config, routes)):
             raise ConfigError(problems)
+        self._routes = routes
         self._executor = InlineExecutor(routes)
         self._resources.callback(self._executor.close)
         deferrals = Deferrals(monotonic=clock.monotonic)
@@ -195,12 +199,17 @@ class TrialQueue:
         return self._run(self._clock.wall_ms() + round(passing_s * 1000))
 
     def completed(self, type: str | None = None) -> list[ListedJob]:
-        """The completed jobs, of this type or task, in the order in which they ended."""
+        """The completed jobs, of this type, in the order in which they ended. ConfigError for a type that no imported
+        module or route takes: otherwise a test with a misspelt name could not fail."""
+        if type is not None and type not in self._routes.types and not is_own_type(type):
+            raise ConfigError(no_handler(type, self._routes.types))
         found = self.client.jobs(state="completed", type=type) if type else self.client.jobs(state="completed")
         return list(found)[::-1]
 
     def fired(self, schedule: str) -> list[ListedJob]:
-        """The jobs that this schedule has made, in any state, in the order of their times."""
+        """The jobs that this schedule has made, in any state, in the order of their times. BrokerError if there is no
+        such schedule."""
+        the_schedule(self._broker, schedule)
         return sorted((job for job in self.client.jobs() if is_of_schedule(job.id, schedule)), key=lambda job: job.id)
 
     @property

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 import fileq
 import fileq.testing
-from fileq.core.errors import ConfigError
+from fileq.core.errors import BrokerError, ConfigError
 from fileq.testing import TrialQueue
 from tests.support import trial_tasks as app
 
@@ -32,7 +32,9 @@ def test_the_schedules_of_the_configuration_fire_when_time_passes(q: TrialQueue)
     assert [job.payload for job in jobs] == [app.Number(4)] * len(jobs)
     assert jobs[-1].result == {"n": 8}
     assert all(job.id.endswith("T000000Z") for job in jobs)
-    assert q.fired("other") == []
+
+    with pytest.raises(BrokerError, match=r"there is no schedule dialy; did you mean daily\?"):
+        q.fired("dialy")
 
 
 def test_a_program_defines_schedules(q: TrialQueue) -> None:

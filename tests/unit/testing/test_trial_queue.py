@@ -33,6 +33,12 @@ def test_a_task_is_run_by_drain_and_its_result_has_its_type(q: TrialQueue) -> No
     assert handle.wait() == app.Number(42)
 
 
+def test_a_misspelt_type_is_an_error_and_not_an_empty_list(q: TrialQueue) -> None:
+    assert q.completed("double") == []
+    with pytest.raises(ConfigError, match=r"no handler for type 'doubel'; did you mean 'double'\?"):
+        q.completed("doubel")
+
+
 def test_a_caller_that_waits_runs_the_queue_up_to_its_job(q: TrialQueue) -> None:
     later = app.double.enqueue(app.Number(1), delay="1h")
     assert app.double.enqueue(app.Number(2)).wait() == app.Number(4)
