@@ -157,8 +157,9 @@ def _moment(ms: int) -> datetime | None:
 
 class ListedJob(JobView[Any], frozen=True, dict=True):
     """A job in a list: what its handler sees, and where it stands. `payload` has the type of its task if this process
-    knows the task. `error` is that of its last attempt."""
+    knows the task. `error` is that of its last attempt, "" if none failed."""
 
+    error: str
     state: State
     queue: str
     attempts: int
@@ -176,7 +177,7 @@ def listed(stored: StoredJob, transport: Transport) -> ListedJob | None:
         view = view_of(job, path, None, task.payload_decoder if task is not None else None)
     except (msgspec.DecodeError, ValueError):  # a job of another program
         view = view_of(job.but(payload=msgspec.UNSET), path)
-    view = msgspec.structs.replace(view, error=stored.error or None)
+    view = msgspec.structs.replace(view, error=stored.error)
     result = msgspec.json.decode(record.result) if record is not None and record.result else None
     count = record.attempt_count if record is not None else 0
     values = (*astuple(view), stored.state, stored.home, count, result)
