@@ -109,9 +109,10 @@ class AsyncClient:
     async def find_batch(self, id: str) -> AsyncBatch:
         return AsyncBatch.of(await asyncio.to_thread(self._client.find_batch, id))
 
-    async def events(self, *patterns: str) -> AsyncIterator[WireEvent]:
-        """`async for event in await client.events("job:dead")`; begins when it is awaited."""
-        return _following(await asyncio.to_thread(self._client.events, *patterns))
+    def events(self, *patterns: str) -> AsyncEventStream:
+        """`async with client.events("job:dead") as events:`, or `events = await client.events(…)` to close it yourself.
+        It begins there: what happens later is not missed."""
+        return AsyncEventStream(lambda: self._client.events(*patterns))
 
     async def close(self) -> None:
         await asyncio.to_thread(self._client.close)
@@ -125,7 +126,42 @@ class AsyncClient:
         await self.close()
 
 
+class AsyncEventStream(AsyncIterator[WireEvent]):
+    """An EventStream, awaited."""
+
+    def __init__(self, begin: Callable[[], EventStream]) -> None:
+        self._begin = begin
+        self._begun: tuple[EventStream, AsyncIterator[WireEvent]] | None = None
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
+
+    async def __anext__(self) -> WireEvent:
+        _, events = await self._open()
+        return await anext(events)
+
+    async def close(self) -> None:
+        if self._begun is not None:
+            await asyncio.to_thread(self._begun[0].close)
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _open(self) -> tuple[EventStream, AsyncIterator[WireEvent]]:
+        if self._begun is None:
+            stream = await asyncio.to_thread(self._begin)
+            self._begun = stream, _following(stream)
+        return self._begun
+
+
 async def _following(stream: EventStream) -> AsyncIterator[WireEvent]:
+    """Closes the stream when the generator is closed: asyncio does that if the program forgets it."""
     try:
         while True:
             event = await in_own_thread(lambda is_stopped: stream.next_within(None, is_stopped))

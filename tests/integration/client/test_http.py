@@ -119,12 +119,12 @@ def test_coroutines_wait_and_follow_events(api: ServedApi) -> None:
     async def use() -> None:
         async with fileq.AsyncClient(f"http://127.0.0.1:{api.client.port}", key=ADMIN_KEY) as client:
             handle = await client.enqueue(double, Number(1))
-            events = await client.events("job:cancelled")
-            waits = [asyncio.create_task(handle.wait()) for _ in range(12)]
-            await handle.cancel()
-            async for event in events:
-                assert event.job_id == handle.id
-                break
+            async with client.events("job:cancelled") as events:
+                waits = [asyncio.create_task(handle.wait()) for _ in range(12)]
+                await handle.cancel()
+                async for event in events:
+                    assert event.job_id == handle.id
+                    break
             for wait in waits:
                 with pytest.raises(fileq.JobCancelled):
                     await wait
@@ -133,7 +133,6 @@ def test_coroutines_wait_and_follow_events(api: ServedApi) -> None:
             given_up.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await given_up
-            await events.aclose()
 
     asyncio.run(use())
     names = ("fileq wait", "fileq events")

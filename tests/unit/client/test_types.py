@@ -77,8 +77,10 @@ async def use_async(client: fileq.AsyncClient) -> int:
         number: int = await (await batch.add(total, [1])).wait()
     assert (await batch.wait(5)).is_success, number
     handle = await client.enqueue(total, [1])
-    async for event in await client.events("job:*"):
-        print(event.job_id)
+    async with client.events("job:*") as events:
+        async for event in events:
+            print(event.job_id)
+    print((await anext(await client.events())).event)
     return await handle.wait()
 """
 WRONG = """\

@@ -88,6 +88,21 @@ def test_a_handler_that_hangs_is_stopped_at_its_timeout(q: TrialQueue) -> None:
     assert q.dead[0].error == "timed out after 50ms"
 
 
+def test_a_coroutine_follows_events_and_closes_them(q: TrialQueue) -> None:
+    async def follow() -> list[str]:
+        async with q.async_client.events("job:completed") as events:
+            handle = await q.async_client.enqueue(app.double, app.Number(1))
+            async for event in events:
+                found = [event.job_id, handle.id]
+                break
+        with pytest.raises(StopAsyncIteration):
+            await anext(events)
+        return found
+
+    found, wanted = asyncio.run(follow())
+    assert found == wanted
+
+
 def test_coroutines_run_and_an_async_client_waits(q: TrialQueue) -> None:
     async def use() -> int:
         client = fileq.AsyncClient.of(q.client)
