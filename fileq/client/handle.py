@@ -104,7 +104,7 @@ class Handle(Generic[R]):
     def _result(self, ending: JobEnding) -> R:
         record = ending.record
         if ending.state is State.DEAD:
-            raise JobFailedError(ending.error, record.attempt_count if record is not None else ending.failures)
+            raise JobFailedError(ending.error, record.run_count if record is not None else ending.failures)
         if ending.state is State.CANCELLED:
             raise JobCancelledError(f"job {self.id} was cancelled")
         if record is None:
@@ -133,7 +133,7 @@ def status_of(id: str, record: Record | None) -> Status:
         id,
         record.state,
         record.queue,
-        record.attempt_count,
+        record.run_count,
         "" if record.state is State.COMPLETED else record.error,
         _json(record.result),
         record.is_cancel_requested,
@@ -179,6 +179,6 @@ def listed(stored: StoredJob, transport: Transport) -> ListedJob | None:
         view = view_of(job.but(payload=msgspec.UNSET), path)
     view = msgspec.structs.replace(view, error=stored.error)
     result = msgspec.json.decode(record.result) if record is not None and record.result else None
-    count = record.attempt_count if record is not None else 0
+    count = record.run_count if record is not None else 0
     values = (*astuple(view), stored.state, stored.home, count, result)
     return ListedJob(*values)

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from fileq.brokers.batches import BatchPage, BatchView
-from fileq.brokers.types import CancelResult, EnqueueResult, Record
+from fileq.brokers.types import Attempt, CancelResult, EnqueueResult, Record
 from fileq.client.address import ServerAddress
 from fileq.client.batch_handle import BatchInfo
 from fileq.client.http_connection import GivenUp, HttpConnections, HttpReply, error_of, problem_in
@@ -477,6 +477,10 @@ def _path_on_server(path: str) -> str:
 # missing.
 
 
+class AttemptReply(Struct, frozen=True):
+    outcome: str = ""
+
+
 class JobReply(Struct, frozen=True):
     """One job of an answer. Fields of later servers are ignored."""
 
@@ -506,6 +510,7 @@ class JobReply(Struct, frozen=True):
     is_cancel_requested: bool = False
     deferred: str | None = None
     attempt_count: int = 0
+    attempts: tuple[AttemptReply, ...] = ()
     filesize: int = 0
     trace_id: str = ""
     span_id: str = ""
@@ -524,6 +529,7 @@ class JobReply(Struct, frozen=True):
             due_ms=_ms(self.scheduled_at),
             error=self.error or "",
             result=b"" if result == b"null" else result,
+            attempts=tuple(Attempt(0, 0, "", one.outcome) for one in self.attempts),
             attempt_count=self.attempt_count,
             is_cancel_requested=self.is_cancel_requested,
             deferred=self.deferred or "",

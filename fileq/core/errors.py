@@ -84,6 +84,8 @@ class JobFailedError(JobError):
         self.attempts = attempts
 
     def __str__(self) -> str:
+        if not self.attempts:
+            return f"{self.error} (it never ran)"
         return f"{self.error} (after {self.attempts} attempt{'' if self.attempts == 1 else 's'})"
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import fileq
@@ -21,6 +22,7 @@ from fileq.client.address import server_address
 from fileq.client.client import Client
 from fileq.client.event_stream import EventStream
 from fileq.client.http_connection import HttpConnections
+from fileq.client.http_transport import JobReply
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from tests.support.api_client import ADMIN_KEY, ServedApi, served_api
@@ -274,3 +276,8 @@ def test_certificates_are_verified(api: ServedApi, tmp_path: Path, monkeypatch: 
             handle = client.enqueue(double, Number(4))
             assert next(iter(events)).job_id == handle.id
         assert handle.status().state == "pending"
+
+
+def test_an_attempt_that_was_refused_is_no_run() -> None:
+    answer = b'{"id":"a","status":"dead","attempt_count":2,"attempts":[{"outcome":"failed"},{"outcome":"refused"}]}'
+    assert msgspec.json.decode(answer, type=JobReply).record().run_count == 1

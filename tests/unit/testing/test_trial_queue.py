@@ -88,6 +88,19 @@ def test_a_handler_that_hangs_is_stopped_at_its_timeout(q: TrialQueue) -> None:
     assert q.dead[0].error == "timed out after 50ms"
 
 
+def test_a_job_that_never_ran_has_no_attempts(q: TrialQueue) -> None:
+    late = app.double.enqueue(app.Number(1), delay="2h", deadline="1h")
+    unknown = q.enqueue("no-such-task")
+    q.drain()
+    for handle, error in (late, "deadline passed"), (unknown, "no handler for type 'no-such-task'; "):
+        with pytest.raises(fileq.JobFailed) as caught:
+            handle.wait()
+        assert str(caught.value).startswith(error)
+        assert str(caught.value).endswith("(it never ran)")
+        assert (caught.value.attempts, handle.status().attempts) == (0, 0)
+    assert [job.attempts for job in q.dead] == [0, 0]
+
+
 def test_a_coroutine_follows_events_and_closes_them(q: TrialQueue) -> None:
     async def follow() -> list[str]:
         async with q.async_client.events("job:completed") as events:
