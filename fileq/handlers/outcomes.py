@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +22,7 @@ LONGEST_RESULT = 64 * 1024  # bytes of JSON
 LONGEST_ERROR = 4_000  # characters
 _LONGEST_KIND = 100
 _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_MIDDLEWARE = os.path.join(os.path.dirname(__file__), "middleware.py")
 
 
 class TimedOut(JobError):
@@ -156,20 +156,23 @@ def _bounded(text: str, longest: int) -> str:
 
 
 def _location(error: BaseException) -> str:
-    """The first and the last line of the user's code in the traceback; none for errors that fileq defines."""
+    """The first and the last line of the user's code in the traceback; none for errors that fileq defines. Middleware
+    through which the error only passed is left out: the handler's own line says more."""
     if isinstance(error, JobError):
         return ""
-    frames = list(_frames(error.__traceback__))
-    ends = dict.fromkeys(frames[:1] + frames[-1:])
-    return f" (at {', '.join(ends)})" if ends else ""
-
-
-def _frames(trace: TracebackType | None) -> Iterator[str]:
+    frames: list[str] = []
+    trace, has_passed = error.__traceback__, False
     while trace is not None:
         code = trace.tb_frame.f_code
         if not code.co_filename.startswith(_OWN):
-            yield f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} in {code.co_name}"
+            if has_passed:
+                frames, has_passed = [], False
+            frames.append(f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} in {code.co_name}")
+        elif code.co_filename == _MIDDLEWARE:
+            has_passed = True  # but it may have raised itself, as for a second call(): then no frame follows
         trace = trace.tb_next
+    ends = dict.fromkeys(frames[:1] + frames[-1:])
+    return f" (at {', '.join(ends)})" if ends else ""
 
 
 def _unwrapped(error: BaseException) -> BaseException:

@@ -120,9 +120,27 @@ def test_what_the_handler_raises_passes_through(outer: Any) -> None:
     def fails(job: Any, context: Any) -> None:
         raise ValueError("page 3")
 
+    async def fails_on_loop(job: Any, context: Any) -> None:
+        fails(job, context)
+
     ended = failure(through(outer, around=fails))
-    assert ended.error.startswith("ValueError: page 3 (at test_handlers_middleware.py:")
+    line = fails.__code__.co_firstlineno + 1
+    assert ended.error == f"ValueError: page 3 (at test_handlers_middleware.py:{line} in fails)"
     assert ended.kind == "ValueError"
+    ended = failure(through(outer, around=fails_on_loop))
+    place = f"test_handlers_middleware.py:{fails_on_loop.__code__.co_firstlineno + 1} in fails_on_loop"
+    assert ended.error == f"ValueError: page 3 (at {place}, test_handlers_middleware.py:{line} in fails)"
+
+
+def test_what_it_raises_after_the_handler_names_its_own_line() -> None:
+    def refuses(job: Any, context: Any, call: Call) -> Any:
+        raise ValueError(call())
+
+    ended = failure(through(refuses))
+    assert (
+        ended.error
+        == f"ValueError: done (at test_handlers_middleware.py:{refuses.__code__.co_firstlineno + 1} in refuses)"
+    )
 
 
 def test_it_can_clean_up_after_a_failure_and_answer_instead_of_the_handler() -> None:
