@@ -50,7 +50,7 @@ def test_an_exception_of_a_coroutine_names_the_handlers_lines() -> None:
         raise ValueError("x")
 
     ended = failure(run(typed_task("t"), handler))
-    assert ended.error.startswith("ValueError: x (at test_handlers_async.py:")
+    assert ended.error.startswith("ValueError: x (at test_async.py:")
     assert ended.error.endswith(" in handler)")
 
 

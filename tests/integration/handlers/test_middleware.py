@@ -125,11 +125,11 @@ def test_what_the_handler_raises_passes_through(outer: Any) -> None:
 
     ended = failure(through(outer, around=fails))
     line = fails.__code__.co_firstlineno + 1
-    assert ended.error == f"ValueError: page 3 (at test_handlers_middleware.py:{line} in fails)"
+    assert ended.error == f"ValueError: page 3 (at test_middleware.py:{line} in fails)"
     assert ended.kind == "ValueError"
     ended = failure(through(outer, around=fails_on_loop))
-    place = f"test_handlers_middleware.py:{fails_on_loop.__code__.co_firstlineno + 1} in fails_on_loop"
-    assert ended.error == f"ValueError: page 3 (at {place}, test_handlers_middleware.py:{line} in fails)"
+    place = f"test_middleware.py:{fails_on_loop.__code__.co_firstlineno + 1} in fails_on_loop"
+    assert ended.error == f"ValueError: page 3 (at {place}, test_middleware.py:{line} in fails)"
 
 
 def test_what_it_raises_after_the_handler_names_its_own_line() -> None:
@@ -137,10 +137,7 @@ def test_what_it_raises_after_the_handler_names_its_own_line() -> None:
         raise ValueError(call())
 
     ended = failure(through(refuses))
-    assert (
-        ended.error
-        == f"ValueError: done (at test_handlers_middleware.py:{refuses.__code__.co_firstlineno + 1} in refuses)"
-    )
+    assert ended.error == f"ValueError: done (at test_middleware.py:{refuses.__code__.co_firstlineno + 1} in refuses)"
 
 
 def test_it_can_clean_up_after_a_failure_and_answer_instead_of_the_handler() -> None:

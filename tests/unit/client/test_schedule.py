@@ -33,7 +33,7 @@ def test_the_schedules_of_the_configuration_fire_when_time_passes(q: TrialQueue)
     assert jobs[-1].result == {"n": 8}
     assert all(job.id.endswith("T000000Z") for job in jobs)
 
-    with pytest.raises(BrokerError, match=r"there is no schedule dialy; did you mean daily\?"):
+    with pytest.raises(BrokerError, match=r"no schedule is named 'dialy'; did you mean 'daily'\?"):
         q.fired("dialy")
 
 

@@ -183,7 +183,7 @@ def test_a_result_that_json_cannot_hold_is_a_warning() -> None:
 
     task("render")(render)
     [warning] = routes().warnings
-    assert warning.startswith("task 'render' (tests.unit.test_tasks:")
+    assert warning.startswith("task 'render' (tests.unit.handlers.test_tasks:")
     assert warning.endswith("returns Model, which JSON can't hold: its jobs would be dead")
 
 
@@ -200,6 +200,6 @@ def test_a_route_that_hides_a_task_is_a_warning() -> None:
     task("thumbnail", timeout=5)(shrink)
     hiding = config_from({"handlers": [{"type": "thumbnail", "command": ["true"]}]})
     assert Routes.load(hiding, app_dir="").warnings == (
-        "handlers[0] takes all jobs of type thumbnail, so the options of @fileq.task on tests.unit.test_tasks:shrink "
+        "handlers[0] takes all jobs of type thumbnail, so the options of @fileq.task on tests.unit.handlers.test_tasks:shrink "
         "have no effect",
     )
