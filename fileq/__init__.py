@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fileq.client.batch_handle import BatchStatus as BatchStatus
     from fileq.client.client import Client as Client
     from fileq.client.handle import Handle as Handle
-    from fileq.client.handle import Status as Status
     from fileq.client.tasks import Task as Task
     from fileq.client.tasks import TaskCall as Call
     from fileq.client.tasks import task as task
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
     from fileq.handlers.extensions import hook as hook
     from fileq.handlers.extensions import middleware as middleware
     from fileq.handlers.registry import handler as handler
+    from fileq.queries.documents import JobDocument as JobDocument
+    from fileq.queries.documents import JobDocument as Status  # noqa: F401
 
     __all__ = ["Batch", "Call", "JobCancelled", "JobFailed"]
 
@@ -69,13 +70,14 @@ _HOMES = {
     "Handle": "fileq.client.handle",
     "Job": "fileq.core.job",
     "JobCancelled": "fileq.core.errors:JobCancelledError",
+    "JobDocument": "fileq.queries.documents",
     "JobError": "fileq.core.errors",
     "JobFailed": "fileq.core.errors:JobFailedError",
     "JobView": "fileq.handlers.context",
     "Permanent": "fileq.core.errors",
     "ResultExpired": "fileq.core.errors",
     "Retry": "fileq.core.errors",
-    "Status": "fileq.client.handle",
+    "Status": "fileq.queries.documents:JobDocument",
     "Task": "fileq.client.tasks:TaskFunction",
     "before_enqueue": "fileq.handlers.extensions",
     "handler": "fileq.handlers.registry",

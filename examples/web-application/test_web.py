@@ -37,19 +37,19 @@ def request(method: str, path: str, body: str = "", query: str = "", key: str = 
 def test_a_text_is_accepted_at_once_and_counted_later(q: TrialQueue) -> None:
     status, accepted = request("POST", "/texts", "a b a")
     assert status == "202 Accepted"
-    assert request("GET", accepted["url"])[1]["state"] == "pending"
+    assert request("GET", accepted["url"])[1]["status"] == "pending"
     q.drain()
     assert request("GET", accepted["url"])[1]["result"] == {"a": 2, "b": 1}
 
 
 def test_a_caller_can_wait_for_the_result(q: TrialQueue) -> None:
     status, shown = request("POST", "/texts", "x y x", query="wait=5")
-    assert (status, shown["state"], shown["result"]) == ("200 OK", "completed", {"x": 2, "y": 1})
+    assert (status, shown["status"], shown["result"]) == ("200 OK", "completed", {"x": 2, "y": 1})
 
 
 def test_an_error_is_shown(q: TrialQueue) -> None:
     _, shown = request("POST", "/texts", " ", query="wait=5")
-    assert (shown["state"], shown["error"]) == ("dead", "Permanent: the text is empty")
+    assert (shown["status"], shown["error"]) == ("dead", "Permanent: the text is empty")
 
 
 def test_a_form_that_is_sent_twice_is_one_job(q: TrialQueue) -> None:

@@ -62,10 +62,10 @@ def submit(environ: WSGIEnvironment) -> tuple[str, dict[str, Any]]:
 
 
 def show(handle: fileq.Handle[Any]) -> tuple[str, dict[str, Any]]:
-    status = handle.status()
-    if status.state is None:
+    job = handle.status()
+    if job.status == "unknown":
         return "404 Not Found", {"error": "there is no such job, or it ended long ago"}
-    return "200 OK", {"id": handle.id, "state": status.state, "result": status.result, "error": status.error}
+    return "200 OK", {"id": job.id, "status": job.status, "result": job.result, "error": job.error}
 
 
 if __name__ == "__main__":

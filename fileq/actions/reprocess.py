@@ -20,9 +20,8 @@ from fileq.brokers.types import EnqueueResult, Entry, LedgerEntry, Record
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
 from fileq.core.job import Version, decode_or_none, file_job, split_signature
-from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob
+from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob, file_place
 from fileq.queries.job_queries import read_signature
-from fileq.queries.job_summary import file_place
 
 _BATCH = 500
 _SHOWN = 1000

@@ -315,11 +315,6 @@ class Record(Struct, frozen=True):
     origin: str = ""  # of a job that fileq made itself, see core/own_jobs.py; "" if another program may have made it
     deadline_ms: int | None = None  # as it was enqueued
 
-    @property
-    def run_count(self) -> int:
-        """How often its handler ran: `attempt_count` without the attempts that were refused before they began."""
-        return self.attempt_count - sum(attempt.outcome in ("refused", "vanished") for attempt in self.attempts)
-
 
 class LedgerEntry(Struct, frozen=True):
     """What the ledger knows of one path.

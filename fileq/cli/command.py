@@ -6,7 +6,7 @@ import argparse
 import functools
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeAlias
 
 from msgspec import Struct
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fileq.config import Loaded
 
 _P = ParamSpec("_P")
+Fields: TypeAlias = tuple[tuple[str, str], ...]
 WIDTH = 80  # columns of help pages, and of tables where stdout is not a terminal
 
 
@@ -29,7 +30,7 @@ class Command(Struct, frozen=True, kw_only=True):
     examples: tuple[tuple[str, str], ...]  # (command line, what it does); at least one
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[Invocation], int]  # returns the exit code; imports what it needs inside
-    json_fields: tuple[tuple[str, str], ...] = ()  # (field, type and meaning) of the --json document
+    json_fields: Fields | Callable[[], Fields] = ()  # (field, type and meaning) of the --json document; see fields
     is_listed: bool = True
     is_configured: bool = True
     only_confirms: bool = False  # its text only confirms what was done; --quiet leaves it out
@@ -37,6 +38,11 @@ class Command(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return f"fileq {' '.join(self.words)}"
+
+    @property
+    def fields(self) -> Fields:
+        """`json_fields`, some of which are read from the declaration of a document when they are asked for."""
+        return self.json_fields() if callable(self.json_fields) else self.json_fields
 
 
 class Invocation:

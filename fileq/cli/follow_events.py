@@ -20,7 +20,7 @@ from fileq.core.events import JobClaimed, JobDeferred
 from fileq.core.job import rfc3339_ms
 from fileq.core.text import broker_name, end_of_path, printable
 from fileq.core.units import short_duration, two_units
-from fileq.queries.job_summary import short_ids
+from fileq.queries.job_ids import short_ids
 
 GET_TIMEOUT_S = 1.0
 RETRY_S = 1.0

@@ -1,4 +1,4 @@
-"""Jobs, their histories, the history of a file, dead jobs and what an action did with jobs, as text."""
+"""Jobs, what is known about one, the history of a file, dead jobs and what an action did with jobs, as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fileq.core.job import DELAYED_STATES, parse_time, split_signature
 from fileq.core.outcome import CRASH, WORKER_DIED, kind_of
 from fileq.core.text import printable
 from fileq.core.units import short_duration, two_units
-from fileq.queries.job_summary import AttemptSummary, JobHistory, JobSummary, short_ids
+from fileq.queries.documents import AttemptDocument, JobDocument
+from fileq.queries.job_ids import short_ids
 
 if TYPE_CHECKING:
     from fileq.actions.bulk import ActionReport, JobAction
@@ -42,7 +43,7 @@ def ago(text: str | None, at_ms: int) -> str:
     return age(at_ms / 1000 - then.timestamp()) if then is not None else "?"
 
 
-def job_table(jobs: Sequence[JobSummary], screen: Screen, at_ms: int, *, with_state: bool = True) -> list[str]:
+def job_table(jobs: Sequence[JobDocument], screen: Screen, at_ms: int, *, with_state: bool = True) -> list[str]:
     """One line for each job, and one for each reason why jobs are deferred. A long path is cut on the left, where it
     matters least."""
     header = ["id", *(["state"] if with_state else []), "age", "file or type"]
@@ -52,35 +53,35 @@ def job_table(jobs: Sequence[JobSummary], screen: Screen, at_ms: int, *, with_st
     # A number says which of several reasons it is: a column with the reason would leave no room for the file.
     labels = {reason: f"deferred ({i})" if len(reasons) > 1 else "deferred" for i, reason in enumerate(reasons, 1)}
     for job in jobs:
-        state = [_state_cell(job, labels.get(job.deferred))] if with_state else []
-        name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
+        state = [_state_cell(job, labels.get(job.deferred or ""))] if with_state else []
+        name = name_of(job.path or "", job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
         rows.append([printable(short[job.id]), *state, _age_or_due(job, at_ms), name])
     notes = [f"{labels[reason]}: {printable(reason)}" for reason in reasons if with_state]
     return [*table(rows, screen, right=(2,) if with_state else (1,)), *notes]
 
 
-def _deferrals(job: JobSummary, at_ms: int) -> str:
+def _deferrals(job: JobDocument, at_ms: int) -> str:
     """How often, and when: a list of jobs does not say when."""
     if not job.deferred_count:
         return ""
     count = plural(job.deferred_count, "time")
-    if job.first_deferred is None:
+    if job.first_deferred_at is None:
         return count
-    first, last = when(job.first_deferred, at_ms), when(job.last_deferred, at_ms)
+    first, last = when(job.first_deferred_at, at_ms), when(job.last_deferred_at, at_ms)
     return f"{count}: {first}" if job.deferred_count == 1 else f"{count}: first {first}, last {last}"
 
 
-def _state_cell(job: JobSummary, label: str | None = None) -> Cell:
-    return Cell(label or job.state, STATE_STYLES.get(job.state, ""))
+def _state_cell(job: JobDocument, label: str | None = None) -> Cell:
+    return Cell(label or job.status, STATE_STYLES.get(job.status, ""))
 
 
-def _age_or_due(job: JobSummary, at_ms: int) -> str:
-    due = parse_time(job.due) if job.due and job.state in DELAYED_STATES else None
-    return f"in {age(due.timestamp() - at_ms / 1000)}" if due is not None else ago(job.created, at_ms)
+def _age_or_due(job: JobDocument, at_ms: int) -> str:
+    due = parse_time(job.scheduled_at) if job.scheduled_at and job.status in DELAYED_STATES else None
+    return f"in {age(due.timestamp() - at_ms / 1000)}" if due is not None else ago(job.created_at, at_ms)
 
 
 def render_peek(
-    found: Mapping[str, Sequence[JobSummary]], queues: Sequence[str], screen: Screen, at_ms: int
+    found: Mapping[str, Sequence[JobDocument]], queues: Sequence[str], screen: Screen, at_ms: int
 ) -> list[str]:
     lines = []
     for place, jobs in found.items():
@@ -90,42 +91,41 @@ def render_peek(
     return lines
 
 
-def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]:
-    job = history.job
-    is_stopping = history.is_cancel_requested and job.state == "running"
+def render_job(job: JobDocument, screen: Screen, at_ms: int) -> list[str]:
+    is_stopping = job.is_cancel_requested and job.status == "running"
     state = Cell("running, cancel requested", "yellow") if is_stopping else _state_cell(job)
     facts: list[tuple[str, str | Cell]] = [
         ("id", Cell(printable(job.id), "bold")),
         ("state", state),
-        *(("waits" if i == 0 else "", line) for i, line in enumerate(_waits(history, at_ms))),
-        ("file", printable(job.filepath)),
-        ("came from", printable(job.moved_from)),
+        *(("waits" if i == 0 else "", line) for i, line in enumerate(_waits(job, at_ms))),
+        ("file", printable(job.path or "")),
+        ("came from", printable(job.moved_from or "")),
         ("moved to", moved_to_of(job)),
         ("type", printable(job.type or "")),
-        ("size", plural(job.filesize, "byte") if job.filepath or not job.is_job else ""),
-        ("version", printable(history.signature or "")),
+        ("size", plural(job.filesize, "byte") if job.path or not job.is_job else ""),
+        ("version", printable(job.signature or "")),
         ("queue", printable(job.queue)),
-        ("batch", printable(history.batch)),
-        ("failed attempts", _failures(history)),
-        ("deaths", deaths_text(history)),
-        ("created", when(job.created, at_ms)),
-        ("deadline", when((history.json or {}).get("deadline"), at_ms)),
+        ("batch", printable(job.batch_id or "")),
+        ("failed attempts", _failures(job)),
+        ("deaths", deaths_text(job)),
+        ("created", when(job.created_at, at_ms)),
+        ("deadline", when(job.deadline, at_ms)),
         ("deferred", _deferrals(job, at_ms)),
-        ("started", when(job.started, at_ms) if job.state == "running" else ""),
-        ("worker", printable(job.worker) if job.state == "running" else ""),
-        ("ended", when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),
-        ("callback", _callback(history.batch_facts)),
-        ("payload", _json(history.payload)),
-        ("result", _json(history.result)),
-        *made_facts(history),
+        ("started", when(job.started_at, at_ms) if job.status == "running" else ""),
+        ("worker", printable(job.worker_id or "") if job.status == "running" else ""),
+        ("ended", when(job.completed_at, at_ms) if job.status in ("completed", "dead", "cancelled") else ""),
+        ("callback", _callback(job.batch_facts)),
+        ("payload", _json(job.payload)),
+        ("result", _json(job.result)),
+        *made_facts(job),
     ]
     rows = [(Cell(name, "dim"), value) for name, value in facts if value not in ("", Cell(""))]
     # Nothing is cut here, so that values can be copied.
     lines = table(rows, screen._replace(width=ENDLESS), has_header=False)
-    if job.error and job.state != "completed":
+    if job.error:
         lines += [screen.paint("error", "dim"), *(f"  {screen.paint(line, 'red')}" for line in error_lines(job.error))]
         lines += [f"  {line}" for line in crash_hint(job.error)]
-    return [*lines, *_attempts(history, screen)]
+    return [*lines, *_attempts(job, screen)]
 
 
 def _callback(facts: BatchFacts | None) -> str:
@@ -136,36 +136,36 @@ def _callback(facts: BatchFacts | None) -> str:
     return f"{facts.callback} of batch {printable(facts.id)}: {counts or 'no jobs'}{first}"
 
 
-def _waits(history: JobHistory, at_ms: int) -> list[str]:
+def _waits(job: JobDocument, at_ms: int) -> list[str]:
     """Until when a job waits and why, and what else keeps it from running."""
-    job, lines = history.job, []
-    if job.state in DELAYED_STATES:
-        why = "its last attempt failed" if job.state == "retrying" else "it was enqueued for that time"
-        lines.append(f"until {when(job.due, at_ms)}: {printable(job.deferred) or why}")
-    return [*lines, *history.waits_for]
+    lines = []
+    if job.status in DELAYED_STATES:
+        why = "its last attempt failed" if job.status == "retrying" else "it was enqueued for that time"
+        lines.append(f"until {when(job.scheduled_at, at_ms)}: {printable(job.deferred or '') or why}")
+    return [*lines, *job.waits_for]
 
 
-def moved_to_of(job: JobSummary) -> str:
+def moved_to_of(job: JobDocument) -> str:
     """ "" for a job that was put back after its file had been moved: it is for the file where it is now."""
-    return printable(job.moved_to) if job.moved_to != job.filepath else ""
+    return printable(job.moved_to) if job.moved_to and job.moved_to != job.path else ""
 
 
-def _failures(history: JobHistory) -> str:
+def _failures(job: JobDocument) -> str:
     """Of this life of the job; its history below has the attempts of all."""
-    count = history.job.retries
-    is_put_back = sum(attempt.outcome == "failed" for attempt in history.attempts) > count
+    count = job.retry_count
+    is_put_back = sum(attempt.outcome == "failed" for attempt in job.attempts) > count
     return f"{count}{', since it was put back' if is_put_back else ''}" if count or is_put_back else ""
 
 
-def _attempts(history: JobHistory, screen: Screen) -> list[str]:
-    if not history.attempts:
+def _attempts(job: JobDocument, screen: Screen) -> list[str]:
+    if not job.attempts:
         return []
     lines = ["", screen.paint("attempts", "bold")]
-    if history.attempts_forgotten:
-        lines.append(f"  the first {history.attempts_forgotten} are no longer recorded")
-    for attempt, following in _with_next(history.attempts):
+    if forgotten := job.attempt_count - len(job.attempts):
+        lines.append(f"  the first {forgotten} are no longer recorded")
+    for attempt, following in _with_next(job.attempts):
         # The error of the last one is the job's own and was printed above.
-        is_printed = following is None and history.job.state != "completed"
+        is_printed = following is None and job.status != "completed"
         lines += attempt_lines(attempt, following, screen, with_error=not is_printed)
         if following is None or following.traceback != attempt.traceback:  # repeated failures are often the same
             lines += [f"     {screen.paint(line, 'dim')}" for line in _block(attempt.traceback)]
@@ -175,7 +175,7 @@ def _attempts(history: JobHistory, screen: Screen) -> list[str]:
     return lines
 
 
-def _with_next(attempts: Sequence[AttemptSummary]) -> Iterator[tuple[AttemptSummary, AttemptSummary | None]]:
+def _with_next(attempts: Sequence[AttemptDocument]) -> Iterator[tuple[AttemptDocument, AttemptDocument | None]]:
     """Each attempt with the next one: what two of them have in common is printed once, with the later one."""
     return zip_longest(attempts, attempts[1:])
 
@@ -185,10 +185,10 @@ def _block(text: str) -> list[str]:
 
 
 def attempt_lines(
-    attempt: AttemptSummary, following: AttemptSummary | None, screen: Screen, *, with_error: bool = True
+    attempt: AttemptDocument, following: AttemptDocument | None, screen: Screen, *, with_error: bool = True
 ) -> list[str]:
     outcome = screen.paint(attempt.outcome, _OUTCOME_STYLES.get(attempt.outcome, ""))
-    started = (attempt.started or "")[:19].replace("T", " ")
+    started = (attempt.started_at or "")[:19].replace("T", " ")
     after = f"after {short_duration(attempt.duration_s)}"
     if attempt.outcome == "died" and attempt.error.startswith(WORKER_DIED):
         # The worker died at an unknown time before that.
@@ -196,7 +196,7 @@ def attempt_lines(
     line = f"  {attempt.number}  {started}Z  {outcome} {after}"
     is_repeated = following is not None and bool(attempt.error) and following.error == attempt.error
     line += ", the same error as the next attempt" if is_repeated else ""
-    where = f"on {printable(attempt.worker)}" if attempt.worker else "while it waited"
+    where = f"on {printable(attempt.worker_id)}" if attempt.worker_id else "while it waited"
     lines = [line, screen.paint(f"     {where}", "dim")]
     if attempt.error and with_error and not is_repeated:
         lines.append(f"     {error_lines(attempt.error)[0]}")
@@ -223,9 +223,9 @@ def _json(value: object) -> str:
 
 
 def render_trace(trace: LocalTrace, screen: Screen, at_ms: int) -> list[str]:
-    lines = [screen.paint(printable(trace.filepath), "bold")]
-    if trace.missing_since_ms:
-        lines.append(screen.paint(f"missing since {moment(trace.missing_since_ms)}", "yellow"))
+    lines = [screen.paint(printable(trace.path), "bold")]
+    if trace.missing_since:
+        lines.append(screen.paint(f"missing since {when(trace.missing_since, at_ms)}", "yellow"))
     if (now := trace.untaken) is not None:
         facts = f"{plural(now.size, 'byte')}, modified {moment(now.modified_ns // 1_000_000)}"
         lines.append(screen.paint(f"changed since its newest known version: {facts}", "yellow"))
@@ -234,15 +234,15 @@ def render_trace(trace: LocalTrace, screen: Screen, at_ms: int) -> list[str]:
         lines.append(made_from(trace.made_by))
     for version in trace.versions:
         lines += ["", *_version_lines(version, _title_of(version, trace), screen, at_ms)]
-        if version.job is not None and version.job.job.filepath != trace.filepath:
-            lines.append(f"  path of its job: {printable(version.job.job.filepath)}")
+        if version.job is not None and version.job.path != trace.path:
+            lines.append(f"  path of its job: {printable(version.job.path or '')}")
     return lines
 
 
 def _title_of(version: VersionTrace, trace: FileTrace) -> str:
     if version.is_in_ledger:
         return "newest version" if version.is_newest else "earlier version"
-    if version.job is not None and version.job.job.filepath != trace.filepath:
+    if version.job is not None and version.job.path != trace.path:
         return "job of a file that was moved here"
     if version is trace.versions[0]:
         return "newest job of this file" if len(trace.versions) > 1 else "job of this file"
@@ -251,25 +251,25 @@ def _title_of(version: VersionTrace, trace: FileTrace) -> str:
     return "an earlier job of this file" if is_earlier else "another job of this file"
 
 
-def _created(history: JobHistory) -> str:
-    return history.job.created or ""
+def _created(job: JobDocument) -> str:
+    return job.created_at or ""
 
 
 def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int) -> list[str]:
     lines = [f"{screen.paint(title, 'bold')}{_facts(version)}", f"  job {printable(version.job_id)}"]
     if version.job is None:
         return [*lines, "  ended; its record has expired (worker.history_ttl)"]
-    job = version.job.job
-    lines.append(f"  enqueued {when(job.created, at_ms)} in queue {printable(job.queue)}")
+    job = version.job
+    lines.append(f"  enqueued {when(job.created_at, at_ms)} in queue {printable(job.queue)}")
     for attempt, following in _with_next(version.job.attempts):
         lines += attempt_lines(attempt, following, screen)
     state = screen.paint(*_state_cell(job))
-    ended = f" {when(job.ended, at_ms)}" if job.state in ("completed", "dead", "cancelled") else ""
-    due = f", due {when(job.due, at_ms)}" if job.state in DELAYED_STATES else ""
-    on = f" on {printable(job.worker)} since {when(job.started, at_ms)}" if job.state == "running" else ""
+    ended = f" {when(job.completed_at, at_ms)}" if job.status in ("completed", "dead", "cancelled") else ""
+    due = f", due {when(job.scheduled_at, at_ms)}" if job.status in DELAYED_STATES else ""
+    on = f" on {printable(job.worker_id or '')} since {when(job.started_at, at_ms)}" if job.status == "running" else ""
     why = f": {printable(job.deferred)}" if job.deferred else ""
     lines.append(f"  now {state}{ended}{due}{on}{why}")
-    if job.state == "dead" and (more := _only_in_show(version.job)):
+    if job.status == "dead" and (more := _only_in_show(version.job)):
         lines.append(f"  'fileq show {printable(job.id)}' has {more}")
     lines += [f"  waits: {reason}" for reason in version.job.waits_for]
     if moved_to := moved_to_of(job):
@@ -277,10 +277,10 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int
     return [*lines, *(f"  {name} {value}" for name, value in made_facts(version.job, repeats_name=True))]
 
 
-def _only_in_show(history: JobHistory) -> str:
+def _only_in_show(job: JobDocument) -> str:
     """What `fileq show` prints of the attempts and `fileq trace` does not."""
-    parts = ["the traceback"] if any(attempt.traceback for attempt in history.attempts) else []
-    parts += ["what the handler printed"] if any(attempt.output for attempt in history.attempts) else []
+    parts = ["the traceback"] if any(attempt.traceback for attempt in job.attempts) else []
+    parts += ["what the handler printed"] if any(attempt.output for attempt in job.attempts) else []
     return " and ".join(parts)
 
 
@@ -293,19 +293,19 @@ def _facts(version: VersionTrace) -> str:
     return f": {plural(version.size, 'byte')}, modified {moment(version.modified_ns // 1_000_000)}{inode}{content}"
 
 
-def made_facts(history: JobHistory, *, repeats_name: bool = False) -> Iterator[tuple[str, str]]:
+def made_facts(job: JobDocument, *, repeats_name: bool = False) -> Iterator[tuple[str, str]]:
     """Pairs of a name and a value. A name that repeats is empty, unless `repeats_name`."""
-    if history.parent_id:
-        yield "made from", f"job {printable(history.parent_id)}"
-    files = [f"{printable(one.path)} ({plural(one.size, 'byte')})" for one in history.outputs]
-    jobs = [f"job {printable(id)}" for id in history.follow_ups]
+    if job.parent_id:
+        yield "made from", f"job {printable(job.parent_id)}"
+    files = [f"{printable(one.path)} ({plural(one.size, 'byte')})" for one in job.outputs]
+    jobs = [f"job {printable(id)}" for id in job.follow_ups]
     lines = [*_first(files, "file"), *_first(jobs, "job")]
     for i, line in enumerate(lines):
         yield "made" if i == 0 or repeats_name else "", line
 
 
 def made_from(maker: Maker) -> str:
-    subject = printable(maker.filepath or maker.type or "")
+    subject = printable(maker.path or maker.type or "")
     job = f"job {printable(maker.job_id)}"
     return f"made from {f'{subject} by ' if subject else ''}{job}"
 
@@ -315,13 +315,12 @@ def _first(lines: list[str], what: str) -> list[str]:
     return [*lines[:_MADE_SHOWN], f"and {plural(more, f'more {what}', f'more {what}s')}"] if more > 0 else lines
 
 
-def deaths_text(history: JobHistory) -> str:
+def deaths_text(job: JobDocument) -> str:
     """How often the process that ran the job died, and what fileq does then; "" if it never did."""
-    job = history.job
     if not job.recoveries:
         return ""
-    is_last = bool(history.attempts) and history.attempts[-1].outcome == "died"
-    if job.state == "dead" and is_last:
+    is_last = bool(job.attempts) and job.attempts[-1].outcome == "died"
+    if job.status == "dead" and is_last:
         return f"{job.recoveries}, more than worker.max_recoveries allows"
     return f"{job.recoveries}; with more than worker.max_recoveries it would be dead"
 
@@ -352,10 +351,10 @@ def _none_matches(total: int) -> str:
     return "the only dead job does not match" if total == 1 else f"none of the {number(total)} dead jobs matches"
 
 
-def _job_lines(job: JobSummary, id: str, screen: Screen, at_ms: int) -> list[str]:
-    facts = f"{ago(job.ended, at_ms)} ago, {plural(job.attempts, 'attempt')}, {printable(job.queue)}"
-    name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
-    error = cut(error_lines(job.error)[0], min(screen.width - 2, ERROR_SHOWN))
+def _job_lines(job: JobDocument, id: str, screen: Screen, at_ms: int) -> list[str]:
+    facts = f"{ago(job.completed_at, at_ms)} ago, {plural(job.attempt_count, 'attempt')}, {printable(job.queue)}"
+    name = name_of(job.path or "", job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
+    error = cut(error_lines(job.error or "")[0], min(screen.width - 2, ERROR_SHOWN))
     return [
         f"{screen.paint(printable(id), 'bold')}  {facts}",
         f"  {cut(name, screen.width - 2, from_left=True)}",

@@ -364,9 +364,9 @@ def _is_laid_out(paragraph: str) -> bool:
 
 def epilog(command: Command) -> str:
     parts = []
-    if command.json_fields:
+    if command.fields:
         lines = ["fields of --json:"]
-        for name, meaning in command.json_fields:
+        for name, meaning in command.fields:
             head, below = f"  {name}", " " * _MEANING_COLUMN
             if len(head) > _MEANING_COLUMN - 2:
                 lines.append(head)

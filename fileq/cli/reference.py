@@ -66,9 +66,9 @@ def _section(command: Command) -> Iterator[str]:
     rows = [row for action in parser.actions if (row := _row(action))]
     if rows:
         yield from ("| argument | meaning |", "|---|---|", *rows, "")
-    if command.json_fields:
+    if command.fields:
         yield from ("With `--json`:", "", "| field | type and meaning |", "|---|---|")
-        yield from (f"| `{name}` | {_cell(meaning)} |" for name, meaning in command.json_fields)
+        yield from (f"| `{name}` | {_cell(meaning)} |" for name, meaning in command.fields)
         yield ""
     yield "```sh"
     for line, meaning in command.examples:

@@ -35,7 +35,7 @@ from fileq.commands.admin.stats import (
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.outcome import DEATH_KINDS
 from fileq.core.text import broker_name, printable
-from fileq.queries.job_summary import short_ids
+from fileq.queries.job_ids import short_ids
 
 if TYPE_CHECKING:
     from fileq.brokers.lost_workers import LostWorker

@@ -21,13 +21,14 @@ from fileq.brokers.types import CancelResult, WireEvent
 from fileq.client.batch_handle import BatchHandle, BatchKeywords, BatchStatus
 from fileq.client.client import Client, JobFilters
 from fileq.client.event_stream import EventStream
-from fileq.client.handle import Handle, ListedJob, Status
+from fileq.client.handle import Handle
 from fileq.client.options import EnqueueOptions, NamedBatch, ScheduleKeywords
 from fileq.client.tasks import TaskCall
 from fileq.client.transport import BatchRetry
 from fileq.config import Config
 from fileq.core.public_name import public
 from fileq.handlers.registry import TaskDefinition
+from fileq.queries.documents import JobDocument
 from fileq.queries.job_queries import FileTrace
 
 P = TypeVar("P")
@@ -75,7 +76,7 @@ class AsyncClient:
     def job(self, id: str) -> AsyncHandle[Any]:
         return AsyncHandle(self._client.job(id))
 
-    async def jobs(self, **filters: Unpack[JobFilters]) -> AsyncIterator[ListedJob]:
+    async def jobs(self, **filters: Unpack[JobFilters]) -> AsyncIterator[JobDocument]:
         found = await asyncio.to_thread(self._client.jobs, **filters)
         while page := await asyncio.to_thread(lambda: [job for _, job in zip(range(PAGE), found, strict=False)]):
             for job in page:
@@ -194,7 +195,7 @@ class AsyncHandle(Generic[R]):
     def fate(self) -> str | None:
         return self._handle.fate
 
-    async def status(self) -> Status:
+    async def status(self) -> JobDocument:
         return await asyncio.to_thread(self._handle.status)
 
     async def wait(self, timeout: float | None = None) -> R:
@@ -309,7 +310,7 @@ class AsyncBatch:
     async def retry(self) -> BatchRetry:
         return await asyncio.to_thread(self._batch.retry)
 
-    async def jobs(self, *, dead: bool = False) -> AsyncIterator[ListedJob]:
+    async def jobs(self, *, dead: bool = False) -> AsyncIterator[JobDocument]:
         found = await asyncio.to_thread(self._batch.jobs, dead=dead)
         while page := await asyncio.to_thread(lambda: [job for _, job in zip(range(PAGE), found, strict=False)]):
             for job in page:

@@ -24,19 +24,18 @@ from msgspec.structs import replace
 
 from fileq.brokers.batches import BatchView
 from fileq.brokers.protocol import Subscription
-from fileq.brokers.types import Record
-from fileq.client.handle import Handle, ListedJob, listed
+from fileq.client.handle import Handle, with_payload_type
 from fileq.client.job_endings import RETRY_S, SLICE_S, PublishedBatchEvent, decode_event
 from fileq.client.options import EnqueueOptions, JobOptions, NamedBatch, batch_id_of, checked_timeout, options_of
 from fileq.client.tasks import TaskCall, encoded_payload, task_named
 from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, JobRequest, Transport
 from fileq.core.batch import BatchState, CallbackKind, callback_id
 from fileq.core.errors import BatchError, BrokerUnavailable, ConfigError, FileqError
-from fileq.core.job import decode_or_none
 from fileq.core.public_name import public
 from fileq.core.units import format_duration, two_units
 from fileq.handlers.registry import TaskDefinition
-from fileq.queries.job_filter import JobFilter, StoredJob
+from fileq.queries.documents import JobDocument
+from fileq.queries.job_filter import JobFilter
 
 if TYPE_CHECKING:
     from fileq.client.client import Client
@@ -123,17 +122,17 @@ class BatchHandle:
         self.status()
         return self._transport().batches.retry(self.id)
 
-    def jobs(self, *, dead: bool = False) -> Iterator[ListedJob]:
+    def jobs(self, *, dead: bool = False) -> Iterator[JobDocument]:
         """The members that still have a record; with `dead` the dead ones, which are found without a search."""
         transport = self._transport()
         found = self._dead() if dead else transport.select(JobFilter(batch=self.id))
-        return (job for stored in found if (job := listed(stored, transport)) is not None)
+        return (with_payload_type(job) for job in found if job.is_job)
 
-    def _dead(self) -> Iterator[StoredJob]:
+    def _dead(self) -> Iterator[JobDocument]:
         transport, cursor = self._transport(), ""
         while True:
             page = transport.batches.dead_page(self.id, cursor)
-            yield from map(_stored, page.records)
+            yield from page.jobs
             cursor = page.next_cursor
             if not cursor:
                 return
@@ -152,10 +151,6 @@ class BatchHandle:
 
     def _transport(self) -> Transport:
         return self._client.transport()
-
-
-def _stored(record: Record) -> StoredJob:
-    return StoredJob(record.raw, record.id, decode_or_none(record.raw), record, record.state, record.queue)
 
 
 class BatchCallback(Struct, frozen=True):

@@ -15,6 +15,7 @@ from fileq.actions.bulk import BulkActions, JobAction
 from fileq.brokers.batches import BatchPage, BatchView, NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Record
 from fileq.client.batch_handle import BatchInfo
 from fileq.client.new_entries import typed_entry
 from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, DeadPage
@@ -23,6 +24,7 @@ from fileq.core.batch import Callback, callback_job
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import State, check_content, checked_id, encode
 from fileq.core.own_jobs import check_batch
+from fileq.queries.documents import job_document
 
 
 class BrokerBatches:
@@ -53,10 +55,15 @@ class BrokerBatches:
         return retry_batch(self._broker, self._config, id)
 
     def dead_page(self, id: str, cursor: str) -> DeadPage:
-        page = self._broker.dead_members(id, cursor)
-        records = self._broker.records(page.ids) if page.ids else []
-        dead = (one for one in records if one is not None and one.state is State.DEAD)
-        return DeadPage(tuple(dead), page.next_cursor)
+        dead, following = dead_records(self._broker, id, cursor)
+        return DeadPage(tuple(map(job_document, dead)), following)
+
+
+def dead_records(broker: FullBroker, id: str, cursor: str) -> tuple[list[Record], str]:
+    """A page of the members that are dead, and the cursor of the next; "" at the end."""
+    page = broker.dead_members(id, cursor)
+    records = broker.records(page.ids) if page.ids else []
+    return [one for one in records if one is not None and one.state is State.DEAD], page.next_cursor
 
 
 CANCEL_PAGES = 20  # pages of members that cancel_batch() cancels; the reconciler of a worker cancels the rest

@@ -23,10 +23,11 @@ from fileq.client.transport import BATCH, VETOED, Accepted, JobRequest
 from fileq.config import Config
 from fileq.core.errors import ConfigError, FileqError, JobError
 from fileq.core.job import State, decode_or_none
+from fileq.queries.documents import JobDocument, job_document
 from fileq.queries.job_filter import JobFilter, StoredJob
+from fileq.queries.job_ids import why_unknown
 from fileq.queries.job_queries import FileTrace, listed_states, trace
 from fileq.queries.job_selection import select
-from fileq.queries.job_summary import why_unknown
 
 if TYPE_CHECKING:
     from fileq.client.broker_batches import BrokerBatches
@@ -39,7 +40,6 @@ class BrokerTransport:
     def __init__(self, broker: FullBroker, config: Config, *, clock: Callable[[], int] = wall_clock_ms) -> None:
         self._broker = broker
         self._config = config
-        self._paths = config.paths
         self._clock = clock
         self._reads = SharedReads(broker.states)
 
@@ -62,6 +62,10 @@ class BrokerTransport:
     def records(self, ids: Sequence[str]) -> list[Record | None]:
         return self._broker.records(ids)
 
+    def job(self, id: str) -> JobDocument | None:
+        [record] = self._broker.records([id])
+        return job_document(record) if record is not None else None
+
     def states(self, ids: Sequence[str]) -> list[State | None]:
         return self._reads.states(ids)
 
@@ -71,13 +75,11 @@ class BrokerTransport:
     def subscribe(self) -> Subscription:
         return self._broker.subscribe()
 
-    def select(self, wanted: JobFilter) -> Iterator[StoredJob]:
+    def select(self, wanted: JobFilter) -> Iterator[JobDocument]:
         if wanted.queue is not None:
             self._check_queue(wanted.queue)
-        return select(self._broker, self._config.worker.priorities, wanted, listed_states(wanted))
-
-    def local_path(self, path: bytes) -> bytes:
-        return self._paths.here(path)
+        found = select(self._broker, self._config.worker.priorities, wanted, listed_states(wanted))
+        return (stored.document(is_outline=False) for stored in found)
 
     def trace(self, path: bytes) -> FileTrace:
         return trace(self._broker, path)

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from fileq.client.address import HTTP_SCHEMES, config_at, server_address
 from fileq.client.batch_handle import BatchHandle, CallbackTask, batch_request
 from fileq.client.event_stream import EventStream
-from fileq.client.handle import Handle, ListedJob, listed
+from fileq.client.handle import Handle, with_payload_type
 from fileq.client.options import (
     Duration,
     EnqueueOptions,
@@ -45,6 +45,7 @@ from fileq.core.errors import BatchError, ConfigError
 from fileq.core.job import State
 from fileq.core.public_name import public
 from fileq.handlers.registry import TaskDefinition
+from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_queries import FileTrace
 
@@ -137,12 +138,11 @@ class Client:
         """A job by its id, whether it exists or not: status() tells."""
         return Handle(id, self.transport)
 
-    def jobs(self, **filters: Unpack[JobFilters]) -> Iterator[ListedJob]:
+    def jobs(self, **filters: Unpack[JobFilters]) -> Iterator[JobDocument]:
         """The jobs that meet all filters: waiting ones in order, ended ones newest first. Read page by page, so a job
         that moves meanwhile may be missed or returned twice."""
-        transport = self.transport()
-        found = (listed(stored, transport) for stored in transport.select(_filter(filters)))
-        return (job for job in found if job is not None)
+        found = self.transport().select(_filter(filters))
+        return (with_payload_type(job) for job in found if job.is_job)
 
     def file(self, path: str | os.PathLike[str] | os.PathLike[bytes] | bytes) -> FileTrace:
         """What is known about a file: its versions and their jobs. BrokerError if nothing is."""

@@ -1,52 +1,26 @@
-"""A job as its caller holds it: its status, result and cancellation; and a job in a list. Keeps no copy of the job."""
+"""A job as its caller holds it: its status, result and cancellation. Keeps no copy of the job."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import replace
 
-from fileq.brokers.types import CancelResult, Record
+from fileq.brokers.types import CancelResult
 from fileq.client.job_endings import JobEnding
 from fileq.client.options import checked_timeout
 from fileq.client.transport import Transport
-from fileq.core.errors import JobCancelledError, JobError, JobFailedError, ResultExpired
-from fileq.core.job import State, decode_or_none
+from fileq.core.errors import ConfigError, JobCancelledError, JobError, JobFailedError, ResultExpired
+from fileq.core.job import State
 from fileq.core.public_name import public
 from fileq.core.units import format_duration
-from fileq.handlers.context import JobView, view_of
 from fileq.handlers.registry import REGISTRY, TaskDefinition
-from fileq.queries.job_filter import StoredJob
+from fileq.queries.documents import JobDocument, job_without_record
 
 R = TypeVar("R")
-
-
-@public()
-class Status(Struct, frozen=True):
-    """A job at one moment. `state` is None if it has no record: it never existed, or its record has expired.
-
-    `result` is what the handler returned, as JSON values. `error` is the last one."""
-
-    id: str
-    state: State | None
-    queue: str = ""
-    attempts: int = 0
-    error: str = ""
-    result: Any = None
-    is_cancel_requested: bool = False
-    created: datetime | None = None
-    started: datetime | None = None
-    ended: datetime | None = None
-    due: datetime | None = None  # of a job that waits for its time or its retry
-
-    @property
-    def is_finished(self) -> bool:
-        """Completed, dead, cancelled, or unknown."""
-        return self.state is None or not self.state.is_unfinished
 
 
 @public()
@@ -69,9 +43,9 @@ class Handle(Generic[R]):
     def __repr__(self) -> str:
         return f"<fileq job {self.id}>"
 
-    def status(self) -> Status:
-        [record] = self._transport().records([self.id])
-        return status_of(self.id, record)
+    def status(self) -> JobDocument:
+        """The job at this moment. Its `status` is "unknown" if it never existed, or its record has expired."""
+        return self._transport().job(self.id) or job_without_record(self.id)
 
     def wait(self, timeout: float | None = None) -> R:
         """The result, once the job is completed. Raises JobFailed if it is dead, JobCancelled if it was cancelled,
@@ -102,22 +76,20 @@ class Handle(Generic[R]):
         self._transport().retry(self.id)
 
     def _result(self, ending: JobEnding) -> R:
-        record = ending.record
-        if ending.state is State.DEAD:
-            raise JobFailedError(ending.error, record.run_count if record is not None else ending.failures)
-        if ending.state is State.CANCELLED:
+        job = ending.job
+        if job.status == State.DEAD:
+            raise JobFailedError(job.error or "", job.run_count)
+        if job.status == State.CANCELLED:
             raise JobCancelledError(f"job {self.id} was cancelled")
-        if record is None:
+        if ending.result is None:
             raise ResultExpired(f"there is no record of job {self.id}: it never existed or was removed")
-        return self._decoded(record)
+        return self._decoded(job.type, ending.result or b"null")
 
-    def _decoded(self, record: Record) -> R:
+    def _decoded(self, type: str | None, raw: bytes) -> R:
         """The result, of the task's type if this process knows the task."""
-        job = decode_or_none(record.raw)
-        task = self._task if job is None or self._task is None or self._task.name == job.type else None
-        if task is None and job is not None and job.type is not None:
-            task = REGISTRY.task(job.type)
-        raw = record.result or b"null"
+        task = self._task if self._task is None or self._task.name == type else None
+        if task is None and type is not None:
+            task = REGISTRY.task(type)
         if task is None:
             return msgspec.json.decode(raw)  # type: ignore[no-any-return]
         try:
@@ -126,59 +98,11 @@ class Handle(Generic[R]):
             raise JobError(f"the result of job {self.id} is not what task {task.name!r} returns: {error}") from error
 
 
-def status_of(id: str, record: Record | None) -> Status:
-    if record is None:
-        return Status(id, None)
-    return Status(
-        id,
-        record.state,
-        record.queue,
-        record.run_count,
-        "" if record.state is State.COMPLETED else record.error,
-        _json(record.result),
-        record.is_cancel_requested,
-        _moment(record.created_ms),
-        _moment(record.started_ms),
-        _moment(record.ended_ms),
-        _moment(record.due_ms),
-    )
-
-
-def _json(result: bytes) -> Any:
-    try:
-        return msgspec.json.decode(result) if result else None
-    except (msgspec.DecodeError, ValueError):
-        return None
-
-
-def _moment(ms: int) -> datetime | None:
-    return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
-
-
-class ListedJob(JobView[Any], frozen=True, dict=True):
-    """A job in a list: what its handler sees, and where it stands. `payload` has the type of its task if this process
-    knows the task. `error` is that of its last attempt, "" if none failed."""
-
-    error: str
-    state: State
-    queue: str
-    attempts: int
-    result: Any
-
-
-def listed(stored: StoredJob, transport: Transport) -> ListedJob | None:
-    """None for bytes that are not a job."""
-    job, record = stored.job, stored.record
-    if job is None:
-        return None
-    path = transport.local_path(job.path) if job.filepath else b""
+def with_payload_type(job: JobDocument) -> JobDocument:
+    """Its payload has the type of its task, if this process knows the task and the payload fits."""
     task = REGISTRY.task(job.type) if job.type is not None else None
-    try:
-        view = view_of(job, path, None, task.payload_decoder if task is not None else None)
-    except (msgspec.DecodeError, ValueError):  # a job of another program
-        view = view_of(job.but(payload=msgspec.UNSET), path)
-    view = msgspec.structs.replace(view, error=stored.error)
-    result = msgspec.json.decode(record.result) if record is not None and record.result else None
-    count = record.run_count if record is not None else 0
-    values = (*astuple(view), stored.state, stored.home, count, result)
-    return ListedJob(*values)
+    if task is None:
+        return job
+    with suppress(msgspec.ValidationError, ConfigError):
+        return replace(job, payload=msgspec.convert(job.payload, task.payload_type, str_keys=True))
+    return job

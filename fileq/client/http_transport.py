@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import Raw, Struct
 
 from fileq.brokers.batches import BatchPage, BatchView
-from fileq.brokers.types import Attempt, CancelResult, EnqueueResult, Record
+from fileq.brokers.types import CancelResult, EnqueueResult
 from fileq.client.address import ServerAddress
 from fileq.client.batch_handle import BatchInfo
 from fileq.client.http_connection import GivenUp, HttpConnections, HttpReply, error_of, problem_in
@@ -33,8 +33,9 @@ from fileq.client.options import ScheduleOptions
 from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, DeadPage, JobRequest
 from fileq.core.batch import BatchState, CallbackKind
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, FileqError, JobError
-from fileq.core.job import Job, State, encode, encoded_tags, rfc3339, rfc3339_ms
-from fileq.queries.job_filter import JobFilter, StoredJob
+from fileq.core.job import State, rfc3339_ms
+from fileq.queries.documents import JobDocument
+from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_queries import FileTrace
 
 WAIT_S = 25.0  # how long one request waits for the end of a job
@@ -44,8 +45,12 @@ T = TypeVar("T")
 
 
 class _JobList(Struct, frozen=True):
-    jobs: tuple[JobReply, ...]
+    jobs: tuple[JobDocument, ...]
     next_cursor: str | None = None
+
+
+class _Result(Struct, frozen=True):
+    result: Raw
 
 
 class _BulkItem(Struct, frozen=True):
@@ -91,8 +96,9 @@ class HttpTransport:
                 accepted.append(Accepted(item.id or id, _fate(item.result, item.id, request, id, reply)))
         return accepted
 
-    def records(self, ids: Sequence[str]) -> list[Record | None]:
-        return [self._record(id) for id in ids]
+    def job(self, id: str) -> JobDocument | None:
+        reply = self._call("GET", _job_path(id))
+        return None if reply.status == 404 else _decoded(reply, JobDocument)
 
     def ending(self, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
         """By requests that the server answers when the job has ended. Outages are waited out."""
@@ -114,12 +120,8 @@ class HttpTransport:
     def subscribe(self) -> HttpSubscription:
         return HttpSubscription(self._connections)
 
-    def select(self, wanted: JobFilter) -> Iterator[StoredJob]:
+    def select(self, wanted: JobFilter) -> Iterator[JobDocument]:
         return islice(self._pages(wanted), wanted.limit)
-
-    def local_path(self, path: bytes) -> bytes:
-        """As the server shows it: this machine may have the file elsewhere, or not at all."""
-        return path
 
     def trace(self, path: bytes) -> FileTrace:
         reply = self._call("GET", "/files/trace", query=[("path", path.decode(errors="surrogateescape"))])
@@ -156,8 +158,8 @@ class HttpTransport:
         reply = self._call("POST", f"{_job_path(id)}/retry{'?probe=true' if is_probe else ''}")
         slug = problem_in(reply).slug
         if slug == "conflict" and reply.is_repeat:
-            record = self._record(id)
-            if record is not None and record.state is not State.DEAD:
+            job = self.job(id)
+            if job is not None and job.status != State.DEAD:
                 return  # the answer to the first try was lost
         if slug in ("conflict", "not-found"):
             raise JobError(problem_in(reply).detail)
@@ -191,28 +193,26 @@ class HttpTransport:
             return Accepted(id, VETOED)
         if problem_in(reply).slug == "duplicate":
             return Accepted(id, EnqueueResult.DUPLICATE)  # of a job that this key does not see
-        found = _decoded(reply, JobReply, (200, 201))
+        found = _decoded(reply, JobDocument, (200, 201))
         fate = EnqueueResult.ENQUEUED if reply.status == 201 else EnqueueResult.DUPLICATE
         return Accepted(found.id, _fate(fate, found.id, request, id, reply))
-
-    def _record(self, id: str) -> Record | None:
-        reply = self._call("GET", _job_path(id))
-        return None if reply.status == 404 else _decoded(reply, JobReply).record()
 
     def _wait(self, id: str, wait_s: float, is_stopped: Callable[[], bool]) -> JobEnding | None:
         query = [("timeout", f"{wait_s:.3f}")]
         reply = self._call("GET", f"{_job_path(id)}/wait", query=query, is_stopped=is_stopped)
         if reply.status == 404:
             return ending_in(id, None)
-        return ending_in(id, _decoded(reply, JobReply, (200, 202)).record())
+        if reply.status == 202:
+            return None
+        return JobEnding(_decoded(reply, JobDocument), bytes(_decoded(reply, _Result).result))
 
-    def _pages(self, wanted: JobFilter) -> Iterator[StoredJob]:
+    def _pages(self, wanted: JobFilter) -> Iterator[JobDocument]:
         query, cursor = filter_query(wanted), ""
         query.append(("limit", str(min(PAGE, wanted.limit or PAGE))))
         while True:
             reply = self._call("GET", "/jobs", query=[*query, *([("cursor", cursor)] if cursor else [])])
             page = _decoded(reply, _JobList)
-            yield from (job.stored() for job in page.jobs)
+            yield from page.jobs
             cursor = page.next_cursor or ""
             if not cursor:
                 return
@@ -251,7 +251,7 @@ class _BatchList(Struct, frozen=True):
 
 
 class _MemberList(Struct, frozen=True):
-    jobs: tuple[JobReply, ...]
+    jobs: tuple[JobDocument, ...]
     next_cursor: str | None = None
 
 
@@ -296,7 +296,7 @@ class HttpBatches:
     def dead_page(self, id: str, cursor: str) -> DeadPage:
         query = [("cursor", cursor)] if cursor else []
         found = self._decoded(self._call("GET", f"{_batch_path(id)}/dead", query=query), _MemberList)
-        return DeadPage(tuple(one.record() for one in found.jobs), found.next_cursor or "")
+        return DeadPage(found.jobs, found.next_cursor or "")
 
     def _one(self, id: str) -> BatchView | None:
         reply = self._call("GET", _batch_path(id))
@@ -475,97 +475,6 @@ def _path_on_server(path: str) -> str:
 
 # Jobs and batches as a server answers them, turned into what a broker would have returned. What no client shows is
 # missing.
-
-
-class AttemptReply(Struct, frozen=True):
-    outcome: str = ""
-
-
-class JobReply(Struct, frozen=True):
-    """One job of an answer. Fields of later servers are ignored."""
-
-    id: str
-    status: State
-    queue: str = ""
-    type: str | None = None
-    priority: str = ""
-    retry_count: int = 0
-    result: Raw = Raw(b"null")
-    created_at: datetime | None = None
-    started_at: datetime | None = None
-    completed_at: datetime | None = None
-    worker_id: str | None = None
-    path: str | None = None
-    payload: Raw = Raw(b"null")
-    error: str | None = None
-    scheduled_at: datetime | None = None
-    deadline: str | None = None
-    max_retries: int | None = None
-    timeout_s: float | None = None
-    unique_key: str | None = None
-    batch_id: str | None = None
-    batch_facts: Raw = Raw(b"null")
-    parent_id: str | None = None
-    tags: dict[str, str] = {}
-    is_cancel_requested: bool = False
-    deferred: str | None = None
-    attempt_count: int = 0
-    attempts: tuple[AttemptReply, ...] = ()
-    filesize: int = 0
-    trace_id: str = ""
-    span_id: str = ""
-
-    def record(self) -> Record:
-        result = bytes(self.result)
-        return Record(
-            id=self.id,
-            state=self.status,
-            raw=encode(self.job()),
-            queue=self.queue,
-            slot=self.worker_id or "",
-            created_ms=_ms(self.created_at),
-            started_ms=_ms(self.started_at),
-            ended_ms=_ms(self.completed_at),
-            due_ms=_ms(self.scheduled_at),
-            error=self.error or "",
-            result=b"" if result == b"null" else result,
-            attempts=tuple(Attempt(0, 0, "", one.outcome) for one in self.attempts),
-            attempt_count=self.attempt_count,
-            is_cancel_requested=self.is_cancel_requested,
-            deferred=self.deferred or "",
-            unique_key=self.unique_key or "",
-            batch=self.batch_id or "",
-        )
-
-    def job(self) -> Job:
-        payload, facts = bytes(self.payload), bytes(self.batch_facts)
-        due = rfc3339(self.scheduled_at) if self.scheduled_at is not None else None
-        return Job(
-            id=self.id,
-            filepath=self.path or "",
-            filesize=self.filesize,
-            priority=self.priority,
-            retries=self.retry_count,
-            creation_time=rfc3339(self.created_at) if self.created_at is not None else "",
-            trace_id=self.trace_id,
-            span_id=self.span_id,
-            batch_facts=UNSET if facts == b"null" else Raw(facts),
-            type=self.type,
-            payload=UNSET if payload == b"null" else Raw(payload),
-            max_retries=self.max_retries,
-            timeout=self.timeout_s,
-            process_at=due,
-            deadline=self.deadline,
-            batch_id=self.batch_id,
-            error=self.error,
-            parent_id=self.parent_id,
-            unique_key=self.unique_key,
-            tags=encoded_tags(self.tags),
-        )
-
-    def stored(self) -> StoredJob:
-        record = self.record()
-        return StoredJob(record.raw, self.id, self.job(), record, self.status, self.queue)
 
 
 class CallbackReply(Struct, frozen=True):

@@ -24,6 +24,7 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobCancelled, JobCompleted, JobDead
 from fileq.core.job import State
 from fileq.core.units import two_units
+from fileq.queries.documents import JobDocument, job_document, job_without_record
 
 POLL_S = 0.04  # with the call itself still below 50 ms, the time within which the end of a job should be noticed
 POLLED_OFTEN_S = 30.0
@@ -54,13 +55,15 @@ class JobSource(Protocol):
 
 
 class JobEnding(Struct, frozen=True):
-    """How a job ended. `state` is None if its record is gone and no event said how it ended."""
+    """A job that has ended. Its status is `unknown` if its record is gone and no event said how it ended. `result` is
+    JSON; None without a record."""
 
-    id: str
-    state: State | None
-    error: str = ""
-    failures: int = 0  # that the event counted
-    record: Record | None = None
+    job: JobDocument
+    result: bytes | None = None
+
+    @property
+    def id(self) -> str:
+        return self.job.id
 
 
 class JobEndings:
@@ -159,7 +162,7 @@ class JobEndings:
             found += late
             left -= {job.id for job in late}
         gone = [id for id, state in states.items() if state is None and id in left]
-        return [*found, *(JobEnding(id, None, GONE) for id in gone)]
+        return [*found, *(JobEnding(job_without_record(id, error=GONE)) for id in gone)]
 
     def _next(self, waiting: dict[str, None], timeout_s: float) -> list[JobEnding]:
         return self._event(waiting.keys(), min(timeout_s, self._left_s()))[1]
@@ -175,7 +178,7 @@ class JobEndings:
             return True, []
         [record] = self._source.records([news.job_id])
         if record is None:  # not kept, for example because worker.completed_max is 0
-            return True, [JobEnding(news.job_id, state, news.error, news.retry_count)]
+            return True, [JobEnding(job_without_record(news.job_id, state.value, news.error, news.retry_count))]
         job = ending_in(news.job_id, record)
         return True, [job] if job is not None else []  # None: it has been put back into its queue since
 
@@ -207,11 +210,8 @@ def ending_of(source: JobSource, id: str, timeout_s: float | None, is_stopped: C
 def ending_in(id: str, record: Record | None) -> JobEnding | None:
     """How the job ended, by its record; None if it is unfinished."""
     if record is None:
-        return JobEnding(id, None, GONE)
-    if record.state.is_unfinished:
-        return None
-    error = record.error if record.state is not State.COMPLETED else ""
-    return JobEnding(id, record.state, error, record=record)
+        return JobEnding(job_without_record(id, error=GONE))
+    return JobEnding(job_document(record), record.result) if not record.state.is_unfinished else None
 
 
 # The events that brokers publish: those of jobs, and those of batches, which have no job

@@ -28,7 +28,7 @@ from fileq.files.mounts import keeps_inodes, mount_of, mounts
 from fileq.files.version import found_at
 from fileq.producer.finder.database_files import DatabaseFiles
 from fileq.producer.identity import CONTENT, INODE, STAT
-from fileq.queries.job_summary import file_place
+from fileq.queries.job_filter import file_place
 
 _ADVICE = {
     "FileVanished": "there is no such file",

@@ -14,11 +14,12 @@ from msgspec import Struct
 
 from fileq.brokers.batches import BatchPage, BatchView
 from fileq.brokers.protocol import Subscription
-from fileq.brokers.types import CancelResult, Record
+from fileq.brokers.types import CancelResult
 from fileq.client.job_endings import JobEnding
 from fileq.client.options import JobOptions, ScheduleOptions
 from fileq.core.batch import CallbackKind
-from fileq.queries.job_filter import JobFilter, StoredJob
+from fileq.queries.documents import JobDocument
+from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_queries import FileTrace
 
 BATCH = 500  # jobs in one round trip
@@ -74,7 +75,7 @@ class BatchRetry(Struct, frozen=True):
 class DeadPage(Struct, frozen=True):
     """Members that are dead, in no defined order. `next_cursor` is empty at the end."""
 
-    records: tuple[Record, ...]
+    jobs: tuple[JobDocument, ...]
     next_cursor: str = ""
 
 
@@ -115,7 +116,7 @@ class Transport(Protocol):
         A lost reply is no reason to fail: each job has its id before the first try, so the call is repeated."""
         ...
 
-    def records(self, ids: Sequence[str]) -> list[Record | None]: ...
+    def job(self, id: str) -> JobDocument | None: ...
 
     def ending(self, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
         """Waits until the job has ended; None once `is_stopped`, within half a second. Raises TimeoutError."""
@@ -123,12 +124,8 @@ class Transport(Protocol):
 
     def subscribe(self) -> Subscription: ...
 
-    def select(self, wanted: JobFilter) -> Iterator[StoredJob]:
+    def select(self, wanted: JobFilter) -> Iterator[JobDocument]:
         """The jobs that meet the conditions: waiting ones in order, ended ones newest first."""
-        ...
-
-    def local_path(self, path: bytes) -> bytes:
-        """Where this machine finds a file that a producer knows under this path."""
         ...
 
     def trace(self, path: bytes) -> FileTrace: ...

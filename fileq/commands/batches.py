@@ -26,7 +26,7 @@ from fileq.config import Config
 from fileq.core.errors import BatchError, BrokerError, ConfigError, FileqError
 from fileq.core.job import State, stamp
 from fileq.files.manifest import ManifestEntry, read_manifest
-from fileq.queries.job_summary import summarize
+from fileq.queries.documents import job_document
 
 
 class BatchPlan(Struct, frozen=True):
@@ -249,8 +249,8 @@ def _callbacks(status: BatchStatus, records: Mapping[str, Record | None]) -> tup
     found = []
     for one in status.callbacks:
         record = records[one.job_id]
-        job = summarize(record.raw, record, state=record.state) if record is not None else None
-        state, type, error = (job.state, job.type, job.error) if job is not None else (None, None, "")
+        job = job_document(record) if record is not None else None
+        state, type, error = (job.status, job.type, job.error or "") if job is not None else (None, None, "")
         found.append(CallbackReport(one.kind.value, one.job_id, one.is_fired, state, type, error))
     return tuple(found)
 
@@ -258,5 +258,8 @@ def _callbacks(status: BatchStatus, records: Mapping[str, Record | None]) -> tup
 def _failures(records: Iterable[Record | None]) -> tuple[FailureReport, ...]:
     """Of the first page of dead members: it is enough to see what goes wrong."""
     dead = sorted((one for one in records if one and one.state is State.DEAD), key=lambda one: one.ended_ms)
-    first = [(summarize(one.raw, one, state=one.state), one.fingerprint) for one in islice(dead, FAILURES_SHOWN)]
-    return tuple(FailureReport(job.id, job.filepath, job.type, job.error, mark, job.ended) for job, mark in first)
+    first = [job_document(one) for one in islice(dead, FAILURES_SHOWN)]
+    return tuple(
+        FailureReport(one.id, one.path or "", one.type, one.error or "", one.fingerprint or "", one.completed_at)
+        for one in first
+    )

@@ -7,7 +7,7 @@ the same --id, the command enqueues nothing twice.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -16,13 +16,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import EnqueueResult, Entry
+from fileq.brokers.types import EnqueueResult, Entry, Record
+from fileq.client.job_endings import JobEndings
 from fileq.client.new_entries import FileEntries, typed_entry
 from fileq.client.options import EnqueueOptions, JobOptions, options_of
 from fileq.config import Config
-from fileq.core.errors import ConfigError, JobError
+from fileq.core.errors import BrokerError, ConfigError, JobError
+from fileq.core.job import State
 from fileq.core.text import repeated_key, unknown_key
 from fileq.core.units import PointInTime, parse_point_in_time
+from fileq.queries.documents import JobDocument, job_document, job_without_record
+from fileq.queries.job_queries import wait_reasons
 from fileq.runtime.produce_spans import ProduceSpans
 
 BATCH = 500  # jobs in one call of the broker
@@ -30,14 +34,10 @@ COMMAND_TYPE = "command"
 
 
 class EnqueuedJob(Struct, frozen=True):
-    """One job of the call, as `--json` prints it."""
+    """One job of the call."""
 
     id: str
     fate: EnqueueResult
-    filepath: str
-    type: str | None
-    priority: str
-    process_at: str | None
 
 
 class RequestedJob(Struct, frozen=True):
@@ -85,7 +85,7 @@ class Enqueuing:
 
 def _enqueued_job(entry: Entry, fate: EnqueueResult) -> EnqueuedJob:
     job = entry.job
-    return EnqueuedJob(job.id, fate, job.filepath, job.type, job.priority, job.process_at)
+    return EnqueuedJob(job.id, fate)
 
 
 def requested(subjects: Sequence[str]) -> list[str | RequestedJob]:
@@ -224,3 +224,51 @@ def json_argument(text: str, what: str, example: str) -> Any:
     if twice:
         raise ConfigError(f"{what} is {text!r:.200}; the key {twice[:50]!r} is given twice")
     return value
+
+
+# `fileq enqueue --wait`: how the jobs ended, and what keeps the others from running. Only reads.
+
+RECHECK_S = 10.0
+
+
+class JobWaiting:
+    """Make one before the jobs are enqueued. `report` gets the begin and the end of each outage of the broker, and once
+    each what keeps the jobs from running, such as a paused queue."""
+
+    def __init__(self, broker: FullBroker, report: Callable[[str], None]) -> None:
+        self._broker = broker
+        self._report = report
+        self._endings = JobEndings(broker, report=report, on_recheck=self._report_waits, recheck_s=RECHECK_S)
+        self._reported: set[str] = set()
+
+    def ended(self, ids: Sequence[str]) -> Iterator[JobDocument]:
+        """Yields each job once, when it has ended."""
+        return (ending.job for ending in self._endings.of(ids))
+
+    def close(self) -> None:
+        self._endings.close()
+
+    def _report_waits(self, records: Sequence[Record | None]) -> None:
+        reasons = dict.fromkeys(text for texts in wait_reasons(self._broker, records).values() for text in texts)
+        for text in reasons:
+            if text not in self._reported:
+                self._reported.add(text)
+                self._report(f"still waiting: {text}")
+
+
+def documents_of(broker: FullBroker, ids: Sequence[str]) -> list[JobDocument]:
+    """What has no record, or can't be read now, has the status `unknown`."""
+    try:
+        records = broker.records(ids)
+    except BrokerError:
+        records = [None] * len(ids)
+    pairs = zip(ids, records, strict=True)
+    return [job_document(one) if one is not None else job_without_record(id) for id, one in pairs]
+
+
+def exit_code(ended: Sequence[JobDocument]) -> int:
+    """3 if a job is dead, 1 if one was cancelled or is unknown, 0 if all are completed."""
+    statuses = {job.status for job in ended}
+    if State.DEAD in statuses:
+        return 3
+    return 0 if statuses <= {State.COMPLETED} else 1

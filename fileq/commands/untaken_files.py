@@ -39,7 +39,7 @@ class LocalTrace(FileTrace, frozen=True):
 
 
 def with_untaken(trace: FileTrace, config: Config, path: bytes) -> LocalTrace:
-    known = trace.filepath, trace.missing_since_ms, trace.versions, trace.made_by, trace.is_partial
+    known = trace.path, trace.missing_since, trace.versions, trace.made_by, trace.is_partial
     return LocalTrace(*known, _untaken(trace, config, path))
 
 

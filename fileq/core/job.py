@@ -457,6 +457,12 @@ def parse_time(text: str) -> datetime | None:
         return (datetime.min if time.year == 1 else datetime.max).replace(tzinfo=UTC)
 
 
+def parsed_ms(text: str) -> int:
+    """The time that a job's JSON has; 0 for none."""
+    moment = parse_time(text)
+    return int(moment.timestamp() * 1000) if moment is not None else 0
+
+
 # tags: short texts by name, chosen by the program that enqueues the job
 
 

@@ -2,7 +2,8 @@
 
 job_filter.py     the conditions that choose jobs; knows no broker
 job_selection.py  the jobs that meet them: all of them, or by pages
-job_summary.py    one job as operators see it, and the short form of its id
+documents.py      what the outside sees of a job
+job_ids.py        ids of bytes that are not a job, and the short form of ids
 job_queries.py    the next of a queue, the history of a job or a file, what keeps a waiting job from running
 dead_jobs.py      groups of dead jobs; what a dead job looks like when it is put back into its queue
 file_pages.py     the files of the ledger, by pages and by directory

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from fileq.brokers.protocol import FullBroker
 from fileq.core.job import State, parse_time, stamp
 from fileq.core.outcome import kind_of
+from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 from fileq.queries.job_selection import OUTLINE_COST, complete_records, outlined, select
-from fileq.queries.job_summary import JobSummary
 
 GroupedBy: TypeAlias = Literal["fingerprint", "directory", "kind", "type"]
 SCAN_MAX = 10_000
@@ -34,13 +34,13 @@ _NAMED = 3  # how many directories and extensions a group names
 
 class DeadJobs(Struct, frozen=True):
     total: int
-    jobs: tuple[JobSummary, ...]
+    jobs: tuple[JobDocument, ...]
 
 
 def list_dead(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> DeadJobs:
     """The newest dead jobs, newest first; with conditions, the newest that meet them."""
     states = wanted.states((State.DEAD,), "the dead-letter queue holds dead jobs only")
-    found = tuple(dead.summary() for dead in select(broker, queues, wanted, states))
+    found = tuple(dead.document() for dead in select(broker, queues, wanted, states))
     return DeadJobs(broker.census().dead, found)
 
 
@@ -228,7 +228,7 @@ class _Gathered:
             key=key,
             count=self.count,
             fingerprint=newest.fingerprint,
-            error=newest.summary().error,
+            error=newest.document().error or "",
             kind=kind_of(newest.error),
             type=newest.job.type if newest.job is not None else None,
             first=stamp(self._first_ms),

@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fileq.brokers.types import Record
 from fileq.core.api_key import Restriction
 from fileq.core.delivery import without_files
 from fileq.core.errors import ConfigError
-from fileq.core.job import Job, State
+from fileq.core.job import Job, State, decode_or_none, parsed_ms
 from fileq.core.outcome import kind_of
 from fileq.core.own_jobs import is_own_type
 from fileq.core.schedule import is_of_schedule
 from fileq.core.text import without_path
 from fileq.files.globs import Globs
-from fileq.queries.job_summary import JobSummary, created_ms, fingerprint_of, summarize
+from fileq.queries.documents import JobDocument, fingerprint_of, job_document
 
 
 class JobFilter(Struct, frozen=True):
@@ -109,13 +110,36 @@ class StoredJob(Struct, frozen=True):
         """When the job ended or, until then, when it was created; 0 if that is unknown."""
         if self.record is not None and self.record.ended_ms and self.state in ENDED:
             return self.record.ended_ms
-        return created_ms(self.job, self.record)
+        if self.record is not None:
+            return self.record.created_ms
+        return parsed_ms(self.job.creation_time) if self.job is not None else 0
 
-    def summary(self) -> JobSummary:
-        return summarize(self.raw, self.record, state=self.state, queue=self.queue)
+    def document(self, *, is_outline: bool = True) -> JobDocument:
+        """The job as its place holds it. One that another program pushed may have no record."""
+        record = self.record
+        if record is None:
+            died_ms = parsed_ms(self.job.failed_at or "") if self.job is not None else 0
+            record = Record(self.id, self.state, self.raw, self.home, created_ms=self.time_ms, ended_ms=died_ms)
+        queue = record.queue or self.home
+        return job_document(replace(record, state=self.state, raw=self.raw, queue=queue), is_outline=is_outline)
 
 
 ENDED = (State.DEAD, State.COMPLETED, State.CANCELLED)
+
+
+def waiting_since_ms(raw: bytes) -> int | None:
+    """Since when the job in these bytes is ready: its creation or due time; None if the bytes are not a job."""
+    job = decode_or_none(raw)
+    if job is None:
+        return None
+    return max(parsed_ms(job.creation_time), parsed_ms(job.process_at or "")) or None
+
+
+def file_place(record: Record) -> bytes:
+    """Where the file of a job is: it may have been moved after this job, or before it, if the job was enqueued for the
+    moved file. b"" for a job without a file."""
+    job = decode_or_none(record.raw)
+    return record.moved_to or (job.path if job is not None else b"")
 
 
 class Conditions:

@@ -15,11 +15,12 @@ from msgspec import Struct
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record, WorkerView
 from fileq.core.errors import BrokerError, ConfigError
-from fileq.core.job import DELAYED_STATES, State, decode_or_none, split_signature
+from fileq.core.job import DELAYED_STATES, State, decode_or_none, split_signature, stamp
 from fileq.core.text import printable, quoted_path
+from fileq.queries.documents import JobDocument, job_document
 from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_ids import looks_like_id, why_unknown
 from fileq.queries.job_selection import PLACES, select, with_records
-from fileq.queries.job_summary import JobHistory, JobSummary, history, looks_like_id, why_unknown
 
 _LISTED = (State.RUNNING, State.PENDING, *DELAYED_STATES, State.DEAD, State.COMPLETED, State.CANCELLED)
 
@@ -36,26 +37,26 @@ def place_named(word: str, queues: Sequence[str]) -> str:
     return place
 
 
-def peek(broker: FullBroker, place: str, limit: int) -> tuple[JobSummary, ...]:
+def peek(broker: FullBroker, place: str, limit: int) -> tuple[JobDocument, ...]:
     """The jobs that leave a queue or `scheduled` next; the newest of any other place."""
-    return tuple(stored.summary() for stored in with_records(broker, broker.peek(place, limit), place))
+    return tuple(stored.document() for stored in with_records(broker, broker.peek(place, limit), place))
 
 
-def list_jobs(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> tuple[JobSummary, ...]:
+def list_jobs(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> tuple[JobDocument, ...]:
     """Jobs of a state (all states: running first); waiting jobs in order, ended ones newest first."""
-    return tuple(stored.summary() for stored in select(broker, queues, wanted, listed_states(wanted)))
+    return tuple(stored.document() for stored in select(broker, queues, wanted, listed_states(wanted)))
 
 
 def listed_states(wanted: JobFilter) -> tuple[State, ...]:
     return (wanted.state,) if wanted.state is not None else _LISTED
 
 
-def show(broker: FullBroker, id: str) -> JobHistory:
+def show(broker: FullBroker, id: str) -> JobDocument:
     """Everything known about one job."""
     [record] = broker.records([id])
     if record is None:
         raise BrokerError(why_unknown(id))
-    return history(record, wait_reasons(broker, [record]).get(id, ()))
+    return job_document(record, wait_reasons(broker, [record]).get(id, ()))
 
 
 class VersionTrace(Struct, frozen=True):
@@ -67,22 +68,22 @@ class VersionTrace(Struct, frozen=True):
     is_in_ledger: bool
     size: int | None
     modified_ns: int | None
-    job: JobHistory | None
+    job: JobDocument | None
 
 
 class Maker(Struct, frozen=True):
-    """The job that made a file. The file and the type are empty if its record has expired."""
+    """The job that made a file. Path and type are null if its record has expired."""
 
     job_id: str
-    filepath: str = ""
+    path: str | None = None
     type: str | None = None
 
 
 class FileTrace(Struct, frozen=True):
     """`is_partial`: not all records were searched for jobs that the ledger does not know."""
 
-    filepath: str
-    missing_since_ms: int
+    path: str
+    missing_since: str | None
     versions: tuple[VersionTrace, ...]
     made_by: Maker | None = None
     is_partial: bool = False
@@ -121,13 +122,13 @@ def trace(broker: FullBroker, path: bytes, records_max: int = sys.maxsize) -> Fi
         if looks_like_id(name):
             advice = f"for a job: 'fileq show {name}'; for a file: {advice}"
         raise FileNotKnown(f"nothing is known about {quoted_path(path)}; {advice}")
-    missing_since_ms = entry.missing_since_ms if entry is not None else 0
-    return FileTrace(shown, missing_since_ms, tuple(traced), made_by, search.is_partial)
+    missing_since = stamp(entry.missing_since_ms) if entry is not None else None
+    return FileTrace(shown, missing_since, tuple(traced), made_by, search.is_partial)
 
 
 def _maker(id: str, record: Record | None) -> Maker:
     job = decode_or_none(record.raw) if record is not None else None
-    return Maker(id, job.filepath, job.type) if job is not None else Maker(id)
+    return Maker(id, job.filepath or None, job.type) if job is not None else Maker(id)
 
 
 def _ids(versions: Sequence[tuple[str, str]]) -> list[str]:
@@ -144,7 +145,7 @@ def _version(
     is_in_ledger: bool,
 ) -> VersionTrace:
     size, modified_ns = read_signature(signature)
-    job = history(record, waits_for.get(id, ())) if record is not None else None
+    job = job_document(record, waits_for.get(id, ())) if record is not None else None
     return VersionTrace(signature or None, id, is_newest, is_in_ledger, size, modified_ns, job)
 
 

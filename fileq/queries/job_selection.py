@@ -22,7 +22,7 @@ from fileq.brokers.types import Record
 from fileq.core.errors import ConfigError
 from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, raw_id
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
-from fileq.queries.job_summary import id_in
+from fileq.queries.job_ids import id_in
 
 # The places that are not queues, and the state of the jobs in them.
 PLACES = {

@@ -31,7 +31,7 @@ from fileq.client.async_client import AsyncClient
 from fileq.client.batch_handle import BatchHandle, BatchKeywords
 from fileq.client.broker_transport import BrokerTransport
 from fileq.client.client import Client, replaced_by
-from fileq.client.handle import Handle, ListedJob
+from fileq.client.handle import Handle
 from fileq.client.options import Duration, EnqueueOptions, seconds
 from fileq.client.schedule_changes import the_schedule
 from fileq.commands.built_in_jobs import built_in_jobs
@@ -44,6 +44,7 @@ from fileq.handlers.context import no_handler
 from fileq.handlers.registry import TaskDefinition
 from fileq.handlers.routes import Routes, schedule_problems
 from fileq.producer.producer import Producer
+from fileq.queries.documents import JobDocument
 from fileq.testing.inline_executor import InlineExecutor
 from fileq.worker.attempts import Gates
 from fileq.worker.breakers import breakers_of
@@ -198,7 +199,7 @@ class TrialQueue:
             raise ConfigError(f"duration is {duration!r}; it must be {error}") from None
         return self._run(self._clock.wall_ms() + round(passing_s * 1000))
 
-    def completed(self, type: str | None = None) -> list[ListedJob]:
+    def completed(self, type: str | None = None) -> list[JobDocument]:
         """The completed jobs, of this type, in the order in which they ended. ConfigError for a type that no imported
         module or route takes: otherwise a test with a misspelt name could not fail."""
         if type is not None and type not in self._routes.types and not is_own_type(type):
@@ -206,14 +207,14 @@ class TrialQueue:
         found = self.client.jobs(state="completed", type=type) if type else self.client.jobs(state="completed")
         return list(found)[::-1]
 
-    def fired(self, schedule: str) -> list[ListedJob]:
+    def fired(self, schedule: str) -> list[JobDocument]:
         """The jobs that this schedule has made, in any state, in the order of their times. BrokerError if there is no
         such schedule."""
         the_schedule(self._broker, schedule)
         return sorted((job for job in self.client.jobs() if is_of_schedule(job.id, schedule)), key=lambda job: job.id)
 
     @property
-    def dead(self) -> list[ListedJob]:
+    def dead(self) -> list[JobDocument]:
         """The dead jobs, in the order in which they died."""
         return list(self.client.jobs(state="dead"))[::-1]
 

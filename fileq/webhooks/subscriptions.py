@@ -13,19 +13,22 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Attempt, Record
 from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.events import event_name
-from fileq.core.job import Job, decode_or_none, rfc3339_ms, typed_job
+from fileq.core.job import ENDED_STATES, Job, State, decode_or_none, encode, parsed_ms, rfc3339_ms, typed_job
 from fileq.core.outcome import FollowUp, follow_up_id
 from fileq.core.own_jobs import is_own_type
-from fileq.core.settlement import Settlement
+from fileq.core.settlement import Settlement, Verb
 from fileq.core.webhook import DELIVERY_TYPE, TEST_EVENT, Webhook
 from fileq.files.globs import Globs
 from fileq.files.paths import Paths
+from fileq.queries.documents import job_document
 from fileq.webhooks.store import KnownWebhook, WebhookStore
 
 CANCELLED = "job.cancelled"
@@ -86,13 +89,15 @@ class Subscriptions:
         # The start of the attempt and its number tell it from every other one of this job, also after a revival.
         attempt = f"{settlement.claim.claimed_ms} {job.retries + job.recoveries}"
         wanted = self._wanted(event, job, settlement.claim.queue)
-        return self._deliveries(event, job, wanted, attempt, now_ms, lambda: settled_data(settlement, job))
+        return self._deliveries(event, job, wanted, attempt, now_ms, lambda: settled_data(settlement, job, now_ms))
 
     def withdrawn(self, job: Job, queue: str, attempts: int, now_ms: int) -> list[FollowUp]:
         """The deliveries about a job that is cancelled while it waits. `attempts` is how many it has had."""
         wanted = self._wanted(CANCELLED, job, queue)
         place = f"withdrawn {attempts}"
-        return self._deliveries(CANCELLED, job, wanted, place, now_ms, lambda: withdrawn_data(job, queue))
+        return self._deliveries(
+            CANCELLED, job, wanted, place, now_ms, lambda: withdrawn_data(job, queue, attempts, now_ms)
+        )
 
     def _wanted(self, event: str, job: Job, queue: str) -> Iterator[Webhook]:
         if is_own_type(job.type):
@@ -191,34 +196,68 @@ def event_of(payload: DeliveryPayload) -> str:
     return msgspec.json.decode(payload.body, type=_Told).type
 
 
-def settled_data(settlement: Settlement, job: Job) -> dict[str, Any]:
-    """The `data` of a message about the end of an attempt."""
-    data = _job_data(job, settlement.claim.queue)
-    return data | {
-        "attempt": job.retries + job.recoveries + 1,
-        "outcome": settlement.outcome,
-        "duration_ms": settlement.duration_ms,
-        "error": settlement.error or None,
-        "result": Raw(settlement.result) if settlement.result else None,
-    }
+_STATES = {
+    Verb.COMPLETE: State.COMPLETED,
+    Verb.BURY: State.DEAD,
+    Verb.CANCEL: State.CANCELLED,
+    Verb.RETRY: State.RETRYING,
+    Verb.RELEASE: State.PENDING,
+    Verb.DEFER: State.DEFERRED,
+}
 
 
-def withdrawn_data(job: Job, queue: str) -> dict[str, Any]:
+def settled_data(settlement: Settlement, job: Job, now_ms: int) -> dict[str, Any]:
+    """The `data` of a message about the end of an attempt: the job as it is then, with that attempt only."""
+    claim, state = settlement.claim, _STATES[settlement.verb]
+    attempt = Attempt(
+        claim.claimed_ms,
+        now_ms,
+        claim.slot,
+        settlement.outcome,
+        settlement.error,
+        duration_ms=settlement.duration_ms,
+        is_fatal=state is State.DEAD,
+    )
+    return _data(
+        Record(
+            job.id,
+            state,
+            settlement.next_raw,
+            claim.queue,
+            claim.slot,
+            created_ms=parsed_ms(job.creation_time),
+            started_ms=claim.claimed_ms,
+            ended_ms=now_ms if state in ENDED_STATES else 0,
+            due_ms=now_ms + settlement.delay_ms if settlement.delay_ms else 0,
+            error=settlement.error,
+            result=settlement.result,
+            attempts=(attempt,),
+            attempt_count=job.retries + job.recoveries + 1,
+            outputs=settlement.outputs,
+            fingerprint=settlement.fingerprint,
+        )
+    )
+
+
+def withdrawn_data(job: Job, queue: str, attempts: int, now_ms: int) -> dict[str, Any]:
     """The `data` of a message about a job that was cancelled while it waited."""
-    return _job_data(job, queue) | {
-        "attempt": None,
-        "outcome": "cancelled",
-        "duration_ms": None,
-        "error": None,
-        "result": None,
-    }
+    created_ms = parsed_ms(job.creation_time)
+    record = Record(job.id, State.CANCELLED, encode(job), queue, created_ms=created_ms, ended_ms=now_ms)
+    return _data(replace(record, attempt_count=attempts))
+
+
+def _data(record: Record) -> dict[str, Any]:
+    """What a caller gave stays here: the payload, and the fields that fileq does not know."""
+    document = replace(job_document(record), payload=None, other_fields={}, left_out=("payload", "other_fields"))
+    data: dict[str, Any] = msgspec.to_builtins(document)
+    return data
 
 
 def body_of(event: str, now_ms: int, data: dict[str, Any]) -> bytes:
     """The body, within BODY_MAX. Fields that had to be shortened or left out are named in `data.cut`."""
-    for cut in ((), ("result",), ("result", "error"), tuple(data)):
+    for cut in ((), ("result",), ("result", "error", "attempts"), tuple(data)):
         shortened = {name: _shortened(name, value) if name in cut else value for name, value in data.items()}
-        changed = [name for name in cut if shortened[name] != data[name]]
+        changed = [name for name in cut if name in data and shortened[name] != data[name]]
         body = _encoder.encode(
             {"type": event, "timestamp": rfc3339_ms(now_ms), "data": shortened | ({"cut": changed} if changed else {})}
         )
@@ -234,17 +273,6 @@ def test_body(name: str, now_ms: int) -> bytes:
 def _shortened(name: str, value: Any) -> Any:
     if isinstance(value, str):
         return value[: ERROR_KEPT if name == "error" else TEXT_KEPT]
-    return None if isinstance(value, Raw | dict) else value
-
-
-def _job_data(job: Job, queue: str) -> dict[str, Any]:
-    path = {"path": job.filepath or None} | ({"path_b64": job.filepath_b64} if job.filepath_b64 is not None else {})
-    return {
-        "id": job.id,
-        "type": job.type,
-        **path,
-        "priority": queue,
-        "created": job.creation_time,
-        "batch_id": job.batch_id,
-        "tags": job.tag_values or None,
-    }
+    if isinstance(value, list):
+        return []
+    return None if isinstance(value, dict) else value

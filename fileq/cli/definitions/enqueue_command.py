@@ -14,15 +14,15 @@ from fileq.cli.worker_notes import print_payload_note, print_type_note
 from fileq.core.errors import ConfigError, FileqError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fileq.brokers.protocol import FullBroker
     from fileq.brokers.types import Entry
     from fileq.client.options import JobOptions
     from fileq.commands.batches import BatchPlan
-    from fileq.commands.enqueue import EnqueuedJob, Enqueuing, RequestedJob
-    from fileq.commands.wait_for_jobs import EndedJob, JobWaiting
+    from fileq.commands.enqueue import EnqueuedJob, Enqueuing, JobWaiting, RequestedJob
     from fileq.core.units import PointInTime
+    from fileq.queries.documents import JobDocument
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,19 +154,17 @@ def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_trac
 
 
 def _start_waiting(broker: FullBroker) -> JobWaiting:
-    from fileq.commands.wait_for_jobs import JobWaiting
+    from fileq.commands.enqueue import JobWaiting
 
     return JobWaiting(broker, _remark)
 
 
 def _wait(invocation: Invocation, waiting: JobWaiting, jobs: list[EnqueuedJob], batch_id: str | None) -> int:
     """Shows each job when it has ended. Ctrl-C ends only the wait."""
-    from msgspec import to_builtins
-
-    from fileq.commands.wait_for_jobs import exit_code
+    from fileq.commands.enqueue import exit_code
 
     is_json = invocation.options.json
-    ended: dict[str, EndedJob] = {}
+    ended: dict[str, JobDocument] = {}
     try:
         sys.stdout.flush()
         for job in waiting.ended([job.id for job in jobs]):
@@ -179,29 +177,40 @@ def _wait(invocation: Invocation, waiting: JobWaiting, jobs: list[EnqueuedJob], 
     finally:
         waiting.close()
         if is_json:
-            # `state` is null for a job that has not ended.
-            nothing = {"state": None, "result": None, "error": ""}
-            shown = [{**nothing, **to_builtins(job), **to_builtins(ended.get(job.id, {}))} for job in jobs]
-            invocation.print_json({"jobs": shown, "batch_id": batch_id})
+            _print_documents(invocation, jobs, batch_id, ended)
             sys.stdout.flush()
     return exit_code(list(ended.values()))
 
 
-def _ended_line(job: EndedJob) -> str:
+def _print_documents(
+    invocation: Invocation, jobs: list[EnqueuedJob], batch_id: str | None, ended: Mapping[str, JobDocument]
+) -> None:
+    """Those that are not in `ended` as they are now."""
+    from msgspec import to_builtins
+
+    from fileq.commands.enqueue import documents_of
+
+    others = [job.id for job in jobs if job.id not in ended]
+    known = {**ended, **dict(zip(others, documents_of(invocation.broker(), others) if others else (), strict=True))}
+    shown = [{**to_builtins(known[job.id]), "fate": job.fate} for job in jobs]
+    invocation.print_json({"jobs": shown, "batch_id": batch_id})
+
+
+def _ended_line(job: JobDocument) -> str:
     import msgspec
 
     from fileq.core.text import printable
 
-    if job.state == "completed":
+    if job.status == "completed":
         result = "" if job.result is None else f": {msgspec.json.encode(job.result).decode()}"
         return printable(f"{job.id} completed{result}")
-    return printable(f"{job.id} {job.state or 'unknown'}: {job.error}")
+    return printable(f"{job.id} {job.status}: {job.error or ''}")
 
 
 def _print(invocation: Invocation, jobs: list[EnqueuedJob], batch_id: str | None) -> None:
     if invocation.options.json:
         if jobs:
-            invocation.print_json({"jobs": jobs, "batch_id": batch_id})
+            _print_documents(invocation, jobs, batch_id, {})
         return
     for job in jobs:
         print(job.id)
@@ -305,15 +314,8 @@ With --wait the command waits until all its jobs have ended and prints the resul
         arguments=_arguments,
         run=_run,
         json_fields=(
-            ("jobs", "list: one object for each job, in the order of the arguments"),
-            ("jobs[].id", "string: the id of the job"),
+            ("jobs[]", "one object for each job, in the order of the arguments, as in `fileq admin list --json`, and:"),
             ("jobs[].fate", "string: enqueued, or duplicate if a job with this id exists already"),
-            ("jobs[].filepath", "string: the path of the file on the producer; empty for a job without a file"),
-            ("jobs[].type", "string or null: the type of a job without a file"),
-            ("jobs[].priority", "string: the queue of the job"),
-            ("jobs[].process_at", "string or null: the job does not run before this time (RFC 3339, UTC)"),
-            ("jobs[].state", "with --wait, string: completed, dead or cancelled; null if the wait was interrupted"),
-            ("jobs[].result, jobs[].error", "with --wait: what the handler returned, or null; the error, or empty"),
             ("batch_id", "string or null: the batch, or else shared by all jobs of one call; null for a single job"),
         ),
     ),

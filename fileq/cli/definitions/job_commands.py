@@ -24,10 +24,10 @@ from fileq.commands.admin.json_schema import (
     ACTION_FIELDS,
     DLQ_GROUPS_FIELDS,
     DLQ_LIST_FIELDS,
-    HISTORY_FIELDS,
-    JOB_FIELDS,
     PURGE_FIELDS,
     TRACE_FIELDS,
+    job_fields,
+    listed_job_fields,
 )
 from fileq.core.errors import ConfigError
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from fileq.actions.bulk import JobAction
 
 DEAD = ("dead_letter",)
-_LIST_FIELDS = (("jobs[]", "one object for each job"), *((f"jobs[].{name}", meaning) for name, meaning in JOB_FIELDS))
 
 
 def _peek_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,19 +96,19 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(invocation: Invocation) -> int:
+    from fileq.queries.job_ids import resolve_ids
     from fileq.queries.job_queries import show
-    from fileq.queries.job_summary import resolve_ids
 
     broker = invocation.broker()
     [id] = resolve_ids(broker, [invocation.options.id])
-    history = show(broker, id)
+    job = show(broker, id)
     if invocation.options.json:
-        invocation.print_json(history)
+        invocation.print_json(job)
         return 0
-    from fileq.cli.job_text import render_history
+    from fileq.cli.job_text import render_job
     from fileq.cli.terminal import now_ms
 
-    print_lines(render_history(history, screen_of_stdout(), now_ms()))
+    print_lines(render_job(job, screen_of_stdout(), now_ms()))
     return 0
 
 
@@ -166,7 +165,7 @@ def _act(
     from fileq.cli.job_text import render_report
     from fileq.cli.terminal import plural
     from fileq.commands.action_log import note_command
-    from fileq.queries.job_summary import resolve_ids
+    from fileq.queries.job_ids import resolve_ids
 
     options, config, broker = invocation.options, invocation.loaded().config, invocation.broker
     wanted = filter_of(options, config.worker.priorities)
@@ -327,7 +326,7 @@ for `dead_letter`, `completed` and `cancelled` the newest. Changes nothing.""",
         ),
         arguments=_peek_arguments,
         run=_peek,
-        json_fields=_LIST_FIELDS,
+        json_fields=listed_job_fields,
     ),
     Command(
         words=("admin", "list"),
@@ -349,7 +348,7 @@ an earlier job of its file. The reason is below the table, and `deferred` in --j
         ),
         arguments=_list_arguments,
         run=_list,
-        json_fields=_LIST_FIELDS,
+        json_fields=listed_job_fields,
     ),
     Command(
         words=("admin", "show"),
@@ -365,7 +364,7 @@ or deleted.""",
         examples=(("fileq show 2f6c1d0e", "what happened to this job"),),
         arguments=_show_arguments,
         run=_show,
-        json_fields=HISTORY_FIELDS,
+        json_fields=job_fields,
     ),
     Command(
         words=("admin", "trace"),

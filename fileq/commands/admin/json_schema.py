@@ -1,10 +1,74 @@
-"""The fields that the admin commands print with --json: (field, type and meaning), for --help and docs/cli.md.
+"""The fields that the commands print with --json: (field, type and meaning), for --help and docs/cli.md.
 
-They are a contract: fields are added, never renamed or removed. This module must import nothing, because every run of
-the command line loads it.
+They are a contract: fields are added, never renamed or removed. Those of queries/documents.py are read from their
+declarations, when they are asked for: every run of the command line loads this module, so it imports nothing.
 """
 
 from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, TypeAlias
+
+    from msgspec import Struct
+
+    Fields: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def job_fields() -> Fields:
+    from fileq.queries.documents import JobDocument
+
+    return declared_fields(JobDocument)
+
+
+def listed_job_fields() -> Fields:
+    return (("jobs[]", "one object for each job"), *((f"jobs[].{name}", meaning) for name, meaning in job_fields()))
+
+
+def declared_fields(document: type[Struct]) -> Fields:
+    """The fields of a document with the descriptions that it declares, and below them those of the objects in it."""
+    return tuple(_declared(document, ""))
+
+
+def _declared(document: type[Struct], prefix: str) -> Iterator[tuple[str, str]]:
+    from typing import get_args, get_type_hints
+
+    from msgspec import Meta, Struct
+    from msgspec.structs import fields
+
+    hints = get_type_hints(document, include_extras=True)
+    for field in fields(document):
+        name = prefix + field.encode_name
+        notes = getattr(hints[field.name], "__metadata__", ())
+        kind = getattr(hints[field.name], "__origin__", hints[field.name]) if notes else hints[field.name]
+        meaning = next((note.description for note in notes if isinstance(note, Meta) and note.description), "")
+        objects = [one for one in get_args(kind) if isinstance(one, type) and issubclass(one, Struct)]
+        if not objects:
+            words = _type_words(kind)
+            if any(isinstance(note, Meta) and note.extra_json_schema for note in notes):
+                words = words.replace("string", "string (RFC 3339)")
+            yield name, f"{words}{f': {meaning}' if meaning else ''}"
+            continue
+        names = ", ".join(inner.encode_name for inner in fields(objects[0]))
+        is_list = getattr(kind, "__origin__", None) is tuple
+        yield f"{name}[]" if is_list else name, f"{f'{meaning}: ' if meaning else ''}{names}"
+        below = f"{name}[]." if is_list else f"{name}."
+        yield from (row for row in _declared(objects[0], below) if ": " in row[1])
+
+
+def _type_words(kind: Any) -> str:
+    from typing import Any, get_args
+
+    none = type(None)
+    if none in (parts := get_args(kind)):
+        return " or ".join([*(_type_words(part) for part in parts if part is not none), "null"])
+    if kind is Any:
+        return "any value"
+    origin = getattr(kind, "__origin__", kind)
+    names = {str: "string", bool: "boolean", int: "number", float: "number", dict: "object", tuple: "list of strings"}
+    return names[origin]
+
 
 STATS_FIELDS = (
     ("broker, where", "string: the kind of the broker, and its address or file"),
@@ -104,67 +168,13 @@ WORKERS_FIELDS = (
         "when the process had ended at the latest), found, slots, jobs, is_gone",
     ),
 )
-# The fields of a JobSummary.
-JOB_FIELDS = (
-    ("id", "string"),
-    ("state", "string: pending, scheduled, running, retrying, deferred, completed, dead, cancelled"),
-    ("queue", "string: the queue of the job"),
-    ("filepath", "string: the path on the producer, escaped where it is not UTF-8; empty for a job without a file"),
-    ("filesize", "number: bytes"),
-    ("type", "string or null"),
-    ("priority", "string"),
-    ("retries", "number: failed attempts that count against max_retries"),
-    ("recoveries", "number: how often its worker died while running it"),
-    ("attempts", "number: attempts that have ended"),
-    ("error", "string: error of the last failed attempt, or why the job is dead"),
-    ("worker", "string: id of the slot that runs or last ran the job"),
-    ("created, started, ended, due", "string (RFC 3339) or null"),
-    ("is_job", "boolean: false for bytes that are not a job"),
-    ("deferred", "string: why a deferred job cannot run yet; otherwise empty"),
-    ("deferred_count", "number: how often the job was deferred"),
-    ("first_deferred, last_deferred", "string (RFC 3339) or null: when; null in lists"),
-    ("moved_to", "string: where worker.after moved the file after the job had ended; empty if it did not"),
-    ("output", "string: the end of what the last attempt of a dead job printed; empty if nothing"),
-    ("moved_from", "string: first path of a file that was moved before the job was put back; empty if it was not"),
-    ("fingerprint", "string: of a dead job, equal for jobs that died of the same cause; otherwise empty"),
-)
-HISTORY_FIELDS = (
-    ("job", "object: as in `fileq admin list --json`"),
-    ("json", "object: the job's own JSON; null for bytes that are not a job"),
-    ("raw_b64", "string: those bytes in base64, empty if they are too long to be kept in the record; null for a job"),
-    (
-        "signature",
-        "string or null: the version of the file: size-mtime in ns; also -i and the inode, if the job has it",
-    ),
-    ("is_cancel_requested", "boolean"),
-    ("payload", "the payload of the job, or null"),
-    (
-        "batch_facts",
-        "object or null: how the batch stood when it enqueued this callback: id, callback, total, completed, dead, "
-        "cancelled, deleted, first_dead, first_error",
-    ),
-    ("result", "the result that the handler returned, or null"),
-    ("attempts[]", "number, started, ended, duration_s, worker, outcome, error, traceback, output (empty if none)"),
-    (
-        "attempts[].duration_s",
-        "if its worker died: until that was found; the error says how long it was gone",
-    ),
-    ("attempts[].deferred", "string: why the job was deferred last before this attempt; empty if it was not"),
-    ("attempts[].is_fatal", "boolean: the job died of it"),
-    ("attempts_forgotten", "number: how many of the first attempts are no longer recorded"),
-    ("waits_for[]", "string: what keeps a waiting job from running, such as a paused queue; empty if nothing does"),
-    ("parent_id", "string or null: the job that enqueued this one when it ended"),
-    ("follow_ups[]", "string: ids of the jobs that this one enqueued when it ended"),
-    ("outputs[]", "path, size, signature: the files that the job made"),
-    ("batch", "string: the id of the batch that it is a member of; empty if it is in none"),
-)
 TRACE_FIELDS = (
-    ("filepath", "string: the absolute path, escaped where it is not UTF-8"),
-    ("missing_since_ms", "number: since when producers have not found the file; 0 if they find it"),
+    ("path", "string: the absolute path, escaped where it is not UTF-8"),
+    ("missing_since", "string (RFC 3339) or null: since when producers have not found the file; null if they find it"),
     ("versions[]", "newest first: signature, job_id, is_newest, is_in_ledger, size, modified_ns, job"),
     ("versions[].signature", "size-mtime in ns; also -i and the inode, -c and the hash, if the producer recorded them"),
     ("versions[].job", "as in `fileq admin show --json`; null if the record has expired"),
-    ("made_by", "null, or the last job that made the file: job_id, filepath (empty for a job without a file), type"),
+    ("made_by", "null, or the last job that made the file: job_id, path (null for a job without a file), type"),
     ("is_partial", "not all records were searched for other jobs of the file; always false here"),
     ("untaken", "null, or the file on this machine if it has changed since: size, modified_ns, reason (not enqueued)"),
 )

@@ -13,7 +13,8 @@ from fileq.brokers.types import OpenBreaker, Overview, ProducerView, ScanInfo, W
 from fileq.commands.admin.pauses import NOTES, PauseNote
 from fileq.core.job import decode_or_none, stamp
 from fileq.core.webhook import DELIVERY_TYPE
-from fileq.queries.job_summary import id_in, waiting_since_ms
+from fileq.queries.job_filter import waiting_since_ms
+from fileq.queries.job_ids import id_in
 
 
 class QueueStats(Struct, frozen=True):

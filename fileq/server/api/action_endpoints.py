@@ -17,9 +17,9 @@ from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
 from fileq.core.fingerprint import common_words
 from fileq.core.job import stamp
+from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobFilter, StoredJob
-from fileq.server.api.job_endpoints import JobDocument
-from fileq.server.api.list_endpoints import JobConditions, document_of, filter_of
+from fileq.server.api.list_endpoints import JobConditions, filter_of
 from fileq.server.decoding import invalid
 from fileq.server.operations import Operation
 from fileq.server.problems import ApiProblem, FieldProblem
@@ -204,7 +204,7 @@ def _answer(
         dry_run=done is None and operation is None,
         matched=matched,
         is_partial=is_partial,
-        sample=tuple(document_of(stored) for stored in sample),
+        sample=tuple(stored.document() for stored in sample),
         done=done or 0,
         refused=tuple(RefusedJob(one.id, one.reason) for one in refused),
         operation=operation_document(operation) if operation is not None else None,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import check_name
 from fileq.client.batch_handle import batch_request, info_of, status_of_batch
+from fileq.client.broker_batches import dead_records
 from fileq.client.options import EnqueueOptions
 from fileq.client.tasks import TaskCall
 from fileq.client.transport import BatchRetry
@@ -17,7 +18,8 @@ from fileq.commands.batches import BatchReport, report_of, show_batch
 from fileq.core.api_key import Scope
 from fileq.core.batch import BatchState
 from fileq.core.errors import BatchError, BrokerError
-from fileq.server.api.job_endpoints import DurationValue, JobDocument, check_given, job_outline
+from fileq.queries.documents import JobDocument, job_document
+from fileq.server.api.job_endpoints import DurationValue, check_given
 from fileq.server.api.list_endpoints import BULK_BYTES, BulkJobs, NewJobs, enqueue_jobs
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem
@@ -164,9 +166,9 @@ def list_dead_members(request: ApiRequest[MemberQuery, UnsetType]) -> DeadMember
     place = f"{LIST}:dead:{id}"
     cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor is not None else ""
     _report(request)
-    page = services.transport.batches.dead_page(id, cursor)
-    jobs = tuple(job_outline(record) for record in page.records)
-    return DeadMembers(jobs, services.signer.cursor(place, page.next_cursor) if page.next_cursor else None)
+    dead, following = dead_records(services.broker, id, cursor)
+    jobs = tuple(job_document(record, is_outline=True) for record in dead)
+    return DeadMembers(jobs, services.signer.cursor(place, following) if following else None)
 
 
 def _callback(wanted: WantedCallback | None, caller: Caller) -> TaskCall[Any, Any] | None:

@@ -26,9 +26,8 @@ from fileq.core.job import State, decode_or_none
 from fileq.files.beneath import LeadsOutside, open_without_links
 from fileq.files.version import changed_version
 from fileq.queries.file_pages import FilePage, FileStatus, FileTree, file_page, file_tree, file_tree_and_page, prefix_of
-from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_filter import JobFilter, file_place
 from fileq.queries.job_queries import FileTrace, trace
-from fileq.queries.job_summary import file_place
 from fileq.server.api.job_endpoints import PathText
 from fileq.server.connections import until_first, until_gone
 from fileq.server.decoding import glob_problems, invalid

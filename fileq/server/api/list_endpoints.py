@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Record
 from fileq.client.client import span_of_caller
 from fileq.client.options import EnqueueOptions, options_of
 from fileq.client.tasks import FileCall, TaskCall
@@ -23,17 +22,16 @@ from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
 from fileq.core.job import State, decode_or_none
 from fileq.core.units import parse_duration
+from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobFilter, StoredJob
 from fileq.queries.job_selection import SCAN_MAX, complete_records, job_page
 from fileq.server.api.job_endpoints import (
     COMMAND_TYPE,
     DIGEST_TAG,
-    JobDocument,
     NewJob,
     RetryMessage,
     check_batches,
     job_options,
-    job_outline,
     seen_record,
 )
 from fileq.server.conditional import IdempotentRequest, idempotent_request
@@ -236,18 +234,11 @@ def _documents(broker: FullBroker, jobs: Sequence[StoredJob]) -> Iterator[JobDoc
     part, size = list[StoredJob](), 0
     for stored in jobs:
         if part and (len(part) == RECORDS_AT_ONCE or size + len(stored.raw) > _AT_ONCE_BYTES):
-            yield from map(document_of, complete_records(broker, part))
+            yield from (one.document() for one in complete_records(broker, part))
             part, size = [], 0
         part.append(stored)
         size += len(stored.raw)
-    yield from map(document_of, complete_records(broker, part))
-
-
-def document_of(stored: StoredJob) -> JobDocument:
-    """The job as its place holds it, without what is long. A job that another program pushed may have no record yet."""
-    record = stored.record or Record(stored.id, stored.state, stored.raw, stored.home)
-    shown = replace(record, state=stored.state, raw=stored.raw)
-    return job_outline(shown)
+    yield from (one.document() for one in complete_records(broker, part))
 
 
 BULK_MAX = 1000

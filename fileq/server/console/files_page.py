@@ -13,9 +13,9 @@ from fileq.commands.upload_notes import last_upload
 from fileq.config.schema import AfterSettings
 from fileq.core.api_key import Scope
 from fileq.core.job import State, stamp
+from fileq.queries.documents import JobDocument
 from fileq.queries.file_pages import EXPIRED, DirectoryCounts, FileStatus, FileTree
 from fileq.queries.job_queries import FileTrace, VersionTrace
-from fileq.queries.job_summary import JobSummary
 from fileq.server.api.file_endpoints import (
     IMAGE_TYPES,
     PREVIEW_IMAGE,
@@ -32,7 +32,7 @@ from fileq.server.api.file_endpoints import (
     tree_and_files,
 )
 from fileq.server.api.job_endpoints import PathText
-from fileq.server.console.job_steps import life_in, steps_of
+from fileq.server.console.job_steps import steps_of
 from fileq.server.console.page import (
     ACKNOWLEDGEMENTS,
     ACTIONS,
@@ -130,23 +130,23 @@ def file(request: PageRequest) -> Mapping[str, Any]:
     and who uploaded the file are not shown here."""
     query: FilePageQuery = request.query
     found = request.ask(trace_file, TraceQuery(query.path))
-    is_waiting = any(one.job is not None and State(one.job.job.state).is_waiting for one in found.versions)
+    is_waiting = any(one.job is not None and State(one.job.status).is_waiting for one in found.versions)
     notes = read_notes(request, () if is_waiting else (ACTIONS, HISTORIES, ACKNOWLEDGEMENTS, UPLOADS))
-    lives = {one.job_id: life_in(one.job, notes.past_pauses) for one in found.versions if one.job is not None}
-    newest = found.versions[0].job.job if found.versions and found.versions[0].job is not None else None
-    preview = preview_of(request, found.filepath, query.job, signature=known_signature(found, query.job))
+    jobs = [one.job for one in found.versions if one.job is not None]
+    newest = found.versions[0].job if found.versions else None
+    preview = preview_of(request, found.path, query.job, signature=known_signature(found, query.job))
     is_seen = preview is not None and preview.kind != "none"
     return {
         "trace": found,
         "fate": fate_of(found, newest, request.services.config.worker.after, is_seen=is_seen) if newest else "",
-        "mark": mark_of_death(newest.fingerprint, newest.ended, notes.acknowledgements) if newest else UNMARKED,
-        "upload": last_upload(found.filepath, notes.uploads),
-        "directory": found.filepath.rpartition("/")[0] or "/",
-        "name": found.filepath.rpartition("/")[2],
+        "mark": mark_of_death(newest.fingerprint, newest.completed_at, notes.acknowledgements) if newest else UNMARKED,
+        "upload": last_upload(found.path, notes.uploads),
+        "directory": found.path.rpartition("/")[0] or "/",
+        "name": found.path.rpartition("/")[2],
         "newest": newest,
-        "steps": {id: steps_of(life, notes.actions) for id, life in lives.items()},
+        "steps": {job.id: steps_of(job, notes.actions, notes.past_pauses) for job in jobs},
         "modified": _modified,
-        "missing_since": stamp(found.missing_since_ms) if found.missing_since_ms else None,
+        "missing_since": found.missing_since,
         "job_id": query.job,
         "preview": preview,
         "may_download": may_download(request),
@@ -155,24 +155,24 @@ def file(request: PageRequest) -> Mapping[str, Any]:
     }
 
 
-def fate_of(trace: FileTrace, newest: JobSummary, after: AfterSettings, *, is_seen: bool) -> str:
+def fate_of(trace: FileTrace, newest: JobDocument, after: AfterSettings, *, is_seen: bool) -> str:
     """Where the file is after its newest job has ended, and what tries it again; "" before. `is_seen`: this server has
     just read the version. `after` is the setting of this server; workers with another one tell only where they moved a
     file."""
-    rule = {"completed": after.completed, "dead": after.dead, "cancelled": "keep"}.get(newest.state)
+    rule = {"completed": after.completed, "dead": after.dead, "cancelled": "keep"}.get(newest.status)
     if rule is None:
         return ""
     if newest.moved_to:
-        is_here = newest.moved_to == trace.filepath
-        place = f"A worker moved the file here, from {newest.filepath}." if is_here else f"Moved to {newest.moved_to}."
-    elif trace.missing_since_ms and not is_seen:
+        is_here = newest.moved_to == trace.path
+        place = f"A worker moved the file here, from {newest.path}." if is_here else f"Moved to {newest.moved_to}."
+    elif trace.missing_since and not is_seen:
         place = "The file is no longer in its place."
     elif rule == "delete" and not is_seen:
         place = "The file was deleted, as worker.after says."
     else:
         place = "The file was left in its place." if rule == "keep" or is_seen else ""
     tried = {"dead": "Nothing tries it again until you retry it.", "cancelled": "Nothing tries it again by itself."}
-    return f"{place} {tried.get(newest.state, '')}".strip()
+    return f"{place} {tried.get(newest.status, '')}".strip()
 
 
 def known_signature(trace: FileTrace, job_id: str | None) -> str | None:
@@ -181,7 +181,7 @@ def known_signature(trace: FileTrace, job_id: str | None) -> str | None:
     for version in trace.versions:
         made = version.job.outputs if version.job is not None else ()
         if version.is_newest if job_id is None else version.job_id == job_id:
-            return version.signature if all(one.path != trace.filepath for one in made) else None
+            return version.signature if all(one.path != trace.path for one in made) else None
     return None
 
 

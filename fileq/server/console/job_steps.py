@@ -18,9 +18,8 @@ from fileq.commands.action_log import LoggedAction, actions_on
 from fileq.commands.admin.pauses import PastPause
 from fileq.core.job import State
 from fileq.core.schedule import schedule_of
+from fileq.queries.documents import AttemptDocument, JobDocument
 from fileq.queries.job_queries import paused_queue
-from fileq.queries.job_summary import AttemptSummary, JobHistory
-from fileq.server.api.job_endpoints import JobDocument
 from fileq.server.console.page import why
 from fileq.server.console.rendering import duration, moment, seconds_between
 
@@ -30,58 +29,6 @@ PAUSES_SHOWN = 3  # of one wait, the last ones
 RELEASED = "released"  # the outcome of an attempt that a worker gave back
 CLOCKS_S = 5.0
 BREAKER, IS_OPEN = "the circuit breaker of ", " is open"  # how the reason of a breaker begins and ends
-
-
-class JobLife(Struct, frozen=True):
-    """What the steps of a job are made of."""
-
-    id: str
-    batch_id: str | None
-    status: str
-    created_at: str | None
-    started_at: str | None
-    completed_at: str | None
-    scheduled_at: str | None
-    deferred: str | None
-    deferred_count: int
-    first_deferred_at: str | None
-    last_deferred_at: str | None
-    attempt_count: int
-    attempts: tuple[AttemptSummary, ...]
-    is_finished: bool
-    is_cancel_requested: bool
-    queue: str = ""
-    pauses: tuple[PastPause, ...] = ()  # of its queue; only those that have ended
-
-
-def life_of(job: JobDocument, pauses: Pauses = _NO_PAUSES) -> JobLife:
-    """`pauses` are by queue."""
-    known = {name: getattr(job, name) for name in JobLife.__struct_fields__ if name != "pauses"}
-    return JobLife(**known, pauses=pauses.get(job.queue, ()))
-
-
-def life_in(known: JobHistory, pauses: Pauses = _NO_PAUSES) -> JobLife:
-    """Of a job of a file's trace."""
-    job = known.job
-    return JobLife(
-        id=job.id,
-        batch_id=known.batch or None,
-        status=job.state,
-        created_at=job.created,
-        started_at=job.started,
-        completed_at=job.ended,
-        scheduled_at=job.due,
-        deferred=job.deferred or None,
-        deferred_count=job.deferred_count,
-        first_deferred_at=job.first_deferred,
-        last_deferred_at=job.last_deferred,
-        attempt_count=job.attempts,
-        attempts=known.attempts,
-        is_finished=not State(job.state).is_unfinished,
-        is_cancel_requested=known.is_cancel_requested,
-        queue=job.queue,
-        pauses=pauses.get(job.queue, ()),
-    )
 
 
 class JobStep(Struct, frozen=True):
@@ -143,7 +90,7 @@ def deferred_times(job: JobDocument) -> str:
     return f"{times(job.deferred_count)}{_deferred_between(job)}"
 
 
-def _deferred_between(job: JobDocument | JobLife) -> str:
+def _deferred_between(job: JobDocument) -> str:
     """When it was deferred, as the end of a sentence; "" in lists, which do not say it."""
     if not job.first_deferred_at or not job.last_deferred_at:
         return ""
@@ -153,21 +100,22 @@ def _deferred_between(job: JobDocument | JobLife) -> str:
     return f" between {first.removesuffix(' UTC')} and {last[11:] if first[:10] == last[:10] else last}"
 
 
-def steps_of(job: JobLife, log: Sequence[LoggedAction] = ()) -> list[JobStep]:
-    """In the order of time. `log` is the log of what people did."""
+def steps_of(job: JobDocument, log: Sequence[LoggedAction] = (), pauses: Pauses = _NO_PAUSES) -> list[JobStep]:
+    """In the order of time. `log` is the log of what people did, `pauses` those that have ended, by queue."""
+    paused = pauses.get(job.queue, ())
     done = actions_on(log, job.id, job.batch_id)
     retries = [one for one in done if one.action is JobAction.RETRY]
     runs = [one for one in done if one.action is JobAction.RUN]
     scheduled = schedule_of(job.id)
     by_hand = (f"by hand{f', by {runs.pop(0).by}' if runs else ''}",) if scheduled is not None and scheduled[1] else ()
-    steps = [JobStep("created", job.created_at, by_hand), *_attempts(job, retries)]
+    steps = [JobStep("created", job.created_at, by_hand), *_attempts(job, paused, retries)]
     for one in runs:
         later = (i for i, step in enumerate(steps) if step.at and step.at > one.at)
         steps.insert(next(later, len(steps)), JobStep("made due by hand", one.at, (f"by {one.by}",)))
-    return [*steps, *_current(job, [one for one in done if one.action is JobAction.CANCEL])]
+    return [*steps, *_current(job, paused, [one for one in done if one.action is JobAction.CANCEL])]
 
 
-def _attempts(job: JobLife, retries: Sequence[LoggedAction]) -> Iterator[JobStep]:
+def _attempts(job: JobDocument, paused: Sequence[PastPause], retries: Sequence[LoggedAction]) -> Iterator[JobStep]:
     forgotten = job.attempt_count - len(job.attempts)
     if forgotten and job.attempts:
         count = "1 earlier attempt is" if forgotten == 1 else f"{forgotten} earlier attempts are"
@@ -176,15 +124,15 @@ def _attempts(job: JobLife, retries: Sequence[LoggedAction]) -> Iterator[JobStep
     for attempt, following in zip_longest(job.attempts, job.attempts[1:]):
         word = "claimed" if attempt.outcome == RELEASED else "started"
         numbered = word if job.attempt_count == 1 else f"attempt {attempt.number} {word}"
-        waits = (*_wait(job, before, attempt.started, attempt.number == 1), *_deferred(job, attempt))
-        yield JobStep(numbered, attempt.started, (*waits, _run(attempt)))
-        before = attempt.ended
+        waits = (*_wait(job, paused, before, attempt.started_at, attempt.number == 1), *_deferred(job, attempt))
+        yield JobStep(numbered, attempt.started_at, (*waits, _run(attempt)))
+        before = attempt.ended_at
         if attempt.is_fatal and (following is not None or job.status != State.DEAD):
-            yield JobStep("died", attempt.ended, is_bad=True)
+            yield JobStep("died", attempt.ended_at, is_bad=True)
             yield _retried(attempt, following, retries)
 
 
-def _deferred(job: JobLife, attempt: AttemptSummary) -> Iterator[str]:
+def _deferred(job: JobDocument, attempt: AttemptDocument) -> Iterator[str]:
     """The times are those of the whole job, so they are shown if it was deferred before this attempt only."""
     if attempt.deferred:
         is_only = not job.deferred and sum(bool(one.deferred) for one in job.attempts) == 1
@@ -192,11 +140,11 @@ def _deferred(job: JobLife, attempt: AttemptSummary) -> Iterator[str]:
         yield f"was deferred {when}: {past(attempt.deferred)}"
 
 
-def _retried(attempt: AttemptSummary, following: AttemptSummary | None, retries: Sequence[LoggedAction]) -> JobStep:
+def _retried(attempt: AttemptDocument, following: AttemptDocument | None, retries: Sequence[LoggedAction]) -> JobStep:
     """The log has the time of a server's clock, attempts that of the broker's: they may differ by a little."""
     for one in retries:
-        since_s = _seconds(attempt.ended, one.at)
-        until_s = _seconds(one.at, following.started) if following is not None else 0.0
+        since_s = _seconds(attempt.ended_at, one.at)
+        until_s = _seconds(one.at, following.started_at) if following is not None else 0.0
         if since_s is not None and until_s is not None and since_s > -CLOCKS_S and until_s > -CLOCKS_S:
             return JobStep("retried by hand", one.at, (f"by {one.by}",))
     return JobStep("retried by hand", None)
@@ -210,12 +158,14 @@ def _seconds(first: str | None, second: str | None) -> float | None:
     return -earlier if earlier is not None else None
 
 
-def _wait(job: JobLife, before: str | None, at: str | None, is_first: bool) -> Iterator[str]:
+def _wait(
+    job: JobDocument, paused: Sequence[PastPause], before: str | None, at: str | None, is_first: bool
+) -> Iterator[str]:
     waited_s = seconds_between(before, at)
     if waited_s is None:
         return
     yield f"waited {duration(waited_s)}" if is_first else f"{duration(waited_s)} after the attempt before"
-    during = [one for one in job.pauses if seconds_between(before, one.end) and seconds_between(one.start, at)]
+    during = [one for one in paused if seconds_between(before, one.end) and seconds_between(one.start, at)]
     for one in during[-PAUSES_SHOWN:]:
         yield f"queue {job.queue} was paused {_span(one, at)} by {one.by}{why(one.reason)}"
     if len(during) > PAUSES_SHOWN:
@@ -234,9 +184,9 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _run(attempt: AttemptSummary) -> str:
+def _run(attempt: AttemptDocument) -> str:
     """The broker counts from the claim to the settlement, the worker what its handler took."""
-    whole_s = seconds_between(attempt.started, attempt.ended)
+    whole_s = seconds_between(attempt.started_at, attempt.ended_at)
     if attempt.outcome == RELEASED:
         return f"put back into its queue after {duration(whole_s)}"
     if whole_s is None or whole_s <= attempt.duration_s:
@@ -244,20 +194,22 @@ def _run(attempt: AttemptSummary) -> str:
     return f"took {duration(whole_s)}, {duration(attempt.duration_s)} of it in the handler: {attempt.outcome}"
 
 
-def _current(job: JobLife, cancellations: Sequence[LoggedAction]) -> Iterator[JobStep]:
+def _current(job: JobDocument, paused: Sequence[PastPause], cancellations: Sequence[LoggedAction]) -> Iterator[JobStep]:
     """What the job does now, or how it ended."""
-    last_ended = job.attempts[-1].ended if job.attempts else None
+    last_ended = job.attempts[-1].ended_at if job.attempts else None
     before = last_ended or (job.created_at if not job.attempt_count else None)
     if job.is_finished:
         if job.started_at and not job.attempts and job.status == "completed":
-            yield JobStep("started", job.started_at, tuple(_wait(job, before, job.started_at, not job.attempt_count)))
+            yield JobStep(
+                "started", job.started_at, tuple(_wait(job, paused, before, job.started_at, not job.attempt_count))
+            )
         by = (f"by {cancellations[-1].by}",) if cancellations and job.status == "cancelled" else ()
         if by and last_ended and last_ended > cancellations[-1].at:  # a worker had to stop it first
             yield JobStep("cancellation requested", cancellations[-1].at, by)
             by = ()
         yield JobStep("died" if job.status == "dead" else job.status, job.completed_at, by, job.status == "dead")
     elif job.status == "running":
-        notes = (*_wait(job, before, job.started_at, not job.attempt_count), "runs now")
+        notes = (*_wait(job, paused, before, job.started_at, not job.attempt_count), "runs now")
         yield JobStep("started", job.started_at, notes)
         if job.is_cancel_requested:
             by = (f"by {cancellations[-1].by}",) if cancellations else ()

@@ -16,14 +16,14 @@ from fileq.commands.batches import report_of
 from fileq.core.api_key import Scope
 from fileq.core.job import DELAYED_STATES, stamp
 from fileq.core.schedule import schedule_of
-from fileq.server.api.job_endpoints import JobDocument, show_job
+from fileq.queries.documents import JobDocument
+from fileq.server.api.job_endpoints import show_job
 from fileq.server.api.list_endpoints import JobConditions, JobListQuery, conditions_in, list_page
 from fileq.server.console.dead_page import address_of
 from fileq.server.console.files_page import may_see_content
 from fileq.server.console.job_steps import (
     attempts_text,
     deferred_times,
-    life_of,
     paused_of,
     reasons_of,
     steps_of,
@@ -132,7 +132,7 @@ def job(request: PageRequest) -> Mapping[str, Any]:
     address = f"http://{server.bind}:{server.port}{server.base_path}/api/v1/jobs/{path_part(found.id)}"
     return {
         "job": found,
-        "steps": steps_of(life_of(found, notes.past_pauses), notes.actions),
+        "steps": steps_of(found, notes.actions, notes.past_pauses),
         "attempts": attempts_text(found),
         "deferred": deferred_times(found),
         "reasons": reasons_of(found),

@@ -14,9 +14,9 @@ from fileq.brokers.types import Record
 from fileq.commands.action_log import LoggedAction
 from fileq.core.api_key import Scope
 from fileq.core.job import DELAYED_STATES, State, parse_time, stamp
+from fileq.queries.documents import job_document
 from fileq.queries.file_pages import EXPIRED
 from fileq.server.api.action_endpoints import list_operations
-from fileq.server.api.job_endpoints import job_document
 from fileq.server.console.page import PageRequest
 from fileq.server.problems import ApiProblem
 

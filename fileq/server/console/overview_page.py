@@ -14,11 +14,10 @@ from fileq.commands.admin.pauses import PauseNote
 from fileq.commands.admin.stats import BreakerSummary, QueueStats, WorkerProcess, eta_of, processes, queues_of
 from fileq.core.job import State, stamp
 from fileq.core.webhook import DELIVERY_TYPE
+from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 from fileq.queries.job_selection import outlined, with_outlines
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
-from fileq.server.api.job_endpoints import JobDocument
-from fileq.server.api.list_endpoints import document_of
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
 from fileq.server.background_work import EVERY_S, KEPT, LiveSample, per_second
 from fileq.server.console.charts import axis_times, bar, line_chart
@@ -144,7 +143,7 @@ def _recent(request: PageRequest, found: Overview) -> Recent:
     deferred = [(one, one.record) for one in jobs if one.state is State.DEFERRED and one.record is not None]
     latest = sorted(jobs, key=changed_ms, reverse=True)[:_JOBS]
     return Recent(
-        [request.shown(document_of(stored)) for stored in latest],
+        [request.shown(stored.document()) for stored in latest],
         Counter(record.deferred for _, record in deferred),
         Counter(one.home for one, _ in deferred),
         is_more=bool(deferred) and found.census.scheduled > len(found.first.get("scheduled", ())),

@@ -19,7 +19,7 @@ from fileq.commands.admin.running_workers import workers_in
 from fileq.commands.admin.stats import WorkerProcess
 from fileq.core.api_key import Scope
 from fileq.core.job import Job, State, decode_or_none, parse_time, stamp
-from fileq.queries.job_summary import id_in
+from fileq.queries.job_ids import id_in
 from fileq.server.api.queue_endpoints import QueueDocument, queue_list, shown_workers
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
 from fileq.server.background_work import EVERY_S, KEPT, LiveSample

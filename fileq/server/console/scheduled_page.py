@@ -36,10 +36,10 @@ from fileq.core.schedule import (
     parsed,
 )
 from fileq.core.units import format_duration
+from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_selection import job_page
-from fileq.server.api.job_endpoints import JobDocument
-from fileq.server.api.list_endpoints import JobListQuery, document_of, list_jobs
+from fileq.server.api.list_endpoints import JobListQuery, list_jobs
 from fileq.server.api.schedule_endpoints import WantedTimes, preview_schedule
 from fileq.server.conditional import etag_of
 from fileq.server.console.page import PageRequest
@@ -133,7 +133,7 @@ def _delayed(request: PageRequest) -> DelayedJobs:
         page = job_page(services.broker, queues, JobFilter(), states=DELAYED_STATES, cursor=position, limit=JOBS)
     except ConfigError as error:
         raise ApiProblem("invalid", str(error)) from error
-    jobs = tuple(request.shown(document_of(stored)) for stored in page.jobs)
+    jobs = tuple(request.shown(stored.document()) for stored in page.jobs)
     return DelayedJobs(jobs, page.total, services.signer.cursor(LIST, page.next_cursor) if page.next_cursor else None)
 
 

@@ -121,7 +121,7 @@ def test_the_command_line_creates_seals_and_cancels(each_setup: WorkerSetup) -> 
     opened = fileq_json(setup, "admin", "batch", "create", "--name", "open", "--then", "note")
     added = fileq_json(setup, "enqueue", str(setup.inbox / "a.csv"), "--batch", opened["id"])
     assert added["batch_id"] == opened["id"]
-    assert fileq_json(setup, "show", added["jobs"][0]["id"])["batch"] == opened["id"]
+    assert fileq_json(setup, "show", added["jobs"][0]["id"])["batch_id"] == opened["id"]
     assert len(fileq_json(setup, "list", "--batch", opened["id"])["jobs"]) == 1
     assert fileq_json(setup, "batch", "seal", opened["id"])["state"] == "sealed"
     cancelled = fileq_json(setup, "batch", "cancel", opened["id"])

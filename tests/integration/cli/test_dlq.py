@@ -79,8 +79,8 @@ def test_dead_jobs_are_listed_newest_first_with_attempts_error_and_times(shell: 
     assert listed["total"] == 2
     newest, oldest = listed["jobs"]
     assert (newest["id"], oldest["id"]) == ("b", "a")
-    assert (oldest["attempts"], oldest["error"], oldest["state"]) == (2, "ValueError: first\nsecond", "dead")
-    assert oldest["ended"] >= oldest["created"]
+    assert (oldest["attempt_count"], oldest["error"], oldest["status"]) == (2, "ValueError: first\nsecond", "dead")
+    assert oldest["completed_at"] >= oldest["created_at"]
     out = shell.run("dlq", "list")
     assert "2 attempts" in out
     assert "ValueError: first" in out

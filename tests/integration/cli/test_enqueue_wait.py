@@ -58,7 +58,12 @@ def test_the_result_of_a_completed_job_is_shown(each_setup: WorkerSetup) -> None
     with again:
         assert again.wait(30) == 0
         [job] = json.loads(again.text())["jobs"]
-    assert (job["id"], job["fate"], job["state"], job["result"]) == ("job-1", "duplicate", "completed", {"doubled": 42})
+    assert (job["id"], job["fate"], job["status"], job["result"]) == (
+        "job-1",
+        "duplicate",
+        "completed",
+        {"doubled": 42},
+    )
     shown = run("show", "job-1", "--json", cwd=each_setup.directory, settings=each_setup.settings)
     assert json.loads(shown.stdout)["payload"] == {"n": 21}
     readable = run("show", "job-1", cwd=each_setup.directory, settings=each_setup.settings).stdout
@@ -76,8 +81,8 @@ def test_a_dead_job_is_exit_code_3_and_every_job_is_shown(each_setup: WorkerSetu
     ended = run("enqueue", "--wait", "--json", *map(str, paths), cwd=each_setup.directory, settings=settings)
     assert ended.returncode == 3
     first, second = json.loads(ended.stdout)["jobs"]
-    assert (first["state"], first["result"], first["error"]) == ("completed", 5, "")
-    assert (second["state"], second["result"]) == ("dead", None)
+    assert (first["status"], first["result"], first["error"]) == ("completed", 5, None)
+    assert (second["status"], second["result"]) == ("dead", None)
     assert "no handler" in second["error"]
 
 

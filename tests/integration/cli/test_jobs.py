@@ -82,7 +82,11 @@ def test_peek_at_empty_queues(shell: CommandLine) -> None:
 def test_bytes_that_are_not_a_job_have_an_id(shell: CommandLine) -> None:
     shell.push("low", b"\x1b[2Jnot a job\xff")
     [job] = shell.json("peek")["jobs"]
-    assert (job["id"], job["is_job"], job["filesize"]) == (raw_id(b"\x1b[2Jnot a job\xff"), False, 14)
+    assert (job["id"], base64.b64decode(job["raw_b64"]), job["filesize"]) == (
+        raw_id(b"\x1b[2Jnot a job\xff"),
+        b"\x1b[2Jnot a job\xff",
+        14,
+    )
     assert "not a job" in job["error"]
     assert "\x1b" not in shell.run("peek")
 
@@ -122,7 +126,7 @@ def test_jobs_are_listed_by_state_and_by_aliases_of_states(shell: CommandLine) -
         jobs = shell.json("list", "--state", state)
         assert ids_of(jobs) == ids, state
         wanted = {"failed": "retrying", "processing": "running"}.get(state, state)
-        assert {job["state"] for job in jobs["jobs"]} == {wanted}
+        assert {job["status"] for job in jobs["jobs"]} == {wanted}
     every = ["run1", "h1", "l1", "l2", "l3", "r1", "s1", "d1", "c2", "c1", "x1"]
     assert ids_of(shell.json("list")) == every
     assert ids_of(shell.json("list", "--limit", "3")) == every[:3]
@@ -152,8 +156,8 @@ def test_a_job_is_shown_with_all_attempts(shell: CommandLine) -> None:
     shell.broker.promote()
     settle(shell, burial(claim_one(shell), error="ValueError: last\nwith a second line"))
     shown = shell.json("show", "a")
-    assert (shown["job"]["state"], shown["job"]["attempts"], shown["json"]["id"]) == ("dead", 2, "a")
-    assert [(a["number"], a["outcome"], a["error"], a["worker"]) for a in shown["attempts"]] == [
+    assert (shown["status"], shown["attempt_count"], shown["id"]) == ("dead", 2, "a")
+    assert [(a["number"], a["outcome"], a["error"], a["worker_id"]) for a in shown["attempts"]] == [
         (1, "failed", "OSError: first", "w1"),
         (2, "failed", "ValueError: last\nwith a second line", "w1"),
     ]
@@ -165,8 +169,8 @@ def test_a_job_is_shown_with_all_attempts(shell: CommandLine) -> None:
 
 def test_a_deferred_job_is_shown_with_its_reason(shell: CommandLine) -> None:
     settle(shell, deferred(running(shell, "a"), reason="the root /data is missing", delay_ms=60_000))
-    shown = shell.json("show", "a")["job"]
-    assert (shown["state"], shown["deferred"], shown["deferred_count"]) == ("deferred", "the root /data is missing", 1)
+    shown = shell.json("show", "a")
+    assert (shown["status"], shown["deferred"], shown["deferred_count"]) == ("deferred", "the root /data is missing", 1)
     [listed] = shell.json("list", "--state", "deferred")["jobs"]
     assert (listed["id"], listed["deferred"], listed["deferred_count"]) == ("a", "the root /data is missing", 1)
     assert "the root /data is missing" in shell.run("show", "a")
@@ -207,7 +211,6 @@ def test_dead_bytes_are_shown_by_their_id(shell: CommandLine) -> None:
     settle(shell, burial(claim_one(shell), error="not a job: malformed"))
     shown = shell.json("show", raw_id(b"not a job"))
     assert base64.b64decode(shown["raw_b64"]) == b"not a job"
-    assert shown["json"] is None
     assert "malformed" in shell.run("show", raw_id(b"not a job"))
 
 
@@ -244,7 +247,7 @@ def test_a_file_is_traced_through_all_its_versions(shell: CommandLine, name: byt
         ("apart", False, False, None),
     ]
     attempts = shown["versions"][1]["job"]["attempts"]
-    assert [(a["outcome"], a["error"], a["worker"]) for a in attempts] == [
+    assert [(a["outcome"], a["error"], a["worker_id"]) for a in attempts] == [
         ("failed", "OSError: first", "w1"),
         ("completed", "", "w1"),
     ]
@@ -352,7 +355,7 @@ def test_names_from_outside_cannot_move_the_cursor(shell: CommandLine) -> None:
         out = shell.run(*command)
         assert not {"\x1b", "\x9b", "\u2028"} & set(out)
         assert "\\x1b[31mred\\n\\x9b2J\\u2028.pdf" in out
-    assert json.loads(shell.run("peek", "--json"))["jobs"][0]["filepath"] == path
+    assert json.loads(shell.run("peek", "--json"))["jobs"][0]["path"] == path
 
 
 def test_a_listed_job_names_the_queue_that_holds_it(shell: CommandLine) -> None:

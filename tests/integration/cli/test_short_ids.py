@@ -29,12 +29,12 @@ def test_ids_that_begin_alike_are_shown_with_as_many_characters_as_they_need(she
     assert "2f6c1d0e-5b7a-4c3f-9e21-8  " in out
     assert "2f6c1d0e-5b7a-4c3f-9e21-0  " in out
     assert "2f6cffff  " in out
-    assert shell.json("show", "2f6c1d0e-5b7a-4c3f-9e21-0")["job"]["id"] == TWIN
+    assert shell.json("show", "2f6c1d0e-5b7a-4c3f-9e21-0")["id"] == TWIN
 
 
 def test_a_job_is_shown_and_cancelled_by_the_beginning_of_its_id(shell: CommandLine) -> None:
     enqueue(shell, ONE, OTHER)
-    assert shell.json("show", "2f6c1")["job"]["id"] == ONE
+    assert shell.json("show", "2f6c1")["id"] == ONE
     assert ONE in shell.run("show", "2f6c1d0e")
     assert [r["id"] for r in shell.json("cancel", "2f6c1d0e", OTHER)["results"]] == [ONE, OTHER]
     assert record_of(shell, ONE).state == "cancelled"
@@ -68,7 +68,7 @@ def test_an_id_that_a_caller_chose_must_be_given_in_full(shell: CommandLine) -> 
     assert "report-10  " in shell.run("list")
     assert "job 'report-1' is unknown" in shell.fail("show", "report-1", code=1)
     assert "abcdef: unknown" in shell.run("cancel", "abcdef", code=1)
-    assert shell.json("show", "report-10")["job"]["id"] == "report-10"
+    assert shell.json("show", "report-10")["id"] == "report-10"
 
 
 def test_fewer_than_four_characters_are_no_beginning(shell: CommandLine) -> None:
@@ -79,4 +79,4 @@ def test_fewer_than_four_characters_are_no_beginning(shell: CommandLine) -> None
 
 def test_an_exact_id_is_never_taken_for_a_beginning(shell: CommandLine) -> None:
     enqueue(shell, ONE, "2f6c1d0e")
-    assert shell.json("show", "2f6c1d0e")["job"]["id"] == "2f6c1d0e"
+    assert shell.json("show", "2f6c1d0e")["id"] == "2f6c1d0e"

@@ -93,7 +93,7 @@ def test_failed_attempts_are_called_so_and_not_retries(shell: CommandLine) -> No
         shell.broker.promote()
     shown = facts(shell, "a")
     assert "retries" not in shown
-    assert shown["failed attempts"] == str(shell.json("show", "a")["job"]["retries"]) == "2"
+    assert shown["failed attempts"] == str(shell.json("show", "a")["retry_count"]) == "2"
     settle(shell, burial(claim_one(shell)))
     shell.run("dlq", "retry", "a")
     assert facts(shell, "a")["failed attempts"] == "0, since it was put back"

@@ -64,7 +64,7 @@ def test_a_death_cancels_a_batch_and_a_retry_puts_it_back(client: Client, broker
     assert (status.is_cancelled, status.first_dead, status.first_error) == (True, dying.id, "OSError: no")
     assert [(job.id, job.error) for job in batch.jobs(dead=True)] == [(dying.id, "OSError: no")]
     assert batch.retry().count == 1
-    assert dying.status().state == "pending"
+    assert dying.status().status == "pending"
     assert batch.cancel() is True
     assert batch.cancel() is False
     with pytest.raises(ValueError, match="of the block"), client.batch() as broken:

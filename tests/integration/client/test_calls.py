@@ -98,15 +98,16 @@ def test_the_span_of_the_caller_travels_with_the_job(client: Client, broker: Mem
 def test_the_status_of_a_job_follows_it(client: Client, broker: MemoryBroker) -> None:
     handle = client.enqueue(double, Number(1), delay="1h")
     status = handle.status()
-    assert (status.state, status.is_finished, status.attempts) == ("scheduled", False, 0)
-    assert status.due is not None
-    assert timedelta(minutes=59) < status.due - datetime.now(UTC) < timedelta(minutes=61)
+    assert (status.status, status.is_finished, status.attempt_count) == ("scheduled", False, 0)
+    assert status.scheduled_at is not None
+    due = datetime.fromisoformat(status.scheduled_at)
+    assert timedelta(minutes=59) < due - datetime.now(UTC) < timedelta(minutes=61)
     broker.due_now([handle.id])
     run_one(broker, result=b'{"n":2}')
     status = handle.status()
-    assert (status.state, status.is_finished, status.attempts, status.result) == ("completed", True, 1, {"n": 2})
+    assert (status.status, status.is_finished, status.attempt_count, status.result) == ("completed", True, 1, {"n": 2})
     unknown = client.job("no-such").status()
-    assert (unknown.state, unknown.is_finished) == (None, True)
+    assert (unknown.status, unknown.is_finished) == ("unknown", True)
 
 
 def test_wait_returns_the_result_or_says_how_the_job_ended(client: Client, broker: MemoryBroker) -> None:
@@ -145,7 +146,7 @@ def test_a_dead_job_is_put_back_and_one_that_is_not_dead_is_refused(client: Clie
         handle.retry()
     holder.cancel()
     handle.retry()
-    assert handle.status().state == "pending"
+    assert handle.status().status == "pending"
     with pytest.raises(JobError, match="is unknown"):
         client.job("no-such").retry()
 
@@ -162,7 +163,7 @@ def test_clear_cancels_what_waits_and_leaves_later_jobs(client: Client, broker: 
 
     broker.clear = clear_while_jobs_arrive  # type: ignore[method-assign, assignment]
     assert client.clear("low") == 1100
-    assert handles[-1].status().state == "cancelled"
+    assert handles[-1].status().status == "cancelled"
     assert client.size("low") == len(late) + 1
     with pytest.raises(ConfigError, match="no queue is named 'mid'; the queues are high, low"):
         client.clear("mid")
@@ -173,7 +174,7 @@ def test_jobs_are_listed_by_filters_with_their_state(client: Client, broker: Mem
     client.enqueue("elsewhere", [2])
     run_one(broker, error="OSError: no")
     [dead] = client.jobs(state="dead", since="1h")
-    assert (dead.state, dead.type, dead.payload, dead.error, dead.attempts) == (
+    assert (dead.status, dead.type, dead.payload, dead.error, dead.attempt_count) == (
         "dead",
         "double",
         Number(1),

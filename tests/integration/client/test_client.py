@@ -46,7 +46,7 @@ def test_a_job_runs_and_its_caller_gets_the_result_or_the_error(
         work()
         assert handle.wait(30) == Number(42)
         assert next(events).job_id == handle.id
-    assert handle.status().attempts == 1
+    assert handle.status().attempt_count == 1
     with pytest.raises(fileq.JobFailed, match="OSError: broken") as failed:
         client.enqueue(fail, "broken", max_retries=1).wait(30)
     assert failed.value.attempts == 2
@@ -56,7 +56,7 @@ def test_a_job_runs_and_its_caller_gets_the_result_or_the_error(
     assert failed.value.attempts == 1
     assert client.enqueue(total, [1, 2]).wait(30) == 3
     [listed] = client.jobs(type="double", state="completed")
-    assert (listed.state, listed.result, listed.tags) == ("completed", {"n": 42}, {"tenant": "acme"})
+    assert (listed.status, listed.result, listed.tags) == ("completed", {"n": 42}, {"tenant": "acme"})
 
 
 def test_fifty_callers_of_one_unique_key_make_one_job(client: Client, each_setup: WorkerSetup) -> None:
@@ -103,7 +103,7 @@ def test_a_unique_key_is_free_again_however_its_job_ended(
     each_setup.broker.discard([(deleted.id, record.raw)])
     running = client.enqueue(hang, unique_key="key")
     assert running.fate == "enqueued"
-    wait_until(lambda: running.status().state == "running", 30, "it runs")
+    wait_until(lambda: running.status().status == "running", 30, "it runs")
     assert client.enqueue(fail, "x", unique_key="key").id == running.id
     assert running.cancel() == "requested"
     with pytest.raises(fileq.JobCancelled):

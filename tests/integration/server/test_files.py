@@ -82,7 +82,7 @@ def test_a_trace_has_the_jobs_of_a_file(api: ServedApi) -> None:
     path = f"{top_of(api)}/a/one.txt"
     traced = api.client.get(f"/files/trace?path={quote(path)}")
     [version] = traced["versions"]
-    assert (version["is_newest"], version["job"]["job"]["filepath"]) == (True, path)
+    assert (version["is_newest"], version["job"]["path"]) == (True, path)
     assert api.client.call("GET", "/files/trace?path=/nothing").slug == "not-found"
     assert api.client.call("GET", "/files/trace").slug == "invalid"
 

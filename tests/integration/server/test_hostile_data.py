@@ -18,7 +18,7 @@ from fileq.commands.audit_entries import read_audit
 from fileq.core.api_key import Scope
 from fileq.core.events import Event, RequestFailed
 from fileq.core.job import Version, decode, encode, file_job, typed_job
-from fileq.queries.job_summary import history
+from fileq.queries.documents import job_document
 from fileq.server.console.rendering import JSON_SHOWN
 from fileq.testing.conformance.builders import foreign
 from tests.support.api_client import ADMIN_KEY, API, ServedApi, served_api
@@ -118,7 +118,7 @@ def test_a_number_that_no_value_can_hold_is_shown_as_text(tmp_path: Path, number
             assert api.client.send("GET", page).status == 200, page
         assert failures(api.events) == []
         [record] = api.broker.records(["odd"])
-        assert history(record).json["payload"] == number
+        assert job_document(record).payload == number
 
 
 @pytest.mark.parametrize("id", ["a/b", "/", "a/", "x/retry", "a%2Fb", "../b"])
@@ -145,7 +145,7 @@ def test_a_job_whose_id_has_a_slash_is_read_retried_cancelled_and_deleted(
         assert f'href="/dashboard/jobs/{quoted}"' in api.client.send("GET", "/dashboard/jobs").body.decode()
         assert api.client.post(f"/jobs/{quoted}/retry").status == 200
         with fileq.Client(f"http://{api.client.host}", key=ADMIN_KEY) as over_http:
-            assert over_http.job(id).status().state == "pending"
+            assert over_http.job(id).status().status == "pending"
         assert api.client.delete(f"/jobs/{quoted}").json["result"] == "cancelled"
         assert wait_until(lambda: [one for one in read_audit(api.broker, 100) if one.action == "cancel_job"])
         assert failures(api.events) == []

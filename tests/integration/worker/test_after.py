@@ -122,7 +122,7 @@ def test_a_retry_keeps_the_first_error_when_its_file_was_deleted(
     assert error in whole
     wanted = f"{whole}; retried, but file vanished"
     assert (setup.record("bad").error, setup.job("bad").error) == (wanted, wanted)
-    assert shell.json("admin", "show", "bad")["job"]["error"] == wanted
+    assert shell.json("admin", "show", "bad")["error"] == wanted
     assert shell.json("admin", "dlq", "list")["jobs"][0]["error"] == wanted
 
 

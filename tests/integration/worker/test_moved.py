@@ -34,7 +34,7 @@ def moved_dead_file(setup: WorkerSetup, failed: Path) -> Path:
 def test_a_dead_job_is_retried_with_its_moved_file(each_setup: WorkerSetup, shell: CommandLine, folder: str) -> None:
     setup, failed, done = each_setup, each_setup.directory / folder, each_setup.directory / "done"
     path = moved_dead_file(setup, failed)
-    assert shell.json("admin", "show", "bad")["job"]["moved_to"] == str(failed / "a/bad.txt")
+    assert shell.json("admin", "show", "bad")["moved_to"] == str(failed / "a/bad.txt")
     assert f"moved to {failed / 'a/bad.txt'}" in shell.run("admin", "trace", str(path))
     for retry in (("--all", "--dry-run"), ("bad", "--dry-run"), ("bad",)):
         assert f"bad  {failed / 'a/bad.txt'}\n" in shell.run("admin", "dlq", "retry", *retry)

@@ -114,12 +114,12 @@ def test_printed_lines_are_events_and_the_failed_attempt_keeps_them(each_setup: 
     history = shown(each_setup, "job-1", "--json")
     texts = [line["text"] for line in lines]
     assert history["attempts"][0]["output"].splitlines() == texts
-    assert history["job"]["output"].splitlines() == texts
+    assert history["attempts"][-1]["output"].splitlines() == texts
     readable = shown(each_setup, "job-1")
     assert "no pages" in readable
     assert "\x1b[31m" not in readable
     listed = run("dlq", "list", "--json", cwd=each_setup.directory, settings=each_setup.settings).stdout
-    assert json.loads(listed)["jobs"][0]["output"].splitlines() == texts
+    assert json.loads(listed)["jobs"][0]["attempts"][-1]["output"].splitlines() == texts
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ def test_help_has_a_description_every_option_and_an_example_within_eighty_column
 @every_command
 def test_every_command_with_json_documents_its_fields(command: Command) -> None:
     flags = {flag for action in parser_of(command).actions for flag in action.option_strings}
-    assert ("--json" in flags) == bool(command.json_fields), command.name
-    assert all(name and meaning for name, meaning in command.json_fields)
+    assert ("--json" in flags) == bool(command.fields), command.name
+    assert all(name and meaning for name, meaning in command.fields)
 
 
 def test_lists_of_commands_fit_into_eighty_columns() -> None:

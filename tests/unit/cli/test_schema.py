@@ -26,8 +26,8 @@ from fileq.commands.admin.stats import (
 from fileq.commands.batches import BatchReport, CallbackReport, FailureReport
 from fileq.commands.untaken_files import LocalTrace, UntakenVersion
 from fileq.queries.dead_jobs import DeadJobs
+from fileq.queries.documents import AttemptDocument, JobDocument, OutputDocument
 from fileq.queries.job_queries import VersionTrace
-from fileq.queries.job_summary import AttemptSummary, JobHistory, JobSummary
 
 DOCUMENTED = [
     (
@@ -39,8 +39,7 @@ DOCUMENTED = [
         ),
     ),
     (schema.WORKERS_FIELDS, WorkerList, (WorkerProcess, BreakerSummary, SlotSummary)),
-    (schema.JOB_FIELDS, JobSummary, ()),
-    (schema.HISTORY_FIELDS, JobHistory, (AttemptSummary,)),
+    (schema.job_fields(), JobDocument, (AttemptDocument, OutputDocument)),
     (schema.TRACE_FIELDS, LocalTrace, (VersionTrace, UntakenVersion)),
     (schema.ACTION_FIELDS, ActionReport, (JobChange,)),
     (schema.BREAKER_RESET_FIELDS, BreakerReset, (ReportedBreaker,)),
@@ -76,5 +75,5 @@ def test_every_admin_command_has_json_with_its_fields_and_examples():
         *(f"batch {word}" for word in ("create", "list", "show", "seal", "cancel", "retry")),
     }
     for command in admin:
-        assert command.json_fields, command.name
+        assert command.fields, command.name
         assert command.examples, command.name

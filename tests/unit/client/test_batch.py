@@ -46,7 +46,7 @@ def test_the_payload_of_a_callback_is_exactly_what_its_caller_gave(q: TrialQueue
     assert job.result == f"mine, 7: then of batch {batch.id} is not a member of it; use context.enqueue()"
     with q.batch(finally_=fileq.Call("elsewhere", [1, "\0facts"])) as batch:
         pass
-    assert q.client.job(f"{batch.id}.finally").status().state == "pending"
+    assert q.client.job(f"{batch.id}.finally").status().status == "pending"
     [listed] = q.client.jobs(type="elsewhere")
     assert (listed.payload, listed.batch_facts) == ([1, "\0facts"], BatchFacts(batch.id, FINALLY, 0, 0, 0, 0, 0))
 

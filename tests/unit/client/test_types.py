@@ -58,7 +58,7 @@ def use(client: fileq.Client) -> None:
     status: fileq.BatchStatus = client.find_batch(batch.id).wait(5)
     print(status.completed + 1, client.batch(parent=batch).retry().count)
     for job in client.jobs(state="dead", since="2h"):
-        print(job.state.is_unfinished, job.id, "late" in job.error)
+        print(job.is_finished, job.id, "late" in (job.error or ""))
 
 
 FACTS = fileq.BatchFacts("b-1", "then", 2, 2, 0, 0, 0)

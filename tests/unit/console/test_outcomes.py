@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fileq.actions.bulk import JobAction
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
-from fileq.brokers.types import Entry
+from fileq.brokers.types import Entry, Record
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
 from fileq.commands.api_keys import KeyOptions
@@ -20,10 +20,10 @@ from fileq.commands.upload_notes import UPLOADS, UPLOADS_MAX, last_upload, note_
 from fileq.config.schema import AfterSettings
 from fileq.core.api_key import Scope
 from fileq.core.claim import Claim
-from fileq.core.job import Job, Version, file_job
+from fileq.core.job import Job, State, Version, encode, file_job, stamp
 from fileq.core.settlement import Settlement, cancel, complete
+from fileq.queries.documents import job_document
 from fileq.queries.job_queries import FileTrace
-from fileq.queries.job_summary import JobSummary
 from fileq.server.console.admin_page import in_words
 from fileq.server.console.files_page import fate_of
 from fileq.testing.conformance.builders import a_job
@@ -141,11 +141,11 @@ def test_the_page_of_a_dead_file_says_where_it_is_what_tries_it_again_and_what_i
     ],
 )
 def test_the_fate_of_a_file(state: str, moved_to: str, missing_ms: int, is_seen: bool, expected: str) -> None:
-    job = JobSummary(
-        "a", state, "low", "/x/a", 1, None, "low", 0, 0, 1, "", "", None, None, None, None, moved_to=moved_to
+    job = job_document(
+        Record("a", State(state), encode(a_job("a", filepath="/x/a")), "low", moved_to=moved_to.encode())
     )
     after = AfterSettings(completed="delete", dead="move:/bad")
-    assert fate_of(FileTrace("/in/a", missing_ms, ()), job, after, is_seen=is_seen) == expected
+    assert fate_of(FileTrace("/in/a", stamp(missing_ms), ()), job, after, is_seen=is_seen) == expected
 
 
 def test_the_newest_uploads_are_kept() -> None:

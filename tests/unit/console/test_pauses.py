@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.memory.broker import MemoryBroker
-from fileq.brokers.types import Entry
+from fileq.brokers.types import Entry, Record
 from fileq.commands.admin.pauses import (
     HISTORIES,
     NOTES,
@@ -16,10 +18,10 @@ from fileq.commands.admin.pauses import (
     end_note,
     set_paused,
 )
-from fileq.core.job import rfc3339_ms
+from fileq.core.job import State, encode, rfc3339_ms
 from fileq.core.settlement import complete
-from fileq.queries.job_summary import AttemptSummary
-from fileq.server.console.job_steps import JobLife, steps_of
+from fileq.queries.documents import AttemptDocument, job_document
+from fileq.server.console.job_steps import steps_of
 from fileq.testing.conformance.builders import a_job
 from tests.support.console_jobs import HOSTILE, QUEUES, SLOT, in_order, pages_with_worker, shown, words
 
@@ -74,27 +76,10 @@ def test_a_timeline_names_the_pause_in_which_the_job_waited() -> None:
 
 def test_only_pauses_within_the_wait_are_told() -> None:
     pauses = [PastPause(at(n), at(n + 1), "olga") for n in (-9, 1, 3, 5, 7, 50)]
-    attempt = AttemptSummary(1, at(20), at(21), 1.0, "w", "completed", "")
-    life = JobLife(
-        "a",
-        None,
-        "completed",
-        at(0),
-        at(20),
-        at(21),
-        None,
-        None,
-        0,
-        None,
-        None,
-        1,
-        (attempt,),
-        True,
-        False,
-        "high",
-        tuple(pauses),
-    )
-    [_, started, _] = steps_of(life)
+    attempt = AttemptDocument(1, at(20), at(21), 1.0, "w", "completed", "")
+    made = job_document(Record("a", State.COMPLETED, encode(a_job("a")), "high", attempt_count=1))
+    job = replace(made, created_at=at(0), started_at=at(20), completed_at=at(21), attempts=(attempt,))
+    [_, started, _] = steps_of(job, pauses={"high": tuple(pauses)})
     said = [note for note in started.notes if "paused" in note]
     assert [note.partition(" by ")[0] for note in said] == [
         f"queue high was paused from {at(n)[11:19]} to {at(n + 1)[11:19]} UTC" for n in (3, 5, 7)

@@ -20,10 +20,9 @@ from fileq.core.claim import Claim
 from fileq.core.job import State, Version, encode, file_job, rfc3339_ms
 from fileq.core.settlement import Settlement, bury, complete
 from fileq.core.webhook import DELIVERY_TYPE
+from fileq.queries.documents import AttemptDocument, JobDocument, job_document
 from fileq.queries.job_selection import with_records
-from fileq.queries.job_summary import AttemptSummary
-from fileq.server.api.job_endpoints import JobDocument, job_document
-from fileq.server.console.job_steps import life_of, steps_of
+from fileq.server.console.job_steps import steps_of
 from fileq.server.console.jobs_page import longest_first
 from fileq.server.console.page import died_since
 from fileq.server.hidden_paths import without_paths
@@ -162,7 +161,7 @@ def test_how_many_died_since_an_acknowledgement() -> None:
     assert died_since(times, "2026-05-01T13:00:00Z", 9) == ""
 
 
-def document(state: State = State.PENDING, attempts: Sequence[AttemptSummary] = (), **fields: Any) -> JobDocument:
+def document(state: State = State.PENDING, attempts: Sequence[AttemptDocument] = (), **fields: Any) -> JobDocument:
     made = job_document(Record("a", state, encode(a_job("a")), "low", created_ms=1_700_000_000_000))
     return replace(made, attempts=tuple(attempts), attempt_count=len(attempts), **fields)
 
@@ -172,22 +171,22 @@ def at(second: float) -> str:
 
 
 def test_a_timeline_tells_attempts_from_waits() -> None:
-    first = AttemptSummary(1, at(10), at(310), 299.0, "w", "failed", "E")
-    second = AttemptSummary(2, at(400), at(400.024), 0.017, "w", "completed", "")
+    first = AttemptDocument(1, at(10), at(310), 299.0, "w", "failed", "E")
+    second = AttemptDocument(2, at(400), at(400.024), 0.017, "w", "completed", "")
     done = document(State.COMPLETED, (first, second), completed_at=at(400.024), started_at=at(400))
-    created, one, two, ended = steps_of(life_of(done))
+    created, one, two, ended = steps_of(done)
     assert (created.word, created.notes) == ("created", ())
     assert one.notes == ("waited 10 s", "took 5 min, 4 min 59 s of it in the handler: failed")
     assert two.word == "attempt 2 started"
     assert two.notes == ("1 min 30 s after the attempt before", "took 24 ms, 17 ms of it in the handler: completed")
     assert (ended.word, ended.at) == ("completed", at(400.024))
     given_back = replace(first, outcome="released")
-    assert steps_of(life_of(document(attempts=[given_back])))[1].notes[-1] == "put back into its queue after 5 min"
-    running = steps_of(life_of(document(State.RUNNING, started_at=at(10))))
+    assert steps_of(document(attempts=[given_back]))[1].notes[-1] == "put back into its queue after 5 min"
+    running = steps_of(document(State.RUNNING, started_at=at(10)))
     assert (running[-1].word, running[-1].notes) == ("started", ("waited 10 s", "runs now"))
-    assert steps_of(life_of(document()))[-1].notes == ("since it was created",)
+    assert steps_of(document())[-1].notes == ("since it was created",)
     lost = replace(done, attempts=(second,))
-    assert [step.word for step in steps_of(life_of(lost))][1] == "1 earlier attempt is no longer listed"
+    assert [step.word for step in steps_of(lost)][1] == "1 earlier attempt is no longer listed"
 
 
 def test_a_dead_job_that_was_retried_by_hand_did_not_wait_while_it_ran() -> None:

@@ -18,9 +18,8 @@ from fileq.core.job import State, encode
 from fileq.core.outcome import Done, Failed, FinalOutcome, Released
 from fileq.core.retry import Policy, decide
 from fileq.core.schedule import job_id_of, schedule_of
-from fileq.queries.job_summary import AttemptSummary
-from fileq.server.api.job_endpoints import job_document
-from fileq.server.console.job_steps import deferred_times, life_of, reasons_of, steps_of
+from fileq.queries.documents import AttemptDocument, job_document
+from fileq.server.console.job_steps import deferred_times, reasons_of, steps_of
 from fileq.testing.conformance.builders import a_job
 from fileq.worker.breakers import reason_of
 from tests.support.console_jobs import HOSTILE, SLOT, in_order, pages_with_worker, shown, words
@@ -56,9 +55,9 @@ def test_a_job_that_runs_has_an_attempt_a_time_limit_and_ages_that_fit() -> None
 
 
 def test_a_job_that_was_cancelled_while_it_ran_still_says_when_that_was_requested() -> None:
-    attempt = AttemptSummary(1, NOON, "2026-05-01T12:00:09.000Z", 8.0, "w", "cancelled", "cancelled")
+    attempt = AttemptDocument(1, NOON, "2026-05-01T12:00:09.000Z", 8.0, "w", "cancelled", "cancelled")
     made = job_document(Record("a", State.CANCELLED, encode(a_job("a")), "low", created_ms=1_700_000_000_000))
-    job = life_of(replace(made, attempts=(attempt,), attempt_count=1, completed_at=attempt.ended))
+    job = replace(made, attempts=(attempt,), attempt_count=1, completed_at=attempt.ended_at)
     pages = pages_with_worker()
     log = ActionLog(pages.broker, lambda: 1_777_636_805_000)  # 12:00:05
     log.add(JobAction.CANCEL, "olga", ["a"])
@@ -68,13 +67,13 @@ def test_a_job_that_was_cancelled_while_it_ran_still_says_when_that_was_requeste
         "2026-05-01T12:00:05.000Z",
         ("by olga",),
     )
-    assert (cancelled.word, cancelled.at, cancelled.notes) == ("cancelled", attempt.ended, ())
+    assert (cancelled.word, cancelled.at, cancelled.notes) == ("cancelled", attempt.ended_at, ())
     waited = replace(job, attempts=(), attempt_count=0)
     assert [step.word for step in steps_of(waited, log.all())] == ["created", "cancelled"]
 
 
 def test_a_reason_that_is_over_is_in_the_past_and_has_a_time() -> None:
-    attempt = AttemptSummary(1, NOON, NOON, 1.0, "w", "completed", "", deferred=reason_of("*.csv"))
+    attempt = AttemptDocument(1, NOON, NOON, 1.0, "w", "completed", "", deferred=reason_of("*.csv"))
     made = job_document(Record("a", State.COMPLETED, encode(a_job("a")), "low", created_ms=1))
     job = replace(made, attempts=(attempt,), attempt_count=1, deferred_count=3)
     assert reasons_of(job) == ["the circuit breaker of *.csv was open"]
@@ -82,7 +81,7 @@ def test_a_reason_that_is_over_is_in_the_past_and_has_a_time() -> None:
     timed = replace(job, first_deferred_at="2026-05-01T11:40:10.000Z", last_deferred_at="2026-05-01T11:41:05.000Z")
     assert deferred_times(timed) == "3 times between 2026-05-01 11:40:10 and 11:41:05 UTC"
     said = "was deferred 3 times between 2026-05-01 11:40:10 and 11:41:05 UTC: "
-    assert any(note.startswith(said) for note in steps_of(life_of(timed))[1].notes)
+    assert any(note.startswith(said) for note in steps_of(timed)[1].notes)
     assert deferred_times(replace(timed, deferred_count=1)) == "once at 2026-05-01 11:40:10 UTC"
 
 

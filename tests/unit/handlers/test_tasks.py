@@ -200,6 +200,6 @@ def test_a_route_that_hides_a_task_is_a_warning() -> None:
     task("thumbnail", timeout=5)(shrink)
     hiding = config_from({"handlers": [{"type": "thumbnail", "command": ["true"]}]})
     assert Routes.load(hiding, app_dir="").warnings == (
-        "handlers[0] takes all jobs of type thumbnail, so the options of @fileq.task on tests.unit.handlers.test_tasks:shrink "
-        "have no effect",
+        "handlers[0] takes all jobs of type thumbnail, so the options of @fileq.task on "
+        "tests.unit.handlers.test_tasks:shrink have no effect",
     )

@@ -15,6 +15,7 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import Job, State, decode, encode, file_job, typed_job
 from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Released
 from fileq.core.webhook import DELIVERIES_MAX, DELIVERY_ROUTE, DELIVERY_TYPE, WEBHOOK_EVENTS, Webhook, WebhookFilter
+from fileq.queries.documents import JobDocument
 from fileq.webhooks.store import WebhookStore
 from fileq.worker.follow_ups import FollowUps
 from fileq.worker.policies import policies_of
@@ -22,6 +23,13 @@ from fileq.worker.reaper import Reaper, reap
 from tests.support.pump_setup import NOW, TTL_S, PumpSetup
 
 URL = "https://example.org/hook"
+STATUSES = {
+    "job.completed": "completed",
+    "job.failed": "retrying",
+    "job.dead": "dead",
+    "job.recovered": "pending",
+    "job.cancelled": "cancelled",
+}
 
 
 def about(*events: str, name: str = "all", **conditions: str) -> Webhook:
@@ -65,8 +73,11 @@ def test_the_end_of_an_attempt_is_told(told: PumpSetup, ran: Any, event: str, ou
     end(told, ran)
     [body] = bodies(told)
     data = body["data"]
-    assert (body["type"], data["outcome"], data["id"], data["path"]) == (event, outcome, "a", "/data/a")
-    assert (data["priority"], data["attempt"]) == ("low", 1)
+    [attempt] = data["attempts"]
+    assert (body["type"], attempt["outcome"], data["id"], data["path"]) == (event, outcome, "a", "/data/a")
+    assert (data["priority"], attempt["number"], attempt["traceback"]) == ("low", 1, "")
+    assert data.keys() == set(JobDocument.__struct_fields__), "the document of a job, as everywhere"
+    assert data["status"] == STATUSES[event]
     assert ("broken" in (data["error"] or "")) == isinstance(ran, Failed)
     assert data["result"] == ({"n": 1} if isinstance(ran, Done) else None)
     [job] = deliveries(told)
@@ -85,7 +96,9 @@ def test_a_superseded_job_is_told_as_such(told: PumpSetup) -> None:
     told.executor.end(Changed("2-2"))
     told.pump.turn(may_claim=False)
     told.pump.turn(may_claim=False)
-    assert [(body["type"], body["data"]["outcome"]) for body in bodies(told)] == [("job.completed", "superseded")]
+    assert [(body["type"], body["data"]["attempts"][0]["outcome"]) for body in bodies(told)] == [
+        ("job.completed", "superseded")
+    ]
 
 
 def test_without_webhooks_a_settlement_is_left_as_it_is() -> None:

@@ -19,8 +19,8 @@ from fileq.commands.admin.fsck.report import NAMED, DuplicateJob, Problem
 from fileq.config import Config
 from fileq.core.batch import ENDINGS_OF_STATES, BatchState
 from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, raw_id
+from fileq.queries.job_filter import waiting_since_ms
 from fileq.queries.job_queries import read_signature
-from fileq.queries.job_summary import waiting_since_ms
 
 CANDIDATES = 10_000  # how many of one kind are kept; fsck --repair finds further ones in its next round
 SEARCHES = 1000  # jobs in one call of the broker, which may read a whole list once

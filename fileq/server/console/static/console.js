@@ -198,8 +198,8 @@ const tellFate = async (area, name, query) => { // the list may show the file on
   line.append(" ", state);
   for (let tries = 0; tries < 60 && !/completed|dead|cancelled/.test(state.className); tries++) {
     await second();
-    const job = (await call("GET", `/files/trace${query}`).catch(() => ({}))).versions?.[0]?.job?.job;
-    if (job) { state.className = `state ${job.state}`; state.textContent = job.state; }
+    const job = (await call("GET", `/files/trace${query}`).catch(() => ({}))).versions?.[0]?.job;
+    if (job) { state.className = `state ${job.status}`; state.textContent = job.status; }
   }
   if (state.className === "state") state.remove(); // no job within a minute, or this key may not know
 };

@@ -1,0 +1,282 @@
+"""What the outside sees of a job: one document, made in one function, for `--json`, the API, the client, the console
+and webhooks.
+
+The descriptions of the fields are the documentation: of `--json` (docs/cli.md) and of the API (docs/openapi.json).
+Inside fileq a job is a core.job.Job with its brokers.types.Record. Does no I/O."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct
+from msgspec.structs import replace
+
+from fileq.brokers.types import Attempt, Record
+from fileq.core.batch import BatchFacts, facts_of
+from fileq.core.errors import Undecodable
+from fileq.core.fingerprint import fingerprint
+from fileq.core.job import Job, State, decode, stamp
+from fileq.core.public_name import public
+
+OUTLINE_BYTES = 4 << 10  # of a field of a list
+UNKNOWN = "unknown"  # the status of a job without a record
+
+# RFC 3339 in UTC; None for what has not happened
+Time: TypeAlias = Annotated[str | None, Meta(extra_json_schema={"format": "date-time"})]
+
+
+class AttemptDocument(Struct, frozen=True):
+    """One attempt that has ended."""
+
+    number: Annotated[int, Meta(description="counts from 1, over all lives of the job")]
+    started_at: Time
+    ended_at: Time
+    duration_s: Annotated[
+        float, Meta(description="of the handler; if its worker died: until that was found, the error says how long")
+    ]
+    worker_id: Annotated[str, Meta(description="the worker that ran it; empty if none did")]
+    outcome: Annotated[str, Meta(description="completed, failed, died, released, cancelled, …")]
+    error: Annotated[str, Meta(description="empty if there was none")]
+    traceback: str = ""
+    output: Annotated[str, Meta(description="the end of what the handler printed, if the attempt failed")] = ""
+    deferred: Annotated[str, Meta(description="why the job was deferred last before this attempt")] = ""
+    is_fatal: Annotated[bool, Meta(description="the job died of it")] = False
+
+
+class OutputDocument(Struct, frozen=True):
+    """A file that a job made, as it was when the job ended."""
+
+    path: str
+    size: int
+    signature: str
+
+
+@public()
+class JobDocument(Struct, frozen=True):
+    """One job. Times are RFC 3339 in UTC; null for what has not happened."""
+
+    id: Annotated[str, Meta(description="`raw-<sha1>` for bytes that are not a job")]
+    type: Annotated[str | None, Meta(description="null for the job of a file")]
+    status: Annotated[
+        str, Meta(description="pending, scheduled, running, retrying, deferred, completed, dead or cancelled")
+    ]
+    priority: Annotated[str, Meta(description="as the job itself says it")]
+    retry_count: Annotated[int, Meta(description="failed attempts that count against max_retries")]
+    result: Annotated[Any, Meta(description="what the handler returned")]
+    created_at: Time
+    started_at: Annotated[Time, Meta(description="start of the last attempt")]
+    completed_at: Annotated[Time, Meta(description="when it was completed, died or was cancelled")]
+    worker_id: Annotated[str | None, Meta(description="the worker that runs or last ran it")]
+    queue: Annotated[str, Meta(description="where it waits, or waited")]
+    path: Annotated[
+        str | None,
+        Meta(
+            description="the file on the producer, escaped where it is not UTF-8; null for a job without a file, and if"
+            " the server shows no names of files"
+        ),
+    ]
+    payload: Any
+    error: Annotated[str | None, Meta(description="of the last failed attempt, or why it is dead or not a job")]
+    scheduled_at: Annotated[Time, Meta(description="when it is due")]
+    deadline: Annotated[str | None, Meta(description="not started after it")]
+    max_retries: Annotated[int | None, Meta(description="null: its handler decides")]
+    timeout_s: Annotated[float | None, Meta(description="of one attempt; null: its handler decides")]
+    unique_key: str | None
+    batch_id: Annotated[str | None, Meta(description="the batch that it is a member of, or that its own JSON names")]
+    batch_facts: Annotated[
+        BatchFacts | None, Meta(description="of a callback: how the batch stood when it enqueued the callback")
+    ]
+    parent_id: Annotated[str | None, Meta(description="the job that enqueued this one when it ended")]
+    tags: dict[str, str]
+    is_finished: Annotated[bool, Meta(description="completed, dead or cancelled")]
+    is_cancel_requested: Annotated[bool, Meta(description="its worker was asked to stop it")]
+    deferred: Annotated[str | None, Meta(description="why a deferred job cannot run yet")]
+    deferred_count: Annotated[int, Meta(description="how often it was deferred")]
+    first_deferred_at: Annotated[Time, Meta(description="null in lists")]
+    last_deferred_at: Annotated[Time, Meta(description="null in lists")]
+    waits_for: Annotated[
+        tuple[str, ...], Meta(description="what keeps it from running, such as a paused queue; empty in lists")
+    ]
+    attempt_count: Annotated[int, Meta(description="attempts that have ended; the first ones may not be in `attempts`")]
+    attempts: tuple[AttemptDocument, ...]
+    follow_ups: Annotated[tuple[str, ...], Meta(description="ids of the jobs that it enqueued when it ended")]
+    outputs: Annotated[tuple[OutputDocument, ...], Meta(description="files that it made")]
+    filesize: Annotated[int, Meta(description="bytes; of bytes that are not a job, their number")]
+    trace_id: Annotated[str, Meta(description="empty if it is not traced")]
+    span_id: str
+    fingerprint: Annotated[str | None, Meta(description="of a dead job; equal for jobs that died of the same cause")]
+    recoveries: Annotated[int, Meta(description="how often its worker died while running it")]
+    signature: Annotated[
+        str | None, Meta(description="version of the file: size-mtime in ns, and -i with the inode if that is known")
+    ]
+    path_b64: Annotated[str | None, Meta(description="the bytes of a path that is not UTF-8, in base64")]
+    moved_from: Annotated[str | None, Meta(description="first path of a file that was moved before a retry")]
+    moved_to: Annotated[str | None, Meta(description="where worker.after moved the file after the job had ended")]
+    other_fields: Annotated[dict[str, Any], Meta(description="fields of its own JSON that fileq does not know")]
+    raw_b64: Annotated[
+        str | None, Meta(description="bytes that are not a job, in base64; empty if they are too long; null for a job")
+    ]
+    left_out: Annotated[tuple[str, ...], Meta(description="fields that a list leaves out: over 4 KiB; `show` has them")]
+
+    @property
+    def is_job(self) -> bool:
+        """False for bytes that are not a job."""
+        return self.raw_b64 is None
+
+    @property
+    def run_count(self) -> int:
+        """How often its handler ran: `attempt_count` without the attempts that were refused before they began."""
+        return self.attempt_count - sum(attempt.outcome in ("refused", "vanished") for attempt in self.attempts)
+
+
+def job_document(record: Record, waits_for: tuple[str, ...] = (), *, is_outline: bool = False) -> JobDocument:
+    """`waits_for` is what keeps a waiting job from running. An outline has none of what is long, and decodes none of
+    it."""
+    left_out: tuple[str, ...] = ()
+    try:
+        job, defect = decode(record.raw), ""
+    except Undecodable as undecodable:
+        job, defect = None, str(undecodable)
+    error = record.error or defect if job is None else job.error or record.error
+    cause = fingerprint_of(job, record, error) if record.state is State.DEAD else None
+    if is_outline:
+        job, record, left_out = _outline(job, record)
+    raw = record.raw if "raw_b64" not in left_out else b""
+    return JobDocument(
+        id=job.id if job is not None else record.id,
+        type=job.type if job is not None else None,
+        status=record.state.value,
+        priority=(job.priority if job is not None else "") or record.queue,
+        retry_count=job.retries if job is not None else 0,
+        result=_value(record.result) if record.result else None,
+        created_at=stamp(record.created_ms),
+        started_at=stamp(record.started_ms),
+        completed_at=stamp(record.ended_ms),
+        worker_id=record.slot or None,
+        queue=record.queue or (job.priority if job is not None else ""),
+        path=(job.filepath or None) if job is not None else None,
+        payload=_value(job.payload) if job is not None and job.payload is not UNSET else None,
+        # A completed job has none, although an earlier attempt may have failed.
+        error=(error or None) if record.state is not State.COMPLETED else None,
+        scheduled_at=stamp(record.due_ms),
+        deadline=job.deadline if job is not None else None,
+        max_retries=job.max_retries if job is not None else None,
+        timeout_s=job.timeout if job is not None else None,
+        unique_key=job.unique_key if job is not None else None,
+        batch_id=record.batch or (job.batch_id if job is not None else None),
+        batch_facts=facts_of(job) if job is not None else None,
+        parent_id=job.parent_id if job is not None else None,
+        tags=job.tag_values if job is not None else {},
+        is_finished=not record.state.is_unfinished,
+        is_cancel_requested=record.is_cancel_requested,
+        deferred=(record.deferred or None) if record.state is State.DEFERRED else None,
+        deferred_count=record.deferred_count,
+        first_deferred_at=stamp(record.deferrals_ms[0]),
+        last_deferred_at=stamp(record.deferrals_ms[1]),
+        waits_for=waits_for,
+        attempt_count=record.attempt_count,
+        attempts=attempts_of(record),
+        follow_ups=record.follow_ups,
+        outputs=tuple(OutputDocument(_shown(one.path), one.size, one.signature) for one in record.outputs),
+        filesize=job.filesize if job is not None else len(record.raw),
+        trace_id=job.trace_id if job is not None else "",
+        span_id=job.span_id if job is not None else "",
+        fingerprint=cause,
+        recoveries=job.recoveries if job is not None else 0,
+        signature=job.version if job is not None else None,
+        path_b64=job.filepath_b64 if job is not None else None,
+        moved_from=job.moved_from if job is not None else None,
+        moved_to=_shown(record.moved_to) or None,
+        other_fields=_values(job.unknown) if job is not None and job.unknown is not UNSET else {},
+        raw_b64=None if job is not None else base64.b64encode(raw).decode(),
+        left_out=left_out,
+    )
+
+
+def job_without_record(id: str, status: str = UNKNOWN, error: str = "", attempt_count: int = 0) -> JobDocument:
+    """Of a job that never existed, or whose record is gone."""
+    ended = job_document(Record(id, State.DEAD, b"", ""))
+    return replace(
+        ended, status=status, error=error or None, attempt_count=attempt_count, fingerprint=None, raw_b64=None
+    )
+
+
+def _outline(job: Job | None, record: Record) -> tuple[Job | None, Record, tuple[str, ...]]:
+    """Without what is long, and the names of what was left out."""
+    left_out, short = list[str](), dict[str, Any]()
+    if len(record.raw) > OUTLINE_BYTES:
+        if job is None:
+            left_out.append("raw_b64")
+        elif job.payload is not UNSET and len(bytes(job.payload)) > OUTLINE_BYTES:
+            left_out.append("payload")
+            job = job.but(payload=UNSET)
+        if job is not None and job.unknown is not UNSET:
+            left_out.append("other_fields")
+            job = job.but(unknown=UNSET)
+    if len(record.result) > OUTLINE_BYTES:
+        short["result"] = b""
+    if sum(len(one.error) + len(one.traceback) + len(one.output) for one in record.attempts) > OUTLINE_BYTES:
+        short["attempts"] = ()
+    if sum(map(len, record.follow_ups)) > OUTLINE_BYTES:
+        short["follow_ups"] = ()
+    if sum(len(one.path) for one in record.outputs) > OUTLINE_BYTES:
+        short["outputs"] = ()
+    return job, replace(record, **short), (*left_out, *short)
+
+
+def fingerprint_of(job: Job | None, record: Record | None, error: str) -> str:
+    """The fingerprint of a dead job. For a job that an older release buried it is computed here; if that is
+    the job of a file, without the name of the route, which is unknown."""
+    if record is not None and record.fingerprint:
+        return record.fingerprint
+    if job is None:
+        return fingerprint(error)
+    traceback = record.attempts[-1].traceback if record is not None and record.attempts else ""
+    return fingerprint(error, job.type or "", traceback, job.filepath)
+
+
+def attempts_of(record: Record) -> tuple[AttemptDocument, ...]:
+    first = record.attempt_count - len(record.attempts) + 1
+    return tuple(_attempt(n, attempt) for n, attempt in enumerate(record.attempts, first))
+
+
+def _attempt(number: int, attempt: Attempt) -> AttemptDocument:
+    return AttemptDocument(
+        number=number,
+        started_at=stamp(attempt.started_ms),
+        ended_at=stamp(attempt.ended_ms),
+        duration_s=_duration_s(attempt),
+        worker_id=attempt.slot,
+        outcome=attempt.outcome,
+        error=attempt.error,
+        traceback=attempt.traceback,
+        output=attempt.output,
+        deferred=attempt.deferred,
+        is_fatal=attempt.is_fatal,
+    )
+
+
+def _duration_s(attempt: Attempt) -> float:
+    """As the worker measured and logged it. A reaper, or a worker of an earlier version, left no duration. Then it is
+    from the claim to the settlement, by the broker's clock."""
+    if attempt.duration_ms is not None:
+        return attempt.duration_ms / 1000
+    return max(0, attempt.ended_ms - attempt.started_ms) / 1000 if attempt.started_ms else 0.0
+
+
+def _shown(path: bytes) -> str:
+    return path.decode(errors="backslashreplace")
+
+
+def _values(fields: dict[str, Raw]) -> dict[str, Any]:
+    return {name: _value(value) for name, value in fields.items()}
+
+
+def _value(json: bytes | Raw) -> Any:
+    """The value of this JSON. One that Python can't hold, such as the number 1e999, is shown as its text."""
+    try:
+        return msgspec.json.decode(json)
+    except (msgspec.DecodeError, ValueError):
+        return bytes(json).decode(errors="backslashreplace")

@@ -1,0 +1,88 @@
+"""The ids of jobs: those of bytes that are not a job, and the short forms that tables show and commands accept.
+
+Only resolve_ids() asks a broker. Only ids that fileq makes have a short form: uuids and raw-<sha1>. An id that a caller
+chose is shown and given in full, because it may be the beginning of another one (`report-1`, `report-10`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from fileq.brokers.protocol import FullBroker
+from fileq.core.errors import ConfigError
+from fileq.core.job import decode_or_none, raw_id
+from fileq.core.text import printable
+
+SHOWN = 8  # hex digits in a table
+_FEWEST = 4  # hex digits of a prefix
+_CANDIDATES_SHOWN = 5
+_MADE = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|raw-[0-9a-f]{40}")
+_PREFIX = re.compile(rf"(?=(?:[0-9a-f]-?){{{_FEWEST}}})[0-9a-f-]{{{_FEWEST},35}}|raw-[0-9a-f]{{{_FEWEST},39}}")
+
+
+def id_in(raw: bytes) -> str:
+    job = decode_or_none(raw)
+    return job.id if job is not None else raw_id(raw)
+
+
+def short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """Each id as a table shows it: shortened to 8 digits, or as many as distinguish it from the others."""
+    made = sorted({id for id in ids if _MADE.fullmatch(id)})
+    short = {id: id for id in ids}
+    for i, id in enumerate(made):
+        neighbours = [*made[max(0, i - 1) : i], *made[i + 1 : i + 2]]
+        shared = max((_shared(id, other) for other in neighbours), default=0)
+        short[id] = id[: max(shared + 1, SHOWN + 4 * id.startswith("raw-"))].rstrip("-")
+    return short
+
+
+def looks_like_id(text: str) -> bool:
+    """Whether this may be an id that fileq made, or the beginning of one."""
+    return bool(_MADE.fullmatch(text) or _PREFIX.fullmatch(text))
+
+
+def why_unknown(id: str) -> str:
+    """Why no job was found by this id, and what to do about it."""
+    if re.fullmatch(rf"(?:raw-)?[0-9a-f]{{1,{_FEWEST - 1}}}", id):
+        return f"{id!r} is too short; give at least {_FEWEST} characters of the id"
+    advice = "for a file: 'fileq trace PATH'" if "/" in id or "." in id else "see 'fileq list'"
+    return f"job {id!r} is unknown: it never existed, or its record has expired; {advice}"
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two ids have in common from the start."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def resolve_ids(broker: FullBroker, given: Sequence[str], *, places: Sequence[str] = ()) -> list[str]:
+    """The full ids. ConfigError if one is the beginning of several ids; an id that is not found is left as it is.
+
+    Reads the ids of all records, and the jobs in `places`, only if an id looks like a beginning and has no record."""
+    unknown = [id for id, record in zip(given, broker.records(given), strict=True) if record is None]
+    prefixes = {id for id in unknown if _PREFIX.fullmatch(id)}
+    if not prefixes:
+        return list(given)
+    found: dict[str, set[str]] = {prefix: set() for prefix in prefixes}
+    for id in _all_ids(broker, places):
+        if _MADE.fullmatch(id):
+            for prefix in prefixes:
+                if id.startswith(prefix):
+                    found[prefix].add(id)
+    if problems := [_ambiguous(prefix, sorted(ids)) for prefix, ids in sorted(found.items()) if len(ids) > 1]:
+        raise ConfigError(problems)
+    return [next(iter(found.get(id, ())), id) for id in given]
+
+
+def _all_ids(broker: FullBroker, places: Sequence[str]) -> Iterator[str]:
+    for page in broker.ids():
+        yield from page
+    for place in places:
+        for raws in broker.pages(place):
+            yield from map(id_in, raws)
+
+
+def _ambiguous(prefix: str, ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - _CANDIDATES_SHOWN} more" if len(ids) > _CANDIDATES_SHOWN else ""
+    candidates = ", ".join(map(printable, ids[:_CANDIDATES_SHOWN]))
+    return f"{prefix!r} is the beginning of {len(ids)} ids: {candidates}{more}; give more characters"
