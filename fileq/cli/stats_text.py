@@ -22,19 +22,17 @@ from fileq.cli.terminal import (
 from fileq.commands.admin.stats import (
     GONE_STATE,
     LAST_MINUTE,
-    BreakerSummary,
     ProducerProcess,
     QueueStats,
     RecentTotals,
-    SlotSummary,
     Stats,
     Throughput,
-    WorkerProcess,
     gather,
 )
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.outcome import DEATH_KINDS
 from fileq.core.text import broker_name, printable
+from fileq.queries.documents import BreakerDocument, HeldJobDocument, WorkerDocument
 from fileq.queries.job_ids import short_ids
 
 if TYPE_CHECKING:
@@ -195,7 +193,7 @@ def _workers(stats: Stats, screen: Screen, most_jobs: int) -> list[str]:
     return lines
 
 
-def process_table(workers: tuple[WorkerProcess, ...], screen: Screen, at: str) -> list[str]:
+def process_table(workers: tuple[WorkerDocument, ...], screen: Screen, at: str) -> list[str]:
     """A header and one line for each process."""
     rows: list[tuple[str | Cell, ...]] = [("worker", "busy", "breaker", "state", "heartbeat", "up", "version")]
     for process in workers:
@@ -206,19 +204,19 @@ def process_table(workers: tuple[WorkerProcess, ...], screen: Screen, at: str) -
                 Cell(process.breaker, _BREAKERS.get(process.breaker, "")),
                 _life(process),
                 _heartbeat(process),
-                age(seconds_between(process.started, at)),
+                age(seconds_between(process.started_at, at)),
                 printable(process.version),
             )
         )
     return table(rows, screen, flexible=0, from_left=False)
 
 
-def _busy(process: WorkerProcess) -> str:
+def _busy(process: WorkerDocument) -> str:
     """The slots. Deliveries of webhooks take none."""
     return f"{process.busy} of {process.slots}" + (f", {process.deliveries} deliveries" if process.deliveries else "")
 
 
-def _life(process: WorkerProcess) -> Cell:
+def _life(process: WorkerDocument) -> Cell:
     """A process of another machine that was killed counts as alive until its heartbeat ends; what is overdue says so
     before. Without a life and with a heartbeat, it is a process of this machine that is gone."""
     if not process.is_alive and process.heartbeat_age_s is not None:
@@ -229,7 +227,7 @@ def _life(process: WorkerProcess) -> Cell:
     return Cell("finishing" if process.is_finishing else "alive")
 
 
-def _heartbeat(process: WorkerProcess) -> str:
+def _heartbeat(process: WorkerDocument) -> str:
     """When the last one was."""
     if process.heartbeat_age_s is not None:
         return f"{age(process.heartbeat_age_s)} ago"
@@ -249,7 +247,7 @@ def lost_lines(lost: Sequence[LostWorker], screen: Screen) -> list[str]:
     return lines
 
 
-def problem_lines(process: WorkerProcess, screen: Screen) -> list[str]:
+def problem_lines(process: WorkerDocument, screen: Screen) -> list[str]:
     """One line for each root that is missing, for each breaker that is not closed (its route, the last error, and when
     one job is tried), and for each limit of a route for which jobs wait."""
     lost = [cut(f"  {printable(problem)}; its file jobs wait", screen.width) for problem in process.lost_roots]
@@ -258,22 +256,22 @@ def problem_lines(process: WorkerProcess, screen: Screen) -> list[str]:
     return [*(screen.paint(line, "red") for line in lost), *(screen.paint(*line) for line in breakers), *limits]
 
 
-def _breaker_text(one: BreakerSummary) -> str:
-    probe = f"next try {one.next_probe[11:19]}Z" if one.next_probe else "one job at a time is tried"
+def _breaker_text(one: BreakerDocument) -> str:
+    probe = f"next try {one.next_probe_at[11:19]}Z" if one.next_probe_at else "one job at a time is tried"
     deferred = f", {plural(one.deferred, 'job')} deferred" if one.deferred else ""
     error = (one.error.splitlines() or [""])[0]
     failed = f"{one.failure_share:.0%} failed"
     return f"  breaker of {printable(one.route)} is {one.state}: {failed}, {probe}{deferred}; {printable(error)}"
 
 
-def slot_table(slots: tuple[SlotSummary, ...], screen: Screen, *, with_slots: bool = False) -> list[str]:
+def slot_table(slots: tuple[HeldJobDocument, ...], screen: Screen, *, with_slots: bool = False) -> list[str]:
     """One line for each busy slot: how long its job has been running, and the job; with `with_slots` the slot's id."""
-    short = short_ids([slot.job_id for slot in slots])
+    short = short_ids([slot.id for slot in slots])
     rows = [
         (
             f"{age(slot.running_s):>6}",
-            *([printable(slot.slot)] if with_slots else []),
-            name_of(slot.filepath, slot.type, short[slot.job_id]),
+            *([printable(slot.worker_id)] if with_slots else []),
+            name_of(slot.path or "", slot.type, short[slot.id]),
         )
         for slot in slots
     ]
@@ -329,7 +327,7 @@ def producer_lines(producers: tuple[ProducerProcess, ...], screen: Screen, at: s
                 Cell(printable(one.state), _PRODUCER_STYLES.get(one.state, "")),
                 _scan_text(one, at),
                 number(one.enqueued),
-                age(seconds_between(one.started, at)),
+                age(seconds_between(one.started_at, at)),
                 printable(one.version),
             )
         )

@@ -1,24 +1,26 @@
-"""What the outside sees of a job: one document, made in one function, for `--json`, the API, the client, the console
-and webhooks.
+"""What the outside sees: one document for a job and one for a worker, each made in one function.
 
-The descriptions of the fields are the documentation: of `--json` (docs/cli.md) and of the API (docs/openapi.json).
-Inside fileq a job is a core.job.Job with its brokers.types.Record. Does no I/O."""
+They are what `--json`, the API, the client, the console and webhooks show. The descriptions of their fields are the
+documentation: of `--json` (docs/cli.md) and of the API (docs/openapi.json). Inside fileq a job is a core.job.Job with
+its brokers.types.Record. Does no I/O."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct
 from msgspec.structs import replace
 
-from fileq.brokers.types import Attempt, Record
+from fileq.brokers.types import Attempt, OpenBreaker, Record, WorkerView
 from fileq.core.batch import BatchFacts, facts_of
 from fileq.core.errors import Undecodable
 from fileq.core.fingerprint import fingerprint
-from fileq.core.job import Job, State, decode, stamp
+from fileq.core.job import Job, State, decode, decode_or_none, stamp
 from fileq.core.public_name import public
+from fileq.core.webhook import DELIVERY_TYPE
 
 OUTLINE_BYTES = 4 << 10  # of a field of a list
 UNKNOWN = "unknown"  # the status of a job without a record
@@ -280,3 +282,132 @@ def _value(json: bytes | Raw) -> Any:
         return msgspec.json.decode(json)
     except (msgspec.DecodeError, ValueError):
         return bytes(json).decode(errors="backslashreplace")
+
+
+class HeldJobDocument(Struct, frozen=True):
+    """A job that a slot of a worker holds."""
+
+    worker_id: Annotated[str, Meta(description="the slot")]
+    id: Annotated[str, Meta(description="empty for bytes that are not a job")]
+    path: str | None
+    type: str | None
+    running_s: float | None
+
+
+class BreakerDocument(Struct, frozen=True):
+    """The breaker of a route that is open or half-open."""
+
+    route: str
+    state: str
+    error: str
+    failure_share: float
+    next_probe_at: Annotated[Time, Meta(description="null: one job at a time is tried now")]
+    deferred: Annotated[int, Meta(description="jobs that the process has deferred because of it")] = 0
+
+
+class WorkerDocument(Struct, frozen=True):
+    """One worker process with its slots. After a reload its old worker is listed beside the new one until its last job
+    has ended: it `is_finishing`, and claims nothing."""
+
+    host: str
+    pid: int
+    version: str
+    started_at: Time
+    queues: Annotated[tuple[str, ...], Meta(description="the queues from which it claims")]
+    breaker: Annotated[str, Meta(description="the worst state of the breakers of all routes")]
+    breakers: Annotated[tuple[BreakerDocument, ...], Meta(description="those that are not closed")]
+    is_claiming: bool
+    lost_roots: Annotated[tuple[str, ...], Meta(description="why the files of some roots cannot be reached")]
+    limits: Annotated[tuple[str, ...], Meta(description="limits of routes for which jobs wait")]
+    is_alive: bool
+    slots: int
+    busy: int
+    jobs: Annotated[tuple[HeldJobDocument, ...], Meta(description="the longest running first")]
+    is_finishing: Annotated[
+        bool, Meta(description="the worker before a reload, which finishes its jobs and claims nothing")
+    ] = False
+    heartbeat_age_s: Annotated[
+        float | None, Meta(description="since its last heartbeat; null if that is unknown or the heartbeat has ended")
+    ] = None
+    heartbeat_ttl_s: Annotated[
+        float | None, Meta(description="how long a heartbeat lasts (worker.heartbeat_ttl of that worker)")
+    ] = None
+    is_silent: Annotated[
+        bool,
+        Meta(description="a heartbeat is overdue (is_alive) or has ended, or the process of this machine is gone"),
+    ] = False
+    deliveries: Annotated[
+        int, Meta(description="deliveries of webhooks that run beside the slots; `busy` does not count them")
+    ] = 0
+
+
+_SILENT_SHARE = 0.4  # a heartbeat is renewed after a third of its time, under load a moment later
+
+
+def worker_documents(views: Iterable[WorkerView], now_ms: int) -> tuple[WorkerDocument, ...]:
+    """Slots grouped by process, the longest running job first."""
+    groups: dict[tuple[str, int, int], dict[int, list[WorkerView]]] = {}
+    for view in views:
+        info = view.info
+        loads = groups.setdefault((info.host, info.pid, info.started_ms), {})
+        loads.setdefault(info.loaded_ms, []).append(view)
+    return tuple(
+        _worker(group, now_ms, is_finishing=loaded_ms < max(loads))
+        for _, loads in sorted(groups.items())
+        for loaded_ms, group in sorted(loads.items())
+    )
+
+
+def _worker(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> WorkerDocument:
+    info = views[0].info
+    is_alive = any(view.is_alive for view in views)
+    heartbeat_age_s = _heartbeat_age_s(views)
+    slots = sum(not view.info.is_extra for view in views)
+    if not is_alive:  # a reaper may have removed some of its slots already
+        slots = max(slots, info.count)
+    held = (_held_job(view, now_ms) for view in views if view.raw)
+    found = sorted(held, key=lambda job: (-(job.running_s or 0), job.worker_id))
+    jobs = [job for job in found if job.type != DELIVERY_TYPE]
+    if is_alive:  # the others were claimed in advance, and have not begun
+        del jobs[slots:]
+    deliveries = [job for job in found if job.type == DELIVERY_TYPE]
+    return WorkerDocument(
+        host=info.host,
+        pid=info.pid,
+        version=info.version,
+        started_at=stamp(info.started_ms),
+        queues=info.queues,
+        breaker=info.breaker,
+        breakers=tuple(map(_breaker, info.breakers)),
+        is_claiming=info.is_claiming and (info.breaker != "open" or bool(info.breakers)) and not is_finishing,
+        lost_roots=info.lost_roots,
+        limits=info.limits,
+        is_alive=is_alive,
+        slots=slots,
+        busy=len(jobs),
+        jobs=(*jobs, *deliveries),
+        is_finishing=is_finishing,
+        heartbeat_age_s=heartbeat_age_s,
+        heartbeat_ttl_s=info.lease_ms / 1000 if info.lease_ms else None,
+        is_silent=not is_alive or (heartbeat_age_s or 0) * 1000 > _SILENT_SHARE * info.lease_ms,
+        deliveries=len(deliveries),
+    )
+
+
+def _heartbeat_age_s(views: list[WorkerView]) -> float | None:
+    """None if it is unknown: the heartbeat has ended, or the worker or the broker does not say how long it lasts."""
+    left_ms, lease_ms = max(view.left_ms for view in views), views[0].info.lease_ms
+    return max(0, lease_ms - left_ms) / 1000 if left_ms and lease_ms else None
+
+
+def _breaker(one: OpenBreaker) -> BreakerDocument:
+    next_probe_at = stamp(one.next_probe_ms)
+    return BreakerDocument(one.route, one.state, one.error, one.failure_share, next_probe_at, one.deferred)
+
+
+def _held_job(view: WorkerView, now_ms: int) -> HeldJobDocument:
+    job = decode_or_none(view.raw)
+    running_s = max(0, now_ms - view.since_ms) / 1000 if view.since_ms else None
+    if job is None:
+        return HeldJobDocument(view.slot, "", None, None, running_s)
+    return HeldJobDocument(view.slot, job.id, job.filepath or None, job.type, running_s)

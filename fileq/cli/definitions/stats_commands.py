@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import add_json
 from fileq.cli.command import Command, Invocation
 from fileq.cli.terminal import print_lines, screen_of_stdout
-from fileq.commands.admin.json_schema import STATS_FIELDS, WORKERS_FIELDS
+from fileq.commands.admin.json_schema import STATS_FIELDS, workers_fields
 
 if TYPE_CHECKING:
     from fileq.commands.admin.stats import Stats
@@ -205,7 +205,7 @@ process was found gone.""",
         examples=(("fileq workers", "which job runs where, and for how long"),),
         arguments=add_json,
         run=_workers,
-        json_fields=WORKERS_FIELDS,
+        json_fields=workers_fields,
     ),
     Command(
         words=("admin", "events"),

@@ -26,6 +26,22 @@ def listed_job_fields() -> Fields:
     return (("jobs[]", "one object for each job"), *((f"jobs[].{name}", meaning) for name, meaning in job_fields()))
 
 
+def workers_fields() -> Fields:
+    from fileq.queries.documents import WorkerDocument
+
+    return (
+        ("at", "string (RFC 3339): the time of the broker's clock"),
+        ("workers[]", "one object for each process"),
+        *((f"workers[].{name}", meaning) for name, meaning in declared_fields(WorkerDocument)),
+        ("slots, busy", "number: in all processes"),
+        (
+            "lost[]",
+            "processes that died in the last hour and were removed: host, pid, since (without a heartbeat; with "
+            "is_gone, when the process had ended at the latest), found, slots, jobs, is_gone",
+        ),
+    )
+
+
 def declared_fields(document: type[Struct]) -> Fields:
     """The fields of a document with the descriptions that it declares, and below them those of the objects in it."""
     return tuple(_declared(document, ""))
@@ -93,32 +109,11 @@ STATS_FIELDS = (
     ),
     ("eta_per_second", "number or null: that rate: jobs that were completed or became dead, per second"),
     ("eta_basis", "string or null: of which time: last_minute, or last_hours if no job ended in the last minute"),
-    (
-        "workers[]",
-        "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
-    ),
-    ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
-    ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
-    ("workers[].deliveries", "number: deliveries of webhooks that run beside the slots; `busy` does not count them"),
-    ("workers[].is_finishing", "boolean: the worker before a reload, which finishes its jobs and claims nothing"),
-    (
-        "workers[].heartbeat_age_s",
-        "number or null: seconds since its last heartbeat; null if that is unknown or the heartbeat has ended",
-    ),
-    ("workers[].heartbeat_ttl_s", "number or null: how long a heartbeat lasts (worker.heartbeat_ttl of that worker)"),
-    (
-        "workers[].is_silent",
-        "boolean: a heartbeat is overdue (is_alive) or has ended, or the process of this machine is gone",
-    ),
-    (
-        "workers[].breakers[]",
-        "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null), deferred (jobs)",
-    ),
-    ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null)"),
+    ("workers[]", "as in `fileq admin workers --json`"),
     (
         "producers[]",
-        "those alive: id, host, pid, version, started, roots (the directories), state, problem, held_by, held_since, "
-        "last_scan, enqueued, waiting",
+        "those alive: id, host, pid, version, started_at, roots (the directories), state, problem, held_by, "
+        "held_since, last_scan, enqueued, waiting",
     ),
     (
         "producers[].state",
@@ -136,37 +131,6 @@ STATS_FIELDS = (
     ("producers[].enqueued", "number: files enqueued since its start; waiting: files found and not enqueued yet"),
     ("schedules", "count, paused (numbers), late (names of those that no worker fires, a minute after their time)"),
     ("errors[]", "kind, this_hour, last_hour: failed attempts, deaths of processes and refused jobs by kind of error"),
-)
-WORKERS_FIELDS = (
-    ("at", "string (RFC 3339): the time of the broker's clock"),
-    (
-        "workers[]",
-        "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
-    ),
-    ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
-    ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
-    ("workers[].deliveries", "number: deliveries of webhooks that run beside the slots; `busy` does not count them"),
-    ("workers[].is_finishing", "boolean: the worker before a reload, which finishes its jobs and claims nothing"),
-    (
-        "workers[].heartbeat_age_s",
-        "number or null: seconds since its last heartbeat; null if that is unknown or the heartbeat has ended",
-    ),
-    ("workers[].heartbeat_ttl_s", "number or null: how long a heartbeat lasts (worker.heartbeat_ttl of that worker)"),
-    (
-        "workers[].is_silent",
-        "boolean: a heartbeat is overdue (is_alive) or has ended, or the process of this machine is gone",
-    ),
-    (
-        "workers[].breakers[]",
-        "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null), deferred (jobs)",
-    ),
-    ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
-    ("slots, busy", "number: in all processes"),
-    (
-        "lost[]",
-        "processes that died in the last hour and were removed: host, pid, since (without a heartbeat; with is_gone, "
-        "when the process had ended at the latest), found, slots, jobs, is_gone",
-    ),
 )
 TRACE_FIELDS = (
     ("path", "string: the absolute path, escaped where it is not UTF-8"),

@@ -10,17 +10,17 @@ from fileq.brokers.catalog import Document
 from fileq.brokers.lost_workers import LOST_WORKERS, LostWorker, lost_workers_in
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview
-from fileq.commands.admin.stats import WorkerProcess, processes
 from fileq.commands.admin.worker_checks import check_route, is_configured
 from fileq.config import Config
 from fileq.core.job import stamp
+from fileq.queries.documents import WorkerDocument, worker_documents
 
 
 class WorkerList(Struct, frozen=True):
     """`lost` are processes that died within the last hour and that a reaper has removed, the newest first."""
 
     at: str
-    workers: tuple[WorkerProcess, ...]
+    workers: tuple[WorkerDocument, ...]
     slots: int
     busy: int
     lost: tuple[LostWorker, ...] = ()
@@ -66,7 +66,7 @@ def workers(broker: FullBroker) -> WorkerList:
 def workers_in(overview: Overview, documents: Mapping[str, Document]) -> WorkerList:
     """The processes of this overview, and those that died: `documents` are those of the kind LOST."""
     now_ms = overview.census.now_ms
-    found = processes(overview.workers, now_ms)
+    found = worker_documents(overview.workers, now_ms)
     known = {(process.host, process.pid) for process in found}  # such as one that was only frozen
     lost = [one for one in lost_workers_in(documents, now_ms) if (one.host, one.pid) not in known]
     return WorkerList(stamp(now_ms) or "", found, sum(p.slots for p in found), sum(p.busy for p in found), tuple(lost))

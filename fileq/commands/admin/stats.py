@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import OpenBreaker, Overview, ProducerView, ScanInfo, WorkerView
+from fileq.brokers.types import Overview, ProducerView, ScanInfo
 from fileq.commands.admin.pauses import NOTES, PauseNote
-from fileq.core.job import decode_or_none, stamp
-from fileq.core.webhook import DELIVERY_TYPE
+from fileq.core.job import stamp
+from fileq.queries.documents import WorkerDocument, worker_documents
 from fileq.queries.job_filter import waiting_since_ms
 from fileq.queries.job_ids import id_in
 
@@ -66,7 +66,7 @@ class ProducerProcess(Struct, frozen=True):
     host: str
     pid: int
     version: str
-    started: str | None
+    started_at: str | None
     roots: tuple[str, ...]
     state: str
     problem: str
@@ -90,7 +90,7 @@ def _summary(view: ProducerView, neighbours: Neighbours) -> ProducerProcess:
         host=info.host,
         pid=info.pid,
         version=info.version,
-        started=stamp(info.started_ms),
+        started_at=stamp(info.started_ms),
         roots=info.roots,
         state=GONE_STATE if is_gone else info.state,
         problem="" if is_gone else info.problem,
@@ -114,56 +114,9 @@ _ERROR = "error:"
 GONE_STATE = "gone"  # the state of a producer of this machine whose process has ended
 LAST_MINUTE = "last_minute"  # values of `eta_basis`: the time whose rate the ETA assumes
 LAST_HOURS = "last_hours"
-_SILENT_SHARE = 0.4  # a heartbeat is renewed after a third of its time, under load a moment later
 _SHORTEST_ETA_S = 1.0
 _LONGER_THAN_USUAL = 2
 _SAMPLES = 16  # refreshes over which the current rate is computed
-
-
-class SlotSummary(Struct, frozen=True):
-    """A busy slot and its job."""
-
-    slot: str
-    job_id: str
-    filepath: str
-    type: str | None
-    running_s: float | None
-
-
-class BreakerSummary(Struct, frozen=True):
-    """The breaker of a route that is open or half-open."""
-
-    route: str
-    state: str
-    error: str
-    failure_share: float
-    next_probe: str | None
-    deferred: int = 0  # jobs that the process has deferred because of it
-
-
-class WorkerProcess(Struct, frozen=True):
-    """One worker process. After a reload its old worker is listed beside the new one until its last job has ended:
-    it `is_finishing`, and claims nothing."""
-
-    host: str
-    pid: int
-    version: str
-    started: str | None
-    queues: tuple[str, ...]
-    breaker: str
-    breakers: tuple[BreakerSummary, ...]
-    is_claiming: bool
-    lost_roots: tuple[str, ...]
-    limits: tuple[str, ...]
-    is_alive: bool
-    slots: int
-    busy: int
-    jobs: tuple[SlotSummary, ...]
-    is_finishing: bool = False
-    heartbeat_age_s: float | None = None
-    heartbeat_ttl_s: float | None = None
-    is_silent: bool = False
-    deliveries: int = 0  # of webhooks, beside the slots
 
 
 class Throughput(Struct, frozen=True):
@@ -217,7 +170,7 @@ class Stats(Struct, frozen=True):
     eta_s: float | None
     eta_per_second: float | None
     eta_basis: str | None
-    workers: tuple[WorkerProcess, ...]
+    workers: tuple[WorkerDocument, ...]
     producers: tuple[ProducerProcess, ...]
     errors: tuple[ErrorCount, ...]
     schedules: ScheduleCounts
@@ -275,7 +228,7 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
     census = overview.census
     now = recent.add(census.now_ms, census.counters) if recent is not None else None
     this_hour, last_hour = _throughputs(overview)
-    workers = processes(overview.workers, census.now_ms)
+    workers = worker_documents(overview.workers, census.now_ms)
     eta = eta_of(overview, lambda: ended_per_second(broker, overview))
     return Stats(
         broker=broker.kind,
@@ -362,74 +315,6 @@ def _since_first_worker(overview: Overview, this_hour: Throughput, last_hour: Th
     if seconds <= this_hour.seconds:
         both = {name: getattr(this_hour, name) for name in _RATES}
     return Throughput(seconds, **both)
-
-
-def processes(views: Iterable[WorkerView], now_ms: int) -> tuple[WorkerProcess, ...]:
-    """Slots grouped by process, the longest running job first."""
-    groups: dict[tuple[str, int, int], dict[int, list[WorkerView]]] = {}
-    for view in views:
-        info = view.info
-        loads = groups.setdefault((info.host, info.pid, info.started_ms), {})
-        loads.setdefault(info.loaded_ms, []).append(view)
-    return tuple(
-        _process(group, now_ms, is_finishing=loaded_ms < max(loads))
-        for _, loads in sorted(groups.items())
-        for loaded_ms, group in sorted(loads.items())
-    )
-
-
-def _process(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> WorkerProcess:
-    info = views[0].info
-    is_alive = any(view.is_alive for view in views)
-    heartbeat_age_s = _heartbeat_age_s(views)
-    slots = sum(not view.info.is_extra for view in views)
-    if not is_alive:  # a reaper may have removed some of its slots already
-        slots = max(slots, info.count)
-    found = sorted((_slot(view, now_ms) for view in views if view.raw), key=lambda s: (-(s.running_s or 0), s.slot))
-    jobs = [slot for slot in found if slot.type != DELIVERY_TYPE]
-    if is_alive:  # the others were claimed in advance, and have not begun
-        del jobs[slots:]
-    deliveries = [slot for slot in found if slot.type == DELIVERY_TYPE]
-    return WorkerProcess(
-        host=info.host,
-        pid=info.pid,
-        version=info.version,
-        started=stamp(info.started_ms),
-        queues=info.queues,
-        breaker=info.breaker,
-        breakers=tuple(map(_breaker, info.breakers)),
-        is_claiming=info.is_claiming and (info.breaker != "open" or bool(info.breakers)) and not is_finishing,
-        lost_roots=info.lost_roots,
-        limits=info.limits,
-        is_alive=is_alive,
-        slots=slots,
-        busy=len(jobs),
-        jobs=(*jobs, *deliveries),
-        is_finishing=is_finishing,
-        heartbeat_age_s=heartbeat_age_s,
-        heartbeat_ttl_s=info.lease_ms / 1000 if info.lease_ms else None,
-        is_silent=not is_alive or (heartbeat_age_s or 0) * 1000 > _SILENT_SHARE * info.lease_ms,
-        deliveries=len(deliveries),
-    )
-
-
-def _heartbeat_age_s(views: list[WorkerView]) -> float | None:
-    """None if it is unknown: the heartbeat has ended, or the worker or the broker does not say how long it lasts."""
-    left_ms, lease_ms = max(view.left_ms for view in views), views[0].info.lease_ms
-    return max(0, lease_ms - left_ms) / 1000 if left_ms and lease_ms else None
-
-
-def _breaker(one: OpenBreaker) -> BreakerSummary:
-    next_probe = stamp(one.next_probe_ms)
-    return BreakerSummary(one.route, one.state, one.error, one.failure_share, next_probe, one.deferred)
-
-
-def _slot(view: WorkerView, now_ms: int) -> SlotSummary:
-    job = decode_or_none(view.raw)
-    running_s = max(0, now_ms - view.since_ms) / 1000 if view.since_ms else None
-    if job is None:
-        return SlotSummary(view.slot, "", "", None, running_s)
-    return SlotSummary(view.slot, job.id, job.filepath, job.type, running_s)
 
 
 def _errors(overview: Overview) -> tuple[ErrorCount, ...]:

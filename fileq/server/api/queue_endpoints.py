@@ -133,7 +133,7 @@ def shown_workers(found: WorkerList, services: Services) -> WorkerList:
     if not services.hides_paths:
         return found
     hidden = tuple(
-        replace(process, jobs=tuple(replace(job, filepath="") for job in process.jobs)) for process in found.workers
+        replace(process, jobs=tuple(replace(job, path=None) for job in process.jobs)) for process in found.workers
     )
     return replace(found, workers=hidden)
 

@@ -11,10 +11,10 @@ from msgspec import Struct
 from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.types import Overview
 from fileq.commands.admin.pauses import PauseNote
-from fileq.commands.admin.stats import BreakerSummary, QueueStats, WorkerProcess, eta_of, processes, queues_of
+from fileq.commands.admin.stats import QueueStats, eta_of, queues_of
 from fileq.core.job import State, stamp
 from fileq.core.webhook import DELIVERY_TYPE
-from fileq.queries.documents import JobDocument
+from fileq.queries.documents import BreakerDocument, JobDocument, WorkerDocument, worker_documents
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 from fileq.queries.job_selection import outlined, with_outlines
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
@@ -61,7 +61,7 @@ class BrokerState(Struct, frozen=True):
     broker: str
     where: str
     queues: tuple[QueueStats, ...]
-    workers: tuple[WorkerProcess, ...]
+    workers: tuple[WorkerDocument, ...]
     waiting: int
     delayed: int
     dead: int
@@ -131,7 +131,7 @@ def _state(found: Overview, samples: Sequence[LiveSample], kind: str, where: str
     """The rate of the ETA is that of the samples of the last minute, which cost the broker nothing more."""
     last = samples[-MINUTE_SAMPLES:]
     eta = eta_of(found, lambda: per_second(last, "completed") + per_second(last, "dead"))
-    queues, workers, census = queues_of(found), processes(found.workers, found.census.now_ms), found.census
+    queues, workers, census = queues_of(found), worker_documents(found.workers, found.census.now_ms), found.census
     waiting = sum(one.length for one in queues)
     return BrokerState(kind, where, queues, workers, waiting, census.scheduled, census.dead, eta.eta_s)
 
@@ -185,10 +185,10 @@ def _live_chart(samples: Sequence[LiveSample]) -> Any:
     return line_chart(series, labels, title="Jobs per second, last hour")
 
 
-def breaker_banners(breakers: Sequence[BreakerSummary], deferred: Mapping[str, int], is_more: bool) -> list[Banner]:
+def breaker_banners(breakers: Sequence[BreakerDocument], deferred: Mapping[str, int], is_more: bool) -> list[Banner]:
     """One for each route, however many processes have opened its breaker. `deferred` counts deferred jobs by their
     reason, `is_more`: there may be more. Workers report how many jobs they have deferred, a moment later."""
-    routes: dict[str, list[BreakerSummary]] = defaultdict(list)
+    routes: dict[str, list[BreakerDocument]] = defaultdict(list)
     for one in breakers:
         routes[one.route].append(one)
     found = []
@@ -202,7 +202,7 @@ def breaker_banners(breakers: Sequence[BreakerSummary], deferred: Mapping[str, i
             jobs = "1 job is" if count == 1 and not or_more else f"{number(count)} {or_more}jobs are"
             text = f"{text} {jobs} deferred."
             links = (("/dashboard/jobs?status=deferred", "Deferred jobs"), *links)
-        tries = [one.next_probe for one in opened if one.next_probe]
+        tries = [one.next_probe_at for one in opened if one.next_probe_at]
         found.append(Banner(text, links=links, until=min(tries, default=None)))
     return found
 

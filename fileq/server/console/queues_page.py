@@ -16,9 +16,9 @@ from fileq.brokers.types import Overview, Record
 from fileq.commands.action_log import ACTIONS, LoggedAction
 from fileq.commands.admin.pauses import NOTES
 from fileq.commands.admin.running_workers import workers_in
-from fileq.commands.admin.stats import WorkerProcess
 from fileq.core.api_key import Scope
 from fileq.core.job import Job, State, decode_or_none, parse_time, stamp
+from fileq.queries.documents import WorkerDocument
 from fileq.queries.job_ids import id_in
 from fileq.server.api.queue_endpoints import QueueDocument, queue_list, shown_workers
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
@@ -112,7 +112,7 @@ def workers(request: PageRequest) -> Mapping[str, Any]:
     found = request.shown(shown_workers(workers_in(overview, lost), services))
     cancelled = cancelled_ids(ACTIONS.newest(actions), services.now_ms())
     shown = sorted(found.workers, key=needs_attention)[:PROCESSES]
-    running = [job.job_id for process in shown for job in process.jobs[:JOBS] if job.job_id]
+    running = [job.id for process in shown for job in process.jobs[:JOBS] if job.id]
     others = [*running, *islice(cancelled, ENDED)]
     rates, records = out_and_outlines(broker, overview, lambda record: process_of(record.slot), others)
     living = [process for process in found.workers if process.is_alive]
@@ -130,7 +130,7 @@ def workers(request: PageRequest) -> Mapping[str, Any]:
     }
 
 
-def needs_attention(process: WorkerProcess) -> tuple[bool, str, int]:
+def needs_attention(process: WorkerDocument) -> tuple[bool, str, int]:
     """Sorts processes: those with something wrong first."""
     is_wrong = process.is_silent or bool(process.lost_roots or process.breakers)
     return not is_wrong, process.host, process.pid

@@ -86,7 +86,7 @@ def test_everything_is_counted(shell: CommandLine) -> None:
     shown = [worker[name] for name in ("host", "pid", "slots", "busy", "is_alive")]
     assert shown == ["alpha", 4242, 2, 1, True]
     [job] = worker["jobs"]
-    assert (job["slot"], job["job_id"], job["filepath"]) == ("w2", "run", "/data/run.pdf")
+    assert (job["worker_id"], job["id"], job["path"]) == ("w2", "run", "/data/run.pdf")
     assert 0 <= job["running_s"] < 60
     out = shell.run("stats")
     assert "/data/run.pdf" in out
@@ -143,7 +143,7 @@ def test_slots_for_jobs_that_are_claimed_in_advance_are_not_shown(shell: Command
     enqueue(shell, "x")
     shell.broker.settle_and_claim([], ["s2"])
     [worker] = shell.json("workers")["workers"]
-    assert (worker["slots"], worker["busy"], [job["slot"] for job in worker["jobs"]]) == (2, 1, ["s2"])
+    assert (worker["slots"], worker["busy"], [job["worker_id"] for job in worker["jobs"]]) == (2, 1, ["s2"])
     enqueue(shell, "y", "z", "behind")
     assert "waits" not in shell.run("show", "behind")
     shell.broker.settle_and_claim([], ["s0", "s1"])

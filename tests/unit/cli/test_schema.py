@@ -12,33 +12,27 @@ from fileq.commands.admin import json_schema as schema
 from fileq.commands.admin.fsck.report import Balance, DuplicateJob, Problem, Repair, Report
 from fileq.commands.admin.pauses import PauseResult
 from fileq.commands.admin.running_workers import BreakerReset, ReportedBreaker, WorkerList
-from fileq.commands.admin.stats import (
-    BreakerSummary,
-    ErrorCount,
-    LastScan,
-    ProducerProcess,
-    QueueStats,
-    SlotSummary,
-    Stats,
-    Throughput,
-    WorkerProcess,
-)
+from fileq.commands.admin.stats import ErrorCount, LastScan, ProducerProcess, QueueStats, Stats, Throughput
 from fileq.commands.batches import BatchReport, CallbackReport, FailureReport
 from fileq.commands.untaken_files import LocalTrace, UntakenVersion
 from fileq.queries.dead_jobs import DeadJobs
-from fileq.queries.documents import AttemptDocument, JobDocument, OutputDocument
+from fileq.queries.documents import (
+    AttemptDocument,
+    BreakerDocument,
+    HeldJobDocument,
+    JobDocument,
+    OutputDocument,
+    WorkerDocument,
+)
 from fileq.queries.job_queries import VersionTrace
 
 DOCUMENTED = [
     (
         schema.STATS_FIELDS,
         Stats,
-        (
-            *(QueueStats, WorkerProcess, BreakerSummary, SlotSummary, Throughput, ErrorCount),
-            *(ProducerProcess, LastScan),
-        ),
+        (*(QueueStats, Throughput, ErrorCount, ProducerProcess, LastScan),),
     ),
-    (schema.WORKERS_FIELDS, WorkerList, (WorkerProcess, BreakerSummary, SlotSummary)),
+    (schema.workers_fields(), WorkerList, (WorkerDocument, BreakerDocument, HeldJobDocument)),
     (schema.job_fields(), JobDocument, (AttemptDocument, OutputDocument)),
     (schema.TRACE_FIELDS, LocalTrace, (VersionTrace, UntakenVersion)),
     (schema.ACTION_FIELDS, ActionReport, (JobChange,)),

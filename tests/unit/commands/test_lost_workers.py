@@ -20,8 +20,8 @@ from fileq.cli.stats_text import lost_lines
 from fileq.cli.terminal import Screen
 from fileq.client.broker_batches import cancel_batch
 from fileq.commands.admin.running_workers import workers
-from fileq.commands.admin.stats import processes
 from fileq.core.job import rfc3339_ms
+from fileq.queries.documents import worker_documents
 from fileq.testing.conformance.builders import a_job
 from tests.support.console_jobs import QUEUES, SLOT, pages_with_worker, shown, words
 
@@ -61,7 +61,7 @@ def test_a_process_that_was_found_gone_is_not_called_silent_since_then() -> None
 def test_a_worker_that_is_gone_has_all_its_slots_while_a_reaper_removes_them() -> None:
     info = WorkerInfo("host", 1, 0, "0", ("low",), count=16)
     views = [WorkerView(f"host-1-{n}-x", info, is_alive=False) for n in range(4)]
-    [process] = processes(views, NOW_MS)
+    [process] = worker_documents(views, NOW_MS)
     assert (process.busy, process.slots) == (0, 16)
 
 

@@ -14,10 +14,10 @@ from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Overview
 from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS_MAX, Acknowledgement, AcknowledgementStore, group_state
 from fileq.commands.action_log import ACTIONS, IDS_EACH, IDS_KEPT, ActionLog, actions_on
-from fileq.commands.admin.stats import BreakerSummary
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
 from fileq.queries.dead_jobs import DeadGroup, timeline
+from fileq.queries.documents import BreakerDocument
 from fileq.queries.file_pages import DirectoryCounts
 from fileq.queries.job_filter import path_matcher
 from fileq.server.background_work import LiveSamples
@@ -67,8 +67,8 @@ def test_a_time_is_written_once_below_a_chart() -> None:
 
 
 def test_a_breaker_that_several_workers_opened_is_one_banner() -> None:
-    def opened(route: str, next_probe: str | None) -> BreakerSummary:
-        return BreakerSummary(route, "open", "", 1.0, next_probe)
+    def opened(route: str, next_probe: str | None) -> BreakerDocument:
+        return BreakerDocument(route, "open", "", 1.0, next_probe)
 
     soon, later = "2026-05-01T12:00:05Z", "2026-05-01T12:00:09Z"
     breakers = [opened("*.mail", later), opened("*.pdf", None), opened("*.mail", soon)]
@@ -77,7 +77,7 @@ def test_a_breaker_that_several_workers_opened_is_one_banner() -> None:
     assert ("50 or more jobs are deferred" in mail.text, mail.until) == (True, soon)
     assert ("deferred" in scans.text, scans.until) == (False, None)
     assert "jobs of *.pdf in 1 worker process:" in scans.text
-    reported = [BreakerSummary("*.mail", "open", "", 1.0, soon, deferred=count) for count in (1_200, 800)]
+    reported = [BreakerDocument("*.mail", "open", "", 1.0, soon, deferred=count) for count in (1_200, 800)]
     [mail] = breaker_banners(reported, {reason_of("*.mail"): 50}, is_more=True)
     assert "2\u202f000 jobs are deferred" in mail.text, "the page itself looks at the first 50 only"
 
