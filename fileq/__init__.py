@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from fileq.client.async_client import AsyncClient as AsyncClient
     from fileq.client.async_client import AsyncHandle as AsyncHandle
     from fileq.client.batch_handle import BatchHandle as Batch
-    from fileq.client.batch_handle import BatchStatus as BatchStatus
     from fileq.client.client import Client as Client
     from fileq.client.handle import Handle as Handle
     from fileq.client.tasks import Task as Task
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from fileq.handlers.extensions import hook as hook
     from fileq.handlers.extensions import middleware as middleware
     from fileq.handlers.registry import handler as handler
+    from fileq.queries.documents import BatchDocument as BatchDocument
     from fileq.queries.documents import JobDocument as JobDocument
     from fileq.queries.documents import JobDocument as Status  # noqa: F401
 
@@ -56,9 +56,9 @@ _HOMES = {
     "AsyncClient": "fileq.client.async_client",
     "AsyncHandle": "fileq.client.async_client",
     "Batch": "fileq.client.batch_handle:BatchHandle",
+    "BatchDocument": "fileq.queries.documents",
     "BatchError": "fileq.core.errors",
     "BatchFacts": "fileq.core.batch",
-    "BatchStatus": "fileq.client.batch_handle",
     "BrokerError": "fileq.core.errors",
     "BrokerUnavailable": "fileq.core.errors",
     "Call": "fileq.client.tasks:TaskCall",

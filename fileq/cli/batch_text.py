@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from fileq.cli.job_text import STATE_STYLES, ago, error_lines, when
 from fileq.cli.stats_text import name_of
 from fileq.cli.terminal import ENDLESS, Cell, Screen, columns, cut, number, plural, table
-from fileq.client.batch_handle import RECHECK_S, BatchStatus, wait_for_batch
+from fileq.client.batch_handle import RECHECK_S, wait_for_batch
 from fileq.core.text import printable
 
 if TYPE_CHECKING:
     from fileq.brokers.protocol import FullBroker
-    from fileq.commands.batches import BatchReport, CallbackReport
+    from fileq.queries.documents import BatchDocument, CallbackDocument
 
 _BAR_MAX = 30  # columns
 _CLEAR = "\r\x1b[K"
 _COUNTS = ("waiting", "running", "completed", "dead", "cancelled", "deleted")
 
 
-def render_batches(batches: Sequence[BatchReport], screen: Screen, at_ms: int) -> list[str]:
+def render_batches(batches: Sequence[BatchDocument], screen: Screen, at_ms: int) -> list[str]:
     if not batches:
         return ["no batches; 'fileq batch create', 'fileq enqueue --batch NAME' or a program makes one"]
     rows: list[list[str | Cell]] = [["id", "state", "jobs", "left", "completed", "dead", "cancelled", "age"]]
@@ -29,32 +29,32 @@ def render_batches(batches: Sequence[BatchReport], screen: Screen, at_ms: int) -
         row: list[str | Cell] = [printable(one.id), _state(one), number(one.total)]
         row += [number(one.waiting + one.running), number(one.completed)]
         row += [Cell(number(one.dead), "red" if one.dead else ""), number(one.cancelled + one.deleted)]
-        rows.append([*row, ago(one.created, at_ms)])
+        rows.append([*row, ago(one.created_at, at_ms)])
     return table(rows, screen, right=(2, 3, 4, 5, 6, 7), flexible=0, from_left=False)
 
 
-def _state(one: BatchReport) -> Cell:
+def _state(one: BatchDocument) -> Cell:
     if one.is_cancelled:
-        return Cell("cancelled" if one.state == "finished" else "cancelling", "yellow")
-    if one.state == "finished":
+        return Cell("cancelled" if one.is_finished else "cancelling", "yellow")
+    if one.is_finished:
         return Cell("finished", "green" if one.is_success else "red")
-    return Cell(one.state)
+    return Cell(one.status)
 
 
-def render_batch(one: BatchReport, screen: Screen, at_ms: int) -> list[str]:
+def render_batch(one: BatchDocument, screen: Screen, at_ms: int) -> list[str]:
     counts = [f"{number(count)} {name}" for name in _COUNTS if (count := getattr(one, name))]
-    state = one.state + (", cancelled" if one.is_cancelled else "")
+    state = one.status + (", cancelled" if one.is_cancelled else "")
     facts: list[tuple[str, str | Cell]] = [
         ("id", Cell(printable(one.id), "bold")),
         ("name", printable(one.name)),
         ("state", Cell(state, _state(one).style)),
-        ("parent", printable(one.parent)),
+        ("parent", printable(one.parent or "")),
         ("failures", "allowed" if one.allow_failures else "the first one cancels the rest"),
         ("priority", printable(one.priority)),
         ("jobs", number(one.total) + (f": {', '.join(counts)}" if counts else "")),
-        ("created", when(one.created, at_ms)),
-        ("sealed", when(one.sealed, at_ms)),
-        ("finished", when(one.finished, at_ms)),
+        ("created", when(one.created_at, at_ms)),
+        ("sealed", when(one.sealed_at, at_ms)),
+        ("finished", when(one.finished_at, at_ms)),
         *((callback.kind, _callback(callback)) for callback in one.callbacks),
     ]
     rows = [(Cell(name, "dim"), value) for name, value in facts if value not in ("", Cell(""))]
@@ -62,24 +62,24 @@ def render_batch(one: BatchReport, screen: Screen, at_ms: int) -> list[str]:
     return [*lines, *_failures(one, screen)]
 
 
-def _callback(callback: CallbackReport) -> Cell:
+def _callback(callback: CallbackDocument) -> Cell:
     if not callback.is_fired:
         return Cell("not enqueued", "dim")
-    what = f"{callback.type or '?'}, job {callback.job_id}: {callback.state or 'its record is gone'}"
-    error = f": {callback.error}" if callback.error and callback.state != "completed" else ""
-    return Cell(printable(what + error), STATE_STYLES.get(callback.state or "", ""))
+    what = f"{callback.type or '?'}, job {callback.job_id}: {callback.status or 'its record is gone'}"
+    error = f": {callback.error}" if callback.error and callback.status != "completed" else ""
+    return Cell(printable(what + error), STATE_STYLES.get(callback.status or "", ""))
 
 
-def _failures(one: BatchReport, screen: Screen) -> list[str]:
+def _failures(one: BatchDocument, screen: Screen) -> list[str]:
     if not one.failures:
         if one.dead and one.first_error:  # a child batch
-            return ["", f"first failure: {printable(one.first_dead)}", *_indented(one.first_error, screen)]
+            return ["", f"first failure: {printable(one.first_dead or '')}", *_indented(one.first_error, screen)]
         return []
     shown = f", the first {len(one.failures)}" if one.dead > len(one.failures) else ""
     lines = ["", screen.paint(f"{plural(one.dead, 'dead member')}{shown}", "bold")]
     for failure in one.failures:
-        lines.append(f"  {printable(failure.id)}  {name_of(failure.filepath, failure.type, '').strip()}")
-        lines += [f"  {line}" for line in _indented(failure.error, screen)[:1]]
+        lines.append(f"  {printable(failure.id)}  {name_of(failure.path or '', failure.type, '').strip()}")
+        lines += [f"  {line}" for line in _indented(failure.error or "", screen)[:1]]
     return [*lines, f"'fileq batch retry {printable(one.id)}' runs them again"]
 
 
@@ -87,7 +87,7 @@ def _indented(error: str, screen: Screen) -> list[str]:
     return [f"  {screen.paint(line, 'red')}" for line in error_lines(error)]
 
 
-def progress_line(status: BatchStatus, width: int) -> str:
+def progress_line(status: BatchDocument, width: int) -> str:
     """`nightly-3f… [#########---------] 120/500, 3 dead`, as long as the terminal is wide, at most."""
     bad = [f"{number(count)} {name}" for name in ("dead", "cancelled", "deleted") if (count := getattr(status, name))]
     counts = ", ".join([f"{number(status.ended)}/{number(status.total)}", *bad])
@@ -98,18 +98,18 @@ def progress_line(status: BatchStatus, width: int) -> str:
     return f"{name} [{'#' * done}{'-' * (bar - done)}] {counts}"
 
 
-def ending_line(one: BatchReport) -> str:
+def ending_line(one: BatchDocument) -> str:
     counts = ", ".join(f"{number(count)} {name}" for name in _COUNTS if (count := getattr(one, name)))
-    return printable(f"batch {one.id} is {'cancelled' if one.is_cancelled else one.state}: {counts or 'it is empty'}")
+    return printable(f"batch {one.id} is {'cancelled' if one.is_cancelled else one.status}: {counts or 'it is empty'}")
 
 
-def shown_wait(broker: FullBroker, id: str, report: Callable[[str], None], *, redraw_s: float) -> BatchStatus:
+def shown_wait(broker: FullBroker, id: str, report: Callable[[str], None], *, redraw_s: float) -> BatchDocument:
     """Waits until a batch is finished, and shows on a terminal how far it is. Only reads.
 
     Returns the status of the finished batch. The line is drawn on stderr, so that stdout has only results."""
     is_drawn = sys.stderr.isatty()
 
-    def draw(status: BatchStatus) -> None:
+    def draw(status: BatchDocument) -> None:
         import shutil  # it imports every compression there is
 
         sys.stderr.write(_CLEAR + progress_line(status, shutil.get_terminal_size().columns))
@@ -122,7 +122,7 @@ def shown_wait(broker: FullBroker, id: str, report: Callable[[str], None], *, re
 
     try:
         status = wait_for_batch(
-            broker.batches_by_id,
+            lambda: _read(broker, id),
             broker.subscribe,
             id,
             report=report_alone,
@@ -137,7 +137,14 @@ def shown_wait(broker: FullBroker, id: str, report: Callable[[str], None], *, re
     return status
 
 
-def exit_code_of(status: BatchStatus) -> int:
+def _read(broker: FullBroker, id: str) -> BatchDocument:
+    from fileq.queries.documents import known_batch
+
+    [view] = broker.batches_by_id([id])
+    return known_batch(id, view)
+
+
+def exit_code_of(status: BatchDocument) -> int:
     """0 if all jobs were completed, 3 if one is dead, 1 otherwise."""
     if status.dead:
         return 3

@@ -18,7 +18,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 from msgspec import UNSET, UnsetType
 
 from fileq.brokers.types import CancelResult, WireEvent
-from fileq.client.batch_handle import BatchHandle, BatchKeywords, BatchStatus
+from fileq.client.batch_handle import BatchHandle, BatchKeywords
 from fileq.client.client import Client, JobFilters
 from fileq.client.event_stream import EventStream
 from fileq.client.handle import Handle
@@ -28,7 +28,7 @@ from fileq.client.transport import BatchRetry
 from fileq.config import Config
 from fileq.core.public_name import public
 from fileq.handlers.registry import TaskDefinition
-from fileq.queries.documents import JobDocument
+from fileq.queries.documents import BatchDocument, JobDocument
 from fileq.queries.job_queries import FileTrace
 
 P = TypeVar("P")
@@ -295,10 +295,10 @@ class AsyncBatch:
     async def seal(self) -> bool:
         return await asyncio.to_thread(self._batch.seal)
 
-    async def status(self) -> BatchStatus:
+    async def status(self) -> BatchDocument:
         return await asyncio.to_thread(self._batch.status)
 
-    async def wait(self, timeout: float | None = None) -> BatchStatus:
+    async def wait(self, timeout: float | None = None) -> BatchDocument:
         """As Batch.wait(). When it is cancelled, the batch goes on."""
         status = await in_own_thread(lambda is_stopped: self._batch.wait_unless(is_stopped, timeout))
         assert status is not None

@@ -1,5 +1,5 @@
-"""Batches as a program has them: BatchHandle adds jobs, seals the batch and waits for it; BatchStatus is the batch at
-one moment; batch_request() checks a new one. No copy of the batch is kept.
+"""Batches as a program has them: BatchHandle adds jobs, seals the batch and waits for it;
+batch_request() checks a new one. No copy of the batch is kept.
 
 What a kill -9 inside a `with` leaves: an open batch with the jobs that were added. It is cancelled after 24 hours in
 which nothing is added, or by `fileq batch cancel`. A caller that is killed while it waits leaves the batch as it is.
@@ -11,30 +11,27 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from fileq.brokers.batches import BatchView
 from fileq.brokers.protocol import Subscription
 from fileq.client.handle import Handle, with_payload_type
 from fileq.client.job_endings import RETRY_S, SLICE_S, PublishedBatchEvent, decode_event
 from fileq.client.options import EnqueueOptions, JobOptions, NamedBatch, batch_id_of, checked_timeout, options_of
 from fileq.client.tasks import TaskCall, encoded_payload, task_named
 from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, JobRequest, Transport
-from fileq.core.batch import BatchState, CallbackKind, callback_id
-from fileq.core.errors import BatchError, BrokerUnavailable, ConfigError, FileqError
+from fileq.core.batch import CallbackKind
+from fileq.core.errors import BrokerUnavailable, ConfigError, FileqError
 from fileq.core.public_name import public
 from fileq.core.units import format_duration, two_units
 from fileq.handlers.registry import TaskDefinition
-from fileq.queries.documents import JobDocument
+from fileq.queries.documents import BatchDocument, JobDocument, unknown_batch
 from fileq.queries.job_filter import JobFilter
 
 if TYPE_CHECKING:
@@ -90,23 +87,25 @@ class BatchHandle:
         self.status()  # raises if there is no such batch
         return False
 
-    def status(self) -> BatchStatus:
+    def status(self) -> BatchDocument:
         """The counts of one moment. BatchError if there is no such batch."""
-        [view] = self._transport().batches.by_id([self.id])
-        return status_of_batch(self.id, view)
+        found = self._transport().batches.get(self.id)
+        if found is None:
+            raise unknown_batch(self.id)
+        return found
 
-    def wait(self, timeout: float | None = None) -> BatchStatus:
+    def wait(self, timeout: float | None = None) -> BatchDocument:
         """Until the batch is finished: sealed, and no member unfinished. Its `is_success` says whether all were
         completed. Raises TimeoutError after `timeout` seconds. Outages of the broker in between are waited out."""
         status = self.wait_unless(lambda: False, timeout)
         assert status is not None
         return status
 
-    def wait_unless(self, is_stopped: Callable[[], bool], timeout: float | None = None) -> BatchStatus | None:
+    def wait_unless(self, is_stopped: Callable[[], bool], timeout: float | None = None) -> BatchDocument | None:
         """wait(), given up within half a second once `is_stopped`: then None."""
         timeout = checked_timeout(timeout)
         transport = self._transport()
-        return wait_for_batch(transport.batches.by_id, transport.subscribe, self.id, timeout, is_stopped)
+        return wait_for_batch(self.status, transport.subscribe, self.id, timeout, is_stopped)
 
     def cancel(self) -> bool:
         """Seals the batch and cancels what has not ended: waiting jobs now or when they are claimed, running ones
@@ -153,107 +152,6 @@ class BatchHandle:
         return self._client.transport()
 
 
-class BatchCallback(Struct, frozen=True):
-    """A callback of a batch. Its job exists once `is_fired`."""
-
-    kind: CallbackKind
-    job_id: str
-    is_fired: bool
-
-
-@public()
-class BatchStatus(Struct, frozen=True):
-    """A batch at one moment, as programs and `--json` see it.
-
-    total = waiting + running + completed + dead + cancelled + deleted. A child batch is one member; while it is
-    unfinished it is `waiting`. `first_dead` is the member that died first, a job or a child batch, and `first_error`
-    its error."""
-
-    id: str
-    name: str
-    parent: str
-    state: BatchState
-    is_cancelled: bool
-    allow_failures: bool
-    priority: str
-    total: int
-    waiting: int
-    running: int
-    completed: int
-    dead: int
-    cancelled: int
-    deleted: int
-    created: datetime | None
-    sealed: datetime | None
-    finished: datetime | None
-    first_dead: str
-    first_error: str
-    callbacks: tuple[BatchCallback, ...]
-
-    @property
-    def is_finished(self) -> bool:
-        return self.state is BatchState.FINISHED
-
-    @property
-    def is_success(self) -> bool:
-        """Finished, not cancelled, and every member was completed."""
-        return self.is_finished and not self.is_cancelled and self.completed == self.total
-
-    @property
-    def ended(self) -> int:
-        """Members that have ended."""
-        return self.total - self.waiting - self.running
-
-
-class BatchInfo(Struct, frozen=True, omit_defaults=True):
-    """What fileq keeps in the `info` of a batch. `made_by` is the id of the key that created it through a server, if
-    that key may add to its own batches only."""
-
-    priority: str = ""
-    made_by: str = ""
-
-
-def info_of(raw: bytes) -> BatchInfo:
-    """Empty for what another program has put there."""
-    try:
-        return msgspec.json.decode(raw, type=BatchInfo) if raw else BatchInfo()
-    except (msgspec.DecodeError, ValueError):
-        return BatchInfo()
-
-
-def status_of_batch(id: str, view: BatchView | None) -> BatchStatus:
-    """Raises BatchError if there is no such batch."""
-    if view is None:
-        raise BatchError(f"no batch has the id {id!r}; see 'fileq batch list'; a finished one is kept for 30 days")
-    callbacks = (BatchCallback(kind, callback_id(view.id, kind), kind in view.fired) for kind in view.callbacks)
-    return BatchStatus(
-        id=view.id,
-        name=view.name,
-        parent=view.parent,
-        state=view.state,
-        is_cancelled=view.is_cancelled,
-        allow_failures=view.allow_failures,
-        priority=info_of(view.info).priority,
-        total=view.total,
-        waiting=view.waiting,
-        running=view.running,
-        completed=view.completed,
-        dead=view.dead,
-        cancelled=view.cancelled,
-        deleted=view.deleted,
-        created=_moment(view.created_ms),
-        sealed=_moment(view.sealed_ms),
-        finished=_moment(view.finished_ms),
-        first_dead=view.dead_id,
-        first_error=view.dead_error,
-        callbacks=tuple(callbacks),
-    )
-
-
-def _moment(ms: int) -> datetime | None:
-    return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
-
-
 # wait_for_batch() subscribes before it reads, so that the end is not missed. An event can still get lost, so the
 # batch is read again every RECHECK_S and after each reconnection.
 
@@ -261,17 +159,17 @@ RECHECK_S = 2.0
 
 
 def wait_for_batch(
-    read: Callable[[Sequence[str]], list[BatchView | None]],
+    read: Callable[[], BatchDocument],
     subscribe: Callable[[], Subscription],
     id: str,
     timeout_s: float | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
     *,
     report: Callable[[str], None] = lambda text: None,
-    on_status: Callable[[BatchStatus], None] = lambda status: None,
+    on_status: Callable[[BatchDocument], None] = lambda status: None,
     recheck_s: float = RECHECK_S,
-) -> BatchStatus | None:
-    """The status of the finished batch; None once `is_stopped`. Raises TimeoutError, and BatchError for an unknown id.
+) -> BatchDocument | None:
+    """The finished batch; None once `is_stopped`. Raises TimeoutError, and what `read` raises.
 
     `on_status` gets the batch each time it is read, `report` the begin and the end of each outage."""
     until_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -283,8 +181,7 @@ def wait_for_batch(
                     subscription.close()
                     subscription, is_lost = subscribe(), False
                     report("connected again")
-                [view] = read([id])
-                status = status_of_batch(id, view)
+                status = read()
                 on_status(status)
                 if status.is_finished:
                     return status

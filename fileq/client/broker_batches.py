@@ -6,17 +6,16 @@ reconciler of any worker continues; of a retry, the members that were put back u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
 
 from fileq.actions.bulk import BulkActions, JobAction
-from fileq.brokers.batches import BatchPage, BatchView, NewBatch
+from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
-from fileq.client.batch_handle import BatchInfo
 from fileq.client.new_entries import typed_entry
 from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, DeadPage
 from fileq.config import Config
@@ -24,7 +23,7 @@ from fileq.core.batch import Callback, callback_job
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import State, check_content, checked_id, encode
 from fileq.core.own_jobs import check_batch
-from fileq.queries.documents import job_document
+from fileq.queries.documents import BatchDocument, BatchInfo, batch_document, job_document
 
 
 class BrokerBatches:
@@ -39,11 +38,9 @@ class BrokerBatches:
         now = datetime.fromtimestamp(self._clock() / 1000, UTC)
         self._broker.create_batch(new_batch(self._config, request, now))
 
-    def by_id(self, ids: Sequence[str]) -> list[BatchView | None]:
-        return self._broker.batches_by_id(ids)
-
-    def page(self, cursor: str, limit: int, *, unfinished: bool) -> BatchPage:
-        return self._broker.batch_page(cursor, limit, unfinished=unfinished)
+    def get(self, id: str) -> BatchDocument | None:
+        [view] = self._broker.batches_by_id([id])
+        return batch_document(view) if view is not None else None
 
     def seal(self, id: str) -> bool:
         return seal_batch(self._broker, id)

@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -23,18 +22,15 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Raw, Struct
 
-from fileq.brokers.batches import BatchPage, BatchView
 from fileq.brokers.types import CancelResult, EnqueueResult
 from fileq.client.address import ServerAddress
-from fileq.client.batch_handle import BatchInfo
 from fileq.client.http_connection import GivenUp, HttpConnections, HttpReply, error_of, problem_in
 from fileq.client.job_endings import RETRY_S, JobEnding, ending_in
 from fileq.client.options import ScheduleOptions
 from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, DeadPage, JobRequest
-from fileq.core.batch import BatchState, CallbackKind
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, FileqError, JobError
 from fileq.core.job import State, rfc3339_ms
-from fileq.queries.documents import JobDocument
+from fileq.queries.documents import BatchDocument, JobDocument
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_queries import FileTrace
 
@@ -245,11 +241,6 @@ class _Changed(Struct, frozen=True):
     has_changed: bool
 
 
-class _BatchList(Struct, frozen=True):
-    batches: tuple[BatchReply, ...]
-    next_cursor: str | None = None
-
-
 class _MemberList(Struct, frozen=True):
     jobs: tuple[JobDocument, ...]
     next_cursor: str | None = None
@@ -274,14 +265,9 @@ class HttpBatches:
         if reply.status not in (200, 201):
             raise error_of(reply)
 
-    def by_id(self, ids: Sequence[str]) -> list[BatchView | None]:
-        return [self._one(id) for id in ids]
-
-    def page(self, cursor: str, limit: int, *, unfinished: bool) -> BatchPage:
-        query = [("limit", str(limit)), *([("cursor", cursor)] if cursor else [])]
-        query += [("unfinished", "true")] if unfinished else []
-        found = self._decoded(self._call("GET", "/batches", query=query), _BatchList)
-        return BatchPage(tuple(one.view() for one in found.batches), found.next_cursor or "")
+    def get(self, id: str) -> BatchDocument | None:
+        reply = self._call("GET", _batch_path(id))
+        return None if reply.status == 404 else self._decoded(reply, BatchDocument)
 
     def seal(self, id: str) -> bool:
         return self._change(id, "seal")
@@ -297,10 +283,6 @@ class HttpBatches:
         query = [("cursor", cursor)] if cursor else []
         found = self._decoded(self._call("GET", f"{_batch_path(id)}/dead", query=query), _MemberList)
         return DeadPage(found.jobs, found.next_cursor or "")
-
-    def _one(self, id: str) -> BatchView | None:
-        reply = self._call("GET", _batch_path(id))
-        return None if reply.status == 404 else self._decoded(reply, BatchReply).view()
 
     def _change(self, id: str, verb: str) -> bool:
         reply = self._call("POST", f"{_batch_path(id)}/{verb}")
@@ -471,67 +453,3 @@ def _path_on_server(path: str) -> str:
         shown = path.encode(errors="surrogateescape").decode(errors="backslashreplace")
         raise ConfigError(f"the name of {shown!r} is not UTF-8; so a server can't enqueue it") from None
     return os.path.abspath(path)
-
-
-# Jobs and batches as a server answers them, turned into what a broker would have returned. What no client shows is
-# missing.
-
-
-class CallbackReply(Struct, frozen=True):
-    kind: CallbackKind
-    is_fired: bool = False
-
-
-class BatchReply(Struct, frozen=True):
-    """One batch of an answer."""
-
-    id: str
-    state: BatchState
-    name: str = ""
-    parent: str = ""
-    is_cancelled: bool = False
-    allow_failures: bool = False
-    priority: str = ""
-    total: int = 0
-    waiting: int = 0
-    running: int = 0
-    completed: int = 0
-    dead: int = 0
-    cancelled: int = 0
-    deleted: int = 0
-    created: datetime | None = None
-    sealed: datetime | None = None
-    finished: datetime | None = None
-    first_dead: str = ""
-    first_error: str = ""
-    callbacks: tuple[CallbackReply, ...] = ()
-
-    def view(self) -> BatchView:
-        return BatchView(
-            id=self.id,
-            name=self.name,
-            parent=self.parent,
-            allow_failures=self.allow_failures,
-            state=self.state,
-            is_cancelled=self.is_cancelled,
-            created_ms=_ms(self.created),
-            touched_ms=0,
-            sealed_ms=_ms(self.sealed),
-            finished_ms=_ms(self.finished),
-            total=self.total,
-            waiting=self.waiting,
-            running=self.running,
-            completed=self.completed,
-            dead=self.dead,
-            cancelled=self.cancelled,
-            deleted=self.deleted,
-            callbacks=tuple(one.kind for one in self.callbacks),
-            fired=tuple(one.kind for one in self.callbacks if one.is_fired),
-            dead_id=self.first_dead,
-            dead_error=self.first_error,
-            info=msgspec.json.encode(BatchInfo(self.priority)),
-        )
-
-
-def _ms(moment: datetime | None) -> int:
-    return round(moment.timestamp() * 1000) if moment is not None else 0

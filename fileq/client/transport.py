@@ -12,13 +12,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from fileq.brokers.batches import BatchPage, BatchView
 from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import CancelResult
 from fileq.client.job_endings import JobEnding
 from fileq.client.options import JobOptions, ScheduleOptions
 from fileq.core.batch import CallbackKind
-from fileq.queries.documents import JobDocument
+from fileq.queries.documents import BatchDocument, JobDocument
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_queries import FileTrace
 
@@ -86,12 +85,8 @@ class BatchTransport(Protocol):
         """Creates the batch; nothing if it exists, for a repeated call. BrokerError if its parent takes no jobs."""
         ...
 
-    def by_id(self, ids: Sequence[str]) -> list[BatchView | None]:
-        """Each batch of one moment."""
-        ...
-
-    def page(self, cursor: str, limit: int, *, unfinished: bool) -> BatchPage:
-        """The batches, newest first."""
+    def get(self, id: str) -> BatchDocument | None:
+        """The batch at one moment."""
         ...
 
     def seal(self, id: str) -> bool:

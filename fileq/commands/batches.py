@@ -9,24 +9,24 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import islice
 
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import EnqueueResult, Entry, Record
-from fileq.client.batch_handle import BatchStatus, batch_request, info_of, status_of_batch
+from fileq.brokers.types import EnqueueResult, Entry
+from fileq.client.batch_handle import batch_request
 from fileq.client.broker_batches import check_client_batch, new_batch
 from fileq.client.transport import BatchRequest
 from fileq.commands.enqueue import Enqueuing
 from fileq.config import Config
+from fileq.core.batch import BatchState, callback_id
 from fileq.core.errors import BatchError, BrokerError, ConfigError, FileqError
-from fileq.core.job import State, stamp
+from fileq.core.job import State
 from fileq.files.manifest import ManifestEntry, read_manifest
-from fileq.queries.documents import job_document
+from fileq.queries.documents import BatchDocument, batch_document, info_of, known_batch, unknown_batch
 
 
 class BatchPlan(Struct, frozen=True):
@@ -68,10 +68,10 @@ def existing_batch(broker: FullBroker, id: str) -> BatchPlan | None:
 
 def _check_open(broker: FullBroker, id: str) -> None:
     [view] = broker.batches_by_id([id])
-    status = status_of_batch(id, view)
-    if status.is_cancelled or status.state != "open":
-        state = "cancelled" if status.is_cancelled else status.state.value
-        raise BatchError(f"batch {id} is {state}; it takes no jobs any more")
+    batch = known_batch(id, view)
+    if batch.is_cancelled or batch.status != BatchState.OPEN:
+        status = "cancelled" if batch.is_cancelled else batch.status
+        raise BatchError(f"batch {id} is {status}; it takes no jobs any more")
 
 
 def fill(broker: FullBroker, config: Config, plan: BatchPlan, entries: Sequence[Entry], enqueuing: Enqueuing) -> None:
@@ -138,128 +138,31 @@ def _without_waiting(path: str, flags: int) -> int:
 # What `fileq batch` prints of a batch: its counts, its callbacks with their jobs, its first failures. Only reads.
 
 
-FAILURES_SHOWN = 10
 LISTED = 50
 
 
-class CallbackReport(Struct, frozen=True):
-    """`state` is that of its job; null if it was not enqueued, or its record has expired."""
-
-    kind: str
-    job_id: str
-    is_fired: bool
-    state: str | None
-    type: str | None
-    error: str
-
-
-class FailureReport(Struct, frozen=True):
-    """A member that is dead, since `died`. Members with an equal `fingerprint` died of the same cause."""
-
-    id: str
-    filepath: str
-    type: str | None
-    error: str
-    fingerprint: str = ""
-    died: str | None = None
-
-
-class BatchReport(Struct, frozen=True):
-    """One batch, as `--json` prints it."""
-
-    id: str
-    name: str
-    parent: str
-    state: str
-    is_cancelled: bool
-    is_success: bool
-    allow_failures: bool
-    priority: str
-    total: int
-    waiting: int
-    running: int
-    completed: int
-    dead: int
-    cancelled: int
-    deleted: int
-    created: str | None
-    sealed: str | None
-    finished: str | None
-    first_dead: str
-    first_error: str
-    callbacks: tuple[CallbackReport, ...] = ()
-    failures: tuple[FailureReport, ...] = ()
-
-
-def list_batches(broker: FullBroker, limit: int, *, unfinished: bool) -> list[BatchReport]:
+def list_batches(broker: FullBroker, limit: int, *, unfinished: bool) -> list[BatchDocument]:
     """The newest first."""
-    found: list[BatchReport] = []
+    found: list[BatchDocument] = []
     cursor = ""
     while len(found) < limit:
         page = broker.batch_page(cursor, min(100, limit - len(found)), unfinished=unfinished)
-        found += (report_of(status_of_batch(view.id, view)) for view in page.batches)
+        found += map(batch_document, page.batches)
         cursor = page.next_cursor
         if not cursor:
             break
     return found[:limit]
 
 
-def show_batch(broker: FullBroker, id: str) -> BatchReport:
-    """With its callbacks and first failures. BatchError for an unknown id."""
+def show_batch(broker: FullBroker, id: str) -> BatchDocument:
+    """With the jobs of its callbacks and the first failures among the first page of its dead members: enough to see
+    what goes wrong. BatchError for an unknown id."""
     [view] = broker.batches_by_id([id])
-    status = status_of_batch(id, view)
-    dead = broker.dead_members(id).ids if status.dead else ()
-    ids = [*(one.job_id for one in status.callbacks), *dead]
+    if view is None:
+        raise unknown_batch(id)
+    callbacks = [callback_id(id, kind) for kind in view.callbacks]
+    dead = broker.dead_members(id).ids if view.dead else ()
+    ids = [*callbacks, *dead]
     records = dict(zip(ids, broker.records(ids) if ids else (), strict=True))
-    return report_of(status, _callbacks(status, records), _failures([records[id] for id in dead]))
-
-
-def report_of(
-    status: BatchStatus, callbacks: tuple[CallbackReport, ...] = (), failures: tuple[FailureReport, ...] = ()
-) -> BatchReport:
-    times = (round(at.timestamp() * 1000) if at else 0 for at in (status.created, status.sealed, status.finished))
-    created, sealed, finished = map(stamp, times)
-    return BatchReport(
-        id=status.id,
-        name=status.name,
-        parent=status.parent,
-        state=status.state.value,
-        is_cancelled=status.is_cancelled,
-        is_success=status.is_success,
-        allow_failures=status.allow_failures,
-        priority=status.priority,
-        total=status.total,
-        waiting=status.waiting,
-        running=status.running,
-        completed=status.completed,
-        dead=status.dead,
-        cancelled=status.cancelled,
-        deleted=status.deleted,
-        created=created,
-        sealed=sealed,
-        finished=finished,
-        first_dead=status.first_dead,
-        first_error=status.first_error,
-        callbacks=callbacks,
-        failures=failures,
-    )
-
-
-def _callbacks(status: BatchStatus, records: Mapping[str, Record | None]) -> tuple[CallbackReport, ...]:
-    found = []
-    for one in status.callbacks:
-        record = records[one.job_id]
-        job = job_document(record) if record is not None else None
-        state, type, error = (job.status, job.type, job.error or "") if job is not None else (None, None, "")
-        found.append(CallbackReport(one.kind.value, one.job_id, one.is_fired, state, type, error))
-    return tuple(found)
-
-
-def _failures(records: Iterable[Record | None]) -> tuple[FailureReport, ...]:
-    """Of the first page of dead members: it is enough to see what goes wrong."""
-    dead = sorted((one for one in records if one and one.state is State.DEAD), key=lambda one: one.ended_ms)
-    first = [job_document(one) for one in islice(dead, FAILURES_SHOWN)]
-    return tuple(
-        FailureReport(one.id, one.path or "", one.type, one.error or "", one.fingerprint or "", one.completed_at)
-        for one in first
-    )
+    found = (records[member] for member in dead)
+    return batch_document(view, records, [one for one in found if one is not None and one.state is State.DEAD])

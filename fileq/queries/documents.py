@@ -1,4 +1,5 @@
-"""What the outside sees: one document for a job and one for a worker, each made in one function.
+"""What the outside sees: one document for a job, one for a worker and one for a batch,
+each made in one function.
 
 They are what `--json`, the API, the client, the console and webhooks show. The descriptions of their fields are the
 documentation: of `--json` (docs/cli.md) and of the API (docs/openapi.json). Inside fileq a job is a core.job.Job with
@@ -7,16 +8,17 @@ its brokers.types.Record. Does no I/O."""
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct
 from msgspec.structs import replace
 
+from fileq.brokers.batches import BatchView
 from fileq.brokers.types import Attempt, OpenBreaker, Record, WorkerView
-from fileq.core.batch import BatchFacts, facts_of
-from fileq.core.errors import Undecodable
+from fileq.core.batch import BatchFacts, BatchState, CallbackKind, callback_id, facts_of
+from fileq.core.errors import BatchError, Undecodable
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import Job, State, decode, decode_or_none, stamp
 from fileq.core.public_name import public
@@ -411,3 +413,121 @@ def _held_job(view: WorkerView, now_ms: int) -> HeldJobDocument:
     if job is None:
         return HeldJobDocument(view.slot, "", None, None, running_s)
     return HeldJobDocument(view.slot, job.id, job.filepath or None, job.type, running_s)
+
+
+class CallbackDocument(Struct, frozen=True):
+    """A callback of a batch. Its job exists once `is_fired`."""
+
+    kind: Annotated[str, Meta(description="then, catch or finally")]
+    job_id: Annotated[str, Meta(description="the id of its job, from the beginning")]
+    is_fired: Annotated[bool, Meta(description="the job was enqueued")]
+    status: Annotated[str | None, Meta(description="of its job; null in lists, and if it has no record")] = None
+    type: Annotated[str | None, Meta(description="of its job; null in lists, and if it has no record")] = None
+    error: Annotated[str | None, Meta(description="of its job")] = None
+
+
+@public()
+class BatchDocument(Struct, frozen=True):
+    """One batch at one moment. total = waiting + running + completed + dead + cancelled + deleted. A child batch is one
+    member; while it is unfinished it is `waiting`."""
+
+    id: str
+    name: Annotated[str, Meta(description="empty if it has none")]
+    parent: Annotated[str | None, Meta(description="the batch that it is a member of")]
+    status: Annotated[str, Meta(description="open, sealed or finished")]
+    is_finished: bool
+    is_cancelled: Annotated[bool, Meta(description="what had not ended is cancelled")]
+    is_success: Annotated[bool, Meta(description="finished, not cancelled, and every member was completed")]
+    allow_failures: Annotated[bool, Meta(description="a dead job does not cancel the others")]
+    priority: Annotated[str, Meta(description="of jobs that are added without one; empty if it was created without")]
+    total: Annotated[int, Meta(description="members: the sum of the next six")]
+    waiting: int
+    running: int
+    completed: int
+    dead: int
+    cancelled: int
+    deleted: int
+    created_at: Time
+    sealed_at: Time
+    finished_at: Time
+    first_dead: Annotated[str | None, Meta(description="the member that died first, a job or a child batch")]
+    first_error: Annotated[str | None, Meta(description="its error")]
+    callbacks: tuple[CallbackDocument, ...] = ()
+    failures: Annotated[tuple[JobDocument, ...], Meta(description="the first ten dead jobs; none in lists")] = ()
+
+    @property
+    def ended(self) -> int:
+        """Members that have ended."""
+        return self.total - self.waiting - self.running
+
+
+class BatchInfo(Struct, frozen=True, omit_defaults=True):
+    """What fileq keeps in the `info` of a batch. `made_by` is the id of the key that created it through a server, if
+    that key may add to its own batches only."""
+
+    priority: str = ""
+    made_by: str = ""
+
+
+def info_of(raw: bytes) -> BatchInfo:
+    """Empty for what another program has put there."""
+    try:
+        return msgspec.json.decode(raw, type=BatchInfo) if raw else BatchInfo()
+    except (msgspec.DecodeError, ValueError):
+        return BatchInfo()
+
+
+FAILURES_SHOWN = 10
+
+
+def batch_document(
+    view: BatchView, callbacks: Mapping[str, Record | None] = {}, dead: Iterable[Record] = ()
+) -> BatchDocument:
+    """`callbacks` are the records of the jobs of its callbacks by their ids, `dead` those of its dead members."""
+    is_finished = view.state is BatchState.FINISHED
+    first = sorted(dead, key=lambda record: record.ended_ms)[:FAILURES_SHOWN]
+    return BatchDocument(
+        id=view.id,
+        name=view.name,
+        parent=view.parent or None,
+        status=view.state.value,
+        is_finished=is_finished,
+        is_cancelled=view.is_cancelled,
+        is_success=is_finished and not view.is_cancelled and view.completed == view.total,
+        allow_failures=view.allow_failures,
+        priority=info_of(view.info).priority,
+        total=view.total,
+        waiting=view.waiting,
+        running=view.running,
+        completed=view.completed,
+        dead=view.dead,
+        cancelled=view.cancelled,
+        deleted=view.deleted,
+        created_at=stamp(view.created_ms),
+        sealed_at=stamp(view.sealed_ms),
+        finished_at=stamp(view.finished_ms),
+        first_dead=view.dead_id or None,
+        first_error=view.dead_error or None,
+        callbacks=tuple(_callback(view, kind, callbacks) for kind in view.callbacks),
+        failures=tuple(job_document(record, is_outline=True) for record in first),
+    )
+
+
+def known_batch(id: str, view: BatchView | None) -> BatchDocument:
+    """Raises BatchError if there is no such batch."""
+    if view is None:
+        raise unknown_batch(id)
+    return batch_document(view)
+
+
+def unknown_batch(id: str) -> BatchError:
+    return BatchError(f"no batch has the id {id!r}; see 'fileq batch list'; a finished one is kept for 30 days")
+
+
+def _callback(view: BatchView, kind: CallbackKind, records: Mapping[str, Record | None]) -> CallbackDocument:
+    id, is_fired = callback_id(view.id, kind), kind in view.fired
+    record = records.get(id)
+    if record is None:
+        return CallbackDocument(kind.value, id, is_fired)
+    job = job_document(record, is_outline=True)
+    return CallbackDocument(kind.value, id, is_fired, job.status, job.type, job.error)

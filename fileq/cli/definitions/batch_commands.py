@@ -10,11 +10,11 @@ from fileq.cli.arguments import add_json, utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
 from fileq.cli.terminal import print_lines, screen_of_stdout
 from fileq.cli.worker_notes import print_type_note
-from fileq.commands.admin.json_schema import BATCH_FIELDS
+from fileq.commands.admin.json_schema import batch_fields
 from fileq.core.errors import BatchError, ConfigError
 
 if TYPE_CHECKING:
-    from fileq.commands.batches import BatchReport
+    from fileq.queries.documents import BatchDocument
 
 _REDRAW_S = 0.25
 _AS_SHOWN = (("…", "the batch, as `fileq batch show --json` prints it"),)
@@ -152,7 +152,7 @@ def _seal(invocation: Invocation) -> int:
     id = invocation.options.id
     report = _report(invocation, id)
     if not seal_batch(invocation.broker(), id):
-        raise BatchError(f"batch {id} is not open; it is {report.state}")
+        raise BatchError(f"batch {id} is not open; it is {report.status}")
     return _confirm(invocation, "is sealed")
 
 
@@ -164,7 +164,8 @@ def _cancel(invocation: Invocation) -> int:
     id, broker = invocation.options.id, invocation.broker()
     report = _report(invocation, id)
     if not cancel_batch(broker, invocation.loaded().config, id):
-        raise BatchError(f"batch {id} can't be cancelled: it is {'cancelled' if report.is_cancelled else report.state}")
+        status = "cancelled" if report.is_cancelled else report.status
+        raise BatchError(f"batch {id} can't be cancelled: it is {status}")
     invocation.note(note_batch, JobAction.CANCEL, id)
     return _confirm(invocation, "is cancelled")
 
@@ -197,12 +198,12 @@ def _confirm(invocation: Invocation, what: str) -> int:
         from fileq.core.text import printable
 
         left = report.waiting + report.running
-        now = "; it is finished" if report.state == "finished" else f"; {left} of {report.total} jobs have not ended"
+        now = "; it is finished" if report.is_finished else f"; {left} of {report.total} jobs have not ended"
         print(printable(f"{report.id} {what}{now}"))
     return 0
 
 
-def _report(invocation: Invocation, id: str) -> BatchReport:
+def _report(invocation: Invocation, id: str) -> BatchDocument:
     from fileq.commands.batches import show_batch
 
     return show_batch(invocation.broker(), id)
@@ -247,7 +248,7 @@ jobs were completed, 3 if one is dead, 1 if one was cancelled or deleted. Ctrl-C
         examples=(("fileq batch list --unfinished", "what is under way"), ("fileq batch list --json", "for a program")),
         arguments=_list_arguments,
         run=_list,
-        json_fields=(("batches[]", "one object each, as `fileq batch show --json`, without callbacks and failures"),),
+        json_fields=(("batches[]", "one object each, as `fileq batch show --json`, without failures"),),
     ),
     Command(
         words=("admin", "batch", "show"),
@@ -258,7 +259,7 @@ and the first dead jobs with their errors. A child batch is one member. `fileq l
         examples=(("fileq batch show nightly-3f9c12ab77de", "how far is it?"),),
         arguments=_id,
         run=_show,
-        json_fields=BATCH_FIELDS,
+        json_fields=batch_fields,
     ),
     Command(
         words=("admin", "batch", "seal"),

@@ -42,6 +42,12 @@ def workers_fields() -> Fields:
     )
 
 
+def batch_fields() -> Fields:
+    from fileq.queries.documents import BatchDocument
+
+    return declared_fields(BatchDocument)
+
+
 def declared_fields(document: type[Struct]) -> Fields:
     """The fields of a document with the descriptions that it declares, and below them those of the objects in it."""
     return tuple(_declared(document, ""))
@@ -66,8 +72,11 @@ def _declared(document: type[Struct], prefix: str) -> Iterator[tuple[str, str]]:
                 words = words.replace("string", "string (RFC 3339)")
             yield name, f"{words}{f': {meaning}' if meaning else ''}"
             continue
-        names = ", ".join(inner.encode_name for inner in fields(objects[0]))
         is_list = getattr(kind, "__origin__", None) is tuple
+        if objects[0].__name__ == "JobDocument":
+            yield f"{name}[]" if is_list else name, f"{meaning}; as in `fileq admin list --json`"
+            continue
+        names = ", ".join(inner.encode_name for inner in fields(objects[0]))
         yield f"{name}[]" if is_list else name, f"{f'{meaning}: ' if meaning else ''}{names}"
         below = f"{name}[]." if is_list else f"{name}."
         yield from (row for row in _declared(objects[0], below) if ": " in row[1])
@@ -228,21 +237,4 @@ FSCK_FIELDS = (
         "action (reaped, reinstated, recorded, enqueued, forgotten, counted, reconciled), id, detail; in their order",
     ),
     ("is_repair", "boolean: --repair was given; the other fields describe the state after it"),
-)
-
-BATCH_FIELDS = (
-    ("id, name, parent", "string: its id; its name and the id of its parent, empty if it has none"),
-    ("state", "string: open, sealed or finished"),
-    ("is_cancelled", "boolean: what had not ended is cancelled"),
-    ("is_success", "boolean: finished, and every member was completed"),
-    ("allow_failures, priority", "boolean and string: as it was created"),
-    ("total", "number: the sum of the next six"),
-    ("waiting, running, completed, dead, cancelled, deleted", "number of members; a child batch is one"),
-    ("created, sealed, finished", "string (RFC 3339, UTC) or null"),
-    ("first_dead, first_error", "string: the member that died first and its error; else empty"),
-    ("callbacks[].kind, callbacks[].job_id", "string: then, catch or finally, and the id of its job"),
-    ("callbacks[].is_fired", "boolean: the job was enqueued"),
-    ("callbacks[].state, callbacks[].type", "string or null: of that job; null if it has no record"),
-    ("callbacks[].error", "string: of that job"),
-    ("failures[]", "id, filepath, type (null for a file), error, fingerprint and died of the first ten dead jobs"),
 )

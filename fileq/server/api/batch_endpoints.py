@@ -9,16 +9,16 @@ from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import check_name
-from fileq.client.batch_handle import batch_request, info_of, status_of_batch
+from fileq.client.batch_handle import batch_request
 from fileq.client.broker_batches import dead_records
 from fileq.client.options import EnqueueOptions
 from fileq.client.tasks import TaskCall
 from fileq.client.transport import BatchRetry
-from fileq.commands.batches import BatchReport, report_of, show_batch
+from fileq.commands.batches import show_batch
 from fileq.core.api_key import Scope
 from fileq.core.batch import BatchState
 from fileq.core.errors import BatchError, BrokerError
-from fileq.queries.documents import JobDocument, job_document
+from fileq.queries.documents import BatchDocument, JobDocument, batch_document, info_of, job_document, unknown_batch
 from fileq.server.api.job_endpoints import DurationValue, check_given
 from fileq.server.api.list_endpoints import BULK_BYTES, BulkJobs, NewJobs, enqueue_jobs
 from fileq.server.identity import Caller
@@ -67,7 +67,7 @@ class MemberQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class BatchList(Struct, frozen=True):
     """The newest first. `next_cursor` is null at the end."""
 
-    batches: tuple[BatchReport, ...]
+    batches: tuple[BatchDocument, ...]
     next_cursor: str | None
 
 
@@ -109,11 +109,11 @@ def list_all_batches(request: ApiRequest[BatchListQuery, UnsetType]) -> BatchLis
     place = f"{LIST}:{query.unfinished}"
     cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor is not None else ""
     page = services.broker.batch_page(cursor, query.limit, unfinished=query.unfinished)
-    found = tuple(report_of(status_of_batch(view.id, view)) for view in page.batches)
+    found = tuple(map(batch_document, page.batches))
     return BatchList(found, services.signer.cursor(place, page.next_cursor) if page.next_cursor else None)
 
 
-def show_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchReport:
+def show_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchDocument:
     """With its callbacks and its first failures."""
     return _report(request)
 
@@ -149,7 +149,7 @@ def _why_unchanged(request: ApiRequest[NoQuery, UnsetType]) -> str:
     now = _report(request)
     if now.is_cancelled:
         return "Batch was cancelled already"
-    return "Batch had finished already" if now.state == BatchState.FINISHED else "Batch was sealed already"
+    return "Batch had finished already" if now.status == BatchState.FINISHED else "Batch was sealed already"
 
 
 def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
@@ -182,7 +182,7 @@ def _callback(wanted: WantedCallback | None, caller: Caller) -> TaskCall[Any, An
     return TaskCall(wanted.type, wanted.payload, **options)
 
 
-def _report(request: ApiRequest[Any, Any], *, is_change: bool = False) -> BatchReport:
+def _report(request: ApiRequest[Any, Any], *, is_change: bool = False) -> BatchDocument:
     """The batch that the path names. Raises ApiProblem for an unknown one, a name that none can have, and one that the
     caller does not see or, for a change, may not change."""
     id = request.params["id"]
@@ -192,7 +192,7 @@ def _report(request: ApiRequest[Any, Any], *, is_change: bool = False) -> BatchR
         raise ApiProblem("not-found", str(error)) from error
     try:
         if not (_sees(request, id) and (not is_change or _changes(request, id))):
-            status_of_batch(id, None)
+            raise unknown_batch(id)
         return show_batch(request.services.broker, id)
     except BatchError as error:
         raise ApiProblem("not-found", str(error)) from error
@@ -222,7 +222,7 @@ ROUTES = (
         function=create_batch,
         serves_limited=True,
         body=WantedBatch,
-        response=BatchReport,
+        response=BatchDocument,
         status=201,
         statuses={200: "a batch with this id is there already: that one"},
         problems=("conflict", "not-allowed"),
@@ -246,7 +246,7 @@ ROUTES = (
         summary="one batch with its counts, callbacks and first failures",
         function=show_one_batch,
         serves_limited=True,
-        response=BatchReport,
+        response=BatchDocument,
         has_etag=True,
     ),
     Route(

@@ -13,7 +13,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import NAME_RULE
 from fileq.brokers.types import CancelResult, Record
-from fileq.client.batch_handle import info_of
 from fileq.client.client import span_of_caller
 from fileq.client.handle import Handle
 from fileq.client.options import EnqueueOptions
@@ -21,7 +20,7 @@ from fileq.client.transport import VETOED
 from fileq.core.api_key import Scope, has_parent_parts
 from fileq.core.job import OWN_TAGS, State, decode_or_none
 from fileq.core.units import LONGEST_S
-from fileq.queries.documents import JobDocument, job_document
+from fileq.queries.documents import JobDocument, info_of, job_document
 from fileq.queries.job_ids import why_unknown
 from fileq.queries.job_queries import wait_reasons
 from fileq.server.conditional import IdempotentRequest, idempotent_request

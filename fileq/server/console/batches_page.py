@@ -12,10 +12,10 @@ from msgspec import Meta, Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.admin.pauses import NOTES, PauseNote
-from fileq.commands.batches import BatchReport, FailureReport
 from fileq.core.api_key import Scope
 from fileq.core.delivery import CHECK_TYPE
 from fileq.core.job import DELAYED_STATES, State
+from fileq.queries.documents import BatchDocument, JobDocument
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_selection import job_page
 from fileq.server.api.batch_endpoints import BatchListQuery, list_all_batches, show_one_batch
@@ -90,24 +90,26 @@ def batch(request: PageRequest) -> Mapping[str, Any]:
         "wait": request.shown(why_it_waits(request.services.broker, request.services.config.worker.priorities, found)),
         "wrong_files": wrong_files,
         "dead": dead,
-        "marks": {one.id: mark_of_death(one.fingerprint, one.died, request.services.known_causes) for one in dead},
+        "marks": {
+            one.id: mark_of_death(one.fingerprint, one.completed_at, request.services.known_causes) for one in dead
+        },
         "may_seal": request.has(Scope.OPERATE) or request.has(Scope.ENQUEUE),
         "may_operate": request.has(Scope.OPERATE),
     }
 
 
-def progress(batch: BatchReport, now_ms: int) -> BatchProgress:
+def progress(batch: BatchDocument, now_ms: int) -> BatchProgress:
     left = batch.waiting + batch.running
     ended = batch.total - left
-    share = ended / batch.total if batch.total else float(batch.finished is not None)
+    share = ended / batch.total if batch.total else float(batch.is_finished)
     eta_s = None
-    if batch.created and left and ended and batch.finished is None:
-        elapsed_s = now_ms / 1000 - datetime.fromisoformat(batch.created).timestamp()
+    if batch.created_at and left and ended and not batch.is_finished:
+        elapsed_s = now_ms / 1000 - datetime.fromisoformat(batch.created_at).timestamp()
         eta_s = max(1.0, elapsed_s / ended * left)
     return BatchProgress(ended, share, eta_s, _word(batch), parts_bar(batch))
 
 
-def parts_bar(batch: BatchReport) -> Markup:
+def parts_bar(batch: BatchDocument) -> Markup:
     """Completed members, then cancelled or deleted ones, then dead ones. A part above 0 is always visible."""
     gone = batch.cancelled + batch.deleted
     counts = {"a": batch.completed, "gone": gone, "b": batch.dead}
@@ -124,9 +126,9 @@ def parts_bar(batch: BatchReport) -> Markup:
     ).format(words, Markup("").join(parts))
 
 
-def why_it_waits(broker: FullBroker, queues: Sequence[str], batch: BatchReport) -> BatchWait:
+def why_it_waits(broker: FullBroker, queues: Sequence[str], batch: BatchDocument) -> BatchWait:
     """Looks at the first members that wait."""
-    if not batch.waiting or batch.finished is not None or batch.is_cancelled:
+    if not batch.waiting or batch.is_finished or batch.is_cancelled:
         return BatchWait()
     wanted = JobFilter(batch=batch.id)
     page = job_page(broker, queues, wanted, states=(State.PENDING, *DELAYED_STATES), limit=MEMBERS, scan_max=LOOKED_AT)
@@ -143,10 +145,10 @@ def why_it_waits(broker: FullBroker, queues: Sequence[str], batch: BatchReport) 
     )
 
 
-def paused_queues(broker: FullBroker, batches: Sequence[BatchReport]) -> dict[str, list[str]]:
+def paused_queues(broker: FullBroker, batches: Sequence[BatchDocument]) -> dict[str, list[str]]:
     """The paused queues in which members of these batches wait, by the id of the batch. The first jobs of these queues
     tell it, so a batch far behind others may be left out."""
-    waiting = {one.id: one for one in batches if one.waiting and one.finished is None and not one.is_cancelled}
+    waiting = {one.id: one for one in batches if one.waiting and not one.is_finished and not one.is_cancelled}
     paused = sorted(broker.census().paused) if waiting else []
     if not paused:
         return {}
@@ -158,22 +160,22 @@ def paused_queues(broker: FullBroker, batches: Sequence[BatchReport]) -> dict[st
     return {id: sorted(queues) for id, queues in found.items()}
 
 
-def _word(batch: BatchReport) -> str:
+def _word(batch: BatchDocument) -> str:
     if batch.is_cancelled:
         return "cancelled"
-    if batch.finished is None and batch.state == "sealed":
+    if not batch.is_finished and batch.status == "sealed":
         return "running" if batch.running else "waiting"
-    if batch.finished is None:
-        return batch.state
+    if not batch.is_finished:
+        return batch.status
     return "completed" if batch.is_success else "finished"
 
 
 def failures_of(
-    batch: BatchReport, *, hides_paths: bool = False
-) -> tuple[list[tuple[str, FailureReport]], list[FailureReport]]:
+    batch: BatchDocument, *, hides_paths: bool = False
+) -> tuple[list[tuple[str, JobDocument]], list[JobDocument]]:
     """The files of a delivery that are missing or differ, each with its own problem; and the other dead members.
     A problem names its file, so with `hides_paths` only its kind is left, such as "missing"."""
     end = ":" if hides_paths else ALSO
     checks = [one for one in batch.failures if one.type == CHECK_TYPE]
     others = [one for one in batch.failures if one.type != CHECK_TYPE]
-    return [(one.error.removeprefix("Permanent: ").partition(end)[0], one) for one in checks], others
+    return [((one.error or "").removeprefix("Permanent: ").partition(end)[0], one) for one in checks], others

@@ -11,12 +11,10 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from fileq.client.batch_handle import status_of_batch
-from fileq.commands.batches import report_of
 from fileq.core.api_key import Scope
 from fileq.core.job import DELAYED_STATES, stamp
 from fileq.core.schedule import schedule_of
-from fileq.queries.documents import JobDocument
+from fileq.queries.documents import JobDocument, batch_document
 from fileq.server.api.job_endpoints import show_job
 from fileq.server.api.list_endpoints import JobConditions, JobListQuery, conditions_in, list_page
 from fileq.server.console.dead_page import address_of
@@ -110,7 +108,7 @@ def _other_conditions(request: PageRequest, address: Mapping[str, str]) -> list[
 def _batch_name(request: PageRequest, id: str) -> str:
     """Its id if it has no name, or is unknown."""
     [view] = request.services.broker.batches_by_id([id])
-    return request.shown(report_of(status_of_batch(id, view))).name or id if view is not None else id
+    return request.shown(batch_document(view)).name or id if view is not None else id
 
 
 def _bulk_actions(status: str | None) -> list[str]:

@@ -73,7 +73,7 @@ def test_batches_end_as_they_should(each_setup: WorkerSetup) -> None:
     assert setup.broker.records([f"{many.id}.then", f"{outer.id}.then"]) == [None, None]
 
     shown = fileq_json(setup, "batch", "show", outer.id)
-    assert [one["state"] for one in shown["callbacks"]] == [None, "completed"]
+    assert [one["status"] for one in shown["callbacks"]] == [None, "completed"]
     assert [one["id"] for one in shown["failures"]] == [f"{inner.id}.then"]
     assert {one["id"] for one in fileq_json(setup, "batch", "list")["batches"]} == {
         *(many.id, outer.id, inner.id, empty.id)
@@ -117,15 +117,15 @@ def test_the_command_line_creates_seals_and_cancels(each_setup: WorkerSetup) -> 
         (setup.inbox / name).write_text(name)
     (setup.inbox / "list.json").write_text('[{"path": "a.csv", "size": 5}, {"path": "b.csv"}]')
     made = fileq_json(setup, "batch", "create", "--name", "files", "--manifest", str(setup.inbox / "list.json"))
-    assert (made["state"], made["total"], made["waiting"]) == ("sealed", 2, 2)
+    assert (made["status"], made["total"], made["waiting"]) == ("sealed", 2, 2)
     opened = fileq_json(setup, "admin", "batch", "create", "--name", "open", "--then", "note")
     added = fileq_json(setup, "enqueue", str(setup.inbox / "a.csv"), "--batch", opened["id"])
     assert added["batch_id"] == opened["id"]
     assert fileq_json(setup, "show", added["jobs"][0]["id"])["batch_id"] == opened["id"]
     assert len(fileq_json(setup, "list", "--batch", opened["id"])["jobs"]) == 1
-    assert fileq_json(setup, "batch", "seal", opened["id"])["state"] == "sealed"
+    assert fileq_json(setup, "batch", "seal", opened["id"])["status"] == "sealed"
     cancelled = fileq_json(setup, "batch", "cancel", opened["id"])
-    assert (cancelled["state"], cancelled["is_cancelled"], cancelled["cancelled"]) == ("finished", True, 1)
+    assert (cancelled["status"], cancelled["is_cancelled"], cancelled["cancelled"]) == ("finished", True, 1)
     settings = {**setup.settings, "producer.scan_dir": setup.inbox}
     for words, message in (
         (("batch", "show", "nope"), "no batch has the id 'nope'"),

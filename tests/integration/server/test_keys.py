@@ -159,7 +159,7 @@ def state_of(api: ServedApi, foreign: Foreign) -> tuple[Any, ...]:
     batch = api.client.get(f"/batches/{foreign.batch}")
     operation = api.client.get(f"/operations/{foreign.operation}")["state"]
     shown = {job["id"]: (job["status"], job["is_cancel_requested"]) for job in jobs}
-    return shown, batch["state"], batch["total"], operation, Path(foreign.path).read_text()
+    return shown, batch["status"], batch["total"], operation, Path(foreign.path).read_text()
 
 
 def check_refused(api: ServedApi, foreign: Foreign, client: ApiClient, route: Route) -> None:

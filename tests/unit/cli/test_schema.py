@@ -13,12 +13,13 @@ from fileq.commands.admin.fsck.report import Balance, DuplicateJob, Problem, Rep
 from fileq.commands.admin.pauses import PauseResult
 from fileq.commands.admin.running_workers import BreakerReset, ReportedBreaker, WorkerList
 from fileq.commands.admin.stats import ErrorCount, LastScan, ProducerProcess, QueueStats, Stats, Throughput
-from fileq.commands.batches import BatchReport, CallbackReport, FailureReport
 from fileq.commands.untaken_files import LocalTrace, UntakenVersion
 from fileq.queries.dead_jobs import DeadJobs
 from fileq.queries.documents import (
     AttemptDocument,
+    BatchDocument,
     BreakerDocument,
+    CallbackDocument,
     HeldJobDocument,
     JobDocument,
     OutputDocument,
@@ -40,7 +41,7 @@ DOCUMENTED = [
     (schema.PAUSE_FIELDS, PauseResult, ()),
     (schema.DLQ_LIST_FIELDS, DeadJobs, ()),
     (schema.REPROCESS_FIELDS, ReprocessReport, (ReprocessedFile,)),
-    (schema.BATCH_FIELDS, BatchReport, (CallbackReport, FailureReport)),
+    (schema.batch_fields(), BatchDocument, (CallbackDocument,)),
     (schema.FSCK_FIELDS, Report, (Balance, Problem, DuplicateJob, Repair)),
 ]
 

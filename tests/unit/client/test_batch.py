@@ -65,8 +65,8 @@ def test_the_callbacks_of_a_batch_run_once_after_its_jobs(q: TrialQueue) -> None
     with q.batch("night", then=after.call({"table": "a"}), catch=after, finally_="after") as batch:
         handles = batch.add_many([doubled.call(1), doubled.call(2)])
         batch.add(grows, 3)
-        assert batch.status().state is BatchState.OPEN
-    assert (batch.status().state, batch.status().waiting) == ("sealed", 3)
+        assert batch.status().status == BatchState.OPEN
+    assert (batch.status().status, batch.status().waiting) == ("sealed", 3)
     assert batch.id.startswith("night-")
     status = batch.wait()
     assert (status.total, status.completed, status.is_success, status.ended) == (4, 4, True, 4)

@@ -55,7 +55,7 @@ def use(client: fileq.Client) -> None:
         added: fileq.Handle[int] = batch.add(total, [1])
         batch.add_many([thumbnail.call(Thumb("x"))])
         client.enqueue(total, [added.wait()], batch=batch)
-    status: fileq.BatchStatus = client.find_batch(batch.id).wait(5)
+    status: fileq.BatchDocument = client.find_batch(batch.id).wait(5)
     print(status.completed + 1, client.batch(parent=batch).retry().count)
     for job in client.jobs(state="dead", since="2h"):
         print(job.is_finished, job.id, "late" in (job.error or ""))

@@ -20,12 +20,12 @@ from fileq.commands.admin.fsck import Report, fsck
 from fileq.commands.admin.fsck.report import Problem
 from fileq.commands.admin.schedules import list_schedules
 from fileq.commands.api_keys import KeyOptions
-from fileq.commands.batches import BatchReport, FailureReport
 from fileq.core.api_key import Scope
 from fileq.core.delivery import CHECK_TYPE
-from fileq.core.job import Job, State, stamp, typed_job
+from fileq.core.job import Job, State, encode, stamp, typed_job
 from fileq.core.settlement import bury, complete
 from fileq.core.webhook import Webhook, WebhookFilter
+from fileq.queries.documents import BatchDocument, job_document
 from fileq.server.background_work import LiveSamples
 from fileq.server.console import admin_page
 from fileq.server.console.batches_page import failures_of, parts_bar, progress
@@ -62,11 +62,12 @@ ADMIN_ADDRESSES = (
     "/admin/consistency?run=true",
     "/admin/environment?run=true",
 )
-BATCH = BatchReport(
+BATCH = BatchDocument(
     id="b",
     name="nightly",
-    parent="",
-    state="sealed",
+    parent=None,
+    status="sealed",
+    is_finished=False,
     is_cancelled=False,
     is_success=False,
     allow_failures=False,
@@ -78,11 +79,11 @@ BATCH = BatchReport(
     dead=1,
     cancelled=0,
     deleted=0,
-    created=stamp(NOW_MS - 60_000),
-    sealed=None,
-    finished=None,
-    first_dead="",
-    first_error="",
+    created_at=stamp(NOW_MS - 60_000),
+    sealed_at=None,
+    finished_at=None,
+    first_dead=None,
+    first_error=None,
 )
 
 
@@ -101,9 +102,9 @@ def test_the_rest_of_a_batch_takes_as_long_for_each_job_as_those_that_ended() ->
     found = progress(BATCH, NOW_MS)
     assert (found.ended, found.share, found.eta_s, found.word) == (4, 0.4, 90.0, "running")
     assert progress(replace(BATCH, running=0), NOW_MS).word == "waiting"
-    assert progress(replace(BATCH, state="open"), NOW_MS).word == "open"
+    assert progress(replace(BATCH, status="open"), NOW_MS).word == "open"
     assert progress(replace(BATCH, waiting=9, running=1, completed=0, dead=0), NOW_MS).eta_s is None, "no speed yet"
-    done = replace(BATCH, state="finished", waiting=0, running=0, completed=10, dead=0, finished=stamp(NOW_MS))
+    done = replace(BATCH, status="finished", is_finished=True, waiting=0, running=0, completed=10, dead=0)
     assert progress(done, NOW_MS).word == "finished"
     assert progress(done, NOW_MS).eta_s is None
     quick = replace(BATCH, total=10_000, waiting=0, running=1, completed=9_999, dead=0)
@@ -125,8 +126,9 @@ def test_the_bar_of_a_batch_shows_dead_members_apart() -> None:
 
 
 def test_files_that_a_delivery_lacks_are_apart_from_other_failures_and_each_has_its_own_problem() -> None:
-    missing = FailureReport("1", "", CHECK_TYPE, "missing: /in/a does not exist; also: missing: b")
-    failed = FailureReport("2", "/in/c", None, "ValueError: x; also: y")
+    error = "missing: /in/a does not exist; also: missing: b"
+    of_check = Record("1", State.DEAD, encode(new_job(CHECK_TYPE)), "high", error=error)
+    missing, failed = job_document(of_check), job_document(replace(of_check, raw=encode(new_job("t")), error="x"))
     wrong_files, dead = failures_of(replace(BATCH, failures=(missing, failed)))
     assert [problem for problem, _ in wrong_files] == ["missing: /in/a does not exist"]
     assert dead == [failed]
