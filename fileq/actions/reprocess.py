@@ -1,7 +1,12 @@
 """Enqueues the newest known version of each path in the ledger again.
 
-A kill -9 leaves the batches before it enqueued and the others not. The command can be repeated: it skips files whose
-job has not ended yet, so files that were enqueued a moment ago are not enqueued twice.
+The rule of repetition (bulk.py) for files:
+- A file is taken if its last job has ended and was created before the action began, so at most once by one action,
+  even if its new job ends meanwhile.
+- Two actions at the same time share the files: the id of the new job follows from the id of the last one, so the broker
+  enqueues it once and each file is counted by exactly one of them.
+- A kill -9 leaves the batches before it enqueued and the others not. A repeat is a new action: it skips files whose job
+  has not ended.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
@@ -26,6 +32,7 @@ from fileq.queries.job_queries import read_signature
 _BATCH = 500
 _SHOWN = 1000
 WOULD_ENQUEUE = "would_enqueue"
+_NEXT = uuid.UUID("5b0f4d3e-7c1a-4e52-9a54-3c0c6f6b7d21")  # namespace of next_id()
 
 
 class ReprocessedFile(Struct, frozen=True):
@@ -64,6 +71,7 @@ def reprocess(
 
     Only files whose path in the ledger begins with `prefix`, or only the file `path`. `here` maps a producer's path to
     a path on this machine. `on_entry` is called for each entry of the ledger; what it raises ends the call."""
+    cutoff_ms = broker.census().now_ms
     counts = {"enqueued": 0, "missing": 0, "unfinished": 0}
     shown: list[ReprocessedFile] = []
     left = sys.maxsize if wanted.limit is None else wanted.limit
@@ -72,7 +80,8 @@ def reprocess(
         room = left - counts["enqueued"]
         if not room:
             break
-        for file in _enqueue(broker, config, _with_records(broker, batch, wanted), here, is_dry_run, room):
+        chosen = _with_records(broker, batch, wanted, cutoff_ms)
+        for file in _enqueue(broker, config, chosen, here, is_dry_run, room):
             counts["enqueued" if file.result == WOULD_ENQUEUE else file.result] += 1
             if len(shown) < _SHOWN:
                 shown.append(file)
@@ -122,17 +131,20 @@ def _moved(broker: FullBroker, files: list[Known], conditions: Conditions) -> It
             yield known
 
 
-def _with_records(broker: FullBroker, batch: list[Known], wanted: JobFilter) -> list[tuple[Known, Record | None]]:
-    """The files whose last job meets the conditions, with its record. A job whose record has expired meets none."""
+def _with_records(
+    broker: FullBroker, batch: list[Known], wanted: JobFilter, cutoff_ms: int
+) -> list[tuple[Known, Record | None]]:
+    """The files whose last job is not newer than the action and meets the conditions, with its record. A job whose
+    record has expired meets no condition."""
     conditions = Conditions(replace(wanted, match=None, since_ms=None, until_ms=None))
     about_jobs = (wanted.state, wanted.type, wanted.error, wanted.queue, wanted.fingerprint)
     has_conditions = any(value is not None for value in about_jobs)
 
     def meets(record: Record | None) -> bool:
         if record is None or not has_conditions:
-            return not has_conditions
+            return not has_conditions and (record is None or record.created_ms <= cutoff_ms)
         stored = StoredJob(record.raw, record.id, decode_or_none(record.raw), record, record.state)
-        return wanted.state in (None, record.state) and conditions.meets(stored)
+        return record.created_ms <= cutoff_ms and wanted.state in (None, record.state) and conditions.meets(stored)
 
     records = broker.records([id for _, _, id in batch])
     return [(known, record) for known, record in zip(batch, records, strict=True) if meets(record)]
@@ -160,7 +172,7 @@ def _enqueue(
 ) -> Iterator[ReprocessedFile]:
     """Enqueues these files, at most `room` of them."""
     entries: list[Entry] = []
-    for (path, signature, _), record in batch:
+    for (path, signature, last_id), record in batch:
         if len(entries) == room:
             break
         shown = path.decode(errors="backslashreplace")
@@ -172,16 +184,16 @@ def _enqueue(
         elif size is None:
             yield ReprocessedFile(shown, "missing")
         else:
-            entries.append(_entry(config, path, signature, size, where))
+            entries.append(_entry(config, path, signature, size, where, next_id(last_id)))
     if not entries:
         return
     fates = [EnqueueResult.ENQUEUED] * len(entries) if is_dry_run else broker.enqueue(entries).results
     for entry, fate in zip(entries, fates, strict=True):
-        assert fate is EnqueueResult.ENQUEUED, fate  # the ids are new, and `always` ignores the ledger
         if is_dry_run:
             yield ReprocessedFile(entry.job.filepath, WOULD_ENQUEUE)
-        else:
-            yield ReprocessedFile(entry.job.filepath, "enqueued", entry.job.id)
+        else:  # DUPLICATE: another action was faster
+            result = "enqueued" if fate is EnqueueResult.ENQUEUED else "unfinished"
+            yield ReprocessedFile(entry.job.filepath, result, entry.job.id)
 
 
 def _size_of(path: bytes) -> int | None:
@@ -193,10 +205,15 @@ def _size_of(path: bytes) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _entry(config: Config, path: bytes, signature: str, size: int, where: bytes) -> Entry:
+def next_id(last_id: str) -> str:
+    """The id of the job that processes a file again after this one: the same for every caller."""
+    return str(uuid.uuid5(_NEXT, last_id))
+
+
+def _entry(config: Config, path: bytes, signature: str, size: int, where: bytes, id: str) -> Entry:
     """`path` is the file's path in the ledger, `where` its path now, if a worker has moved it. The job has no inode:
     the file may have been restored or moved since it was recorded."""
     queue = priority_chooser(config)(path)
     short = split_signature(signature).short
-    job = file_job(path, size=size, priority=queue, now=datetime.now(UTC), signature=short)
+    job = file_job(path, size=size, priority=queue, now=datetime.now(UTC), signature=short, id=id)
     return Entry(job.at(where), queue, Version(path, signature), always=True)

@@ -108,6 +108,7 @@ def test_a_cancelled_job_has_its_delivery(shell: CommandLine) -> None:
     shell.run("cancel", "--all", "--yes")
     found = {one["job_id"]: one["state"] for one in shell.json("webhook", "deliveries", "a")["deliveries"]}
     assert found == {"one": "cancelled", "two": "pending", "three": "pending"}
+    assert shell.json("cancel", "--all", "--yes")["count"] == 0, "deliveries that wait already are left too"
     shell.run("cancel", "--all", "--yes", "--type", "fileq.webhook")
     found = {one["job_id"]: one["state"] for one in shell.json("webhook", "deliveries", "a")["deliveries"]}
     assert set(found.values()) == {"cancelled"}
