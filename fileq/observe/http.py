@@ -72,6 +72,7 @@ class Endpoints:
         self._services = services
         self._metrics = metrics
         self._broker_problem = broker_problem
+        self._answers = {"/metrics": self._metrics_text, "/healthz": self._healthz, "/readyz": self._readyz}
 
         def report(problem: str) -> None:
             emit(AcceptStopped(self.port, problem) if problem else AcceptResumed(self.port))
@@ -87,15 +88,20 @@ class Endpoints:
         self._server.close()
 
     def _answer(self, path: str) -> ProbeAnswer:
-        if path == "/metrics":
-            return ProbeAnswer(HTTPStatus.OK, self._metrics(), CONTENT_TYPE)
-        if path == "/healthz":
-            stuck = [service.name for service in self._services if not service.is_turning()]
-            return _health({"stuck": stuck} if stuck else {})
-        if path == "/readyz":
-            problems = self._problems()
-            return _health({"reasons": problems} if problems else {})
-        return _json(HTTPStatus.NOT_FOUND, {"error": f"no {path!r}; there are /metrics, /healthz and /readyz"})
+        if path in self._answers:
+            return self._answers[path]()
+        return _json(HTTPStatus.NOT_FOUND, {"error": f"no {path!r}; there are {', '.join(self._answers)}"})
+
+    def _metrics_text(self) -> ProbeAnswer:
+        return ProbeAnswer(HTTPStatus.OK, self._metrics(), CONTENT_TYPE)
+
+    def _healthz(self) -> ProbeAnswer:
+        stuck = [service.name for service in self._services if not service.is_turning()]
+        return _health({"stuck": stuck} if stuck else {})
+
+    def _readyz(self) -> ProbeAnswer:
+        problems = self._problems()
+        return _health({"reasons": problems} if problems else {})
 
     def _problems(self) -> dict[str, str]:
         """The services that cannot work, with the reason. A service notices a silent broker only after its timeout, so

@@ -1,4 +1,4 @@
-"""A row of the route table, what the function of an endpoint gets, and the path of a request.
+"""Which row of a table serves a path; the rows of the API, what their functions get, and the path of a request.
 
 A plain function runs in a thread of the pool and may call the broker; it returns the Struct of its answer, or an
 ApiAnswer. An `async def` runs in the event loop and must never call the broker itself, only through `services.pool`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote, unquote
@@ -18,6 +18,7 @@ from msgspec import UNSET, Struct, field
 from fileq.core.api_key import Scope
 from fileq.server.audit import AuditNote
 from fileq.server.identity import Caller
+from fileq.server.problems import ApiProblem
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -30,6 +31,61 @@ SAFE = ("GET", "HEAD")
 BODY_MAX = 1 << 20
 JSON = "application/json"
 _PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
+
+
+class Row(Struct, frozen=True, kw_only=True, dict=True):
+    """What serves a path. {name} in it is one part, {name:path} the rest."""
+
+    path: str
+    method: str = "GET"
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        parts, end = [], 0
+        for found in _PARAMETER.finditer(self.path):
+            parts.append(re.escape(self.path[end : found.start()]))
+            parts.append(f"(?P<{found[1]}>{'.+' if found[2] else '[^/]+'})")
+            end = found.end()
+        return re.compile("".join([*parts, re.escape(self.path[end:])]), re.DOTALL)
+
+    @property
+    def parameters(self) -> list[str]:
+        return [found[1] for found in _PARAMETER.finditer(self.path)]
+
+    @property
+    def open_path(self) -> str:
+        """The path as OpenAPI writes it."""
+        return _PARAMETER.sub(r"{\1}", self.path)
+
+
+R = TypeVar("R", bound=Row)
+
+
+class RouteTable(Generic[R]):
+    """Of two rows that match a path the first one is used. `what` the rows are, and where a caller finds them, is for
+    the error."""
+
+    def __init__(self, rows: Sequence[R], what: str, advice: str) -> None:
+        self._rows = rows
+        self._what = what
+        self._advice = advice
+
+    def find(self, method: str, path: str) -> tuple[R, Mapping[str, str]]:
+        """The row, and the parameters in its path; HEAD is served as GET. Raises ApiProblem if there is none."""
+        allowed = []
+        wanted = "GET" if method == "HEAD" else method
+        for row in self._rows:
+            if (found := row.pattern.fullmatch(path)) is None:
+                continue
+            if row.method == wanted:
+                return row, {name: plain_path(value) for name, value in found.groupdict().items()}
+            allowed.append(row.method)
+        if allowed:
+            names = ", ".join(sorted({*allowed, *(["HEAD"] if "GET" in allowed else [])}))
+            raise ApiProblem(
+                "method-not-allowed", f"{method} is not allowed here; there are {names}", headers={"Allow": names}
+            )
+        raise ApiProblem("not-found", f"there is no {self._what} {plain_path(path)[:200]!r}; {self._advice}")
 
 
 class NoQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,8 +119,8 @@ class ApiAnswer(Struct, frozen=True):
     count: int = 1
 
 
-class Route(Struct, frozen=True, kw_only=True, dict=True):
-    """One endpoint. `path` is below /api/v1; {name} is one part of it, {name:path} the rest.
+class Route(Row, frozen=True, kw_only=True, dict=True):
+    """One endpoint. `path` is below /api/v1.
 
     A caller needs one of `scopes`; with none any known caller is accepted. `response` is a Struct or a media type.
     `statuses` are other statuses of success than `status`, with their meaning. `problems` are slugs beyond those that
@@ -74,8 +130,6 @@ class Route(Struct, frozen=True, kw_only=True, dict=True):
     counts as `{}`. `serves_limited`: the function shows and changes only what `caller` sees, so that callers
     with a restriction or without the scope `read` are let in; see identity.py."""
 
-    method: str
-    path: str
     scopes: tuple[Scope, ...]
     summary: str
     function: Callable[[ApiRequest[Any, Any]], Any]
@@ -109,24 +163,6 @@ class Route(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        parts, end = [], 0
-        for found in _PARAMETER.finditer(self.path):
-            parts.append(re.escape(self.path[end : found.start()]))
-            parts.append(f"(?P<{found[1]}>{'.+' if found[2] else '[^/]+'})")
-            end = found.end()
-        return re.compile("".join([*parts, re.escape(self.path[end:])]), re.DOTALL)
-
-    @property
-    def parameters(self) -> list[str]:
-        return [found[1] for found in _PARAMETER.finditer(self.path)]
-
-    @property
-    def open_path(self) -> str:
-        """The path as OpenAPI writes it."""
-        return _PARAMETER.sub(r"{\1}", self.path)
 
     @property
     def name(self) -> str:

@@ -1,7 +1,6 @@
 """The whole server as one ASGI application: what holds for every answer, and which part serves a path.
 
-Adds the request id and security headers, refuses foreign hosts, answers CORS. The API is below /api/v1; other parts,
-such as web pages, are registered with `add`.
+Adds the request id and security headers, refuses foreign hosts, answers CORS. The API is below /api/v1.
 """
 
 from __future__ import annotations
@@ -31,13 +30,12 @@ from fileq.server.hidden_paths import without_paths
 from fileq.server.identity import Caller
 from fileq.server.limits import RequestBody, drop_rest
 from fileq.server.problems import MEDIA_TYPE, PROBLEMS, ApiProblem, problem_of
-from fileq.server.route import JSON, SAFE, ApiAnswer, ApiRequest, Route, plain_path, request_path
+from fileq.server.route import JSON, SAFE, ApiAnswer, ApiRequest, Route, RouteTable, Row, plain_path, request_path
 from fileq.server.routes import ROUTES
 from fileq.server.services import Services
 
 API = "/api/v1"
 Page: TypeAlias = Callable[[Request, RequestSender, str], Awaitable[Response]]
-Socket: TypeAlias = Callable[[WebSocket, RequestSender], Awaitable[None]]
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -57,38 +55,37 @@ _CORS_HEADERS = (
 )
 
 
-class WebApp:
-    """`add` registers a page for the paths that match a pattern, `add_socket` a WebSocket below /api/v1."""
+class WebPage(Row, frozen=True, kw_only=True, dict=True):
+    """What is served beside the API."""
 
+    function: Page
+
+
+class WebApp:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._settings = services.config.server
         self._api = ApiApp(ROUTES, services)
-        self._pages: list[tuple[re.Pattern[str], Page]] = []
-        self._sockets: dict[str, Socket] = {}
-        self.add(r"/healthz", _healthz)
-        if self._settings.console:
-            self._add_console()
-        else:
-            self.add(r"/login", self._login)
-        self.add_socket("/ws", EventSocket(services).serve)
+        own = self._console_pages() if self._settings.console else (WebPage(path="/login", function=self._login),)
+        pages = (WebPage(path="/healthz", function=_healthz), *own)
+        self._pages = RouteTable(pages, "page", f"the API is below {API}")
+        self._socket = EventSocket(services)
 
-    def _add_console(self) -> None:
+    def _console_pages(self) -> tuple[WebPage, ...]:
         # Imported only here: a server without pages needs no templates.
         from fileq.server.console.console_app import Console, LoginPage
 
         console, login = Console(self._services), LoginPage(self._services)
-        self.add(r"/|/dashboard/", console.home)
-        self.add(r"/dashboard(/.+)?", console.page)
-        self.add(r"/static/[^/]+", console.static)
-        self.add(r"/login", login.login)
-        self.add(r"/logout", login.logout)
-
-    def add(self, pattern: str, page: Page) -> None:
-        self._pages.append((re.compile(pattern), page))
-
-    def add_socket(self, path: str, socket: Socket) -> None:
-        self._sockets[path] = socket
+        return (
+            WebPage(path="/", function=console.home),
+            WebPage(path="/dashboard/", function=console.home),
+            WebPage(path="/dashboard", function=console.page),
+            WebPage(path="/dashboard/{page:path}", function=console.page),
+            WebPage(path="/static/{name}", function=console.static),
+            WebPage(path="/login", function=login.login),
+            WebPage(method="POST", path="/login", function=login.login),
+            WebPage(method="POST", path="/logout", function=login.logout),
+        )
 
     def stop_streams(self) -> None:
         self._services.stop_streams()
@@ -124,16 +121,11 @@ class WebApp:
             return Response(status_code=204)
         if path.startswith(f"{API}/"):
             return await self._api.answer(request, path.removeprefix(API), sender, request_id)
-        path = plain_path(path)
-        for pattern, page in self._pages:
-            if pattern.fullmatch(path):
-                try:
-                    return await page(request, sender, request_id)
-                except ApiProblem as problem:
-                    return problem_response(problem, request_id)
-        return problem_response(
-            ApiProblem("not-found", f"there is no {path[:200]!r}; the API is below {API}"), request_id
-        )
+        try:
+            page, _ = self._pages.find(request.method, path)
+            return await page.function(request, sender, request_id)
+        except ApiProblem as problem:
+            return problem_response(problem, request_id)
 
     def _path(self, request: Request) -> str:
         return request_path(request.scope, self._settings.base_path)
@@ -174,18 +166,17 @@ class WebApp:
         """A WebSocket is not subject to the same-origin policy, so the Origin is always compared."""
         sender = self._sender(socket)
         path: str = socket.scope["path"].removeprefix(self._settings.base_path)
-        serve = self._sockets.get(path.removeprefix(API)) if path.startswith(API) else None
         origin = socket.headers.get("origin")
         is_own = origin is None or origin == f"{sender.scheme}://{sender.host}" or origin in self._settings.cors_origins
-        if serve is None or not is_own or not self._is_own_host(sender.host):
+        if path != f"{API}/ws" or not is_own or not self._is_own_host(sender.host):
             await socket.close(1008)
             return
-        await serve(socket, sender)
+        await self._socket.serve(socket, sender)
 
     async def _login(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         """The one-time link. Any other use of /login belongs to the web pages."""
         services, token = self._services, request.query_params.get("once", "")
-        if request.method != "GET" or not token:
+        if request.method != "GET" or not token:  # a program that looks at links sends HEAD
             raise ApiProblem("not-found", "'fileq login-link' on the server prints a link to log in")
         try:
             id = await services.link_login.subject(token, sender.address)
@@ -223,7 +214,7 @@ class ApiApp:
     Serves the routes of the table below a path that the caller has removed."""
 
     def __init__(self, routes: Sequence[Route], services: Services) -> None:
-        self._routes = routes
+        self._routes = RouteTable(routes, "endpoint", "GET /api/v1/openapi.json lists them")
         self._services = services
 
     async def answer(self, request: Request, path: str, sender: RequestSender, request_id: str) -> Response:
@@ -240,7 +231,7 @@ class ApiApp:
                 check_same_site(headers, sender.scheme, sender.host)
             elif caller.is_browser:
                 check_not_cross_site(headers)
-            found, params = self._route(request.method, path)
+            found, params = self._routes.find(request.method, path)
             action = found.name
             if found.is_unsafe and self._services.config.server.read_only:
                 raise ApiProblem("read-only", "server.read_only is set: only GET is answered")
@@ -266,24 +257,6 @@ class ApiApp:
                 note=note,
             )
         return response
-
-    def _route(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
-        allowed = []
-        wanted = "GET" if method == "HEAD" else method
-        for route in self._routes:
-            if (found := route.pattern.fullmatch(path)) is None:
-                continue
-            if route.method == wanted:
-                return route, {name: plain_path(value) for name, value in found.groupdict().items()}
-            allowed.append(route.method)
-        if allowed:
-            names = ", ".join(sorted({*allowed, *(["HEAD"] if "GET" in allowed else [])}))
-            raise ApiProblem(
-                "method-not-allowed", f"{method} is not allowed here; there are {names}", headers={"Allow": names}
-            )
-        raise ApiProblem(
-            "not-found", f"there is no endpoint {plain_path(path)[:200]!r}; GET /api/v1/openapi.json lists them"
-        )
 
     async def _read(
         self,

@@ -28,7 +28,7 @@ from fileq.server.console.rendering import addresses_below, ago, render, static_
 from fileq.server.decoding import decode_query
 from fileq.server.identity import Caller
 from fileq.server.problems import PROBLEMS, ApiProblem, problem_of
-from fileq.server.route import plain_path, quoted_path, request_path
+from fileq.server.route import RouteTable, plain_path, quoted_path, request_path
 from fileq.server.services import Services
 
 QUICK_S = 0.12  # twice this, and a page during an outage is shown
@@ -36,6 +36,8 @@ PATIENT_S = 3.0  # for a page without a last known state: a machine that is busy
 PAGE_S = 10.0
 STATE_HEADER = "X-Fileq-State"  # the script reads it, because it swaps a part of the page only
 _FRAGMENT = "hx-request"
+HOME = "/dashboard"
+_PAGES = RouteTable(PAGES, "page", "the navigation names all of them")
 
 
 class Console:
@@ -56,13 +58,12 @@ class Console:
         """Never raises, except for a client that has gone."""
         path = request_path(request.scope, self._base)
         caller: Caller | None = None
+        found: ConsolePage | None = None
+        params: Mapping[str, str] = {}
         try:
-            if request.method not in ("GET", "HEAD"):
-                detail = "pages are only read; actions are requests to the API"
-                raise ApiProblem("method-not-allowed", detail, headers={"Allow": "GET, HEAD"})
             authentication = self._services.authentication
             caller = await authentication.caller(request.headers, request.cookies, sender, bears_outage=True)
-            found, params = _page_of(path)
+            found, params = _PAGES.find(request.method, path.removeprefix(HOME).rstrip("/"))
             self._services.rate_limiter.take(caller.id)
             caller.require(found.scopes, serves_limited=found.serves_limited)
             given = [(name, value) for name, value in request.query_params.multi_items() if value]
@@ -73,7 +74,7 @@ class Console:
             made = PageRequest(caller, params, query, self._services, request_id, theme_in(request.cookies), origin)
             return await self._shown(found, made, f"{path}?{request.url.query}")
         except Exception as error:
-            return self._refused(error, request, caller, request_id, path)
+            return self._refused(error, request, caller, request_id, path, found, params)
 
     async def _shown(self, page: ConsolePage, request: PageRequest, address: str) -> Response:
         key = (request.caller.id, address)
@@ -142,7 +143,14 @@ class Console:
         }
 
     def _refused(
-        self, error: Exception, request: Request, caller: Caller | None, request_id: str, path: str
+        self,
+        error: Exception,
+        request: Request,
+        caller: Caller | None,
+        request_id: str,
+        path: str,
+        page: ConsolePage | None,
+        params: Mapping[str, str],
     ) -> Response:
         problem = problem_of(error)
         if problem is None:
@@ -150,7 +158,6 @@ class Console:
             problem = ApiProblem("internal", "see the log of the server for this request id")
         if problem.slug == "unauthenticated":
             return self._to_login(request, problem)
-        page, params = _known_page(path)
         found = page_problem(problem, page, params, request.query_params.multi_items())
         shared = self._shared(caller, None, theme_in(request.cookies))
         address = f"{self._base}{quoted_path(path)}"
@@ -178,22 +185,7 @@ def _taken(shown: asyncio.Future[str]) -> None:
         shown.exception()
 
 
-def _page_of(path: str) -> tuple[ConsolePage, Mapping[str, str]]:
-    page, params = _known_page(path)
-    if page is None:
-        raise ApiProblem("not-found", f"there is no page {plain_path(path)[:200]!r}; the navigation names all of them")
-    return page, params
-
-
-def _known_page(path: str) -> tuple[ConsolePage | None, Mapping[str, str]]:
-    for page in PAGES:
-        if (found := page.pattern.fullmatch(path.rstrip("/") or "/")) is not None:
-            return page, {name: plain_path(value) for name, value in found.groupdict().items()}
-    return None, {}
-
-
 FORM_MAX = 4096
-HOME = "/dashboard"
 KEYS_NAMED = 3
 
 
@@ -224,8 +216,6 @@ class LoginPage:
     async def logout(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         """Ends the session of this browser. If the broker is away, it is not ended there: it ends at its time, and no
         browser has its cookie."""
-        if request.method != "POST":
-            raise ApiProblem("method-not-allowed", "send a POST", headers={"Allow": "POST"})
         check_same_site(request.headers, sender.scheme, sender.host)
         if (session := self._services.sessions.read(request.cookies.get(COOKIE, ""))) is not None:
             with suppress(ApiProblem, BrokerError):
@@ -294,7 +284,7 @@ def _own_page(given: str) -> str:
 # of a form comes back in a field, with the other values, so that nothing has to be typed again.
 
 
-JOB, FILE = "/jobs/{id}", "/files/trace"
+JOB, FILE = "/jobs/{id:path}", "/files/trace"
 
 
 class WrongValue(Struct, frozen=True):

@@ -6,9 +6,7 @@ to the API, so that scopes, other sites, the audit and read-only servers are che
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,7 +23,7 @@ from fileq.queries.dead_jobs import DeadGroup, DeadGroups
 from fileq.server.console.rendering import moment
 from fileq.server.hidden_paths import without_paths
 from fileq.server.identity import Caller
-from fileq.server.route import ApiAnswer, ApiRequest, NoQuery
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Row
 from fileq.server.services import Services
 
 __all__ = [
@@ -92,14 +90,13 @@ class PageRequest(Struct, frozen=True):
         return scope in self.caller.scopes and (scope is Scope.READ or not self.services.config.server.read_only)
 
 
-class ConsolePage(Struct, frozen=True, dict=True):
-    """`path` is below /dashboard and may have parameters in braces. The function runs in a thread of the pool and
+class ConsolePage(Row, frozen=True, kw_only=True, dict=True):
+    """`path` is below /dashboard. The function runs in a thread of the pool and
     returns the values of the template. `letter` is the key after `g` that opens the page; pages with a letter are in
     the navigation. `changes_with` are the events after which the page shows something else; `*` is any. `timeout_s` is
     for a page that takes longer than others, such as a check of the whole broker. `serves_limited` is that of a
     route."""
 
-    path: str
     name: str
     title: str
     template: str
@@ -111,10 +108,6 @@ class ConsolePage(Struct, frozen=True, dict=True):
     changes_with: str = "job.*"
     timeout_s: float | None = None  # None: the pool's own
     serves_limited: bool = False
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        return re.compile("/dashboard" + re.sub(r"\{(\w+)\}", r"(?P<\1>.+)", self.path), re.DOTALL)
 
 
 # What people noted, for the pages that show it: actions on jobs, pauses with their reasons, acknowledged causes. Only

@@ -93,7 +93,7 @@ ADMIN_PAGES = (
         function=operations,
     ),
     ConsolePage(
-        path="/admin/operations/{id}",
+        path="/admin/operations/{id:path}",
         name="admin",
         title="Operation",
         template="operation.html",
@@ -156,7 +156,7 @@ PAGES: tuple[ConsolePage, ...] = (
         is_scan=True,
         letter="j",
     ),
-    ConsolePage(path="/jobs/{id}", name="jobs", title="Job", template="job.html", function=job),
+    ConsolePage(path="/jobs/{id:path}", name="jobs", title="Job", template="job.html", function=job),
     ConsolePage(
         path="/dead",
         name="dead",
@@ -222,7 +222,7 @@ PAGES: tuple[ConsolePage, ...] = (
         changes_with="",
     ),
     ConsolePage(
-        path="/scheduled/edit/{name}",
+        path="/scheduled/edit/{name:path}",
         name="scheduled",
         title="Schedule",
         template="schedule_form.html",
@@ -240,7 +240,7 @@ PAGES: tuple[ConsolePage, ...] = (
         letter="b",
     ),
     ConsolePage(
-        path="/batches/{id}", name="batches", title="Batch", template="batch.html", function=batch, is_scan=True
+        path="/batches/{id:path}", name="batches", title="Batch", template="batch.html", function=batch, is_scan=True
     ),
     ConsolePage(
         path="/webhooks",
@@ -252,7 +252,7 @@ PAGES: tuple[ConsolePage, ...] = (
         letter="h",
     ),
     ConsolePage(
-        path="/webhooks/{name}",
+        path="/webhooks/{name:path}",
         name="webhooks",
         title="Webhook",
         template="webhook.html",

@@ -140,8 +140,8 @@ def addresses(page: ConsolePage, file: Path) -> list[tuple[dict[str, str], dict[
         "/admin/operations/{id}": [{}, {"status": "dead"}],
         "/scheduled/preview": [{"cron": "@daily"}],
     }
-    others = [({"id": "dead-0"}, {})] if page.path == "/jobs/{id}" else []
-    return [(params.get(page.path, {}), query) for query in queries.get(page.path, [{}])] + others
+    others = [({"id": "dead-0"}, {})] if page.open_path == "/jobs/{id}" else []
+    return [(params.get(page.open_path, {}), query) for query in queries.get(page.open_path, [{}])] + others
 
 
 def costs(shelf: Shelf) -> dict[str, Cost]:
@@ -159,7 +159,7 @@ def costs(shelf: Shelf) -> dict[str, Cost]:
                 broker.calls.clear()
                 page.function(PageRequest(admin("user:a", "a", BASIC), params, query, services, "r"))
                 verbs = tuple(f"{call.verb}{'*' if call.scan else ''}" for call in broker.calls if call.round_trips)
-                found[f"{page.path}?{given}{params}"] = Cost(broker.round_trips, broker.scans, verbs)
+                found[f"{page.open_path}?{given}{params}"] = Cost(broker.round_trips, broker.scans, verbs)
         services.pool.close()
         return found
 

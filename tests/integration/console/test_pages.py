@@ -88,8 +88,8 @@ def filled(api: ServedApi, directory: Path) -> dict[str, str]:
         "/admin/operations/{id}": f"/admin/operations/{action}",
         "/files/trace": f"/files/trace?path={directory / NAMES[0]}",
     }
-    whole = [page for page in PAGES if page.path != "/scheduled/preview"]  # which is a part of a page
-    return {page.path or "/": special.get(page.path, page.path.format(**given)) for page in whole}
+    whole = [page for page in PAGES if page.open_path != "/scheduled/preview"]  # which is a part of a page
+    return {page.open_path or "/": special.get(page.open_path, page.open_path.format(**given)) for page in whole}
 
 
 def over_the_edge(tab: Tab) -> list[str]:
@@ -126,7 +126,7 @@ def checked(shown: Shown, page: str, size: tuple[int, int], scheme: str, directo
 
 
 @pytest.mark.parametrize(
-    "page", [page.path or "/" for page in PAGES if page.path != "/scheduled/preview"]
+    "page", [page.open_path or "/" for page in PAGES if page.open_path != "/scheduled/preview"]
 )  # a part of one
 def test_a_page_has_no_error_no_overflow_and_no_serious_finding(shown: Shown, page: str) -> None:
     directory = os.environ.get("FILEQ_SCREENSHOTS", "")

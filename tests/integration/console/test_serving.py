@@ -51,7 +51,7 @@ def shown(client: ApiClient, path: str, cookie: str) -> Reply:
 
 def addresses() -> list[str]:
     """Every page that has no parameters."""
-    return [f"/dashboard{page.path}" for page in PAGES if "{" not in page.path]
+    return [f"/dashboard{page.open_path}" for page in PAGES if "{" not in page.open_path]
 
 
 class Elements(HTMLParser):

@@ -270,8 +270,8 @@ def test_pages_and_events_show_more_than_a_restriction_names_so_they_are_refused
     """H2: what people are shown."""
     client = restricted["both"]
     for page in PAGES:
-        reply = client.send("GET", f"/dashboard{page.path.format(id='x', name='x')}")
-        assert reply.status == (200 if page.serves_limited else 403), page.path
+        reply = client.send("GET", f"/dashboard{page.open_path.format(id='x', name='x')}")
+        assert reply.status == (200 if page.serves_limited else 403), page.open_path
     assert SocketClient(client.port, f"{API}/ws", {"X-API-Key": client.key}).status == 403
 
 
