@@ -6,8 +6,8 @@ else reads and writes them through a `Table`, one kind of documents of one type,
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -155,7 +155,7 @@ class CappedLog(Table[D]):
     def add(self, catalog: Catalog, name: str, value: D) -> None:
         """Writes a document. One call in TRIM_ONE_IN removes the oldest ones."""
         self.put(catalog, name, value)
-        if secrets.randbelow(TRIM_ONE_IN) == 0:
+        if os.urandom(1)[0] % TRIM_ONE_IN == 0:
             self.trim(catalog)
 
     def trim(self, catalog: Catalog, most: int | None = None) -> None:
@@ -174,4 +174,4 @@ class CappedLog(Table[D]):
 
 def entry_name(now_ms: int) -> str:
     """A new name for a document of a log."""
-    return f"{now_ms:013d}-{secrets.token_hex(4)}"
+    return f"{now_ms:013d}-{os.urandom(4).hex()}"
