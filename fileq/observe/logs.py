@@ -29,14 +29,11 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
+import structlog
 
 from fileq.core.events import AttemptEnded, Event, HandlerPrinted, OutputEvent
-from fileq.core.hidden_import import hidden
 from fileq.core.text import end_of_path, printable, printable_lines
 from fileq.core.units import short_duration
-
-with hidden("rich"):  # for a form of tracebacks that fileq does not use: 70 ms and 6 MB in each process
-    import structlog
 
 HELD_LINES_MAX = 50  # of one job
 HELD_JOBS_MAX = 1_000

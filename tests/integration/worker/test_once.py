@@ -17,25 +17,6 @@ from tests.support.terminal import Terminal
 from tests.support.worker_setup import WorkerSetup, ids, is_running, on_files
 
 
-def imported_by(setup: WorkerSetup, *arguments: str) -> set[str]:
-    """The modules that this command imports; it must succeed."""
-    python, *words = program.command(*arguments, "--app-dir", str(setup.directory), settings=setup.all_settings())
-    command = [python, "-X", "importtime", *words]
-    environment = program.environment()
-    ended = subprocess.run(command, cwd=setup.directory, env=environment, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    return {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if line.startswith("import time:")}
-
-
-def test_a_worker_on_sqlite_does_not_import_redis(sqlite_setup: WorkerSetup) -> None:
-    """Importing it takes longer than all the rest of a worker's start."""
-    sqlite_setup.enqueue("note", "one")
-    imported = imported_by(sqlite_setup, "worker", str(sqlite_setup.inbox), "--once")
-    assert {"fileq.core.breaker", "pybreaker"} <= imported
-    assert not {name for name in imported if name.startswith("redis.")}, "pybreaker may try, and must fail at once"
-    assert sqlite_setup.logged("note") == ["one"]
-
-
 def all_once(setup: WorkerSetup, **settings: object) -> subprocess.CompletedProcess[str]:
     arguments = ("all", str(setup.inbox), "--once", "--app-dir", str(setup.directory))
     return program.run(*arguments, cwd=setup.directory, settings=setup.all_settings(**settings), timeout_s=100)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -203,36 +201,6 @@ def test_every_change_is_reported_once(breaker: Breaker, clock: Clock, changes: 
     half_opened(breaker, clock).claimed(["probe"])
     breaker.record("probe", True)
     assert changes == [("closed", "open"), ("open", "half-open"), ("half-open", "closed")]
-
-
-def modules_after(program: str) -> str:
-    """The names of the loaded redis and pybreaker modules after this program, in a process of its own."""
-    report = "import sys; print([m for m in ('redis', 'pybreaker') if m in sys.modules])"
-    command = [sys.executable, "-c", f"{program}\n{report}"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def test_importing_the_breaker_imports_no_redis() -> None:
-    """It takes longer than all the rest of a worker's start."""
-    assert modules_after("import fileq.core.breaker") == "[]"
-    assert modules_after("import fileq.runtime.worker_build") == "[]"
-
-
-@pytest.mark.parametrize("first", ["import redis", "import pybreaker", ""])
-def test_the_breaker_leaves_redis_and_pybreaker_usable_for_handlers(first: str) -> None:
-    program = f"""
-{first}
-from fileq.core.breaker import Breaker
-from fileq.config import CircuitBreakerSettings
-changes = []
-breaker = Breaker(CircuitBreakerSettings(min_samples=1), on_change=lambda old, new: changes.append(new))
-breaker.record(1, False)
-assert changes == ["open"], changes
-import redis, pybreaker
-assert pybreaker.CircuitRedisStorage is not None and pybreaker.HAS_REDIS_SUPPORT
-assert redis.Redis is not None
-"""
-    assert modules_after(program) == "['redis', 'pybreaker']"
 
 
 def test_failures_that_leave_the_window_are_forgotten(breaker: Breaker, clock: Clock) -> None:
