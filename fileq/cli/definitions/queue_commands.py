@@ -36,6 +36,7 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
     from fileq.commands.action_log import note_pause
     from fileq.commands.admin.pauses import check_queues, set_paused
     from fileq.commands.audit_entries import command_line_user
+    from fileq.core.text import printable
 
     queues = invocation.loaded().config.worker.priorities
     named = list(dict.fromkeys(invocation.options.queues))
@@ -60,6 +61,9 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
         states = ("is paused", "is already paused") if paused else ("is resumed", "was not paused")
         state = states[0 if result.has_changed else 1]
         effect = "; running jobs finish, new ones wait" if paused else ""
+        if paused and result.reason != result.old_reason and not result.has_changed:
+            before = f" (before: {printable(result.old_reason)})" if result.old_reason else ""
+            effect = f"; the reason is now: {printable(result.reason)}{before}"
         print(f"{result.queue} {state}, {plural(result.waiting, 'job')} waiting{effect}")
     return 0
 

@@ -26,6 +26,14 @@ def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(shell: Comm
     assert shell.broker.census().paused == frozenset()
 
 
+def test_a_new_reason_of_a_paused_queue_is_named_with_the_one_before(shell: CommandLine) -> None:
+    words = ("pause", "low", "--reason")
+    assert shell.run(*words, "disk").startswith("low is paused, ")
+    assert shell.run(*words, "disk").startswith("low is already paused, 0 jobs waiting; running jobs finish")
+    replaced = "low is already paused, 0 jobs waiting; the reason is now: fan (before: disk)\n"
+    assert shell.run(*words, "fan") == replaced
+
+
 def test_the_audit_has_what_a_command_changed_and_the_log_has_its_jobs(shell: CommandLine) -> None:
     shell.run("pause", "low", "--reason", " the disk ")
     shell.run("pause", "low")
