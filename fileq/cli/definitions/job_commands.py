@@ -124,12 +124,12 @@ def _trace(invocation: Invocation) -> int:
     path = os.path.abspath(os.fsencode(invocation.options.path))
     try:
         traced = trace(invocation.broker(), path)
-    except FileNotKnown:
+    except FileNotKnown as error:
         from fileq.core.text import quoted_path
 
         if reason := why_not_taken(invocation.loaded().config, path):
             raise FileNotKnown(f"{quoted_path(path)} was never enqueued: {reason}") from None
-        raise
+        raise FileNotKnown(f"there is no such file here, and {error}") from None
     shown = with_untaken(traced, invocation.loaded().config, path)
     if invocation.options.json:
         invocation.print_json(shown)

@@ -224,6 +224,8 @@ class ScanRules:
         """The rule by which `find` returns None for this path; "" if it returns the file. For one file that a person
         asks about."""
         directory, name = os.path.split(path)
+        if path == self.root:
+            return "it is a directory"
         if reason := self._why_not_entered(directory) or self.why_unreadable(path):
             return reason
         if self.find(path) is not None:

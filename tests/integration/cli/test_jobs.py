@@ -268,7 +268,8 @@ def test_a_version_whose_record_has_expired_is_still_known(shell: CommandLine) -
 
 
 def test_an_unknown_file_is_one_line_and_exit_1(shell: CommandLine) -> None:
-    assert "nothing is known about" in shell.fail("trace", "in/absent.pdf", code=1)
+    assert "there is no such file here, and nothing is known about" in shell.fail("trace", "in/absent.pdf", code=1)
+    assert "it is a directory" in shell.fail("trace", "in", code=1)
 
 
 def test_the_trace_of_a_file_that_was_never_taken_names_the_reason(shell: CommandLine) -> None:
