@@ -77,6 +77,7 @@ def _list(invocation: Invocation) -> int:
     queues = invocation.loaded().config.worker.priorities
     wanted = filter_of(invocation.options, queues)
     jobs = list_jobs(invocation.broker(), queues, wanted)
+    _check_batch(invocation, len(jobs))
     if invocation.options.json:
         invocation.print_json({"jobs": jobs})
         return 0
@@ -88,6 +89,16 @@ def _list(invocation: Invocation) -> int:
 
     print_lines(job_table(jobs, screen_of_stdout(), now_ms()))
     return 0
+
+
+def _check_batch(invocation: Invocation, found: int) -> None:
+    """BatchError if the filter --batch found nothing because there is no such batch. Not earlier: jobs may name a batch
+    that was never created, or is forgotten."""
+    from fileq.queries.documents import unknown_batch
+
+    if (id := invocation.options.batch) is not None and not found:
+        if invocation.broker().batches_by_id([id]) == [None]:
+            raise unknown_batch(id)
 
 
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
@@ -177,6 +188,7 @@ def _act(
         wanted.states(STATES[action], RULES[action])
         jobs = actions.matching(action, wanted)
         report = actions.begin(action, jobs, limit=wanted.limit, is_dry_run=is_dry_run).complete()
+        _check_batch(invocation, report.count)
     else:
         ids = resolve_ids(broker(), options.ids, places=places) if places else resolve_ids(broker(), options.ids)
         report = actions.act_on(action, ids, is_dry_run=is_dry_run)
@@ -211,6 +223,7 @@ def _list_dead(invocation: Invocation) -> int:
 
     queues = invocation.loaded().config.worker.priorities
     dead = list_dead(invocation.broker(), queues, filter_of(invocation.options, queues))
+    _check_batch(invocation, len(dead.jobs))
     if invocation.options.json:
         invocation.print_json(dead)
         return 0

@@ -24,6 +24,20 @@ def test_a_name_that_the_broker_does_not_have_is_exit_1(shell: CommandLine, word
     shell.run(*words, "--json", code=1)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("list",), ("dlq", "list"), ("dlq", "retry", "--all"), ("dlq", "delete", "--all", "--yes")),
+        ("cancel", "--all", "--yes"),
+    ],
+    ids=" ".join,
+)
+def test_a_filter_by_a_batch_that_does_not_exist_is_exit_1(shell: CommandLine, words: tuple[str, ...]) -> None:
+    assert "no batch has the id 'none'; see 'fileq batch list'" in shell.fail(*words, "--batch", "none", code=1)
+    batch = shell.json("batch", "create", "-q")["id"]
+    shell.run(*words, "--batch", batch)
+
+
 @pytest.mark.parametrize("words", [("pause", "none"), ("resume", "none"), ("peek", "--queue", "none")], ids=" ".join)
 def test_a_queue_is_a_setting_so_an_unknown_one_is_exit_2(shell: CommandLine, words: tuple[str, ...]) -> None:
     assert "no queue is named 'none'" in shell.fail(*words, code=2)
