@@ -250,20 +250,29 @@ def unknown_key(path: str, siblings: Iterable[str] | None = None) -> str:
         siblings = [name for name in known if name.rpartition(".")[0] == parent]
     siblings = list(siblings)
     if similar := _most_similar(path, siblings, known):
-        return f"unknown key {path!r}; did you mean {similar!r}?"
+        return f"unknown key {path!r}; did you mean {' or '.join(map(repr, similar))}?"
     choices = ", ".join(name.rpartition(".")[2] for name in siblings) or ", ".join(n for n in known if "." not in n)
     return f"unknown key {path!r}; known here: {choices}"
 
 
-def _most_similar(path: str, siblings: list[str], known: list[str]) -> str | None:
-    """The same key in another section, else a similar key in this section, else the most similar path of all."""
+def _most_similar(path: str, siblings: list[str], known: list[str]) -> list[str]:
+    """The keys of this name without their section, or written like an option or a variable (max-retries, WORKER_COUNT);
+    else the same key in another section, a similar key in this section, or the most similar path of all."""
     import difflib
 
+    words = _in_words(path)
+    ends = {name: {_in_words(name.split(".", n)[n]) for n in range(name.count(".") + 1)} for name in known}
+    if ending := [name for name in known if words in ends[name]]:
+        return ending[:3]
     by_name = {name.rpartition(".")[2].lower(): name for name in siblings}
     wanted = path.rpartition(".")[2].lower()
     if elsewhere := [name for name in known if name.rpartition(".")[2] == wanted]:
-        return max(elsewhere, key=lambda name: difflib.SequenceMatcher(None, path, name).ratio())
+        return [max(elsewhere, key=lambda name: difflib.SequenceMatcher(None, path, name).ratio())]
     if close := difflib.get_close_matches(wanted, by_name, n=1, cutoff=0.6):
-        return by_name[close[0]]
+        return [by_name[close[0]]]
     # In a known section a path can only look similar because of the section's own name.
-    return next(iter(difflib.get_close_matches(path, () if siblings else known, n=1, cutoff=0.7)), None)
+    return difflib.get_close_matches(path, () if siblings else known, n=1, cutoff=0.7)
+
+
+def _in_words(path: str) -> str:
+    return path.lower().replace("-", "_").replace(".", "_")

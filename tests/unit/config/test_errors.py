@@ -33,6 +33,11 @@ def test_all_wrong_keys_and_values_are_reported_at_once(config_directory: Config
         ("producer.scanDir", "producer.scan_dir"),
         ("observability.enabled", "observability.tracing.enabled"),
         ("redis.pass", "redis.password"),
+        ("worker-count", "worker.count"),
+        ("WORKER_COUNT", "worker.count"),
+        ("backoff-base", "worker.backoff.base"),
+        ("timeout", "worker.timeout"),
+        ("path", "sqlite.path"),
         ("workers", "worker"),
         ("worker.backof.base", "worker.backoff"),
     ],
@@ -41,6 +46,11 @@ def test_the_most_similar_known_key_is_named(config_directory: ConfigDirectory, 
     text = "".join(f"{{{part}: " for part in path.split(".")) + "1" + "}" * len(path.split("."))
     (line,) = config_directory.problems(text)
     assert line.endswith(f"; did you mean {meant!r}?")
+
+
+def test_a_key_that_several_sections_have_is_named_with_each(config_directory: ConfigDirectory) -> None:
+    (line,) = config_directory.problems("max-retries: 3")
+    assert line.endswith("unknown key 'max-retries'; did you mean 'redis.max_retries' or 'worker.max_retries'?")
 
 
 def test_a_key_without_a_similar_one_lists_the_known_keys(config_directory: ConfigDirectory) -> None:
