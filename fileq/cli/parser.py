@@ -10,7 +10,7 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from msgspec import Struct
@@ -174,11 +174,12 @@ def _no_command(found: CommandWords, known: Sequence[Command]) -> str:
     return f"'{typed}' needs a command: {', '.join(following)}; {advice}"
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str] | Mapping[str, str]) -> str:
+    """`known` may say how each word is written. The dashes of options would make any two of them similar."""
     import difflib
 
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}? " if close else ""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.65)
+    return f"did you mean {(known[close[0]] if isinstance(known, Mapping) else close[0])!r}? " if close else ""
 
 
 def _before_dashes(tokens: Sequence[str]) -> list[str]:
@@ -204,7 +205,8 @@ class Parser(argparse.ArgumentParser):
         if extra := [token for token in extra if token != "--"]:
             flag = extra[0].partition("=")[0]
             if flag.startswith("-"):
-                self.error(f"unknown option {flag!r}; {nearest(flag, accepted)}".rstrip("; "))
+                meant = nearest(flag.lstrip("-"), {name.lstrip("-"): name for name in accepted})
+                self.error(f"unknown option {flag!r}; {meant}".rstrip("; "))
             instead = INSTEAD.get(extra[0]) if self.prog.split()[-1] in ROLES else None
             self.error(f"unexpected argument {extra[0]!r}" + (f"; {instead}" if instead else ""))
         return known

@@ -243,3 +243,9 @@ def test_no_argument_of_any_command_takes_an_empty_value() -> None:
 
 def test_a_setting_can_be_set_to_an_empty_value() -> None:
     assert parse(["config", "set", "redis.addr", ""]).options.value == ""
+
+
+@pytest.mark.parametrize("line", ["dlq retry --yes", "resume high --reason x", "enqueue --parent x"])
+def test_an_option_that_resembles_none_gets_no_suggestion(line: str) -> None:
+    with pytest.raises(ConfigError, match=r"unknown option '--[a-z]+'; see 'fileq"):
+        parse(line.split())
