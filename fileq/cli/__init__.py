@@ -7,6 +7,7 @@ This module must import nothing heavy: each command imports what it needs when i
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fileq.cli.command import Command, Invocation
 
 OK, FAILED, USAGE, LEFT_DEAD, UNREACHABLE = range(5)
+_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a write to stdout, which has no file name
 INTERRUPTED = 130  # the code that shells report for a program ended by Ctrl-C
 
 
@@ -44,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return OK
     except OSError as error:  # for example: the disk that takes our output is full, the working directory was removed
-        _print_error(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+        what = error.filename or ("the output can't be written" if error.errno in _OF_OUTPUT else "")
+        _print_error(": ".join(str(part) for part in (what, error.strerror or error) if part))
         _drop_output()
         return FAILED
     except KeyboardInterrupt:

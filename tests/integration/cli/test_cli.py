@@ -92,7 +92,7 @@ def test_closed_or_full_output_gives_no_traceback(redirection: str, tmp_path: Pa
         ["bash", "-o", "pipefail", "-c", line], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
     )
     if "full" in redirection:
-        assert (ended.returncode, ended.stderr) == (1, "fileq: No space left on device\n")
+        assert (ended.returncode, ended.stderr) == (1, "fileq: the output can't be written: No space left on device\n")
     else:
         assert (ended.returncode, ended.stderr) == (0, "")
 
