@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fileq.config import Loaded
 
 _TIMES = 5
+_LINE = "fileq schedule add"  # where the definition comes from
 _FIELDS = (
     ("name", "string"),
     ("status", "string: active, paused, late (no worker fires it), broken or incomplete"),
@@ -112,7 +113,7 @@ def _next(invocation: Invocation) -> int:
 def _add(invocation: Invocation) -> int:
     from fileq.brokers.schedule_definitions import KIND
     from fileq.client.options import ScheduleOptions
-    from fileq.client.schedule_changes import add_schedule
+    from fileq.client.schedule_changes import add_schedule, pause_schedule
 
     given = invocation.options
     if given.since is not None and given.reprocess is None:
@@ -135,12 +136,26 @@ def _add(invocation: Invocation) -> int:
     )
     broker = invocation.broker(create=True)
     known = broker.documents(KIND).get(given.name)
-    add_schedule(broker, invocation.loaded().config, given.name, options, where="fileq schedule add")
-    _note_definition(invocation, "put_schedule", known, broker.documents(KIND).get(given.name))
+    try:
+        add_schedule(broker, invocation.loaded().config, given.name, options, where=_LINE)
+    except ConfigError as error:
+        raise ConfigError([_in_words_of_the_line(given.name, problem) for problem in error.problems]) from None
+    if given.paused:
+        _note_pause(invocation, pause_schedule(broker, given.name), is_paused=True)
+    defined = broker.documents(KIND).get(given.name)
+    _note_definition(invocation, "put_schedule", known, defined)
     _note_jobs(invocation)
     if given.scan is not None and not given.quiet:
         _warn_of_directory(invocation.loaded(), given.scan)
-    return _confirm(invocation, "is defined")
+    if known is not None and defined is not None and known.body == defined.body:
+        return _confirm(invocation, "is as it was", has_words=True)
+    return _confirm(invocation, "is defined" if known is None else "is changed", has_words=True)
+
+
+def _in_words_of_the_line(name: str, problem: str) -> str:
+    """A problem of a configuration, about what was typed: `cron is 'x'` instead of `schedules.nightly.cron is 'x'`."""
+    said = problem.removeprefix(f"{_LINE}: schedules.{name}")
+    return problem if said == problem else said.removeprefix(".") if said.startswith(".") else f"schedule {name}{said}"
 
 
 def _note_jobs(invocation: Invocation) -> None:
@@ -232,7 +247,7 @@ def _note_pause(invocation: Invocation, has_changed: bool, *, is_paused: bool) -
         invocation.note(note_pause, "one_schedule", invocation.options.name, is_paused=is_paused)
 
 
-def _confirm(invocation: Invocation, what: str) -> int:
+def _confirm(invocation: Invocation, what: str, *, has_words: bool = False) -> int:
     from fileq.commands.admin.schedules import show_schedule
     from fileq.core.text import printable
 
@@ -240,9 +255,10 @@ def _confirm(invocation: Invocation, what: str) -> int:
     if invocation.options.json:
         invocation.print_json(schedule)
     else:
-        when = f"; {schedule.words} ({schedule.timezone})" if what == "is defined" else ""
+        when = f"; {schedule.words} ({schedule.timezone})" if has_words else ""
         next_time = f"; next {schedule.next.local}" if schedule.next else ""
-        print(printable(f"{schedule.name} {what}{when}{next_time}"))
+        paused = "; it is paused" if has_words and schedule.status == "paused" else ""
+        print(printable(f"{schedule.name} {what}{when}{paused or next_time}"))
     return 0
 
 
@@ -297,8 +313,8 @@ by more than a minute and no worker has fired it.""",
         summary="define a schedule, or change one",
         description="""\
 Defines a schedule on the broker; running workers fire it from its next time on. The same command again changes nothing;
-with other options it replaces the definition and keeps what is known of the last times. A schedule that the
-configuration has can't be changed here.
+with other options it replaces the definition and keeps what is known of the last times. A paused schedule stays paused.
+A schedule that the configuration has can't be changed here.
 
 Give --type with or without --payload, or --scan, or --reprocess.""",
         examples=(

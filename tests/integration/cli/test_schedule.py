@@ -49,6 +49,21 @@ def test_a_schedule_is_added_shown_paused_resumed_run_and_removed(shell: Command
     assert shell.run("schedule", "list").startswith("no schedules")
 
 
+def test_the_answer_says_whether_a_schedule_is_new_changed_or_paused(shell: CommandLine) -> None:
+    add = ("schedule", "add", "a", "@daily", "--type")
+    assert shell.run(*add, "t").startswith("a is defined; At 00:00 every day (UTC); next ")
+    assert shell.run(*add, "t").startswith("a is as it was; ")
+    assert shell.run(*add, "u").startswith("a is changed; ")
+    assert shell.run(*add, "u", "--paused") == "a is as it was; At 00:00 every day (UTC); it is paused\n"
+    assert shell.json("schedule", "show", "a")["status"] == "paused", "what was asked for is done"
+    assert shell.run(*add, "u").endswith("; it is paused\n"), "it stays paused until schedule resume"
+
+
+def test_a_problem_is_named_as_it_was_typed(shell: CommandLine) -> None:
+    assert shell.fail("schedule", "add", "a", "x", "--type", "t", code=2).startswith("fileq: cron is 'x'; ")
+    assert shell.fail("schedule", "add", "a", "@daily", code=2).startswith("fileq: schedule a has neither type ")
+
+
 def test_a_directory_to_scan_that_is_missing_or_outside_of_the_roots_is_defined_with_a_warning(
     shell: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,7 +77,7 @@ def test_a_directory_to_scan_that_is_missing_or_outside_of_the_roots_is_defined_
         capsys.readouterr()
         assert main(["schedule", "add", "scans", "@daily", "--scan", str(directory), *shell.sets]) == 0
         said = capsys.readouterr()
-        assert said.out.startswith("scans is defined")
+        assert said.out.startswith(("scans is defined; ", "scans is changed; "))
         assert bool(warning) == bool(said.err)
         assert warning in " ".join(said.err.split())
     assert main(["schedule", "add", "scans", "@daily", "--scan", "absent", "-q", *shell.sets]) == 0
@@ -94,7 +109,7 @@ def test_scan_and_reprocess_can_be_added(shell: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("add", "a b", "@daily", "--type", "t"), "schedules.a b is 'a b'; it must be a name that matches"),
+        (("add", "a b", "@daily", "--type", "t"), "schedule a b is 'a b'; it must be a name that matches"),
         (("add", "a", "61 * * * *", "--type", "t"), "its minute is wrong"),
         (("add", "a", "@daily", "--type", "t", "--timezone", "Berlin"), "did you mean Europe/Berlin?"),
         (("add", "a", "@daily"), "has neither type nor reprocess nor scan"),
