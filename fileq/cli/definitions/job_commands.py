@@ -96,9 +96,9 @@ def _check_batch(invocation: Invocation, found: int) -> None:
     that was never created, or is forgotten."""
     from fileq.queries.documents import unknown_batch
 
-    if (id := invocation.options.batch) is not None and not found:
-        if invocation.broker().batches_by_id([id]) == [None]:
-            raise unknown_batch(id)
+    id = invocation.options.batch
+    if id is not None and not found and invocation.broker().batches_by_id([id]) == [None]:
+        raise unknown_batch(id)
 
 
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
