@@ -21,6 +21,7 @@ MOST_SKEW_S = 2.0
 _PROBE = "fileq-doctor"  # a slot that is never registered, so a claim gives it no job
 _RIGHTS = "docs/redis.md lists the permissions fileq needs"
 _FULL = "make room: delete dead jobs ('fileq purge-dlq'), or raise maxmemory"
+_APPEND = "CONFIG SET appendonly yes, and the same in its configuration file"
 _FORBIDDEN = "this user is not permitted to ask"
 
 
@@ -102,12 +103,12 @@ def _persistence(store: RedisStore, info: dict[str, str]) -> Iterator[Finding]:
     if appends == "1":
         yield sound("persistence", "append-only file")
     elif saves:
-        yield sound("persistence", f"snapshots only ({saves}); a crash loses what came after the last one")
+        yield wrong("persistence", f"snapshots only ({saves}): a crash loses every job since the last one", _APPEND)
     elif appends == "0" and saves == "":
         yield wrong(
             "persistence",
             "neither an append-only file nor snapshots: a restart loses every job",
-            "CONFIG SET appendonly yes, and the same in its configuration file",
+            _APPEND,
         )
     else:
         yield unknown("persistence", f"{_FORBIDDEN} for appendonly and save", "see that appendonly is yes")

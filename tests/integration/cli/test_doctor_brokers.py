@@ -38,11 +38,15 @@ def test_a_server_that_loses_or_evicts_data_is_a_problem(cwd: Path, valkey: Serv
     assert doctor.wrong == ["persistence"]
     assert "appendonly yes" in doctor.find("persistence")[0]["advice"]
     client.config_set("save", "3600 1")
+    doctor(redis__addr=valkey.address)
+    assert doctor.wrong == ["persistence"]
+    assert "a crash loses every job since" in doctor.find("persistence")[0]["detail"]
+    assert "appendonly yes" in doctor.find("persistence")[0]["advice"]
+    client.config_set("appendonly", "yes")
     client.config_set("maxmemory", "100mb")
     client.config_set("maxmemory-policy", "volatile-lru")
     doctor(redis__addr=valkey.address)
     assert doctor.wrong == ["eviction"]
-    assert "snapshots only" in doctor.find("persistence")[0]["detail"]
     client.config_set("maxmemory-policy", "noeviction")
     assert doctor(redis__addr=valkey.address).code == 0
 
@@ -95,7 +99,7 @@ def test_the_primary_server_is_checked(
 def test_clocks_that_differ_are_a_problem(
     ahead_s: float, words: str, cwd: Path, valkey: Server, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    valkey.client().config_set("save", "3600 1")
+    valkey.client().config_set("appendonly", "yes")
     real = time.time
 
     class Clock:
@@ -108,7 +112,7 @@ def test_clocks_that_differ_are_a_problem(
 
 def test_a_replica_is_a_problem(cwd: Path, valkey: Server, doctor: Doctor) -> None:
     client = valkey.client()
-    client.config_set("save", "3600 1")
+    client.config_set("appendonly", "yes")
     client.execute_command("REPLICAOF", "127.0.0.1", "1")
     try:
         doctor(redis__addr=valkey.address)
