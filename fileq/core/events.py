@@ -775,7 +775,8 @@ class ConfigRefused(Event, frozen=True):
 
 
 class BrokerDataRemoved(Event, frozen=True):
-    """The database file was deleted or replaced while in use; the process ends with exit code 1."""
+    """The database file was deleted or replaced while in use, and the process ends with exit code 1. Or Redis lost
+    jobs, for example in a crash, and the process continues."""
 
     name = "broker.removed"
     level = "error"

@@ -265,17 +265,18 @@ CHECK_EVERY_S = 1.0
 
 
 class BrokerWatch:
-    """Ends a role when the data of its broker is deleted or replaced, such as the file of an SQLite database. Checks
-    once a second, and calls `on_removed` once, with the reason.
+    """Ends a role when the data of its broker is deleted or replaced, such as the file of an SQLite database: calls
+    `on_removed` once, with the reason. Reports a server that has lost data. Checks once a second.
 
-    Without it a process would go on with the deleted file, and a producer without work would not notice at all. Checks
-    nothing for a broker that can't lose its data that way."""
+    Without it a process would go on with the deleted file, and a producer without work would not notice at all. A Redis
+    that comes back empty would look like one that was away. Checks nothing for a broker that can't lose its data that
+    way."""
 
     def __init__(self, broker: Broker, on_removed: Callable[[BrokerRemoved], None], emit: Emit) -> None:
         self._on_removed = on_removed
         self._emit = emit
         self._data = broker if isinstance(broker, RemovableData) else None
-        self._loop = Loop("broker watch", self._turn, emit=emit, longest_pause_s=CHECK_EVERY_S)
+        self._loop = Loop("broker watch", self._turn, emit=without_outages(emit), longest_pause_s=CHECK_EVERY_S)
 
     def start(self) -> None:
         if self._data is not None:
@@ -287,7 +288,8 @@ class BrokerWatch:
     def _turn(self) -> float:
         assert self._data is not None
         try:
-            self._data.check_present()
+            if lost := self._data.check_present():
+                self._emit(BrokerDataRemoved(lost))
         except BrokerRemoved as error:
             self._emit(BrokerDataRemoved(str(error)))
             self._loop.quiet()

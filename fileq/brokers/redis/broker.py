@@ -125,6 +125,7 @@ class RedisBroker(
     def __init__(self, config: Config, *, clock: Callable[[], int] | None = None) -> None:
         self._store = RedisStore(config, clock=clock)
         self.where = self._store.link.where
+        self._taken_in = 0  # at the last call of check_present()
 
     def connect(self, answered: Callable[[], None] = lambda: None) -> None:
         """Reach the server; `answered` is called at its first reply, before more connections are opened."""
@@ -135,6 +136,18 @@ class RedisBroker(
         from fileq.brokers.redis.examine import examine, examine_permissions
 
         return [*examine(self._store), *([examine_permissions(self._store)] if permissions else [])]
+
+    def check_present(self) -> str:
+        """Compares the count of all jobs ever taken in, which never falls, with that of the last call. It is smaller
+        after a crash without persistence, a failover to a replica that was behind, or a FLUSHALL."""
+        counts = self._store.call("HMGET", self._store.keys.stats, "produced", "adopted")
+        before, self._taken_in = self._taken_in, sum(int(count or 0) for count in counts)
+        if self._taken_in >= before:
+            return ""
+        return (
+            f"Redis at {self.where} lost data: its count of jobs went back from {before:,} to {self._taken_in:,}; "
+            "the next scan enqueues lost files again, other jobs are gone; 'fileq doctor' checks its persistence"
+        )
 
     def close(self) -> None:
         self._store.close()

@@ -75,9 +75,10 @@ class SqliteBroker(RulebookBroker):
 
         return [*examine_location(self.where), sound("schema", f"version {VERSION}")]
 
-    def check_present(self) -> None:
+    def check_present(self) -> str:
         """Raises BrokerRemoved if the database file was deleted or replaced."""
         self._store.database.check_present()
+        return ""
 
     def close(self) -> None:
         self._store.close()

@@ -3,12 +3,14 @@
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.settlement import SettleResult, complete
 from fileq.testing.conformance.builders import enqueue, failed, ids_in, raws_in, reap_all, running, settle
+from tests.support.program import Program
 from tests.support.redis_outages import SOME_CALLS, is_enqueued
 from tests.support.redis_scenario import use_every_method
 from tests.support.redis_store import Store, claimed, dump
@@ -84,3 +86,41 @@ def test_after_a_server_lost_all_data_the_same_broker_goes_on(redis_server):
         use_every_method(store.broker, store.client)
         assert reap_all(store) == []
         assert raws_in(store, "low") == []
+
+
+def test_a_server_that_lost_data_is_noticed_once(redis_server):
+    with Server(redis_server.binary) as server, Store(server) as store:
+        running(store, "a")
+        enqueue(store, "b")
+        assert store.broker.check_present() == ""
+        server.restart(kill=True)
+        assert "its count of jobs went back from 2 to 0;" in store.broker.check_present()
+        assert store.broker.check_present() == ""
+
+
+def test_a_server_that_kept_its_data_is_not_reported(durable):
+    enqueue(durable, "a")
+    assert durable.broker.check_present() == ""
+    durable.server.restart(kill=True)
+    enqueue(durable, "b")
+    assert durable.broker.check_present() == ""
+
+
+def has_checked(store: Store) -> bool:
+    """Whether a process has asked how many jobs the server has counted; the slow log has every command."""
+    return any(b"HMGET jobqueue:stats" in entry["command"] for entry in store.client.slowlog_get(1000))
+
+
+@pytest.mark.parametrize("role", ["producer", "worker"])
+def test_a_process_reports_that_its_server_lost_data_and_goes_on(role: str, redis_server, tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    with Server(redis_server.binary) as server, Store(server) as store:
+        enqueue(store, "a", delay_ms=3_600_000)
+        store.client.config_set("slowlog-log-slower-than", 0)
+        with Program(role, cwd=tmp_path, settings={"redis.addr": server.address}) as program:
+            wait_until(lambda: has_checked(store))
+            server.restart(kill=True)
+            lost = program.wait_for("broker.removed")
+            assert lost["level"] == "error"
+            assert "its count of jobs went back from 1 to 0;" in lost["error"]
+            assert program.stop() == 0
