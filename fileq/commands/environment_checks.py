@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.server_checks import check_port, check_schedules, check_server, check_webhooks, is_configured
+from fileq.commands.untaken_files import missed_by_case
 from fileq.config import MOVE, Config, Loaded, describe_broker_choice
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.finding import Finding, sound, unknown, wrong
@@ -100,6 +101,7 @@ def check_scan_dir(loaded: Loaded) -> Iterator[Finding]:
         )
     else:
         yield sound("scan_dir", f"{scan_dir}, {tree.shown}")
+    yield from (unknown("globs", warning) for warning in missed_by_case(config))
 
 
 def count_directories(root: bytes, deadline_s: float) -> TreeCount:

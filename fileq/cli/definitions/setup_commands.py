@@ -448,10 +448,11 @@ Checks everything that fileq needs and prints one line for each check: âœ“ ok; â
 note. Exit code 1 if there is a problem.
 
 Checks the configuration; the broker: on Redis its version, eviction, persistence, clock and the permissions of our
-user, on SQLite the directory, file system, disk space and schema; producer.scan_dir and how it is watched, with the
-limits of inotify; the roots from which workers read files, and what worker.after needs; that handlers can be imported
-and programs are on the PATH; the port of /metrics. With serve or start, or with all if a setting of the server is set:
-the address of the server, its keys, whether they are sent unencrypted, and server.upload_dir.
+user, on SQLite the directory, file system, disk space and schema; producer.scan_dir, files there that globs miss by
+their case, and how it is watched, with the limits of inotify; the roots from which workers read files, and what
+worker.after needs; that handlers can be imported and programs are on the PATH; the port of /metrics. With serve or
+start, or with all if a setting of the server is set: the address of the server, its keys, whether they are sent
+unencrypted, and server.upload_dir.
 
 Creates and changes nothing. Handlers are imported, as a worker would do.""",
         examples=(

@@ -200,6 +200,14 @@ def test_more_directories_than_watches_is_a_problem(cwd: Path, doctor: Doctor, m
     assert "max_user_watches" in doctor.find("inotify")[0]["advice"]
 
 
+def test_files_that_globs_miss_by_their_case_are_named_and_are_no_problem(cwd: Path, doctor: Doctor) -> None:
+    (cwd / "data/A.PDF").touch()
+    assert doctor(producer__include_globs="['**/*.pdf']").code == 0
+    (found,) = doctor.find("globs")
+    assert (found["status"], "misses" in found["detail"], "add '**/*.PDF'" in found["detail"]) == ("unknown", True, True)
+    assert doctor("worker", producer__include_globs="['**/*.pdf']").find("globs") == []
+
+
 def test_a_worker_on_another_machine_needs_the_mapped_root_and_not_scan_dir(cwd: Path, doctor: Doctor) -> None:
     mapped = {"producer__scan_dir": "/far/inbox", "worker__path_map": "{/far/inbox: %s}" % (cwd / "data")}
     assert doctor(**mapped).code == 0
