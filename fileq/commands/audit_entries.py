@@ -47,7 +47,7 @@ class AuditChange(Struct, frozen=True):
 class AuditEntry(Struct, frozen=True, omit_defaults=True):
     """`who` is the name of the key or user. `result` is the status of the answer. `job_id`, `type` and `path` are those
     of the one job that it is about, `detail` says which jobs or files were chosen. `action_id` is the action on jobs
-    that it began: its page shows what became of them."""
+    that it began: its page shows the results."""
 
     at: str
     who: str

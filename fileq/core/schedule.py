@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from fileq.core.job import MAX_NESTING, TOO_NESTED, Job, is_nested_deeper, rfc3339, typed_job
 from fileq.core.own_jobs import SCHEDULE_IDS
-from fileq.core.units import format_duration, parse_duration
+from fileq.core.units import parse_duration
 
 REPROCESS_TYPE = "fileq.reprocess"
 SCAN_TYPE = "fileq.scan"
@@ -225,6 +225,15 @@ LONGEST = 200  # characters
 NEVER_MS = 253_402_300_799_000  # the last second that a calendar has
 EXPECTS = "5 fields such as '30 2 * * 1-5', @hourly, @daily, @weekly, @monthly, @yearly, or '@every 15m'"
 _EVERY = "@every"
+_NAMED_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_FULL_DAYS = ("Sundays", "Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays")
+_DAYS = {
+    "*": "Every day",
+    **dict.fromkeys(("1-5", "mon-fri"), "Weekdays"),
+    **dict.fromkeys(("0,6", "6,0", "6,7", "6-7", "sat,sun", "sun,sat", "sat-sun"), "Weekends"),
+    **{name: full for names in (map(str, range(7)), _NAMED_DAYS) for name, full in zip(names, _FULL_DAYS, strict=True)},
+    "7": "Sundays",
+}
 _ALIASES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -278,8 +287,15 @@ class Cron:
         return next(self.times_after(ms), NEVER_MS)
 
     def explain(self) -> str:
+        """In plain English: "Every 15 minutes", "Weekdays at 06:30". cronsim's words for what has none here."""
         if self._every_ms:
-            return f"Every {format_duration(self._every_ms / 1000)}"
+            every_s = self._every_ms // 1000
+            for unit, unit_s in (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1)):
+                if every_s % unit_s == 0:
+                    return f"Every {unit}" if every_s == unit_s else f"Every {every_s // unit_s} {unit}s"
+        minute, hour, *date, days = self._fields.lower().split()
+        if date == ["*", "*"] and days in _DAYS and minute.isdecimal() and hour.isdecimal():
+            return f"{_DAYS[days]} at {int(hour):02}:{int(minute):02}"
         from cronsim import CronSim
 
         return CronSim(self._fields, datetime.now(UTC)).explain()

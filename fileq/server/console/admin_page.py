@@ -222,11 +222,11 @@ _WORDS = {
     "retry_job": "retry a dead job",
     "run_schedule": "run a schedule now",
     "upload_file": "upload a file",
-    "name_session": "say the own name",
+    "name_session": "set display name",
     "failed_login": "log in with a wrong password, key or link",
     "create_login_link": "create a one-time link",
 }
-_HINTS = {"upload_file": "a job for it follows by itself; the page of the file shows it"}
+_HINTS = {"upload_file": "its job is enqueued automatically; see the page of the file"}
 # The same for a request that may make something or change it: the words for each.
 _MADE_OR_CHANGED = {
     "put_schedule": ("define a schedule", "change a schedule"),
@@ -322,7 +322,7 @@ def _action(entry: AuditEntry) -> str:
 def _target(entry: AuditEntry) -> tuple[str, str]:
     """What was changed, as people call it, and the page that shows it; "" if none does."""
     if entry.action_id:
-        return "what became of them", f"/dashboard/admin/operations/{path_part(entry.action_id)}"
+        return "results", f"/dashboard/admin/operations/{path_part(entry.action_id)}"
     if entry.job_id:
         if entry.target.startswith(_SCHEDULES):
             schedule = entry.target.removeprefix(_SCHEDULES).removesuffix("/run")
@@ -334,7 +334,7 @@ def _target(entry: AuditEntry) -> tuple[str, str]:
     first, _, rest = entry.target.strip("/").partition("/")
     name = rest.partition("/")[0] if first != "jobs" else rest.removesuffix("/retry").removesuffix("/run")
     if first == "whoami":
-        return "the own session", "/dashboard/admin"
+        return "own session", "/dashboard/admin"
     if entry.target.startswith(_GROUPS):
         fingerprint = rest.split("/")[1]
         return entry.detail or f"group {fingerprint}", f"/dashboard/dead{query_string(fingerprint=fingerprint)}"

@@ -36,10 +36,10 @@ GROUPINGS: Mapping[GroupedBy, str] = {
     "type": "Type",
 }
 GROUPING_HINTS: Mapping[GroupedBy, str] = {
-    "fingerprint": "Errors that say the same have one cause.",
-    "directory": "Files that died in the same directory.",
-    "kind": "An error class, such as ValueError, may have several causes.",
-    "type": "Jobs of files, and each type of the others.",
+    "fingerprint": "Grouped by identical error.",
+    "directory": "Grouped by directory of the file.",
+    "kind": "Grouped by error class, such as ValueError; one class may have several causes.",
+    "type": "Grouped by job type; jobs of files are one group.",
 }
 TITLE_LENGTH = 200
 NO_EXTENSION = "(none)"

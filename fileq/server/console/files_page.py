@@ -164,14 +164,14 @@ def fate_of(trace: FileTrace, newest: JobDocument, after: AfterSettings, *, is_s
         return ""
     if newest.moved_to:
         is_here = newest.moved_to == trace.path
-        place = f"A worker moved the file here, from {newest.path}." if is_here else f"Moved to {newest.moved_to}."
+        place = f"The file was moved here from {newest.path}." if is_here else f"Moved to {newest.moved_to}."
     elif trace.missing_since and not is_seen:
-        place = "The file is no longer in its place."
+        place = "The file is gone."
     elif rule == "delete" and not is_seen:
-        place = "The file was deleted, as worker.after says."
+        place = "File deleted (worker.after)."
     else:
-        place = "The file was left in its place." if rule == "keep" or is_seen else ""
-    tried = {"dead": "Nothing tries it again until you retry it.", "cancelled": "Nothing tries it again by itself."}
+        place = "File kept." if rule == "keep" or is_seen else ""
+    tried = {"dead": "It won't be retried automatically.", "cancelled": "It won't be retried automatically."}
     return f"{place} {tried.get(newest.status, '')}".strip()
 
 

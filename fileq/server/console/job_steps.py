@@ -69,7 +69,7 @@ def waits_in(job: JobDocument) -> list[str]:
 
 def what_then(reason: str | None) -> str:
     """What happens when a deferred job is due."""
-    return "then the breaker lets one job try" if (reason or "").startswith(BREAKER) else "then it is tried again"
+    return "then the breaker lets one job run" if (reason or "").startswith(BREAKER) else "then it is tried again"
 
 
 def reasons_of(job: JobDocument) -> list[str]:
@@ -107,11 +107,12 @@ def steps_of(job: JobDocument, log: Sequence[LoggedAction] = (), pauses: Pauses 
     retries = [one for one in done if one.action is JobAction.RETRY]
     runs = [one for one in done if one.action is JobAction.RUN]
     scheduled = schedule_of(job.id)
-    by_hand = (f"by hand{f', by {runs.pop(0).by}' if runs else ''}",) if scheduled is not None and scheduled[1] else ()
+    is_manual = scheduled is not None and scheduled[1]
+    by_hand = (f"manual run{f' by {runs.pop(0).by}' if runs else ''}",) if is_manual else ()
     steps = [JobStep("created", job.created_at, by_hand), *_attempts(job, paused, retries)]
     for one in runs:
         later = (i for i, step in enumerate(steps) if step.at and step.at > one.at)
-        steps.insert(next(later, len(steps)), JobStep("made due by hand", one.at, (f"by {one.by}",)))
+        steps.insert(next(later, len(steps)), JobStep("run manually", one.at, (f"by {one.by}",)))
     return [*steps, *_current(job, paused, [one for one in done if one.action is JobAction.CANCEL])]
 
 
@@ -124,7 +125,7 @@ def _attempts(job: JobDocument, paused: Sequence[PastPause], retries: Sequence[L
     for attempt, following in zip_longest(job.attempts, job.attempts[1:]):
         word = "claimed" if attempt.outcome == RELEASED else "started"
         numbered = word if job.attempt_count == 1 else f"attempt {attempt.number} {word}"
-        waits = (*_wait(job, paused, before, attempt.started_at, attempt.number == 1), *_deferred(job, attempt))
+        waits = (*_wait(job, paused, before, attempt.started_at, attempt.number), *_deferred(job, attempt))
         yield JobStep(numbered, attempt.started_at, (*waits, _run(attempt)))
         before = attempt.ended_at
         if attempt.is_fatal and (following is not None or job.status != State.DEAD):
@@ -146,8 +147,8 @@ def _retried(attempt: AttemptDocument, following: AttemptDocument | None, retrie
         since_s = _seconds(attempt.ended_at, one.at)
         until_s = _seconds(one.at, following.started_at) if following is not None else 0.0
         if since_s is not None and until_s is not None and since_s > -CLOCKS_S and until_s > -CLOCKS_S:
-            return JobStep("retried by hand", one.at, (f"by {one.by}",))
-    return JobStep("retried by hand", None)
+            return JobStep("retried manually", one.at, (f"by {one.by}",))
+    return JobStep("retried manually", None)
 
 
 def _seconds(first: str | None, second: str | None) -> float | None:
@@ -159,17 +160,17 @@ def _seconds(first: str | None, second: str | None) -> float | None:
 
 
 def _wait(
-    job: JobDocument, paused: Sequence[PastPause], before: str | None, at: str | None, is_first: bool
+    job: JobDocument, paused: Sequence[PastPause], before: str | None, at: str | None, number: int
 ) -> Iterator[str]:
     waited_s = seconds_between(before, at)
     if waited_s is None:
         return
-    yield f"waited {duration(waited_s)}" if is_first else f"{duration(waited_s)} after the attempt before"
+    yield f"waited {duration(waited_s)}" if number == 1 else f"{duration(waited_s)} after attempt {number - 1}"
     during = [one for one in paused if seconds_between(before, one.end) and seconds_between(one.start, at)]
     for one in during[-PAUSES_SHOWN:]:
         yield f"queue {job.queue} was paused {_span(one, at)} by {one.by}{why(one.reason)}"
     if len(during) > PAUSES_SHOWN:
-        yield f"and {times(len(during) - PAUSES_SHOWN)} before"
+        yield f"and {times(len(during) - PAUSES_SHOWN)} earlier"
 
 
 def _span(pause: PastPause, at: str | None) -> str:
@@ -201,7 +202,7 @@ def _current(job: JobDocument, paused: Sequence[PastPause], cancellations: Seque
     if job.is_finished:
         if job.started_at and not job.attempts and job.status == "completed":
             yield JobStep(
-                "started", job.started_at, tuple(_wait(job, paused, before, job.started_at, not job.attempt_count))
+                "started", job.started_at, tuple(_wait(job, paused, before, job.started_at, job.attempt_count + 1))
             )
         by = (f"by {cancellations[-1].by}",) if cancellations and job.status == "cancelled" else ()
         if by and last_ended and last_ended > cancellations[-1].at:  # a worker had to stop it first
@@ -209,7 +210,7 @@ def _current(job: JobDocument, paused: Sequence[PastPause], cancellations: Seque
             by = ()
         yield JobStep("died" if job.status == "dead" else job.status, job.completed_at, by, job.status == "dead")
     elif job.status == "running":
-        notes = (*_wait(job, paused, before, job.started_at, not job.attempt_count), "runs now")
+        notes = (*_wait(job, paused, before, job.started_at, job.attempt_count + 1), "runs now")
         yield JobStep("started", job.started_at, notes)
         if job.is_cancel_requested:
             by = (f"by {cancellations[-1].by}",) if cancellations else ()

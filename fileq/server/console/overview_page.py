@@ -194,7 +194,7 @@ def breaker_banners(breakers: Sequence[BreakerDocument], deferred: Mapping[str, 
     found = []
     for route, opened in routes.items():
         where = "1 worker process" if len(opened) == 1 else f"{len(opened)} worker processes"
-        text = f"fileq has stopped trying jobs of {route} in {where}: too many of them failed (its breaker is open)."
+        text = f"The breaker of {route} is open in {where}: too many of its jobs failed."
         links: tuple[tuple[str, str], ...] = (("/dashboard/workers", "Workers"),)
         found_here, reported = deferred.get(reason_of(route), 0), sum(one.deferred for one in opened)
         if count := max(found_here, reported):

@@ -26,36 +26,34 @@ from fileq.server.console.scheduled_page import (
     scheduled,
 )
 
-# Each explained once, on the page of words.
+# The glossary page.
 WORDS = {
-    "Acknowledged": "An operator has seen the cause of these deaths, and may have left a note. When another job dies "
-    "of the same cause, the group comes back to the top.",
+    "Acknowledged": "An operator has seen this cause of dead jobs and may have left a note. If another job dies of it, "
+    "the group returns to the top.",
     "Backlog": "Pending and deferred jobs, without those that are due later.",
-    "Batch": "Jobs that belong together. Sealed: no job is added any more. Ended: a job of it is completed, dead, "
-    "cancelled or deleted. Finished: all of its jobs have ended.",
-    "Breaker": "It protects what a handler needs. Closed is the usual state: jobs run. Open is the bad one: too many "
-    "jobs of that kind have failed, so the others are deferred, and one is tried from time to time. When that one "
-    "succeeds, the breaker closes.",
-    "Cancelled": "An operator or a program has ended the job before it was done. Its timeline says who, if that is "
-    "known.",
-    "Completed": "The handler of the job has ended without an error.",
-    "Dead": "The last attempt of the job has failed, and nothing is tried any more until an operator retries it.",
+    "Batch": "Jobs that are counted together. Sealed: no more jobs can be added. Ended: completed, dead, cancelled or "
+    "deleted. Finished: all of its jobs have ended.",
+    "Breaker": "Stops the jobs of a handler while most of them fail. Closed: jobs run. Open: jobs are deferred, and "
+    "one is tried periodically. When that one succeeds, the breaker closes.",
+    "Cancelled": "A user or a program ended the job before it was done. Its timeline says who, if known.",
+    "Completed": "The handler returned without an error.",
+    "Created": "A job is created when its file is found, or when a program enqueues it.",
+    "Dead": "Out of retries. The job stays in the dead-letter queue until someone retries or deletes it.",
     "Deferred": "The job cannot run yet, though nothing failed: a breaker is open, a limit is reached, a root is "
-    "missing, or an earlier job of its file runs. No attempt is counted. fileq tries it again later.",
-    "Expired": "The newest job of the file has ended, and its record is gone (worker.history_ttl). Only files are "
-    "shown with this word: a job without a record is in no list.",
-    "Fingerprint": "Twelve characters that are the same for all jobs that died of the same cause.",
-    "Found, created": "A job is created at the moment when its file was found, or when a program enqueued it.",
-    "Heartbeat": "A worker says regularly that it is alive. A worker that has been silent for too long counts as dead, "
-    "and other workers take over its jobs.",
-    "Pending": "The job waits in its queue for a free slot.",
-    "Priority, queue": "The same thing: each priority has a queue, and workers claim from the queues in their order.",
-    "Probe": "One job of a group that is retried first, to see whether the cause is gone.",
-    "Retried by hand": "An operator has put a dead job back into its queue. Its attempts begin anew.",
-    "Retrying": "An attempt has failed, and the next one has its time.",
+    "missing, or an earlier job of its file is running. No attempt is counted. fileq tries again later.",
+    "Expired": "The newest job of the file has ended and its record was removed (worker.history_ttl). Only files have "
+    "this status: a job without a record is in no list.",
+    "Fingerprint": "12 characters that are the same for all jobs that died of the same cause.",
+    "Heartbeat": "A worker's regular sign of life. Without one for too long the worker is considered dead, and other "
+    "workers take over its jobs.",
+    "Pending": "Waiting in its queue for a free slot.",
+    "Probe": "One job of a group that is retried first, to see whether the cause is fixed.",
+    "Queue": "Where pending jobs wait. Workers claim from the highest-priority queue first.",
+    "Retried manually": "Someone put a dead job back into its queue. Its attempts start over.",
+    "Retrying": "Failed; waiting for the next attempt.",
     "Running": "A worker has claimed the job and runs its handler.",
-    "Scheduled": "The job has a time to come. A schedule makes jobs at its times.",
-    "Slot": "A place of a worker that runs one job at a time.",
+    "Scheduled": "Due later. A schedule enqueues a job at each of its times.",
+    "Slot": "One place of a worker for a running job.",
 }
 
 

@@ -1,4 +1,4 @@
-"""Jobs that wait for their time, and schedules with their next times; the page and the forms of one. Only reads.
+"""Jobs due later, and schedules with their next times; the page and the forms of one. Only reads.
 
 The list asks the broker for the schedules, their definitions and the last job of each: three round trips, beside the
 bounded list of delayed jobs. The page of one schedule asks for its definition, and looks through the jobs for its own.
@@ -316,7 +316,7 @@ def hint(field: str, given: str, detail: str) -> ScheduleHint:
     if len(given.split()) != 5 and not given.startswith("@"):
         return ScheduleHint(f"{FIELDS} {EXAMPLE}", field)
     reason = detail.partition(EXPECTS)[2].removeprefix("; ") or "it is not known"
-    return ScheduleHint(f"This can't be used: {reason}. {EXAMPLE}", field)
+    return ScheduleHint(f"Invalid: {reason}. {EXAMPLE}", field)
 
 
 def _unknown(field: str, given: str) -> ScheduleHint:

@@ -204,7 +204,11 @@ def test_files_that_globs_miss_by_their_case_are_named_and_are_no_problem(cwd: P
     (cwd / "data/A.PDF").touch()
     assert doctor(producer__include_globs="['**/*.pdf']").code == 0
     (found,) = doctor.find("globs")
-    assert (found["status"], "misses" in found["detail"], "add '**/*.PDF'" in found["detail"]) == ("unknown", True, True)
+    assert (found["status"], "misses" in found["detail"], "add '**/*.PDF'" in found["detail"]) == (
+        "unknown",
+        True,
+        True,
+    )
     assert doctor("worker", producer__include_globs="['**/*.pdf']").find("globs") == []
 
 

@@ -20,12 +20,12 @@ DAY_MS = 86_400_000
 
 def test_a_schedule_is_added_shown_paused_resumed_run_and_removed(shell: CommandLine) -> None:
     assert re.fullmatch(
-        r"nightly is defined; At 02:30 on Monday through Friday \(Europe/Berlin\); next \S+T02:30:00\+0[12]:00\n",
+        r"nightly is defined; Weekdays at 02:30 \(Europe/Berlin\); next \S+T02:30:00\+0[12]:00\n",
         shell.run(*ADD, "--payload", '{"days": 7, "name": "7"}', "--max-retries", "2", "--timeout", "5m"),
     )
     found = shell.json("schedule", "show", "nightly")
     assert (found["status"], found["source"], found["payload"]) == ("active", "program", {"days": 7, "name": "7"})
-    assert (found["max_retries"], found["timeout_s"], found["words"]) == (2, 300, "At 02:30 on Monday through Friday")
+    assert (found["max_retries"], found["timeout_s"], found["words"]) == (2, 300, "Weekdays at 02:30")
     assert shell.json("schedule", "list") == {"schedules": [found]}
     assert "Europe/Berlin" in shell.run("schedule", "list")
     assert "in words     At 02:30" in shell.run("schedule", "show", "nightly")

@@ -76,7 +76,7 @@ def test_failed_files_are_two_groups_and_a_probe_and_a_retry_bring_them_back(
     tab.until_text("It completed")
     tab.click("article button", "Retry all")
     confirm(tab, "Retry them")
-    tab.click("#toasts a", "What became of them")
+    tab.click("#toasts a", "Results")
     tab.until_text(f"{FILES - 1} completed", timeout_s=60)
     assert re.search("cause: (ValueError|KeyError)", tab.text("main")), "no digits that nobody knows"
     tab.open(f"{program.base}/dashboard/dead")
@@ -146,7 +146,7 @@ def test_a_schedule_is_made_with_a_preview_while_typing(operator: Tab, program: 
     tab.until_text("its minute is wrong", "#preview")
     tab.fill("#s-cron", "06:30 weekdays")
     tab.click("#preview button", "Use 30 6 * * 1-5")
-    tab.until_text("on Monday through Friday", "#preview")
+    tab.until_text("Weekdays at", "#preview")
     tab.fill("#s-zone", "Berlin")
     tab.click("#s-zone-hint button", "Use Europe/Berlin")
     tab.until_text("CE", "#preview")

@@ -39,7 +39,7 @@ def test_an_entry_of_the_audit_says_exactly_what_was_done() -> None:
     known = words("put_acknowledgement", group, detail="ValueError: page … is empty")
     assert known == ("acknowledge a cause again", "ValueError: page … is empty", page, None)
     assert words("remove_acknowledgement", group)[1:3] == ("group 0123", page), "its cause is not known"
-    assert words("name_session", "/whoami/name")[:3] == ("say the own name", "the own session", "/dashboard/admin")
+    assert words("name_session", "/whoami/name")[:3] == ("set display name", "own session", "/dashboard/admin")
 
 
 def test_the_audit_is_narrowed_to_a_person_and_an_action() -> None:
@@ -74,7 +74,7 @@ def test_the_own_entries_are_those_of_the_session_under_each_of_its_names() -> N
     [(_, unnamed)] = pages.show_with(session.key, ["/admin/audit?mine=true"])
     assert [f"job-{number}" in unnamed for number in range(3)] == [True, True, False]
     assert "done by: this session" in unnamed
-    assert in_order(unnamed, "Say your name</a>", "signed “root (one-time link)”", 'id="confirm-name"')
+    assert in_order(unnamed, "Set your name</a>", "signed “root (one-time link)”", 'id="confirm-name"')
     assert pages.keys.name_session(session.id, "root") == "root (one-time link)", "who is called so says it too"
     [(_, named)] = pages.show_with(session.key, ["/admin/audit"])
     assert in_order(named, "Change your name</a>", "signed “root”")
@@ -95,4 +95,4 @@ def test_a_person_who_came_by_link_can_make_a_key_with_one_click_and_send_the_ad
     assert "No key has the scope" in after
     assert "root 2&#34;" in after, "another name, and the same button"
     pages.keys.create(KeyOptions("root 2", (Scope.ADMIN,)))
-    assert "Make my admin key" not in pages.show_with(session.key, ["/admin"])[0][1]
+    assert "Create my admin key" not in pages.show_with(session.key, ["/admin"])[0][1]

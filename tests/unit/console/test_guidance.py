@@ -51,7 +51,7 @@ def test_a_schedule_of_the_configuration_shows_what_it_does_and_can_be_copied() 
     )
     assert 'href="/dashboard/scheduled/edit/nightly">Details</a>' in listed
     assert status == 200
-    for text in ("configuration file", "schedules.nightly", "north", "<dd>7</dd>", "Copy as a new schedule", "by hand"):
+    for text in ("configuration file", "schedules.nightly", "north", "<dd>7</dd>", "Copy as a new schedule", "manual"):
         assert text in page, text
     assert "data-send" not in page, "there is no form that can't be saved"
     assert 'value="0 2 * * *"' in copy
@@ -70,10 +70,10 @@ def test_a_schedule_that_was_run_by_hand_says_so_and_is_not_changed_by_it() -> N
     row, other = (listed.split(f'<tr data-row="{name}">')[1].split("</tr>")[0] for name in ("report", "other"))
     assert "not due yet" in other
     assert "not due yet" not in row
-    assert re.search(r">by hand</div><time [^>]*>[^<]*</time><div", row)
+    assert re.search(r">manual</div><time [^>]*>[^<]*</time><div", row)
     assert f'href="/dashboard/jobs/{id}"' in row
     assert 'class="state pending"' in row
-    assert "0 times by the clock" in row
+    assert "0 runs on schedule" in row
     assert 'href="/dashboard/jobs?schedule=report"' in row
     etags = {tuple(re.findall(r'data-etag="([^"]+)"', text)) for text in (before, after)}
     assert [len(one) for one in etags] == [1], "the same: a form that is open can be saved"
@@ -149,7 +149,7 @@ def test_an_entry_of_the_audit_names_the_job_and_leads_to_what_became_of_many() 
         replace(made, target="/jobs/actions", count=7, action_id="a-1", detail="action: retry, status: dead, match: *")
     )
     assert (many.action, many.detail, many.jobs) == ("retry jobs", "status: dead, match: *", 7)
-    assert (many.target, many.page) == ("what became of them", "/dashboard/admin/operations/a-1")
+    assert (many.target, many.page) == ("results", "/dashboard/admin/operations/a-1")
     paused = replace(made, target="/queues/high/pause", changes=changes_between({"paused": False}, {"paused": True}))
     assert (in_words(paused).target, in_words(paused).jobs) == ("high", None)
 
@@ -180,7 +180,7 @@ def test_a_wrong_value_is_said_once_and_can_be_typed_anew() -> None:
     assert text.count("since is") == 1
     assert 'name="since" value="banana"' in text
     assert '<input type="hidden" name="status" value="dead">' in text
-    assert 'href="/dashboard/jobs?status=dead">Leave it out' in text
+    assert 'href="/dashboard/jobs?status=dead">Clear' in text
     [(status, text)] = ConsolePages().show(["/jobs?colour=red"])
     assert (status, "colour" in text, 'name="colour"' in text) == (422, True, False)
 
@@ -283,7 +283,7 @@ def test_the_form_of_a_schedule_speaks_plainly_and_deletes_last() -> None:
     assert '<option value="last">' in form
     assert "<option>Europe/Berlin</option>" in form
     assert "US/Eastern" not in form, "an old name"
-    assert form.index("Its latest jobs") < form.index('data-action="DELETE /schedules/report"')
+    assert form.index("Latest jobs") < form.index('data-action="DELETE /schedules/report"')
     assert re.search(r"06:30 CES?T<", listed)
     assert "A cron line has five fields" in wrong
     assert "wrong-cron" in wrong, "the field is marked"

@@ -39,12 +39,12 @@ def test_dead_jobs_whose_causes_are_all_known_do_not_alarm() -> None:
     acknowledge(pages, CAUSE)
     [overview] = shown(pages, "")
     assert 'class="card figure first bad"' in overview
-    assert "1 of them is known, the others wait for a retry" in overview
+    assert "1 acknowledged, " in overview
     assert "all known" not in overview
     acknowledge(pages, OTHER)
     overview, dead, job = shown(pages, "", "/dead", "/jobs/a")
     assert 'class="card figure first"' in overview
-    assert "all known : each cause is acknowledged" in words(overview)
+    assert "all acknowledged , see the notes below" in words(overview)
     assert in_order(dead, "Alerts are not silenced", "on the page Webhooks")
     assert 'data-body="{&#34;cause&#34;:' in dead, "the audit gets the cause in words"
     assert 'class="button main" data-action="POST /jobs/a/retry"' not in job
@@ -86,7 +86,7 @@ def test_an_action_is_told_on_the_lists_where_it_belongs() -> None:
     [listed] = shown(pages, "/admin/operations")
     assert in_order(
         listed,
-        "Latest actions on several jobs",
+        "Recent bulk actions",
         "What was done to one job",
         "2 jobs retried",
         f"cause: {CAUSE}",
@@ -118,7 +118,7 @@ def test_a_list_says_how_many_it_leaves_out_and_one_group_has_one_set_of_buttons
     assert "The newest 20 of 21 jobs" in words(dead)
     assert "The newest 20 of 21 jobs of this group" in words(group)
     assert dead.count(">Retry all 21</button>") == dead.count(">Delete all 21</button>") == 1
-    assert "Errors that say the same have one cause" in dead
+    assert "Grouped by identical error" in dead
     assert "may have several causes" in kinds
     end(pages, a_job("b"), of_cause(OTHER))
     dead, overview = shown(pages, "/dead", "")
@@ -139,4 +139,4 @@ def test_what_is_held_back_and_what_waits_is_told_for_each_queue() -> None:
     pages.broker.enqueue([Entry(a_job(name), "high") for name in "xyz"])
     set_paused(pages.broker, "high", QUEUES, paused=True, by="olga")
     [batch] = shown(pages, "/batches/nightly")
-    assert "Its 4 waiting jobs start as slots become free. 3 of them are not of this batch." in batch
+    assert "Its 4 pending jobs start as slots become free. 3 of them are not of this batch." in batch

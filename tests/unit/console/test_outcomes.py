@@ -59,7 +59,7 @@ def test_a_running_job_that_was_cancelled_stays_on_the_page_of_workers_with_its_
         log = ActionLog(pages.broker, lambda age_s=age_s: wall_clock_ms() - age_s * 1000)  # type: ignore[misc]
         log.add(JobAction.CANCEL, "olga", [name])
     [text] = shown(pages, "/workers")
-    part = text.partition("Cancelled by hand, last 15 minutes")[2].partition("</section>")[0]
+    part = text.partition("Cancelled by users, last 15 minutes")[2].partition("</section>")[0]
     assert in_order(
         words(part),
         "b-&lt;script&gt;",
@@ -71,14 +71,12 @@ def test_a_running_job_that_was_cancelled_stays_on_the_page_of_workers_with_its_
     assert part.count("data-row=") == 2, "not those that never ran, still run, are unknown or long ago"
     pages.broker.enqueue([Entry(a_job("next"), "low")])
     listed, runs, waits = shown(pages, "/jobs?status=running", "/jobs/runs", "/jobs/next")
-    assert [
-        f"ended by force if it still runs {CANCEL_GRACE_S:g} s later" in text for text in (listed, runs, waits)
-    ] == [
+    assert [f"killed after {CANCEL_GRACE_S:g} s" in text for text in (listed, runs, waits)] == [
         True,
         True,
         False,
     ], "the dialog says what becomes of the handler"
-    assert "It does not run any more; its file, if it has one, stays in its place." in waits
+    assert "It won't run. The file is not touched." in waits
     pages = pages_with_worker(server={"files": "none"})
     end(pages, a_job("a", filepath="/in/private.csv"), cancel)
     ActionLog(pages.broker, wall_clock_ms).add(JobAction.CANCEL, "olga", ["a"])
@@ -110,7 +108,7 @@ def test_the_page_of_a_dead_file_says_where_it_is_what_tries_it_again_and_what_i
     end(pages, job, dies_of_cause, version=version)
     note_upload(pages.broker, PATH, f"anna {HOSTILE}", wall_clock_ms())
     [text] = shown(pages, f"/files/trace?path={PATH}")
-    assert "The file was left in its place. Nothing tries it again until you retry it." in words(text)
+    assert "File kept. It won&#39;t be retried automatically." in words(text)
     assert in_order(text, "Retry runs the same job again", "Reprocess makes a new job for the file as it is now")
     assert 'class="button main" data-action="POST /jobs/file/retry"' in text
     assert "by anna &lt;script&gt;" in text.partition("Uploaded")[2]
@@ -125,19 +123,19 @@ def test_the_page_of_a_dead_file_says_where_it_is_what_tries_it_again_and_what_i
     ("state", "moved_to", "missing_ms", "is_seen", "expected"),
     [
         ("running", "", 0, True, ""),
-        ("completed", "", 0, False, "The file was deleted, as worker.after says."),
-        ("completed", "", 0, True, "The file was left in its place."),
-        ("dead", "/bad/a", 0, False, "Moved to /bad/a. Nothing tries it again until you retry it."),
+        ("completed", "", 0, False, "File deleted (worker.after)."),
+        ("completed", "", 0, True, "File kept."),
+        ("dead", "/bad/a", 0, False, "Moved to /bad/a. It won't be retried automatically."),
         (
             "dead",
             "/in/a",
             0,
             True,
-            "A worker moved the file here, from /x/a. Nothing tries it again until you retry it.",
+            "The file was moved here from /x/a. It won't be retried automatically.",
         ),
-        ("dead", "", 0, False, "Nothing tries it again until you retry it."),
-        ("dead", "", 1, False, "The file is no longer in its place. Nothing tries it again until you retry it."),
-        ("cancelled", "", 0, False, "The file was left in its place. Nothing tries it again by itself."),
+        ("dead", "", 0, False, "It won't be retried automatically."),
+        ("dead", "", 1, False, "The file is gone. It won't be retried automatically."),
+        ("cancelled", "", 0, False, "File kept. It won't be retried automatically."),
     ],
 )
 def test_the_fate_of_a_file(state: str, moved_to: str, missing_ms: int, is_seen: bool, expected: str) -> None:

@@ -73,10 +73,10 @@ def test_a_breaker_that_several_workers_opened_is_one_banner() -> None:
     soon, later = "2026-05-01T12:00:05Z", "2026-05-01T12:00:09Z"
     breakers = [opened("*.mail", later), opened("*.pdf", None), opened("*.mail", soon)]
     mail, scans = breaker_banners(breakers, {reason_of("*.mail"): 50}, is_more=True)
-    assert "jobs of *.mail in 2 worker processes" in mail.text
+    assert "breaker of *.mail is open in 2 worker processes" in mail.text
     assert ("50 or more jobs are deferred" in mail.text, mail.until) == (True, soon)
     assert ("deferred" in scans.text, scans.until) == (False, None)
-    assert "jobs of *.pdf in 1 worker process:" in scans.text
+    assert "breaker of *.pdf is open in 1 worker process:" in scans.text
     reported = [BreakerDocument("*.mail", "open", "", 1.0, soon, deferred=count) for count in (1_200, 800)]
     [mail] = breaker_banners(reported, {reason_of("*.mail"): 50}, is_more=True)
     assert "2\u202f000 jobs are deferred" in mail.text, "the page itself looks at the first 50 only"

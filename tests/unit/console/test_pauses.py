@@ -84,7 +84,7 @@ def test_only_pauses_within_the_wait_are_told() -> None:
     assert [note.partition(" by ")[0] for note in said] == [
         f"queue high was paused from {at(n)[11:19]} to {at(n + 1)[11:19]} UTC" for n in (3, 5, 7)
     ]
-    assert "and once before" in started.notes
+    assert "and once earlier" in started.notes
 
 
 def test_the_history_is_bounded_and_has_each_pause_once() -> None:

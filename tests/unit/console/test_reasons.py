@@ -53,7 +53,7 @@ def test_jobs_that_a_breaker_holds_back_are_counted_and_every_page_says_why() ->
         "/scheduled",
     )
     reason = f"the circuit breaker of {ROUTE} is open"
-    assert f"fileq has stopped trying jobs of {ROUTE} in 1 worker process" in overview
+    assert f"The breaker of {ROUTE} is open in 1 worker process" in overview
     assert re.search(
         r"2 jobs are deferred\. Next try in \d+ min , at \d\d:\d\d:\d\d UTC : the breaker", words(overview)
     )
@@ -70,7 +70,7 @@ def test_jobs_that_a_breaker_holds_back_are_counted_and_every_page_says_why() ->
     assert f"It is deferred: {reason}" in dead
     assert f"Too many jobs of {ROUTE} failed (the breaker is open). Those that wait now are deferred." in groups
     for text in (one, dead):
-        assert re.search(r"tried again in 9 min , at \d\d:\d\d:\d\d UTC ,", words(text)), "in how long, and when"
+        assert re.search(r"Next try in 9 min , at \d\d:\d\d:\d\d UTC ,", words(text)), "in how long, and when"
         assert "<code>fileq breaker reset</code>" in text, "what to do if the cause is fixed"
     assert re.search(r"Next try in \d+ min", words(workers))
 
@@ -97,7 +97,7 @@ def test_a_batch_and_a_job_in_a_paused_queue_say_so_and_offer_to_resume_it() -> 
     listed, batch = shown(pages, "/batches", "/batches/nightly")
     assert "waits: queue high is paused" in words(listed)
     assert "by olga &lt;script&gt;" in batch
-    assert "Its one waiting job starts as soon as a slot is free." in batch
+    assert "Its pending job starts as soon as a slot is free." in batch
     overview, queues = shown(pages, "", "/queues")
     assert re.search(r"Paused: high \(since [-\d]+ [:\d]+ UTC by olga &lt;script&gt;.*\)\. 1 job waits there", overview)
     assert "by olga &lt;script&gt;" in queues
@@ -178,7 +178,7 @@ def test_a_timeline_tells_attempts_from_waits() -> None:
     assert (created.word, created.notes) == ("created", ())
     assert one.notes == ("waited 10 s", "took 5 min, 4 min 59 s of it in the handler: failed")
     assert two.word == "attempt 2 started"
-    assert two.notes == ("1 min 30 s after the attempt before", "took 24 ms, 17 ms of it in the handler: completed")
+    assert two.notes == ("1 min 30 s after attempt 1", "took 24 ms, 17 ms of it in the handler: completed")
     assert (ended.word, ended.at) == ("completed", at(400.024))
     given_back = replace(first, outcome="released")
     assert steps_of(document(attempts=[given_back]))[1].notes[-1] == "put back into its queue after 5 min"
@@ -195,7 +195,7 @@ def test_a_dead_job_that_was_retried_by_hand_did_not_wait_while_it_ran() -> None
     [stored] = with_records(pages.broker, pages.broker.peek("dead_letter", 1), "dead_letter")
     pages.broker.revive([revival(stored, "low")])
     [text] = shown(pages, "/jobs/a")
-    assert in_order(words(text), "Timeline", "created", "started", ": failed", "died", "retried by hand", "waiting")
+    assert in_order(words(text), "Timeline", "created", "started", ": failed", "died", "retried manually", "waiting")
 
 
 def test_a_timeline_says_who_retried_and_cancelled_a_job_and_why_it_was_held_back() -> None:
@@ -223,7 +223,7 @@ def test_a_timeline_says_who_retried_and_cancelled_a_job_and_why_it_was_held_bac
         "was deferred once at ",
         f" UTC: {reason_of(ROUTE).replace(' is ', ' was ')}",
         "died",
-        "retried by hand",
+        "retried manually",
         "by maria &lt;script&gt;",
         "cancellation requested",
         "by olga",
@@ -287,7 +287,7 @@ def test_the_longest_running_job_is_first_and_its_duration_goes_on() -> None:
     pages.broker.settle_and_claim([], [SLOT])
     [text] = shown(pages, "/jobs")
     assert re.search(r'data-label="Runs for" class="number">\d+', text)
-    assert "what runs, then what waits" in text
+    assert "sorted by status" in text
 
 
 def test_a_reason_that_names_a_root_is_hidden_with_the_paths() -> None:

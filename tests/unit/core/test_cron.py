@@ -135,6 +135,21 @@ def test_a_wrong_zone_is_refused_with_the_nearest_name(name: str, nearest: str) 
     assert nearest in str(caught.value)
 
 
-def test_an_expression_is_explained_in_plain_words() -> None:
-    assert parsed("30 2 * * 1-5", "Europe/Berlin").explain() == "At 02:30 on Monday through Friday"
-    assert parsed("@every 90s").explain() == "Every 1m30s"
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("30 2 * * 1-5", "Weekdays at 02:30"),
+        ("5 18 * * MON-FRI", "Weekdays at 18:05"),
+        ("0 9 * * sat,sun", "Weekends at 09:00"),
+        ("0 9 * * 7", "Sundays at 09:00"),
+        ("15 4 * * wed", "Wednesdays at 04:15"),
+        ("@daily", "Every day at 00:00"),
+        ("@every 1m", "Every minute"),
+        ("@every 90s", "Every 90 seconds"),
+        ("@every 120m", "Every 2 hours"),
+        ("@hourly", "At the start of every hour"),
+        ("0 6 1 * *", "At 06:00 on the first day of every month"),
+    ],
+)
+def test_an_expression_is_explained_in_plain_words(text: str, words: str) -> None:
+    assert parsed(text, "Europe/Berlin").explain() == words

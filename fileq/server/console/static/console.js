@@ -115,12 +115,12 @@ const call = async (method, path, content, headers = {}) => {
   try { answer = await fetch(api + path, options); } catch { throw new Error("The server does not answer."); }
   if (answer.status === 401) { location.assign(`${base}/login?next=${encodeURIComponent(location.pathname.slice(base.length) + location.search)}`); throw new Error("The session has ended."); }
   const found = answer.status === 204 ? {} : await answer.json().catch(() => ({}));
-  if (answer.status === 412) throw headers["If-Match"] ? new Error("It was changed meanwhile. Reload the page to see how.") : Object.assign(new Error("This name is taken. Choose another one."), { field: "name" });
+  if (answer.status === 412) throw headers["If-Match"] ? new Error("Someone else changed this. Reload the page to see how.") : Object.assign(new Error("This name is taken. Choose another one."), { field: "name" });
   if (!answer.ok) throw Object.assign(new Error([...new Set([found.detail || answer.statusText, ...(found.errors || []).map((one) => one.detail)])].join(" ")), { field: found.errors?.[0]?.pointer?.split("/")[1] });
   return { ...found, status_code: answer.status, etag: answer.headers.get("ETag") };
 };
 const second = () => new Promise((resolve) => setTimeout(resolve, 1000));
-const outcome = (id) => id ? [`/dashboard/admin/operations/${id}`, "What became of them"] : [];
+const outcome = (id) => id ? [`/dashboard/admin/operations/${id}`, "Results"] : [];
 const follow = async (id) => { // an operation, until it has ended
   for (;;) {
     await second();
