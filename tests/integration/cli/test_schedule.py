@@ -28,7 +28,7 @@ def test_a_schedule_is_added_shown_paused_resumed_run_and_removed(shell: Command
     assert (found["max_retries"], found["timeout_s"], found["words"]) == (2, 300, "Weekdays at 02:30")
     assert shell.json("schedule", "list") == {"schedules": [found]}
     assert "Europe/Berlin" in shell.run("schedule", "list")
-    assert "in words     At 02:30" in shell.run("schedule", "show", "nightly")
+    assert "in words     Weekdays at 02:30" in shell.run("schedule", "show", "nightly")
     times = shell.json("schedule", "next", "nightly", "-n", "3")["times"]
     assert (len(times), times[0]) == (3, found["next"])
     assert times[0]["local"] in shell.run("schedule", "next", "nightly")
@@ -51,10 +51,10 @@ def test_a_schedule_is_added_shown_paused_resumed_run_and_removed(shell: Command
 
 def test_the_answer_says_whether_a_schedule_is_new_changed_or_paused(shell: CommandLine) -> None:
     add = ("schedule", "add", "a", "@daily", "--type")
-    assert shell.run(*add, "t").startswith("a is defined; At 00:00 every day (UTC); next ")
+    assert shell.run(*add, "t").startswith("a is defined; Every day at 00:00 (UTC); next ")
     assert shell.run(*add, "t").startswith("a is as it was; ")
     assert shell.run(*add, "u").startswith("a is changed; ")
-    assert shell.run(*add, "u", "--paused") == "a is as it was; At 00:00 every day (UTC); it is paused\n"
+    assert shell.run(*add, "u", "--paused") == "a is as it was; Every day at 00:00 (UTC); it is paused\n"
     assert shell.json("schedule", "show", "a")["status"] == "paused", "what was asked for is done"
     assert shell.run(*add, "u").endswith("; it is paused\n"), "it stays paused until schedule resume"
 
