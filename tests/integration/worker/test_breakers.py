@@ -48,7 +48,7 @@ def test_forty_healthy_files_beside_a_failing_route_finish(each_setup: WorkerSet
     opened = worker.wait_for("breaker.opened")
     assert (opened["route"], opened["failure_share"], opened["next_probe_s"]) == ("**/*.bad", 1.0, 3600)
     assert "ValueError: broken" in opened["error"]
-    wait_until(lambda: setup.states(names[:20])["retrying"] + setup.states(names[:20])["dead"] == 20)
+    wait_until(lambda: setup.states(names[:20])["deferred"] + setup.states(names[:20])["dead"] == 20)
     assert len(worker.events("job.deferred")) == 1, "once for its reason"
     waiting = deferred(setup, names[:20])
     assert len(waiting) >= 10
@@ -83,7 +83,7 @@ def test_an_open_breaker_is_shown_and_a_reset_runs_its_jobs_at_once(each_setup: 
 
 
 def test_a_dead_job_that_is_tried_as_a_probe_runs_although_the_breaker_is_open(each_setup: WorkerSetup) -> None:
-    """If it fails, the breaker stays open. If it completes, the breaker closes, and what it held back runs."""
+    """If it fails, the breaker stays open. If it completes, the breaker closes, and its deferred jobs run."""
     setup = each_setup
     jobs = setup.enqueue("fails", *ids("job", 8))
     worker = setup.worker(count=1, **NEVER_AGAIN)

@@ -92,7 +92,7 @@ def test_a_run_once_leaves_jobs_whose_breaker_is_open_and_exits_with_1(each_setu
     assert "left 8 deferred: the circuit breaker of exits is open (" in ended.stdout
     assert "8 jobs wait for the next run: the circuit breaker of exits is open (" in ended.stderr
     assert setup.states(["one"]) == {"completed": 1}, "other routes are not concerned"
-    assert setup.states(ids("crash", 8)) == {"retrying": 8}
+    assert setup.states(ids("crash", 8)) == {"deferred": 8}
     assert setup.census().running == 0
 
 
