@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 
 import pytest
 
@@ -147,13 +146,3 @@ def test_a_full_disk_below_the_log_stops_no_work(sqlite_setup: WorkerSetup) -> N
             sqlite_setup.wait_for(State.COMPLETED, jobs)
             assert worker.poll() is None
             worker.terminate()
-
-
-def test_logs_do_not_load_rich_and_handlers_can_still_import_it() -> None:
-    program = (
-        "import sys, fileq.observe.logs\n"
-        "assert 'structlog' in sys.modules\n"
-        "assert not any(name == 'rich' or name.startswith('rich.') for name in sys.modules)\n"
-        "import rich.table"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
