@@ -44,7 +44,7 @@ def test_a_producer_is_shown_with_its_last_scan_until_it_stops(broker_setup: Bro
         assert (one["pid"], one["roots"]) == (program.process.pid, [str(broker_setup.inbox)])
         assert (one["state"], one["held_by"], one["held_since"], one["problem"]) == ("watching", "", None, "")
         assert (one["last_scan"]["found"], one["last_scan"]["is_complete"]) == (2, True)
-        assert one["started"] <= one["last_scan"]["began"] <= one["last_scan"]["ended"]
+        assert one["started_at"] <= one["last_scan"]["began"] <= one["last_scan"]["ended"]
         assert one["waiting"] == 0
         text = stats(broker_setup)
         assert "ago: 2 files" in text
@@ -63,7 +63,7 @@ def test_a_producer_held_by_the_rate_limit_says_so_and_disappears_after_a_kill(b
         wait_reported(broker_setup, "held")
         [one] = shown(broker_setup)
         assert (one["state"], one["held_by"]) == ("held", "producer.rate_limit_per_sec")
-        assert one["started"] <= one["held_since"]
+        assert one["started_at"] <= one["held_since"]
         assert one["waiting"] > 100
         text = stats(broker_setup)
         assert "held by producer.rate_limit_per_sec for " in text

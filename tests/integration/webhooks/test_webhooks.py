@@ -138,7 +138,7 @@ def test_a_receiver_that_hangs_slows_no_other_job(each_setup: WorkerSetup, recei
     setup.wait_logged("start", 1)
     [process] = gather(setup.broker).workers
     assert (process.busy, process.slots, process.deliveries) == (1, 1, DELIVERIES_MAX)
-    assert [slot.job_id for slot in process.jobs][:1] == ["own"], "deliveries hide no job"
+    assert [slot.id for slot in process.jobs][:1] == ["own"], "deliveries hide no job"
     assert "1 of 1, 4 deliveries" in process_table((process,), Screen(), "2026-01-01T00:00:00.000Z")[1]
     setup.open_gate()
     assert len(receiver.received) == DELIVERIES_MAX
