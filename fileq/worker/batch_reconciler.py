@@ -6,6 +6,8 @@ Each minute it looks at one page of the unfinished batches; the next turn contin
 - A cancelled batch: its waiting members are cancelled. A member that a slot has claimed is cancelled by its worker.
 - A batch whose parent is cancelled is cancelled too.
 - An open batch that nothing was added to for 24 hours is cancelled: the program that opened it is gone.
+A page with batches to cancel is followed by the next one at once: the call that cancels a batch leaves most of very
+many child batches, and their jobs run until then.
 
 The death of a member cancels its batch. What waits of it, perhaps for hours, must not keep it from finishing: so the
 worker that settled the death cancels these members at once, and looks again a few times, because a member that ran may
@@ -82,8 +84,8 @@ class BatchReconciler:
         if self._failed and not self._cursor:
             is_early = False  # child batches of those that failed are on the page
         if not is_early:
-            self._check_page()
-            self._next_page_s = self._monotonic() + EVERY_S * random.uniform(0.9, 1.1)
+            was_any = self._check_page()
+            self._next_page_s = self._monotonic() + (0.0 if was_any else EVERY_S * random.uniform(0.9, 1.1))
         if self._dead:
             return 0.0
         left_s = max(0.0, self._next_page_s - self._monotonic())
@@ -105,18 +107,20 @@ class BatchReconciler:
                     self._reconcile(view)
             wanted = {view.parent for view in views} - {""}
 
-    def _check_page(self) -> None:
+    def _check_page(self) -> bool:
+        """Returns whether a batch of the page was cancelled."""
         page = self._broker.batch_page(self._cursor, BATCHES_A_TURN, unfinished=True)
-        views = self._cancel_abandoned(page.batches) if page.batches else ()
+        views, was_any = self._cancel_abandoned(page.batches) if page.batches else ((), False)
         for view in views:
             self._reconcile(view)
         self._cursor = page.next_cursor
         seen = {view.id for view in page.batches} | self._failed
         self._member_cursors = {id: cursor for id, cursor in self._member_cursors.items() if cursor and id in seen}
+        return was_any
 
-    def _cancel_abandoned(self, views: Sequence[BatchView]) -> Sequence[BatchView]:
+    def _cancel_abandoned(self, views: Sequence[BatchView]) -> tuple[Sequence[BatchView], bool]:
         """Cancels open batches that no program adds to any more, and children of cancelled batches. Returns the batches
-        as they are then."""
+        as they are then, and whether one was cancelled."""
         was_any = False
         now_ms: int | None = None
         parents = {view.parent for view in views if view.parent and not view.is_cancelled}
@@ -134,8 +138,8 @@ class BatchReconciler:
                     was_any = True
                     self._emit(BatchCancelled(view.id, view.name or None, UNTOUCHED))
         if not was_any:
-            return views
-        return [view for view in self._broker.batches_by_id([view.id for view in views]) if view is not None]
+            return views, False
+        return [view for view in self._broker.batches_by_id([view.id for view in views]) if view is not None], True
 
     def _reconcile(self, view: BatchView) -> None:
         if view.state is BatchState.OPEN and not view.is_cancelled:

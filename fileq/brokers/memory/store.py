@@ -327,8 +327,9 @@ class MemoryWork(UnitOfWork):
                 record.member = None
         self.store.batches[batch.id] = batch
 
-    def children_of(self, id: str) -> list[str]:
-        return sorted(batch.id for batch in self.store.batches.values() if batch.parent == id)
+    def unfinished_children(self, id: str, most: int) -> list[str]:
+        batches = (one for one in self.store.batches.values() if one.parent == id and not one.finished_ms)
+        return sorted(one.id for one in batches)[:most]
 
     def forget_batches(self) -> None:
         for id in [id for id, batch in self.store.batches.items() if is_over(batch, self.now_ms)]:

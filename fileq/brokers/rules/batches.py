@@ -68,9 +68,12 @@ class BatchVerbs:
             work.count_cancel_request()
             level, left = [batch], CHILDREN_CANCELLED
             for _ in range(LEVELS_MAX):
-                found = [child for parent in level for child in work.batches.children(parent.id)]
-                level = [child for child in found if rules.is_cancellable(child)][:left]
-                left -= len(level)
+                below = list[Batch]()
+                for parent in level:
+                    found = work.batches.unfinished_children(parent.id, left) if left else []
+                    left -= len(found)
+                    below += filter(rules.is_cancellable, found)
+                level = below
                 for child in level:
                     _cancel(work, child)
             return True

@@ -429,7 +429,8 @@ class UnitOfWork(ABC):
         """Replaces one of the same id whose time is over, with its members."""
 
     @abstractmethod
-    def children_of(self, id: str) -> list[str]: ...
+    def unfinished_children(self, id: str, most: int) -> list[str]:
+        """Ids of child batches. A batch may have very many, so never all of them."""
 
     @abstractmethod
     def forget_batches(self) -> None:
@@ -580,8 +581,9 @@ class KnownBatches:
         self._work.insert_batch(batch)
         self._batches[batch.id] = self.change(batch)
 
-    def children(self, id: str) -> list[Batch]:
-        return [batch for child in self._work.children_of(id) if (batch := self.find(child)) is not None]
+    def unfinished_children(self, id: str, most: int) -> list[Batch]:
+        found = self._work.unfinished_children(id, most)
+        return [batch for child in found if (batch := self.find(child)) is not None]
 
     def changed(self) -> list[Batch]:
         """What is to be written."""

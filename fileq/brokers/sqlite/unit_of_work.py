@@ -271,8 +271,9 @@ class SqliteWork(UnitOfWork):
         self.db.execute("DELETE FROM batch_members WHERE batch = ?", (id,))
         self.db.execute("DELETE FROM batches WHERE id = ?", (id,))
 
-    def children_of(self, id: str) -> list[str]:
-        return [child for (child,) in self.db.execute("SELECT id FROM batches WHERE parent = ? ORDER BY id", (id,))]
+    def unfinished_children(self, id: str, most: int) -> list[str]:
+        sql = "SELECT id FROM batches WHERE parent = ? AND finished_ms = 0 ORDER BY id LIMIT ?"
+        return [child for (child,) in self.db.execute(sql, (id, most))]
 
     def forget_batches(self) -> None:
         sql = "SELECT id FROM batches WHERE finished_ms > 0 AND finished_ms <= ? LIMIT ?"

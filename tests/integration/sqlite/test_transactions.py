@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fileq.brokers.batches import CHILDREN_CANCELLED, NewBatch
 from fileq.brokers.rules import queues
 from fileq.brokers.sqlite import SqliteBroker, database, unit_of_work
 from fileq.brokers.types import EnqueueResult, Entry
@@ -225,3 +226,21 @@ def test_the_census_includes_queues_of_another_configuration(path: Path, broker:
         other.enqueue([Entry(a_job("a"), "express")])
     assert broker.census().pending == {"high": 0, "low": 0, "express": 1}
     assert broker.census().drift == 0
+
+
+def test_of_very_many_child_batches_one_cancellation_reads_a_bounded_number(
+    broker: SqliteBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch with 50,000 child batches, finished ones too, stopped all processes for 4 s when it was cancelled."""
+    broker.create_batch(NewBatch("b"))
+    broker.create_batch(NewBatch("child", parent="b"))
+    with broker.store.database.transaction() as db:
+        [row] = db.execute("SELECT * FROM batches WHERE id = 'child'").fetchall()
+        for n in range(5_000):
+            facts = row[4].replace(b'"child"', b'"c%d"' % n)
+            db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", (f"c{n}", *row[1:3], n % 2, facts, row[5]))
+    read = list[str]()
+    find = unit_of_work.SqliteWork.find_batch
+    monkeypatch.setattr(unit_of_work.SqliteWork, "find_batch", lambda self, id: read.append(id) or find(self, id))
+    assert broker.cancel_batch("b")
+    assert CHILDREN_CANCELLED <= len(read) <= CHILDREN_CANCELLED + 10

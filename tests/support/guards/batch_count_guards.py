@@ -141,4 +141,19 @@ BATCH_COUNT_GUARDS = (
         "        if True:\n            # Not",
         "tests/conformance/test_fsck_batches.py::test_a_member_that_only_lost_its_record_is_not_counted_as_deleted",
     ),
+    Guard(
+        "A cancellation reads a bounded number of child batches",
+        "a batch with very many stops every process on SQLite while it is cancelled",
+        " AND finished_ms = 0 ORDER BY id LIMIT ?",
+        " AND ? > 0 ORDER BY id",
+        "tests/integration/sqlite/test_transactions.py"
+        "::test_of_very_many_child_batches_one_cancellation_reads_a_bounded_number",
+    ),
+    Guard(
+        "Child batches that a cancellation left are cancelled without a pause",
+        "the jobs of 50,000 child batches run for hours after their parent was cancelled",
+        "(0.0 if was_any else EVERY_S",
+        "(0.0 if False else EVERY_S",
+        "tests/unit/worker/test_batch_reconciler.py::test_all_child_batches_of_a_cancelled_one_are_cancelled_without_a_pause",
+    ),
 )

@@ -10,6 +10,7 @@ import pytest
 
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.memory import MemoryBroker
+from fileq.brokers.rules import batches as rules
 from fileq.brokers.types import Entry
 from fileq.config import config_from
 from fileq.core.batch import UNTOUCHED_MS, BatchState
@@ -183,3 +184,22 @@ def test_children_of_a_batch_that_failed_end_in_the_same_turn(setup: Setup) -> N
     setup.reconciler.note_dead("bad")
     setup.reconciler.turn()
     assert setup.state("b") == setup.state("child") == (BatchState.FINISHED, True)
+
+
+def test_all_child_batches_of_a_cancelled_one_are_cancelled_without_a_pause(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One page was looked at each minute: of 50,000 child batches the last was cancelled after eight hours."""
+    monkeypatch.setattr(rules, "CHILDREN_CANCELLED", 50)
+    setup.broker.create_batch(NewBatch("b"))
+    for n in range(500):
+        setup.broker.create_batch(NewBatch(f"child{n}", parent="b"))
+    setup.broker.cancel_batch("b")
+    [view] = setup.broker.batches_by_id(["b"])
+    assert view is not None
+    assert view.waiting == 450
+    turns = 1
+    while setup.reconciler.turn() == 0:
+        turns += 1
+    assert setup.state("b") == (BatchState.FINISHED, True)
+    assert turns <= 6
