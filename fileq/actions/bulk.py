@@ -16,7 +16,8 @@ operations, the console, the client and batches use it.
   nothing to change, or PASSES_IN_VAIN in a row have changed nothing. A refused job stays and is counted once: the
   refusals are those of the last pass.
 - *The cost.* A page is read, compared with outlines of its records and changed, each in one call for all its jobs.
-  Memory holds one page and the results of the first NAMED jobs, however many jobs there are.
+  Memory holds one page and the results of the first NAMED jobs, however many jobs there are; of the dead members of a
+  batch also all ids.
 
 A job that another program pushed and no worker has claimed has no record. Its own bytes say when it was created or
 died; without a time, it was there before. `cancel` finds such a job only near the front of its queue.
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fileq.brokers.batches import MEMBERS_PAGE
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.protocol import FullBroker
@@ -172,14 +174,22 @@ class BulkActions:
         return pages
 
     def dead_members(self, batch: str) -> Selection:
+        """In the order in which they died, which is that of the dead-letter list: the search for a page goes on where
+        the last one ended. In the order of the broker, which is none, each page would be a pass over the list."""
+
         def pages() -> Iterator[list[StoredJob]]:
-            cursor = ""
+            died, cursor = list[tuple[int, str]](), ""
             while True:
                 page = self._broker.dead_members(batch, cursor)
-                yield [_stored(record) for record in self._broker.records(page.ids) if record] if page.ids else []
+                outlines = self._broker.outlines(page.ids) if page.ids else []
+                died += [(one.ended_ms, one.id) for one in outlines if one is not None]
                 cursor = page.next_cursor
                 if not cursor:
-                    return
+                    break
+            died.sort()
+            for first in range(0, len(died), MEMBERS_PAGE):
+                records = self._broker.records([id for _, id in died[first : first + MEMBERS_PAGE]])
+                yield [_stored(record) for record in records if record]
 
         return pages
 

@@ -295,7 +295,7 @@ ROUTES = (
         summary="cancel what has not ended",
         function=cancel_one_batch,
         response=BatchChange,
-        timeout_s=30.0,
+        is_scan=True,
     ),
     Route(
         method="POST",
@@ -305,6 +305,6 @@ ROUTES = (
         summary="put the dead members back into their queues",
         function=retry_one_batch,
         response=BatchRetry,
-        timeout_s=30.0,
+        is_scan=True,
     ),
 )

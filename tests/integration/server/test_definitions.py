@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
@@ -127,6 +128,33 @@ def test_an_expression_is_previewed_in_words_with_its_next_times(api: ServedApi)
     assert [one["local"][11:] for one in shown["times"]] == ["02:30:00+09:00"] * 5
     for wrong in ({"cron": "61 * * * *"}, {"cron": "@daily", "timezone": "Mars"}, {"cron": "0 0 31 2 *"}):
         assert reader.post("/schedules/preview", wrong).slug == "invalid", wrong
+
+
+@pytest.mark.parametrize(("verb", "call"), [("retry", "dead_members"), ("cancel", "cancel_batch")])
+def test_the_retries_and_cancellations_of_large_batches_hold_up_no_other_request(
+    api: ServedApi, monkeypatch: pytest.MonkeyPatch, verb: str, call: str
+) -> None:
+    """A key with the scope operate took all threads for calls of the broker, for minutes."""
+    operator = api.client_with(Scope.OPERATE, name=f"greedy {verb}")
+    api.client.post("/batches", {"id": f"large-{verb}"})
+    begun, is_released, real = list[str](), Event(), getattr(api.broker, call)
+
+    def slow(id: str, *more: Any) -> Any:
+        begun.append(id)
+        assert is_released.wait(60)
+        return real(id, *more)
+
+    monkeypatch.setattr(api.broker, call, slow)
+    with ThreadPoolExecutor(16) as threads:
+        try:
+            calls = [threads.submit(operator.post, f"/batches/large-{verb}/{verb}") for _ in range(16)]
+            refused = [one.result() for one in islice(as_completed(calls, 30), 14)]
+            assert {one.slug for one in refused} == {"busy"}
+            assert api.client.get("/queues")
+            assert len(begun) == 2
+        finally:
+            is_released.set()
+        assert [one.result(30).status for one in calls].count(200) == 2
 
 
 # webhooks

@@ -296,6 +296,14 @@ OTHER_SITE = ROUTES + "every_unsafe_route_refuses_other_sites_in_all_three_situa
 
 ACCESS_GUARDS = (
     Guard(
+        "The retries of batches of one key leave threads to others",
+        "a key with the scope operate keeps everyone else from the API for minutes",
+        "        response=BatchRetry,\n        is_scan=True,\n",
+        "        response=BatchRetry,\n        timeout_s=30.0,\n",
+        "tests/integration/server/test_definitions.py"
+        "::test_the_retries_and_cancellations_of_large_batches_hold_up_no_other_request[sqlite-retry-dead_members]",
+    ),
+    Guard(
         "A caller without one of the scopes of an endpoint is refused",
         "a key for reading changes jobs and makes keys",
         "        if wanted and self.scopes.isdisjoint(wanted):\n",
