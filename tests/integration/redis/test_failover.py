@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from fileq.brokers.batches import NewBatch
+from fileq.brokers.redis import RedisBroker
+from fileq.brokers.types import Entry
 from fileq.core.job import State
 from fileq.core.settlement import SettleResult, complete
-from fileq.testing.conformance.builders import an_entry, foreign, worker_info
+from fileq.testing.conformance.builders import a_job, an_entry, foreign, worker_info
 from tests.support.redis_topology import broker_on, outcome_of
 from tests.support.servers.sentinel import Sentinel
 from tests.support.servers.server import Server
@@ -80,6 +83,31 @@ def test_a_claim_that_a_promotion_undid_can_not_be_settled(sentinel):
         assert broker.settle_and_claim([complete(claim)], []).settled == (SettleResult.DONE,)
         assert broker.census().drift == 0
         assert sentinel.master is not before
+
+
+def test_a_batch_that_a_promotion_opened_again_is_filled_sealed_and_counted_once(sentinel):
+    """The promoted replica has neither the seal nor the end of the member: both happen again."""
+    with broker_on(**settings_of(sentinel)) as broker:
+        broker.register({"w1": worker_info()})
+        broker.create_batch(NewBatch("b"))
+        broker.enqueue([Entry(a_job("a", batch_id="b"), "low", joins=True)])
+        with master_alone(sentinel):
+            assert broker.seal_batch("b")
+            [lost] = broker.settle_and_claim([], ["w1"]).claims
+            assert broker.settle_and_claim([complete(lost)], []).finished_batches == ("b",)
+        wait_until(lambda: outcome_of(broker) == "done", 20, "the new master serves")
+        assert state_and_counts(broker) == ("open", 1, 0)
+        assert broker.seal_batch("b")
+        [claim] = broker.settle_and_claim([], ["w1"]).claims
+        assert broker.settle_and_claim([complete(claim)], []).settled == (SettleResult.DONE,)
+        assert state_and_counts(broker) == ("finished", 1, 1)
+        assert broker.census().drift == 0
+
+
+def state_and_counts(broker: RedisBroker) -> tuple[str, int, int]:
+    [view] = broker.batches_by_id(["b"])
+    assert view is not None
+    return view.state.value, view.total, view.completed
 
 
 def test_a_worker_goes_on_with_the_new_master_and_runs_nothing_that_only_the_old_one_has(setup, sentinel):
