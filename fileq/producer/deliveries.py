@@ -77,12 +77,13 @@ SHARE = 20  # the pause between two looks is this many times as long as one look
 
 
 class OpenDelivery(Struct):
-    """What this process knows of an open delivery. `checksums` is None unless checksums are being read."""
+    """What this process knows of an open delivery, without its files: there may be very many. `checksums` is None
+    unless checksums are being read."""
 
     batch_id: str
     next_s: float = 0.0
     news_s: float = 0.0  # when something was new last
-    files: dict[bytes, FoundFile] = {}
+    files: int = 0  # DirectoryLook.fingerprint() of the last look
     newest_ns: int = 0  # the last change in the directory that was seen
     is_complete: bool = False  # the last look found it complete, and nothing new
     checksums: ChecksumReader | None = None
@@ -290,9 +291,10 @@ class DeliveryStage:
         self._add_enqueued(look)
         state.newest_ns = max(state.newest_ns, look.newest_ns)
         listed = listed_files(place, look, self._opener(place), self._manifests)
-        is_enqueued = self._take_known(state, look)
-        if look.files != state.files or not is_enqueued:
-            state.news_s, state.files, state.is_complete = now_s, look.files, False
+        files = look.fingerprint()
+        is_enqueued = (state.is_complete and files == state.files) or self._take_known(state, look)
+        if files != state.files or not is_enqueued:
+            state.news_s, state.files, state.is_complete = now_s, files, False
         view = self._broker.batches_by_id([state.batch_id])[0]
         if view is None or view.state is not BatchState.OPEN:
             self._close(place.directory, state.batch_id)  # another process sealed or cancelled it
@@ -323,8 +325,6 @@ class DeliveryStage:
 
     def _take_known(self, state: OpenDelivery, look: DirectoryLook) -> bool:
         """Makes files that the ledger knows from before members too. Returns whether every file is enqueued."""
-        if look.files == state.files and state.is_complete:
-            return True
         paths = list(look.files)
         unjoined, unknown = list[str](), 0
         for start in range(0, len(paths), PAGE):

@@ -6,7 +6,9 @@ Looks at the directory of the delivery, reads its manifest, and compares files w
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
+import operator
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -186,6 +188,11 @@ class DirectoryLook(Struct):
     manifest: bytes | None = None
     newest_ns: int = 0
 
+    def fingerprint(self) -> int:
+        """Tells the files of this look from those of another one, without keeping either. Only within this process:
+        its hashes are salted, so no sender can make two looks the same."""
+        return functools.reduce(operator.xor, map(hash, self.files.values()), 0)
+
 
 def look_at(place: DeliveryPlace, rules: ScanRules, markers: Markers, since_ns: int) -> DirectoryLook:
     """Leaves out what has not changed since `since_ns`: it belongs to an earlier delivery. Raises OSError if the
@@ -228,11 +235,10 @@ def _walk(top: bytes, rules: ScanRules) -> Iterator[tuple[bytes, os.stat_result,
                 raise
             continue
         try:
-            names = os.listdir(opened)
-            seen += len(names)
-            if seen > LISTED_MAX:
-                raise OSError(errno.E2BIG, f"it has more than {LISTED_MAX:,} entries; deliver it in parts", top)
-            for name in names:
+            for name in _names_in(opened):  # never all of them at once: a sender may have made any number
+                seen += 1
+                if seen > LISTED_MAX:
+                    raise OSError(errno.E2BIG, f"it has more than {LISTED_MAX:,} entries; deliver it in parts", top)
                 path = os.path.join(directory, os.fsencode(name))
                 try:
                     status = os.stat(name, dir_fd=opened, follow_symlinks=False)
@@ -247,6 +253,12 @@ def _walk(top: bytes, rules: ScanRules) -> Iterator[tuple[bytes, os.stat_result,
                     left.append((path, is_linked or is_link))
         finally:
             os.close(opened)
+
+
+def _names_in(directory: int) -> Iterator[str]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            yield entry.name
 
 
 def _followed(path: bytes, roots: tuple[bytes, ...]) -> os.stat_result:

@@ -6,6 +6,7 @@ SETTLING, SWEEPING, FORGETTING, OUTAGES, PIPELINE, ENQUEUEING, CLOCKS, MARKERS =
     f"tests/unit/producer/test_{name}.py::test_"
     for name in ("stability", "ledger_sweep", "forgetting", "outages", "pipeline", "enqueuer", "clock_guard", "markers")
 )
+DELIVERIES = "tests/unit/producer/test_deliveries.py::test_"
 
 AT_FIRST_SIGHT = "TestLedger::test_only_the_newest_version_of_a_file_that_is_there_is_known_at_first_sight"
 NEWEST = Promise(
@@ -222,4 +223,21 @@ REGISTRY_GUARDS = (
     OTHERS_LEASES.on("sqlite", ENDED, '"DELETE FROM producers WHERE id = ? OR boot != ? OR ?"'),
 )
 
-PRODUCER_GUARDS = (*KNOWN_GUARDS, *STABILITY_GUARDS, *LEDGER_GUARDS, *ENQUEUER_GUARDS, *REGISTRY_GUARDS)
+DELIVERY_GUARDS = (
+    Guard(
+        "The names in a delivery are counted while they are read",
+        "a sender fills the memory of the producer with one directory",
+        "            for name in _names_in(opened):",
+        "            for name in list(_names_in(opened)):",
+        DELIVERIES + "the_names_in_a_delivery_of_too_many_entries_are_not_all_read",
+    ),
+)
+
+PRODUCER_GUARDS = (
+    *DELIVERY_GUARDS,
+    *KNOWN_GUARDS,
+    *STABILITY_GUARDS,
+    *LEDGER_GUARDS,
+    *ENQUEUER_GUARDS,
+    *REGISTRY_GUARDS,
+)

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,15 +15,19 @@ import pytest
 from fileq.brokers.batches import BatchView
 from fileq.brokers.types import WorkerInfo
 from fileq.commands.built_in_jobs import check_delivered
+from fileq.config import config_from
 from fileq.core.batch import BatchState
 from fileq.core.delivery import CHECK_TYPE
 from fileq.core.errors import BrokerError, ConfigError, Permanent
 from fileq.core.job import Job, decode
 from fileq.core.settlement import complete
+from fileq.files import version
 from fileq.files.manifest import ManifestEntry, read_manifest
 from fileq.producer import deliveries, delivery_completion
 from fileq.producer.deliveries import DeliveryRegister
-from fileq.producer.delivery_completion import ChecksumReader
+from fileq.producer.delivery_completion import ChecksumReader, look_at
+from fileq.producer.finder.scan import ScanRules
+from fileq.producer.markers import Markers
 from tests.support.producer_scenario import UNCLOSED, FakeWatcher, Scenario
 
 LOOK = UNCLOSED  # the time between two looks
@@ -459,6 +464,42 @@ def test_a_delivery_of_too_many_entries_is_reported_and_the_others_go_on(
     assert not (s.root / "acme/a/_DONE").exists()
     assert s.events.count("delivery.unreadable") == 1
     assert "more than 3 entries" in s.events.fields("delivery.unreadable")["error"]
+
+
+def test_the_names_in_a_delivery_of_too_many_entries_are_not_all_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender decides how many there are; they were read into one list before they were counted."""
+    monkeypatch.setattr(delivery_completion, "LISTED_MAX", 100)
+    given = {"match": "acme/*/", "complete": {"marker": "COMPLETED"}}
+    rules = ScanRules(config_from({"producer": {"scan_dir": str(tmp_path), "deliveries": [given]}}))
+    directory = tmp_path / "acme/a"
+    directory.mkdir(parents=True)
+    place = rules.deliveries.of(os.fsencode(directory))
+    assert place is not None
+    peaks = []
+    for known in (0, 2_000):
+        for n in range(known, known + 2_000):
+            (directory / f"{n:0200}").touch()
+        tracemalloc.start()
+        with pytest.raises(OSError, match="more than 100 entries"):
+            look_at(place, rules, Markers("", rules), 0)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] * 1.25, peaks
+
+
+def test_an_open_delivery_keeps_none_of_its_files_in_memory(tmp_path: Path) -> None:
+    """Each one kept all of them, and a sender may open any number of deliveries."""
+    s = scenario(tmp_path / "in", done_marker="_DONE")
+    s.add(*(f"acme/a/{n}" for n in range(300)))
+    tracemalloc.start()
+    look_until_sealed(s)
+    assert batch(s).total == 300
+    made_in = tracemalloc.Filter(True, version.__file__, version.found_at.__code__.co_firstlineno + 1)
+    found = tracemalloc.take_snapshot().filter_traces([made_in])
+    tracemalloc.stop()
+    assert sum(one.count for one in found.statistics("lineno")) < 100
 
 
 @pytest.mark.parametrize("follows_links", [False, True])
