@@ -22,13 +22,15 @@ from fileq.commands.webhooks import latest_deliveries
 from fileq.core.api_key import Scope, StoredKey
 from fileq.core.job import typed_job
 from fileq.core.schedule import FROM_CONFIGURATION, ScheduleDefinition, ScheduleDocument
-from fileq.core.settlement import cancel, retry
+from fileq.core.settlement import cancel, complete, retry
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.server.api.access_endpoints import without_files
 from fileq.server.console.admin_page import in_words
 from fileq.server.console.charts import axis_times, line_chart, shown_labels
 from fileq.server.console.rendering import clock_time
 from fileq.server.event_hub import LiveEvent, tick_of
+from fileq.testing.conformance.builders import a_job
+from tests.support.console_jobs import dies, end, pages_with_worker, shown, words
 from tests.support.console_pages import ConsolePages
 
 NOW_MS = 1_800_000_000_000  # 2027-01-15T08:00:00Z
@@ -299,3 +301,11 @@ def test_the_configuration_leaves_out_brokers_that_are_not_used() -> None:
     [(_, text)] = ConsolePages().show(["/admin/configuration"])
     assert "worker.count" in text
     assert "redis.addr" not in text
+
+
+def test_the_success_rate_says_that_it_counts_attempts() -> None:
+    pages = pages_with_worker()
+    end(pages, a_job("a"), complete)
+    end(pages, a_job("b"), dies)
+    [overview] = shown(pages, "")
+    assert "Success rate 50.0 % of attempts, last 24 h" in words(overview)
