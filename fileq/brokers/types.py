@@ -250,6 +250,7 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     namespaces: str = ""
     pid_start: int = 0
     count: int = 0  # worker.count; 0 from a worker that does not say
+    is_draining: bool = False  # it stops, or a reload has replaced it: it claims nothing, and its jobs finish
 
     @property
     def process(self) -> ProcessId:

@@ -161,7 +161,8 @@ def _eta(stats: Stats, screen: Screen) -> str:
     if backlog and not stats.has_living_worker:
         return screen.paint(cut(f"{to_do}; no worker is running{aside}.", screen.width), "red")
     if backlog and not any(process.is_claiming for process in stats.workers if process.is_alive):
-        stopped = "every circuit breaker is open, no job is claimed"
+        is_draining = all(process.is_draining for process in stats.workers if process.is_alive)
+        stopped = f"every {'worker is draining' if is_draining else 'circuit breaker is open'}, no job is claimed"
         return screen.paint(cut(f"{to_do}; {stopped}{aside}.", screen.width), "red")
     if not backlog:
         return f"{'0 jobs are waiting' if stats.scheduled else 'No job is waiting'}{aside}."
@@ -224,7 +225,7 @@ def _life(process: WorkerDocument) -> Cell:
     if process.is_silent:
         since = f" for {age(process.heartbeat_age_s)}" if process.heartbeat_age_s is not None else ""
         return Cell(f"silent{since}", "yellow" if process.is_alive else "red")
-    return Cell("finishing" if process.is_finishing else "alive")
+    return Cell("draining" if process.is_draining else "alive")
 
 
 def _heartbeat(process: WorkerDocument) -> str:

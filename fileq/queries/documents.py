@@ -309,7 +309,7 @@ class BreakerDocument(Struct, frozen=True):
 
 class WorkerDocument(Struct, frozen=True):
     """One worker process with its slots. After a reload its old worker is listed beside the new one until its last job
-    has ended: it `is_finishing`, and claims nothing."""
+    has ended: it `is_draining`, as a worker that stops, and claims nothing."""
 
     host: str
     pid: int
@@ -325,8 +325,8 @@ class WorkerDocument(Struct, frozen=True):
     slots: int
     busy: int
     jobs: Annotated[tuple[HeldJobDocument, ...], Meta(description="the longest running first")]
-    is_finishing: Annotated[
-        bool, Meta(description="the worker before a reload, which finishes its jobs and claims nothing")
+    is_draining: Annotated[
+        bool, Meta(description="it stops, or a reload has replaced it: it claims nothing, and its jobs finish")
     ] = False
     heartbeat_age_s: Annotated[
         float | None, Meta(description="since its last heartbeat; null if that is unknown or the heartbeat has ended")
@@ -348,19 +348,14 @@ _SILENT_SHARE = 0.4  # a heartbeat is renewed after a third of its time, under l
 
 def worker_documents(views: Iterable[WorkerView], now_ms: int) -> tuple[WorkerDocument, ...]:
     """Slots grouped by process, the longest running job first."""
-    groups: dict[tuple[str, int, int], dict[int, list[WorkerView]]] = {}
+    groups: dict[tuple[str, int, int, int], list[WorkerView]] = {}
     for view in views:
         info = view.info
-        loads = groups.setdefault((info.host, info.pid, info.started_ms), {})
-        loads.setdefault(info.loaded_ms, []).append(view)
-    return tuple(
-        _worker(group, now_ms, is_finishing=loaded_ms < max(loads))
-        for _, loads in sorted(groups.items())
-        for loaded_ms, group in sorted(loads.items())
-    )
+        groups.setdefault((info.host, info.pid, info.started_ms, info.loaded_ms), []).append(view)
+    return tuple(_worker(group, now_ms) for _, group in sorted(groups.items()))
 
 
-def _worker(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> WorkerDocument:
+def _worker(views: list[WorkerView], now_ms: int) -> WorkerDocument:
     info = views[0].info
     is_alive = any(view.is_alive for view in views)
     heartbeat_age_s = _heartbeat_age_s(views)
@@ -381,14 +376,14 @@ def _worker(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> Work
         queues=info.queues,
         breaker=info.breaker,
         breakers=tuple(map(_breaker, info.breakers)),
-        is_claiming=info.is_claiming and (info.breaker != "open" or bool(info.breakers)) and not is_finishing,
+        is_claiming=info.is_claiming and (info.breaker != "open" or bool(info.breakers)) and not info.is_draining,
         lost_roots=info.lost_roots,
         limits=info.limits,
         is_alive=is_alive,
         slots=slots,
         busy=len(jobs),
         jobs=(*jobs, *deliveries),
-        is_finishing=is_finishing,
+        is_draining=info.is_draining,
         heartbeat_age_s=heartbeat_age_s,
         heartbeat_ttl_s=info.lease_ms / 1000 if info.lease_ms else None,
         is_silent=not is_alive or (heartbeat_age_s or 0) * 1000 > _SILENT_SHARE * info.lease_ms,

@@ -209,9 +209,12 @@ def _wait_reasons(record: Record, is_paused: bool, living: Sequence[WorkerView])
     """Without a worker a job that is due later does not run either: workers also move due jobs into their queues."""
     queue = printable(record.queue)
     found = [paused_queue(record.queue)] if is_paused else []
-    claiming = [view for view in living if record.queue in view.info.queues]
+    active = [view for view in living if not view.info.is_draining]
+    claiming = [view for view in active if record.queue in view.info.queues]
     if not living:
         found.append("no worker is running")
+    elif not active:
+        found.append("every worker is draining: it claims nothing")
     elif not claiming:
         found.append(f"no running worker claims from queue {queue} (worker.priorities)")
     elif record.state is State.PENDING and not is_paused:

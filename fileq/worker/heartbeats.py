@@ -31,6 +31,7 @@ class Heartbeats:
         executor: Executor,
         gates: Gates,
         *,
+        is_draining: Callable[[], bool],
         every_s: float,
         emit: Emit,
         monotonic: Callable[[], float],
@@ -42,10 +43,11 @@ class Heartbeats:
         self._breakers = gates.breakers
         self._limits = gates.limits
         self._roots = gates.roots
+        self._is_draining = is_draining
         self._every_s = every_s
         self._emit = emit
         self._monotonic = monotonic
-        self._registered_changes = (-1, -1, -1)  # those of the breakers, limits and roots that the broker knows
+        self._registered_changes = (-1, -1, -1, False)  # what the broker knows, see _changes()
         self._renewed_s = 0.0
         self.due_s = 0.0
 
@@ -70,11 +72,12 @@ class Heartbeats:
     def is_registration_due(self) -> bool:
         return self._changes() != self._registered_changes
 
-    def _changes(self) -> tuple[int, int, int]:
-        return self._breakers.change_count, self._limits.change_count, self._roots.change_count
+    def _changes(self) -> tuple[int, int, int, bool]:
+        changes = self._breakers.change_count, self._limits.change_count, self._roots.change_count
+        return *changes, self._is_draining()
 
     def register(self) -> None:
-        """Registers all slots, with the states that the breakers, limits and roots have now."""
+        """Registers all slots, with the states that the breakers, limits and roots have now, and whether it drains."""
         changes = self._changes()
         info, first = self._info(), self._info(is_first=True)
         extra = self._info(is_extra=True) if self._slots.has_extra else info
@@ -96,6 +99,7 @@ class Heartbeats:
             limits=self._limits.reached,
             is_extra=is_extra,
             is_first=is_first,
+            is_draining=self._is_draining(),
         )
 
     def add_extra(self, count: int) -> None:

@@ -84,6 +84,7 @@ class Pump:
             self._attempts,
             executor,
             gates,
+            is_draining=lambda: self.is_quiet,
             every_s=worker.heartbeat_ttl / 3,
             emit=emit,
             monotonic=monotonic,

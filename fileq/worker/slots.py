@@ -248,6 +248,7 @@ class Slots:
         limits: tuple[str, ...] = (),
         is_extra: bool = False,
         is_first: bool = False,
+        is_draining: bool = False,
     ) -> WorkerInfo:
         """`is_first` adds the types of jobs: one slot says them for all."""
         own = this_process()
@@ -270,4 +271,5 @@ class Slots:
             namespaces=own.namespaces,
             pid_start=own.pid_start,
             count=self.count,
+            is_draining=is_draining,
         )

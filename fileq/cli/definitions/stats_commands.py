@@ -191,10 +191,10 @@ is unreachable, and says so.""",
         summary="show worker processes, their slots and running jobs",
         description="""\
 Lists every registered worker process: how many of its slots are busy, the worst state of its circuit breakers, whether
-it is alive, finishing (after a reload: it claims nothing more), silent or gone, when its last heartbeat was, and how
-long it has been running; then each root of files that is missing; each route whose breaker is open, with the last
-error and the time of the next try; each limit of a route for which jobs wait; and each busy slot with its job and how
-long that has been running.
+it is alive, draining (it stops, or a reload has replaced it: it claims nothing, and its jobs finish), silent or gone,
+when its last heartbeat was, and how long it has been running; then each root of files that is missing; each route whose
+breaker is open, with the last error and the time of the next try; each limit of a route for which jobs wait; and each
+busy slot with its job and how long that has been running.
 
 A worker renews its heartbeat after a third of worker.heartbeat_ttl. One that is overdue is silent, with the time since
 its last heartbeat: it was killed or is frozen, or cannot reach the broker. Its jobs stay its own until the heartbeat

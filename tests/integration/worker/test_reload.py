@@ -99,7 +99,7 @@ def test_new_handlers_are_used_and_running_jobs_finish_with_the_old_ones(reloadi
     assert reloading.result("which", "b") == "the new one"
     assert reloading.result("added", "c") == 1
     assert reloading.program.readiness()[0] == 200
-    assert [(w["started_at"], w["is_finishing"], w["is_claiming"], w["busy"]) for w in reloading.workers()] == [
+    assert [(w["started_at"], w["is_draining"], w["is_claiming"], w["busy"]) for w in reloading.workers()] == [
         (before["started_at"], True, False, 1),
         (before["started_at"], False, True, 0),
     ]

@@ -86,6 +86,15 @@ def test_without_a_living_worker_there_is_no_eta():
     assert "2 jobs to do; no worker is running." in render(stats, Screen(80, 24))
 
 
+def test_jobs_that_only_draining_workers_could_run_are_not_claimed():
+    harness = make()
+    harness.broker.register({"w1": worker_info(is_draining=True)})
+    enqueue(harness, "a")
+    lines = render(gather(harness.broker), Screen(80, 24))
+    assert "1 job to do; every worker is draining, no job is claimed." in lines
+    assert any(" draining " in line and " 0 of 1 " in line for line in lines)
+
+
 def test_the_time_before_the_first_worker_started_does_not_count():
     harness = make()
     harness.broker.register({"w1": worker_info(started_ms=harness.clock.ms)})

@@ -6,6 +6,8 @@ import pytest
 
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.outcome import Cancelled, Done
+from fileq.queries.documents import worker_documents
+from fileq.queries.job_queries import wait_reasons
 from fileq.worker.heartbeats import CANCELS_EVERY_S
 from tests.support.pump_setup import TTL_S, PumpSetup
 
@@ -166,3 +168,17 @@ def test_a_worker_without_jobs_does_nothing_about_cancellations(setup: PumpSetup
     setup.pump.look_for_cancels()
     setup.pump.turn()
     assert setup.broker.renewed == []
+
+
+def test_a_pump_that_drains_says_so_at_once_and_its_other_jobs_wait_for_another_worker(setup: PumpSetup) -> None:
+    setup.enqueue("a")
+    setup.pump.turn()
+    setup.enqueue("b")
+    assert {view.info.is_draining for view in setup.broker.workers()} == {False}
+    setup.pump.is_quiet = True
+    setup.pump.turn()
+    assert setup.submitted() == ["a"]
+    [process] = worker_documents(setup.broker.workers(), setup.broker.census().now_ms)
+    assert (process.is_draining, process.is_claiming, process.busy) == (True, False, 1)
+    waits = wait_reasons(setup.broker, setup.broker.records(["b"]))
+    assert waits == {"b": ("every worker is draining: it claims nothing",)}
