@@ -18,7 +18,7 @@ from fileq.cli.arguments import (
     whole_number,
 )
 from fileq.cli.command import Command, Invocation
-from fileq.cli.terminal import print_lines, screen_of_stdout
+from fileq.cli.terminal import plural, print_lines, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
 from fileq.commands.admin.json_schema import (
     ACTION_FIELDS,
@@ -72,11 +72,14 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(invocation: Invocation) -> int:
+    from msgspec.structs import replace
+
     from fileq.queries.job_queries import list_jobs
 
     queues = invocation.loaded().config.worker.priorities
-    wanted = filter_of(invocation.options, queues)
-    jobs = list_jobs(invocation.broker(), queues, wanted)
+    limit = invocation.options.limit
+    found = list_jobs(invocation.broker(), queues, replace(filter_of(invocation.options, queues), limit=limit + 1))
+    jobs, has_more = found[:limit], len(found) > limit
     _check_batch(invocation, len(jobs))
     if invocation.options.json:
         invocation.print_json({"jobs": jobs})
@@ -87,7 +90,8 @@ def _list(invocation: Invocation) -> int:
     from fileq.cli.job_text import job_table
     from fileq.cli.terminal import now_ms
 
-    print_lines(job_table(jobs, screen_of_stdout(), now_ms()))
+    more = ["", f"the first {plural(limit, 'job')}; --limit shows more"] if has_more else []
+    print_lines([*job_table(jobs, screen_of_stdout(), now_ms()), *more])
     return 0
 
 

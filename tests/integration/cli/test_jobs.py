@@ -367,3 +367,10 @@ def test_names_from_outside_cannot_move_the_cursor(shell: CommandLine) -> None:
 def test_a_listed_job_names_the_queue_that_holds_it(shell: CommandLine) -> None:
     shell.broker.enqueue([an_entry("z", queue="high")])
     assert [job["queue"] for job in shell.json("list", "--state", "pending")["jobs"]] == ["high"]
+
+
+def test_list_says_that_there_are_more_jobs(shell: CommandLine) -> None:
+    enqueue(shell, "a", "b", "c")
+    assert shell.run("list", "--limit", "2").endswith("\n\nthe first 2 jobs; --limit shows more\n")
+    assert "--limit" not in shell.run("list", "--limit", "3")
+    assert len(shell.json("list", "--limit", "2")["jobs"]) == 2
