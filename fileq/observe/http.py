@@ -125,8 +125,10 @@ def open_endpoints(
         endpoints = Endpoints(bind, port, services, metrics, broker_problem, emit=emit)
     except OSError as error:
         if is_port_chosen or error.errno != errno.EADDRINUSE:
+            # create_server() puts the address into its text once more.
+            reason = os.strerror(error.errno) if error.errno == errno.EADDRINUSE else error.strerror
             raise ConfigError(
-                f"observability.metrics_port is {port} on {bind}: {error.strerror}; choose another, or 0 for any"
+                f"observability.metrics_port is {port} on {bind}: {reason}; choose another, or 0 for any"
             ) from error
         endpoints = Endpoints(bind, 0, services, metrics, broker_problem, emit=emit)
         emit(HttpPortTaken(port, endpoints.port))
