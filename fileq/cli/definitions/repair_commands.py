@@ -10,6 +10,7 @@ from fileq.cli.command import Command, Invocation
 from fileq.cli.terminal import Screen, number, plural, print_lines, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
 from fileq.commands.admin.json_schema import FSCK_FIELDS, REPROCESS_FIELDS
+from fileq.core.job import State
 from fileq.core.text import printable
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ def _reprocess(invocation: Invocation) -> int:
     options, config = invocation.options, invocation.loaded().config
     wanted = filter_of(options, config.worker.priorities)
     check_filtered(options, wanted, "fileq admin reprocess", "files")
+    wanted.states(
+        (State.COMPLETED, State.DEAD, State.CANCELLED), "a file is enqueued again only after its last job has ended"
+    )
     report = reprocess(
         invocation.broker(),
         config,

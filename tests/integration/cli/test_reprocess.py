@@ -106,7 +106,12 @@ def test_a_path_of_the_producer_is_mapped_to_this_machine(shell: CommandLine) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [(("--since", "yesterday"), "--since is 'yesterday'"), (("--match", ""), "--match is empty")]
+    ("words", "said"),
+    [
+        (("--since", "yesterday"), "--since is 'yesterday'"),
+        (("--match", ""), "--match is empty"),
+        (("--state", "running"), "--state is 'running'; a file is enqueued again only after its last job has ended"),
+    ],
 )
 def test_a_wrong_argument_is_one_line(shell: CommandLine, words: tuple[str, ...], said: str) -> None:
     assert said in shell.fail("reprocess", *words, code=2)
