@@ -233,6 +233,8 @@ def listening(bind: str, port: int) -> socket.socket:
         except BaseException:
             opened.close()
             raise
+    except socket.gaierror as error:
+        raise ConfigError(f"server.bind is {bind!r}, which is no address of this machine: {error.strerror}") from error
     except OSError as error:
         advice = "; choose another, or 0 for any" if error.errno == errno.EADDRINUSE else ""
         raise ConfigError(f"server.port is {port} on {bind}: {error.strerror}{advice}") from error
