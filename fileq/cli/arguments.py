@@ -31,13 +31,13 @@ def add_app_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def whole_number(at_least: int = 0) -> Callable[[str], int]:
+def whole_number(at_least: int = 0, at_most: int = LARGEST_NUMBER) -> Callable[[str], int]:
     def read(text: str) -> int:
-        digits = len(str(LARGEST_NUMBER))
+        digits = len(str(at_most))
         if not text.isascii() or not text.isdigit() or (len(text) <= digits and int(text) < at_least):
             raise argparse.ArgumentTypeError(f"is {text!r}; it must be a whole number, {at_least} or more")
-        if len(text) > digits or int(text) > LARGEST_NUMBER:
-            raise argparse.ArgumentTypeError(f"is {text[:50]!r}; it must be a whole number, at most {LARGEST_NUMBER}")
+        if len(text) > digits or int(text) > at_most:
+            raise argparse.ArgumentTypeError(f"is {text[:50]!r}; it must be a whole number, at most {at_most}")
         return int(text)
 
     return read

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fileq.commands.admin.schedules import ScheduledTime, ScheduleView
     from fileq.config import Loaded
 
-_TIMES = 5
+_TIMES, _TIMES_MAX = 5, 1000
 _LINE = "fileq schedule add"  # where the definition comes from
 _FIELDS = (
     ("name", "string"),
@@ -48,7 +48,8 @@ def _name(parser: argparse.ArgumentParser) -> None:
 
 def _next_arguments(parser: argparse.ArgumentParser) -> None:
     _name(parser)
-    parser.add_argument("-n", type=whole_number(1), default=_TIMES, metavar="N", help="how many (default %(default)s)")
+    count = whole_number(1, _TIMES_MAX)
+    parser.add_argument("-n", type=count, default=_TIMES, metavar="N", help="how many (default %(default)s)")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -59,6 +59,11 @@ def test_the_answer_says_whether_a_schedule_is_new_changed_or_paused(shell: Comm
     assert shell.run(*add, "u").endswith("; it is paused\n"), "it stays paused until schedule resume"
 
 
+def test_the_next_times_are_bounded(shell: CommandLine) -> None:
+    shell.run(*ADD)
+    assert "it must be a whole number, at most 1000" in shell.fail("schedule", "next", "nightly", "-n", "1001", code=2)
+
+
 def test_a_problem_is_named_as_it_was_typed(shell: CommandLine) -> None:
     assert shell.fail("schedule", "add", "a", "x", "--type", "t", code=2).startswith("fileq: cron is 'x'; ")
     assert shell.fail("schedule", "add", "a", "@daily", code=2).startswith("fileq: schedule a has neither type ")
