@@ -33,6 +33,7 @@ from fileq.queries.job_filter import file_place
 _ADVICE = {
     "FileVanished": "there is no such file",
     "NotAFile": "it is not a regular file",
+    "PermissionError": "this user has no permission to read it",
 }
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -15,12 +16,19 @@ import pytest
 from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.types import Enqueued, Entry
 from fileq.cli import main
+from fileq.client.options import JobOptions
 from fileq.commands import enqueue as enqueue_command
+from fileq.commands.enqueue import entries_for
+from fileq.config import config_from
+from fileq.core.errors import ConfigError
 from fileq.core.job import MAX_JOB_BYTES, Job, decode
 from fileq.queries.documents import JobDocument
 from tests.support.producer_setup import BrokerSetup
 from tests.support.program import command, environment, run
+from tests.support.unprivileged import open_path, unprivileged
 from tests.support.worker_setup import WorkerSetup
+
+__all__ = ["open_path"]
 
 
 class Output(NamedTuple):
@@ -348,3 +356,13 @@ def test_a_payload_that_is_too_long_is_refused_with_its_size_the_limit_and_what_
     )
     with broker_setup.open() as broker:
         assert broker.records(["long"]) == [None]
+
+
+def test_a_file_without_permission_is_named_without_the_class_of_an_error(open_path: Path) -> None:
+    (open_path / "closed").mkdir()
+    (open_path / "closed" / "a").touch()
+    (open_path / "closed").chmod(0)
+    config = config_from({"producer": {"scan_dir": str(open_path)}})
+    with unprivileged(), pytest.raises(ConfigError) as caught:
+        entries_for(config, [str(open_path / "closed" / "a")], JobOptions())
+    assert str(caught.value) == f"'{open_path}/closed/a' can't be enqueued: this user has no permission to read it"
