@@ -80,6 +80,8 @@ def _create(invocation: Invocation) -> int:
         invocation.print_json(_report(invocation, plan.id))
         return 0
     print(plan.id)
+    if is_sealed and not entries and not given.quiet:
+        _remark(f"{given.manifest} names no file: the batch is empty, so it is finished")
     if not is_sealed and not given.quiet:
         _remark(f"it is open: 'fileq enqueue … --batch {plan.id}' adds jobs, 'fileq batch seal {plan.id}' seals it")
     return 0

@@ -366,3 +366,10 @@ def test_a_file_without_permission_is_named_without_the_class_of_an_error(open_p
     with unprivileged(), pytest.raises(ConfigError) as caught:
         entries_for(config, [str(open_path / "closed" / "a")], JobOptions())
     assert str(caught.value) == f"'{open_path}/closed/a' can't be enqueued: this user has no permission to read it"
+
+
+def test_an_empty_manifest_is_reported(on_sqlite: BrokerSetup) -> None:
+    enqueue(on_sqlite, "--type", "t")
+    (on_sqlite.directory / "list").touch()
+    ended = run("batch", "create", "--manifest", "list", cwd=on_sqlite.directory, settings=on_sqlite.settings)
+    assert ended.stderr == "fileq: list names no file: the batch is empty, so it is finished\n"
