@@ -130,12 +130,12 @@ def add_filters(
     parser: argparse.ArgumentParser,
     *,
     limit: int | None = None,
-    time: str = "ended or, until then, created",
+    time: str = "jobs that ended (or were created, if unfinished)",
     states: tuple[str, ...] = STATES,
     has_batch: bool = True,
 ) -> None:
     """Adds the group. `time` says which time of a job --since and --until compare, `states` what --state can be."""
-    group = parser.add_argument_group("filters", "all that are given must be met")
+    group = parser.add_argument_group("filters", "combined with AND")
     state = StateOption(states)
     group.add_argument("--state", type=state, metavar="STATE", help=state.help)
     group.add_argument("--type", metavar="T", help="only jobs of this type (exactly)")

@@ -299,7 +299,7 @@ def parser_of(command: Command) -> Parser:
         add_help=False,
     )
     command.arguments(parser)
-    parser.add_argument("-h", "--help", action="store_true", help="print this page")
+    parser.add_argument("-h", "--help", action="store_true", help="show help")
     if command.is_configured:
         common = parser.add_argument_group("configuration")
         add_common(common)

@@ -265,7 +265,7 @@ and the first dead jobs with their errors. A child batch is one member. `fileq l
     ),
     Command(
         words=("admin", "batch", "seal"),
-        summary="say that a batch gets no more jobs",
+        summary="close a batch to new jobs",
         description="""\
 Seals an open batch, so that it can finish. Only its own running jobs can still add jobs. An empty batch is finished by
 it. Exit code 1 if it is not open.""",

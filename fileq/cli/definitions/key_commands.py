@@ -95,7 +95,7 @@ def _list(invocation: Invocation) -> int:
     if not found.keys:
         print("there are no keys; 'fileq keys create' makes one")
         return 0
-    rows = [["ID", "NAME", "SCOPES", "RESTRICTED TO", "EXPIRES", "LAST USED"]]
+    rows = [["id", "name", "scopes", "restricted to", "expires", "last used"]]
     for one in found.keys:
         expires = f"{one.expires} (expired)" if one.is_expired else one.expires or "never"
         prefix = (f"files below {one.path_prefix}",) if one.path_prefix else ()
@@ -163,7 +163,7 @@ def _link(invocation: Invocation) -> int:
 COMMANDS = (
     Command(
         words=("keys", "create"),
-        summary="make a key of the REST API",
+        summary="create a key of the REST API",
         description="""\
 Makes a key and prints it, only this once: the broker keeps its SHA-256. Programs send it as X-API-Key, or as
 Authorization: Bearer. Servers accept it within 5 s.
@@ -198,7 +198,7 @@ can't be shown.""",
     ),
     Command(
         words=("keys", "revoke"),
-        summary="end a key of the REST API",
+        summary="revoke a key of the REST API",
         description="""\
 Removes a key. Servers refuse it within 5 s, and the sessions that it began too.""",
         examples=(("fileq keys revoke scanner", "by its name"),),

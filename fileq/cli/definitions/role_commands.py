@@ -44,7 +44,7 @@ def server_arguments(parser: argparse.ArgumentParser) -> None:
         "--login-name",
         type=_person,
         metavar="NAME",
-        help="who opens the link to log in: the audit calls the session so (default: the user of the system)",
+        help="name shown in the audit log (default: the user of the system)",
     )
 
 

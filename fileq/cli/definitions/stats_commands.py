@@ -220,7 +220,7 @@ the log.
 
 A deferred job is claimed again from time to time: if it still cannot run, job:deferred is printed again, with the
 reason. Brokers publish job:started when a job is claimed, so --json has a job:started before each
-job:deferred; the lines for people leave it out, and appear up to half a second later for it.
+job:deferred; text output omits it, and waits up to half a second for that.
 
 It follows until Ctrl-C. If the broker becomes unreachable it says so on stderr and connects again; events published in
 between are not shown. A broker that is unreachable at the start is exit code 4.""",

@@ -97,7 +97,7 @@ def _list(invocation: Invocation) -> int:
 
     if not found.webhooks:
         print("there are no webhooks; 'fileq webhook add' adds one")
-    rows = [["NAME", "STATE", "EVENTS", "FILTER", "URL"]]
+    rows = [["name", "state", "events", "filter", "url"]]
     notes = []
     for one in found.webhooks:
         conditions = ", ".join(f"{name} {value}" for name, value in one.filter.items())
@@ -286,7 +286,7 @@ change theirs at any time. The secret of a webhook of the configuration is repla
         summary="send to a disabled webhook again",
         description="""\
 Enables a webhook that was disabled because its receiver answered 410 or failed for a day, and forgets its failures.
-Deliveries that ended meanwhile are dead jobs; `fileq dlq retry` sends them again.""",
+Deliveries that failed in the meantime are in the dead-letter queue; `fileq dlq retry` sends them again.""",
         examples=(("fileq webhook enable alerts", "the receiver is back"),),
         arguments=_name_argument,
         run=_enable,
