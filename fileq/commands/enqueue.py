@@ -172,6 +172,11 @@ def entries_for(
             problems += error.problems
         except JobError as error:
             problems.append(f"--{error}")
+    seen: set[str] = set()
+    for id in (entry.job.id for entry in made):
+        if id in seen:
+            problems.append(f"id {id!r} is given to two jobs; each needs an id of its own")
+        seen.add(id)
     if problems:
         raise ConfigError(problems)
     return made

@@ -227,6 +227,7 @@ def test_an_enqueued_command_is_run_by_a_worker_that_allows_commands(sqlite_setu
         (["--type", "t", "--payload", '{"a": [{"b": 1, "b": 2}]}'], "the key 'b' is given twice"),
         (['{"command": "ls", "command": "df"}'], "the key 'command' is given twice"),
         (['{"type": "t", "payload": {"a": 1, "a": 2}}'], "the key 'a' is given twice"),
+        (['{"id": "x", "command": "a"}', '{"id": "x", "command": "b"}'], "id 'x' is given to two jobs"),
         (['{"id": "x"}'], "it must have a command"),
         (['{"command": "ls", "type": "t"}'], "it must have a command"),
         (['{"command": "ls", "payload": 1}'], "it must have a command"),
