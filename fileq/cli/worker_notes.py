@@ -23,20 +23,22 @@ def print_reload_note(invocation: Invocation) -> None:
         print(wrapped(f"note: {note}", sys.stderr), file=sys.stderr)
 
 
-def print_type_note(invocation: Invocation, types: Iterable[str | None]) -> None:
-    """For commands that make jobs of a type which no worker takes: another machine may have the task, or it may be
-    misspelt. On stderr; not with -q. Says nothing if the workers can't be asked: what the command did stays done."""
-    named = [type for type in types if type]
-    if not named or invocation.options.quiet:
+def print_untaken_note(invocation: Invocation, types: Iterable[str | None], paths: Iterable[bytes] = ()) -> None:
+    """For commands that make jobs of a type, or for files, which no worker takes: another machine may have the task, or
+    it may be misspelt. On stderr; not with -q. Says nothing if the workers can't be asked: what the command did stays
+    done."""
+    named, paths = [type for type in types if type], [path for path in paths if path]
+    if not (named or paths) or invocation.options.quiet:
         return
-    from fileq.commands.admin.worker_checks import note_of_unknown_types
+    from fileq.queries.untaken_jobs import note_of_unknown_types, note_of_unrouted_files
 
     try:
-        note = note_of_unknown_types(named, invocation.loaded().config, invocation.broker().workers())
+        config, workers = invocation.loaded().config, invocation.broker().workers()
     except FileqError:
         return
-    if note:
-        print(wrapped(f"fileq: {note}", sys.stderr), file=sys.stderr)
+    for note in note_of_unknown_types(named, config, workers), note_of_unrouted_files(paths, config, workers):
+        if note:
+            print(wrapped(f"fileq: {note}", sys.stderr), file=sys.stderr)
 
 
 def print_payload_note(invocation: Invocation, made: Iterable[tuple[str | None, bytes]]) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from fileq.actions.bulk import NOT_A_JOB, BulkActions, JobAction, not_dead, revival, to_run, why_stayed
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker, Subscription
-from fileq.brokers.types import CancelResult, Entry, Record
+from fileq.brokers.types import CancelResult, EnqueueResult, Entry, Record
 from fileq.client.job_endings import JobEnding, ending_of
 from fileq.client.options import ScheduleOptions
 from fileq.client.transport import BATCH, VETOED, Accepted, JobRequest
@@ -28,6 +28,7 @@ from fileq.queries.job_filter import JobFilter, StoredJob
 from fileq.queries.job_ids import why_unknown
 from fileq.queries.job_queries import FileTrace, listed_states, trace
 from fileq.queries.job_selection import select
+from fileq.queries.untaken_jobs import UntakenJobs
 
 if TYPE_CHECKING:
     from fileq.client.broker_batches import BrokerBatches
@@ -42,6 +43,7 @@ class BrokerTransport:
         self._config = config
         self._clock = clock
         self._reads = SharedReads(broker.states)
+        self._untaken = UntakenJobs(broker, config)
 
     def enqueue(self, requests: Sequence[JobRequest]) -> list[Accepted]:
         entries = self._entries(requests)
@@ -56,7 +58,10 @@ class BrokerTransport:
                     accepted.append(entry)
                 else:
                     fate, other = next(answers)
-                    accepted.append(Accepted(other or entry.job.id, fate))
+                    job = entry.job
+                    is_new = fate == EnqueueResult.ENQUEUED
+                    warning = self._untaken.warning(job.type, job.path) if is_new else ""
+                    accepted.append(Accepted(other or job.id, fate, warning))
         return accepted
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -51,6 +52,8 @@ from fileq.queries.job_queries import FileTrace
 
 P = TypeVar("P")
 R = TypeVar("R")
+WARNING_S = 60.0  # between two warnings about jobs of one type
+WARNED_MAX = 1000  # types
 StateWord = Literal[
     "pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled", "processing", "failed"
 ]
@@ -80,6 +83,7 @@ class Client:
         self._open: Callable[[], Transport] = _opener(where, key, app_dir)
         self._has_address = where is not None
         self._is_over = False
+        self._warned_until_s: dict[str, float] = {}
         self._lock = threading.Lock()
         self._connected: tuple[int, Transport] | None = None  # the process that opened it
 
@@ -251,7 +255,24 @@ class Client:
                 f"batch {refused[0]} takes no jobs any more, or does not exist; {len(refused)} of {len(requests)} "
                 "jobs were not enqueued"
             )
-        return [Handle(job.id, self.transport, task, job.fate) for job, task in zip(accepted, tasks, strict=True)]
+        for request, job in zip(requests, accepted, strict=True):
+            if job.warning and not self._is_over:  # a server returns it to its own client
+                self._warn(request.type, job.warning)
+        return [
+            Handle(job.id, self.transport, task, job.fate, job.warning)
+            for job, task in zip(accepted, tasks, strict=True)
+        ]
+
+    def _warn(self, type: str, warning: str) -> None:
+        """Logs it, once in WARNING_S for each type and for files: a program may enqueue many such jobs."""
+        import logging  # most programs never need it
+
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s < self._warned_until_s.get(type, 0.0) or len(self._warned_until_s) >= WARNED_MAX:
+                return
+            self._warned_until_s[type] = now_s + WARNING_S
+        logging.getLogger("fileq").warning("%s", warning)
 
 
 def _opener(where: str | Config | None, key: str, app_dir: str) -> Callable[[], Transport]:

@@ -26,7 +26,8 @@ R = TypeVar("R")
 @public()
 class Handle(Generic[R]):
     """One job. `fate` is "enqueued", or "duplicate" if the id is that of a job which was there before, or "vetoed" if a
-    function with @fileq.before_enqueue returned None, and there is no job; None if the handle did not enqueue it."""
+    function with @fileq.before_enqueue returned None, and there is no job; None if the handle did not enqueue it.
+    `warning` says that no running worker takes the job, "" if one does or if that is unknown."""
 
     def __init__(
         self,
@@ -34,9 +35,11 @@ class Handle(Generic[R]):
         transport: Callable[[], Transport],
         task: TaskDefinition[Any, R] | None = None,
         fate: str | None = None,
+        warning: str = "",
     ) -> None:
         self.id = id
         self.fate = fate
+        self.warning = warning
         self._transport = transport
         self._task = task
 

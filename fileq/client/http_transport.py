@@ -30,7 +30,7 @@ from fileq.client.options import ScheduleOptions
 from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, DeadPage, JobRequest
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, FileqError, JobError
 from fileq.core.job import State, rfc3339_ms
-from fileq.queries.documents import BatchDocument, JobDocument
+from fileq.queries.documents import BatchDocument, EnqueuedDocument, JobDocument
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_queries import FileTrace
 
@@ -52,6 +52,7 @@ class _Result(Struct, frozen=True):
 class _BulkItem(Struct, frozen=True):
     id: str
     result: str
+    warning: str | None = None
 
 
 class _BulkReply(Struct, frozen=True):
@@ -89,7 +90,8 @@ class HttpTransport:
             reply = self._call("POST", "/jobs/bulk", body=body, headers=trace_headers(requests[start]))
             found = _decoded(reply, _BulkReply, (200, 201)).jobs
             for item, request, id in zip(found, requests[start:], ids[start:], strict=False):
-                accepted.append(Accepted(item.id or id, _fate(item.result, item.id, request, id, reply)))
+                fate = _fate(item.result, item.id, request, id, reply)
+                accepted.append(Accepted(item.id or id, fate, item.warning or ""))
         return accepted
 
     def job(self, id: str) -> JobDocument | None:
@@ -189,9 +191,9 @@ class HttpTransport:
             return Accepted(id, VETOED)
         if problem_in(reply).slug == "duplicate":
             return Accepted(id, EnqueueResult.DUPLICATE)  # of a job that this key does not see
-        found = _decoded(reply, JobDocument, (200, 201))
+        found = _decoded(reply, EnqueuedDocument, (200, 201))
         fate = EnqueueResult.ENQUEUED if reply.status == 201 else EnqueueResult.DUPLICATE
-        return Accepted(found.id, _fate(fate, found.id, request, id, reply))
+        return Accepted(found.id, _fate(fate, found.id, request, id, reply), found.warning or "")
 
     def _wait(self, id: str, wait_s: float, is_stopped: Callable[[], bool]) -> JobEnding | None:
         query = [("timeout", f"{wait_s:.3f}")]

@@ -39,10 +39,11 @@ VETOED = "vetoed"  # the fate of a job that a function with @fileq.before_enqueu
 
 class Accepted(Struct, frozen=True):
     """What became of a request: `id` is the job's, which is an existing one if it is a duplicate. `fate` is a word of
-    EnqueueResult, or VETOED."""
+    EnqueueResult, or VETOED. `warning` says why no worker would take it; "" if nothing is wrong or known."""
 
     id: str
     fate: str
+    warning: str = ""
 
 
 class CallbackRequest(Struct, frozen=True):

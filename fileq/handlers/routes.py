@@ -260,6 +260,11 @@ class Routes:
         """The types of jobs that a route takes, without those of fileq's own jobs."""
         return tuple(type for type in self._types if not is_own_type(type))
 
+    @property
+    def globs(self) -> tuple[str, ...]:
+        """Those of the files that a route takes."""
+        return tuple(dict.fromkeys(route.match for route in self._routes if route.match is not None))
+
     def __iter__(self) -> Iterator[BoundRoute]:
         return iter(self._routes)
 

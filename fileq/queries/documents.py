@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from fileq.brokers.batches import BatchView
 from fileq.brokers.types import Attempt, OpenBreaker, Record, WorkerView
@@ -133,6 +133,18 @@ class JobDocument(Struct, frozen=True):
     def run_count(self) -> int:
         """How often its handler ran: `attempt_count` without the attempts that were refused before they began."""
         return self.attempt_count - sum(attempt.outcome in ("refused", "vanished") for attempt in self.attempts)
+
+
+class EnqueuedDocument(JobDocument, frozen=True):
+    """A job that a request enqueued, or that was there already."""
+
+    warning: Annotated[
+        str | None, Meta(description="that no running worker takes it; null if one does, or if that is unknown")
+    ]
+
+
+def enqueued_document(record: Record, warning: str) -> EnqueuedDocument:
+    return EnqueuedDocument(**asdict(job_document(record)), warning=warning or None)
 
 
 def job_document(record: Record, waits_for: tuple[str, ...] = (), *, is_outline: bool = False) -> JobDocument:

@@ -65,7 +65,9 @@ class Pump:
         self._on_dead = on_dead
         self._monotonic = monotonic
         lease_ms = round(worker.heartbeat_ttl * 1000)
-        self._slots = Slots(worker.count, tuple(worker.priorities), lease_ms=lease_ms, types=routes.types)
+        self._slots = Slots(
+            worker.count, tuple(worker.priorities), lease_ms=lease_ms, types=routes.types, globs=routes.globs
+        )
         # Limits count jobs that run, not claims that wait. So a worker with limited routes claims nothing in advance.
         self._prefetch = prefetch = Prefetch(worker.count, is_allowed=not gates.limits.is_any, monotonic=monotonic)
         self._attempts = Attempts(

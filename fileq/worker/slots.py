@@ -150,11 +150,20 @@ class Slots:
     There are `count` slots, and extra ones while jobs are claimed in advance. All are alike, except that operators are
     not shown the extra ones as slots."""
 
-    def __init__(self, count: int, queues: tuple[str, ...], *, lease_ms: int = 0, types: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        count: int,
+        queues: tuple[str, ...],
+        *,
+        lease_ms: int = 0,
+        types: tuple[str, ...] = (),
+        globs: tuple[str, ...] = (),
+    ) -> None:
         self.count = count
         self._queues = queues
         self._lease_ms = lease_ms
         self._types = types if len(types) <= TYPES_MAX else None
+        self._globs = globs if len(globs) <= TYPES_MAX else None
         self._loaded_ms = time.time_ns() // 1_000_000
         self._host = socket.gethostname()
         self._settling: dict[Slot, None] = {}
@@ -250,7 +259,7 @@ class Slots:
         is_first: bool = False,
         is_draining: bool = False,
     ) -> WorkerInfo:
-        """`is_first` adds the types of jobs: one slot says them for all."""
+        """`is_first` adds what the worker takes: one slot says them for all."""
         own = this_process()
         return WorkerInfo(
             host=self._host,
@@ -267,6 +276,7 @@ class Slots:
             loaded_ms=self._loaded_ms,
             is_extra=is_extra,
             types=self._types if is_first else None,
+            globs=self._globs if is_first else None,
             boot_id=own.boot_id,
             namespaces=own.namespaces,
             pid_start=own.pid_start,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import add_json, utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
 from fileq.cli.terminal import print_lines, screen_of_stdout
-from fileq.cli.worker_notes import print_type_note
+from fileq.cli.worker_notes import print_untaken_note
 from fileq.commands.admin.json_schema import batch_fields
 from fileq.core.errors import BatchError, ConfigError
 
@@ -73,7 +73,7 @@ def _create(invocation: Invocation) -> int:
         broker.seal_batch(plan.id)
     if unsent := enqueuing.send_spans():
         _remark(f"not all spans of these jobs were sent: {unsent}")
-    print_type_note(invocation, (given.then, given.catch, given.finally_))
+    print_untaken_note(invocation, (given.then, given.catch, given.finally_))
     if given.wait:
         return _wait(invocation, plan.id)
     if given.json:

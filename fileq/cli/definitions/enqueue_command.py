@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import add_json, duration, utf8_text, whole_number, zoned_time
 from fileq.cli.command import Command, Invocation
 from fileq.cli.definitions.batch_commands import add_callbacks
-from fileq.cli.worker_notes import print_payload_note, print_type_note
+from fileq.cli.worker_notes import print_payload_note, print_untaken_note
 from fileq.core.errors import ConfigError, FileqError
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def _run(invocation: Invocation) -> int:
         has_enqueued = True
         # Before the ids are printed: who reads them may press Ctrl-C, which from then on only ends the wait.
         typed = (None if isinstance(job, str) or job.type == COMMAND_TYPE else job.type for job in subjects)
-        print_type_note(invocation, (options.type, *typed, options.then, options.catch, options.finally_))
+        named = (options.type, *typed, options.then, options.catch, options.finally_)
+        print_untaken_note(invocation, named, (entry.job.path for entry in entries if entry.job.filepath))
         print_payload_note(invocation, ((entry.job.type, bytes(entry.job.payload or b"null")) for entry in entries))
     finally:
         # Also after an outage: prints the jobs that were enqueued before it. The spans are sent first, because the

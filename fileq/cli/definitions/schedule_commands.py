@@ -13,7 +13,7 @@ import msgspec
 from fileq.cli.arguments import add_json, utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
 from fileq.cli.terminal import Cell, Screen, print_lines, screen_of_stdout, table, wrapped
-from fileq.cli.worker_notes import print_payload_note, print_type_note
+from fileq.cli.worker_notes import print_payload_note, print_untaken_note
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
 from fileq.core.units import format_duration
@@ -169,7 +169,7 @@ def _note_jobs(invocation: Invocation) -> None:
     document = the_schedule(invocation.broker(), invocation.options.name).document
     if document is not None:
         type = document.definition.type
-        print_type_note(invocation, [type])
+        print_untaken_note(invocation, [type])
         print_payload_note(invocation, [(type, encode(job_payload(document.definition, 0, 0)))])
 
 

@@ -1,5 +1,5 @@
-"""What running workers have loaded: whether one takes a route or a type of jobs, and whether its handlers have changed
-since. Imports no handler: decorated ones are known only from what workers report.
+"""What running workers have loaded: whether one has a route, and whether its handlers have changed since. Imports no
+handler: decorated ones are known only from what workers report.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from difflib import get_close_matches
 from fileq.brokers.types import WorkerInfo, WorkerView
 from fileq.config import Config, Loaded
 from fileq.core.errors import ConfigError
-from fileq.core.own_jobs import is_own_type
 from fileq.core.text import printable
 from fileq.handlers.source_files import source_files
 
@@ -37,26 +36,6 @@ def check_route(route: str, config: Config, reported: Iterable[str]) -> None:
         raise ConfigError(
             f"no route is known as {route!r}: the configuration has none, and no worker reports one; {advice}"
         )
-
-
-def note_of_unknown_types(types: Iterable[str], config: Config, workers: Iterable[WorkerView]) -> str:
-    """Names the types that no living worker takes; "" if there is none, or if that is unknown. Without workers it is
-    known only of a configuration that imports no module."""
-    living = [view.info for view in workers if view.is_alive]
-    said = [info.types for info in living if info.types is not None]
-    configured = {route.type for route in config.handlers if route.type is not None}
-    if len(said) == len({(info.host, info.pid, info.loaded_ms) for info in living}) and said:
-        known, who = {type for types in said for type in types}, "no running worker takes"
-    elif not living and config.handlers_are_given and not config.imports:
-        known, who = configured | ({"command"} if config.worker.allow_commands else set()), "no route takes"
-    else:
-        return ""
-    lost = [type for type in dict.fromkeys(types) if type not in known and not is_own_type(type)]
-    if not lost:
-        return ""
-    near = get_close_matches(lost[0], known, n=1)
-    advice = f"did you mean {near[0]!r}?" if near else "start or reload a worker with that task first"
-    return f"{who} jobs of type {', '.join(map(repr, lost))}; they are dead once a worker claims them; {advice}"
 
 
 def _configured(config: Config) -> Iterator[str]:

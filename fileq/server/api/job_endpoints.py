@@ -20,7 +20,7 @@ from fileq.client.transport import VETOED
 from fileq.core.api_key import Scope, has_parent_parts
 from fileq.core.job import OWN_TAGS, State, decode_or_none
 from fileq.core.units import LONGEST_S
-from fileq.queries.documents import JobDocument, info_of, job_document
+from fileq.queries.documents import EnqueuedDocument, JobDocument, enqueued_document, info_of, job_document
 from fileq.queries.job_ids import why_unknown
 from fileq.queries.job_queries import wait_reasons
 from fileq.server.conditional import IdempotentRequest, idempotent_request
@@ -107,7 +107,7 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer:
     if handle.fate != "enqueued":
         _check_repeat(record, repeat)
     request.note.about(record)
-    document = job_document(record)
+    document = enqueued_document(record, handle.warning)
     is_new = handle.fate == "enqueued" or repeat is not None
     location = {"Location": f"{services.config.server.base_path}/api/v1/jobs/{quote(document.id, safe='')}"}
     return ApiAnswer(document, 201 if is_new else 200, location)
@@ -271,7 +271,7 @@ ROUTES = (
         function=enqueue_job,
         serves_limited=True,
         body=NewJob,
-        response=JobDocument,
+        response=EnqueuedDocument,
         status=201,
         statuses={200: "a job with this id or unique key is there already: that one"},
         problems=("idempotency-mismatch", "vetoed", "not-allowed", "batch-closed", "duplicate"),

@@ -254,10 +254,12 @@ class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
 
 class BulkJob(Struct, frozen=True):
     """`result` is enqueued, duplicate (`id` is that of the job that is there already; "" if the key does not see it) or
-    vetoed (there is no job)."""
+    vetoed (there is no job). `warning` says that no running worker takes the job; null if one does, or if that is
+    unknown."""
 
     id: str
     result: str
+    warning: str | None = None
 
 
 class BulkJobs(Struct, frozen=True):
@@ -294,7 +296,7 @@ def enqueue_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer:
     known = [handle.id for handle in handles if _result(handle.fate) == DUPLICATE] if request.caller.is_limited else []
     records = zip(known, services.broker.records(known) if known else (), strict=True)
     unseen = {id for id, one in records if one is None or not request.caller.sees(decode_or_none(one.raw))}
-    jobs = tuple(BulkJob("" if one.id in unseen else one.id, _result(one.fate)) for one in handles)
+    jobs = tuple(BulkJob("" if one.id in unseen else one.id, _result(one.fate), one.warning or None) for one in handles)
     enqueued = sum(job.result == "enqueued" for job in jobs)
     return ApiAnswer(BulkJobs(jobs, enqueued), 201 if enqueued or repeat is not None else 200, count=enqueued)
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import pytest
+from msgspec.structs import replace
+
+import fileq
 from fileq.core.job import State
+from tests.support.api_client import ADMIN_KEY, served_broker
 from tests.support.program import run
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup
@@ -48,6 +53,42 @@ def test_a_type_that_no_running_worker_takes_is_enqueued_with_a_warning(each_set
         assert typed(setup, "schedule", "add", "scans", "@daily", "--scan", str(setup.inbox)).stderr == ""
         assert "type 'load'" in typed(setup, "batch", "create", "--then", "load", "--catch", "thumbnail").stderr
         setup.wait_for(State.COMPLETED, ["right"])
+        assert worker.stop() == 0
+
+
+def test_jobs_that_no_running_worker_takes_are_a_warning_to_every_caller(
+    each_setup: WorkerSetup, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup = each_setup
+    (setup.directory / "pictures.py").write_text(TASKS)
+    stray, taken = setup.inbox / "stray.csv", setup.inbox / "taken.txt"
+    for file in (stray, taken):
+        file.write_text("x")
+    about_file = f"no running worker takes '{stray}': dead once a worker claims it; add a route that matches it"
+    about_type = "no running worker takes jobs of type 'thumbnial'; they are dead once a worker claims them; "
+    producer = replace(setup.config.producer, scan_dir=str(setup.inbox))
+    config = replace(setup.config, producer=producer, server=replace(setup.config.server, port=0, api_key=ADMIN_KEY))
+    with fileq.Client(config) as client:
+        assert client.enqueue("thumbnial", delay="1h").warning == "", "nothing is known yet"
+    routes = '[{match: "**/*.txt", command: ["true"]}]'
+    with setup.worker(imports="pictures", handlers=routes) as worker, served_broker(config, setup.broker) as port:
+        wait_until(lambda: any(view.is_alive for view in setup.broker.workers()), 20)
+        place = ("--set", f"producer.scan_dir={setup.inbox}", "--delay", "1h")
+        assert typed(setup, "enqueue", str(taken), *place).stderr == ""
+        assert " ".join(typed(setup, "enqueue", str(stray), *place).stderr.split()) == f"fileq: {about_file}"
+        assert typed(setup, "enqueue", str(stray), *place, "-q").stderr == ""
+        clients = fileq.Client(config), fileq.Client(f"http://127.0.0.1:{port}", key=ADMIN_KEY)
+        for client in clients:
+            caplog.clear()
+            with client:
+                assert (client.enqueue("thumbnail").warning, client.enqueue_file(taken).warning) == ("", "")
+                assert caplog.messages == []
+                typo, file = client.enqueue_many([fileq.Call("thumbnial", delay="1h"), stray])
+                assert typo.warning == f"{about_type}did you mean 'thumbnail'?"
+                assert file.warning == about_file
+                again = client.enqueue("thumbnial", delay="1h"), client.enqueue_file(stray, delay="1h")
+                assert [handle.warning for handle in again] == [typo.warning, about_file]
+                assert caplog.messages == [typo.warning, about_file], "each is logged once, not for every job"
         assert worker.stop() == 0
 
 

@@ -1,0 +1,107 @@
+"""Which jobs no worker would take, by what running workers say of themselves. Imports no handler: decorated ones are
+known only from what workers report. Another machine may have the handler, so none of this is an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import WorkerInfo, WorkerView
+from fileq.config import Config
+from fileq.core.errors import FileqError
+from fileq.core.own_jobs import is_own_type
+from fileq.core.text import quoted_path
+
+REREAD_S = 5.0
+NOTED_MAX = 10_000  # types
+
+
+def note_of_unknown_types(types: Iterable[str], config: Config, workers: Iterable[WorkerView]) -> str:
+    """Names the types that no living worker takes; "" if there is none, or if that is unknown. Without workers it is
+    known only of a configuration that imports no module."""
+    said = _said(workers, lambda info: info.types)
+    if said is not None:
+        known, who = said, "no running worker takes"
+    elif _is_whole(config, workers):
+        configured = {route.type for route in config.handlers if route.type is not None}
+        known, who = configured | ({"command"} if config.worker.allow_commands else set()), "no route takes"
+    else:
+        return ""
+    lost = [type for type in dict.fromkeys(types) if type not in known and not is_own_type(type)]
+    if not lost:
+        return ""
+    from difflib import get_close_matches  # every client imports this module
+
+    near = get_close_matches(lost[0], known, n=1)
+    advice = f"did you mean {near[0]!r}?" if near else "start or reload a worker with that task first"
+    return f"{who} jobs of type {', '.join(map(repr, lost))}; they are dead once a worker claims them; {advice}"
+
+
+def note_of_unrouted_files(paths: Iterable[bytes], config: Config, workers: Iterable[WorkerView]) -> str:
+    """The same for files, of which it names the first."""
+    globs = _said(workers, lambda info: info.globs)
+    who = "no running worker takes"
+    if globs is None and _is_whole(config, workers):
+        globs = {route.match for route in config.handlers if route.match is not None}
+        who = "no route takes"
+    if globs is None:
+        return ""
+    from fileq.files.globs import Globs
+
+    match = Globs(globs).match
+    names = ((path, config.paths.relative(path).rpartition("/")) for path in dict.fromkeys(paths))
+    lost = [path for path, (parent, slash, name) in names if not match(parent + slash, name)]
+    if not lost:
+        return ""
+    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return f"{who} {quoted_path(lost[0])}{more}: dead once a worker claims it; add a route that matches it"
+
+
+def _said(workers: Iterable[WorkerView], of: Callable[[WorkerInfo], tuple[str, ...] | None]) -> set[str] | None:
+    """What all living worker processes say together; None if one does not say it, or if there is none."""
+    living = [view.info for view in workers if view.is_alive]
+    said = [found for info in living if (found := of(info)) is not None]
+    if not said or len(said) != len({(info.host, info.pid, info.loaded_ms) for info in living}):
+        return None
+    return {one for found in said for one in found}
+
+
+def _is_whole(config: Config, workers: Iterable[WorkerView]) -> bool:
+    """Whether the configuration alone says what would be taken."""
+    return not any(view.is_alive for view in workers) and config.handlers_are_given and not config.imports
+
+
+class UntakenJobs:
+    """Warns of new jobs that no worker takes. Asks the broker only about a type that no worker was seen to take, and
+    once in REREAD_S: enqueueing must not cost a second round trip. A broker that can't be asked is no error here."""
+
+    def __init__(self, broker: FullBroker, config: Config, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._broker = broker
+        self._config = config
+        self._monotonic = monotonic
+        self._taken: set[str] = set()
+        self._workers: Sequence[WorkerView] = ()
+        self._until_s = 0.0
+
+    def warning(self, type: str | None, path: bytes) -> str:
+        """About one job: of this type, or else of the file at this path; "" if nothing is wrong or known."""
+        if type is not None and (type in self._taken or is_own_type(type)):
+            return ""
+        workers = self._current()
+        if type is None:
+            return note_of_unrouted_files([path], self._config, workers)
+        note = note_of_unknown_types([type], self._config, workers)
+        if not note and workers and len(self._taken) < NOTED_MAX:
+            self._taken.add(type)
+        return note
+
+    def _current(self) -> Sequence[WorkerView]:
+        if self._monotonic() >= self._until_s:
+            try:
+                self._workers = tuple(self._broker.workers())
+            except FileqError:
+                self._workers = ()
+            self._until_s = self._monotonic() + REREAD_S
+        return self._workers
