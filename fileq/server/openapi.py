@@ -188,6 +188,8 @@ proxies, keys and single sign-on.
 - `429` and `503` have `Retry-After`, in seconds. The limit is `server.rate_limit` for each key.
 - Scopes: `read`, `enqueue`, `operate` (includes `read`), `files`, `admin` (includes all). An endpoint needs one of
   those in its row.
+- The `timeout` and `max_retries` of a key that is restricted or has no `read` can lower those of the job's route, not
+  raise them: the worker uses the lower ones, although the answer shows what was asked for.
 - A key without `read` sees only the jobs and batches that it made itself; about others it learns no more than that an
   id or a unique key is taken (`duplicate`). Adding to a batch of another caller, and sealing it, takes `operate`.
 - A key with `allowed_types` or `path_prefix` is restricted: it enqueues, sees and changes only jobs of these types and

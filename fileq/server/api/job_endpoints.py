@@ -38,8 +38,9 @@ DurationValue = Annotated[float, Meta(ge=0, le=LONGEST_S)] | Annotated[str, Meta
 
 class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
     """A job to enqueue: a `type` with a `payload`, the `path` of a file, or a `command`. Durations are seconds, or
-    texts such as "5m". `deadline` is a time, or a duration from now. With a `batch_id` it becomes a member of that
-    batch."""
+    texts such as "5m". `deadline` is a time, or a duration from now. `timeout` and `max_retries` of a restricted key,
+    or of one without `read`, lower those of the job's route and never raise them. With a `batch_id` it becomes a member
+    of that batch."""
 
     type: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
     payload: Any = UNSET
