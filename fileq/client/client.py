@@ -303,6 +303,8 @@ def _request(
 ) -> JobRequest:
     if isinstance(call, os.PathLike):
         return JobRequest(_traced({"batch": batch}), path=os.fsdecode(call))
+    if not isinstance(call, TaskCall | FileCall):
+        raise ConfigError(f"{call!r:.120} is no call; give task.call(payload), fileq.Call(name, payload) or a Path")
     options = _traced(call.options if call.options.get("batch") else {**call.options, "batch": batch})
     if isinstance(call, FileCall):
         return JobRequest(options, path=call.path)

@@ -88,6 +88,13 @@ def test_a_handler_that_hangs_is_stopped_at_its_timeout(q: TrialQueue) -> None:
     assert q.dead[0].error == "timed out after 50ms"
 
 
+def test_what_is_no_call_is_refused_with_the_way_out(q: TrialQueue) -> None:
+    for wrong in ("in/a.txt", app.double):
+        with pytest.raises(ConfigError, match=r"is no call; give task\.call\(payload\), fileq\.Call"):
+            q.client.enqueue_many([app.double.call(app.Number(1)), wrong])  # type: ignore[list-item]
+    assert q.client.size("low") == 0
+
+
 def test_a_job_that_never_ran_has_no_attempts(q: TrialQueue) -> None:
     late = app.double.enqueue(app.Number(1), delay="2h", deadline="1h")
     unknown = q.enqueue("no-such-task")
