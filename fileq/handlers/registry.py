@@ -59,9 +59,15 @@ class TaskDefinition(Generic[P, R]):
 
     @functools.cached_property
     def payload_type(self) -> Any:
-        """The P of the first parameter's JobView[P]; Any if there is none."""
+        """The P of the first parameter's JobView[P]; Any if there is none. ConfigError for a class that no job is of,
+        such as that of the payload."""
         first = next(iter(inspect.signature(self.function).parameters), "")
         annotation = self._annotation(first)
+        is_class = isinstance(annotation, type) and not getattr(annotation, "_is_protocol", False)
+        if is_class and not issubclass(JobView, annotation) and not issubclass(annotation, JobView):
+            name = annotation.__name__
+            advice = f"write {first}: fileq.JobView[{name}]"
+            raise ConfigError(f"task {self.name!r} ({self.target}) takes a {name} as its job; {advice}")
         arguments = typing.get_args(annotation) if typing.get_origin(annotation) is JobView else ()
         return Any if not arguments or isinstance(arguments[0], TypeVar) else arguments[0]
 

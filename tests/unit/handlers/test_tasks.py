@@ -163,6 +163,22 @@ def test_a_payload_that_json_cannot_hold_is_refused_before_its_first_job() -> No
         made.checked_payload(b"{}")
 
 
+def test_a_job_that_is_annotated_with_the_type_of_its_payload_is_refused() -> None:
+    def render(job: Thumb, context: fileq.Context) -> None: ...
+
+    task("render")(render)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"takes a Thumb as its job; write job: fileq\.JobView\[Thumb\]"):
+        routes()
+
+
+def test_a_job_may_be_annotated_with_any_type_that_it_has() -> None:
+    def render(job: object, context: fileq.Context) -> None: ...
+    def plain(job: fileq.JobView, context: fileq.Context) -> None: ...
+
+    assert task("render")(render).payload_type is Any
+    assert task("plain")(plain).payload_type is Any
+
+
 class Node(msgspec.Struct):
     """Contains itself; `object` is any JSON value."""
 
