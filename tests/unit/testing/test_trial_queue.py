@@ -26,7 +26,7 @@ def q() -> Iterator[TrialQueue]:
 def test_a_task_is_run_by_drain_and_its_result_has_its_type(q: TrialQueue) -> None:
     handle = app.double.enqueue(app.Number(21), tags={"tenant": "acme"})
     assert handle.fate == "enqueued"
-    assert handle.status().state == "pending"
+    assert handle.status().status == "pending"
     assert q.drain() == 1
     [job] = q.completed("double")
     assert (job.payload, job.result, job.tags) == (app.Number(21), {"n": 42}, {"tenant": "acme"})
@@ -42,7 +42,7 @@ def test_a_misspelt_type_is_an_error_and_not_an_empty_list(q: TrialQueue) -> Non
 def test_a_caller_that_waits_runs_the_queue_up_to_its_job(q: TrialQueue) -> None:
     later = app.double.enqueue(app.Number(1), delay="1h")
     assert app.double.enqueue(app.Number(2)).wait() == app.Number(4)
-    assert later.status().state == "scheduled"
+    assert later.status().status == "scheduled"
     assert later.wait(timeout=1) == app.Number(2)
 
 
@@ -68,7 +68,7 @@ def test_a_deadline_is_a_time_of_this_clock(q: TrialQueue) -> None:
     kept = app.double.enqueue(app.Number(1), deadline="5m")
     missed = app.double.enqueue(app.Number(2), delay="10m", deadline="5m")
     q.drain()
-    assert kept.status().state == "completed"
+    assert kept.status().status == "completed"
     assert missed.status().error == "deadline passed"
 
 
@@ -104,7 +104,7 @@ def test_a_job_that_never_ran_has_no_attempts(q: TrialQueue) -> None:
             handle.wait()
         assert str(caught.value).startswith(error)
         assert str(caught.value).endswith("(it never ran)")
-        assert (caught.value.attempts, handle.status().attempts) == (0, 0)
+        assert (caught.value.attempts, handle.status().run_count) == (0, 0)
     assert [job.attempts for job in q.dead] == [0, 0]
 
 
@@ -184,9 +184,9 @@ def test_what_is_meant_for_the_test_itself_ends_the_drain(q: TrialQueue, task: f
         later = app.double.enqueue(app.Number(1))
         with pytest.raises(error, match=payload):
             q.drain()
-        assert later.status().state != "completed", "nothing else was run"
+        assert later.status().status != "completed", "nothing else was run"
         assert q.drain() == 1, "the queue can be used on"
-        assert handle.status().state == "dead"
+        assert handle.status().status == "dead"
     handle = task.enqueue("exit", max_retries=0)
     assert q.drain() == 1
     assert handle.status().error.startswith("SystemExit: exit"), "as in a worker"
@@ -261,12 +261,12 @@ def test_a_client_that_was_made_before_the_test_uses_its_queue_during_it(real: N
         before = client.enqueue("double", {"n": 1})
         with fileq.testing.queue(imports=["tests.support.trial_tasks"]) as q:
             inside = client.enqueue(app.double, app.Number(2))
-            assert (before.status().state, inside.status().state) == (None, "pending")
+            assert (before.status().status, inside.status().status) == ("unknown", "pending")
             assert (before.cancel(), client.clear("low"), q.client.size("low")) == ("unknown", 1, 0)
             with pytest.raises(fileq.BatchError):
                 client.find_batch("b")
         assert [job.id for job in client.jobs()] == [before.id]
-        assert (before.status().state, inside.status().state) == ("pending", None)
+        assert (before.status().status, inside.status().status) == ("pending", "unknown")
 
 
 @pytest.mark.parametrize("where", ["sqlite:real.db", "redis://127.0.0.1:1/0", "http://127.0.0.1:1", "config", "file"])
