@@ -110,7 +110,7 @@ def _task(routes: Routes, paths: Paths, path: str, announce: Callable[[str], Non
         raise ConfigError(routes.refusal(job))
     if is_outside:
         shown = ", ".join(map(os.fsdecode, paths.roots))
-        announce(f"note: the file is outside of {shown}; it is tried as if it were directly below")
+        announce(f"note: the file is outside of {shown}; routes are matched against its name only")
     timeout_s = routes[number].timeout
     return Task(ClaimKey("try", 0), encode(job), number, where, roots, attempt=1, timeout_s=timeout_s)
 

@@ -58,8 +58,8 @@ COMMANDS = (
         description="""\
 Runs the handler that a worker would choose for this file, as a worker would: in a child process, with the same timeout
 and memory limit. There is no queue, no retry and no record. Prints the handler's result to stdout as JSON, and
-everything else to stderr. A file outside of the roots is tried as if it were directly below. Ctrl-C ends the handler
-and the processes that it started. Exit code 1 if the handler failed.
+everything else to stderr. For a file outside of the roots, routes are matched against its name only. Ctrl-C ends the
+handler and the processes that it started. Exit code 1 if the handler failed.
 
 The handler is loaded as it is in its file now. Workers that are running use the one that they have loaded, until SIGHUP
 or a restart.""",

@@ -135,7 +135,7 @@ def test_a_file_outside_of_scan_dir_is_tried_with_a_note(app: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert str(app / "desk" / "sample.ok") in ended.stdout
     note = ended.stderr.splitlines()[0]
-    assert note == f"note: the file is outside of {app / 'inbox'}; it is tried as if it were directly below"
+    assert note == f"note: the file is outside of {app / 'inbox'}; routes are matched against its name only"
 
 
 def test_a_file_that_a_worker_has_moved_has_the_route_that_it_had_before(app: Path) -> None:

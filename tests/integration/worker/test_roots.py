@@ -75,7 +75,7 @@ def test_a_run_once_reports_a_missing_root_and_exits_with_1(each_setup: WorkerSe
         ("restart", "SIGHUP reloads the handlers and settings"),
         ("status", "'fileq workers' the workers"),
         ("scale", "'fileq worker --count N' runs N jobs at the same time"),
-        ("imbox", "producer.scan_dir is 'imbox', which does not exist; create it or name another"),
+        ("imbox", "producer.scan_dir is 'imbox', which does not exist; create it, or name another"),
     ],
 )
 def test_a_worker_on_a_directory_that_was_typed_and_does_not_exist_buries_nothing(
