@@ -15,9 +15,9 @@ operations, the console, the client and batches use it.
 - *The end.* A place is read in pages while it changes, so one pass may miss jobs. Passes are repeated until one finds
   nothing to change, or PASSES_IN_VAIN in a row have changed nothing. A refused job stays and is counted once: the
   refusals are those of the last pass.
-- *The cost.* A page is read, compared with outlines of its records and changed, each in one call for all its jobs.
-  Memory holds one page and the results of the first NAMED jobs, however many jobs there are; of the dead members of a
-  batch also all ids.
+- *The cost.* A page is read, compared with outlines of its records and changed, each in one call for all its jobs
+  (waiting jobs are cancelled by two: those at the front of their queue, then the others). Memory holds one page and the
+  results of the first NAMED jobs, however many jobs there are; of the dead members of a batch also all ids.
 
 A job that another program pushed and no worker has claimed has no record. Its own bytes say when it was created or
 died; without a time, it was there before. `cancel` finds such a job only near the front of its queue.
@@ -26,6 +26,7 @@ died; without a time, it was there before. `cancel` finds such a job only near t
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -301,21 +302,19 @@ class BulkActions:
         return [done.get(job.id) or _change(job, REFUSED, NOT_A_JOB) for job in jobs]
 
     def _cancel(self, jobs: Sequence[StoredJob]) -> list[JobChange]:
+        """First those at the front of their queue, without a search in the rest of it; then the others by their ids."""
         withdrawals = self._withdrawals()
-        ids = [job.id for job in jobs]
-        done = [
-            _change(job, *_CANCELS[result])
-            for job, result in zip(jobs, self._broker.cancel(ids, withdrawals.of_ids(ids)), strict=True)
-        ]
-        unrecorded = [i for i, change in enumerate(done) if change.result == UNKNOWN and jobs[i].queue]
-        for queue in dict.fromkeys(jobs[i].queue for i in unrecorded):
-            there = [i for i in unrecorded if jobs[i].queue == queue]
+        done: dict[int, JobChange] = {}
+        for queue in {job.queue: None for job in jobs if job.queue}:
+            there = [i for i, job in enumerate(jobs) if job.queue == queue]
             raws = [jobs[i].raw for i in there]
-            for i, is_cleared in zip(
-                there, self._broker.clear(queue, raws, withdrawals.of_raws(queue, raws)), strict=True
-            ):
-                done[i] = _change(jobs[i], DONE[JobAction.CANCEL]) if is_cleared else _uncleared(jobs[i])
-        return done
+            cleared = self._broker.clear(queue, raws, withdrawals.of_raws(queue, raws))
+            done |= {i: _change(jobs[i], DONE[JobAction.CANCEL]) for i in itertools.compress(there, cleared)}
+        left = [i for i in range(len(jobs)) if i not in done]
+        ids = [jobs[i].id for i in left]
+        results = self._broker.cancel(ids, withdrawals.of_ids(ids)) if ids else []
+        done |= {i: _cancelled(jobs[i], result) for i, result in zip(left, results, strict=True)}
+        return [done[i] for i in range(len(jobs))]
 
     def cancel_members(self, ids: Sequence[str]) -> None:
         """Cancels these members of a cancelled batch, except those that wait in a long queue."""
@@ -488,8 +487,10 @@ def _revived(job: StoredJob, answer: Revived) -> JobChange:
     return _change(job, GONE if why == LEFT else REFUSED if why else DONE[JobAction.RETRY], why)
 
 
-def _uncleared(job: StoredJob) -> JobChange:
-    return _change(job, REFUSED, "these bytes are not a job" if job.job is None else OUT_OF_REACH)
+def _cancelled(job: StoredJob, result: CancelResult) -> JobChange:
+    if result is CancelResult.UNKNOWN and job.queue:
+        return _change(job, REFUSED, "these bytes are not a job" if job.job is None else OUT_OF_REACH)
+    return _change(job, *_CANCELS[result])
 
 
 def _planned(action: JobAction, job: StoredJob) -> tuple[str, str]:

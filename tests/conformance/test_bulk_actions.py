@@ -10,7 +10,7 @@ import pytest
 
 from fileq.actions.bulk import BATCH, NAMED, PASSES_IN_VAIN, BulkActions, JobAction, JobChange
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import CLEAR_REACH
+from fileq.brokers.types import CLEAR_REACH, CancelResult, Revived
 from fileq.core.job import State, raw_id
 from fileq.queries.job_filter import JobFilter
 from fileq.testing.conformance.builders import (
@@ -33,6 +33,7 @@ from tests.support.bulk_actions import act_on_all
 COUNT = 3 * BATCH + 50
 SLOTS = names(COUNT, "slot")
 ACTIONS = list(JobAction)
+CHANGED = (True, Revived(True), CancelResult.CANCELLED, CancelResult.REQUESTED)  # answers of the broker
 
 
 def bury_waiting(harness: Harness) -> list[str]:
@@ -78,7 +79,7 @@ def run_of(harness: Harness, action: JobAction, broker: FullBroker | None = None
 class Watched:
     """A broker that calls `before` and `after` for each change of many jobs."""
 
-    VERBS = ("revive", "discard", "cancel", "due_now")
+    VERBS = ("revive", "discard", "clear", "cancel", "due_now")
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class Watched:
                 return call(*args, **options)
             self._before()
             answer = call(*args, **options)
-            self.changed += len(args[0])
+            self.changed += sum(one in CHANGED for one in answer)
             self._after()
             return answer
 
