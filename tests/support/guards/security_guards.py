@@ -301,7 +301,7 @@ ACCESS_GUARDS = (
         "        response=BatchRetry,\n        is_scan=True,\n",
         "        response=BatchRetry,\n        timeout_s=30.0,\n",
         "tests/integration/server/test_definitions.py"
-        "::test_the_retries_and_cancellations_of_large_batches_hold_up_no_other_request[sqlite-retry-dead_members]",
+        "::test_the_retries_and_cancellations_of_large_batches_hold_up_no_other_request",
     ),
     Guard(
         "A caller without one of the scopes of an endpoint is refused",
