@@ -105,7 +105,7 @@ def test_a_job_that_never_ran_has_no_attempts(q: TrialQueue) -> None:
         assert str(caught.value).startswith(error)
         assert str(caught.value).endswith("(it never ran)")
         assert (caught.value.attempts, handle.status().run_count) == (0, 0)
-    assert [job.attempts for job in q.dead] == [0, 0]
+    assert [job.run_count for job in q.dead] == [0, 0]
 
 
 def test_a_coroutine_follows_events_and_closes_them(q: TrialQueue) -> None:
