@@ -195,7 +195,7 @@ def attempt_lines(
         after = f"(found {short_duration(attempt.duration_s)} after its start)"
     line = f"  {attempt.number}  {started}Z  {outcome} {after}"
     is_repeated = following is not None and bool(attempt.error) and following.error == attempt.error
-    line += ", the same error as the next attempt" if is_repeated else ""
+    line += ", same error" if is_repeated else ""
     where = f"on {printable(attempt.worker_id)}" if attempt.worker_id else "while it waited"
     lines = [line, screen.paint(f"     {where}", "dim")]
     if attempt.error and with_error and not is_repeated:

@@ -1,6 +1,6 @@
 """The audit list: who did what, the newest 10,000 entries. Documents of the catalog, which every broker has.
 
-What was refused has a list of its own: however many requests a caller sends in vain, they push out nothing that was
+What was refused has a list of its own: however many requests of a caller are refused, they push out nothing that was
 done. Readers get both as one.
 
 Entries of a moment share one new document, so no writer ever changes the document of another. A server writes the

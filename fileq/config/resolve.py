@@ -1,6 +1,6 @@
 """Rules between keys: defaults that depend on other keys, what a route inherits from the worker, contradictions.
 
-Its input is a configuration whose values are valid each by itself; its output is valid as a whole. The only file it
+Its input is a configuration whose values are individually valid; its output is valid as a whole. The only file it
 reads is `redis.password_file`; of the TLS files it only checks that they can be read. It resolves symbolic links to
 compare directories.
 """

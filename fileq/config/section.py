@@ -64,7 +64,7 @@ class Section(Struct, frozen=True, kw_only=True):
     is_sparse: ClassVar[bool] = False
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
-        """Conflicts between keys that are valid each by itself: the key (or "" for the section) and what is wrong."""
+        """Conflicts between keys that are individually valid: the key (or "" for the section) and what is wrong."""
         yield from ()
 
     @classmethod

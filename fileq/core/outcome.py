@@ -146,7 +146,7 @@ class Changed(Struct, frozen=True, tag=True):
 
 class Cancelled(Struct, frozen=True, tag=True):
     """The cancellation was requested, and the handler has stopped; or the job was cancelled before it began, for this
-    reason. `raised` is an error of the handler while it stopped, which counts for nothing and is only logged."""
+    reason. `raised` is an error of the handler while it stopped, which is ignored but for the log."""
 
     reason: str = "cancelled"
     raised: Failed | None = None

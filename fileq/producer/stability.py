@@ -107,7 +107,7 @@ class Stability:
         return None
 
     def _wait(self, file: FoundFile, now_s: float, *, is_closed: bool) -> bool:
-        """A change or a close starts the file's time anew. False if there is no room."""
+        """A change or a close restarts the file's time. False if there is no room."""
         waiting = self._waiting.get(file.path)
         if waiting is None and self.is_full:
             return False

@@ -192,7 +192,7 @@ class _Run:
             self.left = self._drain()
         except _Stopped:
             while not self._is_over.wait(LOOK_EVERY_S):
-                self._show(f"stopping: {self._running():,} running may finish; Ctrl-C again gives them back at once")
+                self._show(f"stopping: {self._running():,} running may finish; Ctrl-C again requeues them immediately")
             return
         except BaseException as error:
             self._error = error

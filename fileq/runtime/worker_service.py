@@ -75,7 +75,7 @@ class WorkerService:
         was_stopping, self._is_stopping = self._is_stopping, True
         self._pump.is_quiet = True
         if not was_stopping and (running := self._pump.running_count):
-            self._emit(DrainStarted(running, "a second signal gives them back at once"))
+            self._emit(DrainStarted(running, "a second signal requeues them immediately"))
         self._wake()
 
     def retire(self) -> None:

@@ -130,7 +130,7 @@ class Authentication:
             raise self._refused(f"{header} is given {len(names)} times; the proxy must remove what clients send")
         if names and (name := names[0].strip()):
             return admin(f"user:{name[:100]}", name[:100], PROXY)
-        raise self._refused("send a key as X-API-Key, or as Authorization: Bearer; 'fileq keys create' makes one")
+        raise self._refused("send a key as X-API-Key, or as Authorization: Bearer; 'fileq keys create' creates one")
 
     async def login(self, key: str, sender: RequestSender) -> tuple[str, str]:
         """The subject and the mark of a session for this key."""
@@ -305,7 +305,7 @@ class Authentication:
 
 # Sessions of browsers: a signed cookie that names a key or a user, and the one-time link that begins the first one.
 #
-# A session holds no rights of its own. The key that it names is looked up on every request, so revoking the key ends
+# A session has no permissions of its own. The key that it names is looked up on every request, so revoking the key ends
 # it. Logging out ends it on the broker, so that a copy of its cookie is worth nothing.
 
 
@@ -429,7 +429,7 @@ class LinkLogin:
         return self._keys.create(options).id
 
 
-# Refuses requests that another site made a browser send. Holds where a browser adds the credentials by itself.
+# Refuses requests that another site made a browser send. Holds where a browser adds the credentials automatically.
 
 
 def check_same_site(headers: Mapping[str, str], scheme: str, host: str) -> None:

@@ -101,7 +101,7 @@ class LiveSamples:
         return time.monotonic() - self._taken_s < 2 * EVERY_S
 
     def read(self) -> list[LiveSample]:
-        """The samples, oldest first. A clock that stepped back, or counters that began anew, leave a gap of zeros."""
+        """The samples, oldest first. A clock that stepped back, or counters that were reset, leave a gap of zeros."""
         with self._lock:
             taken = list(self._taken)
         return [_sample(before, now) for before, now in zip([taken[0], *taken], taken, strict=False)] if taken else []

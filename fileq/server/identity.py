@@ -33,7 +33,7 @@ class Caller(Struct, frozen=True):
 
     @property
     def is_browser(self) -> bool:
-        """Whether a browser adds the credentials by itself, so that another site could use them."""
+        """Whether a browser adds the credentials automatically, so that another site could use them."""
         return self.how != KEY
 
     @property

@@ -65,7 +65,7 @@ class RateLimiter:
 
 
 class FailedLogins:
-    """Limits how often a password or link can be tried in vain, and reports all failures: once for all that come
+    """Limits how often a wrong password or link can be tried, and reports all failures: once for all that come
     together, however many, so that an attacker fills no log. Belongs to the event loop.
 
     Keys are too long to be guessed, so wrong ones are only reported: if they counted, a stranger's wrong keys would

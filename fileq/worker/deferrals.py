@@ -2,7 +2,7 @@
 
 A deferred job comes back by itself at its due time. Jobs of one reason are due 10 ms apart, so a worker that still
 cannot run them claims at most 100 of them a second. Deliveries of webhooks are due 100 ms apart: each one that ends
-releases the next, so those that come back by themselves are mostly claimed in vain. More than 60,000 jobs (6,000
+releases the next, so those that come back on their own are mostly claimed too early. More than 60,000 jobs (6,000
 deliveries) do not fit into ten minutes; the others share the second half of that time. When the reason ends they are
 due at once, page by page. The limit of a route is a reason that does not end: whenever it allows some jobs to run, that
 many are released, the first ones first. If this process has deferred none of them, or another process has released them

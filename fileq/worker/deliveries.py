@@ -2,7 +2,7 @@
 
 Imports the code that sends requests when the first delivery runs: a worker without webhooks does not need it.
 
-What a kill -9 leaves: deliveries in their slots. A reaper gives them back, and they are sent again.
+What a kill -9 leaves: deliveries in their slots. A reaper requeues them, and they are sent again.
 """
 
 from __future__ import annotations

@@ -347,7 +347,7 @@ class Pump:
 # While the broker works on one call the pump prepares the next, for other slots. Under load two calls are in flight,
 # each for half of the slots, so pump and broker work at the same time.
 #
-# Never sends a call again: after a lost reply the pump decides anew what to send. What a kill -9 leaves: the broker
+# Never sends a call again: after a lost reply the pump decides again what to send. What a kill -9 leaves: the broker
 # executes each call completely or not at all. The replies are lost.
 
 

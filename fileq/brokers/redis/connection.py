@@ -188,7 +188,7 @@ def packed(commands: Iterable[tuple[Argument, ...]]) -> bytes:
 
 
 def _raise_if_final(reply: ReplyError) -> None:
-    """Raises what concerns the connection and not the command: it must be opened anew."""
+    """Raises what concerns the connection and not the command: it must be reopened."""
     if reply.code in ("NOAUTH", "WRONGPASS"):
         raise LoginRefused(str(reply))
     if reply.code == "LOADING" or "max number of clients" in str(reply):

@@ -154,8 +154,8 @@ def examine_permissions(store: RedisStore) -> Finding:
         try:
             trial()
         except BrokerError as error:
-            return wrong("rights", f"can't {verb}: {error}", _FULL if "OOM" in str(error) else _RIGHTS)
-    return sound("rights", "enough to read, enqueue, claim and settle")
+            return wrong("permissions", f"can't {verb}: {error}", _FULL if "OOM" in str(error) else _RIGHTS)
+    return sound("permissions", "enough to read, enqueue, claim and settle")
 
 
 def _admit_keys(store: RedisStore) -> tuple[str, ...]:

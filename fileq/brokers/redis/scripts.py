@@ -2,7 +2,7 @@
 
 The files in lua/ are one script per verb. A file without a shebang is a part of settle_and_claim. The files in
 lua/prelude/ hold what the scripts share, in paragraphs: local functions and values with a blank line between them. A
-script gets only the paragraphs it uses, because every call defines them anew.
+script gets only the paragraphs it uses, because every call defines them again.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _create(connection: sqlite3.Connection) -> None:
 
 
 def rebuild_holes(connection: sqlite3.Connection) -> None:
-    """Lists every hole anew, within the caller's transaction. Reads all queues."""
+    """Lists every hole again, within the caller's transaction. Reads all queues."""
     connection.execute("DELETE FROM holes")
     last: tuple[str, int] | None = None
     for queue, position in connection.execute("SELECT queue, position FROM queued ORDER BY queue, position"):

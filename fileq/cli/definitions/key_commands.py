@@ -93,7 +93,7 @@ def _list(invocation: Invocation) -> int:
     from fileq.core.text import printable
 
     if not found.keys:
-        print("there are no keys; 'fileq keys create' makes one")
+        print("there are no keys; 'fileq keys create' creates one")
         return 0
     rows = [["id", "name", "scopes", "restricted to", "expires", "last used"]]
     for one in found.keys:

@@ -206,7 +206,7 @@ streams are closed at once when it stops, and requests in progress have 5 s.
 Every request needs a key (`fileq keys create`). Without any key it listens on loopback only, and prints a link that
 logs a browser in once, within 10 minutes. `fileq login-link` prints a new one.
 
-First steps: start it and open the link that it prints. For a program, make a key in another terminal, and send it:
+First steps: start it and open the link that it prints. For a program, create a key in another terminal, and send it:
 
   fileq keys create me --scope operate
   curl -H "X-API-Key: fq_…" http://127.0.0.1:8080/api/v1/stats

@@ -233,7 +233,7 @@ class LoginPage:
         body = await self._services.bodies.form(request, sender.address, FORM_MAX)
         key = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0].strip()
         if not key:
-            raise ApiProblem("unauthenticated", "the key is missing; 'fileq keys create' makes one")
+            raise ApiProblem("unauthenticated", "the key is missing; 'fileq keys create' creates one")
         subject, mark = await self._services.authentication.login(key, sender)
         return self._begin(subject, mark, sender, next_page)
 
@@ -260,14 +260,14 @@ def logout_words(admin_keys: Sequence[tuple[str, str]]) -> str:
     """What a person who came by the one-time link has to know before logging out. `admin_keys` are names and ids."""
     if not admin_keys:
         return (
-            "You came by the one-time link, which does not work again. To come back, make a key under Admin, Keys and "
-            "access, before you log out, or run “fileq login-link” on the server."
+            "You signed in with a one-time link, which works only once. To come back, create a key under Admin, "
+            "Keys and access, before you log out, or run “fileq login-link” on the server."
         )
     named = [f"“{name}” ({id})" for name, id in admin_keys[:KEYS_NAMED]]
     more = f" and {len(admin_keys) - KEYS_NAMED} more" if len(admin_keys) > KEYS_NAMED else ""
     keys = "this key has" if len(admin_keys) == 1 else "these keys have"
     return (
-        "You came by the one-time link, which does not work again. To come back, log in with a key, or run "
+        "You signed in with a one-time link, which works only once. To come back, log in with a key, or run "
         f"“fileq login-link” on the server; {keys} the scope admin: {', '.join(named)}{more}."
     )
 
@@ -288,7 +288,7 @@ JOB, FILE = "/jobs/{id:path}", "/files/trace"
 
 
 class WrongValue(Struct, frozen=True):
-    """A parameter of the page that can be typed anew."""
+    """A parameter of the page that can be corrected."""
 
     name: str
     value: str

@@ -46,7 +46,7 @@ def paused_of(job: JobDocument) -> str:
 
 
 def attempts_text(job: JobDocument) -> str:
-    """How many attempts count against the limit, which begins anew when a dead job is put back, and how many there were
+    """How many attempts count against the limit, which starts over when a dead job is put back, and how many there were
     in all. Those that a worker gave back, and those whose process died, do not count."""
     is_running = job.status == "running"
     total = job.attempt_count + is_running

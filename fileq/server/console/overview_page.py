@@ -47,7 +47,7 @@ class OverviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Banner(Struct, frozen=True):
     """Something that stops work, and the pages where an operator does something about it, each with its title. `until`
-    is when fileq tries again by itself."""
+    is when fileq retries automatically."""
 
     text: str
     is_bad: bool = False

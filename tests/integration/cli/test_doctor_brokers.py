@@ -52,7 +52,7 @@ def test_a_server_that_loses_or_evicts_data_is_a_problem(cwd: Path, valkey: Serv
 
 
 def test_checking_the_permissions_changes_nothing(cwd: Path, valkey: Server, doctor: Doctor) -> None:
-    assert doctor(redis__addr=valkey.address).status("rights") == "ok"
+    assert doctor(redis__addr=valkey.address).status("permissions") == "ok"
     assert contents(valkey.client()) == {}
 
 
@@ -60,7 +60,7 @@ def test_what_a_user_may_not_read_is_unknown_and_not_a_problem(cwd: Path, valkey
     valkey.add_user("fileq", "pass", *PERMISSIONS)
     assert doctor(redis__addr=valkey.address, redis__username="fileq", redis__password="pass").code == 0
     assert [doctor.status(name) for name in ("version", "eviction", "persistence")] == ["unknown"] * 3
-    assert [doctor.status(name) for name in ("broker", "clock", "rights")] == ["ok"] * 3
+    assert [doctor.status(name) for name in ("broker", "clock", "permissions")] == ["ok"] * 3
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_a_missing_permission_is_named_with_the_verb_that_needs_it(
 ) -> None:
     valkey.add_user("fileq", "pass", *PERMISSIONS, f"-{right}")
     doctor(redis__addr=valkey.address, redis__username="fileq", redis__password="pass")
-    assert doctor.wrong == ["rights"]
-    detail = doctor.find("rights")[0]["detail"]
+    assert doctor.wrong == ["permissions"]
+    detail = doctor.find("permissions")[0]["detail"]
     assert detail.startswith(f"can't {verb}: ")
     assert right.upper() in detail.upper()
 
@@ -92,7 +92,7 @@ def test_the_primary_server_is_checked(
     servers = request.getfixturevalue(topology)
     doctor(redis__url=servers.url, redis__prefix="{jobqueue}")
     assert doctor.wrong == ["persistence"]
-    assert [doctor.status(name) for name in ("version", "eviction", "clock", "rights")] == ["ok"] * 4
+    assert [doctor.status(name) for name in ("version", "eviction", "clock", "permissions")] == ["ok"] * 4
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(-60.0, "ahead of"), (60.0, "behind")])
@@ -116,7 +116,7 @@ def test_a_replica_is_a_problem(cwd: Path, valkey: Server, doctor: Doctor) -> No
     client.execute_command("REPLICAOF", "127.0.0.1", "1")
     try:
         doctor(redis__addr=valkey.address)
-        assert doctor.wrong == ["role", "rights"]
+        assert doctor.wrong == ["role", "permissions"]
     finally:
         client.execute_command("REPLICAOF", "NO", "ONE")
 

@@ -128,5 +128,5 @@ def test_an_error_that_repeats_is_printed_once(shell: CommandLine) -> None:
     assert shown.count("ValueError: one") == 1
     assert shown.count("ValueError: two") == 1  # as the error of the job, above its attempts
     assert shown.count("failed after") == 4
-    assert shown.count("failed after 5ms, the same error as the next attempt") == 2
+    assert shown.count("failed after 5ms, same error") == 2
     assert shell.run("trace", "/data/a.pdf").count("ValueError: two") == 1

@@ -16,7 +16,7 @@ FSCK_GUARDS = (
         UNIT + "two_bloom_filters_have_different_false_positives",
     ),
     Guard(
-        "The counters change only after two rounds in vain",
+        "The counters change only after two rounds that find nothing",
         "a lost job that one walk overlooks is counted as deleted",
         "ROUNDS_BEFORE_COUNTING = 2\n",
         "ROUNDS_BEFORE_COUNTING = 1\n",

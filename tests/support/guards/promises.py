@@ -118,12 +118,12 @@ OWN_TOKEN = Promise(
     "TestSettle::test_two_claims_of_one_job_settled_in_one_call_take_effect_once",
 )
 VAIN_CLAIM_RENEWS = Promise(
-    "Settling with a claim in vain in one call renews the heartbeat",
+    "Settling together with a claim that finds no job renews the heartbeat",
     "a slot that has just settled is reaped",
     "TestRelease::test_settling_and_a_claim_in_vain_in_one_call_are_a_heartbeat",
 )
 VAIN_CLAIM_ALONE = Promise(
-    "A claim in vain does not renew a lease that ran out",
+    "A claim that finds no job does not renew a lease that ran out",
     "a slot whose job was reaped looks alive",
     "TestClaim::test_a_claim_that_finds_no_job_changes_nothing",
 )

@@ -32,7 +32,7 @@ def test_an_entry_of_the_audit_says_exactly_what_was_done() -> None:
     file = words("upload_file", "/uploads/a b.pdf", path="/in/a b.pdf")
     assert file == ("upload a file", "/in/a b.pdf", "/dashboard/files/trace?path=%2Fin%2Fa+b.pdf", None)
     key = words("create_key", "/keys", 201, changes=(AuditChange("name", None, "anna"),))
-    assert key == ("make a key", "anna", "/dashboard/admin", None)
+    assert key == ("create a key", "anna", "/dashboard/admin", None)
     state = AuditChange("state", "running", "cancellation requested")
     assert words("cancel_job", "/jobs/x", job_id="x", changes=(state,))[3] == 1
     group, page = "/dead/groups/0123/acknowledgement", "/dashboard/dead?fingerprint=0123"

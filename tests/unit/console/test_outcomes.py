@@ -195,7 +195,7 @@ def test_logging_out_after_the_link_names_the_keys_that_lead_back() -> None:
     pages.keys.create(KeyOptions("viewer", (Scope.READ,)))
     [(_, before)] = pages.show_with(session.key, ["/admin"])
     assert (
-        'data-logout="You came by the one-time link, which does not work again. To come back, make a key under'
+        'data-logout="You signed in with a one-time link, which works only once. To come back, create a key under'
         in before
     )
     made = pages.keys.create(KeyOptions("<b>root", (Scope.ADMIN,)))
