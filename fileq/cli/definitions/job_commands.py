@@ -405,9 +405,10 @@ A waiting job is removed from its queue at once. The worker of a running job set
 it is stopping, or misses the message, at most a third of worker.heartbeat_ttl later), and stops a handler by force that
 still runs 5 s after that. A job that has already ended or is unknown is not changed; then the exit code is 1.
 
-With --all: every job that has not ended and meets the filters; deliveries of webhooks only with --type. A cancelled job
-can't be put back, so --all needs --yes; without it the command names what it would cancel and ends with exit code
-2.""",
+With --all: every job that has not ended, meets the filters and was enqueued before the command began; deliveries of
+webhooks only with --type. Jobs that another program pushed are cancelled near the front of their queue, or once a
+worker has claimed them. A cancelled job can't be put back, so --all needs --yes; without it the command names what it
+would cancel and ends with exit code 2.""",
         examples=(
             ("fileq cancel 2f6c1d0e", "one job; several ids may be given"),
             ("fileq cancel --all --queue low --match '*.tmp.pdf' --dry-run", "show which jobs would be cancelled"),
@@ -454,8 +455,9 @@ at the newest 100,000 dead jobs and says so if there are more.""",
         summary="put dead jobs back into their queues",
         description="""\
 Puts dead jobs back into the queues they came from, as new jobs with the same id: retries, recoveries and error are
-reset. The command can be interrupted and repeated: no job is lost or runs twice. Bytes that are not a job are refused,
-because a retry would bury them again. Exit code 1 if a job that was named by its id could not be put back.
+reset. The command can be interrupted and repeated: no job is lost or runs twice. With --all, jobs that die while it
+runs stay dead, also those that it has put back. Bytes that are not a job are refused, because a retry would bury them
+again. Exit code 1 if a job that was named by its id could not be put back.
 
 Workers that are running use the handlers and the configuration that they have loaded. After a fix reload them (SIGHUP)
 or restart them first. The command and its dry run say so if a file that they have loaded has changed: the configuration
