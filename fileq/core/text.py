@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+
+import msgspec
 
 _BROKERS = {"redis": "Redis", "sqlite": "SQLite"}
 
@@ -48,27 +51,30 @@ def printable_json(text: str) -> str:
     return "".join(c if c.isprintable() or c < " " else json.dumps(c)[1:-1].replace("\x7f", "\\u007f") for c in text)
 
 
+_KEY_OR_BRACE = re.compile(rb'("(?:[^"\\]|\\.)*"?)(?:\s*(:))?|[{}]')
+
+
 def repeated_key(document: bytes) -> str:
     """The first key that an object of this JSON document has twice; "" if there is none. A decoder would keep its last
-    value without a word. Raises RecursionError for a document that is nested too deeply."""
-    import json  # as above
-
-    found: list[str] = []
-
-    def note(pairs: list[tuple[str, object]]) -> None:
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                found.append(name)
-            seen.add(name)
-
-    json.loads(document, object_pairs_hook=note, parse_int=str, parse_float=str)
-    return found[0] if found else ""
+    value without a word. The document must be valid."""
+    objects: list[set[str]] = []  # the keys of the objects that are open
+    for found in _KEY_OR_BRACE.finditer(document):
+        key, colon = found.groups()
+        if colon:
+            name: str = msgspec.json.decode(key)
+            if name in objects[-1]:
+                return name
+            objects[-1].add(name)
+        elif key is None and found[0] == b"{":
+            objects.append(set())
+        elif key is None:
+            objects.pop()
+    return ""
 
 
 def unknown_key(name: str, known: Collection[str]) -> str:
     """Says that a key of a document is not known, and which one was meant or which ones there are."""
-    import difflib  # as json above
+    import difflib  # needed here only, and commands should start fast
 
     near = difflib.get_close_matches(name[:50].lower(), known, n=1)
     advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
