@@ -136,9 +136,8 @@ def _with_records(
 ) -> list[tuple[Known, Record | None]]:
     """The files whose last job is not newer than the action and meets the conditions, with its record. A job whose
     record has expired meets no condition."""
-    conditions = Conditions(replace(wanted, match=None, since_ms=None, until_ms=None))
-    about_jobs = (wanted.state, wanted.type, wanted.error, wanted.queue, wanted.fingerprint)
-    has_conditions = any(value is not None for value in about_jobs)
+    about_jobs = replace(wanted, match=None, since_ms=None, until_ms=None)
+    conditions, has_conditions = Conditions(about_jobs), about_jobs.has_conditions or wanted.state is not None
 
     def meets(record: Record | None) -> bool:
         if record is None or not has_conditions:

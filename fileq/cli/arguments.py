@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fileq.core.errors import ConfigError
 from fileq.core.job import ENDED_STATES, State
@@ -98,8 +98,8 @@ def point_in_time_or_ago(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{wrong}, or a duration such as 2h, which means two hours ago") from None
 
 
-# The options that choose jobs, the same for every command that has them: `--state --type --match --error --since
-# --until --queue --batch --fingerprint --limit`.
+# The options that choose jobs, the same for every command that has them. They are made from the declaration of the
+# conditions in queries/job_filter.py.
 
 
 STATES = (*(state.value for state in State), "processing", "failed")
@@ -107,8 +107,8 @@ UNFINISHED = tuple(state for state in STATES if state not in ENDED_STATES)
 ENDED = tuple(state for state in STATES if state in ENDED_STATES)
 
 
-class StateOption:
-    """Reads --state. `words` are those that make sense for a command; the others are left to the command, whose errors
+class StatusOption:
+    """Reads --status. `words` are those that make sense for a command; the others are left to the command, whose errors
     say why they do not."""
 
     def __init__(self, words: tuple[str, ...]) -> None:
@@ -117,8 +117,8 @@ class StateOption:
     @property
     def help(self) -> str:
         if len(self.words) == 1:
-            return f"{self.words[0]}: the only state that jobs have here"
-        return f"only jobs in this state: {', '.join(self.words)}"
+            return f"{self.words[0]}: the only status that jobs have here"
+        return f"only jobs in this status: {', '.join(self.words)}"
 
     def __call__(self, text: str) -> str:
         if text not in STATES:
@@ -134,38 +134,34 @@ def add_filters(
     states: tuple[str, ...] = STATES,
     has_batch: bool = True,
 ) -> None:
-    """Adds the group. `time` says which time of a job --since and --until compare, `states` what --state can be."""
+    """Adds the group. `time` says which time of a job --since and --until compare, `states` what --status can be."""
+    from fileq.queries.job_filter import declared_conditions
+
     group = parser.add_argument_group("filters", "combined with AND")
-    state = StateOption(states)
-    group.add_argument("--state", type=state, metavar="STATE", help=state.help)
-    group.add_argument("--type", metavar="T", help="only jobs of this type (exactly)")
-    group.add_argument(
-        "--match",
-        metavar="GLOB",
-        help="only files that match, in any directory: '*.pdf' matches the name, 'north/*.pdf' the end of the path, a "
-        "pattern with a slash in front the whole path; case-sensitive. In a route, '*.pdf' means the top level only",
-    )
-    group.add_argument(
-        "--error",
-        metavar="TEXT",
-        help="only jobs whose error contains TEXT or is of this kind, as 'fileq stats' lists it (case-insensitive)",
-    )
-    group.add_argument(
-        "--since",
-        type=point_in_time_or_ago,
-        metavar="TIME",
-        help=f"only {time} since: 2h (ago), 2026-11-01, or RFC 3339; local time without a zone",
-    )
-    group.add_argument("--until", type=point_in_time_or_ago, metavar="TIME", help=f"only {time} until; as --since")
-    group.add_argument("--queue", metavar="QUEUE", help="only jobs of this queue, one of worker.priorities")
-    if has_batch:
-        group.add_argument("--batch", type=utf8_text, metavar="BATCH", help="only jobs of the batch with this id")
-    group.add_argument(
-        "--fingerprint",
-        type=_fingerprint,
-        metavar="HEX",
-        help="only dead jobs with this fingerprint, or its first 4 digits or more; 'fileq dlq groups' lists them",
-    )
+    status = StatusOption(states)
+    types: dict[str, Callable[[str], Any]] = {
+        "status": status,
+        "since": point_in_time_or_ago,
+        "until": point_in_time_or_ago,
+    }
+    types |= {"fingerprint": _fingerprint, "tag": _tag}
+    texts = {
+        "status": status.help,
+        "since": f"only {time} since: 2h (ago), 2026-11-01, or RFC 3339; local time without a zone",
+        "until": f"only {time} until; as --since",
+        "tag": "only jobs with this tag; may be repeated",
+    }
+    for name, meaning, value in declared_conditions():
+        if name == "batch" and not has_batch:
+            continue
+        more: dict[str, Any] = {"action": "append", "default": []} if name == "tag" else {}
+        group.add_argument(
+            f"--{name}",
+            type=types.get(name, utf8_text),
+            metavar=value,
+            help=texts.get(name, f"only {meaning}"),
+            **more,
+        )
     shown = f"at most N jobs (default: {limit})" if limit is not None else "at most N jobs (default: all)"
     group.add_argument("--limit", type=whole_number(1), default=limit, metavar="N", help=shown)
 
@@ -173,7 +169,14 @@ def add_filters(
 def _fingerprint(text: str) -> str:
     if not re.fullmatch("[0-9a-fA-F]{4,12}", text):
         raise argparse.ArgumentTypeError(f"is {text!r}; it must be 4 to 12 hexadecimal digits")
-    return text.lower()
+    return text
+
+
+def _tag(text: str) -> tuple[str, str]:
+    name, equals, value = utf8_text(text).partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"is {text!r}; it must be NAME=VALUE")
+    return name, value
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
@@ -181,24 +184,19 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
 
 
 def filter_of(options: argparse.Namespace, queues: Sequence[str]) -> JobFilter:
-    from fileq.queries.job_filter import JobFilter
+    import time
 
-    if options.queue is not None and options.queue not in queues:
-        raise ConfigError(f"no queue is named {options.queue!r}; the queues are {', '.join(queues)}")
-    if options.since is not None and options.until is not None and options.since > options.until:
-        raise ConfigError("--since is later than --until, so no job can match; exchange them")
-    return JobFilter(
-        state=State.from_filter(options.state) if options.state is not None else None,
-        type=options.type,
-        match=options.match,
-        error=options.error,
-        since_ms=options.since,
-        until_ms=options.until,
-        queue=options.queue,
-        limit=options.limit,
-        batch=getattr(options, "batch", None),  # files that are processed again belong to none
-        fingerprint=options.fingerprint,
-    )
+    from msgspec.structs import replace
+
+    from fileq.core.job import stamp
+    from fileq.queries.job_filter import NAMES, JobConditions, read_conditions
+
+    given: dict[str, Any] = {name: getattr(options, name, None) for name in NAMES}
+    given |= {"since": stamp(options.since or 0), "until": stamp(options.until or 0), "tag": dict(options.tag)}
+    wanted, wrong = read_conditions(JobConditions(**given), queues, time.time_ns() // 1_000_000)
+    if wrong:
+        raise ConfigError([problem for _, problem in wrong])
+    return replace(wanted, limit=options.limit)
 
 
 def check_choice(options: argparse.Namespace, wanted: JobFilter, command: str, what: str) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fileq.cli.arguments import StateOption
+from fileq.cli.arguments import StatusOption
 from fileq.cli.command import Command
 from fileq.cli.definitions import all_commands
 from fileq.cli.parser import ROLES, Parser, add_common, find_words, help_of, parser_of
@@ -223,7 +223,7 @@ def _value(action: argparse.Action | None, line: _Line, prefix: str = "") -> Off
         return Offer("keys" if sign else "words", keys, prefix)
     if action.choices is not None:
         names = [str(choice) for choice in action.choices]
-    elif isinstance(action.type, StateOption):
+    elif isinstance(action.type, StatusOption):
         names = action.type.words
     elif metavar in ("QUEUE", "PLACE"):
         names = (*line.config().worker.priorities, *(_PLACES if metavar == "PLACE" else ()))

@@ -31,7 +31,7 @@ ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("server",): ("serve",),
 }
 # The same for options, where the command has the second and not the first.
-_OPTION_ALIASES = {"--force": "--yes", "--concurrency": "--count", "--status": "--state"}
+_OPTION_ALIASES = {"--force": "--yes", "--concurrency": "--count", "--state": "--status"}
 # Commands of other programs, and what fileq has instead.
 _STOP = "to stop a role press Ctrl-C or send SIGTERM to its pid, which 'fileq workers' shows"
 _LOGS = "'fileq events' follows the jobs; the log of a worker goes to its stderr"

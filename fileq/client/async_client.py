@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from fileq.brokers.types import CancelResult, WireEvent
 from fileq.client.batch_handle import BatchHandle, BatchKeywords
-from fileq.client.client import Client, JobFilters
+from fileq.client.client import Client
 from fileq.client.event_stream import EventStream
 from fileq.client.handle import Handle
 from fileq.client.options import EnqueueOptions, NamedBatch, ScheduleKeywords
@@ -29,6 +29,7 @@ from fileq.config import Config
 from fileq.core.public_name import public
 from fileq.handlers.registry import TaskDefinition
 from fileq.queries.documents import BatchDocument, JobDocument
+from fileq.queries.job_filter import JobFilters
 from fileq.queries.job_queries import FileTrace
 
 P = TypeVar("P")

@@ -32,7 +32,7 @@ from fileq.core.public_name import public
 from fileq.core.units import format_duration, two_units
 from fileq.handlers.registry import TaskDefinition
 from fileq.queries.documents import BatchDocument, JobDocument, unknown_batch
-from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_filter import JobConditions
 
 if TYPE_CHECKING:
     from fileq.client.client import Client
@@ -124,7 +124,7 @@ class BatchHandle:
     def jobs(self, *, dead: bool = False) -> Iterator[JobDocument]:
         """The members that still have a record; with `dead` the dead ones, which are found without a search."""
         transport = self._transport()
-        found = self._dead() if dead else transport.select(JobFilter(batch=self.id))
+        found = self._dead() if dead else transport.select(JobConditions(batch=self.id))
         return (with_payload_type(job) for job in found if job.is_job)
 
     def _dead(self) -> Iterator[JobDocument]:

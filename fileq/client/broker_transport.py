@@ -24,7 +24,7 @@ from fileq.config import Config
 from fileq.core.errors import ConfigError, FileqError, JobError
 from fileq.core.job import State, decode_or_none
 from fileq.queries.documents import JobDocument, job_document
-from fileq.queries.job_filter import JobFilter, StoredJob
+from fileq.queries.job_filter import JobConditions, JobFilter, StoredJob, read_conditions
 from fileq.queries.job_ids import why_unknown
 from fileq.queries.job_queries import FileTrace, listed_states, trace
 from fileq.queries.job_selection import select
@@ -80,10 +80,12 @@ class BrokerTransport:
     def subscribe(self) -> Subscription:
         return self._broker.subscribe()
 
-    def select(self, wanted: JobFilter) -> Iterator[JobDocument]:
-        if wanted.queue is not None:
-            self._check_queue(wanted.queue)
-        found = select(self._broker, self._config.worker.priorities, wanted, listed_states(wanted))
+    def select(self, given: JobConditions, limit: int | None = None) -> Iterator[JobDocument]:
+        queues = self._config.worker.priorities
+        wanted, wrong = read_conditions(given, queues, self._clock())
+        if wrong:
+            raise ConfigError([problem for _, problem in wrong])
+        found = select(self._broker, queues, replace(wanted, limit=limit), listed_states(wanted))
         return (stored.document(is_outline=False) for stored in found)
 
     def trace(self, path: bytes) -> FileTrace:

@@ -20,8 +20,9 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
+import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
@@ -43,11 +44,11 @@ from fileq.client.tasks import FileCall, TaskCall, encoded_payload, task_named
 from fileq.client.transport import REFUSED, JobRequest, Transport
 from fileq.config import Config
 from fileq.core.errors import BatchError, ConfigError
-from fileq.core.job import State
+from fileq.core.job import rfc3339_ms
 from fileq.core.public_name import public
 from fileq.handlers.registry import TaskDefinition
 from fileq.queries.documents import JobDocument
-from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_filter import JobConditions, JobFilters
 from fileq.queries.job_queries import FileTrace
 
 P = TypeVar("P")
@@ -57,20 +58,6 @@ WARNED_MAX = 1000  # types
 StateWord = Literal[
     "pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled", "processing", "failed"
 ]
-
-
-class JobFilters(TypedDict, total=False):
-    """The conditions of jobs(), as those of `fileq list`. `since` and `until` are times, or durations before now."""
-
-    state: StateWord
-    type: str
-    match: str
-    error: str
-    since: datetime | Duration
-    until: datetime | Duration
-    queue: str
-    limit: int
-    batch: str
 
 
 @public()
@@ -145,7 +132,7 @@ class Client:
     def jobs(self, **filters: Unpack[JobFilters]) -> Iterator[JobDocument]:
         """The jobs that meet all filters: waiting ones in order, ended ones newest first. Read page by page, so a job
         that moves meanwhile may be missed or returned twice."""
-        found = self.transport().select(_filter(filters))
+        found = self.transport().select(_conditions(filters), filters.get("limit"))
         return (with_payload_type(job) for job in found if job.is_job)
 
     def file(self, path: str | os.PathLike[str] | os.PathLike[bytes] | bytes) -> FileTrace:
@@ -321,36 +308,25 @@ def _traced(given: EnqueueOptions) -> JobOptions:
     return replace(options_of(given), trace_id=trace_id, span_id=span_id)
 
 
-def _filter(filters: JobFilters) -> JobFilter:
+def _conditions(filters: JobFilters) -> JobConditions:
     if unknown := sorted(filters.keys() - JobFilters.__annotations__.keys()):
         raise TypeError(f"unexpected filter {unknown[0]!r}; there are {', '.join(sorted(JobFilters.__annotations__))}")
-    word = filters.get("state")
+    given: dict[str, Any] = {name: value for name, value in filters.items() if name != "limit" and value is not None}
+    times = {name: _time(name, given[name]) for name in ("since", "until") if name in given}
     try:
-        state = State.from_filter(word) if word is not None else None
-    except ValueError:
-        raise ConfigError(f"state is {word!r}; it must be one of {', '.join(State)}") from None
-    return JobFilter(
-        state=state,
-        type=filters.get("type"),
-        match=filters.get("match"),
-        error=filters.get("error"),
-        since_ms=_time_ms("since", filters.get("since")),
-        until_ms=_time_ms("until", filters.get("until")),
-        queue=filters.get("queue"),
-        limit=filters.get("limit"),
-        batch=filters.get("batch"),
-    )
+        return msgspec.convert(given | times, JobConditions)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"a filter can't be used: {error}") from None
 
 
-def _time_ms(name: str, given: datetime | Duration | None) -> int | None:
-    if given is None:
-        return None
+def _time(name: str, given: datetime | Duration) -> str:
+    """RFC 3339. A duration is before now."""
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise ConfigError(f"{name} is {given!r}; it must have a zone, such as datetime.now(UTC)")
-        return round(given.timestamp() * 1000)
+        return rfc3339_ms(round(given.timestamp() * 1000))
     try:
-        return round((datetime.now(UTC).timestamp() - seconds(given)) * 1000)
+        return rfc3339_ms(round((datetime.now(UTC).timestamp() - seconds(given)) * 1000))
     except ValueError as error:
         raise ConfigError(f"{name} is {given!r}; it must be a datetime or {error}") from error
 

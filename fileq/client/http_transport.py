@@ -31,7 +31,7 @@ from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchR
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, FileqError, JobError
 from fileq.core.job import State, rfc3339_ms
 from fileq.queries.documents import BatchDocument, EnqueuedDocument, JobDocument
-from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_filter import NAMES, JobConditions
 from fileq.queries.job_queries import FileTrace
 
 WAIT_S = 25.0  # how long one request waits for the end of a job
@@ -118,8 +118,8 @@ class HttpTransport:
     def subscribe(self) -> HttpSubscription:
         return HttpSubscription(self._connections)
 
-    def select(self, wanted: JobFilter) -> Iterator[JobDocument]:
-        return islice(self._pages(wanted), wanted.limit)
+    def select(self, given: JobConditions, limit: int | None = None) -> Iterator[JobDocument]:
+        return islice(self._pages(given, limit), limit)
 
     def trace(self, path: bytes) -> FileTrace:
         reply = self._call("GET", "/files/trace", query=[("path", path.decode(errors="surrogateescape"))])
@@ -204,9 +204,9 @@ class HttpTransport:
             return None
         return JobEnding(_decoded(reply, JobDocument), bytes(_decoded(reply, _Result).result))
 
-    def _pages(self, wanted: JobFilter) -> Iterator[JobDocument]:
-        query, cursor = filter_query(wanted), ""
-        query.append(("limit", str(min(PAGE, wanted.limit or PAGE))))
+    def _pages(self, given: JobConditions, limit: int | None) -> Iterator[JobDocument]:
+        query, cursor = _query(given), ""
+        query.append(("limit", str(min(PAGE, limit or PAGE))))
         while True:
             reply = self._call("GET", "/jobs", query=[*query, *([("cursor", cursor)] if cursor else [])])
             page = _decoded(reply, _JobList)
@@ -433,19 +433,10 @@ def trace_headers(request: JobRequest) -> dict[str, str]:
     return {"traceparent": f"00-{options.trace_id}-{options.span_id}-01"} if options.trace_id else {}
 
 
-def filter_query(wanted: JobFilter) -> list[tuple[str, str]]:
+def _query(given: JobConditions) -> list[tuple[str, str]]:
     """The parameters of a list of jobs."""
-    given = {
-        "status": wanted.state.value if wanted.state is not None else None,
-        "type": wanted.type,
-        "match": wanted.match,
-        "error": wanted.error,
-        "since": rfc3339_ms(wanted.since_ms) if wanted.since_ms is not None else None,
-        "until": rfc3339_ms(wanted.until_ms) if wanted.until_ms is not None else None,
-        "queue": wanted.queue,
-        "batch": wanted.batch,
-    }
-    return [(name, value) for name, value in given.items() if value is not None]
+    named = [(name, value) for name in NAMES if name != "tag" and (value := getattr(given, name)) is not None]
+    return [*named, *((f"tag.{name}", value) for name, value in given.tag.items())]
 
 
 def _path_on_server(path: str) -> str:

@@ -18,7 +18,7 @@ from fileq.client.job_endings import JobEnding
 from fileq.client.options import JobOptions, ScheduleOptions
 from fileq.core.batch import CallbackKind
 from fileq.queries.documents import BatchDocument, JobDocument
-from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_filter import JobConditions
 from fileq.queries.job_queries import FileTrace
 
 BATCH = 500  # jobs in one round trip
@@ -120,8 +120,8 @@ class Transport(Protocol):
 
     def subscribe(self) -> Subscription: ...
 
-    def select(self, wanted: JobFilter) -> Iterator[JobDocument]:
-        """The jobs that meet the conditions: waiting ones in order, ended ones newest first."""
+    def select(self, given: JobConditions, limit: int | None = None) -> Iterator[JobDocument]:
+        """At most `limit` jobs that meet the conditions: waiting ones in order, ended ones newest first."""
         ...
 
     def trace(self, path: bytes) -> FileTrace: ...

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import CappedLog, Catalog, entry_name
@@ -18,7 +18,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.audit_entries import changes_between, command_line_user, short, write_command
 from fileq.core.errors import BrokerError
 from fileq.core.job import stamp
-from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_filter import JobFilter, conditions_of
 
 IDS_KEPT = 5_000  # in the log, all of which is read at once; an action counts as IDS_EACH or more
 IDS_EACH = 25
@@ -119,7 +119,6 @@ _ONE_JOB = {
     JobAction.RETRY: ("retry_job", "/jobs/{id}/retry"),
     JobAction.DELETE: ("delete_dead", "/dead/{id}"),
 }
-_CONDITIONS = ("state", "type", "match", "error", "queue", "worker", "batch", "fingerprint")
 
 
 def note_command(
@@ -130,7 +129,7 @@ def note_command(
     if not count:
         return
     who, now_ms = command_line_user(), wall_clock_ms()
-    ids, conditions = [*jobs], conditions_of(wanted)
+    ids, conditions = [*jobs], _conditions(wanted)
     id = ActionLog(catalog, wall_clock_ms).add(action, who, ids, count=count, conditions=conditions)
     if count == 1 and len(ids) == 1:
         name, target = _ONE_JOB[action]
@@ -184,8 +183,7 @@ def note_reprocess(catalog: Catalog, count: int, wanted: JobFilter) -> None:
     """`count` files were enqueued again."""
     if not count:
         return
-    given = conditions_of(wanted)
-    given |= {name: stamp(ms) or "" for name, ms in (("since", wanted.since_ms), ("until", wanted.until_ms)) if ms}
+    given = _conditions(wanted)
     chosen = short(", ".join(f"{name}: {value}" for name, value in given.items()) or "all")
     note_change(catalog, "reprocess_files", "/files/reprocess", {}, {}, count=count, detail=chosen)
 
@@ -197,9 +195,7 @@ def note_run(catalog: Catalog, schedule: str, job_id: str) -> None:
     note_change(catalog, "run_schedule", f"/schedules/{schedule}/run", {}, {}, job_id=short(job_id), detail=detail)
 
 
-def conditions_of(wanted: JobFilter | None) -> dict[str, str]:
+def _conditions(wanted: JobFilter | None) -> dict[str, Any]:
     """The conditions that are set, with the words of the API."""
-    if wanted is None:
-        return {}
-    given = {name: getattr(wanted, name, None) for name in _CONDITIONS}
-    return {"status" if name == "state" else name: str(value) for name, value in given.items() if value}
+    given: dict[str, Any] = to_builtins(conditions_of(wanted)) if wanted is not None else {}
+    return given

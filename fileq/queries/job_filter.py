@@ -1,39 +1,200 @@
-"""The conditions that choose jobs: the same for `list`, `dlq list|retry|delete`, `cancel` and `reprocess`.
+"""The conditions that choose jobs, declared once: options of the command line (cli/arguments.py), parameters and bodies
+of the API, and keywords of clients are made from this declaration.
 
-Must not know a broker. `fileq/cli/arguments.py` has the options.
-"""
+Must not know a broker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Literal, TypeAlias, TypedDict, get_type_hints
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fileq.brokers.types import Record
 from fileq.core.api_key import Restriction
 from fileq.core.delivery import without_files
 from fileq.core.errors import ConfigError
-from fileq.core.job import Job, State, decode_or_none, parsed_ms
+from fileq.core.job import Job, State, decode_or_none, parsed_ms, stamp
 from fileq.core.outcome import kind_of
 from fileq.core.own_jobs import is_own_type
 from fileq.core.schedule import is_of_schedule
 from fileq.core.text import without_path
-from fileq.files.globs import Globs
+from fileq.core.units import parse_duration
 from fileq.queries.documents import JobDocument, fingerprint_of, job_document
+
+# `processing` is another word for running, `failed` for retrying.
+StatusWord: TypeAlias = Literal[
+    "pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled", "processing", "failed"
+]
+_Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=500)]
+_Time: TypeAlias = Annotated[str, Meta(min_length=1, max_length=50)]
+_Fingerprint: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-fA-F]{4,12}$")]
+
+
+def _about(meaning: str, value: str) -> Meta:
+    """What a condition means, and what its value is called in a command line."""
+    return Meta(description=meaning, extra={"metavar": value})
+
+
+class JobConditions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The conditions that choose jobs, which must meet all of them: the same for options of the command line, query
+    parameters and bodies of the API, and keywords of clients."""
+
+    status: Annotated[StatusWord | None, _about("jobs in this status", "STATUS")] = None
+    type: Annotated[_Text | None, _about("jobs of this type (exactly)", "T")] = None
+    priority: Annotated[_Text | None, _about("jobs with this priority in their JSON", "PRIORITY")] = None
+    queue: Annotated[_Text | None, _about("jobs of this queue, one of worker.priorities", "QUEUE")] = None
+    worker: Annotated[_Text | None, _about("jobs that this worker runs or ran last, by its id", "WORKER")] = None
+    batch: Annotated[_Text | None, _about("jobs of the batch with this id", "BATCH")] = None
+    schedule: Annotated[_Text | None, _about("jobs that this schedule enqueued", "NAME")] = None
+    match: Annotated[
+        _Text | None,
+        _about(
+            "jobs whose file matches, in any directory: '*.pdf' matches the name, 'north/*.pdf' the end of the path, a "
+            "pattern with a slash in front the whole path; case-sensitive. In a route, '*.pdf' means the top level "
+            "only",
+            "GLOB",
+        ),
+    ] = None
+    error: Annotated[
+        _Text | None,
+        _about(
+            "jobs whose error contains this text or is of this kind, as 'fileq stats' lists it (case-insensitive)",
+            "TEXT",
+        ),
+    ] = None
+    fingerprint: Annotated[
+        _Fingerprint | None,
+        _about(
+            "jobs that died of this cause: a fingerprint that 'fileq dlq groups' lists, or its first 4 digits", "HEX"
+        ),
+    ] = None
+    since: Annotated[
+        _Time | None,
+        _about(
+            "jobs ended or, until then, created since: RFC 3339, or a duration such as 2h, which means 2h ago", "TIME"
+        ),
+    ] = None
+    until: Annotated[
+        _Time | None, _about("jobs that ended (or were created, if unfinished) until; as since", "TIME")
+    ] = None
+    tag: Annotated[
+        dict[str, _Text],
+        Meta(
+            max_length=20,
+            description="jobs with this tag; in a query `tag.NAME=VALUE`",
+            extra={"metavar": "NAME=VALUE"},
+        ),
+    ] = {}
+    q: Annotated[
+        _Text | None, _about("jobs whose id, path, type or error contains this text (case-insensitive)", "TEXT")
+    ] = None
+
+
+NAMES = JobConditions.__struct_fields__
+
+
+class JobFilters(TypedDict, total=False):
+    """The same conditions as keywords of a client, and how many jobs it wants. Times are a datetime, or a duration such
+    as "2h", which means two hours ago."""
+
+    status: StatusWord | None
+    type: str | None
+    priority: str | None
+    queue: str | None
+    worker: str | None
+    batch: str | None
+    schedule: str | None
+    match: str | None
+    error: str | None
+    fingerprint: str | None
+    since: datetime | float | str | timedelta | None
+    until: datetime | float | str | timedelta | None
+    tag: Mapping[str, str]
+    q: str | None
+    limit: int | None
+
+
+def declared_conditions() -> Iterator[tuple[str, str, str]]:
+    """Each condition: its name, its meaning, and what its value is called in a command line."""
+    for name, hint in get_type_hints(JobConditions, include_extras=True).items():
+        note = hint.__metadata__[-1]
+        yield name, note.description, note.extra["metavar"]
+
+
+def conditions_in(query: JobConditions) -> JobConditions:
+    """Only the conditions of a query that has more parameters."""
+    return JobConditions(*(getattr(query, name) for name in NAMES))
+
+
+def read_conditions(
+    given: JobConditions, queues: Sequence[str], now_ms: int
+) -> tuple[JobFilter, list[tuple[str, str]]]:
+    """The filter, and what is wrong: pairs of a condition and the problem with it."""
+    wrong: list[tuple[str, str]] = []
+    state = None
+    try:
+        state = State.from_filter(given.status) if given.status is not None else None
+    except ValueError:
+        wrong.append(("status", f"status is {given.status!r}; it must be one of {', '.join(State)}"))
+    since_ms, until_ms = (_time_ms(name, getattr(given, name), now_ms, wrong) for name in ("since", "until"))
+    if since_ms is not None and until_ms is not None and since_ms > until_ms:
+        wrong.append(("since", "since is later than until, so no job can match; exchange them"))
+    if given.queue is not None and given.queue not in queues:
+        wrong.append(("queue", f"no queue is named {given.queue!r}; the queues are {', '.join(queues)}"))
+    wanted = JobFilter(
+        state=state,
+        since_ms=since_ms,
+        until_ms=until_ms,
+        fingerprint=given.fingerprint.lower() if given.fingerprint is not None else None,
+        tags=tuple(sorted(given.tag.items())),
+        text=given.q,
+        **{name: getattr(given, name) for name in _SHARED},
+    )
+    return wanted, wrong
+
+
+def conditions_of(wanted: JobFilter) -> JobConditions:
+    """The opposite, for people and logs."""
+    return JobConditions(
+        status=wanted.state.value if wanted.state is not None else None,
+        since=stamp(wanted.since_ms or 0),
+        until=stamp(wanted.until_ms or 0),
+        fingerprint=wanted.fingerprint,
+        tag=dict(wanted.tags),
+        q=wanted.text,
+        **{name: getattr(wanted, name) for name in _SHARED},
+    )
+
+
+def _time_ms(name: str, text: str | None, now_ms: int, wrong: list[tuple[str, str]]) -> int | None:
+    if text is None:
+        return None
+    try:
+        return now_ms - round(parse_duration(text) * 1000)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return round(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        pass
+    must_be = "it must be a time such as 2026-01-31T18:00:00Z, or a duration such as 2h"
+    wrong.append((name, f"{name} is {text!r}; {must_be}"))
+    return None
 
 
 class JobFilter(Struct, frozen=True):
-    """Which jobs a command is about: those that meet every condition. None is no condition.
+    """Conditions that were read, with what else chooses jobs: those that meet every condition. None is no condition.
 
-    `since_ms` and `until_ms` are about the time when a job ended or, until then, when it was created. `limit` is the
-    largest number of jobs. `worker` is the id of the slot that runs or last ran a job, `schedule` the name of the
-    schedule that enqueued it. `batch` is the id of the batch that a job is a member of or names. `fingerprint` is that
-    of a dead job, or its beginning. `text` is in the id, path, type or error of a job; case-insensitive.
-    `leaves_deliveries` leaves out the deliveries of webhooks, unless `type` is set; it is no condition. Nor is
-    `ignores_paths`: `text` and `error` are then compared with texts that have `…` in place of the job's path and the
-    name of its file, and of the files that the check of a delivery names. `only` is the restriction of the caller's
-    key, None without one."""
+    `text` is the condition `q`. `batch` is the id of the batch that a job is a member of or names. `limit` is the
+    largest number of jobs. `leaves_deliveries` leaves out the deliveries of webhooks, unless `type` is set; it is no
+    condition. Nor is `ignores_paths`: `text` and `error` are then compared with texts that have `…` in place of the
+    job's path and the name of its file, and of the files that the check of a delivery names. `only` is the restriction
+    of the caller's key, None without one."""
 
     state: State | None = None
     type: str | None = None
@@ -57,9 +218,8 @@ class JobFilter(Struct, frozen=True):
     @property
     def has_conditions(self) -> bool:
         """Whether a condition other than the state is set."""
-        others = (self.type, self.match, self.error, self.since_ms, self.until_ms, self.queue, self.fingerprint)
-        more = (self.priority, self.worker, self.batch, self.schedule, self.text, self.tags or None, self.only)
-        return any(value is not None for value in (*others, *more))
+        others = (getattr(self, name) for name in (*_SHARED, "since_ms", "until_ms", "fingerprint", "text", "only"))
+        return bool(self.tags) or any(value is not None for value in others)
 
     def states(self, possible: Sequence[State], why: str) -> tuple[State, ...]:
         """The wanted states, or all possible ones. ConfigError, saying why, if the wanted one is not possible."""
@@ -67,8 +227,12 @@ class JobFilter(Struct, frozen=True):
             return tuple(possible)
         if self.state not in possible:
             names, given = ", ".join(state.value for state in possible), self.state.value
-            raise ConfigError(f"--state is '{given}'; {why}: give {names}, or leave it out")
+            raise ConfigError(f"--status is '{given}'; {why}: give {names}, or leave it out")
         return (self.state,)
+
+
+# Conditions that the filter has under the same name, and as they were given.
+_SHARED = ("type", "priority", "queue", "worker", "batch", "schedule", "match", "error")
 
 
 class StoredJob(Struct, frozen=True):
@@ -236,6 +400,8 @@ def path_matcher(pattern: str) -> Callable[[bytes], bool]:
     """Returns a predicate for paths. A pattern that begins with a slash matches the whole path, any other its end."""
     if not pattern:
         raise ConfigError("--match is empty; give a glob such as '*.pdf' or '/srv/inbox/**/*.pdf'")
+    from fileq.files.globs import Globs  # not needed to offer the conditions as options
+
     globs = Globs([pattern.lstrip("/") if pattern.startswith("/") else f"**/{pattern}"])
 
     def matches(path: bytes) -> bool:

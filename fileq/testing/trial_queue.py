@@ -204,7 +204,7 @@ class TrialQueue:
         module or route takes: otherwise a test with a misspelt name could not fail."""
         if type is not None and type not in self._routes.types and not is_own_type(type):
             raise ConfigError(no_handler(type, self._routes.types))
-        found = self.client.jobs(state="completed", type=type) if type else self.client.jobs(state="completed")
+        found = self.client.jobs(status="completed", type=type) if type else self.client.jobs(status="completed")
         return list(found)[::-1]
 
     def fired(self, schedule: str) -> list[JobDocument]:
@@ -216,7 +216,7 @@ class TrialQueue:
     @property
     def dead(self) -> list[JobDocument]:
         """The dead jobs, in the order in which they died."""
-        return list(self.client.jobs(state="dead"))[::-1]
+        return list(self.client.jobs(status="dead"))[::-1]
 
     def close(self) -> None:
         self._resources.close()

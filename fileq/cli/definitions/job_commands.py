@@ -347,19 +347,19 @@ for `dead_letter`, `completed` and `cancelled` the newest. Changes nothing.""",
     ),
     Command(
         words=("admin", "list"),
-        summary="list jobs by state, type, file, error, time and queue",
+        summary="list jobs by status, type, file, error, time and tag",
         description="""\
-Lists jobs in one state, or in all states: running, pending, retrying, deferred, scheduled, dead, completed, cancelled.
+Lists jobs in one status, or in all: running, pending, retrying, deferred, scheduled, dead, completed, cancelled.
 Waiting jobs are listed in the order in which they are claimed, ended jobs newest first. `processing` is another name
 for running, `failed` for retrying.
 
 A deferred job cannot run yet, though nothing failed: an open circuit breaker, a limit of its route, a missing root or
 an earlier job of its file. The reason is below the table, and `deferred` in --json.""",
         examples=(
-            ("fileq list --state failed", "jobs that wait for another attempt"),
+            ("fileq list --status failed", "jobs that wait for another attempt"),
             ("fileq list --type thumbnail --limit 5 --json", "five jobs of one type, as JSON"),
             (
-                "fileq list --state dead --error Timeout --since 2h",
+                "fileq list --status dead --error Timeout --since 2h",
                 "what became dead by a timeout in the last two hours",
             ),
         ),
@@ -412,7 +412,7 @@ would cancel and ends with exit code 2.""",
         examples=(
             ("fileq cancel 2f6c1d0e", "one job; several ids may be given"),
             ("fileq cancel --all --queue low --match '*.tmp.pdf' --dry-run", "show which jobs would be cancelled"),
-            ("fileq cancel --all --state scheduled --yes", "all jobs that are not due yet"),
+            ("fileq cancel --all --status scheduled --yes", "all jobs that are not due yet"),
         ),
         arguments=_cancel_arguments,
         run=_cancel,

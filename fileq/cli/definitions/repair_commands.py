@@ -83,12 +83,12 @@ Enqueues the newest known version of each file again, whether its last job was c
 handler was fixed. Skips and reports files that no longer exist, and files whose last job has not ended yet. The line
 must give a filter or --all.
 
---match, --since and --until are about the files; --state, --type, --error and --queue are about the last job of each
+--match, --since and --until are about the files; --status, --type, --error and --queue are about the last job of each
 file. A job whose record has expired (worker.history_ttl) meets none of these. A pattern with a slash also matches the
 path that worker.after moved a file to, until the record of its job expires.""",
         examples=(
             ("fileq reprocess --match '*.pdf' --since 2h --dry-run", "show which files would be enqueued"),
-            ("fileq reprocess --state completed --queue high", "files whose last job was completed in this queue"),
+            ("fileq reprocess --status completed --queue high", "files whose last job was completed in this queue"),
             (
                 "fileq reprocess --match '/srv/inbox/2026/**' --since 2026-11-01",
                 "all files of a directory modified since then",

@@ -18,8 +18,8 @@ from fileq.core.errors import ConfigError
 from fileq.core.fingerprint import common_words
 from fileq.core.job import stamp
 from fileq.queries.documents import JobDocument
-from fileq.queries.job_filter import JobFilter, StoredJob
-from fileq.server.api.list_endpoints import JobConditions, filter_of
+from fileq.queries.job_filter import JobConditions, JobFilter, StoredJob
+from fileq.server.api.list_endpoints import filter_of
 from fileq.server.decoding import invalid
 from fileq.server.operations import Operation
 from fileq.server.problems import ApiProblem, FieldProblem

@@ -14,10 +14,10 @@ from fileq.core.api_key import Scope
 from fileq.core.job import State
 from fileq.core.text import without_path
 from fileq.queries.dead_jobs import DeadGroup, DeadGroups, GroupedBy, group_dead
-from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_filter import JobConditions, JobFilter
 from fileq.server.api.action_endpoints import COUNT_S, ActionAnswer, JobChoice, OperationDocument, act, act_on_filter
 from fileq.server.api.job_endpoints import JobMessage, seen_record
-from fileq.server.api.list_endpoints import JobConditions, JobList, JobListQuery, filter_of, list_page
+from fileq.server.api.list_endpoints import JobList, JobListQuery, filter_of, list_page
 from fileq.server.decoding import invalid
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem, FieldProblem

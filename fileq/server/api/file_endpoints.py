@@ -6,12 +6,12 @@ import asyncio
 import os
 import re
 import stat
-from datetime import datetime
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from msgspec import Meta, Struct, UnsetType
+from msgspec import Meta, Struct, UnsetType, to_builtins
+from msgspec.structs import replace
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as HttpScope
@@ -22,13 +22,14 @@ from fileq.brokers.types import Record
 from fileq.config import Config
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError, BrokerUnavailable
-from fileq.core.job import State, decode_or_none
+from fileq.core.job import decode_or_none
 from fileq.files.beneath import LeadsOutside, open_without_links
 from fileq.files.version import changed_version
 from fileq.queries.file_pages import FilePage, FileStatus, FileTree, file_page, file_tree, file_tree_and_page, prefix_of
-from fileq.queries.job_filter import JobFilter, file_place
+from fileq.queries.job_filter import JobConditions, JobFilter, conditions_in, file_place
 from fileq.queries.job_queries import FileTrace, trace
 from fileq.server.api.job_endpoints import PathText
+from fileq.server.api.list_endpoints import filter_of
 from fileq.server.connections import until_first, until_gone
 from fileq.server.decoding import glob_problems, invalid
 from fileq.server.problems import ApiProblem, FieldProblem
@@ -223,21 +224,13 @@ class ContentQuery(Struct, frozen=True, forbid_unknown_fields=True):
     job: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
 
 
-class ReprocessOrder(Struct, frozen=True, forbid_unknown_fields=True):
+class ReprocessOrder(JobConditions, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which files are enqueued again; all conditions must be met, and one is needed. `path` is one file, `under` a
     directory. `since` and `until` are about the modification of the file, the others about its last job. First
     `dry_run`, then without it and with the `enqueued` of the dry run as `expect`."""
 
     path: PathText | None = None
     under: PathText | None = None
-    match: Glob | None = None
-    status: State | None = None
-    type: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
-    error: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
-    queue: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
-    fingerprint: Annotated[str, Meta(min_length=4, max_length=64)] | None = None
-    since: Annotated[datetime, Meta(tz=True)] | None = None
-    until: Annotated[datetime, Meta(tz=True)] | None = None
     limit: Annotated[int, Meta(ge=1, le=REPROCESSED_MAX)] = REPROCESSED_MAX
     dry_run: bool = True
     expect: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
@@ -292,7 +285,7 @@ def reprocess_files(request: ApiRequest[NoQuery, ReprocessOrder]) -> ApiAnswer:
     """Enqueues the newest known version of each file again, as `fileq reprocess` does; at most 1,000 files."""
     services, order = request.services, request.body
     _check_shown(services)
-    wanted = _filter_of(order)
+    wanted = _filter_of(request)
     request.note.is_dry_run = order.dry_run
     request.note.chose(_chosen(order))
     planned = _run(services, order, wanted, is_dry_run=True)
@@ -348,34 +341,20 @@ def _run(services: Services, order: ReprocessOrder, wanted: JobFilter, *, is_dry
     )
 
 
-def _chosen(order: ReprocessOrder) -> dict[str, str]:
-    fields = ("path", "under", "match", "status", "type", "error", "queue", "fingerprint", "since", "until")
-    return {name: str(value) for name in fields if (value := getattr(order, name)) is not None}
+def _chosen(order: ReprocessOrder) -> dict[str, Any]:
+    places = {name: value for name in ("path", "under") if (value := getattr(order, name)) is not None}
+    given: dict[str, Any] = to_builtins(conditions_in(order))
+    return places | given
 
 
-def _filter_of(order: ReprocessOrder) -> JobFilter:
-    if problems := glob_problems(order.match, "/match", hides_paths=False):
-        raise invalid(problems)
-    wanted = JobFilter(
-        state=order.status,
-        type=order.type,
-        match=order.match,
-        error=order.error,
-        since_ms=_ms(order.since),
-        until_ms=_ms(order.until),
-        queue=order.queue,
-        limit=order.limit,
-        fingerprint=order.fingerprint,
-    )
+def _filter_of(request: ApiRequest[NoQuery, ReprocessOrder]) -> JobFilter:
+    order, services = request.body, request.services
+    wanted = filter_of(order, services.config, services.now_ms(), request.caller, at="/")
     if order.path is not None and order.under is not None:
         raise invalid([FieldProblem("/under", "path and under are both given; give one of them")])
     if not wanted.has_conditions and (wanted.state, order.path, order.under) == (None, None, None):
         raise invalid([FieldProblem("", "no condition is given; for all files, match is '*'")])
-    return wanted
-
-
-def _ms(moment: datetime | None) -> int | None:
-    return int(moment.timestamp() * 1000) if moment is not None else None
+    return replace(wanted, limit=order.limit)
 
 
 def _check_shown(services: Services) -> None:

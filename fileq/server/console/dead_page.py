@@ -18,9 +18,9 @@ from fileq.core.fingerprint import common_words
 from fileq.core.job import State, stamp
 from fileq.queries.dead_jobs import DeadGroup, DeadGroups, GroupedBy
 from fileq.queries.documents import JobDocument, job_document
+from fileq.queries.job_filter import JobConditions, conditions_in
 from fileq.queries.job_queries import wait_reasons
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
-from fileq.server.api.list_endpoints import JobConditions, conditions_in
 from fileq.server.console.charts import spark_bars
 from fileq.server.console.files_page import Preview, preview_of
 from fileq.server.console.job_steps import paused_of, waits_in, what_then

@@ -15,8 +15,9 @@ from fileq.core.api_key import Scope
 from fileq.core.job import DELAYED_STATES, stamp
 from fileq.core.schedule import schedule_of
 from fileq.queries.documents import JobDocument, batch_document
+from fileq.queries.job_filter import JobConditions, conditions_in
 from fileq.server.api.job_endpoints import show_job
-from fileq.server.api.list_endpoints import JobConditions, JobListQuery, conditions_in, list_page
+from fileq.server.api.list_endpoints import JobListQuery, list_page
 from fileq.server.console.dead_page import address_of
 from fileq.server.console.files_page import may_see_content
 from fileq.server.console.job_steps import (

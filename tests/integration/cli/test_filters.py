@@ -9,7 +9,7 @@ import pytest
 
 from fileq.brokers.types import Entry
 from fileq.commands.audit_entries import read_audit
-from fileq.core.job import Version, file_job, rfc3339_ms, typed_job
+from fileq.core.job import Version, encoded_tags, file_job, rfc3339_ms, typed_job
 from fileq.core.settlement import Settlement, complete
 from fileq.testing.conformance.builders import (
     a_job,
@@ -40,7 +40,8 @@ def add_waiting(shell: CommandLine) -> None:
     """Jobs that have not ended, of two queues, two types and two times."""
     shell.broker.enqueue([Entry(a_job("pdf", filepath="/srv/a/x.pdf"), "low")])
     shell.broker.enqueue([Entry(a_job("txt", filepath="/srv/b/x.txt", priority="high"), "high")])
-    shell.broker.enqueue([Entry(typed_job("report", None, priority="low", now=NOW, id="typed"), "low")])
+    report = typed_job("report", None, priority="low", now=NOW, id="typed")
+    shell.broker.enqueue([Entry(report.but(tags=encoded_tags({"tenant": "acme", "n": "1"})), "low")])
     enqueue(shell, "later", delay_ms=600_000)
     shell.push("low", foreign("old"))
 
@@ -57,6 +58,11 @@ WAITING = {
     ("--until", OLD): ["old"],
     ("--since", OLD, "--queue", "low"): ["later", "pdf", "typed"],
     ("--error", "anything"): [],
+    ("--priority", "high"): ["txt"],
+    ("--tag", "tenant=acme"): ["typed"],
+    ("--tag", "tenant=acme", "--tag", "n=2"): [],
+    ("--q", "SRV/A"): ["pdf"],
+    ("--schedule", "nightly"): [],
 }
 
 
@@ -257,12 +263,12 @@ def test_the_audit_has_how_many_files_were_enqueued_again_and_which(shell: Comma
 def test_a_wrong_filter_is_one_line_for_every_command(shell: CommandLine, words: tuple[str, ...]) -> None:
     assert "no queue is named 'nope'; the queues are high, low" in shell.fail(*words, "--queue", "nope", code=2)
     assert "--since is 'soon'" in shell.fail(*words, "--since", "soon", code=2)
-    assert "--since is later than --until" in shell.fail(*words, "--since", "1h", "--until", "2h", code=2)
+    assert "since is later than until" in shell.fail(*words, "--since", "1h", "--until", "2h", code=2)
     assert "--match is empty" in shell.fail(*words, "--match", "", code=2)
 
 
 def test_a_state_that_the_command_cannot_have_is_refused(shell: CommandLine) -> None:
-    assert "--state is 'pending'; the dead-letter queue holds dead jobs only" in shell.fail(
+    assert "--status is 'pending'; the dead-letter queue holds dead jobs only" in shell.fail(
         "dlq", "list", "--state", "pending", code=2
     )
     assert "only jobs that have not ended can be cancelled" in shell.fail(

@@ -173,7 +173,7 @@ def test_jobs_are_listed_by_filters_with_their_state(client: Client, broker: Mem
     client.enqueue(double, Number(1), tags={"a": "b"})
     client.enqueue("elsewhere", [2])
     run_one(broker, error="OSError: no")
-    [dead] = client.jobs(state="dead", since="1h")
+    [dead] = client.jobs(status="dead", since="1h")
     assert (dead.status, dead.type, dead.payload, dead.error, dead.attempt_count) == (
         "dead",
         "double",
@@ -182,9 +182,12 @@ def test_jobs_are_listed_by_filters_with_their_state(client: Client, broker: Mem
         1,
     )
     assert [job.payload for job in client.jobs(type="elsewhere")] == [[2]]
+    assert dead.fingerprint is not None
+    assert [job.id for job in client.jobs(tag={"a": "b"}, fingerprint=dead.fingerprint[:4], q="DOUBLE")] == [dead.id]
+    assert list(client.jobs(tag={"a": "c"})) == []
     assert list(client.jobs(until=datetime.now(UTC) - timedelta(hours=1))) == []
-    with pytest.raises(ConfigError, match="state is 'odd'"):
-        client.jobs(state="odd")  # type: ignore[typeddict-item]
+    with pytest.raises(ConfigError, match="a filter can't be used: Invalid enum value 'odd'"):
+        client.jobs(status="odd")  # type: ignore[typeddict-item]
     with pytest.raises(TypeError, match="unexpected filter 'stat'"):
         client.jobs(stat="dead")  # type: ignore[call-arg]
 

@@ -55,7 +55,7 @@ def test_a_job_runs_and_its_caller_gets_the_result_or_the_error(
         client.job("foreign").wait(30)
     assert failed.value.attempts == 1
     assert client.enqueue(total, [1, 2]).wait(30) == 3
-    [listed] = client.jobs(type="double", state="completed")
+    [listed] = client.jobs(type="double", status="completed")
     assert (listed.status, listed.result, listed.tags) == ("completed", {"n": 42}, {"tenant": "acme"})
 
 

@@ -210,7 +210,7 @@ def test_control_characters_are_escaped(text: str, shown: str) -> None:
         ("worker start --count 3", "worker", "count", 3),
         ("worker --concurrency 3", "worker", "count", 3),
         ("all --concurrency=3", "all", "count", 3),
-        ("list --status dead", "admin list", "state", "dead"),
+        ("list --state dead", "admin list", "status", "dead"),
         ("purge-dead --force", "admin purge-dlq", "yes", True),
         ("retry-dead", "admin dlq retry", "all", True),
         ("admin retry-dead 4f2a", "admin dlq retry", "ids", ["4f2a"]),

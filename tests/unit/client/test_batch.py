@@ -91,7 +91,7 @@ def test_the_first_death_cancels_the_rest_and_names_itself(q: TrialQueue) -> Non
     caught = facts(q)["catch"]
     assert (caught["first_dead"], caught["first_error"]) == (dead.id, status.first_error)
     assert results(q).keys() == {"catch", "finally"}
-    assert [job.error for job in q.client.jobs(state="cancelled")] == [f"batch {batch.id} was cancelled"] * 2
+    assert [job.error for job in q.client.jobs(status="cancelled")] == [f"batch {batch.id} was cancelled"] * 2
     assert [job.id for job in batch.jobs(dead=True)] == [dead.id]
 
 

@@ -57,7 +57,7 @@ def use(client: fileq.Client) -> None:
         client.enqueue(total, [added.wait()], batch=batch)
     status: fileq.BatchDocument = client.find_batch(batch.id).wait(5)
     print(status.completed + 1, client.batch(parent=batch).retry().count)
-    for job in client.jobs(state="dead", since="2h"):
+    for job in client.jobs(status="dead", since="2h"):
         print(job.is_finished, job.id, "late" in (job.error or ""))
 
 
@@ -91,7 +91,7 @@ def misuse(client: fileq.Client) -> None:
     thumbnail.enqueue(Thumb("x")).wait() + 1
     client.enqueue(total, ["x"])
     thumbnail.call("x")
-    client.jobs(state="odd")
+    client.jobs(status="odd")
     client.batch().add(total, ["x"])
     client.batch(than=tick)
 

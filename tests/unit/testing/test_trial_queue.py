@@ -127,7 +127,7 @@ def test_coroutines_run_and_an_async_client_waits(q: TrialQueue) -> None:
     async def use() -> int:
         client = fileq.AsyncClient.of(q.client)
         handle = await client.enqueue(app.total, [1, 2, 3])
-        assert [job.id async for job in client.jobs(state="pending")] == [handle.id]
+        assert [job.id async for job in client.jobs(status="pending")] == [handle.id]
         return await handle.wait()
 
     assert asyncio.run(use()) == 6
@@ -249,7 +249,7 @@ def test_every_client_without_an_address_uses_the_test_queue(real: None, q: Tria
     async def use() -> list[fileq.AsyncHandle[app.Number]]:
         return [await client.enqueue(app.double, app.Number(2)) for client in (fileq.AsyncClient(), q.async_client)]
 
-    assert [handle.id for handle in asyncio.run(use())] == [job.id for job in q.client.jobs(state="pending")]
+    assert [handle.id for handle in asyncio.run(use())] == [job.id for job in q.client.jobs(status="pending")]
     with fileq.Client() as client, client.batch() as batch:
         batch.add(app.double, app.Number(3))
     assert q.drain() == 3
