@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from fileq.actions.bulk import JobAction
-from fileq.brokers.catalog import CappedLog, Catalog, entry_name
+from fileq.brokers.catalog import CappedLog, Catalog, Document, entry_name
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.audit_entries import changes_between, command_line_user, short, write_command
 from fileq.core.errors import BrokerError
@@ -199,3 +199,30 @@ def _conditions(wanted: JobFilter | None) -> dict[str, Any]:
     """The conditions that are set, with the words of the API."""
     given: dict[str, Any] = to_builtins(conditions_of(wanted)) if wanted is not None else {}
     return given
+
+
+# Who uploaded which file: one document of the catalog for each upload. Decides nothing.
+#
+# The page of a file reads it. A document is written after its upload, so a kill -9 leaves at most an upload without
+# one; the audit is the complete list. The newest ones are kept.
+
+
+UPLOADS_MAX = 200  # all of them are read at once
+
+
+class UploadNote(Struct, frozen=True):
+    path: str
+    by: str
+    at: str
+
+
+UPLOADS = CappedLog[UploadNote]("uploads", UploadNote, UPLOADS_MAX)
+
+
+def note_upload(catalog: Catalog, path: str, by: str, now_ms: int) -> None:
+    UPLOADS.add(catalog, entry_name(now_ms), UploadNote(path, by, stamp(now_ms) or ""))
+
+
+def last_upload(path: str, documents: Mapping[str, Document]) -> UploadNote | None:
+    """That of this file, among the documents of the kind."""
+    return next((note for note in UPLOADS.newest(documents) if note.path == path), None)

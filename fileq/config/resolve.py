@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fileq.config.environment_variables import FOREIGN_VARIABLES
 from fileq.config.read import DEFAULT, Origin
 from fileq.config.schema import (
     DEFAULT_PREFIX,
@@ -27,7 +26,7 @@ from fileq.config.schema import (
     every_key,
 )
 from fileq.config.section import keys_of, to_plain
-from fileq.config.sources import read_password
+from fileq.config.sources import FOREIGN_VARIABLES, read_password
 from fileq.config.value_types import MOVE, Isolation, KeyNameKind, one_of
 from fileq.core.errors import ConfigError
 from fileq.core.units import format_duration

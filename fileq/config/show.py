@@ -13,13 +13,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fileq.config.environment_variables import FOREIGN_VARIABLES
 from fileq.config.load import Loaded
 from fileq.config.read import DEFAULT, Origin, unknown_key
 from fileq.config.resolve import replaced_at, value_at
 from fileq.config.schema import Config, every_key, is_setting
 from fileq.config.section import ListOf, MapOf, Section, keys_of, to_plain
-from fileq.config.sources import PREFIX, variable_names
+from fileq.config.sources import FOREIGN_VARIABLES, PREFIX, variable_names
 from fileq.config.value_types import HIDDEN, ValueKind
 from fileq.core.errors import ConfigError
 from fileq.core.webhook import SECRET_PREFIX

@@ -10,10 +10,9 @@ middleware.py      calls a handler through its middleware
 job_file.py        opens and checks the file before the handler runs
 command_handler.py runs a command as the handler
 event_loop.py      runs coroutines
-context.py, log.py what a handler is given, and what it leaves behind besides its result
+context.py         what a handler is given, and what it leaves behind besides its result
 outcomes.py        turns what a handler returned or raised into an outcome; tracebacks.py says where it was
 output.py          where the output of handlers goes
-source_files.py    finds the files of handlers without importing them
 builtin.py         the built-in handlers
 
 Never imports a broker's implementation and never talks to a broker.

@@ -4,10 +4,14 @@ besides its result: follow-ups and the files that it made.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import stat
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -45,7 +49,6 @@ from fileq.core.trace import traceparent
 from fileq.core.units import LONGEST_S, parse_duration
 from fileq.files.version import signature_of
 from fileq.handlers.job_file import JobFile, check_file
-from fileq.handlers.log import Log
 from fileq.handlers.outcomes import number_outside_json
 
 if TYPE_CHECKING:
@@ -58,6 +61,7 @@ else:
     from typing import TypeVar
 
     P = TypeVar("P")
+
 Given = TypeVar("Given")
 
 
@@ -558,3 +562,57 @@ def _moment(value: Moment, name: str) -> datetime:
         return moment.astimezone(UTC)
     except OverflowError:
         raise JobError(f"{name} is {value!r}; it must be in the years 1 to 9999 of UTC") from None
+
+
+# `context.log`: logging for handlers, in structlog's style, in any process.
+#
+# Lines go to structlog where the process has configured it. Elsewhere (in a test, for example) each line is one JSON
+# object on stderr. Never raises because a line could not be written.
+
+
+class Log:
+    """A logger with some fields bound: log.info("page.read", page=3)."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+
+    def bind(self, **fields: Any) -> Log:
+        """The same logger with more fields on every line."""
+        return Log({**self._fields, **fields})
+
+    def debug(self, event: str, **fields: Any) -> None:
+        self._write("debug", event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._write("info", event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self._write("warning", event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        self._write("error", event, fields)
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """An error with the traceback of the exception that is being handled."""
+        self._write("error", event, {**fields, "exception": traceback.format_exc().rstrip()})
+
+    def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        fields = {**self._fields, **fields}
+        # Not imported here: a process that has not imported structlog has not configured it either.
+        structlog = sys.modules.get("structlog")
+        # stderr may be closed, its disk may be full, or the process may have none.
+        with contextlib.suppress(OSError, ValueError):
+            if structlog is not None and structlog.is_configured():
+                getattr(structlog.get_logger(), level)(event, **fields)
+            elif level != "debug" and sys.stderr is not None:
+                _write_json({**fields, "event": event, "level": level, "timestamp": _now()})
+
+
+def _write_json(fields: dict[str, Any]) -> None:
+    # json.dumps writes ASCII only: the encoding of stderr may not be able to write every file name.
+    sys.stderr.write(json.dumps(fields, default=repr) + "\n")
+    sys.stderr.flush()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")

@@ -19,10 +19,9 @@ from fileq.core.job import Job, decode
 from fileq.core.outcome import Done, Failed
 from fileq.core.trace import attempt_span_id, parent_of
 from fileq.handlers.command_handler import run_command, run_shell
-from fileq.handlers.context import CancelFlag, Context, JobView, view_of
+from fileq.handlers.context import CancelFlag, Context, JobView, Log, view_of
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.job_file import NO_FILE, GivenFile, JobFile, open_file
-from fileq.handlers.log import Log
 from fileq.handlers.middleware import Layer, awaited, call_through
 from fileq.handlers.outcomes import LONGEST_ERROR, done, failed
 from fileq.handlers.registry import RetryIf

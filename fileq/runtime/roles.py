@@ -13,8 +13,7 @@ from contextlib import closing
 from types import FrameType
 
 from fileq.brokers import open_broker
-from fileq.brokers.protocol import Broker, FullBroker
-from fileq.brokers.removable_data import RemovableData
+from fileq.brokers.protocol import Broker, FullBroker, RemovableData
 from fileq.config import Loaded, describe_broker_choice
 from fileq.core.errors import BrokerError, BrokerRemoved, FileqError
 from fileq.core.events import (

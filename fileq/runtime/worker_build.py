@@ -18,7 +18,7 @@ from fileq.handlers.routes import Routes
 from fileq.runtime.handlers_program import handlers_program
 from fileq.runtime.service import Loop, Service, longest_pause_s, without_outages
 from fileq.runtime.worker_service import WorkerService
-from fileq.webhooks.watch import WebhookWatch
+from fileq.webhooks.subscriptions import WebhookWatch
 from fileq.worker.attempts import Gates
 from fileq.worker.batch_reconciler import BatchReconciler
 from fileq.worker.breakers import Breakers, breakers_of

@@ -1,4 +1,5 @@
-"""Which deliveries follow from the end of an attempt or from a cancellation. Only computes.
+"""Which deliveries follow from the end of an attempt or from a cancellation, which only computes,
+and the watch that keeps the webhooks in effect up to date.
 
 The broker enqueues them in the step that applies the change, so a delivery exists exactly if the event happened. The id
 of a delivery is made of the job, the webhook, the event and the attempt: a repeated step gives the same id, and a job
@@ -19,8 +20,8 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Attempt, Record
 from fileq.config import Config
-from fileq.core.errors import ConfigError
-from fileq.core.events import event_name
+from fileq.core.errors import BrokerError, ConfigError
+from fileq.core.events import Emit, WebhooksInvalid, event_name
 from fileq.core.job import ENDED_STATES, Job, State, decode_or_none, encode, parsed_ms, rfc3339_ms, typed_job
 from fileq.core.outcome import FollowUp, follow_up_id
 from fileq.core.own_jobs import is_own_type
@@ -276,3 +277,42 @@ def _shortened(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return []
     return None if isinstance(value, dict) else value
+
+
+# The watch asks the catalog for its revision every two seconds, off the hot path.
+
+
+CHECK_EVERY_S = 2.0  # definitions take effect within 5 s
+
+
+class WebhookWatch:
+    """Owns no thread. `known` are all webhooks by name, disabled ones included."""
+
+    name = "webhooks"
+
+    def __init__(self, store: WebhookStore, subscriptions: Subscriptions, emit: Emit) -> None:
+        self._store = store
+        self._subscriptions = subscriptions
+        self._emit = emit
+        self._revision: tuple[int, int] | None = None
+        self._problems: list[str] = []
+        self.known: Mapping[str, KnownWebhook] = {}
+
+    def start(self) -> None:
+        """Reads the definitions before the first claim. If the broker is unreachable, a later turn() does it."""
+        try:
+            self.turn()
+        except BrokerError:
+            return
+
+    def turn(self) -> float:
+        """Reads the definitions if one was changed. Returns the seconds until the next turn."""
+        revision = self._store.revision()  # before the documents: a change in between is read again
+        if revision != self._revision:
+            known = self._store.load()
+            problems = [*self._store.problems, *self._subscriptions.set(known.values())]
+            self.known, self._revision = known, revision
+            if problems and problems != self._problems:
+                self._emit(WebhooksInvalid(problems))
+            self._problems = problems
+        return CHECK_EVERY_S

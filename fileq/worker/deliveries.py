@@ -19,8 +19,7 @@ from fileq.core.outcome import Failed
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.task import Ran, Task
 from fileq.webhooks.store import WebhookStore
-from fileq.webhooks.subscriptions import Subscriptions
-from fileq.webhooks.watch import WebhookWatch
+from fileq.webhooks.subscriptions import Subscriptions, WebhookWatch
 
 if TYPE_CHECKING:
     from fileq.webhooks.attempt import DeliveryAttempts

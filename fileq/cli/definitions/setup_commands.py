@@ -15,7 +15,7 @@ from fileq.core.errors import ConfigError
 from fileq.core.text import printable
 
 if TYPE_CHECKING:
-    from fileq.commands.list_tasks import TaskSummary
+    from fileq.commands.configured_handlers import TaskSummary
     from fileq.config import ListedSetting
     from fileq.core.finding import Finding
 
@@ -26,7 +26,7 @@ def _tasks_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _tasks(invocation: Invocation) -> int:
-    from fileq.commands.list_tasks import list_tasks
+    from fileq.commands.configured_handlers import list_tasks
 
     tasks = list_tasks(invocation.loaded().config, invocation.options.app_dir)
     if invocation.options.json:
@@ -87,7 +87,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(invocation: Invocation) -> int:
-    from fileq.commands.check_config import check_config
+    from fileq.commands.configured_handlers import check_config
     from fileq.config import describe_broker_choice
 
     options = invocation.options

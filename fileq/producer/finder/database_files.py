@@ -8,7 +8,7 @@ import re
 from fileq.config import Config
 
 # The side files that brokers/sqlite keeps next to its database.
-_SIDE_FILES = rb"([.]backup-v[0-9]+([.]unfinished)?)?(-wal|-shm|-journal|-lock|-listen)?"
+_SIDE_FILES = rb"(-wal|-shm|-journal|-lock|-listen)?"
 _NO_FILE = b"\0"  # no file name contains it
 
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from msgspec import Struct, UnsetType
 from starlette.requests import Request
 
-from fileq.commands.upload_notes import note_upload
+from fileq.commands.action_log import note_upload
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError
 from fileq.files.exclusive_move import PREFIX

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta, Struct
 
 from fileq.brokers.types import Record
-from fileq.commands.upload_notes import last_upload
+from fileq.commands.action_log import last_upload
 from fileq.config.schema import AfterSettings
 from fileq.core.api_key import Scope
 from fileq.core.job import State, stamp

@@ -14,9 +14,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from fileq.brokers.catalog import Document, Table
 from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS, Acknowledgement, GroupState, group_state
-from fileq.commands.action_log import ACTIONS, LoggedAction
+from fileq.commands.action_log import ACTIONS, UPLOADS, LoggedAction
 from fileq.commands.admin.pauses import HISTORIES, NOTES, PastPause, PauseNote
-from fileq.commands.upload_notes import UPLOADS
 from fileq.core.api_key import Scope
 from fileq.core.job import parse_time
 from fileq.queries.dead_jobs import DeadGroup, DeadGroups
@@ -120,7 +119,7 @@ REASON_SHOWN = 200  # characters
 class PageNotes(Struct, frozen=True):
     """What was not asked for is empty. `actions` are the newest first; `pauses` are those that last, by queue, and
     `past_pauses` the last ones that have ended; `acknowledgements` are by fingerprint,
-    and `uploads` are documents of upload_notes.py."""
+    and `uploads` are documents of UPLOADS."""
 
     actions: Sequence[LoggedAction]
     pauses: Mapping[str, PauseNote]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fileq.cli import broker_opening, main
-from fileq.cli.broker_opening import OPEN_TIMEOUT_S
+from fileq.cli import command, main
+from fileq.cli.command import OPEN_TIMEOUT_S
 from fileq.cli.definitions import all_commands
 from tests.support.fault_proxy import FaultProxy
 from tests.support.program import run
@@ -79,7 +79,7 @@ def admin_lines() -> list[list[str]]:
 @pytest.fixture
 def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the time limit: these servers never answer."""
-    monkeypatch.setattr(broker_opening, "OPEN_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(command, "OPEN_TIMEOUT_S", 0.3)
 
 
 @pytest.mark.usefixtures("short_timeout")

@@ -13,10 +13,9 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, Record
 from fileq.commands.acknowledgements import AcknowledgementStore
-from fileq.commands.action_log import ActionLog
+from fileq.commands.action_log import UPLOADS, UPLOADS_MAX, ActionLog, last_upload, note_upload
 from fileq.commands.api_keys import KeyOptions
 from fileq.commands.audit_entries import AuditChange, AuditEntry
-from fileq.commands.upload_notes import UPLOADS, UPLOADS_MAX, last_upload, note_upload
 from fileq.config.schema import AfterSettings
 from fileq.core.api_key import Scope
 from fileq.core.claim import Claim

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fileq.commands.admin.worker_checks import source_files
 from fileq.config import config_from
-from fileq.handlers.source_files import source_files
 
 FILES = {
     "invoices.py": "import json, parsing\nraise SystemExit('imported')",

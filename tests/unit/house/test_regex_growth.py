@@ -30,7 +30,7 @@ MADE_OF_VALUES: dict[str, list[tuple[str, str]]] = {
     "fileq/server/web_app.py: re.compile(pattern)": [],  # those of page.py
 }
 # Texts of the operator's own configuration and environment: not from outside, and short.
-OF_THE_OPERATOR = ("fileq/config/value_types.py", "fileq/config/environment_variables.py")
+OF_THE_OPERATOR = ("fileq/config/value_types.py", "fileq/config/sources.py")
 # Rules for lines that are cut before: the growth may be quadratic, and the most steps for the longest line are bounded.
 CUT_BEFORE = {"fileq/core/fingerprint.py": fingerprint._LONGEST_LINE}
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.types import Entry, Revival
 from fileq.client.broker_transport import BrokerTransport
-from fileq.commands.admin.fsck.repairs import OnDead
+from fileq.commands.admin.fsck.check import OnDead
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import Job, State, decode, encode, file_job, typed_job

@@ -19,8 +19,7 @@ from fileq.core.webhook import DELIVERY_TYPE, WEBHOOKS_MAX, Webhook, WebhookFilt
 from fileq.webhooks.attempt import DeliveryAttempts, retry_after_s
 from fileq.webhooks.sender import Answer, NotSent, Stopped
 from fileq.webhooks.store import FAILURES_MAX, ROTATION_MS, STATES, ReceiverState, WebhookStore
-from fileq.webhooks.subscriptions import DeliveryPayload, Subscriptions
-from fileq.webhooks.watch import WebhookWatch
+from fileq.webhooks.subscriptions import DeliveryPayload, Subscriptions, WebhookWatch
 from tests.support.clocks import RecordedEvents
 from tests.support.pump_setup import NOW
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import TypeVar
 
+from msgspec.structs import replace
+
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Census, Record, Suspect, UnrecordedJob
+from fileq.brokers.types import Census, EnqueueResult, Entry, Record, Suspect, UnrecordedJob
 from fileq.commands.admin.fsck import broker_walk
 from fileq.commands.admin.fsck.broker_walk import (
     SEARCHES,
@@ -21,11 +26,18 @@ from fileq.commands.admin.fsck.broker_walk import (
     measure,
     measurement_from,
 )
-from fileq.commands.admin.fsck.repairs import OnDead, Repairs
 from fileq.commands.admin.fsck.report import NAMED, Problem, Repair, Report, balance_of
 from fileq.config import Config
+from fileq.config.schema import priority_chooser
 from fileq.core.errors import ConfigError
-from fileq.core.job import State, decode_or_none
+from fileq.core.job import State, Version, decode_or_none, encode, file_job, split_signature
+from fileq.core.own_jobs import is_own_id
+from fileq.core.settlement import Settlement, Verb
+from fileq.core.text import printable
+from fileq.webhooks.subscriptions import Subscriptions, current_subscriptions
+from fileq.worker.policies import worker_policy
+from fileq.worker.post_actions import rules_of
+from fileq.worker.reaper import AddFollowUps, reap
 
 PAUSE_S = 1.0  # between two checks of a job
 # Rounds without a repair after which missing jobs are counted as deleted. A false positive of the Bloom filter hides a
@@ -207,3 +219,177 @@ def _report(found: Discrepancy, repairs: Sequence[Repair] = (), *, is_repair: bo
         repairs=tuple(repairs),
         is_repair=is_repair,
     )
+
+
+# Repairs what two checks confirmed, each by one atomic step of the broker, and lists what it did.
+
+
+_BALANCE_ATTEMPTS = 5
+
+
+class Repairs:
+    """`done` lists the repairs, in their order."""
+
+    def __init__(
+        self, broker: FullBroker, config: Config, here: Callable[[bytes], bytes], add_follow_ups: AddFollowUps
+    ) -> None:
+        self._broker = broker
+        self._config = config
+        self._here = here
+        self._add_follow_ups = add_follow_ups
+        self._policy = worker_policy(config.worker)
+        self._rules = rules_of(config.worker.after)
+        self.done: list[Repair] = []
+
+    def repair_jobs(
+        self,
+        silent: Sequence[Suspect],
+        lost: Sequence[Record],
+        unrecorded: Sequence[UnrecordedJob],
+        unrecorded_in_queues: Sequence[UnrecordedJob],
+        excess: int,
+    ) -> None:
+        """Repairs jobs, slots and records, but not the counters."""
+        for suspect in silent:
+            self._reap(suspect)
+        restored = self._restore(lost)
+        self._create_records(unrecorded)
+        # Each restored job explains one of the missing ones. The rest of the excess are jobs of ours that lost their
+        # record; the other jobs in queues were pushed by other programs and need no record.
+        ours = sorted(unrecorded_in_queues, key=self._foreignness)[: max(0, excess - restored)]
+        self._create_records(ours)
+
+    def _reap(self, suspect: Suspect) -> None:
+        next_states = {"release": "back in its queue", "retry": "to be retried", "bury": "dead"}
+        for verdict in reap(self._broker, suspect, self._policy, self._rules, "no heartbeat", self._add_follow_ups):
+            self._did("reaped", verdict.claim.id, f"its slot {suspect.slot} died; {next_states[verdict.verb.value]}")
+        if not suspect.claims:
+            self._did("forgotten", suspect.slot, "the slot died without a job")
+
+    def _restore(self, lost: Sequence[Record]) -> int:
+        """Returns how many were restored. A job that was running counts too: it goes back to its queue."""
+        count = 0
+        for start in range(0, len(lost), SEARCHES):
+            batch = lost[start : start + SEARCHES]
+            for record, is_restored in zip(batch, self._broker.restore([r.id for r in batch]), strict=True):
+                if is_restored:
+                    count += 1
+                    self._did("reinstated", record.id, _destination(record))
+        return count
+
+    def _create_records(self, unrecorded: Sequence[UnrecordedJob]) -> None:
+        for start in range(0, len(unrecorded), SEARCHES):
+            batch = unrecorded[start : start + SEARCHES]
+            for job, is_created in zip(batch, self._broker.create_record(batch), strict=True):
+                if is_created:
+                    self._did("recorded", job.record.id, f"as {job.record.state.value}, from its bytes")
+
+    def reconcile(self, faults: Sequence[BatchFault]) -> None:
+        """Counts members that have ended. Nothing repairs counts that are wrong in themselves."""
+        for fault in faults:
+            for start in range(0, len(fault.members), SEARCHES):
+                counted = self._broker.count_members(fault.batch, fault.members[start : start + SEARCHES])
+                if counted:
+                    self._did(
+                        "reconciled",
+                        fault.batch,
+                        f"counted {counted:,} member{'' if counted == 1 else 's'} that had ended",
+                    )
+
+    def enqueue(self, files: Sequence[LostFile]) -> None:
+        """Enqueues a job with the old id for each file that still exists, or with a new one if another program chose an
+        id of fileq's own. `balance` counts the old job as deleted."""
+        entries = []
+        for file in files:
+            try:
+                size = os.stat(self._here(file.path)).st_size
+            except (OSError, ValueError):
+                continue
+            queue = priority_chooser(self._config)(file.path)
+            short = split_signature(file.signature).short
+            job = file_job(file.path, size=size, priority=queue, now=datetime.now(UTC), signature=short)
+            job = job if is_own_id(file.id) else job.but(id=file.id)
+            entries.append(Entry(job, queue, Version(file.path, file.signature), always=True))
+        if entries:
+            for entry, fate in zip(entries, self._broker.enqueue(entries).results, strict=True):
+                if fate is EnqueueResult.ENQUEUED:
+                    self._did("enqueued", entry.job.id, f"again, for {printable(entry.job.filepath)}")
+
+    def _foreignness(self, unrecorded: UnrecordedJob) -> tuple[bool, bool]:
+        """A sort key: first the jobs that the ledger knows, then those encoded as fileq encodes them, then others."""
+        job = decode_or_none(unrecorded.record.raw)
+        if job is None:
+            return True, True
+        [entry] = self._broker.lookup([job.path]) if job.filepath else [None]
+        is_known = entry is not None and any(id == job.id for _, id in entry.versions)
+        return not is_known, encode(job) != unrecorded.record.raw
+
+    def balance(self, measure: Callable[[], Measurement]) -> None:
+        """Changes the counters by the remaining excess, if it is still exactly that; otherwise measures again."""
+        for _ in range(_BALANCE_ATTEMPTS):
+            first = measure()
+            now = measure() if first.excess else first
+            excess = agreed_excess(first, now)
+            if not excess:
+                return
+            drift = now.census.drift
+            if self._broker.balance(drift, drift - excess):
+                if excess > 0:
+                    self._did("counted", "deleted", f"+{excess}: entered the broker, found nowhere")
+                else:
+                    self._did("counted", "adopted", f"+{-excess}: found, never entered the broker")
+                return
+
+    def _did(self, action: str, id: str, detail: str) -> None:
+        self.done.append(Repair(action, id, detail))
+
+
+def _destination(record: Record) -> str:
+    if record.state in (State.PENDING, State.RUNNING):
+        return f"to the front of {record.queue}"
+    return "to the dead-letter queue" if record.state is State.DEAD else "to the scheduled jobs"
+
+
+class OnDead:
+    """Adds what follows from a settlement: the `on_dead` of jobs that fsck buries, and the deliveries about all that it
+    gives back. Imports the handlers, but only if a job is buried. ConfigError, before anything is changed, if the
+    routes can't be loaded."""
+
+    def __init__(self, config: Config, app_dir: str, broker: FullBroker) -> None:
+        self._config = config
+        self._app_dir = app_dir
+        self._broker = broker
+        self._add: AddFollowUps | None = None
+        self._subscriptions: Subscriptions | None = None
+
+    def __call__(self, settlement: Settlement) -> Settlement:
+        settlement = self._chained(settlement)
+        if self._subscriptions is None:
+            self._subscriptions = current_subscriptions(self._broker, self._config)
+        deliveries = self._subscriptions.settled(settlement, wall_clock_ms())
+        return replace(settlement, follow_ups=(*settlement.follow_ups, *deliveries)) if deliveries else settlement
+
+    def _chained(self, settlement: Settlement) -> Settlement:
+        if settlement.verb is not Verb.BURY or not self._may_be_any():
+            return settlement
+        if self._add is None:
+            self._add = self._load(settlement)
+        return self._add(settlement)
+
+    def _may_be_any(self) -> bool:
+        """Whether a route has `on_dead`, or a module may define one that has."""
+        handlers = self._config.handlers
+        return bool(self._config.imports) or any(
+            route.on_dead or (route.use is not None and not route.use.startswith("fileq.")) for route in handlers
+        )
+
+    def _load(self, settlement: Settlement) -> AddFollowUps:
+        from fileq.handlers.routes import Routes
+        from fileq.worker.follow_ups import FollowUps
+
+        try:
+            return FollowUps(Routes.load(self._config, app_dir=self._app_dir), self._config.paths).added
+        except ConfigError as error:
+            advice = "give --app-dir, or leave the job to a worker"
+            first = f"job {settlement.claim.id} is to be buried, and the on_dead of its route can't be read; {advice}"
+            raise ConfigError([first, *error.problems]) from error

@@ -1,0 +1,86 @@
+"""What a configuration says of handlers: `fileq config check` and `fileq tasks`.
+
+A check finds what is valid and still surprises: warnings only, problems are ConfigErrors. It imports handlers only on
+request, because importing runs the user's code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from msgspec import Struct
+
+from fileq.commands.untaken_files import missed_by_case
+from fileq.config import Config
+from fileq.core.errors import ConfigError
+from fileq.handlers.registry import REGISTRY
+from fileq.handlers.routes import Routes, schedule_problems, warnings_before_import, warnings_of
+
+
+class ConfigCheck(Struct, frozen=True):
+    warnings: list[str]
+    handlers: list[str] | None  # the routes in their order; None if handlers were not imported
+
+
+def check_config(config: Config, app_dir: str | None = None) -> ConfigCheck:
+    """Checks the routes, and the globs against the files that are there. With `app_dir` it imports the handlers too, as
+    a worker would; ConfigError if one can't be, or if a schedule has a type that no route takes."""
+    missed = missed_by_case(config) if os.path.isdir(config.producer.scan_dir) else []
+    if app_dir is None:
+        return ConfigCheck([*warnings_before_import(config), *missed], None)
+    from fileq.handlers.extensions import load_before_enqueue
+    from fileq.handlers.routes import Routes
+
+    # stdout is for the report: what a module prints while it is imported goes to stderr.
+    with contextlib.redirect_stdout(sys.stderr):
+        routes = Routes.load(config, app_dir=app_dir)
+        load_before_enqueue(config, app_dir=app_dir)
+    routes.loop.close()
+    if problems := list(schedule_problems(config, routes)):
+        raise ConfigError(problems)
+    return ConfigCheck([*routes.warnings, *warnings_of(config, routes), *missed], [str(route) for route in routes])
+
+
+# The tasks of the configured modules, with the options under which a worker runs them. Imports the modules.
+
+
+class TaskSummary(Struct, frozen=True):
+    """`function` is module:function. `payload` is the type of the payload, empty if it can be anything. `is_shadowed`:
+    a route of the configuration takes the jobs of this name, so the task never runs."""
+
+    name: str
+    function: str
+    payload: str
+    priority: str
+    timeout_s: float
+    max_retries: int
+    isolation: str
+    give_up_on: tuple[int | str, ...]
+    has_retry_if: bool
+    is_shadowed: bool
+
+
+def list_tasks(config: Config, app_dir: str) -> tuple[TaskSummary, ...]:
+    """By their names. Raises ConfigError if a module can't be imported or a task is wrong."""
+    routes = Routes.load(config, app_dir=app_dir)
+    first = {route.type: route for route in reversed(list(routes)) if route.type is not None}
+    found = []
+    for task in REGISTRY.tasks():
+        route = first[task.name]
+        found.append(
+            TaskSummary(
+                name=task.name,
+                function=task.target,
+                payload=task.payload_name,
+                priority=task.priority or config.producer.default_priority,
+                timeout_s=route.timeout,
+                max_retries=route.max_retries,
+                isolation=route.isolation,
+                give_up_on=route.give_up_on,
+                has_retry_if=route.retry_if is not None,
+                is_shadowed=route.function is not task.function,
+            )
+        )
+    return tuple(sorted(found, key=lambda task: task.name))
