@@ -25,7 +25,6 @@ from fileq.queries.job_selection import OUTLINE_COST, complete_records, outlined
 
 GroupedBy: TypeAlias = Literal["fingerprint", "directory", "kind", "type"]
 SCAN_MAX = 10_000
-RECORD_COST = 10  # reading a whole record costs as much as looking at this many dead jobs
 _PAGE = 500
 _IDS = 20  # how many ids a group names
 _PARTS = 24  # how many parts a timeline has
@@ -93,8 +92,7 @@ def group_dead(
     """The largest groups of the dead jobs that meet the conditions, among the newest `scan_max`.
 
     Fewer jobs are looked at if the bytes of a job do not say enough: reading an outline costs as much as OUTLINE_COST
-    jobs, reading a whole record as much as RECORD_COST. The whole record is needed for a job that an older release
-    buried, because it has no fingerprint."""
+    jobs."""
     prefix = (wanted.fingerprint or "") if by == "fingerprint" else ""
     if prefix:  # the fingerprints are read anyway, without outlines
         wanted = replace(wanted, fingerprint=None)
@@ -108,8 +106,7 @@ def group_dead(
         scanned += len(page.raws)
         jobs = outlined(broker, page.raws, "dead_letter", conditions).jobs
         cost += len(page.raws) * cost_of_one + _add_dates(broker, jobs) * OUTLINE_COST
-        keys, read = _fingerprints(broker, jobs) if by == "fingerprint" else ([_key_of(dead, by) for dead in jobs], 0)
-        cost += read * RECORD_COST
+        keys = _fingerprints(broker, jobs) if by == "fingerprint" else [_key_of(dead, by) for dead in jobs]
         for key, dead in zip(keys, jobs, strict=True):
             if not key.startswith(prefix):
                 continue
@@ -158,16 +155,13 @@ def _add_dates(broker: FullBroker, jobs: list[StoredJob]) -> int:
     return len(undated)
 
 
-def _fingerprints(broker: FullBroker, jobs: Sequence[StoredJob]) -> tuple[list[str], int]:
-    """Of each job, and how many whole records had to be read."""
+def _fingerprints(broker: FullBroker, jobs: Sequence[StoredJob]) -> list[str]:
+    """Of each job. Without a recorded one, as of a job that another program pushed, it follows from the bytes."""
     unread = [i for i, dead in enumerate(jobs) if dead.record is None]
     recorded = [dead.record.fingerprint if dead.record is not None else "" for dead in jobs]
     for i, found in zip(unread, broker.fingerprints([jobs[i].id for i in unread]) if unread else (), strict=True):
         recorded[i] = found
-    old = [i for i, found in enumerate(recorded) if not found]
-    for i, dead in zip(old, complete_records(broker, [jobs[i] for i in old]), strict=True):
-        recorded[i] = dead.fingerprint
-    return recorded, len(old)
+    return [found or dead.fingerprint for found, dead in zip(recorded, jobs, strict=True)]
 
 
 def _key_of(dead: StoredJob, by: GroupedBy) -> str:

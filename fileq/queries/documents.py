@@ -243,14 +243,11 @@ def _outline(job: Job | None, record: Record) -> tuple[Job | None, Record, tuple
 
 
 def fingerprint_of(job: Job | None, record: Record | None, error: str) -> str:
-    """The fingerprint of a dead job. For a job that an older release buried it is computed here; if that is
-    the job of a file, without the name of the route, which is unknown."""
+    """The fingerprint of a dead job. Of one without a record, as another program may push it, it is computed here; if
+    that is the job of a file, without the name of the route, which is unknown."""
     if record is not None and record.fingerprint:
         return record.fingerprint
-    if job is None:
-        return fingerprint(error)
-    traceback = record.attempts[-1].traceback if record is not None and record.attempts else ""
-    return fingerprint(error, job.type or "", traceback, job.filepath)
+    return fingerprint(error, job.type or "", "", job.filepath) if job is not None else fingerprint(error)
 
 
 def attempts_of(record: Record) -> tuple[AttemptDocument, ...]:
@@ -275,8 +272,8 @@ def _attempt(number: int, attempt: Attempt) -> AttemptDocument:
 
 
 def _duration_s(attempt: Attempt) -> float:
-    """As the worker measured and logged it. A reaper, or a worker of an earlier version, left no duration. Then it is
-    from the claim to the settlement, by the broker's clock."""
+    """As the worker measured and logged it. A reaper left no duration: then it is from
+    the claim to the settlement, by the broker's clock."""
     if attempt.duration_ms is not None:
         return attempt.duration_ms / 1000
     return max(0, attempt.ended_ms - attempt.started_ms) / 1000 if attempt.started_ms else 0.0

@@ -110,7 +110,7 @@ def outlined(
         elif is_state_needed and state is State.SCHEDULED:
             stateless.append(len(found))
         found.append(StoredJob(raw, job.id if job is not None else raw_id(raw), job, None, state, queue))
-    for i, stored in zip(undecided, _with_outlines(broker, [found[i] for i in undecided]), strict=True):
+    for i, stored in zip(undecided, with_outlines(broker, [one for i in undecided if (one := found[i])]), strict=True):
         found[i] = stored if conditions.meets(stored) else None
     for i, stored in zip(stateless, _with_states(broker, [found[i] for i in stateless]), strict=True):
         found[i] = stored
@@ -124,15 +124,6 @@ def _with_states(broker: FullBroker, some: Sequence[StoredJob | None]) -> list[S
         replace(stored, state=state) if state in DELAYED_STATES else stored
         for stored, state in zip(delayed, states, strict=True)
     ]
-
-
-def _with_outlines(broker: FullBroker, some: Sequence[StoredJob | None]) -> list[StoredJob]:
-    found = _joined([stored for stored in some if stored is not None], broker.outlines)
-    # A job that an older release buried has no fingerprint in its record: it follows from the traceback.
-    old = [i for i, one in enumerate(found) if one.state is State.DEAD and one.record and not one.record.fingerprint]
-    for i, stored in zip(old, _joined([found[i] for i in old], broker.records), strict=True):
-        found[i] = stored
-    return found
 
 
 def complete_records(broker: FullBroker, jobs: Sequence[StoredJob]) -> list[StoredJob]:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote, unquote
 
-from msgspec import UNSET, Struct, field
+from msgspec import Struct, field
 
 from fileq.core.api_key import Scope
 from fileq.server.audit import AuditNote
@@ -167,9 +167,6 @@ class Route(Row, frozen=True, kw_only=True, dict=True):
     @property
     def name(self) -> str:
         return self.function.__name__
-
-
-NO_BODY = UNSET
 
 
 # The path of a request: below which path a proxy serves this server, and slashes that are part of a name.

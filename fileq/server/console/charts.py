@@ -63,19 +63,6 @@ def shown_labels(labels: Sequence[str], most: int = 7) -> list[int]:
     return begins[:: -(-len(begins) // most) or 1]
 
 
-def sparkline(values: Sequence[float], *, title: str) -> Markup:
-    """A small line without axes."""
-    width, height, top_value = 120, 28, max([*values, 1])
-    step = (width - 4) / max(len(values) - 1, 1)
-    points = " ".join(
-        f"{2 + i * step:.1f},{height - 3 - value / top_value * (height - 6):.1f}" for i, value in enumerate(values)
-    )
-    return Markup(
-        '<svg class="chart spark" viewBox="0 0 {} {}" role="img" aria-label="{}">'
-        '<polyline class="line b" points="{}"/></svg>'
-    ).format(width, height, title, points)
-
-
 def spark_bars(values: Sequence[int], *, title: str) -> Markup:
     """Small bars without axes, one for each value. A value above 0 is always visible."""
     width, height, top_value = 120, 28, max([*values, 1])
