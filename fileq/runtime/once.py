@@ -47,7 +47,7 @@ from fileq.runtime.roles import FatalError, StopSignals, load_routes, start_brok
 from fileq.runtime.service import Service
 from fileq.runtime.worker_build import BuiltInJobs, WorkerParts, build_worker
 from fileq.worker.breakers import reason_of
-from fileq.worker.deferrals import delayed_jobs
+from fileq.worker.deferrals import in_states
 
 OK, LEFT_DEAD, INTERRUPTED = 0, 3, 130
 LOOK_EVERY_S = 0.1
@@ -340,20 +340,22 @@ def what_is_left(broker: FullBroker, worker: WorkerParts, census: Census) -> Wha
     roots = set(worker.roots.problems.values())
     held: Counter[str] = Counter()  # by breaker
     missing: Counter[str] = Counter()  # by root
-    deliveries = 0
+    deliveries = read = 0
     if census.scheduled:
-        for record in chain.from_iterable(delayed_jobs(broker, State.RETRYING, State.DEFERRED)):
-            if record.deferred in roots:
-                missing[record.deferred] += 1
-            elif reason := breakers.get(record.deferred, everything):
-                held[reason] += 1
-            elif _is_failed_delivery(record):
-                deliveries += 1
-            else:
-                return None
+        for page in broker.pages("scheduled"):
+            read += len(page)
+            for record in in_states(broker, page, (State.RETRYING, State.DEFERRED)):
+                if record.deferred in roots:
+                    missing[record.deferred] += 1
+                elif reason := breakers.get(record.deferred, everything):
+                    held[reason] += 1
+                elif _is_failed_delivery(record):
+                    deliveries += 1
+                else:
+                    return None
         census = broker.census()  # a job may have been promoted before it was read above
-        if _has_work(census, holds_all=holds_all):
-            return None
+        if _has_work(census, holds_all=holds_all) or census.scheduled > read:
+            return None  # a job may have been deferred again after they were read: it would count as one for later
     later = census.scheduled - missing.total() - held.total() - deliveries
     if later < 0:
         return None  # a job was promoted after it was read: it would be counted twice

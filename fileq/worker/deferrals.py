@@ -359,10 +359,10 @@ class DeferredRelease:
 
 def delayed_jobs(broker: FullBroker, *states: State) -> Iterator[list[Record]]:
     """The records of the jobs of `scheduled` that are in these states, page by page. Only reads."""
-    return (_in_states(broker, page, states) for page in broker.pages("scheduled"))
+    return (in_states(broker, page, states) for page in broker.pages("scheduled"))
 
 
-def _in_states(broker: FullBroker, raws: Sequence[bytes], states: Sequence[State]) -> list[Record]:
+def in_states(broker: FullBroker, raws: Sequence[bytes], states: Sequence[State]) -> list[Record]:
     records = broker.records([job.id for job in map(decode_or_none, raws) if job is not None])
     return [record for record in records if record is not None and record.state in states]
 
@@ -370,7 +370,7 @@ def _in_states(broker: FullBroker, raws: Sequence[bytes], states: Sequence[State
 def _first_of(wanted: Mapping[str, int], broker: FullBroker) -> list[Record]:
     """The jobs that are due next, at most as many as are wanted of each reason."""
     left, chosen = dict(wanted), []
-    for record in _in_states(broker, broker.peek("scheduled", LOOKED_AT), (State.DEFERRED,)):
+    for record in in_states(broker, broker.peek("scheduled", LOOKED_AT), (State.DEFERRED,)):
         if left.get(record.deferred, 0) > 0:
             left[record.deferred] -= 1
             chosen.append(record)

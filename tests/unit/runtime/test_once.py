@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from fileq.brokers.types import Census, Entry
 from fileq.config import CircuitBreakerSettings
 from fileq.core.events import BrokerLost, JobCompleted, JobDead, JobFailed
+from fileq.core.settlement import defer
 from fileq.core.text import printable
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.runtime.once import _name, _Pace, is_counted, what_is_left
@@ -78,6 +80,35 @@ def test_a_job_that_is_promoted_while_what_is_left_is_counted_is_not_counted_twi
     left = what_is_left(harness.broker, worker, count())
     assert left is not None
     assert left.lines == ["left 1 deferred: the circuit breaker of * is open (ValueError: broken)"]
+
+
+def test_a_job_that_runs_into_its_missing_root_while_what_is_left_is_counted_is_not_one_for_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = MemoryHarness(config_of("memory", {}))
+    missing = "the root /volume is missing (not mounted?)"
+    settle(harness, defer(running(harness, "a"), reason=missing, delay_ms=1_000))
+    worker: Any = SimpleNamespace(breakers=Breakers([]), roots=SimpleNamespace(problems={"/volume": missing}))
+    before, count, pages, claims = harness.broker.census(), harness.broker.census, harness.broker.pages, []
+
+    def after_claim(place: str) -> Iterator[list[bytes]]:
+        harness.advance(2)
+        harness.broker.promote()
+        claims.append(claim_one(harness))
+        return pages(place)
+
+    def after_deferral() -> Census:
+        while claims:
+            settle(harness, defer(claims.pop(), reason=missing, delay_ms=1_000))
+        return count()
+
+    monkeypatch.setattr(harness.broker, "pages", after_claim)
+    monkeypatch.setattr(harness.broker, "census", after_deferral)
+    assert what_is_left(harness.broker, worker, before) is None, "look again"
+    monkeypatch.undo()
+    left = what_is_left(harness.broker, worker, count())
+    assert left is not None
+    assert left.lines == [f"left 1 deferred: {missing}"]
 
 
 def test_a_run_leaves_a_failed_delivery_of_a_webhook_to_the_next_one() -> None:
