@@ -22,8 +22,8 @@ from fileq.brokers.place_pages import (
     start_after,
     within_bytes,
 )
+from fileq.brokers.rules import RulebookBroker
 from fileq.brokers.rules.batches import views_of
-from fileq.brokers.rules.broker import RulebookBroker
 from fileq.brokers.rules.rows import MemberState
 from fileq.brokers.rules.unit_of_work import is_over
 from fileq.brokers.types import LedgerEntry

@@ -27,8 +27,8 @@ from fileq.brokers.place_pages import (
     path_of_cursor,
     wrong_cursor,
 )
+from fileq.brokers.rules import RulebookBroker
 from fileq.brokers.rules.batches import views_of
-from fileq.brokers.rules.broker import RulebookBroker
 from fileq.brokers.rules.rows import MemberState
 from fileq.brokers.sqlite.database_schema import VERSION
 from fileq.brokers.sqlite.rows import (
