@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
@@ -14,17 +15,21 @@ from fileq.brokers.protocol import FullBroker
 from fileq.config import Config, Loaded
 from fileq.core.errors import BrokerError, FileqError
 from fileq.core.events import Emit, EmitAll
+from fileq.core.job import decode_or_none
+from fileq.core.outcome import Failed
+from fileq.handlers.context import CancelFlag
 from fileq.handlers.routes import Routes
+from fileq.handlers.task import Ran, Task
 from fileq.runtime.handlers_program import handlers_program
 from fileq.runtime.service import Loop, Service, longest_pause_s, without_outages
 from fileq.runtime.worker_service import WorkerService
-from fileq.webhooks.subscriptions import WebhookWatch
+from fileq.webhooks.store import WebhookStore
+from fileq.webhooks.subscriptions import Subscriptions, WebhookWatch
 from fileq.worker.attempts import Gates
 from fileq.worker.batch_reconciler import BatchReconciler
 from fileq.worker.breakers import Breakers, breakers_of
 from fileq.worker.deadlines import Deadlines
 from fileq.worker.deferrals import Deferrals, DeferredRelease
-from fileq.worker.deliveries import Deliveries
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.follow_ups import FollowUps
 from fileq.worker.limits import Limits
@@ -33,6 +38,9 @@ from fileq.worker.pump import Pump
 from fileq.worker.reaper import AddFollowUps, Reaper
 from fileq.worker.roots import RootsWatch
 from fileq.worker.scheduler import ScheduleFiring, Scheduler
+
+if TYPE_CHECKING:
+    from fileq.webhooks.attempt import DeliveryAttempts
 
 STUCK_MARGIN_S = 5.0
 # The handlers of fileq's own jobs, by type. They need a broker, so they run in the worker process.
@@ -159,3 +167,43 @@ def _stuck_s(config: Config) -> float:
     redis = config.redis
     call_s = redis.dial_timeout + max(redis.read_timeout, redis.write_timeout)
     return max(config.worker.heartbeat_ttl, call_s + STUCK_MARGIN_S)
+
+
+# The webhooks of a worker: which are in effect, and one attempt of a delivery, in a thread.
+#
+# Imports the code that sends requests when the first delivery runs: a worker without webhooks does not need it. What a
+# kill -9 leaves: deliveries in their slots. A reaper gives them back, and they are sent again.
+
+
+class Deliveries:
+    """`watch` is to be turned by a loop; `run` is for an executor."""
+
+    def __init__(self, config: Config, broker: FullBroker, emit: Emit) -> None:
+        self._settings = config.webhooks
+        self._emit = emit
+        self._store = WebhookStore(broker, config.webhooks, wall_clock_ms)
+        self.subscriptions = Subscriptions(config.paths, config.worker.priorities[-1])
+        self.watch = WebhookWatch(self._store, self.subscriptions, emit)
+        self._lock = threading.Lock()
+        self._attempts: DeliveryAttempts | None = None
+
+    def run(self, task: Task, cancelled: CancelFlag) -> Ran:
+        job = decode_or_none(task.raw)
+        if job is None:
+            return Failed("not a job", "Undecodable", is_permanent=True)
+        return self._loaded().run(job, cancelled.is_set)
+
+    def _loaded(self) -> DeliveryAttempts:
+        with self._lock:
+            if self._attempts is None:
+                from fileq.webhooks.attempt import DeliveryAttempts
+                from fileq.webhooks.sender import sender_of
+
+                self._attempts = DeliveryAttempts(
+                    self._store,
+                    sender_of(self._settings),
+                    lambda: self.watch.known,
+                    emit=self._emit,
+                    now_ms=wall_clock_ms,
+                )
+            return self._attempts
