@@ -211,7 +211,7 @@ def test_a_duplicate_tells_an_enqueue_key_only_that_there_is_one(api: ServedApi,
         one = client.post("/jobs", {"type": "mine", **known})
         assert (one.slug, SECRET in one.body.decode()) == ("duplicate", False)
         many = client.post("/jobs/bulk", {"jobs": [{"type": "mine", **known}]})
-        assert many.json == {"jobs": [{"id": "", "result": "duplicate"}], "enqueued": 0}
+        assert many.json == {"jobs": [{"id": "", "result": "duplicate", "warning": None}], "enqueued": 0}
     mine = client.post("/jobs", {"type": "mine", "unique_key": "own", "delay": "1h"}).json["id"]
     again = client.post("/jobs", {"type": "mine", "unique_key": "own"})
     assert (again.status, again.json["id"]) == (200, mine), "its own job is shown"
