@@ -197,7 +197,7 @@ class Broker(FileOrders, Protocol):
         """Settles what ended, then claims a job for each of these free slots, in one round trip.
 
         A settlement takes effect only if its slot still holds the job (the fence); otherwise it is FENCED and changes
-        nothing. It also renews the slot's heartbeat. In the same step its order is kept (file_orders.py) and its
+        nothing. It also renews the slot's heartbeat. In the same step its order is kept (FileOrders) and its
         follow-ups are enqueued, after the job has moved; the record keeps their ids. A follow-up that enqueue() would
         call DUPLICATE is left out. The record keeps the last outputs, and makers() finds them. Raises BrokerError and
         JobError for a wrong follow-up as enqueue() does, before any settlement.

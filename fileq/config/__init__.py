@@ -9,8 +9,7 @@
 | http_settings.py    | the keys below `server` and `webhooks`                                           |
 | value_types.py      | the kinds of values: read from text, written as text, masked                     |
 | section.py          | what a section is; the keys derived from its type hints                          |
-| sources.py          | the YAML file, the environment and --set as layers of one tree; password files   |
-| environment_variables.py | variables that no setting has: of other job servers, of Kubernetes, misspelt |
+| sources.py          | the YAML file, the environment and --set as layers of one tree; unknown variables |
 | read.py             | the tree read into sections, with the origin of every value                      |
 | resolve.py          | rules between keys; what a route inherits from the worker                        |
 | load.py             | the steps in order: gather, read, resolve; what a running process can take over  |

@@ -2,7 +2,7 @@
 
 The scheduler learns from promote() when a deadline is to be looked at, and wakes this loop. Until then it is idle.
 The jobs die like one whose worker finds at its claim that the deadline has passed: with `on_dead`, webhooks, the order
-to move or delete the file (`worker.after`; order_recovery.py does it) and the count of the batch. Only the broker's
+to move or delete the file (`worker.after`; post_actions.py does it) and the count of the batch. Only the broker's
 clock counts. Any number of workers do the same; the broker returns each job to one of them.
 
 What a kill -9 leaves: each job dead or waiting. One that overdue() had returned is returned again ten seconds later, to

@@ -83,7 +83,7 @@ _PAGE = 500
 
 
 class RedisFileOrders:
-    """file_orders.FileOrders on Redis."""
+    """protocol.FileOrders on Redis."""
 
     _store: RedisStore
 

@@ -362,7 +362,7 @@ _producer_decoder = msgspec.json.Decoder(ProducerInfo)
 
 
 class RedisProducers:
-    """producer_registry.ProducerRegistry on Redis."""
+    """protocol.ProducerRegistry on Redis."""
 
     _store: RedisStore
 

@@ -1,6 +1,6 @@
 """What the parts of the broker on Redis share: the connections, the scripts, the keys, the clock, the claim order.
 
-Owns every call to the server except the blocking ones (wake.py). Keeps no job and no copy of the server's state.
+Owns every call to the server except the blocking ones (waiting.py). Keeps no job and no copy of the server's state.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 database.py owns the file, its connections and its locks (database_schema.py, file_access.py). store.py adds what a
 broker keeps outside the file, and opens units of work; unit_of_work.py is the tables of one transaction (rows.py).
-lists.py are the lists by pages, and broker.py puts them together with the rulebook (brokers/rules). change_watcher.py
-wakes pumps and delivers events across processes.
+broker.py adds the lists by pages to the rulebook (brokers/rules). change_watcher.py wakes pumps and delivers events
+across processes.
 """
 
 from __future__ import annotations

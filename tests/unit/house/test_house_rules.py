@@ -51,3 +51,21 @@ def test_pages_name_files_that_exist(page: Path) -> None:
             assert (REPOSITORY / name).exists(), name
         elif top in known:
             assert (PACKAGE / name).exists(), name
+
+
+PROSE = re.compile(r'"""(.*?)"""|^\s*#(.*)$', re.DOTALL | re.MULTILINE)
+MODULE = re.compile(r"(?<![\w/{.*-])((?:\w+/)*\w+\.(?:py|lua))\b")
+OF_OTHERS = {"csv.py", "jobs.py", "queue.py", "_text.py"}  # examples, and modules of the standard library
+
+
+def test_comments_name_modules_that_exist() -> None:
+    """In docstrings and comments, so that moving a module leaves no name behind that a reader would search for."""
+    modules = [f"/{path.relative_to(REPOSITORY)}" for path in (*SOURCES, *PACKAGE.rglob("*.lua"))]
+    lost = [
+        (name_of(path), name)
+        for path in SOURCES
+        for parts in PROSE.findall(path.read_text())
+        for name in MODULE.findall("".join(parts))
+        if name not in OF_OTHERS and not any(module.endswith(f"/{name}") for module in modules)
+    ]
+    assert lost == []
