@@ -96,7 +96,7 @@ def test_bytes_that_are_not_a_job_have_an_id(shell: CommandLine) -> None:
     [
         (("peek", "--queue", "nope"), "no queue is named 'nope'; give one of high, low, scheduled"),
         (("peek", "-n", "0"), "-n is '0'; it must be a whole number, 1 or more"),
-        (("list", "--state", "odd"), "--state is 'odd'; it must be one of pending"),
+        (("list", "--state", "odd"), "--status is 'odd'; it must be one of pending"),
         (("list", "--limit", "x"), "--limit is 'x'"),
         (("show",), "ID"),
         (("trace",), "PATH"),
