@@ -274,7 +274,7 @@ def test_body(name: str, now_ms: int) -> bytes:
 def _shortened(name: str, value: Any) -> Any:
     if isinstance(value, str):
         return value[: ERROR_KEPT if name == "error" else TEXT_KEPT]
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return []
     return None if isinstance(value, dict) else value
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 from fileq.brokers.types import Entry, Revival
@@ -17,6 +19,7 @@ from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Released
 from fileq.core.webhook import DELIVERIES_MAX, DELIVERY_ROUTE, DELIVERY_TYPE, WEBHOOK_EVENTS, Webhook, WebhookFilter
 from fileq.queries.documents import JobDocument
 from fileq.webhooks.store import WebhookStore
+from fileq.webhooks.subscriptions import BODY_MAX, withdrawn_data
 from fileq.worker.follow_ups import FollowUps
 from fileq.worker.policies import policies_of
 from fileq.worker.reaper import Reaper, reap
@@ -301,3 +304,17 @@ def test_the_route_of_deliveries_is_not_in_the_table() -> None:
     assert (route.type, route.max_retries, route.timeout) == (DELIVERY_TYPE, 9, 30.0)
     assert route.backoff.delays == (5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400)
     assert "fileq.webhook" not in setup.routes.refusal(typed_job("x", None, priority="low", now=NOW))
+
+
+def test_what_a_caller_gave_is_not_sent() -> None:
+    job = typed_job("report", {"card": "4111"}, priority="low", now=NOW, id="a")
+    data = withdrawn_data(job.but(unknown={"token": Raw(b'"t"')}), "low", 2, 1_000)
+    assert (data["payload"], data["other_fields"], data["left_out"]) == (None, {}, ("payload", "other_fields"))
+    assert (data["status"], data["attempt_count"], data["completed_at"]) == ("cancelled", 2, "1970-01-01T00:00:01.000Z")
+
+
+def test_a_long_error_of_an_attempt_is_sent_short(told: PumpSetup) -> None:
+    end(told, Failed("\x01" * 4_000, "X", is_permanent=True))
+    [body] = bodies(told)
+    assert len(json.dumps(body, separators=(",", ":"))) <= BODY_MAX
+    assert (body["data"]["attempts"], "attempts" in body["data"]["cut"]) == ([], True)
