@@ -63,11 +63,13 @@ class TaskDefinition(Generic[P, R]):
         such as that of the payload."""
         first = next(iter(inspect.signature(self.function).parameters), "")
         annotation = self._annotation(first)
-        is_class = isinstance(annotation, type) and not getattr(annotation, "_is_protocol", False)
+        # From Python 3.11 on Any, the annotation of a parameter without one, is a class too.
+        is_class = isinstance(annotation, type) and annotation is not Any
+        is_class = is_class and not getattr(annotation, "_is_protocol", False)
         if is_class and not issubclass(JobView, annotation) and not issubclass(annotation, JobView):
             name = annotation.__name__
-            advice = f"write {first}: fileq.JobView[{name}]"
-            raise ConfigError(f"task {self.name!r} ({self.target}) takes a {name} as its job; {advice}")
+            advice = f"{first!r} is annotated with {name}; write {first}: fileq.JobView[{name}]"
+            raise ConfigError(f"task {self.name!r} ({self.target}): {advice}")
         arguments = typing.get_args(annotation) if typing.get_origin(annotation) is JobView else ()
         return Any if not arguments or isinstance(arguments[0], TypeVar) else arguments[0]
 

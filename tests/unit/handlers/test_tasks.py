@@ -167,16 +167,18 @@ def test_a_job_that_is_annotated_with_the_type_of_its_payload_is_refused() -> No
     def render(job: Thumb, context: fileq.Context) -> None: ...
 
     task("render")(render)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"takes a Thumb as its job; write job: fileq\.JobView\[Thumb\]"):
+    with pytest.raises(ConfigError, match=r"'job' is annotated with Thumb; write job: fileq\.JobView\[Thumb\]"):
         routes()
 
 
 def test_a_job_may_be_annotated_with_any_type_that_it_has() -> None:
     def render(job: object, context: fileq.Context) -> None: ...
     def plain(job: fileq.JobView, context: fileq.Context) -> None: ...
+    def anything(job: Any, context: fileq.Context) -> None: ...
+    def bare(job, context): ...
 
-    assert task("render")(render).payload_type is Any
-    assert task("plain")(plain).payload_type is Any
+    for function in (render, plain, anything, bare):
+        assert task(function.__name__)(function).payload_type is Any
 
 
 class Node(msgspec.Struct):
