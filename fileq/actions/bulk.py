@@ -496,6 +496,8 @@ def _cancelled(job: StoredJob, result: CancelResult) -> JobChange:
 def _planned(action: JobAction, job: StoredJob) -> tuple[str, str]:
     if action is JobAction.RETRY and job.job is None:
         return REFUSED, NOT_A_JOB
+    if action is JobAction.CANCEL and job.record is not None and job.record.is_cancel_requested:
+        return REQUESTED_BEFORE, ""
     return f"would_{action}", ""
 
 

@@ -403,7 +403,10 @@ def render_report(report: ActionReport, action: JobAction, heartbeat_ttl_s: floa
         if one.reason:
             lines.append(f"{id}: {screen.paint(one.result, 'red')}: {one.reason}")
             continue
-        if one.result in (REQUESTED, REQUESTED_BEFORE):
+        if one.result == REQUESTED_BEFORE:
+            lines.append(f"{id}: is being cancelled already; its worker stops it")
+            continue
+        if one.result == REQUESTED:
             lines.append(f"{id}: {_requested(heartbeat_ttl_s / 3)}  {printable(one.filepath)}".rstrip())
             continue
         would = f"{one.result.replace('_', ' ')} " if report.is_dry_run else ""

@@ -227,6 +227,8 @@ EXPECTS = "5 fields such as '30 2 * * 1-5', @hourly, @daily, @weekly, @monthly, 
 _EVERY = "@every"
 _NAMED_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _FULL_DAYS = ("Sundays", "Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays")
+# Those that divide an hour: the others start over at each hour.
+_MINUTES = {f"*/{n}": f"Every {n} minutes" for n in (2, 3, 4, 5, 6, 10, 12, 15, 20, 30)}
 _DAYS = {
     "*": "Every day",
     **dict.fromkeys(("1-5", "mon-fri"), "Weekdays"),
@@ -294,11 +296,15 @@ class Cron:
                 if every_s % unit_s == 0:
                     return f"Every {unit}" if every_s == unit_s else f"Every {every_s // unit_s} {unit}s"
         minute, hour, *date, days = self._fields.lower().split()
+        if minute in _MINUTES and [hour, *date, days] == ["*"] * 4:
+            return _MINUTES[minute]
         if date == ["*", "*"] and days in _DAYS and minute.isdecimal() and hour.isdecimal():
             return f"{_DAYS[days]} at {int(hour):02}:{int(minute):02}"
         from cronsim import CronSim
 
-        return CronSim(self._fields, datetime.now(UTC)).explain()
+        words = CronSim(self._fields, datetime.now(UTC)).explain()
+        # With both, cron takes each day that one of them names.
+        return words.replace(" and on ", " or on ") if "*" not in (date[0], days) else words
 
     def _check(self) -> None:
         from cronsim import CronSim, CronSimError

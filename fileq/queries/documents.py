@@ -160,6 +160,7 @@ def job_document(record: Record, waits_for: tuple[str, ...] = (), *, is_outline:
     if is_outline:
         job, record, left_out = _outline(job, record)
     raw = record.raw if "raw_b64" not in left_out else b""
+    has_run = record.state is State.RUNNING or record.attempt_count > 0  # a claim that was deferred is no run
     return JobDocument(
         id=job.id if job is not None else record.id,
         type=job.type if job is not None else None,
@@ -168,9 +169,9 @@ def job_document(record: Record, waits_for: tuple[str, ...] = (), *, is_outline:
         retry_count=job.retries if job is not None else 0,
         result=_value(record.result) if record.result else None,
         created_at=stamp(record.created_ms),
-        started_at=stamp(record.started_ms),
+        started_at=stamp(record.started_ms) if has_run else None,
         completed_at=stamp(record.ended_ms),
-        worker_id=record.slot or None,
+        worker_id=(record.slot or None) if has_run else None,
         queue=record.queue or (job.priority if job is not None else ""),
         path=(job.filepath or None) if job is not None else None,
         payload=_value(job.payload) if job is not None and job.payload is not UNSET else None,

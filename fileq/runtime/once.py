@@ -349,7 +349,7 @@ def what_is_left(broker: FullBroker, worker: WorkerParts, census: Census) -> Wha
                     missing[record.deferred] += 1
                 elif reason := breakers.get(record.deferred, everything):
                     held[reason] += 1
-                elif _is_failed_delivery(record):
+                elif _is_failed_delivery(record) and record.due_ms > census.now_ms:
                     deliveries += 1
                 else:
                     return None

@@ -27,6 +27,7 @@ from fileq.commands.admin.json_schema import (
     PURGE_FIELDS,
     TRACE_FIELDS,
     job_fields,
+    list_fields,
     listed_job_fields,
 )
 from fileq.core.errors import ConfigError
@@ -82,7 +83,7 @@ def _list(invocation: Invocation) -> int:
     jobs, has_more = found[:limit], len(found) > limit
     _check_batch(invocation, len(jobs))
     if invocation.options.json:
-        invocation.print_json({"jobs": jobs})
+        invocation.print_json({"jobs": jobs, "has_more": has_more})
         return 0
     if not jobs:
         print("no job matches")
@@ -365,7 +366,7 @@ an earlier job of its file. The reason is below the table, and `deferred` in --j
         ),
         arguments=_list_arguments,
         run=_list,
-        json_fields=listed_job_fields,
+        json_fields=list_fields,
     ),
     Command(
         words=("admin", "show"),

@@ -26,6 +26,10 @@ def listed_job_fields() -> Fields:
     return (("jobs[]", "one object for each job"), *((f"jobs[].{name}", meaning) for name, meaning in job_fields()))
 
 
+def list_fields() -> Fields:
+    return (("has_more", "boolean: --limit left out others"), *listed_job_fields())
+
+
 def workers_fields() -> Fields:
     from fileq.queries.documents import WorkerDocument
 

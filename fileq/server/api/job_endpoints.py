@@ -90,8 +90,8 @@ class RetryMessage(Struct, frozen=True):
 
 
 def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer:
-    """201 with the job, also for a repeat with the same Idempotency-Key; 200 if a job with this id or unique key was there
-    already. If the key does not see that job, the problem `duplicate` says only that there is one."""
+    """201 with the job, also for a repeat with the same Idempotency-Key; 200 if a job with this id or unique key was
+    there already. If the key does not see that job, the problem `duplicate` says only that there is one."""
     new, services = request.body, request.services
     repeat = idempotent_request(request.headers, request.caller, request.raw_body, request.services.signer)
     options = job_options(new, repeat, request.caller)

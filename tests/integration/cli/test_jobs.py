@@ -144,7 +144,7 @@ def test_jobs_are_listed_by_type(shell: CommandLine) -> None:
         settle(shell, complete(claim_one(shell)))
     assert ids_of(shell.json("list", "--type", "report", "--state", "completed")) == ["report-1", "report-0"]
     assert shell.run("list", "--type", "absent") == "no job matches\n"
-    assert shell.json("list", "--type", "absent") == {"jobs": []}
+    assert shell.json("list", "--type", "absent") == {"jobs": [], "has_more": False}
 
 
 # show
@@ -324,8 +324,14 @@ def test_a_waiting_job_leaves_its_queue_and_a_running_one_is_requested_to_stop(s
     assert record_of(shell, "run").is_cancel_requested
     again = shell.json("cancel", "run")
     assert (again["count"], again["results"][0]["result"]) == (0, "requested_before"), "only the first request counts"
-    assert "is running; its worker sets context.cancelled within 10s" in shell.run("cancel", "run")
+    assert shell.json("cancel", "run", "--dry-run")["count"] == 0
+    assert "run: is being cancelled already; its worker stops it\n" in shell.run("cancel", "run")
     assert shell.broker.census().drift == 0
+
+
+def test_the_first_cancellation_of_a_running_job_says_when_it_stops(shell: CommandLine) -> None:
+    running(shell, "run")
+    assert "run: is running; its worker sets context.cancelled within 10s" in shell.run("cancel", "run")
 
 
 def test_a_job_that_is_named_twice_is_cancelled_once(shell: CommandLine) -> None:

@@ -215,7 +215,7 @@ def test_a_key_that_may_only_read_sees_no_button_that_works(operator: Tab, progr
     key, key_to_come_back = (made_key(tab, name, scope) for name, scope in (("reader", "read"), ("me", "admin")))
     cookies = tab.call("Network.getAllCookies")["cookies"]
     tab.click(".tools button", "Log out")
-    tab.until_text("the one-time link, which does not work again", "#confirm")
+    tab.until_text("a one-time link, which works only once", "#confirm")
     confirm(tab, "Log out")
     log_in(tab, key)
     for path in ("/dashboard/jobs?status=scheduled", "/dashboard/queues", "/dashboard/scheduled", "/dashboard/files"):

@@ -127,7 +127,7 @@ def test_a_key_that_was_made_for_a_week_is_not_reported_at_once() -> None:
         ("run_schedule", "/schedules/a/run", "run a schedule now", "/dashboard/scheduled/edit/a"),
         ("retry_job", "/jobs/x/y/retry", None, "/dashboard/jobs/x%2Fy"),
         ("act_on_jobs", "/jobs/actions", None, "/dashboard/jobs"),
-        ("create_key", "/keys", "make a key", "/dashboard/admin"),
+        ("create_key", "/keys", "create a key", "/dashboard/admin"),
         ("later", "/moon", "later", ""),
         ("put_note", "/dead/groups/0123/acknowledgement", None, "/dashboard/dead?fingerprint=0123"),
         ("pause_queue", "/queues/high/pause", "pause a queue", "/dashboard/queues"),

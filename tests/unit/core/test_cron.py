@@ -148,6 +148,8 @@ def test_a_wrong_zone_is_refused_with_the_nearest_name(name: str, nearest: str) 
         ("@every 90s", "Every 90 seconds"),
         ("@every 120m", "Every 2 hours"),
         ("@hourly", "At the start of every hour"),
+        ("*/5 * * * *", "Every 5 minutes"),
+        ("0 12 13 * 5", "At 12:00 on the 13th day of month or on Friday"),
         ("0 6 1 * *", "At 06:00 on the first day of every month"),
     ],
 )
