@@ -278,10 +278,10 @@ def _callback(task: CallbackTask, priority: str) -> JobRequest:
     call = task if isinstance(task, TaskCall) else TaskCall(task)
     definition = task_named(call.task)
     options = _options(call, definition, priority)
-    payload = encoded_payload(call.payload, call.name) if call.payload is not UNSET else None
+    payload = encoded_payload(call.payload, call.task_name) if call.payload is not UNSET else None
     if definition is not None:
         definition.checked_payload(payload if payload is not None else b"null")
-    return JobRequest(options, call.name, payload)
+    return JobRequest(options, call.task_name, payload)
 
 
 def _options(call: TaskCall[Any, Any], definition: TaskDefinition[Any, Any] | None, priority: str) -> JobOptions:

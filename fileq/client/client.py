@@ -297,10 +297,10 @@ def _request(
         return JobRequest(options, path=call.path)
     if task is not None and task.priority and not options.priority:
         options = replace(options, priority=task.priority)
-    payload = None if call.payload is UNSET or call.payload is None else encoded_payload(call.payload, call.name)
+    payload = None if call.payload is UNSET or call.payload is None else encoded_payload(call.payload, call.task_name)
     if task is not None:
         task.checked_payload(payload if payload is not None else b"null")
-    return JobRequest(options, call.name, payload)
+    return JobRequest(options, call.task_name, payload)
 
 
 def _traced(given: EnqueueOptions) -> JobOptions:

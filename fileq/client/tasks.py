@@ -149,7 +149,7 @@ class TaskCall(Generic[P, R]):
         self.options = options
 
     @property
-    def name(self) -> str:
+    def task_name(self) -> str:  # not `name`, by which a call would pass for a task
         return self.task if isinstance(self.task, str) else self.task.name
 
 

@@ -13,6 +13,7 @@ import fileq
 import fileq.testing
 from fileq.client.job_endings import PublishedBatchEvent
 from fileq.core.batch import BatchFacts, BatchState, CallbackKind
+from fileq.core.errors import JobError
 from fileq.testing.trial_queue import TrialQueue
 from tests.support import batch_jobs
 from tests.support.batch_jobs import Report, after, breaks, doubled, grows, grows_by_file, grows_parent, typed_after
@@ -228,5 +229,7 @@ def test_an_async_batch_has_the_same_methods(q: TrialQueue) -> None:
 def test_a_handler_outside_a_batch_has_none() -> None:
     assert fileq.testing.run(lambda job, context: context.batch) is None
     assert fileq.testing.run(lambda job, context: context.batch.id, batch="b") == "b"
+    with pytest.raises(JobError, match="is no type; give a task"):
+        fileq.testing.run(lambda job, context: context.batch.add(doubled.call(1)), batch="b", id="a")
     added = fileq.testing.run(lambda job, context: context.batch.add("doubled", 1, delay="5m"), batch="b", id="a")
     assert isinstance(added, str)

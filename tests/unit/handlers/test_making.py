@@ -15,6 +15,7 @@ from fileq.core.errors import JobError
 from fileq.core.job import typed_job
 from fileq.core.outcome import FOLLOW_UPS_MAX, FOLLOW_UPS_MAX_BYTES, OUTPUTS_MAX, FollowUpRequest, Made, follow_up_id
 from fileq.handlers.context import Context, view_of
+from tests.support import trial_tasks
 
 NOW = datetime(2026, 11, 16, 3, 25, tzinfo=UTC)
 
@@ -94,6 +95,7 @@ def test_the_options_of_a_follow_up_are_kept(context: Context) -> None:
     [
         (lambda c: c.enqueue(""), "'' is no type"),
         (lambda c: c.enqueue(3), "3 is no type"),
+        (lambda c: c.enqueue(trial_tasks.total.call([1])), "or the type of a route as text, then the payload"),
         (lambda c: c.enqueue("a", object()), "the payload is not JSON"),
         (lambda c: c.enqueue("a", float("nan")), "the payload contains nan"),
         (lambda c: c.enqueue("a", priority="urgent"), "priority is 'urgent'; it must be one of high, low"),
