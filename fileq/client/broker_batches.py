@@ -19,7 +19,7 @@ from fileq.brokers.types import Record
 from fileq.client.new_entries import typed_entry
 from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, DeadPage
 from fileq.config import Config
-from fileq.core.batch import Callback, callback_job
+from fileq.core.batch import Callback, callback_id, callback_job
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import State, check_content, checked_id, encode
 from fileq.core.own_jobs import check_batch
@@ -39,8 +39,7 @@ class BrokerBatches:
         self._broker.create_batch(new_batch(self._config, request, now))
 
     def get(self, id: str) -> BatchDocument | None:
-        [view] = self._broker.batches_by_id([id])
-        return batch_document(view) if view is not None else None
+        return find_batch(self._broker, id)
 
     def seal(self, id: str) -> bool:
         return seal_batch(self._broker, id)
@@ -54,6 +53,17 @@ class BrokerBatches:
     def dead_page(self, id: str, cursor: str) -> DeadPage:
         dead, following = dead_records(self._broker, id, cursor)
         return DeadPage(tuple(map(job_document, dead)), following)
+
+
+def find_batch(broker: FullBroker, id: str) -> BatchDocument | None:
+    """With the jobs of its callbacks and the first failures among the first page of its dead members: enough to see
+    what goes wrong."""
+    [view] = broker.batches_by_id([id])
+    if view is None:
+        return None
+    ids = [callback_id(id, kind) for kind in view.callbacks]
+    callbacks = dict(zip(ids, broker.records(ids) if ids else (), strict=True))
+    return batch_document(view, callbacks, dead_records(broker, id, "")[0] if view.dead else ())
 
 
 def dead_records(broker: FullBroker, id: str, cursor: str) -> tuple[list[Record], str]:

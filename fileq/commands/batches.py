@@ -18,13 +18,12 @@ from msgspec import Struct
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry
 from fileq.client.batch_handle import batch_request
-from fileq.client.broker_batches import check_client_batch, new_batch
+from fileq.client.broker_batches import check_client_batch, find_batch, new_batch
 from fileq.client.transport import BatchRequest
 from fileq.commands.enqueue import Enqueuing
 from fileq.config import Config
-from fileq.core.batch import BatchState, callback_id
+from fileq.core.batch import BatchState
 from fileq.core.errors import BatchError, BrokerError, ConfigError, FileqError
-from fileq.core.job import State
 from fileq.files.manifest import ManifestEntry, read_manifest
 from fileq.queries.documents import BatchDocument, batch_document, info_of, known_batch, unknown_batch
 
@@ -155,14 +154,8 @@ def list_batches(broker: FullBroker, limit: int, *, unfinished: bool) -> list[Ba
 
 
 def show_batch(broker: FullBroker, id: str) -> BatchDocument:
-    """With the jobs of its callbacks and the first failures among the first page of its dead members: enough to see
-    what goes wrong. BatchError for an unknown id."""
-    [view] = broker.batches_by_id([id])
-    if view is None:
+    """BatchError for an unknown id."""
+    found = find_batch(broker, id)
+    if found is None:
         raise unknown_batch(id)
-    callbacks = [callback_id(id, kind) for kind in view.callbacks]
-    dead = broker.dead_members(id).ids if view.dead else ()
-    ids = [*callbacks, *dead]
-    records = dict(zip(ids, broker.records(ids) if ids else (), strict=True))
-    found = (records[member] for member in dead)
-    return batch_document(view, records, [one for one in found if one is not None and one.state is State.DEAD])
+    return found

@@ -62,6 +62,8 @@ def test_a_death_cancels_a_batch_and_a_retry_puts_it_back(client: Client, broker
     assert facts_of(job) == fileq.BatchFacts(batch.id, CallbackKind.CATCH, 2, 0, 1, 0, 0, dying.id, "OSError: no")
     status = batch.status()
     assert (status.is_cancelled, status.first_dead, status.first_error) == (True, dying.id, "OSError: no")
+    assert [(job.id, job.error) for job in status.failures] == [(dying.id, "OSError: no")]
+    assert [(one.kind, one.status, one.type) for one in status.callbacks] == [("catch", "pending", "alarm")]
     assert [(job.id, job.error) for job in batch.jobs(dead=True)] == [(dying.id, "OSError: no")]
     assert batch.retry().count == 1
     assert dying.status().status == "pending"
