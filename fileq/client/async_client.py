@@ -196,6 +196,10 @@ class AsyncHandle(Generic[R]):
     def fate(self) -> str | None:
         return self._handle.fate
 
+    @property
+    def warning(self) -> str:
+        return self._handle.warning
+
     async def status(self) -> JobDocument:
         return await asyncio.to_thread(self._handle.status)
 
