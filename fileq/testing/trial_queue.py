@@ -35,11 +35,12 @@ from fileq.client.handle import Handle
 from fileq.client.options import Duration, EnqueueOptions, seconds
 from fileq.client.schedule_changes import the_schedule
 from fileq.commands.built_in_jobs import built_in_jobs
-from fileq.config import BackoffSettings, Config, config_from
+from fileq.config import BackoffSettings, Config, WorkerSettings, config_from
 from fileq.core.errors import ConfigError
 from fileq.core.events import ignore
 from fileq.core.own_jobs import is_own_type
 from fileq.core.schedule import is_of_schedule
+from fileq.core.units import LONGEST_S
 from fileq.handlers.context import no_handler
 from fileq.handlers.registry import TaskDefinition
 from fileq.handlers.routes import Routes, schedule_problems
@@ -296,7 +297,8 @@ def queue(
     imports: Sequence[str] = (), config: Config | Mapping[str, Any] | None = None, *, app_dir: str = "."
 ) -> TrialQueue:
     """A queue for one test. `imports` are modules with tasks and handlers, `config` further settings: a mapping such as
-    {"worker": {"max_retries": 1}}, or a Config. Circuit breakers are off, and delays have no random part."""
+    {"worker": {"max_retries": 1}}, or a Config. Circuit breakers are off, delays have no random part,
+    and results are kept unless `worker.history_ttl` is set."""
     return TrialQueue(imports, config, app_dir)
 
 
@@ -305,11 +307,14 @@ def _config(imports: Sequence[str], given: Config | Mapping[str, Any] | None, di
     backoff = config.worker.backoff
     if isinstance(backoff, BackoffSettings):
         backoff = replace(backoff, jitter=0.0)
+    history_ttl = config.worker.history_ttl
+    if history_ttl == WorkerSettings().history_ttl:
+        history_ttl = LONGEST_S  # the clock may be moved past the default, and the test still asks for its results
     return replace(
         config,
         broker="memory",
         imports=(*config.imports, *imports),
-        worker=replace(config.worker, count=1, backoff=backoff),
+        worker=replace(config.worker, count=1, backoff=backoff, history_ttl=history_ttl),
         producer=replace(
             config.producer, scan_dir=str(directory), settle=0.0, settle_unclosed=0.0, rate_limit_per_sec=0
         ),

@@ -56,6 +56,18 @@ def test_retries_and_delays_take_no_time(q: TrialQueue) -> None:
     assert [job.type for job in q.dead] == ["fail"]
 
 
+def test_results_are_kept_however_much_time_passes(q: TrialQueue) -> None:
+    handle = app.double.enqueue(app.Number(1))
+    q.advance("90d")
+    assert (handle.wait(), len(q.completed("double"))) == (app.Number(2), 1)
+    config = {"worker": {"history_ttl": "2h"}}
+    with fileq.testing.queue(imports=["tests.support.trial_tasks"], config=config) as forgetful:
+        handle = forgetful.enqueue(app.double, app.Number(1))
+        forgetful.advance("3h")
+        with pytest.raises(fileq.ResultExpired):
+            handle.wait()
+
+
 def test_advance_runs_what_becomes_due_in_that_time_and_no_more(q: TrialQueue) -> None:
     app.double.enqueue(app.Number(1), delay="50m")
     app.double.enqueue(app.Number(2), delay="70m")
