@@ -128,6 +128,9 @@ class BrokerTransport:
             return  # the reply was lost and the call repeated, or another caller put it back
         raise JobError(f"job {id} can't be retried: {why_stayed(answer)}")
 
+    def warning(self, type: str) -> str:
+        return self._untaken.warning(type, b"")
+
     def schedule(self, name: str, options: ScheduleOptions) -> None:
         from fileq.client.schedule_changes import add_schedule  # imports cronsim
 

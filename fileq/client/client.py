@@ -167,6 +167,7 @@ class Client:
             definition.checked_payload(encoded_payload(sample, type))
             given = replace(given, priority=given.priority or definition.priority)
         self.transport().schedule(name, given)
+        self._check_taken([type])
 
     def batch(
         self,
@@ -190,6 +191,7 @@ class Client:
         The batch is sealed at the end of the block, and cancelled if the block raises."""
         request = batch_request(name, allow_failures, then, catch, finally_, parent, priority)
         self.transport().batches.create(request)
+        self._check_taken(callback.job.type for callback in request.callbacks)
         return BatchHandle(self, request.id, priority)
 
     def find_batch(self, id: str) -> BatchHandle:
@@ -249,6 +251,12 @@ class Client:
             Handle(job.id, self.transport, task, job.fate, job.warning)
             for job, task in zip(accepted, tasks, strict=True)
         ]
+
+    def _check_taken(self, types: Iterable[str]) -> None:
+        """Warns of later jobs, those of callbacks and schedules, that no worker would take."""
+        for type in types if not self._is_over else ():
+            if warning := self.transport().warning(type):
+                self._warn(type, warning)
 
     def _warn(self, type: str, warning: str) -> None:
         """Logs it, once in WARNING_S for each type and for files: a program may enqueue many such jobs."""

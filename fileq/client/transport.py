@@ -137,6 +137,10 @@ class Transport(Protocol):
         JobError, saying why, if that is impossible."""
         ...
 
+    def warning(self, type: str) -> str:
+        """Why no worker would take jobs of this type; "" if nothing is wrong or known."""
+        ...
+
     def schedule(self, name: str, options: ScheduleOptions) -> None:
         """Defines a schedule or replaces its definition. ConfigError for one that the configuration has."""
         ...

@@ -89,6 +89,13 @@ def test_jobs_that_no_running_worker_takes_are_a_warning_to_every_caller(
                 again = client.enqueue("thumbnial", delay="1h"), client.enqueue_file(stray, delay="1h")
                 assert [handle.warning for handle in again] == [typo.warning, about_file]
                 assert caplog.messages == [typo.warning, about_file], "each is logged once, not for every job"
+        caplog.clear()
+        with fileq.Client(config) as direct:
+            direct.batch(then="thumbnial", catch="thumbnail", finally_=fileq.Call("thumbnali"))
+            direct.schedule("nightly", "@daily", "thumbnaill")
+            direct.schedule("weekly", "@weekly", "thumbnail")
+        named = [message.split("'")[1] for message in caplog.messages]
+        assert named == ["thumbnial", "thumbnali", "thumbnaill"], "callbacks and schedules are checked as jobs are"
         assert worker.stop() == 0
 
 
