@@ -22,14 +22,13 @@ from fileq.client.batch_handle import BatchHandle, BatchKeywords
 from fileq.client.client import Client
 from fileq.client.event_stream import EventStream
 from fileq.client.handle import Handle
-from fileq.client.options import EnqueueOptions, NamedBatch, ScheduleKeywords
+from fileq.client.options import EnqueueOptions, JobFilters, NamedBatch, ScheduleKeywords
 from fileq.client.tasks import TaskCall
 from fileq.client.transport import BatchRetry
 from fileq.config import Config
 from fileq.core.public_name import public
 from fileq.handlers.registry import TaskDefinition
 from fileq.queries.documents import BatchDocument, JobDocument
-from fileq.queries.job_filter import JobFilters
 from fileq.queries.job_queries import FileTrace
 
 P = TypeVar("P")

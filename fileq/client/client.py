@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -33,9 +33,11 @@ from fileq.client.handle import Handle, with_payload_type
 from fileq.client.options import (
     Duration,
     EnqueueOptions,
+    JobFilters,
     JobOptions,
     NamedBatch,
     ScheduleKeywords,
+    batch_id_of,
     options_of,
     schedule_options,
     seconds,
@@ -48,16 +50,13 @@ from fileq.core.job import rfc3339_ms
 from fileq.core.public_name import public
 from fileq.handlers.registry import TaskDefinition
 from fileq.queries.documents import JobDocument
-from fileq.queries.job_filter import JobConditions, JobFilters
+from fileq.queries.job_filter import JobConditions
 from fileq.queries.job_queries import FileTrace
 
 P = TypeVar("P")
 R = TypeVar("R")
 WARNING_S = 60.0  # between two warnings about jobs of one type
 WARNED_MAX = 1000  # types
-StateWord = Literal[
-    "pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled", "processing", "failed"
-]
 
 
 @public()
@@ -317,12 +316,19 @@ def _traced(given: EnqueueOptions) -> JobOptions:
 
 
 def _conditions(filters: JobFilters) -> JobConditions:
+    """TypeError for a filter that does not exist; ConfigError for one that can't be used."""
     if unknown := sorted(filters.keys() - JobFilters.__annotations__.keys()):
         raise TypeError(f"unexpected filter {unknown[0]!r}; there are {', '.join(sorted(JobFilters.__annotations__))}")
-    given: dict[str, Any] = {name: value for name, value in filters.items() if name != "limit" and value is not None}
-    times = {name: _time(name, given[name]) for name in ("since", "until") if name in given}
+    given: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+    limit = given.pop("limit", 0)
+    if not (type(limit) is int and limit >= 0):
+        raise ConfigError(f"limit is {limit!r}; it must be a whole number of at least 0")
+    given |= {name: _time(name, given[name]) for name in ("since", "until") if name in given}
+    if "batch" in given:
+        given["batch"] = batch_id_of(given["batch"])
+    given["type"] = getattr(given.get("type"), "name", given.get("type"))
     try:
-        return msgspec.convert(given | times, JobConditions)
+        return msgspec.convert(given, JobConditions)
     except msgspec.ValidationError as error:
         raise ConfigError(f"a filter can't be used: {error}") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +13,10 @@ from msgspec import Struct
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import COUNT_MAX, FIRST_MS, LAST_MS, UNIQUE_KEY_LENGTH, Job, checked_id, encoded_tags, rfc3339_ms
 from fileq.core.units import LONGEST_S, format_duration, parse_duration
+
+if TYPE_CHECKING:
+    from fileq.handlers.registry import TaskDefinition
+    from fileq.queries.job_filter import StatusWord
 
 Duration: TypeAlias = float | str | timedelta  # seconds, "5m" or a timedelta
 
@@ -110,6 +114,27 @@ def options_of(given: EnqueueOptions) -> JobOptions:
     if problems:
         raise ConfigError(problems)
     return options
+
+
+class JobFilters(TypedDict, total=False):
+    """The conditions that choose jobs as keywords, and how many jobs are wanted. Times are a datetime, or a duration
+    such as "2h", which means two hours ago."""
+
+    status: StatusWord | None
+    type: TaskDefinition[Any, Any] | str | None
+    priority: str | None
+    queue: str | None
+    worker: str | None
+    batch: NamedBatch | str | None
+    schedule: str | None
+    match: str | None
+    error: str | None
+    fingerprint: str | None
+    since: datetime | Duration | None
+    until: datetime | Duration | None
+    tag: Mapping[str, str]
+    q: str | None
+    limit: int | None
 
 
 def batch_id_of(batch: NamedBatch | str | None) -> str:

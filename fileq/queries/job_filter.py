@@ -5,9 +5,9 @@ Must not know a broker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Annotated, Literal, TypeAlias, TypedDict, get_type_hints
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Annotated, Literal, TypeAlias, get_type_hints
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -94,27 +94,6 @@ class JobConditions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 NAMES = JobConditions.__struct_fields__
-
-
-class JobFilters(TypedDict, total=False):
-    """The same conditions as keywords of a client, and how many jobs it wants. Times are a datetime, or a duration such
-    as "2h", which means two hours ago."""
-
-    status: StatusWord | None
-    type: str | None
-    priority: str | None
-    queue: str | None
-    worker: str | None
-    batch: str | None
-    schedule: str | None
-    match: str | None
-    error: str | None
-    fingerprint: str | None
-    since: datetime | float | str | timedelta | None
-    until: datetime | float | str | timedelta | None
-    tag: Mapping[str, str]
-    q: str | None
-    limit: int | None
 
 
 def declared_conditions() -> Iterator[tuple[str, str, str]]:

@@ -188,6 +188,12 @@ def test_jobs_are_listed_by_filters_with_their_state(client: Client, broker: Mem
     assert list(client.jobs(until=datetime.now(UTC) - timedelta(hours=1))) == []
     with pytest.raises(ConfigError, match="a filter can't be used: Invalid enum value 'odd'"):
         client.jobs(status="odd")  # type: ignore[typeddict-item]
+    batch = client.batch()
+    member = batch.add(fail, "x")
+    assert [job.id for job in client.jobs(batch=batch)] == [member.id] == [job.id for job in client.jobs(type=fail)]
+    for limit in -1, "2":
+        with pytest.raises(ConfigError, match=f"limit is {limit!r}; it must be a whole number of at least 0"):
+            client.jobs(limit=limit)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unexpected filter 'stat'"):
         client.jobs(stat="dead")  # type: ignore[call-arg]
 

@@ -8,8 +8,9 @@ import pytest
 from fileq.cli.arguments import filter_of
 from fileq.cli.definitions import all_commands
 from fileq.cli.parser import parser_of
+from fileq.client.options import JobFilters
 from fileq.core.job import State
-from fileq.queries.job_filter import NAMES, JobConditions, JobFilters, conditions_of, read_conditions
+from fileq.queries.job_filter import NAMES, JobConditions, conditions_of, read_conditions
 from fileq.server.routes import ROUTES
 
 SAMPLE = JobConditions(
