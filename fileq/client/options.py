@@ -68,18 +68,18 @@ class JobOptions(Struct, frozen=True):
 
 
 class EnqueueOptions(TypedDict, total=False):
-    """What every method that enqueues takes as keywords.
+    """What every method that enqueues takes as keywords. None: as if it was not given.
 
     `delay` and `at` say when the job is due; not both. `deadline`: the job is not started after it, a time or a
     duration from now. `timeout` is the limit of one attempt. `id`: chosen by the caller; if a job has it already,
     nothing is enqueued. `unique_key`: while an unfinished job has it, nothing is enqueued. `batch`: the job becomes a
     member of this batch, which is one of a client or an id."""
 
-    priority: str
-    delay: Duration
+    priority: str | None
+    delay: Duration | None
     at: datetime | None
-    id: str
-    unique_key: str
+    id: str | None
+    unique_key: str | None
     max_retries: int | None
     timeout: Duration | None
     deadline: datetime | Duration | None
@@ -98,12 +98,12 @@ def options_of(given: EnqueueOptions) -> JobOptions:
     if delay_ms and at_ms:
         problems.append("delay and at are both set; give one of them")
     options = JobOptions(
-        priority=given.get("priority", "") or getattr(given.get("batch"), "priority", ""),
+        priority=given.get("priority") or getattr(given.get("batch"), "priority", None) or "",
         delay_ms=delay_ms,
         at_ms=at_ms,
         max_retries=read.count("max_retries"),
         timeout_s=read.timeout_s(),
-        id=given.get("id", ""),
+        id=given.get("id") or "",
         unique_key=given.get("unique_key") or None,
         deadline_ms=read.time_ms("deadline") if isinstance(given.get("deadline"), datetime) else 0,
         deadline_after_ms=0 if isinstance(given.get("deadline"), datetime) else read.duration_ms("deadline"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -54,6 +54,11 @@ def test_every_wrong_option_is_named() -> None:
 def test_an_option_that_does_not_exist_is_a_type_error_with_the_known_ones() -> None:
     with pytest.raises(TypeError, match=r"unexpected option 'dealy'; there are at, batch, deadline, delay"):
         options_of({"dealy": 1})  # type: ignore[typeddict-unknown-key]
+
+
+def test_none_is_an_option_that_is_not_given() -> None:
+    names = EnqueueOptions.__annotations__
+    assert options_of(cast(EnqueueOptions, dict.fromkeys(names))) == options_of({})
 
 
 def test_tags_are_bounded() -> None:

@@ -43,7 +43,7 @@ def use(client: fileq.Client) -> None:
     number: int = client.enqueue(total, [1, 2]).wait()
     anything = client.enqueue("total", [1, 2]).wait()
     named: fileq.Task[Thumb, str] = thumbnail
-    tick.enqueue()
+    tick.enqueue(priority=None, delay=None, id=None, unique_key=None)
     client.enqueue_many([thumbnail.call(Thumb("x")), fileq.Call("total", [1]), fileq.Call(tick)])
     try:
         loose.enqueue({"a": 1}).wait()
@@ -59,6 +59,7 @@ def use(client: fileq.Client) -> None:
     print(status.completed + 1, client.batch(parent=batch).retry().count)
     for job in client.jobs(status="dead", since="2h"):
         print(job.is_finished, job.id, "late" in (job.error or ""))
+    print(len(list(client.jobs(type=thumbnail, batch=batch))))
 
 
 FACTS = fileq.BatchFacts("b-1", "then", 2, 2, 0, 0, 0)
