@@ -125,7 +125,7 @@ class FileEntries:
             if refused.kind == "OutsideRoots" and where not in self._roots:  # before any look at what is there
                 if any(where.startswith(dir + b"/") for dir in self._paths.folders):
                     raise ConfigError(f"{refused.error}; worker.after moves files there; {_how_to_run_again(where)}")
-                advice = "check the name, move the file there or add its directory to worker.allowed_roots"
+                advice = "check the name, or set producer.scan_dir or worker.allowed_roots to its directory"
                 raise ConfigError(f"{refused.error}; {advice}")
             if os.path.isdir(where):
                 raise ConfigError(f"{quoted_path(name)} can't be enqueued: it is a directory; name the files in it")

@@ -6,11 +6,15 @@ The rules are those of producer/finder/scan.py, on the machine that runs the com
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import time
+from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from fileq.brokers.types import ProducerView
 from fileq.config import Config
 from fileq.core.events import SkipReason
 from fileq.core.job import is_same_version, signature_text, split_signature
@@ -60,6 +64,16 @@ def _untaken(trace: FileTrace, config: Config, path: bytes) -> UntakenVersion | 
     return UntakenVersion(status.st_size, status.st_mtime_ns, reason) if reason else None
 
 
+def with_scanned_directory(config: Config, path: bytes, producers: Sequence[ProducerView]) -> Config:
+    """With the scan_dir of the running producer of this machine that scans this path, if the configuration names
+    another one: a role may have been given its directory on the command line."""
+    host = socket.gethostname()
+    for directory in (directory for one in producers if one.info.host == host for directory in one.info.roots):
+        if path.startswith(os.fsencode(directory).rstrip(b"/") + b"/"):
+            return replace(config, producer=replace(config.producer, scan_dir=directory))
+    return config
+
+
 def why_not_taken(config: Config, path: bytes) -> str:
     """Why the file at this path, as it is now, was not enqueued; "" if it does not exist here."""
     rules = ScanRules(config)
@@ -103,7 +117,8 @@ def _warning(glob: str, paths: list[bytes]) -> str:
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     ending = text_of(os.path.splitext(paths[0])[1])
     is_ending = ending and glob.lower().endswith(ending.lower())
-    advice = f"add {glob[: -len(ending)] + ending!r}" if is_ending else "add a glob for them"
+    wanted = repr(glob[: -len(ending)] + ending) if is_ending else "a glob for them"
+    advice = f"add {wanted} here and to a route"
     missed = f"{quoted_path(paths[0])}{more}"
     return f"producer.include_globs: {glob!r} misses {missed} by upper and lower case; to take them {advice}"
 

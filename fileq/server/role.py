@@ -22,7 +22,15 @@ from fileq.brokers.protocol import FullBroker
 from fileq.commands.api_keys import KeyStore
 from fileq.commands.audit_entries import os_user
 from fileq.config import Config, Loaded
-from fileq.config.http_settings import GUESSABLE, OUTSIDE_KEY, is_guessable, is_loopback, is_outside_key, url_here
+from fileq.config.http_settings import (
+    GUESSABLE,
+    OUTSIDE_KEY,
+    ServerSettings,
+    is_guessable,
+    is_loopback,
+    is_outside_key,
+    url_here,
+)
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit, ServerOpened, ServerWarned
 from fileq.files.descriptor_limit import soft_limit
@@ -287,7 +295,9 @@ class ServerService(HttpService):
                 ("\n", "\x1b[1m", "\x1b[0m", "\n\n") if sys.stdout.isatty() else ("", "", "", "\n")
             )
             print(f"{before}  Open the console: {bold}{url}{after}")
-            print(f"  The link works once, within {LINK_S // 60} minutes; 'fileq login-link' prints a new one.")
+            port = self.url.rpartition(":")[2]
+            given = "" if port == str(ServerSettings().port) else f" --port {port}"
+            print(f"  The link works once, within {LINK_S // 60} minutes; 'fileq login-link{given}' prints a new one.")
             print("  For programs: fileq keys create NAME --scope admin", end=end, flush=True)
 
     def stop(self, timeout_s: float) -> None:

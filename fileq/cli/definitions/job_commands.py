@@ -134,19 +134,20 @@ def _trace_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _trace(invocation: Invocation) -> int:
-    from fileq.commands.untaken_files import why_not_taken, with_untaken
+    from fileq.commands.untaken_files import why_not_taken, with_scanned_directory, with_untaken
     from fileq.queries.job_queries import FileNotKnown, trace
 
-    path = os.path.abspath(os.fsencode(invocation.options.path))
+    path, broker = os.path.abspath(os.fsencode(invocation.options.path)), invocation.broker()
+    config = with_scanned_directory(invocation.loaded().config, path, broker.producers())
     try:
-        traced = trace(invocation.broker(), path)
+        traced = trace(broker, path)
     except FileNotKnown as error:
         from fileq.core.text import quoted_path
 
-        if reason := why_not_taken(invocation.loaded().config, path):
+        if reason := why_not_taken(config, path):
             raise FileNotKnown(f"{quoted_path(path)} was never enqueued: {reason}") from None
         raise FileNotKnown(f"there is no such file here, and {error}") from None
-    shown = with_untaken(traced, invocation.loaded().config, path)
+    shown = with_untaken(traced, config, path)
     if invocation.options.json:
         invocation.print_json(shown)
         return 0

@@ -313,9 +313,9 @@ def test_check_warns_of_globs_that_miss_files_by_their_case(
     warnings = [one for one in json.loads(capsys.readouterr().out)["warnings"] if "include_globs:" in one]
     assert sorted(warnings) == [
         f"producer.include_globs: '**/*.pdf' misses '{here}/in/A.PDF' and 1 more by upper and lower case; "
-        "to take them add '**/*.PDF'",
+        "to take them add '**/*.PDF' here and to a route",
         f"producer.include_globs: '**/*.{{txt,csv}}' misses '{here}/in/D.TXT' by upper and lower case; "
-        "to take them add a glob for them",
+        "to take them add a glob for them here and to a route",
     ]
 
 

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import socket
 import time
 from datetime import UTC, datetime
 
@@ -30,6 +31,7 @@ from fileq.testing.conformance.builders import (
     running,
     settle,
 )
+from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.command_line import CommandLine
 
 NOW = datetime.now(UTC)
@@ -286,6 +288,17 @@ def test_the_trace_of_a_file_that_was_never_taken_names_the_reason(shell: Comman
     assert "it is not below producer.scan_dir" in shell.fail("trace", str(shell.directory), code=1)
     shell.settings["producer.ready_suffix"] = ".ok"
     assert "its marker 'old.pdf.ok' is missing" in shell.fail("trace", "in/old.pdf", code=1)
+
+
+def test_the_trace_of_a_file_knows_the_directory_that_a_running_producer_was_given(shell: CommandLine) -> None:
+    given = shell.directory / "given"
+    given.mkdir()
+    (given / "a.pdf").touch()
+    os.utime(given / "a.pdf", (1, 1))
+    assert "it is not below producer.scan_dir" in shell.fail("trace", "given/a.pdf", code=1)
+    info = producer_info(host=socket.gethostname(), roots=(str(given),))
+    shell.broker.report_producer("p", info, 60_000)
+    assert "no rule leaves it out, the next scan takes it" in shell.fail("trace", "given/a.pdf", code=1)
 
 
 def test_the_trace_of_a_file_that_has_changed_says_why_the_new_version_is_not_taken(shell: CommandLine) -> None:
