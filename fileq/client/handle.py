@@ -47,8 +47,10 @@ class Handle(Generic[R]):
         return f"<fileq job {self.id}>"
 
     def status(self) -> JobDocument:
-        """The job at this moment. Its `status` is "unknown" if it never existed, or its record has expired."""
-        return self._transport().job(self.id) or job_without_record(self.id)
+        """The job at this moment. Its `status` is "unknown" if it never existed, or its record has expired. Its payload
+        has the type of its task, if this process knows the task."""
+        job = self._transport().job(self.id)
+        return with_payload_type(job) if job is not None else job_without_record(self.id)
 
     def wait(self, timeout: float | None = None) -> R:
         """The result, once the job is completed. Raises JobFailed if it is dead, JobCancelled if it was cancelled,

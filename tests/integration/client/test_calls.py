@@ -169,6 +169,12 @@ def test_clear_cancels_what_waits_and_leaves_later_jobs(client: Client, broker: 
         client.clear("mid")
 
 
+def test_the_payload_of_a_job_has_the_type_of_its_task(client: Client) -> None:
+    handle = client.enqueue(double, Number(1))
+    assert handle.status().payload == client.job(handle.id).status().payload == Number(1)
+    assert client.enqueue("elsewhere", {"n": 1}).status().payload == {"n": 1}
+
+
 def test_jobs_are_listed_by_filters_with_their_state(client: Client, broker: MemoryBroker) -> None:
     client.enqueue(double, Number(1), tags={"a": "b"})
     client.enqueue("elsewhere", [2])
