@@ -40,7 +40,6 @@ from fileq.client.options import (
     batch_id_of,
     options_of,
     schedule_options,
-    seconds,
 )
 from fileq.client.tasks import FileCall, TaskCall, encoded_payload, task_named
 from fileq.client.transport import REFUSED, JobRequest, Transport
@@ -48,6 +47,7 @@ from fileq.config import Config
 from fileq.core.errors import BatchError, ConfigError
 from fileq.core.job import rfc3339_ms
 from fileq.core.public_name import public
+from fileq.core.units import seconds
 from fileq.handlers.registry import TaskDefinition
 from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobConditions

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import COUNT_MAX, FIRST_MS, LAST_MS, UNIQUE_KEY_LENGTH, Job, checked_id, encoded_tags, rfc3339_ms
-from fileq.core.units import LONGEST_S, format_duration, parse_duration
+from fileq.core.units import format_duration, seconds
 
 if TYPE_CHECKING:
     from fileq.handlers.registry import TaskDefinition
@@ -211,18 +211,6 @@ def checked_timeout(timeout: float | None) -> float | None:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
         raise ConfigError(f"timeout is {timeout!r}; it must be a number of seconds from 0 on, or None")
     return timeout
-
-
-def seconds(duration: Duration) -> float:
-    """The message of the ValueError says what is expected."""
-    if isinstance(duration, str):
-        return parse_duration(duration)
-    if isinstance(duration, bool) or not isinstance(duration, int | float | timedelta):
-        raise ValueError("a number of seconds, a duration such as '5m' or a timedelta")
-    value = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
-    if not 0 <= value <= LONGEST_S:
-        raise ValueError("between 0 and 36500d")
-    return value
 
 
 class ScheduleKeywords(TypedDict, total=False):

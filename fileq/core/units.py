@@ -6,9 +6,12 @@ Owns both directions, from text to numbers and back. Does no I/O.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?")
@@ -38,6 +41,20 @@ def parse_duration(text: str) -> float:
     if total_ms > LONGEST_S * 1000:
         raise ValueError(f"a duration of at most {_LONGEST_DAYS}d")
     return total_ms / 1000
+
+
+def seconds(duration: float | str | timedelta) -> float:
+    """The message of the ValueError says what is expected."""
+    if isinstance(duration, str):
+        return parse_duration(duration)
+    from datetime import timedelta  # not needed to read a configuration
+
+    if isinstance(duration, bool) or not isinstance(duration, int | float | timedelta):
+        raise ValueError("a number of seconds, a duration such as '5m' or a timedelta")
+    value = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+    if not 0 <= value <= LONGEST_S:
+        raise ValueError("between 0 and 36500d")
+    return value
 
 
 def format_duration(seconds: float) -> str:

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypedDict, Unpack, overload
 
@@ -46,7 +46,7 @@ from fileq.core.outcome import (
 from fileq.core.own_jobs import check_id, check_type
 from fileq.core.public_name import public
 from fileq.core.trace import traceparent
-from fileq.core.units import LONGEST_S, parse_duration
+from fileq.core.units import LONGEST_S, seconds
 from fileq.files.version import signature_of
 from fileq.handlers.job_file import JobFile, check_file
 from fileq.handlers.outcomes import number_outside_json
@@ -351,7 +351,7 @@ class NamedTask(Protocol):
 
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-Duration: TypeAlias = float | str  # seconds, or a text such as "5m"
+Duration: TypeAlias = float | str | timedelta  # seconds, "5m" or a timedelta
 Moment: TypeAlias = datetime | str  # aware, or a text such as "2026-11-16T12:00:00Z"
 
 
@@ -359,11 +359,11 @@ class FollowUpOptions(TypedDict, total=False):
     """The options of a follow-up. `delay` counts from the end of the job, `timeout` and `max_retries` are those of the
     new job instead of its route's, and after its `deadline` it is not started any more."""
 
-    priority: str
-    delay: Duration
+    priority: str | None
+    delay: Duration | None
     at: Moment | None
-    id: str
-    unique_key: str
+    id: str | None
+    unique_key: str | None
     max_retries: int | None
     timeout: Duration | None
     deadline: Moment | None
@@ -422,9 +422,13 @@ class Making:
 
     def _add(self, options: FollowUpOptions, **subject: Any) -> str:
         self._check_open()
+        if unknown := sorted(options.keys() - FollowUpOptions.__annotations__.keys()):
+            known = ", ".join(sorted(FollowUpOptions.__annotations__))
+            raise TypeError(f"unexpected option {unknown[0]!r}; there are {known}")
         if len(self._requests) >= FOLLOW_UPS_MAX:
             raise JobError(f"a job can enqueue {FOLLOW_UPS_MAX} follow-ups; let one of them enqueue the others")
-        request = FollowUpRequest(**subject, **self._checked(**options))
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        request = FollowUpRequest(**subject, **self._checked(**given))
         size = self._size + len(msgspec.msgpack.encode(request))
         if size > FOLLOW_UPS_MAX_BYTES:
             raise JobError(
@@ -544,12 +548,9 @@ def _as_it_is(value: T) -> T:
 
 def _seconds(value: Duration, name: str) -> float:
     try:
-        seconds = parse_duration(value) if isinstance(value, str) else float(value)
-    except (TypeError, ValueError) as error:
+        return seconds(value)
+    except ValueError as error:
         raise JobError(f"{name} is {value!r}; it must be {error}") from None
-    if not 0 <= seconds <= LONGEST_S:
-        raise JobError(f"{name} is {value!r}; it must be a number of seconds from 0 on, or a text such as 5m")
-    return seconds
 
 
 def _moment(value: Moment, name: str) -> datetime:

@@ -100,7 +100,11 @@ def test_the_options_of_a_follow_up_are_kept(context: Context) -> None:
         (lambda c: c.enqueue("a", float("nan")), "the payload contains nan"),
         (lambda c: c.enqueue("a", priority="urgent"), "priority is 'urgent'; it must be one of high, low"),
         (lambda c: c.enqueue("a", delay="5"), "delay is '5'; it must be a duration with its unit"),
-        (lambda c: c.enqueue("a", delay=-1), "delay is -1; it must be a number of seconds from 0 on"),
+        (lambda c: c.enqueue("a", delay=-1), "delay is -1; it must be between 0 and 36500d"),
+        (
+            lambda c: c.enqueue("a", delay=[]),
+            "delay is []; it must be a number of seconds, a duration such as",
+        ),
         (lambda c: c.enqueue("a", at=datetime(2026, 1, 1)), "without a time zone"),
         (lambda c: c.enqueue("a", at="tomorrow"), "at is 'tomorrow'; it must be a datetime"),
         (lambda c: c.enqueue("a", id="a b"), "id 'a b' can't be used"),
@@ -121,8 +125,15 @@ def test_a_mistake_is_an_error_in_the_handler(context: Context, call: Callable[[
 
 def test_an_unknown_option_is_an_error_in_the_handler(context: Context) -> None:
     options: dict[str, Any] = {"prioriy": "high"}
-    with pytest.raises(TypeError, match="prioriy"):
+    with pytest.raises(TypeError, match=r"unexpected option 'prioriy'; there are at, deadline, delay, id, max_retries"):
         context.enqueue("a", **options)
+
+
+def test_durations_are_those_of_a_client_and_none_is_an_option_that_is_not_given(context: Context) -> None:
+    context.enqueue("a", delay=timedelta(minutes=5), timeout=timedelta(seconds=2))
+    context.enqueue("a", priority=None, delay=None, id=None, unique_key=None)
+    timed, plain = requests(context)
+    assert (timed.delay_ms, timed.timeout_s, plain.delay_ms) == (300_000, 2.0, 0)
 
 
 def test_the_follow_ups_of_a_job_are_limited_in_number(context: Context) -> None:
