@@ -45,6 +45,21 @@ def config_at(where: str | Config | None, *, key: str = "", app_dir: str = ".") 
     return config if app_dir in ("", ".") else _relative_to(config, app_dir)
 
 
+def new_database_warning(config: Config, app_dir: str) -> str:
+    """For Client() in a directory that may be the wrong one: without a configuration, and with a database that does
+    not exist yet; "" otherwise."""
+    path = os.path.abspath(config.sqlite.path)
+    if config.broker_kind != "sqlite" or os.path.exists(path):
+        return ""
+    loaded = load(cwd=Path(app_dir))
+    if loaded.path is not None or loaded.is_set("sqlite.path"):
+        return ""
+    return (
+        f"no configuration file in {os.path.abspath(app_dir)}: jobs are enqueued into a new database, {path}; "
+        "to use another queue, give its address, app_dir or FILEQ_CONFIG"
+    )
+
+
 def _relative_to(config: Config, directory: str) -> Config:
     """The same settings for a process that works in another directory: relative paths begin in this one."""
 

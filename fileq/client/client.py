@@ -26,7 +26,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from fileq.client.address import HTTP_SCHEMES, config_at, server_address
+from fileq.client.address import HTTP_SCHEMES, config_at, new_database_warning, server_address
 from fileq.client.batch_handle import BatchHandle, CallbackTask, batch_request
 from fileq.client.event_stream import EventStream
 from fileq.client.handle import Handle, with_payload_type
@@ -285,6 +285,10 @@ def _opener(where: str | Config | None, key: str, app_dir: str) -> Callable[[], 
     def direct() -> Transport:
         from fileq.client.broker_transport import open_transport
 
+        if where is None and (warning := new_database_warning(config, app_dir)):
+            import logging  # as in Client._warn
+
+            logging.getLogger("fileq").warning("%s", warning)
         return open_transport(config)
 
     return direct

@@ -76,3 +76,28 @@ def test_other_wrong_addresses_are_refused(tmp_path: Path, monkeypatch: Any) -> 
         Client("nope.yaml")
     with pytest.raises(TypeError, match=r"where is 3; give redis://"):
         Client(3)  # type: ignore[arg-type]
+
+
+def test_a_new_database_without_a_configuration_file_is_a_warning_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    database = tmp_path / config_at(None).sqlite.path
+    for _ in range(2):
+        with Client() as client:
+            assert client.size("low") == 0
+    assert caplog.messages == [
+        f"no configuration file in {tmp_path}: jobs are enqueued into a new database, {database.resolve()}; "
+        "to use another queue, give its address, app_dir or FILEQ_CONFIG"
+    ]
+    caplog.clear()
+    for directory, text in (tmp_path / "named", "broker: sqlite"), (tmp_path / "given", None):
+        directory.mkdir()
+        if text is not None:
+            (directory / "config.yaml").write_text(text)
+        with Client("sqlite:own.db" if text is None else None, app_dir=str(directory)) as client:
+            assert client.size("low") == 0
+    monkeypatch.setenv("FILEQ_SQLITE_PATH", "chosen.db")
+    with Client() as client:
+        assert client.size("low") == 0
+    assert caplog.messages == []
