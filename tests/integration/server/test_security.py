@@ -340,7 +340,8 @@ def test_at_a_terminal_the_link_is_set_off_from_the_log(tmp_path: Path) -> None:
         terminal.interrupt()
         _, shown = terminal.finish()
     bold_link = r"\x1b\[1mhttp://127\.0\.0\.1:\d+/login\?once=\S{43}\x1b\[0m"
-    set_off = rf"\r\n\r\n  Open the console: {bold_link}\r\n  The link works once.*'fileq login-link --port \d+'.*\r\n.*\r\n\r\n"
+    next_link = r"  The link works once.*'fileq login-link --port \d+'.*"
+    set_off = rf"\r\n\r\n  Open the console: {bold_link}\r\n{next_link}\r\n.*\r\n\r\n"
     assert re.search(set_off, shown), shown
 
 
