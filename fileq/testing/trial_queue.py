@@ -200,9 +200,10 @@ class TrialQueue:
             raise ConfigError(f"duration is {duration!r}; it must be {error}") from None
         return self._run(self._clock.wall_ms() + round(passing_s * 1000))
 
-    def completed(self, type: str | None = None) -> list[JobDocument]:
-        """The completed jobs, of this type, in the order in which they ended. ConfigError for a type that no imported
-        module or route takes: otherwise a test with a misspelt name could not fail."""
+    def completed(self, type: TaskDefinition[Any, Any] | str | None = None) -> list[JobDocument]:
+        """The completed jobs, of this task or type, in the order in which they ended. ConfigError for a type that no
+        imported module or route takes: otherwise a test with a misspelt name could not fail."""
+        type = type.name if isinstance(type, TaskDefinition) else type
         if type is not None and type not in self._routes.types and not is_own_type(type):
             raise ConfigError(no_handler(type, self._routes.types))
         found = self.client.jobs(status="completed", type=type) if type else self.client.jobs(status="completed")

@@ -35,7 +35,7 @@ def test_a_task_is_run_by_drain_and_its_result_has_its_type(q: TrialQueue) -> No
 
 
 def test_a_misspelt_type_is_an_error_and_not_an_empty_list(q: TrialQueue) -> None:
-    assert q.completed("double") == []
+    assert q.completed("double") == q.completed(app.double) == []
     with pytest.raises(ConfigError, match=r"no handler for type 'doubel'; did you mean 'double'\?"):
         q.completed("doubel")
 
