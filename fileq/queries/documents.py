@@ -103,7 +103,9 @@ class JobDocument(Struct, frozen=True):
     waits_for: Annotated[
         tuple[str, ...], Meta(description="what keeps it from running, such as a paused queue; empty in lists")
     ]
-    attempt_count: Annotated[int, Meta(description="attempts that have ended; the first ones may not be in `attempts`")]
+    attempt_count: Annotated[
+        int, Meta(description="attempts that have ended, refusals included; the first ones may not be in `attempts`")
+    ]
     attempts: tuple[AttemptDocument, ...]
     follow_ups: Annotated[tuple[str, ...], Meta(description="ids of the jobs that it enqueued when it ended")]
     outputs: Annotated[tuple[OutputDocument, ...], Meta(description="files that it made")]
