@@ -126,6 +126,8 @@ class Client:
 
     def job(self, id: str) -> Handle[Any]:
         """A job by its id, whether it exists or not: status() tells."""
+        if not isinstance(id, str):
+            raise TypeError(f"id is {id!r:.100}; give the id of a job as text")
         return Handle(id, self.transport)
 
     def jobs(self, **filters: Unpack[JobFilters]) -> Iterator[JobDocument]:

@@ -21,6 +21,7 @@ from fileq.core.job import MAX_NESTING, TOO_NESTED, is_nested_deeper
 from fileq.core.own_jobs import check_type
 from fileq.core.public_name import public
 from fileq.handlers.context import Context, JobView
+from fileq.handlers.outcomes import number_outside_json
 from fileq.handlers.registry import LONGEST_NAME, REGISTRY, Registration, RetryIf, TaskDefinition
 
 if TYPE_CHECKING:
@@ -169,6 +170,8 @@ def encoded_payload(payload: Any, name: str) -> bytes:
         encoded = msgspec.json.encode(payload)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"the payload of task {name!r} can't be written as JSON: {error}") from error
+    if b"null" in encoded and (number := number_outside_json(msgspec.to_builtins(payload))) is not None:
+        raise ConfigError(f"the payload of task {name!r} contains {number}, which JSON does not have")
     if is_nested_deeper(encoded, MAX_NESTING):
         raise ConfigError(f"the payload of task {name!r} {TOO_NESTED}")
     return encoded

@@ -108,6 +108,17 @@ def test_what_is_no_call_is_refused_with_the_way_out(q: TrialQueue) -> None:
     assert q.client.size("low") == 0
 
 
+def test_a_payload_with_a_number_that_json_does_not_have_is_refused(q: TrialQueue) -> None:
+    for payload in float("inf"), {"a": [float("-inf")]}, app.Number(float("nan")):  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"of task 'any' contains (-?inf|nan), which JSON does not have"):
+            q.enqueue("any", payload)
+
+
+def test_a_job_is_looked_up_by_the_text_of_its_id(q: TrialQueue) -> None:
+    with pytest.raises(TypeError, match="id is 5; give the id of a job as text"):
+        q.client.job(5)  # type: ignore[arg-type]
+
+
 def test_a_job_that_never_ran_has_no_attempts(q: TrialQueue) -> None:
     late = app.double.enqueue(app.Number(1), delay="2h", deadline="1h")
     unknown = q.enqueue("no-such-task")
