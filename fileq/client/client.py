@@ -145,7 +145,7 @@ class Client:
         return self.transport().size(queue)
 
     def clear(self, queue: str) -> int:
-        """Cancels the jobs that wait in this queue now, and returns how many. Jobs that are enqueued later stay."""
+        """Cancels the jobs that wait in this queue now; returns how many. Jobs that are due or enqueued later stay."""
         return self.transport().clear(queue)
 
     def schedule(

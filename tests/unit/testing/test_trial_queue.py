@@ -117,6 +117,8 @@ def test_a_payload_with_a_number_that_json_does_not_have_is_refused(q: TrialQueu
 def test_a_job_is_looked_up_by_the_text_of_its_id(q: TrialQueue) -> None:
     with pytest.raises(TypeError, match="id is 5; give the id of a job as text"):
         q.client.job(5)  # type: ignore[arg-type]
+    unknown = q.client.job("five").status()
+    assert (unknown.status, unknown.is_finished) == ("unknown", True), "so that nothing waits for it for ever"
 
 
 def test_a_job_that_never_ran_has_no_attempts(q: TrialQueue) -> None:
