@@ -45,7 +45,7 @@ from fileq.client.tasks import FileCall, TaskCall, encoded_payload, task_named
 from fileq.client.transport import REFUSED, JobRequest, Transport
 from fileq.config import Config
 from fileq.core.errors import BatchError, ConfigError
-from fileq.core.job import rfc3339_ms
+from fileq.core.job import State, rfc3339_ms
 from fileq.core.public_name import public
 from fileq.core.units import seconds
 from fileq.handlers.registry import TaskDefinition
@@ -330,6 +330,10 @@ def _conditions(filters: JobFilters) -> JobConditions:
     if not (type(limit) is int and limit >= 0):
         raise ConfigError(f"limit is {limit!r}; it must be a whole number of at least 0")
     given |= {name: _time(name, given[name]) for name in ("since", "until") if name in given}
+    try:
+        State.from_filter(given.get("status", State.PENDING))
+    except (ValueError, TypeError):
+        raise ConfigError(f"status is {given['status']!r}; it must be one of {', '.join(State)}") from None
     if "batch" in given:
         given["batch"] = batch_id_of(given["batch"])
     given["type"] = getattr(given.get("type"), "name", given.get("type"))
