@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from fileq.handlers.registry import handler as handler
     from fileq.queries.documents import BatchDocument as BatchDocument
     from fileq.queries.documents import JobDocument as JobDocument
-    from fileq.queries.documents import JobDocument as Status  # noqa: F401
 
+    Status = JobDocument  # what status() of a handle returns
     __all__ = ["Batch", "Call", "JobCancelled", "JobFailed"]
 
 __version__ = "0.1.0"
