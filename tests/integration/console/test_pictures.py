@@ -90,7 +90,7 @@ def test_the_overview_shows_the_causes_without_scrolling(shown: tuple[Tab, str],
 
     def has_samples() -> bool:
         tab.open(f"{base}/dashboard")
-        return "on their way" not in tab.text("main")
+        return "First sample" not in tab.text("main")
 
     if os.environ.get("FILEQ_GUIDE_PICTURES"):
         wait_until(has_samples, 30, "samples of the last hour")
