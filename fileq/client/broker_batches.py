@@ -6,7 +6,7 @@ reconciler of any worker continues; of a retry, the members that were put back u
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 import msgspec
@@ -57,20 +57,25 @@ class BrokerBatches:
 
 def find_batch(broker: FullBroker, id: str) -> BatchDocument | None:
     """With the jobs of its callbacks and the first failures among the first page of its dead members: enough to see
-    what goes wrong."""
+    what goes wrong. At most three round trips."""
     [view] = broker.batches_by_id([id])
     if view is None:
         return None
-    ids = [callback_id(id, kind) for kind in view.callbacks]
-    callbacks = dict(zip(ids, broker.records(ids) if ids else (), strict=True))
-    return batch_document(view, callbacks, dead_records(broker, id, "")[0] if view.dead else ())
+    callbacks = [callback_id(id, kind) for kind in view.callbacks]
+    members = broker.dead_members(id).ids if view.dead else ()
+    ids = [*callbacks, *members]
+    records = dict(zip(ids, broker.records(ids) if ids else (), strict=True))
+    return batch_document(view, records, _dead(records[member] for member in members))
 
 
 def dead_records(broker: FullBroker, id: str, cursor: str) -> tuple[list[Record], str]:
     """A page of the members that are dead, and the cursor of the next; "" at the end."""
     page = broker.dead_members(id, cursor)
-    records = broker.records(page.ids) if page.ids else []
-    return [one for one in records if one is not None and one.state is State.DEAD], page.next_cursor
+    return _dead(broker.records(page.ids) if page.ids else ()), page.next_cursor
+
+
+def _dead(records: Iterable[Record | None]) -> list[Record]:
+    return [one for one in records if one is not None and one.state is State.DEAD]
 
 
 CANCEL_PAGES = 20  # pages of members that cancel_batch() cancels; the reconciler of a worker cancels the rest

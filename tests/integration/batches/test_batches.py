@@ -97,11 +97,11 @@ def test_a_failed_batch_finishes_at_once_although_members_are_due_in_an_hour(eac
     outer = client.batch("outer", finally_="note")
     with outer:
         outer.add("note", delay="1h")
-        with client.batch("inner", parent=outer) as inner:
-            inner.add("note", delay="1h")
-            inner.add("breaks")
         with client.batch("beside", parent=outer) as beside:
             beside.add("note", delay="1h")
+        with client.batch("inner", parent=outer) as inner:
+            inner.add("note", delay="1h")
+            inner.add("breaks")  # the last: once it is dead, outer takes no more
     for batch in (inner, outer, beside):
         batch.wait(25)
         assert batch.status().is_cancelled
