@@ -45,14 +45,23 @@ def config_at(where: str | Config | None, *, key: str = "", app_dir: str = ".") 
     return config if app_dir in ("", ".") else _relative_to(config, app_dir)
 
 
-def new_database_warning(config: Config, app_dir: str) -> str:
-    """For Client() in a directory that may be the wrong one: without a configuration, and with a database that does
-    not exist yet; "" otherwise."""
+def new_database_warning(where: str | None, config: Config, app_dir: str) -> str:
+    """For a client in a directory that may be the wrong one, with a database that does not exist yet: there is no
+    configuration, or it is in another directory and its database is not; "" otherwise."""
     path = os.path.abspath(config.sqlite.path)
-    if config.broker_kind != "sqlite" or os.path.exists(path):
+    is_address = where is not None and not where.endswith(FILES)
+    if is_address or config.broker_kind != "sqlite" or os.path.exists(path):
         return ""
-    loaded = load(cwd=Path(app_dir))
-    if loaded.path is not None or loaded.is_set("sqlite.path"):
+    loaded = load(where, cwd=Path(app_dir))
+    if loaded.path is not None:
+        is_beside = os.path.dirname(os.path.abspath(os.path.join(app_dir, loaded.path))) == os.path.dirname(path)
+        if is_beside or os.path.isabs(config.sqlite.path):
+            return ""
+        return (
+            f"sqlite.path of {loaded.path} is relative to the working directory: jobs are enqueued into a new "
+            f"database, {path}; give app_dir, or an absolute sqlite.path"
+        )
+    if loaded.is_set("sqlite.path"):
         return ""
     return (
         f"no configuration file in {os.path.abspath(app_dir)}: jobs are enqueued into a new database, {path}; "

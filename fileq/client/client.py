@@ -287,7 +287,8 @@ def _opener(where: str | Config | None, key: str, app_dir: str) -> Callable[[], 
     def direct() -> Transport:
         from fileq.client.broker_transport import open_transport
 
-        if where is None and (warning := new_database_warning(config, app_dir)):
+        named = where if where is None or isinstance(where, str) else ""
+        if warning := new_database_warning(named, config, app_dir):
             import logging  # as in Client._warn
 
             logging.getLogger("fileq").warning("%s", warning)

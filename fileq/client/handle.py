@@ -15,6 +15,7 @@ from fileq.client.options import checked_timeout
 from fileq.client.transport import Transport
 from fileq.core.errors import ConfigError, JobCancelledError, JobError, JobFailedError, ResultExpired
 from fileq.core.job import State
+from fileq.core.own_jobs import CALLBACK_IDS
 from fileq.core.public_name import public
 from fileq.core.units import format_duration
 from fileq.handlers.registry import REGISTRY, TaskDefinition
@@ -87,7 +88,9 @@ class Handle(Generic[R]):
         if job.status == State.CANCELLED:
             raise JobCancelledError(f"job {self.id} was cancelled")
         if ending.result is None:
-            raise ResultExpired(f"there is no record of job {self.id}: it never existed or was removed")
+            raise ResultExpired(
+                f"there is no record of job {self.id}: it never existed or was removed{_later(self.id)}"
+            )
         return self._decoded(job.type, ending.result or b"null")
 
     def _decoded(self, type: str | None, raw: bytes) -> R:
@@ -111,3 +114,10 @@ def with_payload_type(job: JobDocument) -> JobDocument:
     with suppress(msgspec.ValidationError, ConfigError):
         return replace(job, payload=msgspec.convert(job.payload, task.payload_type, str_keys=True))
     return job
+
+
+def _later(id: str) -> str:
+    """What the missing record of a callback may mean too."""
+    if not id.endswith(CALLBACK_IDS):
+        return ""
+    return f", or batch {id.rpartition('.')[0]} has not enqueued it yet; wait for the batch first"

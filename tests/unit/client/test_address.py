@@ -97,6 +97,14 @@ def test_a_new_database_without_a_configuration_file_is_a_warning_once(
             (directory / "config.yaml").write_text(text)
         with Client("sqlite:own.db" if text is None else None, app_dir=str(directory)) as client:
             assert client.size("low") == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    configured = tmp_path / "named" / "config.yaml"
+    with Client(str(configured)) as client:
+        assert client.size("low") == 0
+    [message] = caplog.messages
+    assert message.startswith(f"sqlite.path of {configured} is relative to the working directory: jobs are enqueued")
+    caplog.clear()
     monkeypatch.setenv("FILEQ_SQLITE_PATH", "chosen.db")
     with Client() as client:
         assert client.size("low") == 0
