@@ -94,7 +94,7 @@ def why_not_taken(config: Config, path: bytes) -> str:
         wanted = f"producer.settle_unclosed is {format_duration(wait_s)}"
         return f"it may still be written: it was {changed}, and {wanted}"
     stats = "'fileq stats' shows if a producer scans its directory, and how many entries it can't read"
-    return f"no rule leaves it out, the next scan takes it; {stats}"
+    return f"no rule leaves it out, the next scan takes it, if the producer was started with these settings; {stats}"
 
 
 def missed_by_case(config: Config) -> list[str]:

@@ -65,7 +65,11 @@ class Importer:
                 found = getattr(found, part)
             except AttributeError:
                 near = get_close_matches(part, [name for name in dir(found) if not name.startswith("__")], n=1)
-                advice = f"did you mean {near[0]!r}?" if near else "is it spelled like this there?"
+                file = getattr(sys.modules.get(module_name), "__file__", None)
+                other = f"it was imported from {file}; a module of the standard library hides one of the same name"
+                is_hidden = module_name.partition(".")[0] in sys.stdlib_module_names
+                unlike = other if is_hidden else "is it spelled like this there?"
+                advice = f"did you mean {near[0]!r}?" if near and not is_hidden else unlike
                 raise InvalidTarget(f"uses {target}, but {module_name} has no {part!r}; {advice}") from None
         if fault := unfitness(found, kind, parameters):
             raise InvalidTarget(f"uses {target}, which {fault}")

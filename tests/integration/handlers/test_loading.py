@@ -148,6 +148,17 @@ def test_all_problems_are_reported_at_once_one_line_each(app: Path) -> None:
     )
 
 
+def test_a_module_that_the_standard_library_hides_is_named(app: Path) -> None:
+    import colorsys
+
+    (app / "colorsys.py").write_text("def handle(job, context): pass\n")
+    [line] = problems(app, using("colorsys:handle"))
+    assert line == (
+        f"handlers[0] (**/*) uses colorsys:handle, but colorsys has no 'handle'; it was imported from "
+        f"{colorsys.__file__}; a module of the standard library hides one of the same name"
+    )
+
+
 def test_a_module_that_fails_is_executed_and_reported_only_once_though_several_routes_use_it(app: Path) -> None:
     counts = f"with open({str(app / 'count')!r}, 'a') as file: file.write('x')\n"
     (app / "counting.py").write_text(counts + "raise ValueError('no\\nway')\n")
