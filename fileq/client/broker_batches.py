@@ -143,7 +143,11 @@ def cancel_batch(broker: FullBroker, config: Config, id: str, clock: Callable[[]
 
 
 def retry_batch(broker: FullBroker, config: Config, id: str) -> BatchRetry:
-    """Removes the mark of a cancelled batch, and puts its dead members back into their queues."""
+    """Removes the mark of a cancelled batch, and puts its dead members back into their queues. Does nothing if none is
+    dead: without the mark a batch that has finished would look like a success, and its `then` never ran."""
+    [view] = broker.batches_by_id([id])
+    if view is not None and not view.dead:
+        return BatchRetry(0, {})
     broker.uncancel_batch(id)
     actions = BulkActions(broker, config)
     run = actions.begin(JobAction.RETRY, actions.dead_members(id))

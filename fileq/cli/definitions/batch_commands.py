@@ -292,9 +292,10 @@ finished or was cancelled before.""",
         words=("admin", "batch", "retry"),
         summary="run the dead jobs of a batch again",
         description="""\
-Puts the dead jobs of a batch back into their queues; the batch is unfinished again, and not cancelled any more. Jobs
-that were cancelled stay cancelled, so --then is enqueued only if there are none. --catch and --finally are never
-enqueued a second time. Child batches are retried by their own ids. Exit code 1 if a job stays dead.""",
+Puts the dead jobs of a batch back into their queues; the batch is unfinished again, and not cancelled any more. Without
+dead jobs nothing changes. Jobs that were cancelled stay cancelled, so --then is enqueued only if there are none.
+--catch and --finally are never enqueued a second time. Child batches are retried by their own ids. Exit code 1 if a
+job stays dead.""",
         examples=(("fileq batch retry nightly-3f9c12ab77de", "after the cause was fixed"),),
         arguments=_id,
         run=_retry,

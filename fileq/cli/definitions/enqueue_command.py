@@ -136,7 +136,7 @@ def _enqueue_in_batch(invocation: Invocation, plan: BatchPlan, entries: Sequence
     if plan.is_new:
         broker.seal_batch(plan.id)
         if not invocation.options.quiet:
-            _remark(f"batch {plan.id}; 'fileq batch show {plan.id}' shows it")
+            _remark(f"batch {plan.id} is new and sealed; 'fileq batch show {plan.id}' shows it")
 
 
 def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_traced: bool) -> JobOptions:

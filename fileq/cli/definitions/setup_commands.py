@@ -176,6 +176,8 @@ def _set(invocation: Invocation) -> int:
     # A value that is overridden here has no effect, with or without a restart.
     needs_reload = not changed.overriding and is_reloadable(options.key)
     needs_restart = not changed.overriding and not needs_reload
+    if changed.is_exposed:
+        _remark(f"all users of this machine can read {changed.path}, which holds a secret; chmod o-r {changed.path}")
     if options.json:
         document = {
             "path": changed.path,
@@ -196,8 +198,6 @@ def _set(invocation: Invocation) -> int:
         print(f"{options.key} is set in {changed.path}")
     for problem in changed.problems:
         _remark(f"still wrong: {problem}")
-    if changed.is_exposed:
-        _remark(f"all users of this machine can read {changed.path}, which holds a secret; chmod o-r {changed.path}")
     for row in changed.overriding:
         source = f"{row.origin} in the environment" if row.origin.layer == "env" else f"{row.origin}"
         _remark(f"{row.key} stays {row.value} here: {source} overrides the file")

@@ -96,6 +96,15 @@ def test_the_first_death_cancels_the_rest_and_names_itself(q: TrialQueue) -> Non
     assert [job.id for job in batch.jobs(dead=True)] == [dead.id]
 
 
+def test_a_retry_without_dead_jobs_leaves_a_batch_cancelled(q: TrialQueue) -> None:
+    with q.batch("empty", then=after) as batch:
+        batch.cancel()
+    q.drain()
+    assert batch.retry().count == 0
+    status = batch.status()
+    assert (status.is_cancelled, status.is_success) == (True, False), "its callback did not run"
+
+
 def test_failures_that_are_allowed_cancel_nothing_and_a_retry_fires_then(q: TrialQueue) -> None:
     with q.batch(then=after, finally_=after, allow_failures=True) as batch:
         batch.add(breaks, 1)
