@@ -130,7 +130,7 @@ def test_an_expression_is_previewed_in_words_with_its_next_times(api: ServedApi)
         assert reader.post("/schedules/preview", wrong).slug == "invalid", wrong
 
 
-@pytest.mark.parametrize(("verb", "call"), [("retry", "dead_members"), ("cancel", "cancel_batch")])
+@pytest.mark.parametrize(("verb", "call"), [("retry", "batches_by_id"), ("cancel", "cancel_batch")])
 def test_the_retries_and_cancellations_of_large_batches_hold_up_no_other_request(
     api: ServedApi, monkeypatch: pytest.MonkeyPatch, verb: str, call: str
 ) -> None:
