@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
+from weakref import WeakSet
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -362,21 +363,27 @@ def _time(name: str, given: datetime | Duration) -> str:
 _default_lock = threading.Lock()
 _default: list[Client] = []  # at most one
 _of_tests: list[Client] = []  # of the test queues that are open; the last one counts
+UNENTERED: WeakSet[Any] = WeakSet()  # test queues that exist and whose `with` has not begun
+NOT_ENTERED = (
+    "fileq.testing.queue() protects nothing before its `with` begins; write: with fileq.testing.queue(…) as q: …"
+)
 
 
 def default_client() -> Client:
     """Raises ConfigError if the configuration of the program is wrong."""
+    if (tested := client_of_test()) is not None:
+        return tested
     with _default_lock:
-        if _of_tests:
-            return _of_tests[-1]
         if not _default:
             _default.append(Client())
         return _default[0]
 
 
 def client_of_test() -> Client | None:
-    """The client of the test queue; None outside of tests."""
+    """The client of the test queue; None outside of tests. ConfigError if there is a test queue without a `with`."""
     with _default_lock:
+        if not _of_tests and UNENTERED:
+            raise ConfigError(NOT_ENTERED)
         return _of_tests[-1] if _of_tests else None
 
 

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ from fileq.brokers.protocol import Subscription
 from fileq.client.async_client import AsyncClient
 from fileq.client.batch_handle import BatchHandle, BatchKeywords
 from fileq.client.broker_transport import BrokerTransport
-from fileq.client.client import Client, replaced_by
+from fileq.client.client import NOT_ENTERED, UNENTERED, Client, replaced_by
 from fileq.client.handle import Handle
 from fileq.client.options import Duration, EnqueueOptions
 from fileq.client.schedule_changes import the_schedule
@@ -116,15 +116,22 @@ class TrialTransport(BrokerTransport):
 
 class TrialQueue:
     """`client` and `async_client` enqueue here. Within the `with` so do tasks and every client that was made without an
-    address; one with an address raises ConfigError. `directory` is the scan_dir."""
+    address; one with an address raises ConfigError. `directory` is the scan_dir.
+
+    It is made by the `with`. Until then it refuses every use, and so do tasks and clients: without the `with` a test
+    would enqueue into the real queue."""
 
     def __init__(self, imports: Sequence[str], config: Config | Mapping[str, Any] | None, app_dir: str) -> None:
+        self._given = imports, config, app_dir
         self._resources = ExitStack()
-        try:
-            self._open(imports, config, app_dir)
-        except BaseException:
-            self._resources.close()
-            raise
+        UNENTERED.add(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            if self in UNENTERED and not name.startswith("__"):
+                raise ConfigError(NOT_ENTERED)
+            raise AttributeError(f"a test queue has no {name!r}")
 
     def _open(self, imports: Sequence[str], config: Config | Mapping[str, Any] | None, app_dir: str) -> None:
         self.directory = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="fileq-")))
@@ -224,6 +231,14 @@ class TrialQueue:
         self._resources.close()
 
     def __enter__(self) -> Self:
+        if self not in UNENTERED:
+            raise ConfigError("a test queue is for one `with`; make another by fileq.testing.queue()")
+        UNENTERED.discard(self)
+        try:
+            self._open(*self._given)
+        except BaseException:
+            self._resources.close()
+            raise
         self._resources.enter_context(replaced_by(self.client))
         return self
 

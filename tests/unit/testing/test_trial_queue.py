@@ -246,9 +246,9 @@ def test_a_schedule_of_the_configuration_needs_a_task_that_takes_its_payload() -
         return fileq.testing.queue(imports=["tests.support.trial_tasks"], config={"schedules": schedules})
 
     with pytest.raises(ConfigError, match=r"schedules.nightly: no task or route takes jobs of type 'duoble'"):
-        of(type="duoble", payload={"n": 1})
+        of(type="duoble", payload={"n": 1}).__enter__()
     with pytest.raises(ConfigError, match=r"schedules.nightly: task 'double' takes a payload of type Number"):
-        of(type="double", payload={"n": "many"})
+        of(type="double", payload={"n": "many"}).__enter__()
     with of(type="double", payload={"n": 1}) as q:
         assert q.advance("1d") == 1
 
@@ -302,6 +302,37 @@ def test_a_client_that_was_made_before_the_test_uses_its_queue_during_it(real: N
                 client.find_batch("b")
         assert [job.id for job in client.jobs()] == [before.id]
         assert (before.status().status, inside.status().status) == ("pending", "unknown")
+
+
+def test_a_test_queue_without_its_with_refuses_every_use(real: None, tmp_path: Path) -> None:
+    """It looked like a test queue, and the jobs went to the real one."""
+    q: Any = fileq.testing.queue(imports=["tests.support.trial_tasks"])
+    uses: list[Callable[[], Any]] = [
+        lambda: app.double.enqueue(app.Number(1)),
+        lambda: fileq.Client().enqueue("double", {"n": 1}),
+        lambda: fileq.Client("sqlite:real.db").size("low"),
+        lambda: q.enqueue("double", {"n": 1}),
+        lambda: q.batch(),
+        lambda: q.drop("a.txt"),
+        lambda: q.drain(),
+        lambda: q.advance("1h"),
+        lambda: q.completed(),
+        lambda: q.fired("nightly"),
+        lambda: q.dead,
+        lambda: q.client,
+        lambda: q.directory,
+        lambda: q.run(),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigError, match=r"protects nothing before its `with` begins; write: with fileq\.testing"):
+            use()
+    assert not list(tmp_path.iterdir())
+    with q:
+        assert app.double.enqueue(app.Number(1)).wait() == app.Number(2)
+        with pytest.raises(AttributeError, match="a test queue has no 'run'"):
+            q.run()
+    with pytest.raises(ConfigError, match="for one `with`"):
+        q.__enter__()
 
 
 @pytest.mark.parametrize("where", ["sqlite:real.db", "redis://127.0.0.1:1/0", "http://127.0.0.1:1", "config", "file"])
