@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeAlias
 
 from msgspec import Struct, field
 
@@ -23,7 +22,6 @@ from fileq.core.job import (
     check_content,
     check_unique_key,
     is_same_version,
-    split_signature,
 )
 from fileq.core.outcome import FollowUp, Output
 from fileq.core.own_jobs import check_batch, check_job, origin_of
@@ -318,7 +316,7 @@ class Record(Struct, frozen=True):
     deadline_ms: int | None = None  # as it was enqueued
 
 
-class LedgerEntry(Struct, frozen=True):
+class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     """What the ledger knows of one path.
 
     `versions` pairs each signature (see core/job.py) with a job's id, newest first. `device` is where the file
@@ -473,45 +471,3 @@ class Admission(Struct, frozen=True):
 
     result: AdmitResult
     wait_ms: int = 0  # when to ask again: the rest of the window for a rate; 0 if the job was admitted
-
-
-# knows() for brokers that read a ledger entry as quickly as a part of it.
-
-
-class _Ledger(Protocol):
-    def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]: ...
-
-
-def newest_versions(ledger: _Ledger, versions: Sequence[tuple[bytes, str]]) -> list[bool]:
-    """Whether each signature is that of the newest version of its path, see Broker.knows()."""
-    entries = ledger.lookup([path for path, _ in versions])
-    return [
-        entry is not None and entry.is_newest(signature)
-        for entry, (_, signature) in zip(entries, versions, strict=True)
-    ]
-
-
-# Stores the inodes and hashes of signatures apart from the rest of a ledger entry.
-#
-# Releases that know only `<size>-<mtime>` find that form in an entry and compare it. They ignore the marks, and drop
-# them when they write the entry. So two releases can share a ledger, and neither enqueues a known file again.
-
-
-Versions: TypeAlias = tuple[tuple[str, str], ...]
-
-
-def split_marks(versions: Versions) -> tuple[Versions, list[str]]:
-    """The versions with short signatures, and the mark of each. Marks that are empty up to the end are left out."""
-    parts = [split_signature(signature) for signature, _ in versions]
-    marks = [part.mark for part in parts]
-    while marks and not marks[-1]:
-        del marks[-1]
-    if not marks:
-        return versions, marks
-    return tuple((part.short, id) for part, (_, id) in zip(parts, versions, strict=True)), marks
-
-
-def join_marks(versions: Sequence[tuple[str, str]], marks: Sequence[str]) -> Versions:
-    """The opposite. Marks without a version are ignored: another program wrote them."""
-    marked = [(f"{short}-{mark}" if mark else short, id) for (short, id), mark in zip(versions, marks, strict=False)]
-    return (*marked, *versions[len(marked) :])

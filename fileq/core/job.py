@@ -502,15 +502,6 @@ class SignatureParts(Struct, frozen=True):
     inode: str = ""
     content: str = ""
 
-    @property
-    def mark(self) -> str:
-        """What follows the short form, without the first hyphen."""
-        return self.text[len(self.short) + 1 :]
-
-    @property
-    def text(self) -> str:
-        return signature_text(self.short, self.inode, self.content)
-
 
 def signature_text(short: str, inode: int | str = "", content: str = "") -> str:
     """The inode 0 and an empty text mean that it is not recorded."""

@@ -15,7 +15,7 @@ import msgspec
 from fileq.brokers import wire_events
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.redis.scripts import Argument
-from fileq.brokers.types import Attempt, Entry, LedgerEntry, Record, entry_of, join_marks, origin_of_entry, split_marks
+from fileq.brokers.types import Attempt, Entry, LedgerEntry, Record, entry_of, origin_of_entry
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
 from fileq.core.job import State, Version, decode, encode, first_id
@@ -23,8 +23,7 @@ from fileq.core.outcome import FollowUp, Output
 from fileq.core.settlement import Settlement, Verb
 
 MISSING, SEEN_ON = "missing", "on"
-MARKS = f"{SEEN_ON} ="
-_MARKS_LINE, _MISSING_LINE = f"\n{MARKS}i".encode(), f"\n{MISSING} ".encode()
+_MISSING_LINE = f"\n{MISSING} ".encode()
 COMPLETED = "completed"  # the outcome
 
 ENDED = "%ended "  # before the id of a job that must have ended; as in lua/prelude/ledger.lua
@@ -259,13 +258,11 @@ def _unpack_after(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def pack_ledger(entry: LedgerEntry) -> bytes:
-    versions, marks = split_marks(entry.versions)
-    lines = [f"{signature} {in_one_line(job_id)}" for signature, job_id in versions]
-    if marks:
-        lines.append(f"{MARKS}{','.join(marks)}")
+    """As lua/prelude/ledger.lua describes it."""
+    lines = [f"{signature} {in_one_line(job_id)}" for signature, job_id in entry.versions]
     if entry.missing_since_ms:
         lines.append(f"{MISSING} {entry.missing_since_ms} {entry.device}")
-    elif entry.device or marks:
+    elif entry.device:
         lines.append(f"{SEEN_ON} {entry.device}")
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -281,33 +278,23 @@ def from_one_line(id: str) -> str:
 
 
 def is_newest(value: bytes, signature: bytes) -> bool:
-    """LedgerEntry.is_newest() of a packed entry. The usual form of a signature is compared without unpacking."""
-    short, _, inode = signature.partition(b"-i")
-    if not inode.isdigit():
-        return unpack_ledger(value).is_newest(signature.decode())
-    if not value.startswith(short + b" ") or _MISSING_LINE in value:
-        return False
-    # The first mark is that of the newest version. After its inode comes its hash, another mark or the next line.
-    at = value.find(_MARKS_LINE + inode)
-    return at > 0 and value[at + len(_MARKS_LINE) + len(inode)] in b"-,\n"
+    """LedgerEntry.is_newest() of a packed entry. A scan asks this for every file, so nothing is unpacked."""
+    return value.startswith((signature + b" ", signature + b"-c")) and _MISSING_LINE not in value
 
 
 def unpack_ledger(value: bytes) -> LedgerEntry:
     versions = []
-    marks: list[str] = []
     missing_since_ms, device = 0, ""
     for line in value.decode().split("\n")[:-1]:
         first, _, rest = line.partition(" ")
         if first == MISSING:
             since, _, device = rest.partition(" ")
             missing_since_ms = int(since)
-        elif line.startswith(MARKS):
-            marks = line[len(MARKS) :].split(",")
         elif first == SEEN_ON:
             device = rest
         else:
             versions.append((first, from_one_line(rest)))
-    return LedgerEntry(join_marks(versions, marks) if marks else tuple(versions), missing_since_ms, device)
+    return LedgerEntry(tuple(versions), missing_since_ms, device)
 
 
 # How jobs that come in travel to the scripts: entries, follow-ups and outputs, in the order of

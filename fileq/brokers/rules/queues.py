@@ -34,7 +34,6 @@ from fileq.brokers.types import (
     WorkerInfo,
     check_entries,
     check_follow_ups,
-    newest_versions,
 )
 from fileq.core.claim import Buried, Claim
 from fileq.core.job import DELAYED_STATES, State, decode_or_none, raw_id
@@ -272,7 +271,11 @@ class QueueVerbs:
         return [found.get(path) for path in paths]
 
     def knows(self, versions: Sequence[tuple[bytes, str]]) -> list[bool]:
-        return newest_versions(self, versions)
+        entries = self.lookup([path for path, _ in versions])
+        return [
+            entry is not None and entry.is_newest(signature)
+            for entry, (_, signature) in zip(entries, versions, strict=True)
+        ]
 
     def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
         if not changes:

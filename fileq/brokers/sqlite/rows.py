@@ -13,13 +13,15 @@ from typing import Any
 import msgspec
 
 from fileq.brokers.rules.rows import RareFacts, RecordRow, SlotRow
-from fileq.brokers.types import LedgerEntry, join_marks, split_marks
+from fileq.brokers.types import LedgerEntry
 from fileq.core.job import State
 
 _KEYS_PER_STATEMENT = 64  # each number of keys is a statement of its own that SQLite prepares once
 
 STATES = {state.value: state for state in State}
 _facts_decoder = msgspec.json.Decoder(RareFacts)
+encode_ledger_entry = msgspec.json.Encoder().encode
+decode_ledger_entry = msgspec.json.Decoder(LedgerEntry).decode
 
 
 def _upsert(table: str, struct: type[msgspec.Struct]) -> str:
@@ -114,28 +116,3 @@ def _find_all(
     for start in range(0, len(values), _KEYS_PER_STATEMENT):
         some = values[start : start + _KEYS_PER_STATEMENT]
         yield from db.execute(f"{select} WHERE {key} IN ({', '.join('?' * len(some))})", some)
-
-
-# Ledger entries as they are in their table: JSON, with short signatures and their marks in a field of their own.
-
-
-class _MarkedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    versions: tuple[tuple[str, str], ...]
-    missing_since_ms: int
-    device: str
-    marks: tuple[str, ...] = ()
-
-
-_ledger_encoder = msgspec.json.Encoder()
-_ledger_decoder = msgspec.json.Decoder(_MarkedEntry)
-
-
-def encode_ledger_entry(entry: LedgerEntry) -> bytes:
-    versions, marks = split_marks(entry.versions)
-    return _ledger_encoder.encode(_MarkedEntry(versions, entry.missing_since_ms, entry.device, tuple(marks)))
-
-
-def decode_ledger_entry(row: bytes) -> LedgerEntry:
-    stored = _ledger_decoder.decode(row)
-    versions = join_marks(stored.versions, stored.marks) if stored.marks else stored.versions
-    return LedgerEntry(versions, stored.missing_since_ms, stored.device)

@@ -17,10 +17,8 @@ THERE = Promise("A file with a mark is looked at", "it is forgotten although it 
 KNOWN_GUARDS = (
     NEWEST.on("memory", "newest == signature or ", "newest.startswith(signature) or "),
     THERE.on("sqlite", "not self.missing_since_ms and (newest", "(newest"),
-    NEWEST.on("redis", ' in b"-,\\n"', " != 0"),
-    NEWEST.on("redis", 'value.startswith(short + b" ")', "value.startswith(short)"),
-    NEWEST.on("redis", "return at > 0 and value[", "return value["),
-    THERE.on("redis", " or _MISSING_LINE in value", ""),
+    NEWEST.on("redis", 'value.startswith((signature + b" ", signature + b"-c"))', "value.startswith(signature)"),
+    THERE.on("redis", " and _MISSING_LINE not in value", ""),
     Guard(
         "A clock that was ahead stops no sweep",
         "missing files are never forgotten",

@@ -1,40 +1,29 @@
--- The ledger's value of one path: a line `<short signature> <id>` for each version, newest first; then, if one of them
--- has a mark (its inode, the hash of its content), a line `on =<marks>` with a mark for each line above, separated by
--- commas; then a line `on <device>` if the device of the file or a mark is known, or `missing <since_ms> <device>` after
--- a producer did not find the file there. core/job.py describes signatures and marks.
+-- The ledger's value of one path: a line `<signature> <id>` for each version, newest first; then a line `on <device>` if
+-- the device of the file is known, or `missing <since_ms> <device>` after a producer did not find the file there.
 --
 -- KEYS, ARGV: see arguments.lua
 
--- The short form and the mark ('' = none) of a signature.
+-- A signature without its inode and hash, and these two; nil for one that it lacks. core/job.py describes signatures.
 local function split_signature(signature)
-  local before = string.match(signature, '^(.*)%-c[0-9a-f]+$') or signature
-  local short = string.match(before, '^(.*)%-i[0-9]+$') or before
-  return short, string.sub(signature, #short + 2)
+  local before, content = string.match(signature, '^(.*)%-c([0-9a-f]+)$')
+  local short, inode = string.match(before or signature, '^(.*)%-i([0-9]+)$')
+  return short or before or signature, inode, content
 end
 
--- Two versions of the same short form are the same unless their hashes differ or, if one has no hash, their inodes do.
-local function marks_agree(one, other)
-  local a, b = string.match(one, 'c([0-9a-f]+)$'), string.match(other, 'c([0-9a-f]+)$')
-  if not (a and b) then a, b = string.match(one, '^i([0-9]+)'), string.match(other, '^i([0-9]+)') end
-  return not (a and b) or a == b
-end
-
--- The marks in a value, in the order of its versions; an empty table if it has none.
-local function marks_of(versions)
-  local marks = {}
-  local line = string.match('\n' .. versions, '\non =([^\n]*)\n')
-  for mark in string.gmatch(line and line .. ',' or '', '([^,]*),') do marks[#marks + 1] = mark end
-  return marks
+-- As in core/job.py.
+local function is_same_version(one, other)
+  if one == other then return true end
+  local short, inode, content = split_signature(one)
+  local other_short, other_inode, other_content = split_signature(other)
+  if short ~= other_short then return false end
+  if content and other_content then return content == other_content end
+  return not (inode and other_inode) or inode == other_inode
 end
 
 -- The id of the newest job of this version, in one line; nil if the version is unknown.
 local function job_of(versions, signature)
-  local short, mark = split_signature(signature)
-  if not string.find('\n' .. versions, '\n' .. short .. ' ', 1, true) then return nil end
-  local marks, n = marks_of(versions), 0
-  for known, id in string.gmatch(versions, '([^ \n]+) ([^\n]*)\n') do
-    n = n + 1
-    if known == short and marks_agree(marks[n] or '', mark) then return id end
+  for known, id in string.gmatch(versions, '(%S+) ([^\n]*)\n') do
+    if is_same_version(known, signature) then return id end
   end
 end
 
@@ -88,23 +77,15 @@ end
 
 -- `versions` is the value that the caller has read.
 local function remember_version(path, versions, signature, device, id)
-  local short, mark = split_signature(signature)
-  local depth, lines, marks, seen_on = 8, { short .. ' ' .. in_one_line(id) }, { mark }, device
-  local old_marks, old = marks_of(versions or ''), 0
+  local depth, lines, seen_on = 8, { signature .. ' ' .. in_one_line(id) }, device
   for line in string.gmatch(versions or '', '[^\n]+') do
     local known = string.match(line, '^%S+')
     if known == 'on' or known == 'missing' then
-      seen_on = device ~= '' and device or string.match(line, '%S*$')
-    else
-      old = old + 1
-      local old_mark = old_marks[old] or ''
-      if #lines < depth and not (known == short and marks_agree(old_mark, mark)) then
-        lines[#lines + 1], marks[#marks + 1] = line, old_mark
-      end
+      if device == '' then seen_on = string.match(line, '%S*$') end
+    elseif #lines < depth and not is_same_version(known, signature) then
+      lines[#lines + 1] = line
     end
   end
-  local marked = string.gsub(table.concat(marks, ','), ',+$', '')
-  if marked ~= '' then lines[#lines + 1] = 'on =' .. marked end
-  if seen_on ~= '' or marked ~= '' then lines[#lines + 1] = 'on ' .. seen_on end
+  if seen_on ~= '' then lines[#lines + 1] = 'on ' .. seen_on end
   redis.call('HSET', LEDGER, path, table.concat(lines, '\n') .. '\n')
 end
