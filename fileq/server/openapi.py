@@ -127,8 +127,8 @@ def _parameters(route: Route, components: Mapping[str, Any]) -> Iterator[dict[st
 
 
 def _responses(route: Route, refs: Mapping[Any, Any]) -> dict[str, Any]:
-    is_json = isinstance(route.response, type)
-    plain: dict[str, Any] = {kind: {} for kind in (str(route.response), *route.other_types)}
+    is_json = route.response is not None
+    plain: dict[str, Any] = {kind: {} for kind in (route.media_type, *route.other_types)}
     content = {JSON: {"schema": refs[route.response]}} if is_json else plain
     found = {str(route.status): {"description": route.summary, "content": content}}
     found |= {str(status): {"description": why, "content": content} for status, why in route.statuses.items()}
@@ -214,7 +214,7 @@ def api_markdown() -> str:
 def _row(route: Route) -> str:
     scopes = ", ".join(f"`{scope}`" for scope in route.scopes) or "any key"
     scopes += "" if route.serves_limited else ", whole"
-    made = route.response.__name__ if isinstance(route.response, type) else route.response
+    made = route.response.__name__ if route.response is not None else route.media_type
     statuses = " or ".join(str(status) for status in (route.status, *route.statuses))
     names = [field.encode_name for field in msgspec.structs.fields(route.query)]
     query = f"?{'&'.join(f'{name}=' for name in names)}" if names else ""

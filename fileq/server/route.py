@@ -10,10 +10,10 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import quote, unquote
 
-from msgspec import Struct, field
+from msgspec import Struct, UnsetType, field
 
 from fileq.core.api_key import Scope
 from fileq.server.audit import AuditNote
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Q = TypeVar("Q")
 B = TypeVar("B")
+C = TypeVar("C", bound=Struct, covariant=True)
 SAFE = ("GET", "HEAD")
 BODY_MAX = 1 << 20
 JSON = "application/json"
@@ -103,41 +104,41 @@ class ApiRequest(Struct, Generic[Q, B], frozen=True):
     query: Q
     body: B
     services: Services
-    request_id: str
     headers: Mapping[str, str]
     raw_body: bytes = b""
     http: Request | None = None
     note: AuditNote = field(default_factory=AuditNote)
 
 
-class ApiAnswer(Struct, frozen=True):
+class ApiAnswer(Struct, Generic[C], frozen=True):
     """An answer with another status than the route's, or with headers. `count` is what the audit says."""
 
-    content: Struct
+    content: C
     status: int = 0  # 0: that of the route
     headers: dict[str, str] = {}
     count: int = 1
 
 
-class Route(Row, frozen=True, kw_only=True, dict=True):
-    """One endpoint. `path` is below /api/v1.
+F = TypeVar("F", bound=Callable[[ApiRequest[Any, Any]], Any])
 
-    A caller needs one of `scopes`; with none any known caller is accepted. `response` is a Struct or a media type.
-    `statuses` are other statuses of success than `status`, with their meaning. `problems` are slugs beyond those that
-    every endpoint has. `has_etag`: one resource, whose answer has an ETag. `is_scan`: looks through lists, so that few
-    run at a time. `reads_body` False: the function reads the body itself, from `http`. `other_types` are further media
-    types of the answer, `headers` those that the request may have beside the usual ones. `is_body_optional`: no body
-    counts as `{}`. `serves_limited`: the function shows and changes only what `caller` sees, so that callers
-    with a restriction or without the scope `read` are let in; see identity.py."""
+
+class Route(Row, frozen=True, kw_only=True, dict=True):
+    """One endpoint. `path` is below /api/v1. What the query, the body and the answer are, the function says.
+
+    A caller needs one of `scopes`; with none any known caller is accepted. `media_type` is that of an answer that is
+    not a Struct. `statuses` are other statuses of success than `status`, with their meaning. `problems` are slugs
+    beyond those that every endpoint has. `has_etag`: one resource, whose answer has an ETag. `is_scan`: looks through
+    lists, so that few run at a time. `reads_body` False: the function reads the body itself, from `http`. `other_types`
+    are further media types of the answer, `headers` those that the request may have beside the usual ones.
+    `is_body_optional`: no body counts as `{}`. `serves_limited`: the function shows and changes only what `caller`
+    sees, so that callers with a restriction or without the scope `read` are let in; see identity.py."""
 
     scopes: tuple[Scope, ...]
     summary: str
     function: Callable[[ApiRequest[Any, Any]], Any]
-    response: type[Struct] | str
-    area: str = ""
-    body: type[Struct] | None = None
+    area: str
+    media_type: str = JSON
     is_body_optional: bool = False
-    query: type[Struct] = NoQuery
     status: int = 200
     statuses: Mapping[int, str] = {}
     problems: tuple[str, ...] = ()
@@ -151,6 +152,23 @@ class Route(Row, frozen=True, kw_only=True, dict=True):
     body_max: int = BODY_MAX
     timeout_s: float | None = None  # None: the pool's own
     serves_limited: bool = False
+
+    @cached_property
+    def query(self) -> type[Struct]:
+        found: type[Struct] = self._given[0]
+        return found
+
+    @cached_property
+    def body(self) -> type[Struct] | None:
+        found = self._given[1]
+        return found if found is not UnsetType else None
+
+    @cached_property
+    def response(self) -> type[Struct] | None:
+        """None if the function makes the whole answer."""
+        found = self._types["return"]
+        found = get_args(found)[0] if get_origin(found) is ApiAnswer else found
+        return found if isinstance(found, type) and issubclass(found, Struct) else None
 
     @property
     def is_unsafe(self) -> bool:
@@ -167,6 +185,34 @@ class Route(Row, frozen=True, kw_only=True, dict=True):
     @property
     def name(self) -> str:
         return self.function.__name__
+
+    @cached_property
+    def _types(self) -> dict[str, Any]:
+        return get_type_hints(self.function)
+
+    @property
+    def _given(self) -> tuple[Any, ...]:
+        """The query and the body of `request: ApiRequest[Query, Body]`."""
+        return get_args(self._types["request"])
+
+
+class RouteList(list[Route]):
+    """The endpoints of a module, in the order in which their functions stand there."""
+
+    def __init__(self, area: str) -> None:
+        self._area = area
+
+    def add(self, line: str, scopes: Scope | tuple[Scope, ...], summary: str, **options: Any) -> Callable[[F], F]:
+        """Makes a function an endpoint. `line` is `GET /path`, `options` are fields of Route."""
+        method, path = line.split(" ")
+
+        def added(function: F) -> F:
+            given = {"area": self._area, **options}
+            needed = (scopes,) if isinstance(scopes, Scope) else scopes
+            self.append(Route(method=method, path=path, scopes=needed, summary=summary, function=function, **given))
+            return function
+
+        return added
 
 
 # The path of a request: below which path a proxy serves this server, and slashes that are part of a name.

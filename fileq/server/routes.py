@@ -26,7 +26,9 @@ from fileq.server.api import (
     upload_endpoints,
     webhook_endpoints,
 )
-from fileq.server.route import JSON, ApiRequest, NoQuery, Route
+from fileq.server.route import JSON, ApiRequest, NoQuery, Route, RouteList
+
+DESCRIPTION = RouteList("description")
 
 
 @cache
@@ -36,22 +38,9 @@ def _document() -> bytes:
     return openapi_json()
 
 
+@DESCRIPTION.add("GET /openapi.json", tuple(Scope), "this description, as OpenAPI 3.1", serves_limited=True)
 async def show_description(request: ApiRequest[NoQuery, UnsetType]) -> Response:
     return Response(_document(), media_type=JSON)
-
-
-DESCRIPTION = (
-    Route(
-        method="GET",
-        path="/openapi.json",
-        area="description",
-        scopes=tuple(Scope),
-        summary="this description, as OpenAPI 3.1",
-        function=show_description,
-        response=JSON,
-        serves_limited=True,
-    ),
-)
 
 
 # In the order of docs/api.md. Of two routes that match a path the first one is used.

@@ -238,7 +238,7 @@ class ApiApp:
             self._services.rate_limiter.take(caller.id)
             caller.require(found.scopes, serves_limited=found.serves_limited)
             with self._services.bodies.of(caller.id) as body:
-                made = await self._read(found, params, request, body, caller, request_id)
+                made = await self._read(found, params, request, body, caller)
                 response, count = await self._run(found, replace(made, note=note))
         except ClientDisconnect:
             raise
@@ -265,7 +265,6 @@ class ApiApp:
         request: Request,
         given: RequestBody,
         caller: Caller,
-        id: str,
     ) -> ApiRequest[Any, Any]:
         headers = request.headers
         _check_accept(route, headers.get("accept", ""))
@@ -280,7 +279,7 @@ class ApiApp:
                 body = await self._decoded(raw, route.body)
             elif raw:
                 raise ApiProblem("invalid", "this endpoint takes no body")
-        return ApiRequest(caller, params, query, body, self._services, id, headers, raw, request)
+        return ApiRequest(caller, params, query, body, self._services, headers, raw, request)
 
     async def _decoded(self, raw: bytes, type: type[Struct]) -> Any:
         """A long body is decoded in a thread, so that other requests go on meanwhile."""
@@ -343,7 +342,7 @@ def _escaped(value: Any) -> Any:
 
 
 def _check_accept(route: Route, accept: str) -> None:
-    made = route.response if isinstance(route.response, str) else JSON
+    made = route.media_type
     wanted = [part.partition(";")[0].strip().lower() for part in accept.split(",") if part.strip()]
     possible = {made, *route.other_types}
     if wanted and {*possible, *(f"{one.partition('/')[0]}/*" for one in possible), "*/*"}.isdisjoint(wanted):

@@ -14,7 +14,9 @@ from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
 from fileq.core.job import stamp
 from fileq.server.problems import ApiProblem
-from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
+
+ROUTES = RouteList("keys")
 
 
 class WantedKey(Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,11 +59,13 @@ class WhoAmI(Struct, frozen=True):
     is_read_only: bool
 
 
+@ROUTES.add("GET /keys", Scope.ADMIN, "all keys, without their texts")
 async def list_keys(request: ApiRequest[NoQuery, UnsetType]) -> KeyList:
     return await request.services.pool.call(request.services.keys.summaries)
 
 
-async def create_key(request: ApiRequest[NoQuery, WantedKey]) -> ApiAnswer:
+@ROUTES.add("POST /keys", Scope.ADMIN, "create a key; its text is shown only here", status=201)
+async def create_key(request: ApiRequest[NoQuery, WantedKey]) -> ApiAnswer[NewKey]:
     wanted, services = request.body, request.services
     expires_ms = (round(wanted.expires_at.timestamp() * 1000) or -1) if wanted.expires_at is not None else 0
     options = KeyOptions(wanted.name, wanted.scopes, expires_ms, wanted.allowed_types, wanted.path_prefix)
@@ -71,6 +75,7 @@ async def create_key(request: ApiRequest[NoQuery, WantedKey]) -> ApiAnswer:
     return ApiAnswer(made)
 
 
+@ROUTES.add("DELETE /keys/{id}", Scope.ADMIN, "revoke a key, by its id or name")
 async def revoke_key(request: ApiRequest[NoQuery, UnsetType]) -> RevokedKey:
     services, id = request.services, request.params["id"]
     known = await services.pool.call(services.keys.load)
@@ -80,6 +85,7 @@ async def revoke_key(request: ApiRequest[NoQuery, UnsetType]) -> RevokedKey:
     return RevokedKey("Key revoked", revoked)
 
 
+@ROUTES.add("GET /whoami", (), "the caller and its scopes", serves_limited=True)
 async def who_am_i(request: ApiRequest[NoQuery, UnsetType]) -> WhoAmI:
     caller = request.caller
     return WhoAmI(
@@ -94,6 +100,7 @@ async def who_am_i(request: ApiRequest[NoQuery, UnsetType]) -> WhoAmI:
     )
 
 
+@ROUTES.add("PUT /whoami/name", Scope.ADMIN, "say your name, in a session of the one-time link")
 async def name_session(request: ApiRequest[NoQuery, SaidName]) -> NamedSession:
     """Only of the own session, and only of one that a one-time link began: a key has the name that its maker gave."""
     services, caller = request.services, request.caller
@@ -133,6 +140,7 @@ class AuditList(Struct, frozen=True):
     next_cursor: str | None
 
 
+@ROUTES.add("GET /audit", Scope.ADMIN, "who changed what, newest first", area="audit", is_scan=True)
 def list_audit(request: ApiRequest[AuditQuery, UnsetType]) -> AuditList:
     """The newest 10,000 requests are kept, and of those that were refused the newest 2,000. An entry is in the list
     within a second."""
@@ -156,67 +164,3 @@ def without_files(entry: AuditEntry) -> AuditEntry:
     target = f"{_UPLOADS}…" if entry.target.startswith(_UPLOADS) else entry.target
     changes = tuple(one for one in entry.changes if one.field not in _WITH_PATHS)
     return replace(entry, target=target, changes=changes, path="", detail="")
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/whoami",
-        area="keys",
-        scopes=(),
-        summary="the caller and its scopes",
-        function=who_am_i,
-        response=WhoAmI,
-        serves_limited=True,
-    ),
-    Route(
-        method="PUT",
-        path="/whoami/name",
-        area="keys",
-        scopes=(Scope.ADMIN,),
-        summary="say your name, in a session of the one-time link",
-        function=name_session,
-        body=SaidName,
-        response=NamedSession,
-    ),
-    Route(
-        method="GET",
-        path="/keys",
-        area="keys",
-        scopes=(Scope.ADMIN,),
-        summary="all keys, without their texts",
-        function=list_keys,
-        response=KeyList,
-    ),
-    Route(
-        method="POST",
-        path="/keys",
-        area="keys",
-        scopes=(Scope.ADMIN,),
-        summary="create a key; its text is shown only here",
-        function=create_key,
-        body=WantedKey,
-        response=NewKey,
-        status=201,
-    ),
-    Route(
-        method="DELETE",
-        path="/keys/{id}",
-        area="keys",
-        scopes=(Scope.ADMIN,),
-        summary="revoke a key, by its id or name",
-        function=revoke_key,
-        response=RevokedKey,
-    ),
-    Route(
-        method="GET",
-        path="/audit",
-        area="audit",
-        scopes=(Scope.ADMIN,),
-        summary="who changed what, newest first",
-        function=list_audit,
-        query=AuditQuery,
-        response=AuditList,
-        is_scan=True,
-    ),
-)

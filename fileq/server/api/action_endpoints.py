@@ -23,8 +23,10 @@ from fileq.server.api.list_endpoints import filter_of
 from fileq.server.decoding import invalid
 from fileq.server.operations import Operation
 from fileq.server.problems import ApiProblem, FieldProblem
-from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 from fileq.server.services import Services
+
+ROUTES = RouteList("actions")
 
 AT_ONCE_MAX = 1000  # jobs that a request changes itself
 SAMPLE = 5
@@ -81,7 +83,7 @@ class ActionAnswer(Struct, frozen=True):
     action_id: str | None = None
 
 
-def act(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice) -> ApiAnswer:
+def act(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice) -> ApiAnswer[ActionAnswer]:
     """What the choice asks for: 200, or 202 with an operation. Raises ApiProblem."""
     services = request.services
     request.note.is_dry_run = choice.dry_run
@@ -109,7 +111,7 @@ def act_on_filter(
     conditions: dict[str, Any],
     is_dry_run: bool,
     expect: int | None,
-) -> ApiAnswer:
+) -> ApiAnswer[ActionAnswer]:
     services, actions = request.services, request.services.actions
     request.note.chose({"action": action.value} | (conditions or {"jobs": "all"}))
     cutoff_ms = actions.now_ms()  # before the count: what comes later is neither counted nor changed
@@ -168,7 +170,9 @@ def _logged(
     return request.note.action_id
 
 
-def _act_on_ids(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice, ids: tuple[str, ...]) -> ApiAnswer:
+def _act_on_ids(
+    request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice, ids: tuple[str, ...]
+) -> ApiAnswer[ActionAnswer]:
     services = request.services
     request.note.chose(
         {"action": action.value, "ids": ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"}
@@ -198,7 +202,7 @@ def _answer(
     refused: Sequence[JobChange] = (),
     operation: Operation | None = None,
     action_id: str = "",
-) -> ApiAnswer:
+) -> ApiAnswer[ActionAnswer]:
     document = ActionAnswer(
         action=action,
         dry_run=done is None and operation is None,
@@ -250,22 +254,35 @@ class OperationList(Struct, frozen=True):
     operations: tuple[OperationDocument, ...]
 
 
-def act_on_jobs(request: ApiRequest[NoQuery, WantedAction]) -> ApiAnswer:
+@ROUTES.add(
+    "POST /jobs/actions",
+    Scope.OPERATE,
+    "retry, cancel, run or delete many jobs",
+    serves_limited=True,
+    statuses={202: "more than 1,000 jobs: an operation changes them"},
+    problems=("count-changed", "conflict"),
+    is_scan=True,
+    timeout_s=COUNT_S,
+)
+def act_on_jobs(request: ApiRequest[NoQuery, WantedAction]) -> ApiAnswer[ActionAnswer]:
     """A dry run answers how many jobs match, and some of them. Then the same with `"dry_run": false` and `expect`.
     Up to 1,000 jobs are changed at once; for more the answer is 202 with an operation."""
     return act(request, request.body.action, request.body)
 
 
+@ROUTES.add("GET /operations", Scope.READ, "operations and their progress", serves_limited=True)
 def list_operations(request: ApiRequest[NoQuery, UnsetType]) -> OperationList:
     found = (one.operation for one in request.services.operations.all())
     return OperationList(tuple(operation_document(one) for one in found if _sees(request, one)))
 
 
+@ROUTES.add("GET /operations/{id}", Scope.READ, "the progress of an operation", serves_limited=True, has_etag=True)
 def show_operation(request: ApiRequest[NoQuery, UnsetType]) -> OperationDocument:
     id = request.params["id"]
     return operation_document(_seen(request, id))
 
 
+@ROUTES.add("DELETE /operations/{id}", Scope.OPERATE, "stop an operation", serves_limited=True)
 def stop_operation(request: ApiRequest[NoQuery, UnsetType]) -> OperationDocument:
     """Jobs that are changed already stay changed. An operation that has ended stays as it is."""
     id = request.params["id"]
@@ -290,53 +307,3 @@ def _sees(request: ApiRequest[NoQuery, UnsetType], operation: Operation) -> bool
 
 def _unknown(id: str) -> ApiProblem:
     return ApiProblem("not-found", f"no operation has the id {id[:100]!r}; GET /operations lists them")
-
-
-ROUTES = (
-    Route(
-        method="POST",
-        path="/jobs/actions",
-        area="actions",
-        scopes=(Scope.OPERATE,),
-        summary="retry, cancel, run or delete many jobs",
-        function=act_on_jobs,
-        serves_limited=True,
-        body=WantedAction,
-        response=ActionAnswer,
-        statuses={202: "more than 1,000 jobs: an operation changes them"},
-        problems=("count-changed", "conflict"),
-        is_scan=True,
-        timeout_s=COUNT_S,
-    ),
-    Route(
-        method="GET",
-        path="/operations",
-        area="actions",
-        scopes=(Scope.READ,),
-        summary="operations and their progress",
-        function=list_operations,
-        serves_limited=True,
-        response=OperationList,
-    ),
-    Route(
-        method="GET",
-        path="/operations/{id}",
-        area="actions",
-        scopes=(Scope.READ,),
-        summary="the progress of an operation",
-        function=show_operation,
-        serves_limited=True,
-        response=OperationDocument,
-        has_etag=True,
-    ),
-    Route(
-        method="DELETE",
-        path="/operations/{id}",
-        area="actions",
-        scopes=(Scope.OPERATE,),
-        summary="stop an operation",
-        function=stop_operation,
-        serves_limited=True,
-        response=OperationDocument,
-    ),
-)

@@ -23,7 +23,9 @@ from fileq.server.api.job_endpoints import DurationValue, check_given
 from fileq.server.api.list_endpoints import BULK_BYTES, BulkJobs, NewJobs, enqueue_jobs
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem
-from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
+
+ROUTES = RouteList("batches")
 
 LIST = "batches"
 ID = "^[A-Za-z0-9._-]{1,100}$"
@@ -84,7 +86,16 @@ class BatchChange(Struct, frozen=True):
     has_changed: bool
 
 
-def create_batch(request: ApiRequest[NoQuery, WantedBatch]) -> ApiAnswer:
+@ROUTES.add(
+    "POST /batches",
+    Scope.ENQUEUE,
+    "create a batch",
+    serves_limited=True,
+    status=201,
+    statuses={200: "a batch with this id is there already: that one"},
+    problems=("conflict", "not-allowed"),
+)
+def create_batch(request: ApiRequest[NoQuery, WantedBatch]) -> ApiAnswer[BatchDocument]:
     """200 with the present state if a batch has this id already."""
     wanted, services = request.body, request.services
     then, catch, finally_ = (_callback(one, request.caller) for one in (wanted.then, wanted.catch, wanted.finally_))
@@ -104,6 +115,7 @@ def create_batch(request: ApiRequest[NoQuery, WantedBatch]) -> ApiAnswer:
     return ApiAnswer(show_batch(services.broker, given.id), 201 if before is None else 200, location)
 
 
+@ROUTES.add("GET /batches", Scope.READ, "all batches, newest first", is_scan=True)
 def list_all_batches(request: ApiRequest[BatchListQuery, UnsetType]) -> BatchList:
     query, services = request.query, request.services
     place = f"{LIST}:{query.unfinished}"
@@ -113,12 +125,31 @@ def list_all_batches(request: ApiRequest[BatchListQuery, UnsetType]) -> BatchLis
     return BatchList(found, services.signer.cursor(place, page.next_cursor) if page.next_cursor else None)
 
 
+@ROUTES.add(
+    "GET /batches/{id}",
+    (Scope.READ, Scope.ENQUEUE),
+    "one batch with its counts, callbacks and first failures",
+    serves_limited=True,
+    has_etag=True,
+)
 def show_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchDocument:
     """With its callbacks and its first failures."""
     return _report(request)
 
 
-def add_batch_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer:
+@ROUTES.add(
+    "POST /batches/{id}/jobs",
+    Scope.ENQUEUE,
+    "add jobs to a batch",
+    serves_limited=True,
+    status=201,
+    statuses={200: "none of the jobs is new"},
+    problems=("batch-closed", "not-allowed", "conflict", "idempotency-mismatch"),
+    has_idempotency_key=True,
+    body_max=BULK_BYTES,
+    timeout_s=30.0,
+)
+def add_batch_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer[BulkJobs]:
     """As POST /jobs/bulk, for members of the batch. Jobs without a priority have that of the batch."""
     id = request.params["id"]
     priority = _report(request, is_change=True).priority or None
@@ -126,6 +157,9 @@ def add_batch_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer:
     return enqueue_jobs(replace(request, body=NewJobs(tuple(jobs))))
 
 
+@ROUTES.add(
+    "POST /batches/{id}/seal", (Scope.ENQUEUE, Scope.OPERATE), "add no more jobs to a batch", serves_limited=True
+)
 def seal_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     """No job is added any more. An empty batch is finished by it."""
     services, id = request.services, request.params["id"]
@@ -134,6 +168,7 @@ def seal_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     return BatchChange("Batch sealed" if has_changed else _why_unchanged(request), id, has_changed)
 
 
+@ROUTES.add("POST /batches/{id}/cancel", Scope.OPERATE, "cancel what has not ended", is_scan=True)
 def cancel_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     """`has_changed` is false if it is finished or was cancelled before."""
     services, id = request.services, request.params["id"]
@@ -152,7 +187,8 @@ def _why_unchanged(request: ApiRequest[NoQuery, UnsetType]) -> str:
     return "Batch had finished already" if now.status == BatchState.FINISHED else "Batch was sealed already"
 
 
-def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
+@ROUTES.add("POST /batches/{id}/retry", Scope.OPERATE, "put the dead members back into their queues", is_scan=True)
+def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[BatchRetry]:
     """Puts the dead members back into their queues. `left` says why others stay, by id."""
     services, id = request.services, request.params["id"]
     _report(request)
@@ -161,6 +197,7 @@ def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
     return ApiAnswer(done, count=done.count)
 
 
+@ROUTES.add("GET /batches/{id}/dead", Scope.READ, "the dead members of a batch", is_scan=True)
 def list_dead_members(request: ApiRequest[MemberQuery, UnsetType]) -> DeadMembers:
     query, services, id = request.query, request.services, request.params["id"]
     place = f"{LIST}:dead:{id}"
@@ -210,101 +247,3 @@ def _maker(request: ApiRequest[Any, Any], id: str) -> str:
     """The id of the key that created the batch; "" if that is not known."""
     [view] = request.services.broker.batches_by_id([id])
     return info_of(view.info).made_by if view is not None else ""
-
-
-ROUTES = (
-    Route(
-        method="POST",
-        path="/batches",
-        area="batches",
-        scopes=(Scope.ENQUEUE,),
-        summary="create a batch",
-        function=create_batch,
-        serves_limited=True,
-        body=WantedBatch,
-        response=BatchDocument,
-        status=201,
-        statuses={200: "a batch with this id is there already: that one"},
-        problems=("conflict", "not-allowed"),
-    ),
-    Route(
-        method="GET",
-        path="/batches",
-        area="batches",
-        scopes=(Scope.READ,),
-        summary="all batches, newest first",
-        function=list_all_batches,
-        query=BatchListQuery,
-        response=BatchList,
-        is_scan=True,
-    ),
-    Route(
-        method="GET",
-        path="/batches/{id}",
-        area="batches",
-        scopes=(Scope.READ, Scope.ENQUEUE),
-        summary="one batch with its counts, callbacks and first failures",
-        function=show_one_batch,
-        serves_limited=True,
-        response=BatchDocument,
-        has_etag=True,
-    ),
-    Route(
-        method="GET",
-        path="/batches/{id}/dead",
-        area="batches",
-        scopes=(Scope.READ,),
-        summary="the dead members of a batch",
-        function=list_dead_members,
-        query=MemberQuery,
-        response=DeadMembers,
-        is_scan=True,
-    ),
-    Route(
-        method="POST",
-        path="/batches/{id}/jobs",
-        area="batches",
-        scopes=(Scope.ENQUEUE,),
-        summary="add jobs to a batch",
-        function=add_batch_jobs,
-        serves_limited=True,
-        body=NewJobs,
-        response=BulkJobs,
-        status=201,
-        statuses={200: "none of the jobs is new"},
-        problems=("batch-closed", "not-allowed", "conflict", "idempotency-mismatch"),
-        has_idempotency_key=True,
-        body_max=BULK_BYTES,
-        timeout_s=30.0,
-    ),
-    Route(
-        method="POST",
-        path="/batches/{id}/seal",
-        area="batches",
-        scopes=(Scope.ENQUEUE, Scope.OPERATE),
-        summary="add no more jobs to a batch",
-        function=seal_one_batch,
-        serves_limited=True,
-        response=BatchChange,
-    ),
-    Route(
-        method="POST",
-        path="/batches/{id}/cancel",
-        area="batches",
-        scopes=(Scope.OPERATE,),
-        summary="cancel what has not ended",
-        function=cancel_one_batch,
-        response=BatchChange,
-        is_scan=True,
-    ),
-    Route(
-        method="POST",
-        path="/batches/{id}/retry",
-        area="batches",
-        scopes=(Scope.OPERATE,),
-        summary="put the dead members back into their queues",
-        function=retry_one_batch,
-        response=BatchRetry,
-        is_scan=True,
-    ),
-)

@@ -21,8 +21,10 @@ from fileq.server.api.list_endpoints import JobList, JobListQuery, filter_of, li
 from fileq.server.decoding import invalid
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem, FieldProblem
-from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 from fileq.server.services import Services
+
+ROUTES = RouteList("dead jobs")
 
 GROUPED_MAX = 7_500  # dead jobs that one request looks at: well below 50 ms of the broker's time
 
@@ -41,12 +43,20 @@ class PurgeMessage(Struct, frozen=True, omit_defaults=True):
     operation: OperationDocument | None = None
 
 
+@ROUTES.add("GET /dead", Scope.READ, "dead jobs, the newest first", serves_limited=True, is_scan=True)
 def list_dead(request: ApiRequest[JobListQuery, UnsetType]) -> JobList:
     """The newest first."""
     wanted = _dead(request.query, request.services, request.caller)
     return list_page(request.services, request.query, "dead", request.caller, wanted)
 
 
+@ROUTES.add(
+    "GET /dead/groups",
+    Scope.READ,
+    "dead jobs grouped by their cause, directory, kind of error or type",
+    serves_limited=True,
+    is_scan=True,
+)
 def show_dead_groups(request: ApiRequest[DeadGroupsQuery, UnsetType]) -> DeadGroups:
     """Looks at the newest 7,500 dead jobs. The largest group is first."""
     return dead_groups(request.services, request.query, GROUPED_MAX, request.caller)
@@ -71,17 +81,35 @@ def _dead(query: JobConditions, services: Services, caller: Caller) -> JobFilter
     return replace(filter_of(query, services.config, services.now_ms(), caller), state=State.DEAD)
 
 
-def retry_dead(request: ApiRequest[NoQuery, JobChoice]) -> ApiAnswer:
+@ROUTES.add(
+    "POST /dead/retry",
+    Scope.OPERATE,
+    "put dead jobs back into their queues",
+    serves_limited=True,
+    statuses={202: "more than 1,000 jobs: an operation changes them"},
+    problems=("count-changed", "conflict"),
+    is_scan=True,
+    timeout_s=COUNT_S,
+)
+def retry_dead(request: ApiRequest[NoQuery, JobChoice]) -> ApiAnswer[ActionAnswer]:
     """As POST /jobs/actions with the action retry."""
     return act(request, JobAction.RETRY, request.body)
 
 
-def purge_dead(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
+@ROUTES.add(
+    "DELETE /dead",
+    Scope.OPERATE,
+    "delete all dead jobs",
+    serves_limited=True,
+    statuses={202: "more than 1,000 jobs: an operation deletes them"},
+    problems=("conflict",),
+    is_scan=True,
+)
+def purge_dead(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[PurgeMessage]:
     """Deletes every job that is dead now. More than 1,000 are deleted by an operation."""
     wanted = JobFilter(only=request.caller.restriction or None)
     answer = act_on_filter(request, JobAction.DELETE, wanted, {}, False, None)
     result = answer.content
-    assert isinstance(result, ActionAnswer)
     if result.operation is not None:
         message = PurgeMessage(f"Purging {result.matched} dead jobs", result.operation)
     else:
@@ -89,6 +117,7 @@ def purge_dead(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
     return ApiAnswer(message, answer.status, answer.headers, answer.count)
 
 
+@ROUTES.add("DELETE /dead/{id}", Scope.OPERATE, "delete a dead job", serves_limited=True, problems=("conflict",))
 def delete_dead(request: ApiRequest[NoQuery, UnsetType]) -> JobMessage:
     id = request.params["id"]
     record = seen_record(request, id)
@@ -120,11 +149,13 @@ class AcknowledgementMessage(Struct, frozen=True):
     message: str
 
 
+@ROUTES.add("GET /dead/acknowledgements", Scope.READ, "acknowledged groups of dead jobs")
 def list_acknowledgements(request: ApiRequest[NoQuery, UnsetType]) -> AcknowledgementList:
     found = _store(request).load().values()
     return AcknowledgementList(tuple(sorted(found, key=lambda one: one.at, reverse=True)))
 
 
+@ROUTES.add(f"PUT {PATH}", Scope.OPERATE, "acknowledge a group of dead jobs, with a note")
 def put_acknowledgement(request: ApiRequest[NoQuery, AcknowledgementNote]) -> Acknowledgement:
     """Replaces the one before. The group need not have jobs at the moment. The newest 1,000 are kept."""
     fingerprint = request.params["fingerprint"]
@@ -138,6 +169,7 @@ def put_acknowledgement(request: ApiRequest[NoQuery, AcknowledgementNote]) -> Ac
     return made
 
 
+@ROUTES.add(f"DELETE {PATH}", Scope.OPERATE, "remove the acknowledgement of a group of dead jobs")
 def remove_acknowledgement(request: ApiRequest[NoQuery, UnsetType]) -> AcknowledgementMessage:
     fingerprint = request.params["fingerprint"]
     if not is_fingerprint(fingerprint):
@@ -163,98 +195,3 @@ def _store(request: ApiRequest[NoQuery, AcknowledgementNote] | ApiRequest[NoQuer
 def _unknown(fingerprint: str) -> ApiProblem:
     detail = f"{fingerprint[:100]!r} is not a fingerprint; GET /dead/groups shows them, with 12 hexadecimal digits"
     return ApiProblem("not-found", detail)
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/dead",
-        area="dead jobs",
-        scopes=(Scope.READ,),
-        summary="dead jobs, the newest first",
-        function=list_dead,
-        serves_limited=True,
-        query=JobListQuery,
-        response=JobList,
-        is_scan=True,
-    ),
-    Route(
-        method="GET",
-        path="/dead/groups",
-        area="dead jobs",
-        scopes=(Scope.READ,),
-        summary="dead jobs grouped by their cause, directory, kind of error or type",
-        function=show_dead_groups,
-        serves_limited=True,
-        query=DeadGroupsQuery,
-        response=DeadGroups,
-        is_scan=True,
-    ),
-    Route(
-        method="POST",
-        path="/dead/retry",
-        area="dead jobs",
-        scopes=(Scope.OPERATE,),
-        summary="put dead jobs back into their queues",
-        function=retry_dead,
-        serves_limited=True,
-        body=JobChoice,
-        response=ActionAnswer,
-        statuses={202: "more than 1,000 jobs: an operation changes them"},
-        problems=("count-changed", "conflict"),
-        is_scan=True,
-        timeout_s=COUNT_S,
-    ),
-    Route(
-        method="DELETE",
-        path="/dead",
-        area="dead jobs",
-        scopes=(Scope.OPERATE,),
-        summary="delete all dead jobs",
-        function=purge_dead,
-        serves_limited=True,
-        response=PurgeMessage,
-        statuses={202: "more than 1,000 jobs: an operation deletes them"},
-        problems=("conflict",),
-        is_scan=True,
-    ),
-    Route(
-        method="DELETE",
-        path="/dead/{id}",
-        area="dead jobs",
-        scopes=(Scope.OPERATE,),
-        summary="delete a dead job",
-        function=delete_dead,
-        serves_limited=True,
-        response=JobMessage,
-        problems=("conflict",),
-    ),
-    Route(
-        method="GET",
-        path="/dead/acknowledgements",
-        area="dead jobs",
-        scopes=(Scope.READ,),
-        summary="acknowledged groups of dead jobs",
-        function=list_acknowledgements,
-        response=AcknowledgementList,
-    ),
-    Route(
-        method="PUT",
-        path=PATH,
-        area="dead jobs",
-        scopes=(Scope.OPERATE,),
-        summary="acknowledge a group of dead jobs, with a note",
-        function=put_acknowledgement,
-        body=AcknowledgementNote,
-        response=Acknowledgement,
-    ),
-    Route(
-        method="DELETE",
-        path=PATH,
-        area="dead jobs",
-        scopes=(Scope.OPERATE,),
-        summary="remove the acknowledgement of a group of dead jobs",
-        function=remove_acknowledgement,
-        response=AcknowledgementMessage,
-    ),
-)

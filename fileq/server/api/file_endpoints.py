@@ -33,9 +33,11 @@ from fileq.server.api.list_endpoints import filter_of
 from fileq.server.connections import until_first, until_gone
 from fileq.server.decoding import glob_problems, invalid
 from fileq.server.problems import ApiProblem, FieldProblem
-from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 from fileq.server.services import Services
 from fileq.server.thread_pools import SlowWork
+
+ROUTES = RouteList("files")
 
 # The content of a file for a client: which file may be shown, how it is opened, and as what it is sent.
 #
@@ -236,6 +238,7 @@ class ReprocessOrder(JobConditions, frozen=True, forbid_unknown_fields=True, omi
     expect: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
 
 
+@ROUTES.add("GET /files", Scope.READ, "files that the ledger knows", problems=("not-allowed",), is_scan=True)
 def list_files(request: ApiRequest[FilesQuery, UnsetType]) -> FilePage:
     services, query = request.services, request.query
     _check_shown(services)
@@ -264,6 +267,9 @@ def tree_and_files(services: Services, under: str, depth: int, *, limit: int) ->
     return tree, _with_cursor(page, _list_name(FilesQuery(under)), services)
 
 
+@ROUTES.add(
+    "GET /files/trace", Scope.READ, "what happened to a file", problems=("not-allowed", "not-found"), is_scan=True
+)
 def trace_file(request: ApiRequest[TraceQuery, UnsetType]) -> FileTrace:
     """Its versions with their jobs, newest first, and the job that made it."""
     _check_shown(request.services)
@@ -276,12 +282,20 @@ def trace_file(request: ApiRequest[TraceQuery, UnsetType]) -> FileTrace:
         raise ApiProblem("not-found", str(error)) from error
 
 
+@ROUTES.add("GET /files/tree", Scope.READ, "counts of files by directory", problems=("not-allowed",), is_scan=True)
 def show_tree(request: ApiRequest[TreeQuery, UnsetType]) -> FileTree:
     _check_shown(request.services)
     return file_tree(request.services.broker, _directory(request.query.under), request.query.depth)
 
 
-def reprocess_files(request: ApiRequest[NoQuery, ReprocessOrder]) -> ApiAnswer:
+@ROUTES.add(
+    "POST /files/reprocess",
+    Scope.OPERATE,
+    "enqueue known files again",
+    problems=("not-allowed", "count-changed"),
+    is_scan=True,
+)
+def reprocess_files(request: ApiRequest[NoQuery, ReprocessOrder]) -> ApiAnswer[ReprocessReport]:
     """Enqueues the newest known version of each file again, as `fileq reprocess` does; at most 1,000 files."""
     services, order = request.services, request.body
     _check_shown(services)
@@ -301,6 +315,15 @@ def reprocess_files(request: ApiRequest[NoQuery, ReprocessOrder]) -> ApiAnswer:
     return ApiAnswer(done, count=done.enqueued)
 
 
+@ROUTES.add(
+    "GET /files/content",
+    Scope.FILES,
+    "the content of a file",
+    serves_limited=True,
+    media_type=BINARY,
+    other_types=("text/plain", *IMAGE_TYPES),
+    problems=("not-allowed", "not-found", "conflict"),
+)
 async def show_content(request: ApiRequest[ContentQuery, UnsetType]) -> Response:
     """Only of a file that is still the version that its job is about. Texts and images are shown inline, everything
     else is an attachment. If server.files is `preview`, only texts (their first MiB) and small images."""
@@ -381,68 +404,3 @@ def _directory(under: str) -> str:
 
 def _unescaped(path: bytes) -> bytes:
     return _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), path)
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/files",
-        area="files",
-        scopes=(Scope.READ,),
-        summary="files that the ledger knows",
-        function=list_files,
-        query=FilesQuery,
-        response=FilePage,
-        problems=("not-allowed",),
-        is_scan=True,
-    ),
-    Route(
-        method="GET",
-        path="/files/trace",
-        area="files",
-        scopes=(Scope.READ,),
-        summary="what happened to a file",
-        function=trace_file,
-        query=TraceQuery,
-        response=FileTrace,
-        problems=("not-allowed", "not-found"),
-        is_scan=True,
-    ),
-    Route(
-        method="GET",
-        path="/files/tree",
-        area="files",
-        scopes=(Scope.READ,),
-        summary="counts of files by directory",
-        function=show_tree,
-        query=TreeQuery,
-        response=FileTree,
-        problems=("not-allowed",),
-        is_scan=True,
-    ),
-    Route(
-        method="POST",
-        path="/files/reprocess",
-        area="files",
-        scopes=(Scope.OPERATE,),
-        summary="enqueue known files again",
-        function=reprocess_files,
-        body=ReprocessOrder,
-        response=ReprocessReport,
-        problems=("not-allowed", "count-changed"),
-        is_scan=True,
-    ),
-    Route(
-        method="GET",
-        path="/files/content",
-        area="files",
-        scopes=(Scope.FILES,),
-        summary="the content of a file",
-        function=show_content,
-        serves_limited=True,
-        query=ContentQuery,
-        response=BINARY,
-        other_types=("text/plain", *IMAGE_TYPES),
-        problems=("not-allowed", "not-found", "conflict"),
-    ),
-)

@@ -28,7 +28,9 @@ from fileq.server.connections import until_first, until_gone
 from fileq.server.decoding import invalid
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem, FieldProblem
-from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
+
+ROUTES = RouteList("jobs")
 
 COMMAND_TYPE = "command"
 DIGEST_TAG = "fileq.request_digest"
@@ -89,7 +91,17 @@ class RetryMessage(Struct, frozen=True):
     status: str
 
 
-def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer:
+@ROUTES.add(
+    "POST /jobs",
+    Scope.ENQUEUE,
+    "enqueue a job",
+    serves_limited=True,
+    status=201,
+    statuses={200: "a job with this id or unique key is there already: that one"},
+    problems=("idempotency-mismatch", "vetoed", "not-allowed", "batch-closed", "duplicate"),
+    has_idempotency_key=True,
+)
+def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer[EnqueuedDocument]:
     """201 with the job, also for a repeat with the same Idempotency-Key; 200 if a job with this id or unique key was
     there already. If the key does not see that job, the problem `duplicate` says only that there is one."""
     new, services = request.body, request.services
@@ -195,6 +207,9 @@ def _check_repeat(record: Record, repeat: IdempotentRequest | None) -> None:
         raise ApiProblem("idempotency-mismatch", detail)
 
 
+@ROUTES.add(
+    "GET /jobs/{id}", (Scope.READ, Scope.ENQUEUE), "everything known about a job", serves_limited=True, has_etag=True
+)
 def show_job(request: ApiRequest[NoQuery, UnsetType]) -> JobDocument:
     services = request.services
     record = seen_record(request, request.params["id"])
@@ -202,7 +217,14 @@ def show_job(request: ApiRequest[NoQuery, UnsetType]) -> JobDocument:
     return job_document(record, waits_for)
 
 
-async def wait_for_job(request: ApiRequest[WaitQuery, UnsetType]) -> ApiAnswer:
+@ROUTES.add(
+    "GET /jobs/{id}/wait",
+    (Scope.READ, Scope.ENQUEUE),
+    "wait until a job has ended",
+    serves_limited=True,
+    statuses={202: "the job has not ended yet"},
+)
+async def wait_for_job(request: ApiRequest[WaitQuery, UnsetType]) -> ApiAnswer[JobDocument]:
     """200 once the job has ended, 202 with its present state after the timeout."""
     services, id = request.services, request.params["id"]
 
@@ -218,7 +240,15 @@ async def wait_for_job(request: ApiRequest[WaitQuery, UnsetType]) -> ApiAnswer:
     return ApiAnswer(document, 200 if document.is_finished else 202)
 
 
-def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
+@ROUTES.add(
+    "DELETE /jobs/{id}",
+    Scope.OPERATE,
+    "cancel a job",
+    serves_limited=True,
+    statuses={202: "the job is running; its worker cancels it"},
+    problems=("conflict",),
+)
+def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[CancelMessage]:
     id, services = request.params["id"], request.services
     if request.caller.is_limited:
         seen_record(request, id)
@@ -245,6 +275,13 @@ def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
     return ApiAnswer(CancelMessage("Job cancelled", "cancelled"))
 
 
+@ROUTES.add(
+    "POST /jobs/{id}/retry",
+    Scope.OPERATE,
+    "put a dead job back into its queue",
+    serves_limited=True,
+    problems=("conflict",),
+)
 def retry_job(request: ApiRequest[RetryQuery, UnsetType]) -> RetryMessage:
     id = request.params["id"]
     request.note.about(seen_record(request, id))
@@ -260,69 +297,3 @@ def seen_record(request: ApiRequest[Any, Any], id: str) -> Record:
     if record is None or not request.caller.sees(decode_or_none(record.raw)):
         raise ApiProblem("not-found", why_unknown(id))
     return record
-
-
-ROUTES = (
-    Route(
-        method="POST",
-        path="/jobs",
-        area="jobs",
-        scopes=(Scope.ENQUEUE,),
-        summary="enqueue a job",
-        function=enqueue_job,
-        serves_limited=True,
-        body=NewJob,
-        response=EnqueuedDocument,
-        status=201,
-        statuses={200: "a job with this id or unique key is there already: that one"},
-        problems=("idempotency-mismatch", "vetoed", "not-allowed", "batch-closed", "duplicate"),
-        has_idempotency_key=True,
-    ),
-    Route(
-        method="GET",
-        path="/jobs/{id}",
-        area="jobs",
-        scopes=(Scope.READ, Scope.ENQUEUE),
-        summary="everything known about a job",
-        function=show_job,
-        serves_limited=True,
-        response=JobDocument,
-        has_etag=True,
-    ),
-    Route(
-        method="GET",
-        path="/jobs/{id}/wait",
-        area="jobs",
-        scopes=(Scope.READ, Scope.ENQUEUE),
-        summary="wait until a job has ended",
-        function=wait_for_job,
-        serves_limited=True,
-        query=WaitQuery,
-        response=JobDocument,
-        statuses={202: "the job has not ended yet"},
-    ),
-    Route(
-        method="DELETE",
-        path="/jobs/{id}",
-        area="jobs",
-        scopes=(Scope.OPERATE,),
-        summary="cancel a job",
-        function=cancel_job,
-        serves_limited=True,
-        response=CancelMessage,
-        statuses={202: "the job is running; its worker cancels it"},
-        problems=("conflict",),
-    ),
-    Route(
-        method="POST",
-        path="/jobs/{id}/retry",
-        area="jobs",
-        scopes=(Scope.OPERATE,),
-        summary="put a dead job back into its queue",
-        function=retry_job,
-        serves_limited=True,
-        query=RetryQuery,
-        response=RetryMessage,
-        problems=("conflict",),
-    ),
-)

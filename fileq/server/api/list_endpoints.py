@@ -36,8 +36,10 @@ from fileq.server.conditional import IdempotentRequest, idempotent_request
 from fileq.server.decoding import glob_problems, invalid
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem, FieldProblem
-from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 from fileq.server.services import Services
+
+ROUTES = RouteList("jobs")
 
 
 def filter_of(given: JobConditions, config: Config, now_ms: int, caller: Caller, *, at: str = "?") -> JobFilter:
@@ -184,11 +186,24 @@ class BulkJobs(Struct, frozen=True):
     enqueued: int
 
 
+@ROUTES.add("GET /jobs", Scope.READ, "jobs that meet all conditions", serves_limited=True, is_scan=True)
 def list_jobs(request: ApiRequest[JobListQuery, UnsetType]) -> JobList:
     return list_page(request.services, request.query, "jobs", request.caller)
 
 
-def enqueue_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer:
+@ROUTES.add(
+    "POST /jobs/bulk",
+    Scope.ENQUEUE,
+    "enqueue up to 1,000 jobs, after all of them were checked",
+    serves_limited=True,
+    status=201,
+    statuses={200: "all of them are there already"},
+    problems=("idempotency-mismatch", "not-allowed", "batch-closed"),
+    has_idempotency_key=True,
+    body_max=BULK_BYTES,
+    timeout_s=10.0,
+)
+def enqueue_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer[BulkJobs]:
     """201 with the ids in the order of the request; 200 if none of them is new."""
     services = request.services
     repeat = idempotent_request(request.headers, request.caller, request.raw_body, request.services.signer)
@@ -277,6 +292,13 @@ def _result(fate: str | None) -> str:
     return fate if fate in ("enqueued", VETOED) else DUPLICATE
 
 
+@ROUTES.add(
+    "POST /jobs/{id}/run",
+    Scope.OPERATE,
+    "make a scheduled, retrying or deferred job due now",
+    serves_limited=True,
+    problems=("conflict",),
+)
 def run_job(request: ApiRequest[NoQuery, UnsetType]) -> RetryMessage:
     """A job that waits for its time goes to the end of its queue now. Repeated, it changes nothing."""
     id, broker = request.params["id"], request.services.broker
@@ -290,47 +312,3 @@ def run_job(request: ApiRequest[NoQuery, UnsetType]) -> RetryMessage:
     if is_moved:
         request.services.action_log.add(JobAction.RUN, request.caller.name, [id])
     return RetryMessage("Job is due now", State.PENDING.value)
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/jobs",
-        area="jobs",
-        scopes=(Scope.READ,),
-        summary="jobs that meet all conditions",
-        function=list_jobs,
-        serves_limited=True,
-        query=JobListQuery,
-        response=JobList,
-        is_scan=True,
-    ),
-    Route(
-        method="POST",
-        path="/jobs/bulk",
-        area="jobs",
-        scopes=(Scope.ENQUEUE,),
-        summary="enqueue up to 1,000 jobs, after all of them were checked",
-        function=enqueue_jobs,
-        serves_limited=True,
-        body=NewJobs,
-        response=BulkJobs,
-        status=201,
-        statuses={200: "all of them are there already"},
-        problems=("idempotency-mismatch", "not-allowed", "batch-closed"),
-        has_idempotency_key=True,
-        body_max=BULK_BYTES,
-        timeout_s=10.0,
-    ),
-    Route(
-        method="POST",
-        path="/jobs/{id}/run",
-        area="jobs",
-        scopes=(Scope.OPERATE,),
-        summary="make a scheduled, retrying or deferred job due now",
-        function=run_job,
-        serves_limited=True,
-        response=RetryMessage,
-        problems=("conflict",),
-    ),
-)

@@ -17,8 +17,10 @@ from fileq.server.connections import ABORT, until_first, until_gone
 from fileq.server.decoding import decode_query
 from fileq.server.event_hub import EventHub, EventsQuery, LiveStream, filter_of
 from fileq.server.problems import MEDIA_TYPE, ApiProblem, problem_of
-from fileq.server.route import ApiRequest, Route
+from fileq.server.route import ApiRequest, RouteList
 from fileq.server.services import Services
+
+ROUTES = RouteList("live")
 
 SSE = "text/event-stream"
 GOING_AWAY = 1001
@@ -97,6 +99,15 @@ class EventSocket:
         return Response(problem.body(request_id), problem.status, headers, MEDIA_TYPE)
 
 
+@ROUTES.add(
+    "GET /events",
+    EventSocket.scopes,
+    "follow the events of jobs",
+    media_type=SSE,
+    problems=("stopping",),
+    headers=("Last-Event-ID",),
+    reads_body=False,
+)
 async def follow_events(request: ApiRequest[EventsQuery, UnsetType]) -> Response:
     """`data` is the event as docs/events.md describes it. `lag` says how many events were dropped because the client or
     the server was too slow, `reset` that events may be missing. `Last-Event-ID` continues after an event."""
@@ -112,37 +123,16 @@ async def follow_events(request: ApiRequest[EventsQuery, UnsetType]) -> Response
     return SseResponse(services.hub, stream, first)
 
 
+@ROUTES.add(
+    "GET /ws",
+    EventSocket.scopes,
+    "follow the events of jobs by a WebSocket",
+    media_type="application/octet-stream",
+    status=101,
+    problems=("upgrade-required",),
+)
 async def follow_socket(request: ApiRequest[EventsQuery, UnsetType]) -> Response:
     """One event a frame, the same JSON as `data` of /events; `event` of other frames is `lag`, `reset` or `tick`. A
     request that is no WebSocket is answered with 426."""
     headers = {"Upgrade": "websocket", "Connection": "Upgrade"}
     raise ApiProblem("upgrade-required", "this is a WebSocket; for plain HTTP there is /events", headers=headers)
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/events",
-        area="live",
-        scopes=EventSocket.scopes,
-        summary="follow the events of jobs",
-        function=follow_events,
-        query=EventsQuery,
-        response=SSE,
-        problems=("stopping",),
-        headers=("Last-Event-ID",),
-        reads_body=False,
-    ),
-    Route(
-        method="GET",
-        path="/ws",
-        area="live",
-        scopes=EventSocket.scopes,
-        summary="follow the events of jobs by a WebSocket",
-        function=follow_socket,
-        query=EventsQuery,
-        response="application/octet-stream",
-        status=101,
-        problems=("upgrade-required",),
-    ),
-)

@@ -16,8 +16,10 @@ from fileq.commands.admin.stats import queues_of
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
 from fileq.server.problems import ApiProblem
-from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 from fileq.server.services import Services
+
+ROUTES = RouteList("queues")
 
 
 class QueueDocument(Struct, frozen=True):
@@ -60,6 +62,7 @@ class PauseOrder(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=REASON_LENGTH)] = ""
 
 
+@ROUTES.add("GET /queues", Scope.READ, "the queues: waiting jobs, the oldest one, paused or not")
 def list_queues(request: ApiRequest[NoQuery, UnsetType]) -> QueueList:
     return _queues(request.services)
 
@@ -87,17 +90,20 @@ def queue_list(overview: Overview, notes: Mapping[str, PauseNote]) -> QueueList:
     return QueueList(stamp(census.now_ms) or "", queues, waiting, census.scheduled, census.running)
 
 
+@ROUTES.add("GET /queues/{name}", Scope.READ, "one queue", has_etag=True)
 def show_queue(request: ApiRequest[NoQuery, UnsetType]) -> QueueDocument:
     name = _known(request.params["name"], request.services)
     return next(queue for queue in _queues(request.services).queues if queue.name == name)
 
 
+@ROUTES.add("POST /queues/{name}/pause", Scope.OPERATE, "pause a queue", is_body_optional=True)
 def pause_queue(request: ApiRequest[NoQuery, PauseOrder]) -> QueueMessage:
     """No job of the queue is claimed until it is resumed. Jobs that run go on. A reason for a queue that is paused
     already replaces the one before."""
     return _set_paused(request, is_paused=True, reason=request.body.reason)
 
 
+@ROUTES.add("POST /queues/{name}/resume", Scope.OPERATE, "resume a queue")
 def resume_queue(request: ApiRequest[NoQuery, UnsetType]) -> QueueMessage:
     return _set_paused(request, is_paused=False)
 
@@ -123,6 +129,7 @@ def _known(name: str, services: Services) -> str:
     return name
 
 
+@ROUTES.add("GET /workers", Scope.READ, "worker processes and what they run")
 def list_workers(request: ApiRequest[NoQuery, UnsetType]) -> WorkerList:
     """Worker processes with their slots and the jobs that they run, and those that died within the last hour."""
     return shown_workers(workers(request.services.broker), request.services)
@@ -157,7 +164,8 @@ class ClearedJobs(Struct, frozen=True):
     is_partial: bool
 
 
-def clear_queue(request: ApiRequest[ClearQuery, UnsetType]) -> ApiAnswer:
+@ROUTES.add("POST /queues/{name}/clear", Scope.OPERATE, "cancel the jobs that wait in a queue", is_scan=True)
+def clear_queue(request: ApiRequest[ClearQuery, UnsetType]) -> ApiAnswer[ClearedJobs]:
     services, name = request.services, request.params["name"]
     if name not in services.config.worker.priorities:
         names = ", ".join(services.config.worker.priorities)
@@ -165,66 +173,3 @@ def clear_queue(request: ApiRequest[ClearQuery, UnsetType]) -> ApiAnswer:
     limit = min(request.query.limit, CLEARED_MAX)
     count = services.transport.clear(name, limit)
     return ApiAnswer(ClearedJobs(count, count == limit < request.query.limit), count=count)
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/queues",
-        area="queues",
-        scopes=(Scope.READ,),
-        summary="the queues: waiting jobs, the oldest one, paused or not",
-        function=list_queues,
-        response=QueueList,
-    ),
-    Route(
-        method="GET",
-        path="/queues/{name}",
-        area="queues",
-        scopes=(Scope.READ,),
-        summary="one queue",
-        function=show_queue,
-        response=QueueDocument,
-        has_etag=True,
-    ),
-    Route(
-        method="POST",
-        path="/queues/{name}/pause",
-        area="queues",
-        scopes=(Scope.OPERATE,),
-        summary="pause a queue",
-        function=pause_queue,
-        body=PauseOrder,
-        is_body_optional=True,
-        response=QueueMessage,
-    ),
-    Route(
-        method="POST",
-        path="/queues/{name}/resume",
-        area="queues",
-        scopes=(Scope.OPERATE,),
-        summary="resume a queue",
-        function=resume_queue,
-        response=QueueMessage,
-    ),
-    Route(
-        method="GET",
-        path="/workers",
-        area="queues",
-        scopes=(Scope.READ,),
-        summary="worker processes and what they run",
-        function=list_workers,
-        response=WorkerList,
-    ),
-    Route(
-        method="POST",
-        path="/queues/{name}/clear",
-        area="queues",
-        scopes=(Scope.OPERATE,),
-        summary="cancel the jobs that wait in a queue",
-        function=clear_queue,
-        query=ClearQuery,
-        response=ClearedJobs,
-        is_scan=True,
-    ),
-)

@@ -33,8 +33,10 @@ from fileq.core.schedule import Cron, InvalidZone, defining_part, parsed
 from fileq.server.conditional import check_etag, etag_of
 from fileq.server.decoding import invalid
 from fileq.server.problems import ApiProblem, FieldProblem
-from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 from fileq.server.services import Services
+
+ROUTES = RouteList("schedules")
 
 TIMES = 5
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -106,16 +108,26 @@ class ScheduleRun(Struct, frozen=True):
     id: str
 
 
+@ROUTES.add("GET /schedules", Scope.READ, "all schedules")
 def list_all_schedules(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleList:
     return ScheduleList(tuple(list_schedules(request.services.broker)))
 
 
-def show_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
+@ROUTES.add("GET /schedules/{name}", Scope.READ, "one schedule with its next times")
+def show_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[ScheduleDetail]:
     """Its ETag is that of the definition: a time that passes does not change it."""
     return _answer(request.services, request.params["name"])
 
 
-def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer:
+@ROUTES.add(
+    "PUT /schedules/{name}",
+    Scope.ADMIN,
+    "define a schedule, or change one",
+    statuses={201: "the schedule is new"},
+    problems=("precondition-failed", "precondition-required", "not-allowed", "conflict"),
+    headers=("If-Match", "If-None-Match"),
+)
+def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer[ScheduleDetail]:
     """Defines a schedule, or replaces its definition: with the If-Match of the last GET, or If-None-Match: * for a new
     one. The same definition again changes nothing."""
     services, name, wanted = request.services, request.params["name"], request.body
@@ -139,6 +151,7 @@ def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer:
     return _answer(services, name, 200 if known is not None else 201)
 
 
+@ROUTES.add("DELETE /schedules/{name}", Scope.ADMIN, "remove a schedule; its jobs stay", problems=("conflict",))
 def delete_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
     services, name = request.services, request.params["name"]
     _check_known(services, name)
@@ -148,6 +161,7 @@ def delete_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
     return ScheduleMessage("Schedule removed", name, True)
 
 
+@ROUTES.add("POST /schedules/{name}/pause", Scope.OPERATE, "stop firing a schedule", problems=("conflict",))
 def pause_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
     services, name = request.services, request.params["name"]
     _check_known(services, name)
@@ -156,6 +170,7 @@ def pause_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessa
     return ScheduleMessage("Schedule paused", name, has_changed)
 
 
+@ROUTES.add("POST /schedules/{name}/resume", Scope.OPERATE, "fire a paused schedule again", problems=("conflict",))
 def resume_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
     services, name = request.services, request.params["name"]
     _check_known(services, name)
@@ -164,6 +179,7 @@ def resume_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMess
     return ScheduleMessage("Schedule resumed", name, has_changed)
 
 
+@ROUTES.add("POST /schedules/{name}/run", Scope.OPERATE, "enqueue a job of a schedule now", problems=("conflict",))
 def run_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleRun:
     """Enqueues a job beside the times of the schedule. Each call makes a job."""
     services, name = request.services, request.params["name"]
@@ -180,6 +196,7 @@ def _note_pause(request: ApiRequest[NoQuery, UnsetType], has_changed: bool, *, i
         request.note.changed({"paused": not is_paused}, {"paused": is_paused})
 
 
+@ROUTES.add("POST /schedules/preview", Scope.READ, "an expression in plain words, with its next 5 times", audited=False)
 def preview_schedule(request: ApiRequest[NoQuery, WantedTimes]) -> SchedulePreview:
     wanted = request.body
     times = _times(wanted.cron, wanted.timezone)
@@ -199,7 +216,7 @@ def _times(cron: str, timezone: str) -> Cron:
         raise invalid([FieldProblem("/cron", f"cron is {cron!r}; it must be {error}")]) from error
 
 
-def _answer(services: Services, name: str, status: int = 200) -> ApiAnswer:
+def _answer(services: Services, name: str, status: int = 200) -> ApiAnswer[ScheduleDetail]:
     _check_known(services, name)
     view = show_schedule(services.broker, name)
     times: tuple[ScheduledTime, ...] = ()
@@ -217,89 +234,3 @@ def _check_known(services: Services, name: str) -> None:
         if name in known_schedules(services.broker):
             raise
         raise ApiProblem("not-found", str(error)) from error
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/schedules",
-        area="schedules",
-        scopes=(Scope.READ,),
-        summary="all schedules",
-        function=list_all_schedules,
-        response=ScheduleList,
-    ),
-    Route(
-        method="POST",
-        path="/schedules/preview",
-        area="schedules",
-        scopes=(Scope.READ,),
-        summary="an expression in plain words, with its next 5 times",
-        function=preview_schedule,
-        body=WantedTimes,
-        response=SchedulePreview,
-        audited=False,
-    ),
-    Route(
-        method="GET",
-        path="/schedules/{name}",
-        area="schedules",
-        scopes=(Scope.READ,),
-        summary="one schedule with its next times",
-        function=show_one_schedule,
-        response=ScheduleDetail,
-    ),
-    Route(
-        method="PUT",
-        path="/schedules/{name}",
-        area="schedules",
-        scopes=(Scope.ADMIN,),
-        summary="define a schedule, or change one",
-        function=put_schedule,
-        body=WantedSchedule,
-        response=ScheduleDetail,
-        statuses={201: "the schedule is new"},
-        problems=("precondition-failed", "precondition-required", "not-allowed", "conflict"),
-        headers=("If-Match", "If-None-Match"),
-    ),
-    Route(
-        method="DELETE",
-        path="/schedules/{name}",
-        area="schedules",
-        scopes=(Scope.ADMIN,),
-        summary="remove a schedule; its jobs stay",
-        function=delete_schedule,
-        response=ScheduleMessage,
-        problems=("conflict",),
-    ),
-    Route(
-        method="POST",
-        path="/schedules/{name}/pause",
-        area="schedules",
-        scopes=(Scope.OPERATE,),
-        summary="stop firing a schedule",
-        function=pause_one_schedule,
-        response=ScheduleMessage,
-        problems=("conflict",),
-    ),
-    Route(
-        method="POST",
-        path="/schedules/{name}/resume",
-        area="schedules",
-        scopes=(Scope.OPERATE,),
-        summary="fire a paused schedule again",
-        function=resume_one_schedule,
-        response=ScheduleMessage,
-        problems=("conflict",),
-    ),
-    Route(
-        method="POST",
-        path="/schedules/{name}/run",
-        area="schedules",
-        scopes=(Scope.OPERATE,),
-        summary="enqueue a job of a schedule now",
-        function=run_schedule,
-        response=ScheduleRun,
-        problems=("conflict",),
-    ),
-)

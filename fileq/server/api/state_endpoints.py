@@ -12,7 +12,9 @@ from fileq.config.show import redacted
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
 from fileq.server.background_work import EVERY_S, LiveSample, per_second
-from fileq.server.route import ApiRequest, NoQuery, Route
+from fileq.server.route import ApiRequest, NoQuery, RouteList
+
+ROUTES = RouteList("state")
 
 DAY_HOURS = 24
 HOURS_MAX = 720  # brokers keep 30 days
@@ -90,6 +92,19 @@ class ConfigDocument(Struct, frozen=True):
     config: dict[str, Any]
 
 
+@ROUTES.add("GET /stats", Scope.READ, "counts, rates and workers")
+def show_stats(request: ApiRequest[NoQuery, UnsetType]) -> StatsDocument:
+    broker = request.services.broker
+    stats = gather(broker)
+    now_hour = request.services.now_ms() // HOUR_MS
+    today = [counters for hour, counters in broker.hourly(DAY_HOURS).items() if hour >= now_hour - now_hour % 24]
+    return _document(
+        stats,
+        JobsToday(sum(one.get("completed", 0) for one in today), sum(one.get("failed", 0) for one in today)),
+    )
+
+
+@ROUTES.add("GET /stats/hourly", Scope.READ, "jobs by the hour, up to 30 days")
 def show_hourly_stats(request: ApiRequest[HoursQuery, UnsetType]) -> HourlyStats:
     count = request.query.hours
     return HourlyStats(hours_of(request.services.broker.hourly(count), count, request.services.now_ms()))
@@ -107,6 +122,7 @@ def _hour(hour: int, counters: Mapping[str, int]) -> HourStats:
     return HourStats(stamp(hour * HOUR_MS) or "", **counts, errors=dict(sorted(errors.items())))
 
 
+@ROUTES.add("GET /stats/live", Scope.READ, "counts and rates of the last hour")
 def show_live_stats(request: ApiRequest[NoQuery, UnsetType]) -> LiveStats:
     """A server takes a sample every 5 seconds, so one that has just started knows little."""
     request.services.samples.take()
@@ -116,19 +132,9 @@ def show_live_stats(request: ApiRequest[NoQuery, UnsetType]) -> LiveStats:
     return LiveStats(EVERY_S, tuple(samples), *rates)
 
 
+@ROUTES.add("GET /config", Scope.ADMIN, "the configuration, without secrets")
 def show_config(request: ApiRequest[NoQuery, UnsetType]) -> ConfigDocument:
     return ConfigDocument(redacted(request.services.config))
-
-
-def show_stats(request: ApiRequest[NoQuery, UnsetType]) -> StatsDocument:
-    broker = request.services.broker
-    stats = gather(broker)
-    now_hour = request.services.now_ms() // HOUR_MS
-    today = [counters for hour, counters in broker.hourly(DAY_HOURS).items() if hour >= now_hour - now_hour % 24]
-    return _document(
-        stats,
-        JobsToday(sum(one.get("completed", 0) for one in today), sum(one.get("failed", 0) for one in today)),
-    )
 
 
 def _document(stats: Stats, today: JobsToday) -> StatsDocument:
@@ -155,44 +161,3 @@ def _document(stats: Stats, today: JobsToday) -> StatsDocument:
         completed_per_second=stats.this_hour.per_second("completed"),
         eta_s=stats.eta_s,
     )
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/stats",
-        area="state",
-        scopes=(Scope.READ,),
-        summary="counts, rates and workers",
-        function=show_stats,
-        response=StatsDocument,
-    ),
-    Route(
-        method="GET",
-        path="/stats/hourly",
-        area="state",
-        scopes=(Scope.READ,),
-        summary="jobs by the hour, up to 30 days",
-        function=show_hourly_stats,
-        query=HoursQuery,
-        response=HourlyStats,
-    ),
-    Route(
-        method="GET",
-        path="/stats/live",
-        area="state",
-        scopes=(Scope.READ,),
-        summary="counts and rates of the last hour",
-        function=show_live_stats,
-        response=LiveStats,
-    ),
-    Route(
-        method="GET",
-        path="/config",
-        area="state",
-        scopes=(Scope.ADMIN,),
-        summary="the configuration, without secrets",
-        function=show_config,
-        response=ConfigDocument,
-    ),
-)

@@ -27,8 +27,10 @@ from fileq.files.uploads import ArrivingFile
 from fileq.server.decoding import invalid
 from fileq.server.limits import pieces
 from fileq.server.problems import ApiProblem, FieldProblem
-from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 from fileq.server.services import Services
+
+ROUTES = RouteList("files")
 
 PART_BYTES = 1 << 20
 PATH_BYTES, NAME_BYTES = 3000, 255
@@ -47,7 +49,28 @@ class UploadedFile(Struct, frozen=True):
     is_new: bool
 
 
-async def upload_file(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
+@ROUTES.add(
+    "PUT /uploads/{path:path}",
+    Scope.ENQUEUE,
+    "store a file for the producer",
+    serves_limited=True,
+    status=201,
+    statuses={200: "the file replaced another one"},
+    problems=(
+        "malformed-request",
+        "not-allowed",
+        "conflict",
+        "precondition-failed",
+        "too-large",
+        "too-slow",
+        "unsupported-media-type",
+        "digest-mismatch",
+        "no-space",
+    ),
+    headers=("Content-Digest", "If-None-Match"),
+    reads_body=False,
+)
+async def upload_file(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[UploadedFile]:
     """The body is the file, of any media type. `Content-Digest` (sha-256 or sha-512) is compared; `If-None-Match: *`
     refuses to replace a file. `Content-Range` and `Content-Encoding` are refused: the body is the whole file."""
     services, headers, settings = request.services, request.headers, request.services.config.server
@@ -185,32 +208,3 @@ def _problem_of(error: OSError, relative: str) -> ApiProblem:
         return ApiProblem("no-space", f"{relative!r} can't be stored: {error.strerror}", headers=_CLOSE)
     why = "a part of the path is a link or a file" if error.errno in (errno.ELOOP, errno.ENOTDIR) else error.strerror
     return ApiProblem("conflict", f"{relative!r} can't be stored: {why}", headers=_CLOSE)
-
-
-ROUTES = (
-    Route(
-        method="PUT",
-        path="/uploads/{path:path}",
-        area="files",
-        scopes=(Scope.ENQUEUE,),
-        summary="store a file for the producer",
-        function=upload_file,
-        serves_limited=True,
-        response=UploadedFile,
-        status=201,
-        statuses={200: "the file replaced another one"},
-        problems=(
-            "malformed-request",
-            "not-allowed",
-            "conflict",
-            "precondition-failed",
-            "too-large",
-            "too-slow",
-            "unsupported-media-type",
-            "digest-mismatch",
-            "no-space",
-        ),
-        headers=("Content-Digest", "If-None-Match"),
-        reads_body=False,
-    ),
-)

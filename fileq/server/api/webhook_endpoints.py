@@ -13,8 +13,10 @@ from fileq.commands.webhooks import DeliveryList, NewSecret, WebhookChange, Webh
 from fileq.core.api_key import Scope
 from fileq.core.webhook import Webhook, WebhookFilter
 from fileq.server.problems import ApiProblem
-from fileq.server.route import ApiRequest, NoQuery, Route
+from fileq.server.route import ApiRequest, NoQuery, RouteList
 from fileq.webhooks.store import KnownWebhook
+
+ROUTES = RouteList("webhooks")
 
 T = TypeVar("T")
 Condition = Annotated[str, Meta(max_length=500)]
@@ -36,11 +38,19 @@ class DeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=1000)] = 20
 
 
+@ROUTES.add("GET /webhooks", Scope.READ, "all webhooks and the state of their receivers")
 def list_webhooks(request: ApiRequest[NoQuery, UnsetType]) -> WebhookList:
     """Without secrets, and without the queries of URLs."""
     return webhooks.list_all(request.services.broker, request.services.config)
 
 
+@ROUTES.add(
+    "POST /webhooks",
+    Scope.ADMIN,
+    "send events to a URL; the secret is shown only here",
+    status=201,
+    problems=("conflict",),
+)
 def add_webhook(request: ApiRequest[NoQuery, WantedWebhook]) -> NewSecret:
     """The secret that signs the messages is shown only here."""
     wanted, services = request.body, request.services
@@ -50,6 +60,7 @@ def add_webhook(request: ApiRequest[NoQuery, WantedWebhook]) -> NewSecret:
     return made
 
 
+@ROUTES.add("DELETE /webhooks/{name}", Scope.ADMIN, "remove a webhook", problems=("conflict",))
 def remove_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
     def remove(known: KnownWebhook) -> WebhookChange:
         done = webhooks.remove(request.services.broker, request.services.config, known.webhook.name)
@@ -59,6 +70,7 @@ def remove_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
     return _named(request, remove)
 
 
+@ROUTES.add("POST /webhooks/{name}/test", Scope.OPERATE, "send one message now and show the answer")
 async def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookTest:
     """The server sends one message now. `error` is empty if the receiver accepted it."""
     services = request.services
@@ -70,6 +82,9 @@ async def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookT
         return await services.webhook_tests.call(lambda: _named(request, test))
 
 
+@ROUTES.add(
+    "POST /webhooks/{name}/rotate", Scope.ADMIN, "replace the secret; it is shown only here", problems=("conflict",)
+)
 def rotate_webhook(request: ApiRequest[NoQuery, UnsetType]) -> NewSecret:
     """A new secret, shown only here. The one before signs too, for 24 hours."""
 
@@ -81,6 +96,7 @@ def rotate_webhook(request: ApiRequest[NoQuery, UnsetType]) -> NewSecret:
     return _named(request, rotate)
 
 
+@ROUTES.add("POST /webhooks/{name}/enable", Scope.OPERATE, "send to a disabled webhook again", problems=("conflict",))
 def enable_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
     def enable(known: KnownWebhook) -> WebhookChange:
         done = webhooks.enable(request.services.broker, request.services.config, known.webhook.name)
@@ -91,6 +107,7 @@ def enable_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
     return _named(request, enable)
 
 
+@ROUTES.add("GET /webhooks/{name}/deliveries", Scope.READ, "the newest deliveries of a webhook", is_scan=True)
 def list_deliveries(request: ApiRequest[DeliveryQuery, UnsetType]) -> DeliveryList:
     """The newest first, also of a webhook that was removed; of each list of jobs the first 10,000 are looked at."""
     name, services = request.params["name"], request.services
@@ -104,78 +121,3 @@ def _named(request: ApiRequest[NoQuery, UnsetType], call: Callable[[KnownWebhook
     if name not in known:
         raise ApiProblem("not-found", f"no webhook is named {name[:100]!r}; there are: {', '.join(known) or 'none'}")
     return call(known[name])
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/webhooks",
-        area="webhooks",
-        scopes=(Scope.READ,),
-        summary="all webhooks and the state of their receivers",
-        function=list_webhooks,
-        response=WebhookList,
-    ),
-    Route(
-        method="POST",
-        path="/webhooks",
-        area="webhooks",
-        scopes=(Scope.ADMIN,),
-        summary="send events to a URL; the secret is shown only here",
-        function=add_webhook,
-        body=WantedWebhook,
-        response=NewSecret,
-        status=201,
-        problems=("conflict",),
-    ),
-    Route(
-        method="DELETE",
-        path="/webhooks/{name}",
-        area="webhooks",
-        scopes=(Scope.ADMIN,),
-        summary="remove a webhook",
-        function=remove_webhook,
-        response=WebhookChange,
-        problems=("conflict",),
-    ),
-    Route(
-        method="POST",
-        path="/webhooks/{name}/test",
-        area="webhooks",
-        scopes=(Scope.OPERATE,),
-        summary="send one message now and show the answer",
-        function=send_test_message,
-        response=WebhookTest,
-    ),
-    Route(
-        method="POST",
-        path="/webhooks/{name}/rotate",
-        area="webhooks",
-        scopes=(Scope.ADMIN,),
-        summary="replace the secret; it is shown only here",
-        function=rotate_webhook,
-        response=NewSecret,
-        problems=("conflict",),
-    ),
-    Route(
-        method="POST",
-        path="/webhooks/{name}/enable",
-        area="webhooks",
-        scopes=(Scope.OPERATE,),
-        summary="send to a disabled webhook again",
-        function=enable_webhook,
-        response=WebhookChange,
-        problems=("conflict",),
-    ),
-    Route(
-        method="GET",
-        path="/webhooks/{name}/deliveries",
-        area="webhooks",
-        scopes=(Scope.READ,),
-        summary="the newest deliveries of a webhook",
-        function=list_deliveries,
-        query=DeliveryQuery,
-        response=DeliveryList,
-        is_scan=True,
-    ),
-)

@@ -71,7 +71,7 @@ class Console:
             if caller.is_browser and isinstance(query, CheckQuery) and query.run:
                 check_not_cross_site(request.headers)
             origin = f"{sender.scheme}://{sender.host}"
-            made = PageRequest(caller, params, query, self._services, request_id, theme_in(request.cookies), origin)
+            made = PageRequest(caller, params, query, self._services, theme_in(request.cookies), origin)
             return await self._shown(found, made, f"{path}?{request.url.query}")
         except Exception as error:
             return self._refused(error, request, caller, request_id, path, found, params)

@@ -22,7 +22,7 @@ from fileq.queries.dead_jobs import DeadGroup, DeadGroups
 from fileq.server.console.rendering import moment
 from fileq.server.hidden_paths import without_paths
 from fileq.server.identity import Caller
-from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Row
+from fileq.server.route import ApiRequest, NoQuery, Row
 from fileq.server.services import Services
 
 __all__ = [
@@ -59,7 +59,6 @@ class PageRequest(Struct, frozen=True):
     params: Mapping[str, str]
     query: Any
     services: Services
-    request_id: str
     theme: str = ""
     origin: str = ""
 
@@ -72,11 +71,8 @@ class PageRequest(Struct, frozen=True):
         **params: str,
     ) -> T:
         """What the endpoint of the API returns for this caller. Raises ApiProblem."""
-        made: ApiRequest[Any, Any] = ApiRequest(
-            self.caller, params, query, body, self.services, self.request_id, headers={}
-        )
-        answer = function(made)
-        return self.shown(answer.content if isinstance(answer, ApiAnswer) else answer)  # type: ignore[return-value]
+        made: ApiRequest[Any, Any] = ApiRequest(self.caller, params, query, body, self.services, headers={})
+        return self.shown(function(made))
 
     def shown(self, answer: T) -> T:
         """The answer as the API sends it: without paths if this server hides them."""

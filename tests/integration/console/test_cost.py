@@ -157,7 +157,7 @@ def costs(shelf: Shelf) -> dict[str, Cost]:
             for params, given in addresses(page, shelf.file):
                 query = page.query(**given)
                 broker.calls.clear()
-                page.function(PageRequest(admin("user:a", "a", BASIC), params, query, services, "r"))
+                page.function(PageRequest(admin("user:a", "a", BASIC), params, query, services))
                 verbs = tuple(f"{call.verb}{'*' if call.scan else ''}" for call in broker.calls if call.round_trips)
                 found[f"{page.open_path}?{given}{params}"] = Cost(broker.round_trips, broker.scans, verbs)
         services.pool.close()

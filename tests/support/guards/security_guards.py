@@ -298,8 +298,8 @@ ACCESS_GUARDS = (
     Guard(
         "The retries of batches of one key leave threads to others",
         "a key with the scope operate keeps everyone else from the API for minutes",
-        "        response=BatchRetry,\n        is_scan=True,\n",
-        "        response=BatchRetry,\n        timeout_s=30.0,\n",
+        'back into their queues", is_scan=True)\ndef retry_one_batch(',
+        'back into their queues", timeout_s=30.0)\ndef retry_one_batch(',
         "tests/integration/server/test_definitions.py"
         "::test_the_retries_and_cancellations_of_large_batches_hold_up_no_other_request",
     ),
