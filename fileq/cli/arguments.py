@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 LARGEST_NUMBER = 10**9
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-
-
 def add_app_dir(parser: argparse.ArgumentParser) -> None:
     # Empty, not ".": a directory that was not named is checked before anything is imported from it.
     parser.add_argument(

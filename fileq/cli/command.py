@@ -6,12 +6,13 @@ import argparse
 import functools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeAlias
 
 from msgspec import Struct
 
+from fileq.cli.terminal import print_lines
 from fileq.core.errors import BrokerUnavailable, ConfigError
 
 if TYPE_CHECKING:
@@ -26,14 +27,15 @@ WIDTH = 80  # columns of help pages, and of tables where stdout is not a termina
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """One command of fileq. The parser adds the common options to every command that `is_configured`."""
+    """One command of fileq. The parser adds --json if it has `json_fields`, and the common options if it
+    `is_configured`."""
 
     words: tuple[str, ...]  # ("admin", "stats"), ("enqueue",)
     summary: str  # one line, for lists of commands
     description: str  # paragraphs separated by an empty line, for --help and docs/cli.md
     examples: tuple[tuple[str, str], ...]  # (command line, what it does); at least one
-    arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[Invocation], int]  # returns the exit code; imports what it needs inside
+    arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
     json_fields: Fields | Callable[[], Fields] = ()  # (field, type and meaning) of the --json document; see fields
     is_listed: bool = True
     is_configured: bool = True
@@ -92,6 +94,14 @@ class Invocation:
             write(self.broker(), *args, **kwargs)
         except BrokerError as error:
             print(f"fileq: warning: done, but not noted in the audit: {error}", file=sys.stderr)
+
+    def answer(self, document: Any, text: Callable[[], Iterable[str]], code: int = 0) -> int:
+        """Prints the document with --json, otherwise the lines of `text`. Returns the exit code."""
+        if self.options.json:
+            self.print_json(document)
+        else:
+            print_lines(text())
+        return code
 
     def print_json(self, value: Any) -> None:
         """Prints one JSON document: on one line, or indented if stdout is a terminal."""

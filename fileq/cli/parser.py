@@ -299,6 +299,8 @@ def parser_of(command: Command) -> Parser:
         add_help=False,
     )
     command.arguments(parser)
+    if command.json_fields:
+        parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("-h", "--help", action="store_true", help="show help")
     if command.is_configured:
         common = parser.add_argument_group("configuration")

@@ -171,6 +171,11 @@ def wrapped(text: str, stream: TextIO) -> str:
     return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
+def remark(text: str) -> None:
+    """Says on stderr what is not the result of the command."""
+    print(f"fileq: {text}", file=sys.stderr, flush=True)
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Prints nothing, not even an empty line, if there are no lines."""
     if text := list(lines):

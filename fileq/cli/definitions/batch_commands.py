@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import add_json, utf8_text, whole_number
+from fileq.cli.arguments import utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
-from fileq.cli.terminal import print_lines, screen_of_stdout
+from fileq.cli.terminal import now_ms, plural, remark, screen_of_stdout
 from fileq.cli.worker_notes import print_untaken_note
 from fileq.commands.admin.json_schema import batch_fields
 from fileq.core.errors import BatchError, ConfigError
+from fileq.core.text import printable
 
 if TYPE_CHECKING:
     from fileq.queries.documents import BatchDocument
@@ -41,7 +41,6 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--priority", default="", metavar="QUEUE", help="the queue of its jobs")
     parser.add_argument("--open", action="store_true", help="do not seal it: more jobs are added later")
     parser.add_argument("--wait", action="store_true", help="wait until it is finished")
-    add_json(parser)
 
 
 def _create(invocation: Invocation) -> int:
@@ -72,7 +71,7 @@ def _create(invocation: Invocation) -> int:
     if is_sealed:
         broker.seal_batch(plan.id)
     if unsent := enqueuing.send_spans():
-        _remark(f"not all spans of these jobs were sent: {unsent}")
+        remark(f"not all spans of these jobs were sent: {unsent}")
     print_untaken_note(invocation, (given.then, given.catch, given.finally_))
     if given.wait:
         return _wait(invocation, plan.id)
@@ -81,31 +80,25 @@ def _create(invocation: Invocation) -> int:
         return 0
     print(plan.id)
     if is_sealed and not entries and not given.quiet:
-        _remark(f"{given.manifest} names no file: the batch is empty, so it is finished")
+        remark(f"{given.manifest} names no file: the batch is empty, so it is finished")
     if not is_sealed and not given.quiet:
-        _remark(f"it is open: 'fileq enqueue … --batch {plan.id}' adds jobs, 'fileq batch seal {plan.id}' seals it")
+        remark(f"it is open: 'fileq enqueue … --batch {plan.id}' adds jobs, 'fileq batch seal {plan.id}' seals it")
     return 0
 
 
 def _wait(invocation: Invocation, id: str) -> int:
     """Shows how far the batch is, on a terminal. Ctrl-C ends only the wait."""
-    from fileq.cli.batch_text import exit_code_of, shown_wait
+    from fileq.cli.batch_text import ending_line, exit_code_of, shown_wait
 
     if not invocation.options.json:
         print(id, flush=True)
     try:
-        status = shown_wait(invocation.broker(), id, _remark, redraw_s=_REDRAW_S)
+        status = shown_wait(invocation.broker(), id, remark, redraw_s=_REDRAW_S)
     except KeyboardInterrupt:
-        _remark(f"batch {id} goes on; 'fileq batch show {id}' shows it")
+        remark(f"batch {id} goes on; 'fileq batch show {id}' shows it")
         raise
     report = _report(invocation, id)
-    if invocation.options.json:
-        invocation.print_json(report)
-    else:
-        from fileq.cli.batch_text import ending_line
-
-        print(ending_line(report))
-    return exit_code_of(status)
+    return invocation.answer(report, lambda: [ending_line(report)], exit_code_of(status))
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,39 +106,26 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=whole_number(1), default=50, metavar="N", help="at most N (default: %(default)s)"
     )
-    add_json(parser)
 
 
 def _list(invocation: Invocation) -> int:
+    from fileq.cli.batch_text import render_batches
     from fileq.commands.batches import list_batches
 
     given = invocation.options
     batches = list_batches(invocation.broker(), given.limit, unfinished=given.unfinished)
-    if given.json:
-        invocation.print_json({"batches": batches})
-        return 0
-    from fileq.cli.batch_text import render_batches
-    from fileq.cli.terminal import now_ms
-
-    print_lines(render_batches(batches, screen_of_stdout(), now_ms()))
-    return 0
+    return invocation.answer({"batches": batches}, lambda: render_batches(batches, screen_of_stdout(), now_ms()))
 
 
 def _id(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", type=utf8_text, metavar="BATCH", help="id of the batch")
-    add_json(parser)
 
 
 def _show(invocation: Invocation) -> int:
-    report = _report(invocation, invocation.options.id)
-    if invocation.options.json:
-        invocation.print_json(report)
-        return 0
     from fileq.cli.batch_text import render_batch
-    from fileq.cli.terminal import now_ms
 
-    print_lines(render_batch(report, screen_of_stdout(), now_ms()))
-    return 0
+    report = _report(invocation, invocation.options.id)
+    return invocation.answer(report, lambda: render_batch(report, screen_of_stdout(), now_ms()))
 
 
 def _seal(invocation: Invocation) -> int:
@@ -174,45 +154,30 @@ def _cancel(invocation: Invocation) -> int:
 
 def _retry(invocation: Invocation) -> int:
     from fileq.actions.bulk import JobAction
-    from fileq.cli.terminal import plural
     from fileq.client.broker_batches import retry_batch
     from fileq.commands.action_log import note_batch
-    from fileq.core.text import printable
 
     id = invocation.options.id
     _report(invocation, id)
     done = retry_batch(invocation.broker(), invocation.loaded().config, id)
     invocation.note(note_batch, JobAction.RETRY, id, count=done.count)
-    if invocation.options.json:
-        left = [{"id": job_id, "reason": why} for job_id, why in done.left.items()]
-        invocation.print_json({"id": id, "retried": done.count, "left": left})
-    else:
-        print(f"{plural(done.count, 'dead job')} of {printable(id)} put back")
-        print_lines(printable(f"{job_id} stays dead: {why}") for job_id, why in done.left.items())
-    return 1 if done.left else 0
+    left = [{"id": job_id, "reason": why} for job_id, why in done.left.items()]
+    lines = [f"{plural(done.count, 'dead job')} of {printable(id)} put back"]
+    lines += [printable(f"{job_id} stays dead: {why}") for job_id, why in done.left.items()]
+    return invocation.answer({"id": id, "retried": done.count, "left": left}, lambda: lines, 1 if left else 0)
 
 
 def _confirm(invocation: Invocation, what: str) -> int:
     report = _report(invocation, invocation.options.id)
-    if invocation.options.json:
-        invocation.print_json(report)
-    else:
-        from fileq.core.text import printable
-
-        left = report.waiting + report.running
-        now = "; it is finished" if report.is_finished else f"; {left} of {report.total} jobs have not ended"
-        print(printable(f"{report.id} {what}{now}"))
-    return 0
+    left = report.waiting + report.running
+    now = "; it is finished" if report.is_finished else f"; {left} of {report.total} jobs have not ended"
+    return invocation.answer(report, lambda: [printable(f"{report.id} {what}{now}")])
 
 
 def _report(invocation: Invocation, id: str) -> BatchDocument:
     from fileq.commands.batches import show_batch
 
     return show_batch(invocation.broker(), id)
-
-
-def _remark(text: str) -> None:
-    print(f"fileq: {text}", file=sys.stderr)
 
 
 COMMANDS = (

@@ -7,9 +7,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import add_json, duration, utf8_text, whole_number, zoned_time
+from fileq.cli.arguments import duration, utf8_text, whole_number, zoned_time
 from fileq.cli.command import Command, Invocation
 from fileq.cli.definitions.batch_commands import add_callbacks
+from fileq.cli.terminal import age, remark
 from fileq.cli.worker_notes import print_payload_note, print_untaken_note
 from fileq.core.errors import ConfigError, FileqError
 
@@ -49,7 +50,6 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_callbacks(parser)
     parser.add_argument("--wait", action="store_true", help="wait until the jobs have ended and show their results")
-    add_json(parser)
 
 
 def _run(invocation: Invocation) -> int:
@@ -67,7 +67,7 @@ def _run(invocation: Invocation) -> int:
     else:
         entries = entries_for(config, subjects, job_options, lambda path: _moved_to(invocation, path))
     if any(entry.job.type == COMMAND_TYPE for entry in entries) and not config.worker.allow_commands:
-        _remark("worker.allow_commands is false here; a worker with this setting will refuse the command")
+        remark("worker.allow_commands is false here; a worker with this setting will refuse the command")
     if not options.quiet:
         _remark_time("--at", options.at)
         for job in subjects:
@@ -92,7 +92,7 @@ def _run(invocation: Invocation) -> int:
         # reader of stdout may exit early.
         try:
             if unsent := enqueuing.send_spans():
-                _remark(f"not all spans of these jobs were sent: {unsent}")
+                remark(f"not all spans of these jobs were sent: {unsent}")
         finally:
             # With --wait one JSON document is printed, at the end of all jobs.
             if not (waiting is not None and options.json and has_enqueued):
@@ -136,7 +136,7 @@ def _enqueue_in_batch(invocation: Invocation, plan: BatchPlan, entries: Sequence
     if plan.is_new:
         broker.seal_batch(plan.id)
         if not invocation.options.quiet:
-            _remark(f"batch {plan.id} is new and sealed; 'fileq batch show {plan.id}' shows it")
+            remark(f"batch {plan.id} is new and sealed; 'fileq batch show {plan.id}' shows it")
 
 
 def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_traced: bool) -> JobOptions:
@@ -157,7 +157,7 @@ def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_trac
 def _start_waiting(broker: FullBroker) -> JobWaiting:
     from fileq.commands.enqueue import JobWaiting
 
-    return JobWaiting(broker, _remark)
+    return JobWaiting(broker, remark)
 
 
 def _wait(invocation: Invocation, waiting: JobWaiting, jobs: list[EnqueuedJob], batch_id: str | None) -> int:
@@ -173,7 +173,7 @@ def _wait(invocation: Invocation, waiting: JobWaiting, jobs: list[EnqueuedJob], 
             if not is_json:
                 print(_ended_line(job), flush=True)
     except KeyboardInterrupt:
-        _remark(f"{len(jobs) - len(ended)} of {len(jobs)} jobs have not ended; they stay queued")
+        remark(f"{len(jobs) - len(ended)} of {len(jobs)} jobs have not ended; they stay queued")
         raise
     finally:
         waiting.close()
@@ -216,7 +216,7 @@ def _print(invocation: Invocation, jobs: list[EnqueuedJob], batch_id: str | None
     for job in jobs:
         print(job.id)
         if job.fate == "duplicate":
-            _remark(f"a job with the id {job.id} exists already; nothing was enqueued")
+            remark(f"a job with the id {job.id} exists already; nothing was enqueued")
 
 
 def _remark_time(name: str, given: PointInTime | None) -> None:
@@ -224,12 +224,10 @@ def _remark_time(name: str, given: PointInTime | None) -> None:
     if given is None:
         return
     if given.assumed:
-        _remark(f"{name} has no zone; local time was assumed: {given.assumed}")
+        remark(f"{name} has no zone; local time was assumed: {given.assumed}")
     late_s = time.time() - given.ms / 1000
     if late_s > 0:
-        from fileq.cli.terminal import age
-
-        _remark(f"{name} is in the past, {age(late_s)} ago; the job is due at once")
+        remark(f"{name} is in the past, {age(late_s)} ago; the job is due at once")
 
 
 def _check_contradictions(options: argparse.Namespace, subjects: Sequence[str | RequestedJob]) -> None:
@@ -262,10 +260,6 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--then, --catch, --finally and --allow-failures need --batch; see 'fileq enqueue --help'")
     if options.timeout == 0:
         raise ConfigError("--timeout is 0; it must be longer than 0")
-
-
-def _remark(text: str) -> None:
-    print(f"fileq: {text}", file=sys.stderr)
 
 
 COMMANDS = (

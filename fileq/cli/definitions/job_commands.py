@@ -11,14 +11,13 @@ from fileq.cli.arguments import (
     UNFINISHED,
     add_dry_run,
     add_filters,
-    add_json,
     check_choice,
     filter_of,
     utf8_text,
     whole_number,
 )
 from fileq.cli.command import Command, Invocation
-from fileq.cli.terminal import plural, print_lines, screen_of_stdout
+from fileq.cli.terminal import now_ms, plural, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
 from fileq.commands.admin.json_schema import (
     ACTION_FIELDS,
@@ -47,34 +46,28 @@ def _peek_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n", type=whole_number(1), default=10, metavar="N", dest="limit", help="show at most N (default: 10)"
     )
-    add_json(parser)
 
 
 def _peek(invocation: Invocation) -> int:
+    from fileq.cli.job_text import render_peek
     from fileq.queries.job_queries import peek, place_named
 
     queues = invocation.loaded().config.worker.priorities
     name = invocation.options.queue
     places = [place_named(name, queues)] if name is not None else list(queues)
     found = {place: peek(invocation.broker(), place, invocation.options.limit) for place in places}
-    if invocation.options.json:
-        invocation.print_json({"jobs": [job for jobs in found.values() for job in jobs]})
-        return 0
-    from fileq.cli.job_text import render_peek
-    from fileq.cli.terminal import now_ms
-
-    print_lines(render_peek(found, queues, screen_of_stdout(), now_ms()))
-    return 0
+    document = {"jobs": [job for jobs in found.values() for job in jobs]}
+    return invocation.answer(document, lambda: render_peek(found, queues, screen_of_stdout(), now_ms()))
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
     add_filters(parser, limit=50)
-    add_json(parser)
 
 
 def _list(invocation: Invocation) -> int:
     from msgspec.structs import replace
 
+    from fileq.cli.job_text import job_table
     from fileq.queries.job_queries import list_jobs
 
     queues = invocation.loaded().config.worker.priorities
@@ -82,18 +75,12 @@ def _list(invocation: Invocation) -> int:
     found = list_jobs(invocation.broker(), queues, replace(filter_of(invocation.options, queues), limit=limit + 1))
     jobs, has_more = found[:limit], len(found) > limit
     _check_batch(invocation, len(jobs))
-    if invocation.options.json:
-        invocation.print_json({"jobs": jobs, "has_more": has_more})
-        return 0
-    if not jobs:
-        print("no job matches")
-        return 0
-    from fileq.cli.job_text import job_table
-    from fileq.cli.terminal import now_ms
 
-    more = ["", f"the first {plural(limit, 'job')}; --limit shows more"] if has_more else []
-    print_lines([*job_table(jobs, screen_of_stdout(), now_ms()), *more])
-    return 0
+    def text() -> list[str]:
+        more = ["", f"the first {plural(limit, 'job')}; --limit shows more"] if has_more else []
+        return [*job_table(jobs, screen_of_stdout(), now_ms()), *more] if jobs else ["no job matches"]
+
+    return invocation.answer({"jobs": jobs, "has_more": has_more}, text)
 
 
 def _check_batch(invocation: Invocation, found: int) -> None:
@@ -108,33 +95,27 @@ def _check_batch(invocation: Invocation, found: int) -> None:
 
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", type=utf8_text, metavar="ID", help="id of a job, or its first characters")
-    add_json(parser)
 
 
 def _show(invocation: Invocation) -> int:
+    from fileq.cli.job_text import render_job
     from fileq.queries.job_ids import resolve_ids
     from fileq.queries.job_queries import show
 
     broker = invocation.broker()
     [id] = resolve_ids(broker, [invocation.options.id])
     job = show(broker, id)
-    if invocation.options.json:
-        invocation.print_json(job)
-        return 0
-    from fileq.cli.job_text import render_job
-    from fileq.cli.terminal import now_ms
-
-    print_lines(render_job(job, screen_of_stdout(), now_ms()))
-    return 0
+    return invocation.answer(job, lambda: render_job(job, screen_of_stdout(), now_ms()))
 
 
 def _trace_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", help="path of the file on the producer; it need not exist any more")
-    add_json(parser)
 
 
 def _trace(invocation: Invocation) -> int:
+    from fileq.cli.job_text import render_trace
     from fileq.commands.untaken_files import why_not_taken, with_scanned_directory, with_untaken
+    from fileq.core.text import quoted_path
     from fileq.queries.job_queries import FileNotKnown, trace
 
     path, broker = os.path.abspath(os.fsencode(invocation.options.path)), invocation.broker()
@@ -142,20 +123,11 @@ def _trace(invocation: Invocation) -> int:
     try:
         traced = trace(broker, path)
     except FileNotKnown as error:
-        from fileq.core.text import quoted_path
-
         if reason := why_not_taken(config, path):
             raise FileNotKnown(f"{quoted_path(path)} was never enqueued: {reason}") from None
         raise FileNotKnown(f"there is no such file here, and {error}") from None
     shown = with_untaken(traced, config, path)
-    if invocation.options.json:
-        invocation.print_json(shown)
-        return 0
-    from fileq.cli.job_text import render_trace
-    from fileq.cli.terminal import now_ms
-
-    print_lines(render_trace(shown, screen_of_stdout(), now_ms()))
-    return 0
+    return invocation.answer(shown, lambda: render_trace(shown, screen_of_stdout(), now_ms()))
 
 
 def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +136,6 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
     add_dry_run(parser)
     add_filters(parser, states=UNFINISHED)
-    add_json(parser)
 
 
 def _cancel(invocation: Invocation) -> int:
@@ -180,7 +151,6 @@ def _act(
     ids. What can't be undone needs --yes with --all."""
     from fileq.actions.bulk import RULES, STATES, BulkActions, JobAction
     from fileq.cli.job_text import render_report
-    from fileq.cli.terminal import plural
     from fileq.commands.action_log import note_command
     from fileq.queries.job_ids import resolve_ids
 
@@ -204,10 +174,8 @@ def _act(
         invocation.note(note_command, action, changed, count=report.count, wanted=chosen)
     if report.count and action is JobAction.RETRY:
         print_reload_note(invocation)
-    if options.json:
-        invocation.print_json(report)
-    else:
-        print_lines(render_report(report, action, config.worker.heartbeat_ttl, screen_of_stdout()))
+    ttl_s = config.worker.heartbeat_ttl
+    invocation.answer(report, lambda: render_report(report, action, ttl_s, screen_of_stdout()))
     if is_unconfirmed:
         raise ConfigError(f"{command} --all would {action} {plural(report.count, what)}; add --yes to confirm")
     return 1 if report.has_failed and not options.all else 0
@@ -221,23 +189,16 @@ _GROUPED = 100_000  # dead jobs that `dlq groups` looks at
 
 def _list_dead_arguments(parser: argparse.ArgumentParser) -> None:
     add_filters(parser, limit=50, time="jobs that became dead", states=("dead",))
-    add_json(parser)
 
 
 def _list_dead(invocation: Invocation) -> int:
+    from fileq.cli.job_text import render_dead
     from fileq.queries.dead_jobs import list_dead
 
     queues = invocation.loaded().config.worker.priorities
     dead = list_dead(invocation.broker(), queues, filter_of(invocation.options, queues))
     _check_batch(invocation, len(dead.jobs))
-    if invocation.options.json:
-        invocation.print_json(dead)
-        return 0
-    from fileq.cli.job_text import render_dead
-    from fileq.cli.terminal import now_ms
-
-    print_lines(render_dead(dead, screen_of_stdout(), now_ms()))
-    return 0
+    return invocation.answer(dead, lambda: render_dead(dead, screen_of_stdout(), now_ms()))
 
 
 def _groups_arguments(parser: argparse.ArgumentParser) -> None:
@@ -246,23 +207,16 @@ def _groups_arguments(parser: argparse.ArgumentParser) -> None:
         "--by", choices=words, default="fingerprint", metavar="WORD", help=f"{', '.join(words)} (default: fingerprint)"
     )
     parser.add_argument("--limit", type=whole_number(1), default=20, metavar="N", help="at most N groups (default: 20)")
-    add_json(parser)
 
 
 def _groups(invocation: Invocation) -> int:
+    from fileq.cli.job_text import render_groups
     from fileq.queries.dead_jobs import group_dead
     from fileq.queries.job_filter import JobFilter
 
     options = invocation.options
     found = group_dead(invocation.broker(), JobFilter(), options.by, limit=options.limit, scan_max=_GROUPED)
-    if options.json:
-        invocation.print_json(found)
-        return 0
-    from fileq.cli.job_text import render_groups
-    from fileq.cli.terminal import now_ms
-
-    print_lines(render_groups(found, screen_of_stdout(), now_ms()))
-    return 0
+    return invocation.answer(found, lambda: render_groups(found, screen_of_stdout(), now_ms()))
 
 
 def _retry_arguments(parser: argparse.ArgumentParser) -> None:
@@ -272,7 +226,6 @@ def _retry_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first")
     add_dry_run(parser)
     add_filters(parser, time="jobs that became dead", states=("dead",))
-    add_json(parser)
 
 
 def _retry(invocation: Invocation) -> int:
@@ -293,7 +246,6 @@ def _delete_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
     add_dry_run(parser)
     add_filters(parser, time="jobs that became dead", states=("dead",))
-    add_json(parser)
 
 
 def _delete(invocation: Invocation) -> int:
@@ -304,31 +256,22 @@ def _delete(invocation: Invocation) -> int:
 
 def _purge_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="delete; without it the command only counts (or: --force)")
-    add_json(parser)
 
 
 def _purge(invocation: Invocation) -> int:
     from fileq.actions.bulk import BulkActions, JobAction
-    from fileq.cli.terminal import plural
     from fileq.commands.action_log import note_command
     from fileq.queries.job_filter import JobFilter
 
     broker = invocation.broker()
     if not invocation.options.yes:
         count = broker.census().dead
-        if invocation.options.json:
-            invocation.print_json({"deleted": 0, "dead": count})
-        else:
-            print(f"{plural(count, 'dead job')}; nothing was deleted")
+        invocation.answer({"deleted": 0, "dead": count}, lambda: [f"{plural(count, 'dead job')}; nothing was deleted"])
         raise ConfigError("purge-dlq deletes all dead jobs permanently; add --yes to confirm")
     actions = BulkActions(broker, invocation.loaded().config)
     deleted = actions.begin(JobAction.DELETE, actions.matching(JobAction.DELETE, JobFilter())).complete().count
     invocation.note(note_command, JobAction.DELETE, {}, count=deleted)
-    if invocation.options.json:
-        invocation.print_json({"deleted": deleted, "dead": deleted})
-    else:
-        print(f"{plural(deleted, 'dead job')} deleted")
-    return 0
+    return invocation.answer({"deleted": deleted, "dead": deleted}, lambda: [f"{plural(deleted, 'dead job')} deleted"])
 
 
 COMMANDS = (

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import add_json, duration, utf8_text
+from fileq.cli.arguments import duration, utf8_text
 from fileq.cli.command import Command, Invocation
 from fileq.cli.definitions.role_commands import given_settings, server_arguments
-from fileq.cli.terminal import print_lines, screen_of_stdout
+from fileq.cli.terminal import screen_of_stdout, table
 from fileq.core.api_key import Scope
 from fileq.core.errors import FileqError
+from fileq.core.text import printable
+
+if TYPE_CHECKING:
+    from fileq.commands.api_keys import KeyList
 
 _NEW_FIELDS = (
     ("id", "string: names the key; the 8 characters after fq_"),
@@ -56,7 +61,6 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="only files below this directory and their jobs",
     )
-    add_json(parser)
 
 
 def _create(invocation: Invocation) -> int:
@@ -73,12 +77,9 @@ def _create(invocation: Invocation) -> int:
     broker = invocation.broker(create=True)
     made = KeyStore(broker, wall_clock_ms).create(wanted)
     invocation.note(note_change, "create_key", "/keys", {}, new_key_facts(made, wanted))
-    if options.json:
-        invocation.print_json(made)
-        return 0
     until = f" until {made.expires}" if made.expires else ""
-    print(f"key {made.id} ({made.name}) is accepted within 5 s{until}; it is shown only this once:\n{made.key}")
-    return 0
+    head = f"key {made.id} ({made.name}) is accepted within 5 s{until}; it is shown only this once:"
+    return invocation.answer(made, lambda: [head, made.key])
 
 
 def _list(invocation: Invocation) -> int:
@@ -86,15 +87,12 @@ def _list(invocation: Invocation) -> int:
     from fileq.commands.api_keys import KeyStore
 
     found = KeyStore(invocation.broker(), wall_clock_ms).summaries()
-    if invocation.options.json:
-        invocation.print_json(found)
-        return 0
-    from fileq.cli.terminal import table
-    from fileq.core.text import printable
+    return invocation.answer(found, lambda: _key_table(found))
 
+
+def _key_table(found: KeyList) -> list[str]:
     if not found.keys:
-        print("there are no keys; 'fileq keys create' creates one")
-        return 0
+        return ["there are no keys; 'fileq keys create' creates one"]
     rows = [["id", "name", "scopes", "restricted to", "expires", "last used"]]
     for one in found.keys:
         expires = f"{one.expires} (expired)" if one.is_expired else one.expires or "never"
@@ -102,13 +100,11 @@ def _list(invocation: Invocation) -> int:
         only = ", ".join((*(f"type {type}" for type in one.allowed_types), *prefix)) or "-"
         row = (one.id, one.name, " ".join(one.scopes), only, expires, one.last_used or "never")
         rows.append([*map(printable, row)])
-    print_lines(table(rows, screen_of_stdout()))
-    return 0
+    return table(rows, screen_of_stdout())
 
 
 def _key_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("key", type=utf8_text, metavar="ID", help="id or name of the key")
-    add_json(parser)
 
 
 def _revoke(invocation: Invocation) -> int:
@@ -122,16 +118,7 @@ def _revoke(invocation: Invocation) -> int:
     known = store.load()
     id = store.revoke(invocation.options.key)
     invocation.note(note_change, "revoke_key", f"/keys/{id}", key_facts(known.get(id)), {})
-    if invocation.options.json:
-        invocation.print_json({"id": id})
-    else:
-        print(f"key {id} is revoked; servers refuse it within 5 s")
-    return 0
-
-
-def _link_arguments(parser: argparse.ArgumentParser) -> None:
-    server_arguments(parser)
-    add_json(parser)
+    return invocation.answer({"id": id}, lambda: [f"key {id} is revoked; servers refuse it within 5 s"])
 
 
 def _link(invocation: Invocation) -> int:
@@ -153,11 +140,7 @@ def _link(invocation: Invocation) -> int:
     token = KeyStore(broker, wall_clock_ms).create_link(name)
     invocation.note(note_change, "create_login_link", "/login", {}, {"name": name, "expires": expires})
     link = f"{url}{settings.base_path}/login?once={token}"
-    if options.json:
-        invocation.print_json({"url": link, "name": name, "expires": expires})
-    else:
-        print(link)
-    return 0
+    return invocation.answer({"url": link, "name": name, "expires": expires}, lambda: [link])
 
 
 COMMANDS = (
@@ -192,7 +175,6 @@ alone it has no types and no commands, with --allow-type alone no files.""",
 Lists the keys with their scopes, their restrictions and when each was last used, to the minute. The keys themselves
 can't be shown.""",
         examples=(("fileq keys list", "all keys"), ("fileq keys list --json", "as JSON")),
-        arguments=add_json,
         run=_list,
         json_fields=_LIST_FIELDS,
     ),
@@ -221,7 +203,7 @@ server answers there. It does not work with broker: memory, which only the proce
             ("fileq login-link", "open this link in a browser"),
             ("fileq login-link --port 9000 --login-name maria", "the server on port 9000; the session is called maria"),
         ),
-        arguments=_link_arguments,
+        arguments=server_arguments,
         run=_link,
         json_fields=(
             ("url", "string: the link; it works once"),

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import add_json, utf8_text
+from fileq.cli.arguments import utf8_text
 from fileq.cli.command import Command, Invocation
-from fileq.cli.terminal import print_lines
+from fileq.cli.terminal import plural
 from fileq.cli.worker_notes import print_reload_note
 from fileq.commands.admin.json_schema import BREAKER_RESET_FIELDS, PAUSE_FIELDS
+from fileq.core.text import printable
+from fileq.core.units import two_units
+
+if TYPE_CHECKING:
+    from fileq.commands.admin.pauses import PauseResult
+    from fileq.commands.admin.running_workers import BreakerReset
 
 _FIELDS = (*PAUSE_FIELDS, ("queues[]", "instead, if several queues were named: one such object for each"))
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("queues", nargs="+", metavar="QUEUE", help="one or more of worker.priorities, such as low")
-    add_json(parser)
 
 
 def _pause_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,11 +39,9 @@ def _reason(text: str) -> str:
 
 
 def _set_paused(invocation: Invocation, *, paused: bool) -> int:
-    from fileq.cli.terminal import plural
     from fileq.commands.action_log import note_pause
     from fileq.commands.admin.pauses import check_queues, set_paused
     from fileq.commands.audit_entries import command_line_user
-    from fileq.core.text import printable
 
     queues = invocation.loaded().config.worker.priorities
     named = list(dict.fromkeys(invocation.options.queues))
@@ -54,18 +59,18 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
             reason=result.reason,
             old_reason=result.old_reason,
         )
-    if invocation.options.json:
-        invocation.print_json(results[0] if len(results) == 1 else {"queues": results})
-        return 0
-    for result in results:
-        states = ("is paused", "is already paused") if paused else ("is resumed", "was not paused")
-        state = states[0 if result.has_changed else 1]
-        effect = "; running jobs finish, new ones wait" if paused else ""
-        if paused and result.reason != result.old_reason and not result.has_changed:
-            before = f" (before: {printable(result.old_reason)})" if result.old_reason else ""
-            effect = f"; the reason is now: {printable(result.reason)}{before}"
-        print(f"{result.queue} {state}, {plural(result.waiting, 'job')} waiting{effect}")
-    return 0
+    document = results[0] if len(results) == 1 else {"queues": results}
+    return invocation.answer(document, lambda: [_pause_line(result, paused=paused) for result in results])
+
+
+def _pause_line(result: PauseResult, *, paused: bool) -> str:
+    states = ("is paused", "is already paused") if paused else ("is resumed", "was not paused")
+    state = states[0 if result.has_changed else 1]
+    effect = "; running jobs finish, new ones wait" if paused else ""
+    if paused and result.reason != result.old_reason and not result.has_changed:
+        before = f" (before: {printable(result.old_reason)})" if result.old_reason else ""
+        effect = f"; the reason is now: {printable(result.reason)}{before}"
+    return f"{result.queue} {state}, {plural(result.waiting, 'job')} waiting{effect}"
 
 
 # `fileq admin breaker reset`: close circuit breakers before their cooldown ends.
@@ -75,35 +80,31 @@ def _breaker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "route", nargs="?", default="", type=utf8_text, metavar="ROUTE", help="name of a route (default: all routes)"
     )
-    add_json(parser)
 
 
 def _reset(invocation: Invocation) -> int:
     from fileq.commands.admin.running_workers import reset_breaker
 
     result = reset_breaker(invocation.broker(), invocation.loaded().config, invocation.options.route)
-    if invocation.options.json:
-        invocation.print_json(result)
-        return 0
-    from fileq.core.text import printable
-    from fileq.core.units import two_units
+    invocation.answer(result, lambda: _reset_lines(result))
+    print_reload_note(invocation)
+    return 0
 
+
+def _reset_lines(result: BreakerReset) -> Iterator[str]:
     what = f"the breakers of {printable(result.route)}" if result.route else "all breakers"
     within = f"within {two_units(result.within_s)}"
     if result.open:
-        print(f"workers close {what} {within}:")
+        yield f"workers close {what} {within}:"
     else:
         which = f"breaker of {printable(result.route)}" if result.route else "breaker"
-        print(f"no worker reports an open {which}; one that has just opened is closed {within}")
+        yield f"no worker reports an open {which}; one that has just opened is closed {within}"
         if result.route and not result.is_configured:
             unchecked = f"the name '{printable(result.route)}' could not be checked"
-            print(f"{unchecked}: workers report only routes whose breaker is open or half-open")
-    print_lines(
-        f"{printable(one.host)} {one.pid}: {printable(one.route)} is {one.state}; last error: {printable(one.error)}"
-        for one in result.open
-    )
-    print_reload_note(invocation)
-    return 0
+            yield f"{unchecked}: workers report only routes whose breaker is open or half-open"
+    for one in result.open:
+        which = f"{printable(one.host)} {one.pid}: {printable(one.route)}"
+        yield f"{which} is {one.state}; last error: {printable(one.error)}"
 
 
 COMMANDS = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import ENDED, add_app_dir, add_dry_run, add_filters, add_json, check_filtered, filter_of
+from fileq.cli.arguments import ENDED, add_app_dir, add_dry_run, add_filters, check_filtered, filter_of
 from fileq.cli.command import Command, Invocation
-from fileq.cli.terminal import Screen, number, plural, print_lines, screen_of_stdout
+from fileq.cli.terminal import Screen, number, plural, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
 from fileq.commands.admin.json_schema import FSCK_FIELDS, REPROCESS_FIELDS
 from fileq.core.job import State
@@ -22,7 +22,6 @@ def _reprocess_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="all known files; needed if no filter is given")
     add_dry_run(parser)
     add_filters(parser, time="files modified", states=ENDED, has_batch=False)
-    add_json(parser)
 
 
 def _reprocess(invocation: Invocation) -> int:
@@ -46,17 +45,12 @@ def _reprocess(invocation: Invocation) -> int:
         invocation.note(note_reprocess, report.enqueued, wanted)
     if report.enqueued:
         print_reload_note(invocation)
-    if options.json:
-        invocation.print_json(report)
-    else:
-        print_lines(render_reprocess(report))
-    return 0
+    return invocation.answer(report, lambda: render_reprocess(report))
 
 
 def _fsck_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repair", action="store_true", help="repair what can be repaired, and report it")
     add_app_dir(parser)
-    add_json(parser)
 
 
 def _fsck(invocation: Invocation) -> int:
@@ -67,11 +61,7 @@ def _fsck(invocation: Invocation) -> int:
     report = fsck(
         invocation.broker(), config, is_repairing=options.repair, here=config.paths.here, app_dir=options.app_dir
     )
-    if invocation.options.json:
-        invocation.print_json(report)
-    else:
-        print_lines(render_fsck(report, screen_of_stdout()))
-    return 0 if report.is_clean else 1
+    return invocation.answer(report, lambda: render_fsck(report, screen_of_stdout()), 0 if report.is_clean else 1)
 
 
 COMMANDS = (

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fileq.cli.arguments import add_json, utf8_text, whole_number
+from fileq.cli.arguments import utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
-from fileq.cli.terminal import Cell, Screen, print_lines, screen_of_stdout, table, wrapped
+from fileq.cli.terminal import Cell, Screen, screen_of_stdout, table, wrapped
 from fileq.cli.worker_notes import print_payload_note, print_untaken_note
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
@@ -43,7 +43,6 @@ _FIELDS = (
 
 def _name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", type=utf8_text, metavar="SCHEDULE", help="name of the schedule")
-    add_json(parser)
 
 
 def _next_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,19 +69,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-retries", type=whole_number(), metavar="N", help="of its jobs")
     parser.add_argument("--timeout", metavar="D", help="of one attempt of its jobs")
     parser.add_argument("--paused", action="store_true", help="define it, but do not fire it")
-    add_json(parser)
 
 
 def _list(invocation: Invocation) -> int:
     from fileq.commands.admin.schedules import list_schedules
 
     schedules = list_schedules(invocation.broker())
-    if invocation.options.json:
-        invocation.print_json({"schedules": schedules})
-        return 0
-
-    print_lines(render_list(schedules, screen_of_stdout()))
-    return 0
+    return invocation.answer({"schedules": schedules}, lambda: render_list(schedules, screen_of_stdout()))
 
 
 def _show(invocation: Invocation) -> int:
@@ -90,25 +83,19 @@ def _show(invocation: Invocation) -> int:
 
     broker, name = invocation.broker(), invocation.options.name
     schedule = show_schedule(broker, name)
-    if invocation.options.json:
-        invocation.print_json(schedule)
-        return 0
 
-    times = [] if schedule.status in ("broken", "paused") else next_times(broker, name, _TIMES)
-    print_lines(render_one(schedule, times, screen_of_stdout()))
-    return 0
+    def text() -> list[str]:
+        times = [] if schedule.status in ("broken", "paused") else next_times(broker, name, _TIMES)
+        return render_one(schedule, times, screen_of_stdout())
+
+    return invocation.answer(schedule, text)
 
 
 def _next(invocation: Invocation) -> int:
     from fileq.commands.admin.schedules import next_times
 
     times = next_times(invocation.broker(), invocation.options.name, invocation.options.n)
-    if invocation.options.json:
-        invocation.print_json({"times": times})
-        return 0
-
-    print_lines(render_times(times, screen_of_stdout()))
-    return 0
+    return invocation.answer({"times": times}, lambda: render_times(times, screen_of_stdout()))
 
 
 def _add(invocation: Invocation) -> int:
@@ -207,11 +194,7 @@ def _remove(invocation: Invocation) -> int:
     known = invocation.broker().documents(KIND).get(name)
     remove_schedule(invocation.broker(), invocation.loaded().config, name)
     _note_definition(invocation, "delete_schedule", known, None)
-    if invocation.options.json:
-        invocation.print_json({"name": name, "removed": True})
-    else:
-        print(f"{name} is removed; its jobs stay")
-    return 0
+    return invocation.answer({"name": name, "removed": True}, lambda: [f"{name} is removed; its jobs stay"])
 
 
 def _note_definition(invocation: Invocation, action: str, old: Document | None, new: Document | None) -> None:
@@ -250,17 +233,12 @@ def _note_pause(invocation: Invocation, has_changed: bool, *, is_paused: bool) -
 
 def _confirm(invocation: Invocation, what: str, *, has_words: bool = False) -> int:
     from fileq.commands.admin.schedules import show_schedule
-    from fileq.core.text import printable
 
     schedule = show_schedule(invocation.broker(), invocation.options.name)
-    if invocation.options.json:
-        invocation.print_json(schedule)
-    else:
-        when = f"; {schedule.words} ({schedule.timezone})" if has_words else ""
-        next_time = f"; next {schedule.next.local}" if schedule.next else ""
-        paused = "; it is paused" if has_words and schedule.status == "paused" else ""
-        print(printable(f"{schedule.name} {what}{when}{paused or next_time}"))
-    return 0
+    when = f"; {schedule.words} ({schedule.timezone})" if has_words else ""
+    next_time = f"; next {schedule.next.local}" if schedule.next else ""
+    paused = "; it is paused" if has_words and schedule.status == "paused" else ""
+    return invocation.answer(schedule, lambda: [printable(f"{schedule.name} {what}{when}{paused or next_time}")])
 
 
 def _run_now(invocation: Invocation) -> int:
@@ -271,11 +249,8 @@ def _run_now(invocation: Invocation) -> int:
     id = run_now(invocation.broker(), invocation.loaded().config, name)
     invocation.note(note_run, name, id)
     _note_jobs(invocation)
-    if invocation.options.json:
-        invocation.print_json({"name": name, "id": id})
-    else:
-        print(f"{id} is enqueued; the next time of {name} stays as it is")
-    return 0
+    text = f"{id} is enqueued; the next time of {name} stays as it is"
+    return invocation.answer({"name": name, "id": id}, lambda: [text])
 
 
 COMMANDS = (
@@ -287,7 +262,6 @@ Lists every schedule, of the configuration and of programs: its status, its expr
 zone, the state of its last job, and how many times had a job or were missed. A schedule is late if its time has passed
 by more than a minute and no worker has fired it.""",
         examples=(("fileq schedule list", "all schedules"), ("fileq schedule list --json", "for a program")),
-        arguments=add_json,
         run=_list,
         json_fields=(("schedules[]", "one object each, as `fileq schedule show --json` prints it"),),
     ),

@@ -8,52 +8,44 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fileq.cli.arguments import add_app_dir, add_json, text_or_empty
+from fileq.cli.arguments import add_app_dir, text_or_empty
 from fileq.cli.command import Command, Invocation
-from fileq.cli.terminal import print_lines, screen_of_stdout
+from fileq.cli.terminal import remark, screen_of_stdout, table
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
 
 if TYPE_CHECKING:
-    from fileq.commands.configured_handlers import TaskSummary
-    from fileq.config import ListedSetting
+    from fileq.commands.configured_handlers import ConfigCheck, TaskSummary
+    from fileq.config import ListedSetting, Loaded
     from fileq.core.finding import Finding
 
 
 def _tasks_arguments(parser: argparse.ArgumentParser) -> None:
     add_app_dir(parser)
-    add_json(parser)
 
 
 def _tasks(invocation: Invocation) -> int:
     from fileq.commands.configured_handlers import list_tasks
 
     tasks = list_tasks(invocation.loaded().config, invocation.options.app_dir)
-    if invocation.options.json:
-        invocation.print_json({"tasks": tasks})
-        return 0
-    if not tasks:
-        print("no module in `imports` has a task; see docs/client.md")
-        return 0
-    _print_tasks(tasks)
+    invocation.answer({"tasks": tasks}, lambda: _task_table(tasks))
     for task in tasks:
-        if task.is_shadowed:
-            text = f"fileq: a route in `handlers` takes the jobs of type {task.name}; the task never runs"
-            print(text, file=sys.stderr)
+        if task.is_shadowed and not invocation.options.json:
+            remark(f"a route in `handlers` takes the jobs of type {task.name}; the task never runs")
     return 0
 
 
-def _print_tasks(tasks: tuple[TaskSummary, ...]) -> None:
-    from fileq.cli.terminal import table
-    from fileq.core.text import printable
+def _task_table(tasks: tuple[TaskSummary, ...]) -> list[str]:
     from fileq.core.units import format_duration
 
+    if not tasks:
+        return ["no module in `imports` has a task; see docs/client.md"]
     rows = [["name", "function", "payload", "queue", "timeout", "retries", "gives up on"]]
     for task in tasks:
         gives_up = [*map(str, task.give_up_on), *(["retry_if"] if task.has_retry_if else [])]
         row = [task.name, task.function, task.payload, task.priority, format_duration(task.timeout_s)]
         rows.append(list(map(printable, [*row, str(task.max_retries), ", ".join(gives_up)])))
-    print_lines(line.rstrip() for line in table(rows, screen_of_stdout(), right=(5,), flexible=1))
+    return table(rows, screen_of_stdout(), right=(5,), flexible=1)
 
 
 # `fileq config …`: show, check and change the configuration.
@@ -62,7 +54,6 @@ def _print_tasks(tasks: tuple[TaskSummary, ...]) -> None:
 def _key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("key", metavar="KEY", help="a setting such as worker.count, or a section such as redis")
     parser.add_argument("--origin", action="store_true", help="also print the key and where the value comes from")
-    add_json(parser)
 
 
 def _key_and_value(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +64,6 @@ def _key_and_value(parser: argparse.ArgumentParser) -> None:
         metavar="VALUE",
         help="as for --set: 8, 30s, a,b or [a, b]; - reads one line of stdin",
     )
-    add_json(parser)
 
 
 def _file(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +73,6 @@ def _file(parser: argparse.ArgumentParser) -> None:
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--handlers", action="store_true", help="also import the handlers, as a worker would")
     add_app_dir(parser)
-    add_json(parser)
 
 
 def _check(invocation: Invocation) -> int:
@@ -101,30 +90,30 @@ def _check(invocation: Invocation) -> int:
         invocation.print_json({"is_ok": False, "problems": error.problems, **empty})
         return 2
     broker = describe_broker_choice(loaded)
-    if options.json:
-        document = {
-            "is_ok": True,
-            "problems": [],
-            "path": loaded.path,
-            "broker": broker,
-            "ignored": loaded.unknown_env,
-            "warnings": checked.warnings,
-            "handlers": checked.handlers,
-        }
-        invocation.print_json(document)
-        return 0
-    print(f"ok: {loaded.source}; broker {broker}")
+    document = {
+        "is_ok": True,
+        "problems": [],
+        "path": loaded.path,
+        "broker": broker,
+        "ignored": loaded.unknown_env,
+        "warnings": checked.warnings,
+        "handlers": checked.handlers,
+    }
+    return invocation.answer(document, lambda: _checked_lines(loaded, checked, broker))
+
+
+def _checked_lines(loaded: Loaded, checked: ConfigCheck, broker: str) -> Iterator[str]:
+    yield f"ok: {loaded.source}; broker {broker}"
     for warning in checked.warnings:
-        print(f"warning: {warning}")
+        yield f"warning: {warning}"
     for name in loaded.unknown_env:
         similar = loaded.misspelt_env.get(name)
         hint = f"; did you mean {similar}?" if similar else ""
-        print(f"ignored: the environment variable {name} names no setting{hint}")
+        yield f"ignored: the environment variable {name} names no setting{hint}"
     if checked.handlers is None:
-        print("handlers were not imported; --handlers imports them, as a worker would")
+        yield "handlers were not imported; --handlers imports them, as a worker would"
     for route in checked.handlers or ():
-        print(f"handler: {route}")
-    return 0
+        yield f"handler: {route}"
 
 
 def _get(invocation: Invocation) -> int:
@@ -149,21 +138,17 @@ def _list(invocation: Invocation) -> int:
 
     loaded = invocation.loaded()
     rows = to_listing(loaded, getattr(invocation.options, "key", ""))
-    if invocation.options.json:
-        invocation.print_json({"path": loaded.path, "settings": list(map(_setting_as_json, rows))})
-    else:
-        _print_settings(rows)
-    return 0
+    document = {"path": loaded.path, "settings": list(map(_setting_as_json, rows))}
+    return invocation.answer(document, lambda: _setting_lines(rows))
 
 
 def _setting_as_json(row: ListedSetting) -> dict[str, Any]:
     return {"key": row.key, "value": row.plain, "layer": row.origin.layer, "origin": row.origin.name}
 
 
-def _print_settings(rows: list[ListedSetting]) -> None:
+def _setting_lines(rows: list[ListedSetting]) -> list[str]:
     wide = max(len(row.key) for row in rows)
-    for row in rows:
-        print(f"{row.key:<{wide}}  {row.value}  ({row.origin})")
+    return [f"{row.key:<{wide}}  {row.value}  ({row.origin})" for row in rows]
 
 
 def _set(invocation: Invocation) -> int:
@@ -177,38 +162,31 @@ def _set(invocation: Invocation) -> int:
     needs_reload = not changed.overriding and is_reloadable(options.key)
     needs_restart = not changed.overriding and not needs_reload
     if changed.is_exposed:
-        _remark(f"all users of this machine can read {changed.path}, which holds a secret; chmod o-r {changed.path}")
+        remark(f"all users of this machine can read {changed.path}, which holds a secret; chmod o-r {changed.path}")
+    document = {
+        "path": changed.path,
+        "is_new_file": changed.is_new_file,
+        "settings": list(map(_setting_as_json, changed.written)),
+        "overriding": list(map(_setting_as_json, changed.overriding)),
+        "problems": changed.problems,
+        "needs_reload": needs_reload,
+        "needs_restart": needs_restart,
+    }
+    text = _setting_lines(changed.written) if changed.written else [f"{options.key} is set in {changed.path}"]
+    invocation.answer(document, lambda: text)
     if options.json:
-        document = {
-            "path": changed.path,
-            "is_new_file": changed.is_new_file,
-            "settings": list(map(_setting_as_json, changed.written)),
-            "overriding": list(map(_setting_as_json, changed.overriding)),
-            "problems": changed.problems,
-            "needs_reload": needs_reload,
-            "needs_restart": needs_restart,
-        }
-        invocation.print_json(document)
         return 0
     if changed.is_new_file:
-        _remark(f"there was no configuration file; wrote a new {changed.path}")
-    if changed.written:
-        _print_settings(changed.written)
-    else:
-        print(f"{options.key} is set in {changed.path}")
+        remark(f"there was no configuration file; wrote a new {changed.path}")
     for problem in changed.problems:
-        _remark(f"still wrong: {problem}")
+        remark(f"still wrong: {problem}")
     for row in changed.overriding:
         source = f"{row.origin} in the environment" if row.origin.layer == "env" else f"{row.origin}"
-        _remark(f"{row.key} stays {row.value} here: {source} overrides the file")
+        remark(f"{row.key} stays {row.value} here: {source} overrides the file")
     if (needs_restart or needs_reload) and not options.quiet:
         advice = "send SIGHUP to workers, or restart them" if needs_reload else "restart them"
-        _remark(f"fileq processes that are running keep the value they started with; {advice}")
+        remark(f"fileq processes that are running keep the value they started with; {advice}")
     return 0
-
-
-def _remark(text: str) -> None:
-    print(f"fileq: {text}", file=sys.stderr)
 
 
 def _init(invocation: Invocation) -> int:
@@ -255,7 +233,6 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
         help="the role that runs on this machine: producer, worker, all, serve or start",
     )
     add_app_dir(parser)
-    add_json(parser)
 
 
 def _doctor(invocation: Invocation) -> int:
@@ -354,7 +331,6 @@ jobs name them, the type of their payload, the queue of their jobs, and the opti
         summary="show every setting and where its value comes from",
         description="Prints every setting, its value and where the value comes from. Secrets are shown as ***.",
         examples=(("fileq config list", "the configuration that fileq would use in this directory"),),
-        arguments=add_json,
         run=_list,
         json_fields=_LISTED,
     ),

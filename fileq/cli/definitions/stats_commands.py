@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import add_json
 from fileq.cli.command import Command, Invocation
-from fileq.cli.terminal import print_lines, screen_of_stdout
+from fileq.cli.terminal import Screen, print_lines, remark, screen_of_stdout
 from fileq.commands.admin.json_schema import STATS_FIELDS, workers_fields
 
 if TYPE_CHECKING:
+    from fileq.commands.admin.running_workers import WorkerList
     from fileq.commands.admin.stats import Stats
 
 REFRESH_S = 2.0
@@ -30,7 +30,6 @@ def _seconds(text: str) -> float:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    add_json(parser)
     parser.add_argument(
         "--watch",
         nargs="?",
@@ -44,21 +43,14 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _stats(invocation: Invocation) -> int:
     if invocation.options.watch is not None:
         return _watch(invocation, invocation.options.watch)
+    from fileq.cli.stats_text import render
     from fileq.commands.admin.stats import gather
 
     stats = gather(invocation.broker())
-    if invocation.options.json:
-        invocation.print_json(stats)
-        return 0
-    from fileq.cli.stats_text import render
-
-    print_lines(render(stats, screen_of_stdout(is_endless=True)))
-    return 0
+    return invocation.answer(stats, lambda: render(stats, screen_of_stdout(is_endless=True)))
 
 
 def _watch(invocation: Invocation, interval_s: float) -> int:
-    import sys
-
     from fileq.cli.stats_text import watch
 
     try:
@@ -73,13 +65,11 @@ def _watch(invocation: Invocation, interval_s: float) -> int:
 
 def _show_blocks(invocation: Invocation) -> Callable[[Stats | None, str], None]:
     """Prints one block of lines after another, for files and pipes."""
-    import sys
-
     from fileq.cli.stats_text import render
 
     def show(stats: Stats | None, outage: str) -> None:
         if outage:
-            print(f"fileq: {outage}", file=sys.stderr, flush=True)
+            remark(outage)
         elif invocation.options.json:
             invocation.print_json(stats)
             sys.stdout.flush()
@@ -112,22 +102,19 @@ def _workers(invocation: Invocation) -> int:
     from fileq.commands.admin.running_workers import workers
 
     found = workers(invocation.broker())
-    if invocation.options.json:
-        invocation.print_json(found)
-        return 0
+    return invocation.answer(found, lambda: _worker_lines(found, screen_of_stdout(is_endless=True)))
+
+
+def _worker_lines(found: WorkerList, screen: Screen) -> list[str]:
     from fileq.cli.stats_text import lost_lines, problem_lines, process_table, slot_table
 
-    screen = screen_of_stdout(is_endless=True)
     if not found.workers:
-        print("no workers; start one with 'fileq worker'")
-        print_lines(lost_lines(found.lost, screen))
-        return 0
+        return ["no workers; start one with 'fileq worker'", *lost_lines(found.lost, screen)]
     heads = process_table(found.workers, screen, found.at)
     lines = [heads[0]]
     for process, head in zip(found.workers, heads[1:], strict=True):
         lines += [head, *problem_lines(process, screen), *slot_table(process.jobs, screen, with_slots=True)]
-    print_lines([*lines, *lost_lines(found.lost, screen)])
-    return 0
+    return [*lines, *lost_lines(found.lost, screen)]
 
 
 # `fileq admin events`: follow what happens to jobs.
@@ -144,11 +131,8 @@ def _events(invocation: Invocation) -> int:
         text = printable_json(event.decode()) if is_json else event_line(event, screen_of_stdout().width)
         print(text, flush=True)
 
-    def report(text: str) -> None:
-        print(f"fileq: {text}", file=sys.stderr, flush=True)
-
     with contextlib.suppress(KeyboardInterrupt):
-        follow(invocation.broker(), EventFilter(show, 0.0 if is_json else HOLD_S), report)
+        follow(invocation.broker(), EventFilter(show, 0.0 if is_json else HOLD_S), remark)
     return 0
 
 
@@ -203,7 +187,6 @@ process has ended is gone, whatever its heartbeat says; the other workers of its
 For an hour the process is listed as lost, with how many jobs it had, and since when it was silent or at which time its
 process was found gone.""",
         examples=(("fileq workers", "which job runs where, and for how long"),),
-        arguments=add_json,
         run=_workers,
         json_fields=workers_fields,
     ),
@@ -228,7 +211,6 @@ between are not shown. A broker that is unreachable at the start is exit code 4.
             ("fileq events", "what happens now (`admin` may be left out)"),
             ("fileq events --json | jq 'select(.event == \"job:dead\")'", "only dead jobs, for scripts"),
         ),
-        arguments=add_json,
         run=_events,
         json_fields=(
             ("event", "string: job:created, job:started, job:completed, job:failed, job:dead, job:recovered, …"),

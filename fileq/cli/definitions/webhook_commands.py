@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import add_json, utf8_text, whole_number
+from fileq.cli.arguments import utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
-from fileq.cli.terminal import print_lines, screen_of_stdout
+from fileq.cli.terminal import plural, screen_of_stdout, table
+from fileq.core.text import printable
 from fileq.core.webhook import WEBHOOK_EVENTS
+
+if TYPE_CHECKING:
+    from fileq.commands.webhooks import DeliveryList, WebhookList
 
 _NAME = ("name", "string: the webhook")
 _SECRET_FIELDS = (
@@ -44,7 +48,6 @@ _DELIVERIES_FIELDS = (
 
 def _name_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", type=utf8_text, metavar="NAME", help="name of the webhook")
-    add_json(parser)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +66,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--match", type=utf8_text, default="", metavar="GLOB", help="only files that match it")
     parser.add_argument("--queue", type=utf8_text, default="", metavar="QUEUE", help="only jobs of this queue")
     parser.add_argument("--batch", type=utf8_text, default="", metavar="ID", help="only jobs of this batch")
-    add_json(parser)
 
 
 def _add(invocation: Invocation) -> int:
@@ -78,25 +80,19 @@ def _add(invocation: Invocation) -> int:
     made = add(broker, config, options.name, options.url, options.events, wanted)
     facts = webhook_facts(Webhook(made.name, options.url, tuple(options.events), wanted))
     invocation.note(note_change, "add_webhook", "/webhooks", {}, {"name": made.name, **facts})
-    if options.json:
-        invocation.print_json(made)
-        return 0
-    print(f"webhook {made.name} is in effect within 5 s; its secret, shown only this once:\n{made.secret}")
-    return 0
+    head = f"webhook {made.name} is in effect within 5 s; its secret, shown only this once:"
+    return invocation.answer(made, lambda: [head, made.secret])
 
 
 def _list(invocation: Invocation) -> int:
     from fileq.commands.webhooks import list_all
 
     found = list_all(invocation.broker(), invocation.loaded().config)
-    if invocation.options.json:
-        invocation.print_json(found)
-        return 0
-    from fileq.cli.terminal import plural, table
-    from fileq.core.text import printable
+    return invocation.answer(found, lambda: _webhook_lines(found))
 
-    if not found.webhooks:
-        print("there are no webhooks; 'fileq webhook add' adds one")
+
+def _webhook_lines(found: WebhookList) -> list[str]:
+    lines = [] if found.webhooks else ["there are no webhooks; 'fileq webhook add' adds one"]
     rows = [["name", "state", "events", "filter", "url"]]
     notes = []
     for one in found.webhooks:
@@ -106,9 +102,8 @@ def _list(invocation: Invocation) -> int:
             notes.append(f"{one.name}: disabled since {one.disabled_at}: {one.disabled_because}")
         elif one.failures:
             notes.append(f"{one.name}: {plural(one.failures, 'failure')} in a row since {one.failing_since}")
-    print_lines(table(rows, screen_of_stdout()) if found.webhooks else [])
-    print_lines(map(printable, (*notes, *found.problems)))
-    return 0
+    lines += table(rows, screen_of_stdout()) if found.webhooks else []
+    return [*lines, *map(printable, (*notes, *found.problems))]
 
 
 def _remove(invocation: Invocation) -> int:
@@ -121,7 +116,7 @@ def _remove(invocation: Invocation) -> int:
     result = remove(broker, config, name)
     facts = webhook_facts(known.webhook) if known is not None else {}
     invocation.note(note_change, "remove_webhook", f"/webhooks/{name}", facts, {})
-    return _confirm(invocation, result, f"webhook {result.name} is removed; deliveries that wait are not sent")
+    return invocation.answer(result, lambda: [f"webhook {result.name} is removed; deliveries that wait are not sent"])
 
 
 def _enable(invocation: Invocation) -> int:
@@ -131,8 +126,8 @@ def _enable(invocation: Invocation) -> int:
     if result.has_changed:
         _note(invocation, "enable_webhook", "enable", {"state": "disabled"}, {"state": "enabled"})
     again = "then 'fileq dlq retry --all --type fileq.webhook' sends again what it missed"
-    changed = f"webhook {result.name} is enabled; workers learn of it within 5 s, {again}"
-    return _confirm(invocation, result, changed if result.has_changed else f"webhook {result.name} was not disabled")
+    changed = f"is enabled; workers learn of it within 5 s, {again}" if result.has_changed else "was not disabled"
+    return invocation.answer(result, lambda: [f"webhook {result.name} {changed}"])
 
 
 def _note(invocation: Invocation, action: str, verb: str, old: dict[str, str], new: dict[str, str]) -> None:
@@ -141,22 +136,14 @@ def _note(invocation: Invocation, action: str, verb: str, old: dict[str, str], n
     invocation.note(note_change, action, f"/webhooks/{invocation.options.name}/{verb}", old, new)
 
 
-def _confirm(invocation: Invocation, result: object, text: str) -> int:
-    if invocation.options.json:
-        invocation.print_json(result)
-    else:
-        print(text)
-    return 0
-
-
 def _rotate(invocation: Invocation) -> int:
     from fileq.commands.webhooks import rotate
 
     made = rotate(invocation.broker(), invocation.loaded().config, invocation.options.name)
     _note(invocation, "rotate_webhook", "rotate", {}, {"secret": "replaced"})
     until = f"the one before signs too until {made.previous_secret_until}"
-    text = f"the new secret of webhook {made.name}, shown only this once; {until}\n{made.secret}"
-    return _confirm(invocation, made, text)
+    head = f"the new secret of webhook {made.name}, shown only this once; {until}"
+    return invocation.answer(made, lambda: [head, made.secret])
 
 
 def _test(invocation: Invocation) -> int:
@@ -164,14 +151,9 @@ def _test(invocation: Invocation) -> int:
 
     done = test(invocation.broker(), invocation.loaded().config, invocation.options.name)
     _note(invocation, "send_test_message", "test", {}, {})
-    if invocation.options.json:
-        invocation.print_json(done)
-        return 1 if done.error else 0
-    from fileq.core.text import printable
-
     accepted = f"accepted with {done.status} after {done.duration_s:g}s" if not done.error else f"failed: {done.error}"
-    print_lines([printable(accepted), *([f"answer: {done.answer}"] if done.answer else [])])
-    return 1 if done.error else 0
+    lines = [printable(accepted), *([f"answer: {done.answer}"] if done.answer else [])]
+    return invocation.answer(done, lambda: lines, 1 if done.error else 0)
 
 
 def _deliveries_arguments(parser: argparse.ArgumentParser) -> None:
@@ -179,7 +161,6 @@ def _deliveries_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n", type=whole_number(1), default=20, metavar="N", dest="limit", help="show at most N (default: 20)"
     )
-    add_json(parser)
 
 
 def _deliveries(invocation: Invocation) -> int:
@@ -187,20 +168,17 @@ def _deliveries(invocation: Invocation) -> int:
 
     options = invocation.options
     found = deliveries(invocation.broker(), invocation.loaded().config, options.name, options.limit)
-    if options.json:
-        invocation.print_json(found)
-        return 0
-    from fileq.cli.terminal import table
-    from fileq.core.text import printable
+    return invocation.answer(found, lambda: _delivery_table(found))
 
-    def row(cells: Iterable[object]) -> list[str]:
-        return [printable(str(cell)) for cell in cells]
 
+def _delivery_table(found: DeliveryList) -> list[str]:
+    if not found.deliveries:
+        return ["no delivery is known"]
     rows = [["ID", "EVENT", "STATE", "ANSWER", "ATTEMPTS", "CREATED", "ERROR"]]
     for one in found.deliveries:
-        rows.append(row((one.id, one.event, one.state, one.status or "-", one.attempts, one.created, one.error or "-")))
-    print_lines(table(rows, screen_of_stdout(), from_left=False) if found.deliveries else ["no delivery is known"])
-    return 0
+        row = (one.id, one.event, one.state, one.status or "-", one.attempts, one.created, one.error or "-")
+        rows.append([printable(str(cell)) for cell in row])
+    return table(rows, screen_of_stdout(), from_left=False)
 
 
 COMMANDS = (
@@ -231,7 +209,6 @@ otherwise. The address is checked at each delivery. docs/webhooks.md shows how a
 Lists the webhooks of the configuration and those added by command. Shows no secret, and no query of a URL. A disabled
 webhook gets no more deliveries: its receiver answered 410, or failed 50 times in a row over a day.""",
         examples=(("fileq webhook list", "all webhooks"), ("fileq webhook list --json", "as JSON")),
-        arguments=add_json,
         run=_list,
         json_fields=_LIST_FIELDS,
     ),

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from fileq.cli.arguments import add_json, point_in_time, point_in_time_or_ago, whole_number
+from fileq.cli.arguments import point_in_time, point_in_time_or_ago, whole_number
 from fileq.cli.command import Command
 from fileq.cli.definitions import all_commands
 from fileq.cli.parser import ParsedLine, parse, parser_of
@@ -16,7 +16,6 @@ from fileq.core.text import printable
 
 def command(*words: str, arguments: tuple[str, ...] = ()) -> Command:
     def add(parser: argparse.ArgumentParser) -> None:
-        add_json(parser)
         for argument in arguments:
             if argument == "--yes":
                 parser.add_argument("--yes", action="store_true")
@@ -32,6 +31,7 @@ def command(*words: str, arguments: tuple[str, ...] = ()) -> Command:
         examples=((f"fileq {' '.join(words)}", "so"),),
         arguments=add,
         run=lambda invocation: 0,
+        json_fields=(("done", "boolean"),),
     )
 
 
