@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from fileq.brokers.catalog import check_name
 from fileq.brokers.types import check_entries
-from fileq.core.batch import LEVELS_MAX, Batch, BatchState, Callback, CallbackKind, callback_id
+from fileq.core.batch import LEVELS_MAX, Batch, Callback, callback_id
 from fileq.core.errors import BrokerError
 from fileq.core.job import decode
 from fileq.core.outcome import FollowUp
@@ -51,37 +51,6 @@ class NewBatch(Struct, frozen=True):
     is_own: bool = False  # it is the batch of a delivery
 
 
-class BatchView(Struct, frozen=True):
-    """One batch at one moment. total = waiting + running + completed + dead + cancelled + deleted.
-
-    `running` are the uncounted members that a slot holds. `waiting` includes child batches that are unfinished. Times
-    are the broker's clock; 0 means not yet."""
-
-    id: str
-    name: str
-    parent: str
-    allow_failures: bool
-    state: BatchState
-    is_cancelled: bool
-    created_ms: int
-    touched_ms: int
-    sealed_ms: int
-    finished_ms: int
-    total: int
-    waiting: int
-    running: int
-    completed: int
-    dead: int
-    cancelled: int
-    deleted: int
-    callbacks: tuple[CallbackKind, ...]  # those that it has
-    fired: tuple[CallbackKind, ...]
-    dead_id: str  # the id of the member that died first
-    dead_error: str
-    info: bytes
-    is_counted: bool = False  # its parent has counted it
-
-
 class BatchWireEvent(Struct, frozen=True):
     """What is published when a batch has finished. The order of the fields is that of the JSON."""
 
@@ -98,7 +67,7 @@ class BatchWireEvent(Struct, frozen=True):
 class BatchPage(Struct, frozen=True):
     """Batches, newest first. `next_cursor` is empty at the end."""
 
-    batches: tuple[BatchView, ...]
+    batches: tuple[Batch, ...]
     next_cursor: str = ""
 
 
@@ -154,35 +123,6 @@ def too_deep(id: str) -> BrokerError:
     return BrokerError(f"batch {id} can't be created: at most {LEVELS_MAX} batches can be nested")
 
 
-def view_of(batch: Batch, running: int) -> BatchView:
-    """The view of a batch of which this number of uncounted members run."""
-    return BatchView(
-        id=batch.id,
-        name=batch.name,
-        parent=batch.parent,
-        allow_failures=batch.allow_failures,
-        state=batch.state,
-        is_cancelled=batch.is_cancelled,
-        created_ms=batch.created_ms,
-        touched_ms=batch.touched_ms,
-        sealed_ms=batch.sealed_ms,
-        finished_ms=batch.finished_ms,
-        total=batch.total,
-        waiting=batch.unfinished - running,
-        running=running,
-        completed=batch.completed,
-        dead=batch.dead,
-        cancelled=batch.cancelled,
-        deleted=batch.deleted,
-        callbacks=tuple(callback.kind for callback in batch.callbacks),
-        fired=batch.fired,
-        dead_id=batch.dead_id,
-        dead_error=batch.dead_error,
-        info=batch.info,
-        is_counted=batch.is_counted,
-    )
-
-
 class Batches(Protocol):
     """Besides these verbs: Entry.joins and FollowUp.joins make a job a member of the batch that its `batch_id` names.
 
@@ -232,7 +172,7 @@ class Batches(Protocol):
         Atomicity: each job with the count. Repeat: MEMBER. Kill -9: each job is a member or not."""
         ...
 
-    def batches_by_id(self, ids: Sequence[str]) -> list[BatchView | None]:
+    def batches_by_id(self, ids: Sequence[str]) -> list[Batch | None]:
         """Each batch of one moment; None where there is none, also for a name that none can have. Only reads."""
         ...
 

@@ -61,7 +61,7 @@ def find_batch(broker: FullBroker, id: str) -> BatchDocument | None:
     [view] = broker.batches_by_id([id])
     if view is None:
         return None
-    callbacks = [callback_id(id, kind) for kind in view.callbacks]
+    callbacks = [callback_id(id, one.kind) for one in view.callbacks]
     members = broker.dead_members(id).ids if view.dead else ()
     ids = [*callbacks, *members]
     records = dict(zip(ids, broker.records(ids) if ids else (), strict=True))

@@ -80,10 +80,11 @@ class Callback(Struct, frozen=True):
 
 
 class Batch(Struct, omit_defaults=True):
-    """One batch as the brokers in Python keep it, changed in place by the functions below.
+    """One batch at one moment. The brokers in Python keep it so, and the functions below change it in place.
 
     total = unfinished + completed + dead + cancelled + deleted. `unfinished` are the members that are not counted yet,
-    child batches included."""
+    child batches included; `running` are those of them that a slot holds, which only Batches.batches_by_id() and
+    batch_page() find out. Times are the broker's clock; 0 means not yet."""
 
     id: str
     name: str = ""  # for people; empty if the id says it all
@@ -99,6 +100,7 @@ class Batch(Struct, omit_defaults=True):
     finished_ms: int = 0
     total: int = 0
     unfinished: int = 0
+    running: int = 0
     completed: int = 0
     dead: int = 0
     cancelled: int = 0
@@ -107,6 +109,10 @@ class Batch(Struct, omit_defaults=True):
     dead_id: str = ""  # of the member that died first
     dead_error: str = ""
     is_counted: bool = False  # its parent has counted it
+
+    @property
+    def waiting(self) -> int:
+        return self.unfinished - self.running
 
     @property
     def is_success(self) -> bool:

@@ -27,13 +27,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fileq.brokers.batches import Batches, BatchView, JoinResult, NewBatch
+from fileq.brokers.batches import Batches, JoinResult, NewBatch
 from fileq.brokers.catalog import Catalog, Table
 from fileq.brokers.protocol import FullBroker, Inspector
 from fileq.brokers.types import Entry
 from fileq.config import Config
 from fileq.config.schema import FAILED_MARKER
-from fileq.core.batch import BatchState, Callback, CallbackKind, callback_job
+from fileq.core.batch import Batch, BatchState, Callback, CallbackKind, callback_job
 from fileq.core.delivery import CHECK_TYPE, DeliveryCheck
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, Conflict
 from fileq.core.events import (
@@ -582,7 +582,7 @@ class EndedBroker(Batches, Inspector, Protocol):
     """What is asked for the end of a delivery."""
 
 
-def write_marker(directory: int, done_marker: str, view: BatchView, broker: EndedBroker) -> None:
+def write_marker(directory: int, done_marker: str, view: Batch, broker: EndedBroker) -> None:
     """Writes into the open directory. Raises OSError if it can't be written to."""
     is_success = not (view.dead or view.cancelled or view.deleted)
     name = os.fsencode(done_marker if is_success else FAILED_MARKER)
@@ -612,7 +612,7 @@ def remove_markers(directory: int, done_marker: str) -> None:
     remove_marker(directory, FAILED_MARKER)
 
 
-def _content(view: BatchView, broker: EndedBroker) -> dict[str, Any]:
+def _content(view: Batch, broker: EndedBroker) -> dict[str, Any]:
     counts = {name: getattr(view, name) for name in ("total", "completed", "dead", "cancelled", "deleted")}
     return {
         "batch_id": view.id,

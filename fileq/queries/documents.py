@@ -15,9 +15,8 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct
 from msgspec.structs import asdict, replace
 
-from fileq.brokers.batches import BatchView
 from fileq.brokers.types import Attempt, OpenBreaker, Record, WorkerView
-from fileq.core.batch import BatchFacts, BatchState, CallbackKind, callback_id, facts_of
+from fileq.core.batch import Batch, BatchFacts, BatchState, CallbackKind, callback_id, facts_of
 from fileq.core.errors import BatchError, Undecodable
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import Job, State, decode, decode_or_none, stamp
@@ -488,7 +487,7 @@ FAILURES_SHOWN = 10
 
 
 def batch_document(
-    view: BatchView, callbacks: Mapping[str, Record | None] = {}, dead: Iterable[Record] = ()
+    view: Batch, callbacks: Mapping[str, Record | None] = {}, dead: Iterable[Record] = ()
 ) -> BatchDocument:
     """`callbacks` are the records of the jobs of its callbacks by their ids, `dead` those of its dead members."""
     is_finished = view.state is BatchState.FINISHED
@@ -500,7 +499,7 @@ def batch_document(
         status=view.state.value,
         is_finished=is_finished,
         is_cancelled=view.is_cancelled,
-        is_success=is_finished and not view.is_cancelled and view.completed == view.total,
+        is_success=is_finished and view.is_success,
         allow_failures=view.allow_failures,
         priority=info_of(view.info).priority,
         total=view.total,
@@ -515,12 +514,12 @@ def batch_document(
         finished_at=stamp(view.finished_ms),
         first_dead=view.dead_id or None,
         first_error=view.dead_error or None,
-        callbacks=tuple(_callback(view, kind, callbacks) for kind in view.callbacks),
+        callbacks=tuple(_callback(view, one.kind, callbacks) for one in view.callbacks),
         failures=tuple(job_document(record, is_outline=True) for record in first),
     )
 
 
-def known_batch(id: str, view: BatchView | None) -> BatchDocument:
+def known_batch(id: str, view: Batch | None) -> BatchDocument:
     """Raises BatchError if there is no such batch."""
     if view is None:
         raise unknown_batch(id)
@@ -531,7 +530,7 @@ def unknown_batch(id: str) -> BatchError:
     return BatchError(f"no batch has the id {id!r}; see 'fileq batch list'; a finished one is kept for 30 days")
 
 
-def _callback(view: BatchView, kind: CallbackKind, records: Mapping[str, Record | None]) -> CallbackDocument:
+def _callback(view: Batch, kind: CallbackKind, records: Mapping[str, Record | None]) -> CallbackDocument:
     id, is_fired = callback_id(view.id, kind), kind in view.fired
     record = records.get(id)
     if record is None:

@@ -26,11 +26,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from fileq.actions.bulk import BulkActions
-from fileq.brokers.batches import BatchView
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.schedule_definitions import broker_now_ms
 from fileq.config import Config
-from fileq.core.batch import LEVELS_MAX, UNTOUCHED_MS, BatchState
+from fileq.core.batch import LEVELS_MAX, UNTOUCHED_MS, Batch, BatchState
 from fileq.core.events import BatchCancelled, BatchFinished, BatchReconciled, Emit, ignore
 
 EVERY_S = 60.0
@@ -118,7 +117,7 @@ class BatchReconciler:
         self._member_cursors = {id: cursor for id, cursor in self._member_cursors.items() if cursor and id in seen}
         return was_any
 
-    def _cancel_abandoned(self, views: Sequence[BatchView]) -> tuple[Sequence[BatchView], bool]:
+    def _cancel_abandoned(self, views: Sequence[Batch]) -> tuple[Sequence[Batch], bool]:
         """Cancels open batches that no program adds to any more, and children of cancelled batches. Returns the batches
         as they are then, and whether one was cancelled."""
         was_any = False
@@ -141,7 +140,7 @@ class BatchReconciler:
             return views, False
         return [view for view in self._broker.batches_by_id([view.id for view in views]) if view is not None], True
 
-    def _reconcile(self, view: BatchView) -> None:
+    def _reconcile(self, view: Batch) -> None:
         if view.state is BatchState.OPEN and not view.is_cancelled:
             return
         counted, cursor = 0, self._member_cursors.get(view.id, "")
@@ -163,7 +162,7 @@ class BatchReconciler:
                 self._emit(finished_event(view.id, now))
 
 
-def finished_event(id: str, view: BatchView | None) -> BatchFinished:
+def finished_event(id: str, view: Batch | None) -> BatchFinished:
     if view is None:
         return BatchFinished(id, None)
     counts = view.total, view.completed, view.dead, view.cancelled, view.deleted

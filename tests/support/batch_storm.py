@@ -16,11 +16,10 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from fileq.brokers.batches import BatchView
 from fileq.brokers.types import Entry
 from fileq.client.batch_handle import batch_request
 from fileq.client.broker_batches import new_batch
-from fileq.core.batch import BatchState
+from fileq.core.batch import Batch, BatchState
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, decode, typed_job
 from tests.support.program import Program, run
@@ -110,7 +109,7 @@ class BatchStorm:
         job = typed_job(type, None, priority="low", now=datetime.now(UTC), id=id).but(batch_id=batch)
         return Entry(job, "low", always=True, joins=True)
 
-    def views(self, ids: list[str]) -> list[BatchView | None]:
+    def views(self, ids: list[str]) -> list[Batch | None]:
         return self.until_done(lambda: self._setup.broker.batches_by_id(ids))
 
     def run_to_the_end(self, ids: list[str]) -> None:

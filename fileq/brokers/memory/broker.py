@@ -23,9 +23,8 @@ from fileq.brokers.place_pages import (
     within_bytes,
 )
 from fileq.brokers.rules import RulebookBroker
-from fileq.brokers.rules.batches import views_of
+from fileq.brokers.rules.batches import with_running
 from fileq.brokers.rules.rows import MemberState
-from fileq.brokers.rules.unit_of_work import is_over
 from fileq.brokers.types import LedgerEntry
 from fileq.config import Config
 from fileq.core.batch import Batch, BatchState
@@ -89,13 +88,13 @@ class MemoryBroker(RulebookBroker):
 
     def batch_page(self, cursor: str = "", limit: int = 100, *, unfinished: bool = False) -> BatchPage:
         with self._store.reading() as work:
-            found = [batch for batch in self._store.batches.values() if not is_over(batch, work.now_ms)]
+            found = [batch for id in self._store.batches if (batch := work.batches.find(id)) is not None]
             if unfinished:
                 found = [batch for batch in found if batch.state is not BatchState.FINISHED]
             found = [batch for batch in found if not cursor or _page_key(batch) < cursor]
             found.sort(key=_page_key, reverse=True)
-            views = tuple(view for view in views_of(work, found[:limit]) if view is not None)
-            return BatchPage(views, _page_key(found[limit - 1]) if len(found) > limit else "")
+            page = tuple(filter(None, with_running(work, [*found[:limit]])))
+            return BatchPage(page, _page_key(found[limit - 1]) if len(found) > limit else "")
 
     def unfinished_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:
         return self._members(id, MemberState.UNFINISHED, cursor, limit)

@@ -13,7 +13,6 @@ from fileq.brokers.batches import (
     CHILDREN_CANCELLED,
     MEMBERS_PAGE,
     BatchPage,
-    BatchView,
     JoinResult,
     MemberPage,
     NewBatch,
@@ -25,7 +24,7 @@ from fileq.brokers.catalog import check_name, is_name
 from fileq.brokers.redis.in_flight import Replies
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.redis.store import RedisStore
-from fileq.core.batch import Batch, BatchState, CallbackKind
+from fileq.core.batch import Batch, BatchState, Callback, CallbackKind
 from fileq.core.errors import BrokerError
 
 _PAGE = 500
@@ -90,19 +89,19 @@ class RedisBatches:
 
     # what is read
 
-    def batches_by_id(self, ids: Sequence[str]) -> list[BatchView | None]:
+    def batches_by_id(self, ids: Sequence[str]) -> list[Batch | None]:
         possible = [id for id in ids if is_name(id)]
         pages = (possible[start : start + _VIEWS] for start in range(0, len(possible), _VIEWS))
-        views = iter([view for page in pages for view in self._views(page)])
-        return [next(views) if is_name(id) else None for id in ids]
+        batches = iter([batch for page in pages for batch in self._read(page)])
+        return [next(batches) if is_name(id) else None for id in ids]
 
-    def _views(self, ids: Sequence[str]) -> list[BatchView | None]:
+    def _read(self, ids: Sequence[str]) -> list[Batch | None]:
         keys: list[str] = []
         for id in ids:
             batch, members, _, _, children = self._store.keys.of_batch(id)
             keys += (batch, members, children)
         rows = self._store.run("batch_views", keys, (*self._store.keys.split_patterns()[:2], *ids))
-        return [_as_view(id, row) for id, row in zip(ids, rows, strict=True)]
+        return [_as_batch(id, row) for id, row in zip(ids, rows, strict=True)]
 
     def batch_page(self, cursor: str = "", limit: int = 100, *, unfinished: bool = False) -> BatchPage:
         """The cursor is the time of the last batch, and how many of the same time came before: ids keep their order."""
@@ -112,12 +111,12 @@ class RedisBatches:
         window = ("BYSCORE", "REV", "LIMIT", skipped or 0, limit, "WITHSCORES")
         flat = self._store.call("ZRANGE", key, time or "+inf", "-inf", *window)
         ids = [id.decode() for id in flat[::2]]
-        views = tuple(view for view in self.batches_by_id(ids) if view is not None)
+        batches = tuple(filter(None, self.batches_by_id(ids)))
         if len(ids) < limit:
-            return BatchPage(views)
+            return BatchPage(batches)
         last = flat[-1].decode()
         before = sum(score == flat[-1] for score in flat[1::2])
-        return BatchPage(views, f"{last}.{before + int(skipped or 0) if last == time else before}")
+        return BatchPage(batches, f"{last}.{before + int(skipped or 0) if last == time else before}")
 
     def unfinished_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:
         return self._member_page(self._store.keys.of_batch(check_name("batch", id))[1], cursor, limit)
@@ -153,7 +152,7 @@ def _as_they_are(replies: Replies) -> Replies:
     return replies
 
 
-def _as_view(id: str, row: Sequence[Any]) -> BatchView | None:
+def _as_batch(id: str, row: Sequence[Any]) -> Batch | None:
     flat, unfinished, running = row
     if not flat:
         return None
@@ -165,7 +164,7 @@ def _as_view(id: str, row: Sequence[Any]) -> BatchView | None:
     def word(name: bytes) -> str:
         return fields[name].decode(errors="replace")
 
-    return BatchView(
+    return Batch(
         id=id,
         name=word(b"name"),
         parent=word(b"parent"),
@@ -177,13 +176,17 @@ def _as_view(id: str, row: Sequence[Any]) -> BatchView | None:
         sealed_ms=number(b"sealed"),
         finished_ms=number(b"finished"),
         total=number(b"total"),
-        waiting=unfinished - running,
+        unfinished=unfinished,
         running=running,
         completed=number(b"completed"),
         dead=number(b"dead"),
         cancelled=number(b"cancelled"),
         deleted=number(b"deleted"),
-        callbacks=tuple(kind for kind in CallbackKind if b"callback:" + kind.encode() in fields),
+        callbacks=tuple(
+            Callback(kind, raw, word(b"queue:" + kind.encode()))
+            for kind in CallbackKind
+            if (raw := fields.get(b"callback:" + kind.encode())) is not None
+        ),
         fired=tuple(CallbackKind(kind) for kind in word(b"fired").split()),
         dead_id=word(b"dead_id"),
         dead_error=word(b"dead_error"),

@@ -11,14 +11,12 @@ from collections.abc import Iterable, Sequence
 from fileq.brokers import wire_events
 from fileq.brokers.batches import (
     CHILDREN_CANCELLED,
-    BatchView,
     JoinResult,
     NewBatch,
     check_new_batch,
     follow_up_of,
     parent_refused,
     too_deep,
-    view_of,
 )
 from fileq.brokers.rules.entries import add, existing_job, join_batch
 from fileq.brokers.rules.rows import MemberState, RecordRow
@@ -94,10 +92,9 @@ class BatchVerbs:
             work.read_records(job_ids)
             return [_join(work, batch, job_id) for job_id in job_ids]
 
-    def batches_by_id(self, ids: Sequence[str]) -> list[BatchView | None]:
+    def batches_by_id(self, ids: Sequence[str]) -> list[Batch | None]:
         with self._store.reading() as work:
-            found = [work.batches.find(id) for id in ids]
-            return views_of(work, found)
+            return with_running(work, [work.batches.find(id) for id in ids])
 
     def count_members(self, id: str, job_ids: Sequence[str]) -> int:
         with self._store.unit_of_work() as work:
@@ -146,12 +143,15 @@ def _ending_of(record: RecordRow) -> Ending | None:
     return ENDINGS_OF_STATES.get(State(record.state))
 
 
-def views_of(work: UnitOfWork, batches: Sequence[Batch | None]) -> list[BatchView | None]:
-    """The batches with the number of their members that run."""
+def with_running(work: UnitOfWork, batches: list[Batch | None]) -> list[Batch | None]:
+    """The batches, with the number of their members that run. The view that they belong to is never written."""
     jobs = (decode_or_none(slot_row.raw) for slot_row in work.all_slots() if slot_row.raw is not None)
     held = {job.id for job in jobs if job is not None}
     work.read_records(held)
-    return [view_of(batch, _running(work, batch, held)) if batch is not None else None for batch in batches]
+    for batch in batches:
+        if batch is not None:
+            batch.running = _running(work, batch, held)
+    return batches
 
 
 def _running(work: UnitOfWork, batch: Batch, held: Iterable[str]) -> int:

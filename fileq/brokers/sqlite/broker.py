@@ -28,7 +28,7 @@ from fileq.brokers.place_pages import (
     wrong_cursor,
 )
 from fileq.brokers.rules import RulebookBroker
-from fileq.brokers.rules.batches import views_of
+from fileq.brokers.rules.batches import with_running
 from fileq.brokers.rules.rows import MemberState
 from fileq.brokers.sqlite.database_schema import VERSION
 from fileq.brokers.sqlite.rows import (
@@ -179,9 +179,8 @@ class SqliteBroker(RulebookBroker):
                 kept, values = f"{kept} AND (created_ms, id) < (?, ?)", (*values, int(created_ms), id)
             sql = f"SELECT created_ms, id FROM batches WHERE {kept} ORDER BY created_ms DESC, id DESC LIMIT ?"
             rows = work.db.execute(sql, (*values, limit + 1)).fetchall()
-            found = views_of(work, [work.batches.find(id) for _, id in rows[:limit]])
-            views = tuple(view for view in found if view is not None)
-            return BatchPage(views, "{}.{}".format(*rows[limit - 1]) if len(rows) > limit else "")
+            found = with_running(work, [work.batches.find(id) for _, id in rows[:limit]])
+            return BatchPage(tuple(filter(None, found)), "{}.{}".format(*rows[limit - 1]) if len(rows) > limit else "")
 
     def unfinished_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:
         return self._members(id, MemberState.UNFINISHED, cursor, limit)

@@ -5,9 +5,9 @@ from typing import Any
 
 from msgspec import Raw
 
-from fileq.brokers.batches import BatchView, NewBatch
+from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import EnqueueResult, Entry, Revival
-from fileq.core.batch import FACTS_MARK, Callback, CallbackKind, callback_id, callback_job
+from fileq.core.batch import FACTS_MARK, Batch, Callback, CallbackKind, callback_id, callback_job
 from fileq.core.claim import Claim
 from fileq.core.job import encode
 from fileq.core.settlement import SettleResult
@@ -39,7 +39,7 @@ def add(harness: Harness, *ids: str, batch: str = "b") -> list[EnqueueResult]:
     return list(harness.broker.enqueue([member(id, batch) for id in ids]).results)
 
 
-def batch_of(harness: Harness, id: str = "b") -> BatchView:
+def batch_of(harness: Harness, id: str = "b") -> Batch:
     [batch] = harness.broker.batches_by_id([id])
     assert batch is not None, f"batch {id} does not exist"
     assert batch.total == sum(getattr(batch, state) for state in STATES), batch

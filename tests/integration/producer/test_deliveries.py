@@ -8,8 +8,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from fileq.brokers.batches import BatchView
-from fileq.core.batch import BatchState, CallbackKind, facts_of
+from fileq.core.batch import Batch, BatchState, CallbackKind, facts_of
 from fileq.core.job import decode
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup
@@ -40,7 +39,7 @@ def deliver(directory: Path, *, is_broken: bool) -> None:
     (directory / "x.manifest.json").write_text(json.dumps(listed))
 
 
-def batch_of(setup: WorkerSetup, directory: Path) -> BatchView | None:
+def batch_of(setup: WorkerSetup, directory: Path) -> Batch | None:
     return next((one for one in setup.broker.batch_page().batches if one.name == str(directory)), None)
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from fileq.brokers.batches import BatchView
 from fileq.brokers.types import Entry
+from fileq.core.batch import Batch
 from fileq.core.delivery import CHECK_TYPE
 from fileq.core.job import State, typed_job
 from tests.support.deep_tree import nested
@@ -54,7 +54,7 @@ def wait_done(*directories: Path, name: str = "_DONE") -> None:
         wait_until((directory / name).exists, 30, f"{name} in {directory.name!r}")
 
 
-def batch_of(setup: WorkerSetup, directory: Path) -> BatchView | None:
+def batch_of(setup: WorkerSetup, directory: Path) -> Batch | None:
     return next((one for one in setup.broker.batch_page().batches if one.name == str(directory)), None)
 
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from fileq.brokers.batches import BatchView
 from fileq.brokers.types import WorkerInfo
 from fileq.commands.built_in_jobs import check_delivered
 from fileq.config import config_from
-from fileq.core.batch import BatchState
+from fileq.core.batch import Batch, BatchState
 from fileq.core.delivery import CHECK_TYPE
 from fileq.core.errors import BrokerError, ConfigError, Permanent
 from fileq.core.job import Job, decode
@@ -45,12 +44,12 @@ def scenario(root: Path, **delivery: Any) -> Scenario:
     return Scenario(root, deliveries=[given])
 
 
-def batches(s: Scenario) -> list[BatchView]:
+def batches(s: Scenario) -> list[Batch]:
     """Oldest first."""
     return list(s.broker.real.batch_page().batches)[::-1]
 
 
-def batch(s: Scenario) -> BatchView:
+def batch(s: Scenario) -> Batch:
     (only,) = batches(s)
     return only
 

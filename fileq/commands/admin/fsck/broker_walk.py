@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.batches import BatchView, MemberPage
+from fileq.brokers.batches import MemberPage
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census, Record, Suspect, UnrecordedJob
 from fileq.commands.admin.fsck.report import NAMED, DuplicateJob, Problem
 from fileq.config import Config
-from fileq.core.batch import ENDINGS_OF_STATES, BatchState
+from fileq.core.batch import ENDINGS_OF_STATES, Batch, BatchState
 from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, raw_id
 from fileq.queries.job_filter import waiting_since_ms
 from fileq.queries.job_queries import read_signature
@@ -374,7 +374,7 @@ class BatchCheck:
                 confirmed.append(_uncounted(first.batch, members))
         return confirmed
 
-    def _all_views(self) -> Iterator[BatchView]:
+    def _all_views(self) -> Iterator[Batch]:
         cursor = ""
         while True:
             page = self._broker.batch_page(cursor)
@@ -382,7 +382,7 @@ class BatchCheck:
             if not (cursor := page.next_cursor):
                 return
 
-    def _faults_of(self, view: BatchView) -> list[BatchFault]:
+    def _faults_of(self, view: Batch) -> list[BatchFault]:
         total = sum(getattr(view, state) for state in _STATES)
         if view.total != total:
             return [BatchFault(view.id, MISCOUNTED, f"its total is {view.total}, but its states add up to {total}")]
