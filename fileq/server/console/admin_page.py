@@ -32,11 +32,50 @@ from fileq.core.webhook import WEBHOOK_EVENTS
 from fileq.server.api.access_endpoints import AuditQuery, list_audit
 from fileq.server.api.state_endpoints import show_config
 from fileq.server.api.webhook_endpoints import list_webhooks
-from fileq.server.console.page import PageRequest
+from fileq.server.console.page import PageList, PageRequest
 from fileq.server.console.rendering import day_of, path_part, query_string
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem
+from fileq.server.route import NoQuery
 from fileq.server.routes import ROUTES
+
+PAGES = PageList()
+LATEST = 3
+
+
+class DeliveryLogQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+@PAGES.add("/webhooks", "Webhooks", "webhooks.html", is_scan=True, letter="h")
+def webhooks(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
+    found = request.ask(list_webhooks)
+    services = request.services
+    latest = latest_deliveries(services.broker, services.config, LATEST) if found.webhooks else {}
+    return {
+        "rows": [(one, latest.get(one.name, ())) for one in found.webhooks],
+        "problems": found.problems,
+        "events": WEBHOOK_EVENTS,
+        "queues": services.config.worker.priorities,
+    }
+
+
+@PAGES.add("/webhooks/{name:path}", "Webhook", "webhook.html", is_scan=True)
+def webhook(request: PageRequest[DeliveryLogQuery]) -> Mapping[str, Any]:
+    name, query = request.params["name"], request.query
+    known = {one.name: one for one in request.ask(list_webhooks).webhooks}
+    services = request.services
+    found = deliveries(services.broker, services.config, name, query.limit, is_known=name in known)
+    return {
+        "name": name,
+        "webhook": known.get(name),
+        "deliveries": request.shown(found).deliveries,
+        "limit": query.limit,
+    }
+
+
+# Keys, the configuration and the checks
+
 
 FSCK_S, DOCTOR_S = 120.0, 15.0
 DAY_MS = 86_400_000
@@ -66,7 +105,8 @@ class CheckQuery(Struct, frozen=True, forbid_unknown_fields=True):
     run: bool = False
 
 
-def keys(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/admin", "Admin", "admin_keys.html", scopes=(Scope.ADMIN,), letter="a", changes_with="")
+def keys(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
     found, server = request.services.keys.summaries().keys, request.services.config.server
     known = [key for key in found if not key.is_login]
     has_admin = any(Scope.ADMIN in key.scopes and not key.is_expired for key in known)
@@ -81,7 +121,6 @@ def keys(request: PageRequest) -> Mapping[str, Any]:
         "default_days": DEFAULT_DAYS,
         "own_name": own_name(request.caller.name, {key.name for key in found}),
         "login_address": f"{request.origin}{server.base_path}/login",
-        "may_admin": request.has(Scope.ADMIN),
     }
 
 
@@ -98,7 +137,8 @@ def own_name(caller: str, taken: Collection[str]) -> str:
     return next(name for name in (person, *numbered) if name not in taken)
 
 
-def configuration(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/admin/configuration", "Configuration", "admin_configuration.html", scopes=(Scope.ADMIN,), changes_with="")
+def configuration(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
     """Without the settings of the brokers that this server does not use."""
     unused = {"sqlite", "redis"} - {request.services.broker.kind}
     config = {name: value for name, value in request.ask(show_config).config.items() if name not in unused}
@@ -124,7 +164,15 @@ def _settings(values: Mapping[str, Any], inside: str) -> Iterator[tuple[str, str
             yield f"{inside}{name}", to_yaml(value)
 
 
-def consistency(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add(
+    "/admin/consistency",
+    "Consistency",
+    "admin_consistency.html",
+    scopes=(Scope.ADMIN,),
+    timeout_s=FSCK_S,
+    changes_with="",
+)
+def consistency(request: PageRequest[CheckQuery]) -> Mapping[str, Any]:
     """One check at a time: each looks at every job."""
     if not request.query.run:
         return {"report": None}
@@ -137,7 +185,15 @@ def consistency(request: PageRequest) -> Mapping[str, Any]:
     return {"report": request.shown(report)}
 
 
-def environment(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add(
+    "/admin/environment",
+    "Environment",
+    "admin_environment.html",
+    scopes=(Scope.ADMIN,),
+    timeout_s=DOCTOR_S,
+    changes_with="",
+)
+def environment(request: PageRequest[CheckQuery]) -> Mapping[str, Any]:
     """The checks of `fileq doctor` that concern a server that runs. Those of workers need their machines."""
     if not request.query.run:
         return {"findings": None}
@@ -158,44 +214,6 @@ def server_findings(config: Config, broker: FullBroker) -> Iterator[Finding]:
             yield from check()
         except (OSError, FileqError) as error:
             yield wrong(name, str(error), "'fileq doctor serve' checks it on this machine")
-
-
-LATEST = 3
-
-
-class DeliveryLogQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-
-
-def webhooks(request: PageRequest) -> Mapping[str, Any]:
-    found = request.ask(list_webhooks)
-    services = request.services
-    latest = latest_deliveries(services.broker, services.config, LATEST) if found.webhooks else {}
-    return {
-        "rows": [(one, latest.get(one.name, ())) for one in found.webhooks],
-        "problems": found.problems,
-        "events": WEBHOOK_EVENTS,
-        "queues": services.config.worker.priorities,
-        **_permissions(request),
-    }
-
-
-def webhook(request: PageRequest) -> Mapping[str, Any]:
-    name, query = request.params["name"], request.query
-    known = {one.name: one for one in request.ask(list_webhooks).webhooks}
-    services = request.services
-    found = deliveries(services.broker, services.config, name, query.limit, is_known=name in known)
-    return {
-        "name": name,
-        "webhook": known.get(name),
-        "deliveries": request.shown(found).deliveries,
-        "limit": query.limit,
-        **_permissions(request),
-    }
-
-
-def _permissions(request: PageRequest) -> dict[str, bool]:
-    return {"may_operate": request.has(Scope.OPERATE), "may_admin": request.has(Scope.ADMIN)}
 
 
 # The audit in words: who did what, and the page that shows what it was done to. Only reads.
@@ -260,8 +278,9 @@ class AuditRow(Struct, frozen=True):
     changes: tuple[AuditChange, ...]
 
 
-def audit(request: PageRequest) -> Mapping[str, Any]:
-    query: AuditPageQuery = request.query
+@PAGES.add("/admin/audit", "Audit", "admin_audit.html", scopes=(Scope.ADMIN,), is_scan=True, changes_with="")
+def audit(request: PageRequest[AuditPageQuery]) -> Mapping[str, Any]:
+    query = request.query
     wanted = AuditQuery(
         query.limit, query.cursor, query.dry_runs, query.who, query.action, request.caller.id if query.mine else None
     )

@@ -19,7 +19,10 @@ from fileq.queries.documents import BatchDocument, JobDocument
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_selection import job_page
 from fileq.server.api.batch_endpoints import BatchListQuery, list_all_batches, show_one_batch
-from fileq.server.console.page import PageRequest, mark_of_death
+from fileq.server.console.page import PageList, PageRequest, mark_of_death
+from fileq.server.route import NoQuery
+
+PAGES = PageList()
 
 ALSO = "; also: "  # before the other problems of a delivery, in each error of one
 LISTED = 200  # jobs of paused queues that the list of batches looks at
@@ -65,9 +68,10 @@ class BatchWait(Struct, frozen=True):
     deferred: tuple[DeferredMembers, ...] = ()
 
 
-def batches(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/batches", "Batches", "batches.html", is_scan=True, letter="b")
+def batches(request: PageRequest[BatchesQuery]) -> Mapping[str, Any]:
     """Three round trips, and a scan of waiting jobs while a queue is paused and a batch waits."""
-    query: BatchesQuery = request.query
+    query = request.query
     found = request.ask(list_all_batches, BatchListQuery(query.limit, query.cursor, query.unfinished))
     now_ms = request.services.now_ms()
     return {
@@ -79,7 +83,8 @@ def batches(request: PageRequest) -> Mapping[str, Any]:
     }
 
 
-def batch(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/batches/{id:path}", "Batch", "batch.html", is_scan=True)
+def batch(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
     """Three round trips, and a scan of waiting jobs while the batch has some. So which causes are known is
     what the overview or the page of dead jobs read last."""
     found = request.ask(show_one_batch, id=request.params["id"])
@@ -94,7 +99,6 @@ def batch(request: PageRequest) -> Mapping[str, Any]:
             one.id: mark_of_death(one.fingerprint, one.completed_at, request.services.known_causes) for one in dead
         },
         "may_seal": request.has(Scope.OPERATE) or request.has(Scope.ENQUEUE),
-        "may_operate": request.has(Scope.OPERATE),
     }
 
 

@@ -18,8 +18,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from fileq import __version__
+from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError
 from fileq.core.events import RequestFailed
+from fileq.core.job import stamp
 from fileq.server.authentication import COOKIE, RequestSender, check_not_cross_site, check_same_site
 from fileq.server.console.admin_page import CheckQuery
 from fileq.server.console.page import ConsolePage, PageRequest
@@ -76,7 +78,7 @@ class Console:
         except Exception as error:
             return self._refused(error, request, caller, request_id, path, found, params)
 
-    async def _shown(self, page: ConsolePage, request: PageRequest, address: str) -> Response:
+    async def _shown(self, page: ConsolePage, request: PageRequest[Any], address: str) -> Response:
         key = (request.caller.id, address)
         last = self._last_known.get(key)
 
@@ -115,11 +117,12 @@ class Console:
             return False
         return True
 
-    def _rendered(self, page: ConsolePage, request: PageRequest, values: Mapping[str, Any]) -> str:
+    def _rendered(self, page: ConsolePage, request: PageRequest[Any], values: Mapping[str, Any]) -> str:
         shared = self._shared(request.caller, page, request.theme)
-        return render(page.template, **shared, request=request, **values)
+        may = {"may_operate": request.has(Scope.OPERATE), "may_admin": request.has(Scope.ADMIN)}
+        return render(page.template, **shared, **may, request=request, **values)
 
-    def _stale(self, page: ConsolePage, request: PageRequest, last: str | None) -> Response:
+    def _stale(self, page: ConsolePage, request: PageRequest[Any], last: str | None) -> Response:
         """What the page showed last, with a banner; without that, a page with the banner only."""
         if last is None:
             last = render("away.html", **self._shared(request.caller, page, request.theme), request=request)
@@ -137,6 +140,7 @@ class Console:
             "logout_words": logout_words(services.authentication.admin_keys()) if by_link else "",
             "ago": lambda value: ago(value, now_ms),
             "now_ms": now_ms,
+            "now": stamp(now_ms) or "",
             "version": __version__,
             "is_read_only": services.config.server.read_only,
             "theme": theme,

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fileq.brokers.types import Record
-from fileq.commands.acknowledgements import Acknowledgement, GroupState
-from fileq.core.api_key import Scope
+from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS, Acknowledgement, GroupState
+from fileq.commands.action_log import ACTIONS
 from fileq.core.fingerprint import common_words
-from fileq.core.job import State, stamp
+from fileq.core.job import State
 from fileq.queries.dead_jobs import DeadGroup, DeadGroups, GroupedBy
 from fileq.queries.documents import JobDocument, job_document
 from fileq.queries.job_filter import JobConditions, conditions_in
@@ -25,7 +25,9 @@ from fileq.server.console.charts import spark_bars
 from fileq.server.console.files_page import Preview, preview_of
 from fileq.server.console.job_steps import paused_of, waits_in, what_then
 from fileq.server.console.operations_page import DONE, recent_action
-from fileq.server.console.page import ACKNOWLEDGEMENTS, ACTIONS, UNMARKED, GroupMark, PageRequest, mark_of, read_notes
+from fileq.server.console.page import LONG_SCAN_S, UNMARKED, GroupMark, PageList, PageRequest, mark_of, read_notes
+
+PAGES = PageList()
 
 GROUPS_MAX = 50
 GROUPED_MAX = 2_500  # dead jobs that are looked at: a page must be there within 100 ms
@@ -78,10 +80,11 @@ class GroupCard(Struct, frozen=True):
     headline: str
 
 
-def dead(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/dead", "Dead", "dead.html", is_scan=True, timeout_s=LONG_SCAN_S, letter="d")
+def dead(request: PageRequest[DeadQuery]) -> Mapping[str, Any]:
     """One scan, that of the groups. It has seen the newest jobs, so their list needs only their records; a longer list
     or one with conditions would be another scan, so it is on the page of jobs."""
-    query: DeadQuery = request.query
+    query = request.query
     conditions = conditions_in(query)
     given = msgspec.structs.asdict(conditions)
     wanted = DeadGroupsQuery(**given, by=query.by, limit=GROUPS_MAX)
@@ -111,11 +114,9 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
         "filter": filter,
         "address": address_of(filter),
         "by": query.by,
-        "now": stamp(request.services.now_ms()) or "",
         "groupings": GROUPINGS,
         "grouping_hint": GROUPING_HINTS[query.by],
         "shows_paths": not request.services.hides_paths,
-        "may_operate": request.has(Scope.OPERATE),
     }
 
 
@@ -192,25 +193,25 @@ def extension_match(extension: str, current: str | None) -> str:
     return f"{directory}*{_UNSAFE.sub('?', extension)}"
 
 
-def _records(request: PageRequest, ids: Sequence[str]) -> dict[str, Record]:
+def _records(request: PageRequest[Any], ids: Sequence[str]) -> dict[str, Record]:
     """By id; one round trip for all of them."""
     found = request.services.broker.records(ids) if ids else []
     return {record.id: record for record in found if record is not None}
 
 
-def _dead_among(request: PageRequest, records: Iterable[Record | None]) -> list[JobDocument]:
+def _dead_among(request: PageRequest[Any], records: Iterable[Record | None]) -> list[JobDocument]:
     """Those that are still dead."""
     return [
         request.shown(job_document(record)) for record in records if record is not None and record.state is State.DEAD
     ]
 
 
-def _probe(request: PageRequest, record: Record | None) -> JobDocument | None:
+def _probe(request: PageRequest[Any], record: Record | None) -> JobDocument | None:
     """With what keeps it from running; None if the record has expired. One round trip while it waits."""
     if record is None:
         return None
     return request.shown(job_document(record, wait_reasons(request.services.broker, [record]).get(record.id, ())))
 
 
-def _preview(request: PageRequest, group: DeadGroup, records: Mapping[str, Record]) -> Preview | None:
+def _preview(request: PageRequest[Any], group: DeadGroup, records: Mapping[str, Record]) -> Preview | None:
     return preview_of(request, group.sample_path, group.sample_id, record=records.get(group.sample_id))

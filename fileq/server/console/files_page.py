@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta, Struct
 
 from fileq.brokers.types import Record
-from fileq.commands.action_log import last_upload
+from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS
+from fileq.commands.action_log import ACTIONS, UPLOADS, last_upload
+from fileq.commands.admin.pauses import HISTORIES
 from fileq.config.schema import AfterSettings
 from fileq.core.api_key import Scope
 from fileq.core.job import State, stamp
@@ -33,17 +35,10 @@ from fileq.server.api.file_endpoints import (
 )
 from fileq.server.api.job_endpoints import PathText
 from fileq.server.console.job_steps import steps_of
-from fileq.server.console.page import (
-    ACKNOWLEDGEMENTS,
-    ACTIONS,
-    HISTORIES,
-    UNMARKED,
-    UPLOADS,
-    PageRequest,
-    mark_of_death,
-    read_notes,
-)
+from fileq.server.console.page import LONG_SCAN_S, UNMARKED, PageList, PageRequest, mark_of_death, read_notes
 from fileq.server.problems import ApiProblem
+
+PAGES = PageList()
 
 STATUSES: tuple[str, ...] = get_args(FileStatus)
 FILES_SHOWN = 50
@@ -73,10 +68,11 @@ class TreeRow(Struct, frozen=True):
     level: int
 
 
-def files(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/files", "Files", "files.html", is_scan=True, timeout_s=LONG_SCAN_S, letter="f")
+def files(request: PageRequest[FilesPageQuery]) -> Mapping[str, Any]:
     """The list without conditions comes from the scan of the tree. With conditions it is a scan of its own, so the tree
     is left out."""
-    query: FilesPageQuery = request.query
+    query = request.query
     config = request.services.config
     under = query.under or os.path.abspath(config.producer.scan_dir)
     tree: FileTree | None = None
@@ -125,10 +121,11 @@ def upload_target(upload_dir: str, under: str) -> str:
     return f"{below}/" if below and "\\" not in below else ""
 
 
-def file(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/files/trace", "File", "file.html", is_scan=True, timeout_s=LONG_SCAN_S)
+def file(request: PageRequest[FilePageQuery]) -> Mapping[str, Any]:
     """A job that waits has cost a round trip to find out why. Then who retried it before, the pauses of its queue,
     and who uploaded the file are not shown here."""
-    query: FilePageQuery = request.query
+    query = request.query
     found = request.ask(trace_file, TraceQuery(query.path))
     is_waiting = any(one.job is not None and State(one.job.status).is_waiting for one in found.versions)
     notes = read_notes(request, () if is_waiting else (ACTIONS, HISTORIES, ACKNOWLEDGEMENTS, UPLOADS))
@@ -150,7 +147,6 @@ def file(request: PageRequest) -> Mapping[str, Any]:
         "job_id": query.job,
         "preview": preview,
         "may_download": may_download(request),
-        "may_operate": request.has(Scope.OPERATE),
         "is_known": any(version.is_in_ledger for version in found.versions),
     }
 
@@ -210,18 +206,18 @@ class Preview(Struct, frozen=True):
     is_cut: bool = False
 
 
-def may_see_content(request: PageRequest) -> bool:
+def may_see_content(request: PageRequest[Any]) -> bool:
     """Looking at files changes nothing, so a read-only server allows it."""
     is_shown = request.services.config.server.files in ("preview", "download")
     return is_shown and Scope.FILES in request.caller.scopes
 
 
-def may_download(request: PageRequest) -> bool:
+def may_download(request: PageRequest[Any]) -> bool:
     return may_see_content(request) and request.services.config.server.files == "download"
 
 
 def preview_of(
-    request: PageRequest,
+    request: PageRequest[Any],
     path: str,
     job_id: str | None = None,
     *,

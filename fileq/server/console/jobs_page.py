@@ -11,8 +11,10 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from fileq.core.api_key import Scope
-from fileq.core.job import DELAYED_STATES, stamp
+from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS
+from fileq.commands.action_log import ACTIONS
+from fileq.commands.admin.pauses import HISTORIES, NOTES
+from fileq.core.job import DELAYED_STATES
 from fileq.core.schedule import schedule_of
 from fileq.queries.documents import JobDocument, batch_document
 from fileq.queries.job_filter import JobConditions, conditions_in
@@ -30,16 +32,11 @@ from fileq.server.console.job_steps import (
     what_then,
 )
 from fileq.server.console.operations_page import DONE, recent_action
-from fileq.server.console.page import (
-    ACKNOWLEDGEMENTS,
-    ACTIONS,
-    HISTORIES,
-    NOTES,
-    PageRequest,
-    mark_of_death,
-    read_notes,
-)
+from fileq.server.console.page import PageList, PageRequest, mark_of_death, read_notes
 from fileq.server.console.rendering import path_part
+from fileq.server.route import NoQuery
+
+PAGES = PageList()
 
 LOOKED_AT = 7_500  # elements that one page looks at, so that it is there within 100 ms
 STATES = ("pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled")
@@ -63,9 +60,10 @@ class OtherCondition(Struct, frozen=True):
     others: dict[str, str]
 
 
-def jobs(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/jobs", "Jobs", "jobs.html", is_scan=True, letter="j")
+def jobs(request: PageRequest[JobsQuery]) -> Mapping[str, Any]:
     """One scan, a round trip for the latest action and one for the name of a batch."""
-    query: JobsQuery = request.query
+    query = request.query
     conditions = conditions_in(query)
     given = msgspec.to_builtins(conditions)
     address = address_of(given)
@@ -84,8 +82,6 @@ def jobs(request: PageRequest) -> Mapping[str, Any]:
         "states": STATES,
         "queues": request.services.config.worker.priorities,
         "bulk": _bulk_actions(query.status),
-        "now": stamp(request.services.now_ms()) or "",
-        "may_operate": request.has(Scope.OPERATE),
     }
 
 
@@ -96,7 +92,7 @@ def longest_first(jobs: Sequence[JobDocument]) -> tuple[JobDocument, ...]:
     return (*sorted(is_running, key=lambda job: job.started_at or ""), *others)
 
 
-def _other_conditions(request: PageRequest, address: Mapping[str, str]) -> list[OtherCondition]:
+def _other_conditions(request: PageRequest[Any], address: Mapping[str, str]) -> list[OtherCondition]:
     found = []
     for name, value in address.items():
         if name not in _FIELDS:
@@ -106,7 +102,7 @@ def _other_conditions(request: PageRequest, address: Mapping[str, str]) -> list[
     return found
 
 
-def _batch_name(request: PageRequest, id: str) -> str:
+def _batch_name(request: PageRequest[Any], id: str) -> str:
     """Its id if it has no name, or is unknown."""
     [view] = request.services.broker.batches_by_id([id])
     return request.shown(batch_document(view)).name or id if view is not None else id
@@ -123,7 +119,8 @@ def _bulk_actions(status: str | None) -> list[str]:
     return ["cancel"] if status in ("pending", "running", "processing") else []
 
 
-def job(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/jobs/{id:path}", "Job", "job.html")
+def job(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
     """At most three round trips: the job, why it waits, and the notes of people."""
     found = request.ask(show_job, id=request.params["id"])
     notes = read_notes(request, (ACTIONS, NOTES, HISTORIES, *([ACKNOWLEDGEMENTS] if found.fingerprint else [])))
@@ -142,7 +139,6 @@ def job(request: PageRequest) -> Mapping[str, Any]:
         "worker_timeout_s": request.services.config.worker.timeout,
         "waits": waits_in(found),
         "mark": mark_of_death(found.fingerprint, found.completed_at, notes.acknowledgements),
-        "may_operate": request.has(Scope.OPERATE),
         "may_preview": may_see_content(request),
         "curl": f'curl -H "X-API-Key: $KEY" {shlex.quote(address)}',
         "python": _python(found),

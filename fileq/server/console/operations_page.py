@@ -12,13 +12,15 @@ from msgspec.structs import replace
 from fileq.actions.bulk import JobAction
 from fileq.brokers.types import Record
 from fileq.commands.action_log import LoggedAction
-from fileq.core.api_key import Scope
-from fileq.core.job import DELAYED_STATES, State, parse_time, stamp
+from fileq.core.job import DELAYED_STATES, State, parse_time
 from fileq.queries.documents import job_document
 from fileq.queries.file_pages import EXPIRED
 from fileq.server.api.action_endpoints import list_operations
-from fileq.server.console.page import PageRequest
+from fileq.server.console.page import PageList, PageRequest
 from fileq.server.problems import ApiProblem
+from fileq.server.route import NoQuery
+
+PAGES = PageList()
 
 SHOWN = 50  # jobs of one action
 LATEST = 20  # actions of the page of operations
@@ -54,18 +56,19 @@ class OutcomeCount(Struct, frozen=True):
     count: int
 
 
-def operations(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/admin/operations", "Operations", "admin_operations.html")
+def operations(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
     """Two round trips."""
     latest = [one for one in request.services.action_log.all() if one.count > 1 or one.conditions]
     return {
         "operations": request.ask(list_operations).operations,
         "latest": [_shown(request, one) for one in latest[:LATEST]],
         "done_words": DONE,
-        "may_operate": request.has(Scope.OPERATE),
     }
 
 
-def operation(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/admin/operations/{id:path}", "Operation", "operation.html")
+def operation(request: PageRequest[OperationQuery]) -> Mapping[str, Any]:
     """Three round trips: the log, the states of its jobs, and the whole records of those that are listed."""
     services, id = request.services, request.params["id"]
     found = next((one for one in services.action_log.all() if one.id == id), None)
@@ -83,12 +86,10 @@ def operation(request: PageRequest) -> Mapping[str, Any]:
         "status": request.query.status,
         "jobs": [request.shown(job_document(record)) for record in records if record is not None],
         "matching": len(wanted),
-        "now": stamp(services.now_ms()) or "",
-        "may_operate": request.has(Scope.OPERATE),
     }
 
 
-def _shown(request: PageRequest, action: LoggedAction) -> LoggedAction:
+def _shown(request: PageRequest[Any], action: LoggedAction) -> LoggedAction:
     """Without conditions and errors that may name files, if this server hides them."""
     if not request.services.hides_paths:
         return action
@@ -110,7 +111,7 @@ def outcomes_of(statuses: Iterable[str], action: JobAction) -> list[OutcomeCount
 
 
 def recent_action(
-    request: PageRequest, actions: Sequence[LoggedAction], conditions: Mapping[str, Any]
+    request: PageRequest[Any], actions: Sequence[LoggedAction], conditions: Mapping[str, Any]
 ) -> LoggedAction | None:
     """The last of the actions on several jobs, if it was a moment ago and belongs to a list with these conditions: from
     there a page leads to its jobs."""

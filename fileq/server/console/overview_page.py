@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.types import Overview
-from fileq.commands.admin.pauses import PauseNote
+from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS
+from fileq.commands.admin.pauses import NOTES, PauseNote
 from fileq.commands.admin.stats import QueueStats, eta_of, queues_of
-from fileq.core.job import State, stamp
+from fileq.core.job import State
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.queries.documents import BreakerDocument, JobDocument, WorkerDocument, worker_documents
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
@@ -22,18 +23,11 @@ from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
 from fileq.server.background_work import EVERY_S, KEPT, LiveSample, per_second
 from fileq.server.console.charts import axis_times, bar, line_chart
 from fileq.server.console.dead_page import headline
-from fileq.server.console.page import (
-    ACKNOWLEDGEMENTS,
-    NOTES,
-    PageRequest,
-    all_known,
-    known_count,
-    mark_of,
-    pause_words,
-    read_notes,
-)
+from fileq.server.console.page import PageList, PageRequest, all_known, known_count, mark_of, pause_words, read_notes
 from fileq.server.console.rendering import number
 from fileq.worker.breakers import reason_of
+
+PAGES = PageList()
 
 _RANGES = {"24h": 24, "7d": 168, "30d": 720}
 _GROUPS, _JOBS = 5, 10
@@ -77,7 +71,8 @@ class Recent(NamedTuple):
     is_more: bool
 
 
-def overview(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("", "Overview", "overview.html", is_scan=True, letter="o", changes_with="*")
+def overview(request: PageRequest[OverviewQuery]) -> Mapping[str, Any]:
     """Three round trips, the overview, the outlines of the latest jobs and the notes of people, and the scan of the
     dead jobs."""
     services, count = request.services, _RANGES[request.query.hours]
@@ -122,7 +117,6 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "deferred": recent.deferred.total(),
         "deferred_in": recent.deferred_in,
         "is_deferred_more": recent.is_more,
-        "now": stamp(services.now_ms()) or "",
         "banners": _banners(state, recent, notes.pauses),
     }
 
@@ -136,7 +130,7 @@ def _state(found: Overview, samples: Sequence[LiveSample], kind: str, where: str
     return BrokerState(kind, where, queues, workers, waiting, census.scheduled, census.dead, eta.eta_s)
 
 
-def _recent(request: PageRequest, found: Overview) -> Recent:
+def _recent(request: PageRequest[Any], found: Overview) -> Recent:
     """The jobs that changed last, the newest change first, and what is deferred. One round trip."""
     broker = request.services.broker
     jobs = with_outlines(broker, [*_candidates(request, found)])
@@ -150,7 +144,7 @@ def _recent(request: PageRequest, found: Overview) -> Recent:
     )
 
 
-def _candidates(request: PageRequest, found: Overview) -> Iterator[StoredJob]:
+def _candidates(request: PageRequest[Any], found: Overview) -> Iterator[StoredJob]:
     """A few of each place, without deliveries of webhooks: these have a page of their own."""
     busy = sorted((view for view in found.workers if view.raw), key=lambda view: view.since_ms, reverse=True)
     every = Conditions(JobFilter())

@@ -7,7 +7,8 @@ to the API, so that scopes, other sites, the audit and read-only servers are che
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -25,39 +26,18 @@ from fileq.server.identity import Caller
 from fileq.server.route import ApiRequest, NoQuery, Row
 from fileq.server.services import Services
 
-__all__ = [
-    "ACKNOWLEDGEMENTS",
-    "ACTIONS",
-    "HISTORIES",
-    "NOTES",
-    "NO_QUERY",
-    "REASON_SHOWN",
-    "UNMARKED",
-    "UPLOADS",
-    "ConsolePage",
-    "GroupMark",
-    "PageNotes",
-    "PageRequest",
-    "all_known",
-    "died_since",
-    "known_count",
-    "mark_of",
-    "mark_of_death",
-    "pause_words",
-    "read_notes",
-    "why",
-]
 T = TypeVar("T")
+Q = TypeVar("Q")
 NO_QUERY = NoQuery()
 
 
-class PageRequest(Struct, frozen=True):
+class PageRequest(Struct, Generic[Q], frozen=True):
     """One page that may be shown: `query` is decoded and valid. `theme` is dark, light, or "" for the system's.
     `origin` is scheme and host of this server, as the browser knows them."""
 
     caller: Caller
     params: Mapping[str, str]
-    query: Any
+    query: Q
     services: Services
     theme: str = ""
     origin: str = ""
@@ -85,24 +65,49 @@ class PageRequest(Struct, frozen=True):
         return scope in self.caller.scopes and (scope is Scope.READ or not self.services.config.server.read_only)
 
 
+Function: TypeAlias = Callable[[PageRequest[Any]], Mapping[str, Any]]
+LONG_SCAN_S = 3.0  # on a busy machine 10,000 dead jobs or files take longer than a page may otherwise
+
+
 class ConsolePage(Row, frozen=True, kw_only=True, dict=True):
-    """`path` is below /dashboard. The function runs in a thread of the pool and
-    returns the values of the template. `letter` is the key after `g` that opens the page; pages with a letter are in
-    the navigation. `changes_with` are the events after which the page shows something else; `*` is any. `timeout_s` is
+    """`path` is below /dashboard. The function runs in a thread of the pool and returns the values of the template; it
+    says what query it takes. `letter` is the key after `g` that opens the page; pages with a letter are in the
+    navigation. `changes_with` are the events after which the page shows something else; `*` is any. `timeout_s` is
     for a page that takes longer than others, such as a check of the whole broker. `serves_limited` is that of a
     route."""
 
-    name: str
     title: str
     template: str
-    function: Callable[[PageRequest], Mapping[str, Any]]
-    query: type[Struct] = NoQuery
+    function: Function
     scopes: tuple[Scope, ...] = (Scope.READ,)
     is_scan: bool = False
     letter: str = ""
     changes_with: str = "job.*"
     timeout_s: float | None = None  # None: the pool's own
     serves_limited: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the page belongs to, in the navigation."""
+        return self.path.split("/")[1] if self.path else "overview"
+
+    @cached_property
+    def query(self) -> type[Struct]:
+        found: type[Struct] = get_args(get_type_hints(self.function)["request"])[0]
+        return found
+
+
+class PageList(list[ConsolePage]):
+    """The pages of a module, in the order in which their functions stand there."""
+
+    def add(self, path: str, title: str, template: str, **options: Any) -> Callable[[Function], Function]:
+        """Makes a function a page. `options` are fields of ConsolePage."""
+
+        def added(function: Function) -> Function:
+            self.append(ConsolePage(path=path, title=title, template=template, function=function, **options))
+            return function
+
+        return added
 
 
 # What people noted, for the pages that show it: actions on jobs, pauses with their reasons, acknowledged causes. Only
@@ -124,7 +129,7 @@ class PageNotes(Struct, frozen=True):
     uploads: Mapping[str, Document]
 
 
-def read_notes(request: PageRequest, tables: Iterable[Table[Any]]) -> PageNotes:
+def read_notes(request: PageRequest[Any], tables: Iterable[Table[Any]]) -> PageNotes:
     """One round trip; none without tables."""
     kinds = [table.kind for table in tables]
     found = dict(zip(kinds, request.services.broker.documents_of(kinds), strict=True)) if kinds else {}

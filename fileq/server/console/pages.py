@@ -1,30 +1,23 @@
-"""The one table of pages. A new page is a module with its function, a template, and one row here."""
+"""The one table of pages. A new page is a function with `@PAGES.add(…)` in a module, and a template."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from fileq.core.api_key import Scope
-from fileq.server.console import admin_page
-from fileq.server.console.admin_page import DeliveryLogQuery, webhook, webhooks
-from fileq.server.console.batches_page import BatchesQuery, batch, batches
-from fileq.server.console.dead_page import DeadQuery, dead
-from fileq.server.console.files_page import FilePageQuery, FilesPageQuery, file, files
-from fileq.server.console.jobs_page import JobsQuery, job, jobs
-from fileq.server.console.operations_page import OperationQuery, operation, operations
-from fileq.server.console.overview_page import OverviewQuery, overview
-from fileq.server.console.page import ConsolePage, PageRequest
-from fileq.server.console.queues_page import queues, workers
-from fileq.server.console.scheduled_page import (
-    NewScheduleQuery,
-    PreviewQuery,
-    ScheduledQuery,
-    edit_schedule,
-    new_schedule,
-    preview,
-    scheduled,
+from fileq.server.console import (
+    admin_page,
+    batches_page,
+    dead_page,
+    files_page,
+    jobs_page,
+    operations_page,
+    overview_page,
+    queues_page,
+    scheduled_page,
 )
+from fileq.server.console.page import ConsolePage, PageList, PageRequest
+from fileq.server.route import NoQuery
 
 # The glossary page.
 WORDS = {
@@ -57,216 +50,25 @@ WORDS = {
 }
 
 
-def words(request: PageRequest) -> Mapping[str, Any]:
+GLOSSARY = PageList()
+
+
+@GLOSSARY.add("/words", "Words", "words.html", changes_with="", serves_limited=True)
+def words(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
     return {"words": WORDS}
 
 
-ADMIN_PAGES = (
-    ConsolePage(
-        path="/admin",
-        name="admin",
-        title="Admin",
-        template="admin_keys.html",
-        function=admin_page.keys,
-        scopes=(Scope.ADMIN,),
-        letter="a",
-        changes_with="",
-    ),
-    ConsolePage(
-        path="/admin/audit",
-        name="admin",
-        title="Audit",
-        template="admin_audit.html",
-        function=admin_page.audit,
-        query=admin_page.AuditPageQuery,
-        scopes=(Scope.ADMIN,),
-        is_scan=True,
-        changes_with="",
-    ),
-    ConsolePage(
-        path="/admin/operations",
-        name="admin",
-        title="Operations",
-        template="admin_operations.html",
-        function=operations,
-    ),
-    ConsolePage(
-        path="/admin/operations/{id:path}",
-        name="admin",
-        title="Operation",
-        template="operation.html",
-        function=operation,
-        query=OperationQuery,
-    ),
-    ConsolePage(
-        path="/admin/configuration",
-        name="admin",
-        title="Configuration",
-        template="admin_configuration.html",
-        function=admin_page.configuration,
-        scopes=(Scope.ADMIN,),
-        changes_with="",
-    ),
-    ConsolePage(
-        path="/admin/consistency",
-        name="admin",
-        title="Consistency",
-        template="admin_consistency.html",
-        function=admin_page.consistency,
-        query=admin_page.CheckQuery,
-        scopes=(Scope.ADMIN,),
-        changes_with="",
-        timeout_s=admin_page.FSCK_S,
-    ),
-    ConsolePage(
-        path="/admin/environment",
-        name="admin",
-        title="Environment",
-        template="admin_environment.html",
-        function=admin_page.environment,
-        query=admin_page.CheckQuery,
-        scopes=(Scope.ADMIN,),
-        changes_with="",
-        timeout_s=admin_page.DOCTOR_S,
-    ),
-)
-LONG_SCAN_S = 3.0  # on a busy machine 10,000 dead jobs or files take longer than a page may otherwise
-
+# Those with a letter are in the navigation, in this order.
 PAGES: tuple[ConsolePage, ...] = (
-    ConsolePage(
-        path="",
-        name="overview",
-        title="Overview",
-        template="overview.html",
-        function=overview,
-        query=OverviewQuery,
-        is_scan=True,
-        letter="o",
-        changes_with="*",
-    ),
-    ConsolePage(
-        path="/jobs",
-        name="jobs",
-        title="Jobs",
-        template="jobs.html",
-        function=jobs,
-        query=JobsQuery,
-        is_scan=True,
-        letter="j",
-    ),
-    ConsolePage(path="/jobs/{id:path}", name="jobs", title="Job", template="job.html", function=job),
-    ConsolePage(
-        path="/dead",
-        name="dead",
-        title="Dead",
-        template="dead.html",
-        function=dead,
-        query=DeadQuery,
-        is_scan=True,
-        timeout_s=LONG_SCAN_S,
-        letter="d",
-    ),
-    ConsolePage(
-        path="/files",
-        name="files",
-        title="Files",
-        template="files.html",
-        function=files,
-        query=FilesPageQuery,
-        is_scan=True,
-        timeout_s=LONG_SCAN_S,
-        letter="f",
-    ),
-    ConsolePage(
-        path="/files/trace",
-        name="files",
-        title="File",
-        template="file.html",
-        function=file,
-        query=FilePageQuery,
-        is_scan=True,
-        timeout_s=LONG_SCAN_S,
-    ),
-    ConsolePage(path="/queues", name="queues", title="Queues", template="queues.html", function=queues, letter="q"),
-    ConsolePage(
-        path="/workers", name="workers", title="Workers", template="workers.html", function=workers, letter="w"
-    ),
-    ConsolePage(
-        path="/scheduled",
-        name="scheduled",
-        title="Scheduled",
-        template="scheduled.html",
-        function=scheduled,
-        query=ScheduledQuery,
-        is_scan=True,
-        letter="s",
-    ),
-    ConsolePage(
-        path="/scheduled/preview",
-        name="scheduled",
-        title="Next times",
-        template="schedule_preview.html",
-        function=preview,
-        query=PreviewQuery,
-        changes_with="",
-    ),
-    ConsolePage(
-        path="/scheduled/new",
-        name="scheduled",
-        title="New schedule",
-        template="schedule_form.html",
-        function=new_schedule,
-        query=NewScheduleQuery,
-        changes_with="",
-    ),
-    ConsolePage(
-        path="/scheduled/edit/{name:path}",
-        name="scheduled",
-        title="Schedule",
-        template="schedule_form.html",
-        function=edit_schedule,
-        is_scan=True,
-    ),
-    ConsolePage(
-        path="/batches",
-        name="batches",
-        title="Batches",
-        template="batches.html",
-        function=batches,
-        query=BatchesQuery,
-        is_scan=True,
-        letter="b",
-    ),
-    ConsolePage(
-        path="/batches/{id:path}", name="batches", title="Batch", template="batch.html", function=batch, is_scan=True
-    ),
-    ConsolePage(
-        path="/webhooks",
-        name="webhooks",
-        title="Webhooks",
-        template="webhooks.html",
-        function=webhooks,
-        is_scan=True,
-        letter="h",
-    ),
-    ConsolePage(
-        path="/webhooks/{name:path}",
-        name="webhooks",
-        title="Webhook",
-        template="webhook.html",
-        function=webhook,
-        query=DeliveryLogQuery,
-        is_scan=True,
-    ),
-    *ADMIN_PAGES,
-    ConsolePage(
-        path="/words",
-        name="words",
-        title="Words",
-        template="words.html",
-        function=words,
-        changes_with="",
-        serves_limited=True,
-    ),
+    *overview_page.PAGES,
+    *jobs_page.PAGES,
+    *dead_page.PAGES,
+    *files_page.PAGES,
+    *queues_page.PAGES,
+    *scheduled_page.PAGES,
+    *batches_page.PAGES,
+    *admin_page.PAGES,
+    *operations_page.PAGES,
+    *GLOSSARY,
 )
 NAVIGATION = tuple(page for page in PAGES if page.letter)

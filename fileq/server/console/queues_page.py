@@ -16,15 +16,17 @@ from fileq.brokers.types import Overview, Record
 from fileq.commands.action_log import ACTIONS, LoggedAction
 from fileq.commands.admin.pauses import NOTES
 from fileq.commands.admin.running_workers import workers_in
-from fileq.core.api_key import Scope
-from fileq.core.job import Job, State, decode_or_none, parse_time, stamp
+from fileq.core.job import Job, State, decode_or_none, parse_time
 from fileq.queries.documents import WorkerDocument
 from fileq.queries.job_ids import id_in
 from fileq.server.api.queue_endpoints import QueueDocument, queue_list, shown_workers
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
 from fileq.server.background_work import EVERY_S, KEPT, LiveSample
 from fileq.server.console.charts import axis_times, bar, line_chart
-from fileq.server.console.page import PageRequest
+from fileq.server.console.page import PageList, PageRequest
+from fileq.server.route import NoQuery
+
+PAGES = PageList()
 
 ENDED = 100  # of the newest completed and of the newest dead jobs, for the rates of queues and of processes
 MINUTE_MS = 60_000
@@ -40,7 +42,8 @@ class QueueRow(Struct, frozen=True):
     chart: Any
 
 
-def queues(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/queues", "Queues", "queues.html", letter="q")
+def queues(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
     """Two round trips: the overview with the newest ended jobs, and the outlines of these; a third one if a queue is
     paused. What has changed within a minute is from samples that the server has taken before."""
     broker = request.services.broker
@@ -62,7 +65,6 @@ def queues(request: PageRequest) -> Mapping[str, Any]:
         "came": sum(row.came or 0 for row in rows) if change else None,  # as the rows say, so that they add up
         "left": sum(row.left for row in rows),
         "charts": _charts(samples.read()),
-        "may_operate": request.has(Scope.OPERATE),
     }
 
 
@@ -103,7 +105,8 @@ def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
     return waiting, line_chart(series, times, title="Jobs per second, last hour")
 
 
-def workers(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/workers", "Workers", "workers.html", letter="w")
+def workers(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
     """Three round trips: the processes with the newest ended jobs, then those that died and the log of what people did,
     then the outlines of the jobs. `cancelling` are the ids of jobs that still run although they are to be cancelled."""
     services, broker = request.services, request.services.broker
@@ -125,8 +128,6 @@ def workers(request: PageRequest) -> Mapping[str, Any]:
         "cancelled": cancelled_jobs(cancelled, records[len(running) :], overview, hides_paths=services.hides_paths),
         "processes": len(living),
         "silent": sum(process.is_silent for process in found.workers) + len(found.lost),
-        "now": stamp(services.now_ms()) or "",
-        "may_operate": request.has(Scope.OPERATE),
     }
 
 

@@ -42,9 +42,12 @@ from fileq.queries.job_selection import job_page
 from fileq.server.api.list_endpoints import JobListQuery, list_jobs
 from fileq.server.api.schedule_endpoints import WantedTimes, preview_schedule
 from fileq.server.conditional import etag_of
-from fileq.server.console.page import PageRequest
+from fileq.server.console.page import PageList, PageRequest
 from fileq.server.console.rendering import lines, shown
 from fileq.server.problems import ApiProblem
+from fileq.server.route import NoQuery
+
+PAGES = PageList()
 
 LIST = "console:scheduled"
 JOBS, SCHEDULES, TIMES, RUNS = 25, 200, 3, 10
@@ -109,7 +112,8 @@ class ScheduleForm(Struct, frozen=True):
     is_hidden: bool = False
 
 
-def scheduled(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/scheduled", "Scheduled", "scheduled.html", is_scan=True, letter="s")
+def scheduled(request: PageRequest[ScheduledQuery]) -> Mapping[str, Any]:
     services = request.services
     now_ms = services.now_ms()
     schedules = list_schedules(services.broker, now_ms)
@@ -120,12 +124,10 @@ def scheduled(request: PageRequest) -> Mapping[str, Any]:
         "unshown": len(schedules) - len(first),
         "is_later_page": request.query.cursor is not None,
         "from_configuration": FROM_CONFIGURATION,
-        "may_operate": request.has(Scope.OPERATE),
-        "may_admin": request.has(Scope.ADMIN),
     }
 
 
-def _delayed(request: PageRequest) -> DelayedJobs:
+def _delayed(request: PageRequest[Any]) -> DelayedJobs:
     services, cursor = request.services, request.query.cursor
     position = services.signer.read_cursor(LIST, cursor, str) if cursor is not None else ""
     queues = services.config.worker.priorities
@@ -146,9 +148,10 @@ def upcoming(view: ScheduleView, now_ms: int, count: int = TIMES) -> Sequence[Sc
     return [view.next, *(scheduled_time(ms, view.timezone) for ms in islice(following, count - 1))]
 
 
-def preview(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/scheduled/preview", "Next times", "schedule_preview.html", changes_with="")
+def preview(request: PageRequest[PreviewQuery]) -> Mapping[str, Any]:
     """A part of a page: what the form shows while the user types."""
-    query: PreviewQuery = request.query
+    query = request.query
     cron, timezone = query.cron.strip(), query.timezone.strip() or "UTC"
     values = {"found": None, "timezone": timezone, "hint": None}
     if not cron:
@@ -163,7 +166,8 @@ def preview(request: PageRequest) -> Mapping[str, Any]:
         return {**values, "hint": hint(field, cron if field == "cron" else timezone, detail)}
 
 
-def new_schedule(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/scheduled/new", "New schedule", "schedule_form.html", changes_with="")
+def new_schedule(request: PageRequest[NewScheduleQuery]) -> Mapping[str, Any]:
     """At most one round trip, for the schedule to copy."""
     copied: str | None = request.query.copy
     form = _shown_form(request, "", _known(request, copied)[0].definition) if copied else ScheduleForm()
@@ -171,7 +175,8 @@ def new_schedule(request: PageRequest) -> Mapping[str, Any]:
     return {**_form(request, form), "copied": copied or "", "may_edit": may_edit}
 
 
-def edit_schedule(request: PageRequest) -> Mapping[str, Any]:
+@PAGES.add("/scheduled/edit/{name:path}", "Schedule", "schedule_form.html", is_scan=True)
+def edit_schedule(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
     """One round trip, and a scan for the latest jobs, also those that were run by hand. The ETag is that of the
     definition in the form, so a change after it is noticed when saving."""
     name = request.params["name"]
@@ -188,7 +193,7 @@ def edit_schedule(request: PageRequest) -> Mapping[str, Any]:
     }
 
 
-def _known(request: PageRequest, name: str) -> tuple[ScheduleDocument, str]:
+def _known(request: PageRequest[Any], name: str) -> tuple[ScheduleDocument, str]:
     """The definition of this name, and its ETag."""
     document = request.services.broker.documents(KIND).get(name)
     if document is None:
@@ -211,7 +216,7 @@ def _is_exact(form: ScheduleForm) -> bool:
     return shown(form.type) == form.type and shown(form.scan) == form.scan
 
 
-def _shown_form(request: PageRequest, name: str, definition: ScheduleDefinition) -> ScheduleForm:
+def _shown_form(request: PageRequest[Any], name: str, definition: ScheduleDefinition) -> ScheduleForm:
     """Without paths if this server hides them. Such a form can't be saved: the paths would be lost."""
     form = form_of(name, definition)
     if not request.services.hides_paths or form.kind == "type":
@@ -220,7 +225,7 @@ def _shown_form(request: PageRequest, name: str, definition: ScheduleDefinition)
     return replace(form, scan=scan, reprocess=form.reprocess | reprocess, is_hidden=True)
 
 
-def _form(request: PageRequest, form: ScheduleForm) -> dict[str, Any]:
+def _form(request: PageRequest[Any], form: ScheduleForm) -> dict[str, Any]:
     """What the templates of a new and of a known schedule share."""
     return {
         "form": form,
@@ -230,8 +235,6 @@ def _form(request: PageRequest, form: ScheduleForm) -> dict[str, Any]:
         "runs": (),
         "is_configured": False,
         "is_exact": _is_exact(form),
-        "may_admin": request.has(Scope.ADMIN),
-        "may_operate": request.has(Scope.OPERATE),
         "payload": json_text(form.payload) if form.payload else "",
         "reprocess": json_text(form.reprocess),
         "queues": request.services.config.worker.priorities,
