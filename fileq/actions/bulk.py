@@ -39,10 +39,9 @@ from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Record, Revival, Revived
 from fileq.config import Config
-from fileq.core.errors import ConfigError
-from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, encode, parse_time
+from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, encode
 from fileq.core.text import printable
-from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob
+from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob, stored_as
 from fileq.queries.job_selection import job_page, outlined, places_of, with_records
 
 if TYPE_CHECKING:
@@ -161,9 +160,8 @@ class BulkActions:
     def matching(self, action: JobAction, wanted: JobFilter, *, has_deliveries: bool = False) -> Selection:
         """The jobs that meet the conditions, the oldest first; those of a queue and delayed ones as they come out.
         `has_deliveries`: a cancellation takes the deliveries of webhooks too."""
-        wanted = checked(action, wanted)
-        conditions = Conditions(replace(wanted, leaves_deliveries=wanted.leaves_deliveries and not has_deliveries))
-        states = (wanted.state,) if wanted.state is not None else STATES[action]
+        states = wanted.states(STATES[action], RULES[action])
+        conditions = Conditions(_chosen(action, wanted, has_deliveries=has_deliveries))
         places = places_of(states, [queue for queue in self._queues if wanted.queue in (None, queue)])
 
         def pages() -> Iterator[list[StoredJob]]:
@@ -190,7 +188,7 @@ class BulkActions:
             died.sort()
             for first in range(0, len(died), MEMBERS_PAGE):
                 records = self._broker.records([id for _, id in died[first : first + MEMBERS_PAGE]])
-                yield [_stored(record) for record in records if record]
+                yield [stored_as(record) for record in records if record]
 
         return pages
 
@@ -199,8 +197,8 @@ class BulkActions:
         page = job_page(
             self._broker,
             self._queues,
-            checked(action, wanted),
-            states=STATES[action],
+            _chosen(action, wanted),
+            states=wanted.states(STATES[action], RULES[action]),
             limit=max(1, sample),
             scan_max=COUNT_MAX,
             is_counted=True,
@@ -229,9 +227,9 @@ class BulkActions:
                 left[id] = JobChange(id, UNKNOWN, reason=NO_RECORD)
                 missing.add(id)
             elif record.state not in STATES[action]:
-                left[id] = JobChange(id, REFUSED, _path_of(_stored(record)), _not_open(action, record))
+                left[id] = JobChange(id, REFUSED, _path_of(stored_as(record)), _not_open(action, record))
             else:
-                found[id] = _stored(record)
+                found[id] = stored_as(record)
                 if not record.raw:
                     missing.add(id)
         if searches and missing and State.DEAD in STATES[action]:
@@ -400,7 +398,7 @@ class BulkRun:
     def _open(self, page: Sequence[StoredJob]) -> list[StoredJob]:
         """Each job once: the broker identifies jobs by id, and the same id may be on a page twice."""
         unique = {job.id: job for job in reversed(page)}.values()
-        found = [job for job in unique if is_open(self._action, job.record or record_without_one(job), self._cutoff_ms)]
+        found = [job for job in unique if is_open(self._action, job.known, self._cutoff_ms)]
         return found[::-1]
 
     def change(self, batch: Sequence[StoredJob]) -> list[JobChange]:
@@ -420,13 +418,9 @@ class BulkRun:
         return ActionReport(self.count, self._is_dry_run, tuple([*self.refusals, *self.named][:NAMED]))
 
 
-def checked(action: JobAction, wanted: JobFilter) -> JobFilter:
-    """The filter for this action: a cancellation leaves the deliveries of webhooks, which tell of it. ConfigError for a
-    state in which the action changes nothing."""
-    if wanted.state is not None and wanted.state not in STATES[action]:
-        names = ", ".join(state.value for state in STATES[action])
-        raise ConfigError(f"status is {wanted.state.value!r}; {RULES[action]}: give {names}, or leave it out")
-    return replace(wanted, leaves_deliveries=action is JobAction.CANCEL, limit=None)
+def _chosen(action: JobAction, wanted: JobFilter, *, has_deliveries: bool = False) -> JobFilter:
+    """The filter for this action: a cancellation leaves the deliveries of webhooks, which tell of it."""
+    return replace(wanted, leaves_deliveries=action is JobAction.CANCEL and not has_deliveries, limit=None)
 
 
 def is_open(action: JobAction, record: Record | None, cutoff_ms: int) -> bool:
@@ -438,17 +432,6 @@ def is_open(action: JobAction, record: Record | None, cutoff_ms: int) -> bool:
     if action is JobAction.RUN:
         return max(record.since_ms, record.created_ms) <= cutoff_ms
     return record.ended_ms <= cutoff_ms
-
-
-def record_without_one(stored: StoredJob) -> Record:
-    """What the bytes of a job tell, for one that another program put there."""
-    died = parse_time(stored.job.failed_at or "") if stored.job is not None else None
-    died_ms = int(died.timestamp() * 1000) if died is not None else 0
-    return Record(stored.id, stored.state, b"", stored.home, created_ms=stored.time_ms, ended_ms=died_ms)
-
-
-def _stored(record: Record) -> StoredJob:
-    return StoredJob(record.raw, record.id, decode_or_none(record.raw), record, record.state)
 
 
 def _first_batch(jobs: Sequence[StoredJob], limit: int | None) -> list[StoredJob]:

@@ -25,8 +25,8 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry, LedgerEntry, Record
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
-from fileq.core.job import Version, decode_or_none, file_job, split_signature
-from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob, file_place
+from fileq.core.job import Version, file_job, split_signature
+from fileq.queries.job_filter import ENDED, Conditions, JobFilter, file_place, stored_as
 from fileq.queries.job_queries import read_signature
 
 _BATCH = 500
@@ -142,8 +142,8 @@ def _with_records(
     def meets(record: Record | None) -> bool:
         if record is None or not has_conditions:
             return not has_conditions and (record is None or record.created_ms <= cutoff_ms)
-        stored = StoredJob(record.raw, record.id, decode_or_none(record.raw), record, record.state)
-        return record.created_ms <= cutoff_ms and wanted.state in (None, record.state) and conditions.meets(stored)
+        is_wanted = record.created_ms <= cutoff_ms and wanted.state in (None, record.state)
+        return is_wanted and conditions.meets(stored_as(record))
 
     records = broker.records([id for _, _, id in batch])
     return [(known, record) for known, record in zip(batch, records, strict=True) if meets(record)]

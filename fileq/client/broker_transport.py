@@ -22,9 +22,9 @@ from fileq.client.options import ScheduleOptions
 from fileq.client.transport import BATCH, VETOED, Accepted, JobRequest
 from fileq.config import Config
 from fileq.core.errors import ConfigError, FileqError, JobError
-from fileq.core.job import State, decode_or_none
+from fileq.core.job import State
 from fileq.queries.documents import JobDocument, job_document
-from fileq.queries.job_filter import JobConditions, JobFilter, StoredJob, read_conditions
+from fileq.queries.job_filter import JobConditions, JobFilter, read_conditions, stored_as
 from fileq.queries.job_ids import why_unknown
 from fileq.queries.job_queries import FileTrace, listed_states, trace
 from fileq.queries.job_selection import select
@@ -115,10 +115,9 @@ class BrokerTransport:
             raise JobError(why_unknown(id))
         if record.state is not State.DEAD:
             raise JobError(f"job {id} can't be retried: {not_dead(record, to_run(record))}")
-        job = decode_or_none(record.raw)
-        if job is None:
+        dead = stored_as(record)
+        if dead.job is None:
             raise JobError(f"job {id} can't be retried: {NOT_A_JOB}")
-        dead = StoredJob(record.raw, id, job, record, State.DEAD)
         queue = record.queue or self._config.producer.default_priority
         [answer] = self._broker.revive([revival(dead, queue, is_probe=is_probe)])
         if answer.is_revived:

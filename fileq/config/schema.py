@@ -433,12 +433,6 @@ class WorkerSettings(Section, frozen=True):
     ] = "dead"
     after: Annotated[AfterSettings, "what happens to the file when its job has ended"] = AfterSettings()
 
-    def processing_list(self, slot: str) -> str:
-        return self.processing_list_pattern.replace("%s", slot)
-
-    def heartbeat_key(self, slot: str) -> str:
-        return self.heartbeat_key_pattern.replace("%s", slot)
-
 
 class ProducerSettings(Section, frozen=True):
     scan_dir: Annotated[Directory, "the directory to watch"] = "./data"

@@ -201,12 +201,12 @@ class JobFilter(Struct, frozen=True):
         return bool(self.tags) or any(value is not None for value in others)
 
     def states(self, possible: Sequence[State], why: str) -> tuple[State, ...]:
-        """The wanted states, or all possible ones. ConfigError, saying why, if the wanted one is not possible."""
+        """The wanted states, or all possible ones. ConfigError, saying why, if the wanted one is not among these."""
         if self.state is None:
             return tuple(possible)
         if self.state not in possible:
-            names, given = ", ".join(state.value for state in possible), self.state.value
-            raise ConfigError(f"--status is '{given}'; {why}: give {names}, or leave it out")
+            names = ", ".join(state.value for state in possible)
+            raise ConfigError(f"status is {self.state.value!r}; {why}: give {names}, or leave it out")
         return (self.state,)
 
 
@@ -257,14 +257,24 @@ class StoredJob(Struct, frozen=True):
             return self.record.created_ms
         return parsed_ms(self.job.creation_time) if self.job is not None else 0
 
+    @property
+    def known(self) -> Record:
+        """Its record; of a job that another program pushed and that has none, what its bytes say."""
+        if self.record is not None:
+            return self.record
+        died_ms = parsed_ms(self.job.failed_at or "") if self.job is not None else 0
+        return Record(self.id, self.state, self.raw, self.home, created_ms=self.time_ms, ended_ms=died_ms)
+
     def document(self, *, is_outline: bool = True) -> JobDocument:
-        """The job as its place holds it. One that another program pushed may have no record."""
-        record = self.record
-        if record is None:
-            died_ms = parsed_ms(self.job.failed_at or "") if self.job is not None else 0
-            record = Record(self.id, self.state, self.raw, self.home, created_ms=self.time_ms, ended_ms=died_ms)
+        """The job as its place holds it."""
+        record = self.known
         queue = record.queue or self.home
         return job_document(replace(record, state=self.state, raw=self.raw, queue=queue), is_outline=is_outline)
+
+
+def stored_as(record: Record) -> StoredJob:
+    """The job of a record, wherever it is."""
+    return StoredJob(record.raw, record.id, decode_or_none(record.raw), record, record.state)
 
 
 ENDED = (State.DEAD, State.COMPLETED, State.CANCELLED)

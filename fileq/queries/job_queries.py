@@ -15,14 +15,12 @@ from msgspec import Struct
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record, WorkerView
 from fileq.core.errors import BrokerError, ConfigError
-from fileq.core.job import DELAYED_STATES, State, decode_or_none, split_signature, stamp
+from fileq.core.job import State, decode_or_none, split_signature, stamp
 from fileq.core.text import printable, quoted_path
 from fileq.queries.documents import JobDocument, job_document
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_ids import looks_like_id, why_unknown
-from fileq.queries.job_selection import PLACES, select, with_records
-
-_LISTED = (State.RUNNING, State.PENDING, *DELAYED_STATES, State.DEAD, State.COMPLETED, State.CANCELLED)
+from fileq.queries.job_selection import ALL_STATES, PLACES, select, with_records
 
 
 def known_places(queues: Sequence[str]) -> tuple[str, ...]:
@@ -48,7 +46,7 @@ def list_jobs(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> t
 
 
 def listed_states(wanted: JobFilter) -> tuple[State, ...]:
-    return (wanted.state,) if wanted.state is not None else _LISTED
+    return (wanted.state,) if wanted.state is not None else ALL_STATES
 
 
 def show(broker: FullBroker, id: str) -> JobDocument:

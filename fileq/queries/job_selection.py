@@ -20,7 +20,7 @@ from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
 from fileq.core.errors import ConfigError
-from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, raw_id
+from fileq.core.job import DELAYED_STATES, State, decode_or_none, raw_id
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 from fileq.queries.job_ids import id_in
 
@@ -149,12 +149,9 @@ def with_records(broker: FullBroker, raws: Sequence[bytes], place: str) -> Itera
     """Combines the bytes that a place holds with their records."""
     state, queue = _standing(place)
     for raw, record in zip(raws, broker.records([id_in(raw) for raw in raws]), strict=True):
-        yield _stored(raw, decode_or_none(raw), record, state, queue)
-
-
-def _stored(raw: bytes, job: Job | None, record: Record | None, state: State, queue: str) -> StoredJob:
-    id = job.id if job is not None else raw_id(raw)
-    return StoredJob(raw, id, job, record, _state_in_place(state, record), queue)
+        job = decode_or_none(raw)
+        id = job.id if job is not None else raw_id(raw)
+        yield StoredJob(raw, id, job, record, _state_in_place(state, record), queue)
 
 
 def _state_in_place(state: State, record: Record | None) -> State:
@@ -178,7 +175,7 @@ SHORT_LIST_COST = 3  # the same in a list that is short enough to be read as a w
 STATE_COST = 2  # an element of which only the state is read counts as this many
 BYTES_MAX = 32 << 20  # of the jobs of one page, or one job
 _PAGE = 500
-_ALL = (State.RUNNING, State.PENDING, *DELAYED_STATES, State.DEAD, State.COMPLETED, State.CANCELLED)
+ALL_STATES = (State.RUNNING, State.PENDING, *DELAYED_STATES, State.DEAD, State.COMPLETED, State.CANCELLED)
 _PLACE_OF = {
     State.RUNNING: PROCESSING,
     **dict.fromkeys(DELAYED_STATES, "scheduled"),
@@ -233,7 +230,7 @@ def job_page(
     list the scan of the first page goes on behind a full page, to count the jobs; without conditions the lengths of the
     places say it. With `is_counted` it goes on in any list, and each element costs 1. Without `has_records` the jobs
     may have no record, or an outline of it. ConfigError for a cursor of another list."""
-    wanted_states = (wanted.state,) if wanted.state is not None else tuple(states) or _ALL
+    wanted_states = (wanted.state,) if wanted.state is not None else tuple(states) or ALL_STATES
     scan = _Scan(broker, queues, wanted, wanted_states, limit, skip, scan_max)
     length = scan.length_of_places()
     is_short = is_counted or length <= scan_max

@@ -149,7 +149,7 @@ def _act(
 ) -> int:
     """Does an action on the jobs that the line names or chooses. `places` are searched for the first characters of
     ids. What can't be undone needs --yes with --all."""
-    from fileq.actions.bulk import RULES, STATES, BulkActions, JobAction
+    from fileq.actions.bulk import BulkActions, JobAction
     from fileq.cli.job_text import render_report
     from fileq.commands.action_log import note_command
     from fileq.queries.job_ids import resolve_ids
@@ -161,7 +161,6 @@ def _act(
     is_dry_run = options.dry_run or is_unconfirmed
     actions = BulkActions(broker(), config)
     if options.all:
-        wanted.states(STATES[action], RULES[action])
         jobs = actions.matching(action, wanted)
         report = actions.begin(action, jobs, limit=wanted.limit, is_dry_run=is_dry_run).complete()
         _check_batch(invocation, report.count)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, UnsetType
 
-from fileq.actions.bulk import JobAction, JobChange, checked
+from fileq.actions.bulk import RULES, STATES, JobAction, JobChange
 from fileq.commands.audit_entries import short
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
@@ -94,7 +94,7 @@ def act(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice) -> 
     assert choice.filter is not None
     wanted = filter_of(choice.filter, services.config, services.now_ms(), request.caller, at="/filter/")
     try:
-        checked(action, wanted)
+        wanted.states(STATES[action], RULES[action])
     except ConfigError as error:
         raise invalid([FieldProblem("/filter/status", str(error))]) from error
     if not choice.dry_run and choice.expect is None:

@@ -268,7 +268,7 @@ def test_a_wrong_filter_is_one_line_for_every_command(shell: CommandLine, words:
 
 
 def test_a_state_that_the_command_cannot_have_is_refused(shell: CommandLine) -> None:
-    assert "--status is 'pending'; the dead-letter queue holds dead jobs only" in shell.fail(
+    assert "fileq: status is 'pending'; the dead-letter queue holds dead jobs only" in shell.fail(
         "dlq", "list", "--state", "pending", code=2
     )
     assert "only jobs that have not ended can be cancelled" in shell.fail(

@@ -110,7 +110,10 @@ def test_a_path_of_the_producer_is_mapped_to_this_machine(shell: CommandLine) ->
     [
         (("--since", "yesterday"), "--since is 'yesterday'"),
         (("--match", ""), "--match is empty"),
-        (("--state", "running"), "--status is 'running'; a file is enqueued again only after its last job has ended"),
+        (
+            ("--state", "running"),
+            "fileq: status is 'running'; a file is enqueued again only after its last job has ended",
+        ),
     ],
 )
 def test_a_wrong_argument_is_one_line(shell: CommandLine, words: tuple[str, ...], said: str) -> None:

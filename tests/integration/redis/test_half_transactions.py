@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fileq.brokers.redis.keys import Keys
 from fileq.brokers.schedules import Fire, Overlap
 from fileq.brokers.types import Revival
 from fileq.core.claim import Claim
@@ -90,7 +91,7 @@ def of_cancel(store: Store) -> Act:
 
 def of_reap(store: Store) -> Act:
     claim = running(store, "a")
-    store.client.delete(store.config.worker.heartbeat_key("w1"))
+    store.client.delete(Keys(store.config).heartbeat("w1"))
     return lambda: store.broker.reap("w1", [recovered(claim)])
 
 
@@ -189,7 +190,7 @@ def put_back(store: Store, state: dict[bytes, tuple[int, Any]]) -> None:
 
 def drained(store: Store) -> None:
     """Lets workers do everything that is left: the slots from before the crash are dead, a new one runs all jobs."""
-    store.client.delete(store.config.worker.heartbeat_key("w1"))
+    store.client.delete(Keys(store.config).heartbeat("w1"))
     reap_all(store)
     store.advance(120)
     register(store, "w2")

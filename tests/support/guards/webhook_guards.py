@@ -97,7 +97,7 @@ WEBHOOK_GUARDS = (
     Guard(
         "A command that cancels many jobs leaves the deliveries about it",
         NOT_TOLD,
-        "    return replace(wanted, leaves_deliveries=action is JobAction.CANCEL, limit=None)\n",
+        "    return replace(wanted, leaves_deliveries=action is JobAction.CANCEL and not has_deliveries, limit=None)\n",
         "    return replace(wanted, limit=None)\n",
         LISTED + "a_cancelled_job_has_its_delivery",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fileq.brokers.redis.keys import Keys
 from fileq.config import Config, config_from, load
 from tests.support.config_loading import problems_of
 
@@ -26,9 +27,9 @@ def test_a_key_name_that_is_set_stays_exactly_as_it_is() -> None:
 
 
 def test_a_pattern_replaces_only_its_placeholder() -> None:
-    worker = Config().worker
-    assert worker.processing_list("host-1-0") == "jobqueue:worker:host-1-0:processing"
-    assert worker.heartbeat_key("50%s") == "jobqueue:processing:worker:50%s"
+    keys = Keys(Config())
+    assert keys.processing("host-1-0") == "jobqueue:worker:host-1-0:processing"
+    assert keys.heartbeat("50%s") == "jobqueue:processing:worker:50%s"
 
 
 def test_queues_have_the_number_and_order_of_the_priorities() -> None:
