@@ -23,7 +23,7 @@ from fileq.config.read import Origin, unknown_key
 from fileq.config.schema import every_key
 from fileq.config.show import ListedSetting, to_listing, to_yaml
 from fileq.config.sources import DEFAULT_FILE, find_file, from_text, locate, parse_yaml, parsed_file
-from fileq.config.value_types import InvalidValue, SecretKind, ValueKind
+from fileq.config.value_types import SecretKind, ValueKind
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _as_yaml(path: str, value: str) -> tuple[tuple[str, ...], str]:
     if isinstance(shape, ValueKind):
         try:
             return parts, to_yaml(shape.write(shape.read(value)))
-        except InvalidValue as error:
+        except ValueError as error:
             raise ConfigError(f"{path} is {shape.mask_invalid(value)!r}; it must be {error}") from None
     problems: list[str] = []
     node = from_text(path, value, Origin("--set"), problems).at(path)

@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar, Literal
 
 from fileq.config.section import AtLeastOne, Section
 from fileq.config.value_types import (
+    ChoiceKind,
     Filled,
     FilledUtf8,
     Glob,
-    InvalidValue,
     JobType,
     Port,
     RateKind,
@@ -49,7 +49,7 @@ class NetworkKind(ValueKind, frozen=True):
         try:
             return str(ip_network(text.strip()))
         except ValueError as error:
-            raise InvalidValue(f"{self.expects} ({error})") from None
+            raise ValueError(f"{self.expects} ({error})") from None
 
 
 class WebhookUrlKind(ValueKind, frozen=True):
@@ -61,7 +61,7 @@ class WebhookUrlKind(ValueKind, frozen=True):
         try:
             parse_target(text)
         except InvalidUrl as error:
-            raise InvalidValue(f"{self.expects}; it {error}") from None
+            raise ValueError(f"{self.expects}; it {error}") from None
         return text
 
     def mask(self, text: str) -> str:
@@ -76,16 +76,7 @@ class WebhookSecretKind(SecretKind, frozen=True):
 
     def read(self, text: str) -> str:
         if text and secret_key(text) is None:
-            raise InvalidValue(self.expects)
-        return text
-
-
-class WebhookEventKind(ValueKind, frozen=True):
-    expects = f"one of {', '.join(WEBHOOK_EVENTS)}"
-
-    def read(self, text: str) -> str:
-        if text not in WEBHOOK_EVENTS:
-            raise InvalidValue(self.expects)
+            raise ValueError(self.expects)
         return text
 
 
@@ -105,7 +96,7 @@ class EndpointSettings(Section, frozen=True):
 
     name: Annotated[str, TextKind(NAME_RULE, f"a name that matches {NAME_RULE}"), "name of the webhook"] = ""
     url: Annotated[str, WebhookUrlKind(), "where to send"] = ""
-    events: Annotated[tuple[Annotated[str, WebhookEventKind()], ...], AtLeastOne, "which events to send"] = ()
+    events: Annotated[tuple[Annotated[str, ChoiceKind(WEBHOOK_EVENTS)], ...], AtLeastOne, "which events to send"] = ()
     filter: Annotated[WebhookFilterSettings, "which jobs: type, match, priority, batch"] = WebhookFilterSettings()
     secret: Annotated[str, WebhookSecretKind(), "signs the deliveries; prefer secret_file"] = ""
     secret_file: Annotated[str, "file with the secret; during a rotation a second line holds the one before"] = ""
@@ -180,19 +171,11 @@ def is_loopback(bind: str) -> bool:
         return False
 
 
-class OriginKind(ValueKind, frozen=True):
-    """The origin of web pages of another site, exactly as browsers send it."""
-
-    expects = "an origin such as https://example.org, without a path; * is not accepted"
-
-    def read(self, text: str) -> str:
-        import re
-
-        if not re.fullmatch(r"https?://[a-z0-9.-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?", text):
-            raise InvalidValue(self.expects)
-        return text
-
-
+# The origin of web pages of another site, exactly as browsers send it.
+ORIGIN = TextKind(
+    r"https?://[a-z0-9.-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?",
+    "an origin such as https://example.org, without a path; * is not accepted",
+)
 OUTSIDE_KEY = f"a key of at least {FEWEST_CHARACTERS} printable characters without blanks"
 
 
@@ -206,7 +189,7 @@ class ApiKeyKind(SecretKind, frozen=True):
 
     def read(self, text: str) -> str:
         if text and not is_outside_key(text):
-            raise InvalidValue(self.expects)
+            raise ValueError(self.expects)
         return text
 
 
@@ -236,7 +219,7 @@ class ServerSettings(Section, frozen=True):
         tuple[Annotated[str, NetworkKind()], ...], "addresses of proxies, whose forwarded headers are believed"
     ] = ()
     cors_origins: Annotated[
-        tuple[Annotated[str, OriginKind()], ...], "exact origins whose pages may call the API; * is refused"
+        tuple[Annotated[str, ORIGIN], ...], "exact origins whose pages may call the API; * is refused"
     ] = ()
     rate_limit: Annotated[Rate, RateKind(), "requests of one key; twice as many at once"] = Rate(50, 1000)
     files: Annotated[

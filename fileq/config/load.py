@@ -20,8 +20,7 @@ from fileq.config.read import DEFAULT, Node, Origin, Reader, from_python
 from fileq.config.resolve import (
     Draft,
     backoff_problems,
-    inherit_backoff_keys,
-    inherit_breaker_keys,
+    complete_route,
     replaced_at,
     resolve,
     value_at,
@@ -91,8 +90,7 @@ def route_from(values: Mapping[str, Any], where: str, config: Config) -> RouteSe
     """The route that these values would describe in a file. Every problem begins with `where`."""
     reader = Reader()
     route = reader.section(RouteSettings, from_python(values, Origin("file", where)), "")
-    route = inherit_backoff_keys(route, config.worker, reader.origins, "backoff")
-    route = inherit_breaker_keys(route, config.circuit_breaker, reader.origins, "circuit_breaker")
+    route = complete_route(route, config, reader.origins, "")
     problems = reader.problems
     if route.backoff is not None and reader.is_valid("backoff"):
         problems = [*problems, *backoff_problems(route.backoff, reader.origins, "backoff")]

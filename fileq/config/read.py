@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from fileq.config.schema import every_key
 from fileq.config.section import FreeMapping, ListOf, MapOf, Section, Shape, keys_of, list_shape
-from fileq.config.value_types import InvalidValue, TextKind, ValueKind
+from fileq.config.value_types import TextKind, ValueKind
 
 _SHOWN_MAX = 80  # characters of a value that an error message shows
 
@@ -176,7 +176,7 @@ class Reader:
             return default
         try:
             return kind.read(node.value)
-        except InvalidValue as error:
+        except ValueError as error:
             self._reject(node, path, str(error), kind.mask_invalid(node.value))
             return default
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -19,18 +19,18 @@ from fileq.config.read import DEFAULT, Origin
 from fileq.config.schema import (
     DEFAULT_PREFIX,
     BackoffSettings,
-    CircuitBreakerSettings,
     Config,
     RouteSettings,
     WorkerSettings,
     every_key,
 )
-from fileq.config.section import keys_of, to_plain
+from fileq.config.section import Section, keys_of, to_plain
 from fileq.config.sources import FOREIGN_VARIABLES, read_password
 from fileq.config.value_types import MOVE, Isolation, KeyNameKind, one_of
 from fileq.core.errors import ConfigError
 from fileq.core.units import format_duration
 
+S = TypeVar("S", bound=Section)
 # Keys below the prefix whose names have no setting.
 _FIXED_NAMES = (
     *("cancelled", "scheduled", "workers", "settled", "ledger", "stats", "paused", "events", "breaker_resets"),
@@ -78,29 +78,24 @@ def inherit_from_worker(route: RouteSettings, worker: WorkerSettings) -> RouteOp
     )
 
 
-def inherit_backoff_keys(
-    route: RouteSettings, worker: WorkerSettings, origins: Mapping[str, Origin], path: str
-) -> RouteSettings:
-    """The route with a complete backoff: keys that its mapping at `path` does not set are the worker's.
+def complete_route(route: RouteSettings, config: Config, origins: Mapping[str, Origin], inside: str) -> RouteSettings:
+    """The route with a complete backoff and circuit breaker: keys that it does not set are the general ones. `inside`
+    is what the paths of its keys begin with.
 
     A list of delays has no keys. As the route's backoff it inherits nothing; as the worker's it passes nothing on.
     """
-    own = route.backoff
-    if own is None or own.delays or worker.backoff.delays:
-        return route
-    given = {name: getattr(own, name) for name in keys_of(BackoffSettings) if f"{path}.{name}" in origins}
-    return msgspec.structs.replace(route, backoff=msgspec.structs.replace(worker.backoff, **given))
+    backoff, general = route.backoff, config.worker.backoff
+    if backoff is not None and not backoff.delays and not general.delays:
+        backoff = _inherited(backoff, general, origins, f"{inside}backoff.")
+    breaker = route.circuit_breaker
+    if breaker is not None:
+        breaker = _inherited(breaker, config.circuit_breaker, origins, f"{inside}circuit_breaker.")
+    return msgspec.structs.replace(route, backoff=backoff, circuit_breaker=breaker)
 
 
-def inherit_breaker_keys(
-    route: RouteSettings, breaker: CircuitBreakerSettings, origins: Mapping[str, Origin], path: str
-) -> RouteSettings:
-    """The route with a complete circuit breaker: keys that its mapping at `path` does not set are the general ones."""
-    own = route.circuit_breaker
-    if own is None:
-        return route
-    given = {name: getattr(own, name) for name in keys_of(CircuitBreakerSettings) if f"{path}.{name}" in origins}
-    return msgspec.structs.replace(route, circuit_breaker=msgspec.structs.replace(breaker, **given))
+def _inherited(own: S, general: S, origins: Mapping[str, Origin], inside: str) -> S:
+    given = {name: getattr(own, name) for name in keys_of(type(own)) if inside + name in origins}
+    return msgspec.structs.replace(general, **given)
 
 
 def backoff_problems(backoff: BackoffSettings, origins: Mapping[str, Origin], path: str) -> Iterator[str]:
@@ -130,12 +125,8 @@ def _with_origin(backoff: BackoffSettings, name: str, origins: Mapping[str, Orig
 
 def with_complete_routes(draft: Draft) -> Config:
     """Every route with a complete backoff and a complete circuit breaker."""
-    config, origins = draft.config, draft.origins
-    routes = []
-    for index, route in enumerate(config.handlers):
-        path = f"handlers[{index}]"
-        complete = inherit_backoff_keys(route, config.worker, origins, f"{path}.backoff")
-        routes.append(inherit_breaker_keys(complete, config.circuit_breaker, origins, f"{path}.circuit_breaker"))
+    config = draft.config
+    routes = (complete_route(one, config, draft.origins, f"handlers[{i}].") for i, one in enumerate(config.handlers))
     return msgspec.structs.replace(config, handlers=tuple(routes))
 
 

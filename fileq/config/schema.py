@@ -36,7 +36,6 @@ from fileq.config.value_types import (
     Glob,
     GlobInUtf8,
     IntegerKind,
-    InvalidValue,
     Isolation,
     JobType,
     KeyNameKind,
@@ -61,8 +60,6 @@ from fileq.core.schedule import (
     MOST_MADE_UP,
     REPROCESS_TYPE,
     SCAN_TYPE,
-    InvalidCron,
-    InvalidZone,
     ScheduleDefinition,
     parsed,
     payload_problem,
@@ -233,23 +230,11 @@ class DeliverySettings(Section, frozen=True):
 NAME_RULE = "[A-Za-z0-9._-]{1,100}"  # as brokers.catalog has it
 
 
-class ScheduleNameKind(ValueKind, frozen=True):
-    expects = f"a name that matches {NAME_RULE}"
-
-    def read(self, text: str) -> str:
-        if not re.fullmatch(NAME_RULE, text):
-            raise InvalidValue(self.expects)
-        return text
-
-
 class CronKind(ValueKind, frozen=True):
     expects = EXPECTS
 
     def read(self, text: str) -> str:
-        try:
-            parsed(text)
-        except InvalidCron as error:
-            raise InvalidValue(str(error)) from None
+        parsed(text)
         return text
 
 
@@ -257,10 +242,7 @@ class ZoneKind(ValueKind, frozen=True):
     expects = "a time zone such as Europe/Berlin"
 
     def read(self, text: str) -> str:
-        try:
-            zone_of(text)
-        except InvalidZone as error:
-            raise InvalidValue(str(error)) from None
+        zone_of(text)
         return text
 
 
@@ -272,7 +254,7 @@ class MissedKind(ValueKind, frozen=True):
         number = re.fullmatch(r"all:(\d{1,4})", word)
         if word in ("skip", "last") or (number and 1 <= int(number[1]) <= MOST_MADE_UP):
             return word
-        raise InvalidValue(self.expects)
+        raise ValueError(self.expects)
 
 
 class ReprocessSettings(Section, frozen=True):
@@ -559,7 +541,7 @@ class Config(Section, frozen=True):
         tuple[Function, ...], "functions around every handler, outermost first; [] = those with @fileq.middleware"
     ] = ()
     schedules: Annotated[
-        Mapping[Annotated[str, ScheduleNameKind()], ScheduleSettings],
+        Mapping[Annotated[str, TextKind(NAME_RULE, f"a name that matches {NAME_RULE}")], ScheduleSettings],
         "jobs at certain times, by name; the keys of each: " + ", ".join(ScheduleSettings.__struct_fields__),
     ] = field(default_factory=dict)
     circuit_breaker: Annotated[CircuitBreakerSettings, "one for each route; defers its jobs while many fail"] = (

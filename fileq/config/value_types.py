@@ -22,12 +22,9 @@ _NOT_UTF8 = r"\ud800-\udfff"  # how a text holds bytes that are not UTF-8; only 
 _LARGEST = 10**12  # fits into a database column and a Redis counter; larger numbers are typing errors
 
 
-class InvalidValue(ValueError):
-    """A text that is not a value of this kind. The message says what is expected, such as "a whole number"."""
-
-
 class ValueKind(Struct, frozen=True):
-    """One kind of value. `read` raises InvalidValue; `write` returns what a person would write in YAML."""
+    """One kind of value. The message of the ValueError that `read` raises says what is expected, such as "a whole
+    number"; `write` returns what a person would write in YAML."""
 
     @property
     def expects(self) -> str:
@@ -57,7 +54,7 @@ class BooleanKind(ValueKind, frozen=True):
             return True
         if word in ("false", "no", "off", "0"):
             return False
-        raise InvalidValue(self.expects)
+        raise ValueError(self.expects)
 
 
 class IntegerKind(ValueKind, frozen=True):
@@ -74,11 +71,11 @@ class IntegerKind(ValueKind, frozen=True):
         try:
             number = int(text)
         except ValueError:
-            raise InvalidValue(self.expects) from None
+            raise ValueError(self.expects) from None
         if number > _LARGEST:
-            raise InvalidValue(f"a whole number of at most {self.maximum}")
+            raise ValueError(f"a whole number of at most {self.maximum}")
         if not self.minimum <= number <= self.maximum:
-            raise InvalidValue(self.expects)
+            raise ValueError(self.expects)
         return number
 
 
@@ -97,9 +94,9 @@ class FractionKind(ValueKind, frozen=True):
         try:
             number = float(text)
         except ValueError:
-            raise InvalidValue(self.expects) from None
+            raise ValueError(self.expects) from None
         if not 0 <= number <= 1 or (number == 0 and not self.allows_zero) or (number == 1 and not self.allows_one):
-            raise InvalidValue(self.expects)
+            raise ValueError(self.expects)
         return math.fabs(number)  # -0.0 is zero
 
 
@@ -116,12 +113,9 @@ class DurationKind(ValueKind, frozen=True):
         return "a duration such as 500ms, 30s or 1h30m" + ("" if self.allows_zero else ", above 0")
 
     def read(self, text: str) -> float:
-        try:
-            seconds = parse_duration(text)
-        except ValueError as error:
-            raise InvalidValue(str(error)) from None
+        seconds = parse_duration(text)
         if seconds < self.minimum or (seconds == 0 and not self.allows_zero):
-            raise InvalidValue(self.expects)
+            raise ValueError(self.expects)
         return seconds
 
     def write(self, value: float) -> str:
@@ -136,12 +130,9 @@ class SizeKind(ValueKind, frozen=True):
     def read(self, text: str) -> int | None:
         if not text.strip():
             return None
-        try:
-            size = parse_size(text)
-        except ValueError as error:
-            raise InvalidValue(str(error)) from None
+        size = parse_size(text)
         if size == 0:
-            raise InvalidValue(self.expects)
+            raise ValueError(self.expects)
         return size
 
     def write(self, value: int | None) -> str:
@@ -154,10 +145,7 @@ class RateKind(ValueKind, frozen=True):
     expects = "a rate such as 10/s, 100/m or 1000/h, of at least 1"
 
     def read(self, text: str) -> Rate:
-        try:
-            return parse_rate(text)
-        except ValueError as error:
-            raise InvalidValue(str(error)) from None
+        return parse_rate(text)
 
     def write(self, value: Rate) -> str:
         return str(value)
@@ -177,8 +165,8 @@ class OptionalKind(ValueKind, frozen=True):
             return None
         try:
             return self.kind.read(text)
-        except InvalidValue:
-            raise InvalidValue(self.expects) from None
+        except ValueError:
+            raise ValueError(self.expects) from None
 
     def write(self, value: Any) -> Any:
         return None if value is None else self.kind.write(value)
@@ -196,7 +184,7 @@ class TextKind(ValueKind, frozen=True):
 
     def read(self, text: str) -> str:
         if not re.fullmatch(self.pattern, text) or "\0" in text:
-            raise InvalidValue(self.expects)
+            raise ValueError(self.expects)
         return text
 
 
@@ -235,7 +223,7 @@ class ChoiceKind(ValueKind, frozen=True):
     def read(self, text: str) -> str:
         word = text.strip().lower()
         if word not in self.words:
-            raise InvalidValue(self.expects)
+            raise ValueError(self.expects)
         return word
 
 
@@ -246,7 +234,7 @@ class AddressKind(ValueKind, frozen=True):
 
     def read(self, text: str) -> str:
         if text and split_address(text) is None:
-            raise InvalidValue(self.expects)
+            raise ValueError(self.expects)
         return text
 
     def mask(self, text: str) -> str:
@@ -270,7 +258,7 @@ class UrlKind(ValueKind, frozen=True):
         scheme, separator, rest = text.partition("://")
         hosts, _, path = re.split(r"[?#]", rest)[0].partition("/")
         if not separator or scheme not in self.schemes or re.search(f"[{_NOT_UTF8}]", text):
-            raise InvalidValue(self.expects)
+            raise ValueError(self.expects)
         if scheme == "unix":
             is_complete = bool(path)
         else:
@@ -278,7 +266,7 @@ class UrlKind(ValueKind, frozen=True):
                 split_address(host) or split_address(f"{host}:1") for host in hosts.rpartition("@")[2].split(",")
             )
         if not is_complete or (scheme.endswith("sentinel") and not path.partition("/")[0]):
-            raise InvalidValue(f"{self.expects}; percent-encode special characters in its credentials")
+            raise ValueError(f"{self.expects}; percent-encode special characters in its credentials")
         return text
 
     def mask(self, text: str) -> str:
@@ -302,7 +290,7 @@ class BrokerNameKind(ValueKind, frozen=True):
         name = text.strip()
         if name in ("", *BUILT_IN_BROKERS) or name in installed_brokers():
             return name
-        raise InvalidValue(self.expects)
+        raise ValueError(self.expects)
 
 
 class ExitOrExceptionKind(ValueKind, frozen=True):
@@ -315,7 +303,7 @@ class ExitOrExceptionKind(ValueKind, frozen=True):
             return int(text)
         if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", text):
             return text
-        raise InvalidValue(self.expects)
+        raise ValueError(self.expects)
 
 
 def one_of(words: Iterable[str]) -> str:

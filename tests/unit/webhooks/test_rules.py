@@ -173,7 +173,7 @@ def test_handlers_do_not_get_a_variable_with_a_secret_of_a_webhook() -> None:
         ({"url": "http://example.org/"}, "'alerts', whose url is not https; use https, or set webhooks.allow_http"),
         ({"url": "https://u:hidden@example.org/"}, "user name or password"),
         ({"events": []}, "a list of at least one item"),
-        ({"events": ["job.started"]}, "'job.started'; it must be one of job.completed, job.failed, job.dead"),
+        ({"events": ["job.started"]}, "'job.started'; it must be job.completed, job.failed, job.dead"),
         ({"secret": "hidden"}, "whsec_ and 24 to 64 bytes in base64"),
         ({"secret": ""}, "has neither secret nor secret_file"),
         ({"secret_file": "/run/secret"}, "has both secret and secret_file"),
