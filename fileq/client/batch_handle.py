@@ -23,9 +23,9 @@ from msgspec.structs import replace
 from fileq.brokers.protocol import Subscription
 from fileq.client.handle import Handle, with_payload_type
 from fileq.client.job_endings import RETRY_S, SLICE_S, PublishedBatchEvent, decode_event
-from fileq.client.options import EnqueueOptions, JobOptions, NamedBatch, batch_id_of, checked_timeout, options_of
-from fileq.client.tasks import TaskCall, encoded_payload, task_named
-from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, JobRequest, Transport
+from fileq.client.options import EnqueueOptions, JobRequest, NamedBatch, batch_id_of, checked_timeout, options_of
+from fileq.client.tasks import TaskCall, typed_request
+from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, Transport
 from fileq.core.batch import CallbackKind
 from fileq.core.errors import BrokerUnavailable, ConfigError, FileqError
 from fileq.core.public_name import public
@@ -276,17 +276,7 @@ def new_batch_id(name: str = "") -> str:
 def _callback(task: CallbackTask, priority: str) -> JobRequest:
     """The job of a callback. Its payload is what the caller gave; the facts of the batch come beside it."""
     call = task if isinstance(task, TaskCall) else TaskCall(task)
-    definition = task_named(call.task)
-    options = _options(call, definition, priority)
-    payload = encoded_payload(call.payload, call.task_name) if call.payload is not UNSET else None
-    if definition is not None:
-        definition.checked_payload(payload if payload is not None else b"null")
-    return JobRequest(options, call.task_name, payload)
-
-
-def _options(call: TaskCall[Any, Any], definition: TaskDefinition[Any, Any] | None, priority: str) -> JobOptions:
     if wrong := [name for name in _NOT_FOR_CALLBACKS if call.options.get(name)]:
         raise ConfigError(f"{wrong[0]} can't be given: a callback has an id of its own and is enqueued when it is due")
-    options = options_of(call.options)
-    own = definition.priority if definition is not None else ""
-    return replace(options, priority=options.priority or own or priority)
+    request = typed_request(call.task, call.payload, options_of(call.options))
+    return replace(request, options=replace(request.options, priority=request.options.priority or priority))

@@ -18,10 +18,10 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker, Subscription
 from fileq.brokers.types import CancelResult, EnqueueResult, Entry, Record
 from fileq.client.job_endings import JobEnding, ending_of
-from fileq.client.options import ScheduleOptions
-from fileq.client.transport import BATCH, VETOED, Accepted, JobRequest
+from fileq.client.options import JobRequest, ScheduleOptions
+from fileq.client.transport import BATCH, VETOED, Accepted
 from fileq.config import Config
-from fileq.core.errors import ConfigError, FileqError, JobError
+from fileq.core.errors import BatchError, ConfigError, FileqError, JobError
 from fileq.core.job import State
 from fileq.queries.documents import JobDocument, job_document
 from fileq.queries.job_filter import JobConditions, JobFilter, read_conditions, stored_as
@@ -62,6 +62,12 @@ class BrokerTransport:
                     is_new = fate == EnqueueResult.ENQUEUED
                     warning = self._untaken.warning(job.type, job.path) if is_new else ""
                     accepted.append(Accepted(other or job.id, fate, warning))
+        pairs = zip(requests, accepted, strict=True)
+        if refused := [one.options.batch for one, job in pairs if job.fate == EnqueueResult.REFUSED]:
+            raise BatchError(
+                f"batch {refused[0]} takes no jobs any more, or does not exist; {len(refused)} of {len(requests)} "
+                "jobs were not enqueued"
+            )
         return accepted
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:

@@ -10,13 +10,11 @@ client when it is imported, before the test begins.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -36,16 +34,17 @@ from fileq.client.options import (
     EnqueueOptions,
     JobFilters,
     JobOptions,
+    JobRequest,
     NamedBatch,
     ScheduleKeywords,
     batch_id_of,
     options_of,
     schedule_options,
 )
-from fileq.client.tasks import FileCall, TaskCall, encoded_payload, task_named
-from fileq.client.transport import REFUSED, JobRequest, Transport
+from fileq.client.tasks import TaskCall, encoded_payload, task_named, typed_request
+from fileq.client.transport import Transport
 from fileq.config import Config
-from fileq.core.errors import BatchError, ConfigError
+from fileq.core.errors import ConfigError
 from fileq.core.job import State, rfc3339_ms
 from fileq.core.public_name import public
 from fileq.core.units import seconds
@@ -107,7 +106,7 @@ class Client:
         return self._send([JobRequest(_traced(options), path=os.fsdecode(path) or ".")], [None])[0]
 
     def enqueue_many(
-        self, calls: Iterable[TaskCall[Any, Any] | FileCall | Path], *, batch: NamedBatch | str | None = None
+        self, calls: Iterable[TaskCall[Any, Any] | Path], *, batch: NamedBatch | str | None = None
     ) -> list[Handle[Any]]:
         """Enqueues many jobs, 500 a round trip, after all of them were checked: task.call(…) or a Path each. `batch` is
         for those that name no batch themselves."""
@@ -116,9 +115,8 @@ class Client:
         problems: list[str] = []
         for call in calls:
             try:
-                task = task_named(call.task) if isinstance(call, TaskCall) else None
-                requests.append(_request(call, task, batch))
-                tasks.append(task)
+                requests.append(_request(call, batch))
+                tasks.append(task_named(call.task) if isinstance(call, TaskCall) else None)
             except ConfigError as error:
                 problems += error.problems
         if problems:
@@ -241,13 +239,8 @@ class Client:
 
     def _send(self, requests: list[JobRequest], tasks: Iterable[TaskDefinition[Any, Any] | None]) -> list[Handle[Any]]:
         accepted = self.transport().enqueue(requests) if requests else []
-        if refused := [one.options.batch for one, job in zip(requests, accepted, strict=True) if job.fate == REFUSED]:
-            raise BatchError(
-                f"batch {refused[0]} takes no jobs any more, or does not exist; {len(refused)} of {len(requests)} "
-                "jobs were not enqueued"
-            )
         for request, job in zip(requests, accepted, strict=True):
-            if job.warning and not self._is_over:  # a server returns it to its own client
+            if job.warning and not self._is_over:
                 self._warn(request.type, job.warning)
         return [
             Handle(job.id, self.transport, task, job.fate, job.warning)
@@ -298,24 +291,13 @@ def _opener(where: str | Config | None, key: str, app_dir: str) -> Callable[[], 
     return direct
 
 
-def _request(
-    call: TaskCall[Any, Any] | FileCall | os.PathLike[str],
-    task: TaskDefinition[Any, Any] | None,
-    batch: NamedBatch | str | None = None,
-) -> JobRequest:
+def _request(call: TaskCall[Any, Any] | os.PathLike[str], batch: NamedBatch | str | None) -> JobRequest:
     if isinstance(call, os.PathLike):
         return JobRequest(_traced({"batch": batch}), path=os.fsdecode(call))
-    if not isinstance(call, TaskCall | FileCall):
+    if not isinstance(call, TaskCall):
         raise ConfigError(f"{call!r:.120} is no call; give task.call(payload), fileq.Call(name, payload) or a Path")
     options = _traced(call.options if call.options.get("batch") else {**call.options, "batch": batch})
-    if isinstance(call, FileCall):
-        return JobRequest(options, path=call.path)
-    if task is not None and task.priority and not options.priority:
-        options = replace(options, priority=task.priority)
-    payload = None if call.payload is UNSET or call.payload is None else encoded_payload(call.payload, call.task_name)
-    if task is not None:
-        task.checked_payload(payload if payload is not None else b"null")
-    return JobRequest(options, call.task_name, payload)
+    return typed_request(call.task, call.payload, options)
 
 
 def _traced(given: EnqueueOptions) -> JobOptions:
@@ -401,29 +383,11 @@ def replaced_by(client: Client) -> Iterator[None]:
 
 # The span in which a program enqueues, so that its jobs continue its trace. OpenTelemetry is never imported here.
 
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
-_of_caller: ContextVar[tuple[str, str]] = ContextVar("fileq_span", default=("", ""))
-
 
 def current_span() -> tuple[str, str]:
     """Trace id and span id in hex; "" for both without a span, or in a process that has not imported opentelemetry."""
-    if (of_caller := _of_caller.get())[0]:
-        return of_caller
     tracing = sys.modules.get("opentelemetry.trace")
     if tracing is None:
         return "", ""
     span = tracing.get_current_span().get_span_context()
     return (f"{span.trace_id:032x}", f"{span.span_id:016x}") if span.is_valid else ("", "")
-
-
-@contextmanager
-def span_of_caller(traceparent: str) -> Iterator[None]:
-    """In the block, the current span is that of another program, as its header `traceparent` names it. A header of
-    another form is ignored."""
-    found = _TRACEPARENT.fullmatch(traceparent.strip())
-    is_valid = found is not None and found[1].strip("0") and found[2].strip("0")
-    token = _of_caller.set((found[1], found[2]) if found is not None and is_valid else ("", ""))
-    try:
-        yield
-    finally:
-        _of_caller.reset(token)

@@ -26,8 +26,8 @@ from fileq.brokers.types import CancelResult, EnqueueResult
 from fileq.client.address import ServerAddress
 from fileq.client.http_connection import GivenUp, HttpConnections, HttpReply, error_of, problem_in
 from fileq.client.job_endings import RETRY_S, JobEnding, ending_in
-from fileq.client.options import ScheduleOptions
-from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, DeadPage, JobRequest
+from fileq.client.options import JobRequest, ScheduleOptions
+from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, DeadPage
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, FileqError, JobError
 from fileq.core.job import State, rfc3339_ms
 from fileq.queries.documents import BatchDocument, EnqueuedDocument, JobDocument

@@ -67,6 +67,15 @@ class JobOptions(Struct, frozen=True):
         )
 
 
+class JobRequest(Struct, frozen=True):
+    """A job to enqueue: for a file, or of a type with a payload. `payload` is JSON; None if there is none."""
+
+    options: JobOptions
+    type: str = ""
+    payload: bytes | None = None
+    path: str = ""
+
+
 class EnqueueOptions(TypedDict, total=False):
     """What every method that enqueues takes as keywords. None: as if it was not given.
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, Ty
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
-from fileq.client.options import EnqueueOptions
+from fileq.client.options import EnqueueOptions, JobOptions, JobRequest
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import MAX_NESTING, TOO_NESTED, is_nested_deeper
 from fileq.core.own_jobs import check_type
@@ -177,11 +178,12 @@ def encoded_payload(payload: Any, name: str) -> bytes:
     return encoded
 
 
-class FileCall:
-    """A file to enqueue, with the options of enqueue_file()."""
-
-    __slots__ = ("options", "path")
-
-    def __init__(self, path: str, **options: Unpack[EnqueueOptions]) -> None:
-        self.path = path
-        self.options = options
+def typed_request(task: TaskDefinition[Any, Any] | str, payload: Any, options: JobOptions) -> JobRequest:
+    """For a job of a task. If this process knows the task, the payload is checked, and its priority is the default."""
+    definition, name = task_named(task), task if isinstance(task, str) else task.name
+    if definition is not None and definition.priority and not options.priority:
+        options = replace(options, priority=definition.priority)
+    encoded = None if payload is UNSET or payload is None else encoded_payload(payload, name)
+    if definition is not None:
+        definition.checked_payload(encoded if encoded is not None else b"null")
+    return JobRequest(options, name, encoded)

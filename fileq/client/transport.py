@@ -15,7 +15,7 @@ from msgspec import Struct
 from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import CancelResult
 from fileq.client.job_endings import JobEnding
-from fileq.client.options import JobOptions, ScheduleOptions
+from fileq.client.options import JobRequest, ScheduleOptions
 from fileq.core.batch import CallbackKind
 from fileq.queries.documents import BatchDocument, JobDocument
 from fileq.queries.job_filter import JobConditions
@@ -24,16 +24,6 @@ from fileq.queries.job_queries import FileTrace
 BATCH = 500  # jobs in one round trip
 
 
-class JobRequest(Struct, frozen=True):
-    """A job to enqueue: for a file, or of a type with a payload. `payload` is JSON; None if there is none."""
-
-    options: JobOptions
-    type: str = ""
-    payload: bytes | None = None
-    path: str = ""
-
-
-REFUSED = "refused"  # the fate of a job whose batch takes no jobs
 VETOED = "vetoed"  # the fate of a job that a function with @fileq.before_enqueue did not let through
 
 
@@ -107,7 +97,8 @@ class BatchTransport(Protocol):
 
 class Transport(Protocol):
     def enqueue(self, requests: Sequence[JobRequest]) -> list[Accepted]:
-        """Checks all requests before the first is sent, then sends BATCH of them a round trip.
+        """Checks all requests before the first is sent, then sends BATCH of them a round trip. BatchError if the batch
+        of one takes no jobs; the others are enqueued.
 
         A lost reply is no reason to fail: each job has its id before the first try, so the call is repeated."""
         ...

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fileq.brokers.protocol import FullBroker
 from fileq.client.broker_transport import BrokerTransport
-from fileq.client.client import Client
 from fileq.commands.acknowledgements import Acknowledgement
 from fileq.commands.api_keys import KeyStore
 from fileq.config import Config
@@ -26,7 +25,7 @@ UNKNOWN = "unknown"  # who failed to log in, in the audit
 
 
 class Services:
-    """Made in the event loop. Blocking parts: `broker`, `client`, `keys`; only functions in the pool call them.
+    """Made in the event loop. Blocking parts: `broker`, `transport`, `keys`; only functions in the pool call them.
 
     `stopping` is set when the server stops. Streams must end then; stop_streams() sets it. `known_causes` are the
     acknowledgements as a page read them last, for pages that must not ask for them."""
@@ -47,7 +46,6 @@ class Services:
         self.config = config
         self.broker = broker
         self.transport = BrokerTransport(broker, config, clock=now_ms)
-        self.client = Client.over(self.transport)
         self.keys = KeyStore(broker, now_ms)
         self.signer = signer
         self.audit = audit

@@ -19,8 +19,8 @@ from fileq.core.api_key import Scope
 from fileq.core.batch import BatchState
 from fileq.core.errors import BatchError, BrokerError
 from fileq.queries.documents import BatchDocument, JobDocument, batch_document, info_of, job_document, unknown_batch
-from fileq.server.api.job_endpoints import DurationValue, check_given
-from fileq.server.api.list_endpoints import BULK_BYTES, BulkJobs, NewJobs, enqueue_jobs
+from fileq.server.api.job_endpoints import BULK_BYTES, BulkJobs, DurationValue, NewJobs, enqueue_jobs, tag_problems
+from fileq.server.decoding import invalid
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
@@ -212,7 +212,8 @@ def _callback(wanted: WantedCallback | None, caller: Caller) -> TaskCall[Any, An
     if wanted is None:
         return None
     caller.check_type(wanted.type)
-    check_given(None, wanted.tags)
+    if problems := [*tag_problems(wanted.tags)]:
+        raise invalid(problems)
     given = {name: getattr(wanted, name) for name in ("priority", "max_retries", "timeout", "tags")}
     given["tags"] = {**(wanted.tags or {}), **caller.own_tags} or None
     options = cast(EnqueueOptions, {name: value for name, value in given.items() if value is not None})

@@ -1,23 +1,26 @@
-"""One job: enqueue it, look at it, wait for it, cancel it, retry it."""
+"""New jobs, one or many at once; and one job: look at it, wait for it, cancel it, retry it, make it due."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import NAME_RULE
-from fileq.brokers.types import CancelResult, Record
-from fileq.client.client import span_of_caller
-from fileq.client.handle import Handle
-from fileq.client.options import EnqueueOptions
+from fileq.brokers.types import CancelResult, EnqueueResult, Record
+from fileq.client.options import EnqueueOptions, JobRequest, options_of
+from fileq.client.tasks import typed_request
 from fileq.client.transport import VETOED
 from fileq.core.api_key import Scope, has_parent_parts
+from fileq.core.errors import ConfigError
 from fileq.core.job import OWN_TAGS, State, decode_or_none
 from fileq.core.units import LONGEST_S
 from fileq.queries.documents import EnqueuedDocument, JobDocument, enqueued_document, info_of, job_document
@@ -26,7 +29,6 @@ from fileq.queries.job_queries import wait_reasons
 from fileq.server.conditional import IdempotentRequest, idempotent_request
 from fileq.server.connections import until_first, until_gone
 from fileq.server.decoding import invalid
-from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem, FieldProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 
@@ -34,6 +36,9 @@ ROUTES = RouteList("jobs")
 
 COMMAND_TYPE = "command"
 DIGEST_TAG = "fileq.request_digest"
+BULK_MAX = 1000
+BULK_BYTES = 16 << 20
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 PathText = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]  # no file has a NUL in its name
 DurationValue = Annotated[float, Meta(ge=0, le=LONGEST_S)] | Annotated[str, Meta(max_length=50)]
 
@@ -60,6 +65,29 @@ class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
     deadline: DurationValue | None = None
     tags: Annotated[dict[str, str], Meta(max_length=20)] | None = None
     batch_id: Annotated[str, Meta(pattern=f"^{NAME_RULE}$")] | None = None
+
+
+class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Jobs to enqueue. All are checked before the first is enqueued."""
+
+    jobs: Annotated[tuple[NewJob, ...], Meta(min_length=1, max_length=BULK_MAX)]
+
+
+class BulkJob(Struct, frozen=True):
+    """`result` is enqueued, duplicate (`id` is that of the job that is there already; "" if the key does not see it) or
+    vetoed (there is no job). `warning` says that no running worker takes the job; null if one does, or if that is
+    unknown."""
+
+    id: str
+    result: str
+    warning: str | None = None
+
+
+class BulkJobs(Struct, frozen=True):
+    """`jobs` has the order of the request; `enqueued` of them are new."""
+
+    jobs: tuple[BulkJob, ...]
+    enqueued: int
 
 
 class WaitQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,47 +133,129 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer[EnqueuedDocum
     """201 with the job, also for a repeat with the same Idempotency-Key; 200 if a job with this id or unique key was
     there already. If the key does not see that job, the problem `duplicate` says only that there is one."""
     new, services = request.body, request.services
-    repeat = idempotent_request(request.headers, request.caller, request.raw_body, request.services.signer)
-    options = job_options(new, repeat, request.caller)
-    check_batches(request, [new])
-    with span_of_caller(request.headers.get("traceparent", "")):
-        handle = _enqueued(request, new, options)
-    if handle.fate == VETOED:
+    repeat = idempotent_request(request.headers, request.caller, request.raw_body, services.signer)
+    wanted = _job_request(request, new, repeat)
+    _check_batches(request, [new])
+    [made] = services.transport.enqueue([wanted])
+    if made.fate == VETOED:
         raise ApiProblem("vetoed", "a function with @fileq.before_enqueue refused the job")
-    [record] = services.broker.records([handle.id])
-    if handle.fate != "enqueued" and not request.caller.sees(decode_or_none(record.raw) if record else None):
+    [record] = services.broker.records([made.id])
+    is_new = made.fate == EnqueueResult.ENQUEUED
+    if not is_new and not request.caller.sees(decode_or_none(record.raw) if record else None):
         raise ApiProblem("duplicate", "a job with this id or unique key is there already, and this key does not see it")
     if record is None:
-        raise ApiProblem("not-found", why_unknown(handle.id))
-    if handle.fate != "enqueued":
+        raise ApiProblem("not-found", why_unknown(made.id))
+    if not is_new:
         _check_repeat(record, repeat)
     request.note.about(record)
-    document = enqueued_document(record, handle.warning)
-    is_new = handle.fate == "enqueued" or repeat is not None
+    document = enqueued_document(record, made.warning)
     location = {"Location": f"{services.config.server.base_path}/api/v1/jobs/{quote(document.id, safe='')}"}
-    return ApiAnswer(document, 201 if is_new else 200, location)
+    return ApiAnswer(document, 201 if is_new or repeat is not None else 200, location)
 
 
-def _enqueued(request: ApiRequest[NoQuery, NewJob], new: NewJob, options: EnqueueOptions) -> Handle[Any]:
+@ROUTES.add(
+    "POST /jobs/bulk",
+    Scope.ENQUEUE,
+    "enqueue up to 1,000 jobs, after all of them were checked",
+    serves_limited=True,
+    status=201,
+    statuses={200: "all of them are there already"},
+    problems=("idempotency-mismatch", "not-allowed", "batch-closed"),
+    has_idempotency_key=True,
+    body_max=BULK_BYTES,
+    timeout_s=10.0,
+)
+def enqueue_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer[BulkJobs]:
+    """201 with the ids in the order of the request; 200 if none of them is new."""
+    services, caller = request.services, request.caller
+    repeat = idempotent_request(request.headers, caller, request.raw_body, services.signer)
+    wanted: list[JobRequest] = []
+    problems: list[FieldProblem] = []
+    for index, new in enumerate(request.body.jobs):
+        try:
+            wanted.append(_job_request(request, new, _repeat_of(repeat, index)))
+        except ApiProblem as problem:
+            if problem.slug != "invalid":
+                raise
+            problems += (FieldProblem(f"/jobs/{index}{one.pointer}", one.detail) for one in problem.errors)
+    if problems:
+        raise invalid(problems)
+    _check_batches(request, request.body.jobs)
+    if (first := _repeat_of(repeat, 0)) is not None:
+        _check_repeat(services.broker.records([first.job_id])[0], first)
+    try:
+        made = services.transport.enqueue(wanted)
+    except ConfigError as error:
+        raise invalid([FieldProblem("/jobs", problem) for problem in error.problems]) from error
+    known = [one.id for one in made if one.fate == EnqueueResult.DUPLICATE] if caller.is_limited else []
+    records = zip(known, services.broker.records(known) if known else (), strict=True)
+    unseen = {id for id, one in records if one is None or not caller.sees(decode_or_none(one.raw))}
+    jobs = tuple(BulkJob("" if one.id in unseen else one.id, one.fate, one.warning or None) for one in made)
+    enqueued = sum(job.result == EnqueueResult.ENQUEUED for job in jobs)
+    return ApiAnswer(BulkJobs(jobs, enqueued), 201 if enqueued or repeat is not None else 200, count=enqueued)
+
+
+def _job_request(request: ApiRequest[Any, Any], new: NewJob, repeat: IdempotentRequest | None) -> JobRequest:
+    """What is to be enqueued. Raises ApiProblem with everything that is wrong, and for a job that the caller may not
+    enqueue."""
+    caller, problems = request.caller, [*_problems(request, new, repeat)]
+    digest = {DIGEST_TAG: repeat.digest} if repeat is not None else {}
+    given = EnqueueOptions(
+        priority=new.priority,
+        max_retries=new.max_retries,
+        timeout=new.timeout,
+        delay=new.delay,
+        at=new.scheduled_at,
+        id=repeat.job_id if repeat is not None else new.id,
+        unique_key=new.unique_key,
+        deadline=_deadline(new.deadline),
+        batch=new.batch_id,
+        tags={**(new.tags or {}), **digest, **caller.own_tags},
+    )
+    try:
+        options = options_of(given)
+    except ConfigError as error:
+        problems += (FieldProblem("", one) for one in error.problems)
+    if problems:
+        raise invalid(problems)
+    trace_id, span_id = _span_of(request.headers.get("traceparent", ""))
+    options = replace(options, trace_id=trace_id, span_id=span_id)
+    if new.path is not None:
+        caller.check_path(new.path)
+        return JobRequest(options, path=new.path)
+    type = COMMAND_TYPE if new.type is None else new.type
+    caller.check_type(type)
+    try:
+        return typed_request(type, new.payload if new.command is None else {"command": new.command}, options)
+    except ConfigError as error:
+        raise invalid([FieldProblem("", one) for one in error.problems]) from error
+
+
+def _problems(request: ApiRequest[Any, Any], new: NewJob, repeat: IdempotentRequest | None) -> Iterator[FieldProblem]:
     given = [name for name in ("type", "path", "command") if getattr(new, name) is not None]
     if len(given) != 1:
-        detail = "give one of type, path and command" + (f", not {' and '.join(given)}" if given else "")
-        raise invalid([FieldProblem("", detail)])
-    client = request.services.client
-    if new.path is not None:
-        request.caller.check_path(new.path)
-        if not isinstance(new.payload, UnsetType):
-            raise invalid([FieldProblem("/payload", "payload goes with type; the job of a file has none")])
-        return client.enqueue_file(new.path, **options)
-    if new.command is not None:
-        request.caller.check_type(COMMAND_TYPE)
-        return client.enqueue(COMMAND_TYPE, {"command": new.command}, **options)
-    assert new.type is not None
-    request.caller.check_type(new.type)
-    return client.enqueue(new.type, new.payload, **options)
+        also = f", not {' and '.join(given)}" if given else ""
+        yield FieldProblem("", f"give one of type, path and command{also}")
+    if new.path is not None and not isinstance(new.payload, UnsetType):
+        yield FieldProblem("/payload", "payload goes with type; the job of a file has none")
+    if repeat is not None and new.id is not None:
+        yield FieldProblem("/id", "id is set, and Idempotency-Key too, which makes the id; give one")
+    queues = request.services.config.worker.priorities
+    if new.priority and new.priority not in queues:
+        yield FieldProblem("/priority", f"priority is {new.priority!r}; it must be one of {', '.join(queues)}")
+    if new.path is not None and has_parent_parts(os.fsencode(new.path)):  # whose meaning depends on links
+        yield FieldProblem("/path", f"path is {new.path[:100]!r}; it must have no .. in it")
+    yield from tag_problems(new.tags)
 
 
-def check_batches(request: ApiRequest[Any, Any], jobs: Iterable[NewJob]) -> None:
+def tag_problems(tags: Mapping[str, str] | None) -> Iterator[FieldProblem]:
+    """Tags that the server itself adds are taken from no client."""
+    for name in tags or ():
+        if name.startswith(OWN_TAGS):
+            yield FieldProblem("/tags", f"the tag {name[:100]!r} begins with {OWN_TAGS}; choose another")
+
+
+def _check_batches(request: ApiRequest[Any, Any], jobs: Iterable[NewJob]) -> None:
     """Raises ApiProblem for a batch that the caller may not add to, as if there were none."""
     ids = {} if request.caller.changes_all_batches else {new.batch_id: None for new in jobs if new.batch_id}
     if not ids:
@@ -153,39 +263,6 @@ def check_batches(request: ApiRequest[Any, Any], jobs: Iterable[NewJob]) -> None
     for id, view in zip(ids, request.services.broker.batches_by_id(list(ids)), strict=True):
         if view is not None and not request.caller.changes_batch(info_of(view.info).made_by):
             raise ApiProblem("batch-closed", f"batch {id} takes no jobs any more, or does not exist")
-
-
-def job_options(new: NewJob, repeat: IdempotentRequest | None, caller: Caller) -> EnqueueOptions:
-    check_given(new.path, new.tags)
-    if repeat is not None and new.id is not None:
-        raise invalid([FieldProblem("/id", "id is set, and Idempotency-Key too, which makes the id; give one")])
-    digest = {DIGEST_TAG: repeat.digest} if repeat is not None else {}
-    given: dict[str, Any] = {
-        "priority": new.priority,
-        "max_retries": new.max_retries,
-        "timeout": new.timeout,
-        "delay": new.delay,
-        "at": new.scheduled_at,
-        "id": repeat.job_id if repeat is not None else new.id,
-        "unique_key": new.unique_key,
-        "deadline": _deadline(new.deadline),
-        "batch": new.batch_id,
-        "tags": {**(new.tags or {}), **digest, **caller.own_tags} or None,
-    }
-    return cast(EnqueueOptions, {name: value for name, value in given.items() if value is not None})
-
-
-def check_given(path: str | None, tags: Mapping[str, str] | None) -> None:
-    """Raises ApiProblem for what a server takes from no client: a path with `..`, whose meaning depends on links, and
-    tags that the server itself adds."""
-    problems = []
-    if path is not None and has_parent_parts(os.fsencode(path)):
-        problems.append(FieldProblem("/path", f"path is {path[:100]!r}; it must have no .. in it"))
-    for name in tags or ():
-        if name.startswith(OWN_TAGS):
-            problems.append(FieldProblem("/tags", f"the tag {name[:100]!r} begins with {OWN_TAGS}; choose another"))
-    if problems:
-        raise invalid(problems)
 
 
 def _deadline(given: float | str | None) -> float | str | datetime | None:
@@ -197,14 +274,28 @@ def _deadline(given: float | str | None) -> float | str | datetime | None:
     return given
 
 
-def _check_repeat(record: Record, repeat: IdempotentRequest | None) -> None:
+def _span_of(traceparent: str) -> tuple[str, str]:
+    """Trace id and span id of the program that sends the request; "" for both if the header is missing or has another
+    form."""
+    found = _TRACEPARENT.fullmatch(traceparent.strip())
+    is_valid = found is not None and found[1].strip("0") and found[2].strip("0")
+    return (found[1], found[2]) if found is not None and is_valid else ("", "")
+
+
+def _repeat_of(repeat: IdempotentRequest | None, index: int) -> IdempotentRequest | None:
+    """Each job of the request has an id of its own, which follows from the key too."""
+    if repeat is None:
+        return None
+    return IdempotentRequest(str(uuid.uuid5(uuid.UUID(repeat.job_id), str(index))), repeat.digest)
+
+
+def _check_repeat(record: Record | None, repeat: IdempotentRequest | None) -> None:
     """Raises ApiProblem if the Idempotency-Key was used with another body."""
-    job = decode_or_none(record.raw)
+    job = decode_or_none(record.raw) if record is not None else None
     if repeat is None or job is None or job.id != repeat.job_id:
         return
     if job.tag_values.get(DIGEST_TAG) != repeat.digest:
-        detail = f"Idempotency-Key was used with another body, for job {job.id}"
-        raise ApiProblem("idempotency-mismatch", detail)
+        raise ApiProblem("idempotency-mismatch", f"Idempotency-Key was used with another body, for job {job.id}")
 
 
 @ROUTES.add(
@@ -289,6 +380,28 @@ def retry_job(request: ApiRequest[RetryQuery, UnsetType]) -> RetryMessage:
     request.services.transport.retry(id, is_probe=request.query.probe)
     request.services.action_log.add(JobAction.RETRY, request.caller.name, [id])
     return RetryMessage("Job re-enqueued", State.PENDING.value)
+
+
+@ROUTES.add(
+    "POST /jobs/{id}/run",
+    Scope.OPERATE,
+    "make a scheduled, retrying or deferred job due now",
+    serves_limited=True,
+    problems=("conflict",),
+)
+def run_job(request: ApiRequest[NoQuery, UnsetType]) -> RetryMessage:
+    """A job that waits for its time goes to the end of its queue now. Repeated, it changes nothing."""
+    id, broker = request.params["id"], request.services.broker
+    if request.caller.is_limited:
+        seen_record(request, id)
+    [is_moved] = broker.due_now([id])
+    record = seen_record(request, id)
+    request.note.about(record)
+    if not is_moved and record.state is not State.PENDING:
+        raise ApiProblem("conflict", f"job {id} can't be made due: it is {record.state.value}")
+    if is_moved:
+        request.services.action_log.add(JobAction.RUN, request.caller.name, [id])
+    return RetryMessage("Job is due now", State.PENDING.value)
 
 
 def seen_record(request: ApiRequest[Any, Any], id: str) -> Record:
