@@ -28,9 +28,9 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fileq.brokers.batches import MEMBERS_PAGE
@@ -99,13 +99,19 @@ OUT_OF_REACH = "another program pushed it; it can be cancelled near the front of
 
 
 class JobChange(Struct, frozen=True):
-    """What an action did with one job: `retried`, `cancelled`, `requested` (its worker stops it), `due` or `deleted`;
-    otherwise the reason says why not. `filepath` is where its file is now."""
+    """What an action did with one job."""
 
     id: str
-    result: str
-    filepath: str = ""
-    reason: str = ""
+    result: Annotated[
+        str,
+        Meta(
+            description="retried, cancelled, due, deleted or requested (of the worker that runs the job; requested_before"
+            " by an earlier action), with a dry run would_ and the action; otherwise refused, unknown (there is no such"
+            " job) or gone (changed by another caller)"
+        ),
+    ]
+    filepath: Annotated[str, Meta(description="where its file is now")] = ""
+    reason: Annotated[str, Meta(description="why it was not changed; else empty")] = ""
 
     @property
     def is_done(self) -> bool:
@@ -117,12 +123,14 @@ class JobChange(Struct, frozen=True):
 
 
 class ActionReport(Struct, frozen=True):
-    """`count` jobs were changed, or would be. `results` names the first NAMED jobs, refused ones first; with ids it
-    names each."""
+    """What an action did with many jobs."""
 
-    count: int
+    count: Annotated[int, Meta(description="jobs that were changed, or would be with a dry run")]
     is_dry_run: bool
-    results: tuple[JobChange, ...]
+    results: Annotated[
+        tuple[JobChange, ...],
+        Meta(description=f"each job that was named by its id; of others the first {NAMED}, refused ones first"),
+    ]
 
     @property
     def has_failed(self) -> bool:

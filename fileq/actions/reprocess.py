@@ -17,8 +17,9 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
@@ -36,21 +37,23 @@ _NEXT = uuid.UUID("5b0f4d3e-7c1a-4e52-9a54-3c0c6f6b7d21")  # namespace of next_i
 
 
 class ReprocessedFile(Struct, frozen=True):
-    """`enqueued`, `missing` (the file no longer exists) or `unfinished` (its last job has not ended).
-
-    A dry run has `would_enqueue` instead of the first."""
-
     filepath: str
-    result: str
+    result: Annotated[
+        str,
+        Meta(
+            description="enqueued (with a dry run would_enqueue), missing (the file no longer exists) or unfinished (its"
+            " last job has not ended)"
+        ),
+    ]
     job_id: str | None = None
 
 
 class ReprocessReport(Struct, frozen=True):
-    enqueued: int
-    missing: int
-    unfinished: int
+    enqueued: Annotated[int, Meta(description="files that were enqueued again, or would be with a dry run")]
+    missing: Annotated[int, Meta(description="files that no longer exist, skipped")]
+    unfinished: Annotated[int, Meta(description="files whose last job has not ended yet, skipped")]
     is_dry_run: bool
-    files: tuple[ReprocessedFile, ...]
+    files: Annotated[tuple[ReprocessedFile, ...], Meta(description="at most 1000")]
 
 
 Known = tuple[bytes, str, str]  # path, signature, job id

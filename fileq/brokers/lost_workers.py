@@ -10,8 +10,9 @@ notes that are too old.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fileq.brokers.catalog import Catalog, Document, Table, is_name
 from fileq.core.job import stamp
@@ -31,16 +32,15 @@ class LostSlot(Struct, frozen=True):
 
 
 class LostWorker(Struct, frozen=True):
-    """It had no heartbeat from `since` on, or from before; with `is_gone` its process had ended by then. `found` is
-    when a reaper removed it. `jobs` were given back to their queues, or are dead."""
+    """A worker process that died and that a reaper has removed."""
 
     host: str
     pid: int
-    since: str
-    found: str
+    since: Annotated[str, Meta(description="it had no heartbeat from then on, or from before")]
+    found: Annotated[str, Meta(description="when a reaper removed it")]
     slots: int
-    jobs: int
-    is_gone: bool = False
+    jobs: Annotated[int, Meta(description="given back to their queues, or dead")]
+    is_gone: Annotated[bool, Meta(description="its process had ended by `since`")] = False
 
 
 LOST_WORKERS = Table[LostWorker]("lost-workers", LostWorker)

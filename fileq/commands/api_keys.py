@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import Catalog, Table
 from fileq.core.api_key import KEY_NAME_LENGTH, LATEST_MS, Scope, StoredKey, StoredTime, digest, new_key
 from fileq.core.errors import ConfigError, Unknown
 from fileq.core.job import stamp
+from fileq.queries.documents import Time
 
 KEYS_MAX = 1000
 ENDED_MAX = 100  # sessions of one key that are named one by one
@@ -29,28 +31,26 @@ SESSION_MARK = " (one-time link"  # the name of a session: the person, this, per
 
 
 class KeySummary(Struct, frozen=True):
-    """A key as operators see it. Times are RFC 3339; None for never."""
+    """A key as operators see it. Times are null for never."""
 
     id: str
     name: str
     scopes: tuple[Scope, ...]
-    created: str | None
-    expires: str | None
-    last_used: str | None
-    allowed_types: tuple[str, ...] = ()
-    path_prefix: str = ""
-    is_expired: bool = False
-    is_login: bool = False
+    created: Time
+    expires: Time
+    last_used: Time
+    allowed_types: Annotated[tuple[str, ...], Meta(description="its restriction: the types of its jobs")] = ()
+    path_prefix: Annotated[str, Meta(description="its restriction: the directory of its files; both empty: none")] = ""
+    is_expired: Annotated[bool, Meta(description="it is no longer accepted")] = False
+    is_login: Annotated[bool, Meta(description="it stands behind a session that a one-time link began")] = False
 
 
 class NewKey(Struct, frozen=True):
-    """`key` is shown this once."""
-
-    id: str
-    name: str
+    id: Annotated[str, Meta(description="names the key; the 8 characters after fq_")]
+    name: Annotated[str, Meta(description="as given")]
     scopes: tuple[Scope, ...]
-    expires: str | None
-    key: str
+    expires: Time
+    key: Annotated[str, Meta(description="the key; shown only this once")]
 
     def __repr__(self) -> str:
         return f"NewKey({self.id!r}, {self.name!r})"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fileq.commands.untaken_files import missed_by_case
 from fileq.config import Config
@@ -47,19 +48,20 @@ def check_config(config: Config, app_dir: str | None = None) -> ConfigCheck:
 
 
 class TaskSummary(Struct, frozen=True):
-    """`function` is module:function. `payload` is the type of the payload, empty if it can be anything. `is_shadowed`:
-    a route of the configuration takes the jobs of this name, so the task never runs."""
-
-    name: str
-    function: str
-    payload: str
-    priority: str
-    timeout_s: float
-    max_retries: int
-    isolation: str
-    give_up_on: tuple[int | str, ...]
-    has_retry_if: bool
-    is_shadowed: bool
+    name: Annotated[str, Meta(description="the type of its jobs")]
+    function: Annotated[str, Meta(description="module:function")]
+    payload: Annotated[str, Meta(description="the type of its payload; empty if it can be anything")]
+    priority: Annotated[str, Meta(description="the queue of its jobs if the caller names none")]
+    timeout_s: Annotated[float, Meta(description="limit of one attempt")]
+    max_retries: Annotated[int, Meta(description="retries after a failure")]
+    isolation: Annotated[str, Meta(description="process or thread")]
+    give_up_on: Annotated[
+        tuple[int | str, ...], Meta(description="exit codes and exceptions after which a job is not retried")
+    ]
+    has_retry_if: Annotated[bool, Meta(description="a function of the task decides about retries")]
+    is_shadowed: Annotated[
+        bool, Meta(description="a route of the configuration takes these jobs, so the task never runs")
+    ]
 
 
 def list_tasks(config: Config, app_dir: str) -> tuple[TaskSummary, ...]:

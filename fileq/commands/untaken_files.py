@@ -10,8 +10,9 @@ import socket
 import stat
 import time
 from collections.abc import Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fileq.brokers.types import ProducerView
@@ -33,13 +34,16 @@ class UntakenVersion(Struct, frozen=True):
 
     size: int
     modified_ns: int
-    reason: str
+    reason: Annotated[str, Meta(description="why it was not enqueued")]
 
 
 class LocalTrace(FileTrace, frozen=True):
-    """A trace, and the version on this machine if the file has changed since its newest known version."""
+    """A trace, and what of the file is here."""
 
-    untaken: UntakenVersion | None = None
+    untaken: Annotated[
+        UntakenVersion | None,
+        Meta(description="null, or the file on this machine if it has changed since its newest known version"),
+    ] = None
 
 
 def with_untaken(trace: FileTrace, config: Config, path: bytes) -> LocalTrace:

@@ -7,9 +7,10 @@ import itertools
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Meta, Struct
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
@@ -19,6 +20,7 @@ from fileq.core.job import Job, State, stamp
 from fileq.core.text import printable
 from fileq.core.webhook import ANSWERED, DELIVERY_TYPE, Webhook, WebhookFilter, shown_url
 from fileq.files.globs import Globs
+from fileq.queries.documents import Time
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 from fileq.queries.job_selection import matching
 from fileq.webhooks.store import KnownWebhook, WebhookStore, definition_problems
@@ -31,68 +33,64 @@ _ANSWERED = re.compile(rf"{ANSWERED} (\d{{3}})\b")
 
 
 class WebhookSummary(Struct, frozen=True):
-    """One webhook. `url` is without its query; no secret is in it."""
+    """One webhook. No secret is in it."""
 
     name: str
-    url: str
+    url: Annotated[str, Meta(description="without its query")]
     events: tuple[str, ...]
-    filter: dict[str, str]
-    is_configured: bool
-    state: str  # enabled or disabled
+    filter: Annotated[dict[str, str], Meta(description="type, match, priority, batch as far as given")]
+    is_configured: Annotated[bool, Meta(description="defined in the configuration; else by 'fileq webhook add'")]
+    state: Annotated[str, Meta(description="enabled or disabled")]
     disabled_because: str
-    disabled_at: str | None
-    failures: int
-    failing_since: str | None
-    previous_secret_until: str | None
+    disabled_at: Time
+    failures: Annotated[int, Meta(description="failed attempts in a row")]
+    failing_since: Time
+    previous_secret_until: Annotated[Time, Meta(description="until then the secret before signs too")]
 
 
 class WebhookList(Struct, frozen=True):
     webhooks: tuple[WebhookSummary, ...]
-    problems: tuple[str, ...]
+    problems: Annotated[tuple[str, ...], Meta(description="definitions that can't be read")]
 
 
 class NewSecret(Struct, frozen=True):
-    """`secret` is shown this once."""
-
-    name: str
-    secret: str
-    previous_secret_until: str | None
+    name: Annotated[str, Meta(description="the webhook")]
+    secret: Annotated[str, Meta(description="signs the deliveries; shown only this once")]
+    previous_secret_until: Annotated[Time, Meta(description="until then the secret before signs too")]
 
 
 class WebhookChange(Struct, frozen=True):
-    name: str
-    has_changed: bool
+    name: Annotated[str, Meta(description="the webhook")]
+    has_changed: Annotated[bool, Meta(description="whether it was in another state before")]
 
 
 class WebhookTest(Struct, frozen=True):
-    """`status` is None without an answer; `error` is empty if the receiver accepted the message."""
-
-    name: str
-    id: str
-    status: int | None
-    answer: str
-    error: str
+    name: Annotated[str, Meta(description="the webhook")]
+    id: Annotated[str, Meta(description="the webhook-id of the message")]
+    status: Annotated[int | None, Meta(description="status of the answer; null if there was none")]
+    answer: Annotated[str, Meta(description="beginning of the answer's body")]
+    error: Annotated[str, Meta(description="why it was not accepted; empty if it was")]
     duration_s: float
 
 
 class DeliverySummary(Struct, frozen=True):
     """One delivery, which is a job of type fileq.webhook."""
 
-    id: str
+    id: Annotated[str, Meta(description="of the job that delivers")]
     event: str
-    job_id: str | None
-    state: str
-    status: int | None
+    job_id: Annotated[str | None, Meta(description="of the job that it tells about")]
+    state: Annotated[str, Meta(description="state of the job that delivers")]
+    status: Annotated[int | None, Meta(description="status of the last answer")]
     attempts: int
-    error: str
-    created: str | None
-    ended: str | None
-    due: str | None
+    error: Annotated[str, Meta(description="of the last attempt, if it is not completed")]
+    created: Time
+    ended: Time
+    due: Time
 
 
 class DeliveryList(Struct, frozen=True):
-    name: str
-    deliveries: tuple[DeliverySummary, ...]
+    name: Annotated[str, Meta(description="the webhook")]
+    deliveries: Annotated[tuple[DeliverySummary, ...], Meta(description="newest first")]
 
 
 def store_of(broker: FullBroker, config: Config) -> WebhookStore:

@@ -11,15 +11,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
 from operator import itemgetter
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
 from fileq.core.job import State, parse_time, stamp
 from fileq.core.outcome import kind_of
-from fileq.queries.documents import JobDocument
+from fileq.queries.documents import JobDocument, Time
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 from fileq.queries.job_selection import OUTLINE_COST, complete_records, outlined, select
 
@@ -32,8 +32,8 @@ _NAMED = 3  # how many directories and extensions a group names
 
 
 class DeadJobs(Struct, frozen=True):
-    total: int
-    jobs: tuple[JobDocument, ...]
+    total: Annotated[int, Meta(description="jobs in the dead-letter queue")]
+    jobs: Annotated[tuple[JobDocument, ...], Meta(description="newest first")]
 
 
 def list_dead(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> DeadJobs:
@@ -49,41 +49,40 @@ class NameCount(Struct, frozen=True):
 
 
 class DeadGroup(Struct, frozen=True):
-    """Dead jobs that share `key`. The error, its kind, the type, the fingerprint and the sample are of the newest.
-    `newest_ids` are the ids of the newest 20, `newest_times` when each of them died. `timeline` is how many died in
-    each of 24 equal parts of the time of the whole answer, from `timeline_from` to `timeline_until`."""
+    """Dead jobs that have something in common."""
 
-    key: str
+    key: Annotated[str, Meta(description="the fingerprint, directory, kind or type that its jobs share")]
     count: int
-    fingerprint: str
+    fingerprint: Annotated[str, Meta(description="of the newest job, as are error, kind, type and sample")]
     error: str
     kind: str
     type: str | None
-    first: str | None
-    last: str | None
-    directories: tuple[NameCount, ...]
-    extensions: tuple[NameCount, ...]
+    first: Annotated[Time, Meta(description="when the first of them died")]
+    last: Annotated[Time, Meta(description="when the last of them died")]
+    directories: Annotated[tuple[NameCount, ...], Meta(description="where most of its files are, at most 3")]
+    extensions: Annotated[tuple[NameCount, ...], Meta(description="of most of its files, at most 3")]
     sample_id: str
     sample_path: str
-    newest_ids: tuple[str, ...] = ()
-    timeline: tuple[int, ...] = ()
-    newest_times: tuple[str | None, ...] = ()
+    newest_ids: Annotated[tuple[str, ...], Meta(description="of its newest 20 jobs")] = ()
+    timeline: Annotated[
+        tuple[int, ...],
+        Meta(description="how many died in each of 24 equal parts of the time from timeline_from to timeline_until"),
+    ] = ()
+    newest_times: Annotated[tuple[str | None, ...], Meta(description="when each of newest_ids died")] = ()
 
 
 class DeadGroups(Struct, frozen=True):
-    """`is_partial`: older dead jobs were not looked at. `group_count` includes the groups beyond the limit. The
-    timelines begin with the first death that was seen and end with the last; null if there is none. `newest_ids` are
-    the ids of the newest 20 jobs of all groups."""
+    """The dead jobs in groups."""
 
-    by: str
-    total: int
-    scanned: int
-    is_partial: bool
-    group_count: int
-    groups: tuple[DeadGroup, ...]
-    timeline_from: str | None = None
-    timeline_until: str | None = None
-    newest_ids: tuple[str, ...] = ()
+    by: Annotated[str, Meta(description="fingerprint, directory, kind or type")]
+    total: Annotated[int, Meta(description="jobs in the dead-letter queue")]
+    scanned: Annotated[int, Meta(description="dead jobs that were looked at, the newest first")]
+    is_partial: Annotated[bool, Meta(description="older dead jobs were not looked at")]
+    group_count: Annotated[int, Meta(description="groups found, those beyond the limit included")]
+    groups: Annotated[tuple[DeadGroup, ...], Meta(description="the largest first")]
+    timeline_from: Annotated[Time, Meta(description="the first death that was seen")] = None
+    timeline_until: Annotated[Time, Meta(description="the last death that was seen")] = None
+    newest_ids: Annotated[tuple[str, ...], Meta(description="of the newest 20 jobs of all groups")] = ()
 
 
 def group_dead(

@@ -8,16 +8,17 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record, WorkerView
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import State, decode_or_none, split_signature, stamp
 from fileq.core.text import printable, quoted_path
-from fileq.queries.documents import JobDocument, job_document
+from fileq.queries.documents import JobDocument, Time, job_document
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_ids import looks_like_id, why_unknown
 from fileq.queries.job_selection import ALL_STATES, PLACES, select, with_records
@@ -58,33 +59,40 @@ def show(broker: FullBroker, id: str) -> JobDocument:
 
 
 class VersionTrace(Struct, frozen=True):
-    """One version of a file. `job` is null if its job has ended and the record has expired."""
+    """One version of a file."""
 
-    signature: str | None
+    signature: Annotated[
+        str | None,
+        Meta(description="size-mtime in ns; also -i and the inode, -c and the hash, if the producer recorded them"),
+    ]
     job_id: str
     is_newest: bool
     is_in_ledger: bool
     size: int | None
     modified_ns: int | None
-    job: JobDocument | None
+    job: Annotated[JobDocument | None, Meta(description="null if its job has ended and the record has expired")]
 
 
 class Maker(Struct, frozen=True):
-    """The job that made a file. Path and type are null if its record has expired."""
+    """The job that made a file."""
 
     job_id: str
-    path: str | None = None
+    path: Annotated[str | None, Meta(description="null for a job without a file, and if its record has expired")] = None
     type: str | None = None
 
 
 class FileTrace(Struct, frozen=True):
-    """`is_partial`: not all records were searched for jobs that the ledger does not know."""
+    """The history of a file."""
 
-    path: str
-    missing_since: str | None
-    versions: tuple[VersionTrace, ...]
-    made_by: Maker | None = None
-    is_partial: bool = False
+    path: Annotated[str, Meta(description="absolute, escaped where it is not UTF-8")]
+    missing_since: Annotated[
+        Time, Meta(description="since when producers have not found the file; null if they find it")
+    ]
+    versions: Annotated[tuple[VersionTrace, ...], Meta(description="newest first")]
+    made_by: Annotated[Maker | None, Meta(description="null, or the last job that made the file")] = None
+    is_partial: Annotated[
+        bool, Meta(description="not all records were searched for jobs that the ledger does not know")
+    ] = False
 
 
 class FileNotKnown(BrokerError):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
+from fileq.cli.json_fields import declared
 from fileq.cli.terminal import now_ms, plural, remark, screen_of_stdout
 from fileq.cli.worker_notes import print_untaken_note
-from fileq.commands.admin.json_schema import batch_fields
 from fileq.core.errors import BatchError, ConfigError
 from fileq.core.text import printable
 
@@ -226,7 +226,7 @@ and the first dead jobs with their errors. A child batch is one member. `fileq l
         examples=(("fileq batch show nightly-3f9c12ab77de", "how far is it?"),),
         arguments=_id,
         run=_show,
-        json_fields=batch_fields,
+        json_fields=declared("fileq.queries.documents:BatchDocument"),
     ),
     Command(
         words=("admin", "batch", "seal"),

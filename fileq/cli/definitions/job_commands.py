@@ -17,24 +17,22 @@ from fileq.cli.arguments import (
     whole_number,
 )
 from fileq.cli.command import Command, Invocation
+from fileq.cli.json_fields import declared
 from fileq.cli.terminal import now_ms, plural, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
-from fileq.commands.admin.json_schema import (
-    ACTION_FIELDS,
-    DLQ_GROUPS_FIELDS,
-    DLQ_LIST_FIELDS,
-    PURGE_FIELDS,
-    TRACE_FIELDS,
-    job_fields,
-    list_fields,
-    listed_job_fields,
-)
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fileq.actions.bulk import JobAction
 
 DEAD = ("dead_letter",)
+_JOB = "fileq.queries.documents:JobDocument"
+_EACH = "one object for each job"
+_ACTION = declared("fileq.actions.bulk:ActionReport")
+_PURGED = (
+    ("deleted", "number: dead jobs that were deleted"),
+    ("dead", "number: dead jobs before the command"),
+)
 
 
 def _peek_arguments(parser: argparse.ArgumentParser) -> None:
@@ -287,7 +285,7 @@ for `dead_letter`, `completed` and `cancelled` the newest. Changes nothing.""",
         ),
         arguments=_peek_arguments,
         run=_peek,
-        json_fields=listed_job_fields,
+        json_fields=declared(_JOB, "jobs[]", _EACH),
     ),
     Command(
         words=("admin", "list"),
@@ -309,7 +307,7 @@ an earlier job of its file. The reason is below the table, and `deferred` in --j
         ),
         arguments=_list_arguments,
         run=_list,
-        json_fields=list_fields,
+        json_fields=declared(_JOB, "jobs[]", _EACH, more=(("has_more", "boolean: --limit left out others"),)),
     ),
     Command(
         words=("admin", "show"),
@@ -325,7 +323,7 @@ or deleted.""",
         examples=(("fileq show 2f6c1d0e", "what happened to this job"),),
         arguments=_show_arguments,
         run=_show,
-        json_fields=job_fields,
+        json_fields=declared(_JOB),
     ),
     Command(
         words=("admin", "trace"),
@@ -339,7 +337,7 @@ changed here since its newest known version, the output says so, and why the new
         examples=(("fileq trace inbox/invoice-17.pdf", "was it processed, and if not, why?"),),
         arguments=_trace_arguments,
         run=_trace,
-        json_fields=TRACE_FIELDS,
+        json_fields=declared("fileq.commands.untaken_files:LocalTrace"),
     ),
     Command(
         words=("admin", "cancel"),
@@ -360,7 +358,7 @@ would cancel and ends with exit code 2.""",
         ),
         arguments=_cancel_arguments,
         run=_cancel,
-        json_fields=ACTION_FIELDS,
+        json_fields=_ACTION,
         only_confirms=True,
     ),
     Command(
@@ -376,7 +374,7 @@ shows one job in full.""",
         ),
         arguments=_list_dead_arguments,
         run=_list_dead,
-        json_fields=DLQ_LIST_FIELDS,
+        json_fields=declared("fileq.queries.dead_jobs:DeadJobs"),
     ),
     Command(
         words=("admin", "dlq", "groups"),
@@ -392,7 +390,7 @@ at the newest 100,000 dead jobs and says so if there are more.""",
         ),
         arguments=_groups_arguments,
         run=_groups,
-        json_fields=DLQ_GROUPS_FIELDS,
+        json_fields=declared("fileq.queries.dead_jobs:DeadGroups"),
     ),
     Command(
         words=("admin", "dlq", "retry"),
@@ -414,7 +412,7 @@ file, or a handler in the current directory, with the modules there that it impo
         ),
         arguments=_retry_arguments,
         run=_retry,
-        json_fields=ACTION_FIELDS,
+        json_fields=_ACTION,
         only_confirms=True,
     ),
     Command(
@@ -431,7 +429,7 @@ command names what it would delete and ends with exit code 2.""",
         ),
         arguments=_delete_arguments,
         run=_delete,
-        json_fields=ACTION_FIELDS,
+        json_fields=_ACTION,
         only_confirms=True,
     ),
     Command(
@@ -446,7 +444,7 @@ with exit code 2.""",
         ),
         arguments=_purge_arguments,
         run=_purge,
-        json_fields=PURGE_FIELDS,
+        json_fields=_PURGED,
         only_confirms=True,
     ),
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import duration, utf8_text
 from fileq.cli.command import Command, Invocation
 from fileq.cli.definitions.role_commands import given_settings, server_arguments
+from fileq.cli.json_fields import declared
 from fileq.cli.terminal import screen_of_stdout, table
 from fileq.core.api_key import Scope
 from fileq.core.errors import FileqError
@@ -16,20 +17,6 @@ from fileq.core.text import printable
 if TYPE_CHECKING:
     from fileq.commands.api_keys import KeyList
 
-_NEW_FIELDS = (
-    ("id", "string: names the key; the 8 characters after fq_"),
-    ("name", "string: as given"),
-    ("scopes[]", f"string: {', '.join(Scope)}"),
-    ("expires", "string (RFC 3339) or null"),
-    ("key", "string: the key; shown only this once"),
-)
-_LIST_FIELDS = (
-    ("keys[]", "id, name, scopes, created, expires, last_used (RFC 3339 or null)"),
-    ("keys[].allowed_types", "array of string: its restriction: the types of its jobs"),
-    ("keys[].path_prefix", "string: its restriction: the directory of its files; both empty: none"),
-    ("keys[].is_expired", "boolean: it is no longer accepted"),
-    ("keys[].is_login", "boolean: it stands behind a session that a one-time link began"),
-)
 _REVOKE_FIELDS = (("id", "string: the key that was revoked"),)
 
 
@@ -166,7 +153,7 @@ alone it has no types and no commands, with --allow-type alone no files.""",
         ),
         arguments=_create_arguments,
         run=_create,
-        json_fields=_NEW_FIELDS,
+        json_fields=declared("fileq.commands.api_keys:NewKey"),
     ),
     Command(
         words=("keys", "list"),
@@ -176,7 +163,7 @@ Lists the keys with their scopes, their restrictions and when each was last used
 can't be shown.""",
         examples=(("fileq keys list", "all keys"), ("fileq keys list --json", "as JSON")),
         run=_list,
-        json_fields=_LIST_FIELDS,
+        json_fields=declared("fileq.commands.api_keys:KeyList"),
     ),
     Command(
         words=("keys", "revoke"),

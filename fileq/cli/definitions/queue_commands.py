@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import utf8_text
 from fileq.cli.command import Command, Invocation
+from fileq.cli.json_fields import declared
 from fileq.cli.terminal import plural
 from fileq.cli.worker_notes import print_reload_note
-from fileq.commands.admin.json_schema import BREAKER_RESET_FIELDS, PAUSE_FIELDS
 from fileq.core.text import printable
 from fileq.core.units import two_units
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from fileq.commands.admin.pauses import PauseResult
     from fileq.commands.admin.running_workers import BreakerReset
 
-_FIELDS = (*PAUSE_FIELDS, ("queues[]", "instead, if several queues were named: one such object for each"))
+_FIELDS = declared(
+    "fileq.commands.admin.pauses:PauseResult",
+    more=(("queues[]", "instead of the others, if several queues were named: one such object for each"),),
+)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -152,6 +155,6 @@ or the configuration has, or if the configuration names all routes and this one 
         ),
         arguments=_breaker_arguments,
         run=_reset,
-        json_fields=BREAKER_RESET_FIELDS,
+        json_fields=declared("fileq.commands.admin.running_workers:BreakerReset"),
     ),
 )

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import ENDED, add_app_dir, add_dry_run, add_filters, check_filtered, filter_of
 from fileq.cli.command import Command, Invocation
+from fileq.cli.json_fields import declared
 from fileq.cli.terminal import Screen, number, plural, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
-from fileq.commands.admin.json_schema import FSCK_FIELDS, REPROCESS_FIELDS
 from fileq.core.job import State
 from fileq.core.text import printable
 
@@ -87,7 +87,7 @@ path that worker.after moved a file to, until the record of its job expires.""",
         ),
         arguments=_reprocess_arguments,
         run=_reprocess,
-        json_fields=REPROCESS_FIELDS,
+        json_fields=declared("fileq.actions.reprocess:ReprocessReport"),
         only_confirms=True,
     ),
     Command(
@@ -109,7 +109,7 @@ interrupted and repeated while workers are running. It lists what it did. Exit c
         ),
         arguments=_fsck_arguments,
         run=_fsck,
-        json_fields=FSCK_FIELDS,
+        json_fields=declared("fileq.commands.admin.fsck.report:Report"),
     ),
 )
 

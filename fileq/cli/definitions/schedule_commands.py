@@ -12,6 +12,7 @@ import msgspec
 
 from fileq.cli.arguments import utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
+from fileq.cli.json_fields import declared
 from fileq.cli.terminal import Cell, Screen, screen_of_stdout, table, wrapped
 from fileq.cli.worker_notes import print_payload_note, print_untaken_note
 from fileq.core.errors import ConfigError
@@ -25,20 +26,6 @@ if TYPE_CHECKING:
 
 _TIMES, _TIMES_MAX = 5, 1000
 _LINE = "fileq schedule add"  # where the definition comes from
-_FIELDS = (
-    ("name", "string"),
-    ("status", "string: active, paused, late (no worker fires it), broken or incomplete"),
-    ("problem", "string: why it is late, broken or incomplete; else empty"),
-    ("source", "string: configuration or program"),
-    ("cron, words, timezone", "string: the expression, the same in words, and its zone"),
-    ("type, payload", "string and object: of its jobs"),
-    ("priority, missed, overlap", "string: as they were given; an empty priority is the default"),
-    ("within_s, max_retries, timeout_s", "number; the last two may be null: those of the route"),
-    ("next, last", "utc and local (strings, RFC 3339), or null: the next time, and the last that ended"),
-    ("last_job_id", "string: of the last job that was enqueued; empty if there is none"),
-    ("last_outcome", "string or null: the state of that job; null if it has no record any more"),
-    ("runs, missed_count", "number: times with a job, and times without one"),
-)
 
 
 def _name(parser: argparse.ArgumentParser) -> None:
@@ -272,7 +259,7 @@ by more than a minute and no worker has fired it.""",
         examples=(("fileq schedule show nightly-report", "one schedule"),),
         arguments=_name,
         run=_show,
-        json_fields=_FIELDS,
+        json_fields=declared("fileq.commands.admin.schedules:ScheduleView"),
     ),
     Command(
         words=("schedule", "next"),
@@ -281,7 +268,7 @@ by more than a minute and no worker has fired it.""",
         examples=(("fileq schedule next nightly-report -n 10", "the next ten times"),),
         arguments=_next_arguments,
         run=_next,
-        json_fields=(("times[]", "utc and local: strings, RFC 3339"),),
+        json_fields=declared("fileq.commands.admin.schedules:ScheduledTime", "times[]", "the next one first"),
     ),
     Command(
         words=("schedule", "add"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fileq.cli.arguments import add_app_dir, text_or_empty
 from fileq.cli.command import Command, Invocation
+from fileq.cli.json_fields import declared
 from fileq.cli.terminal import remark, screen_of_stdout, table
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
@@ -313,17 +314,8 @@ jobs name them, the type of their payload, the queue of their jobs, and the opti
         ),
         arguments=_tasks_arguments,
         run=_tasks,
-        json_fields=(
-            ("tasks[]", "one object for each task, by name"),
-            ("tasks[].name", "string: the type of its jobs"),
-            ("tasks[].function", "string: module:function"),
-            ("tasks[].payload", "string: the type of its payload; empty if it can be anything"),
-            ("tasks[].priority", "string: the queue of its jobs if the caller names none"),
-            ("tasks[].timeout_s, tasks[].max_retries", "number: limit of one attempt, retries after a failure"),
-            ("tasks[].isolation", "string: process or thread"),
-            ("tasks[].give_up_on", "list: exceptions after which a job is not retried"),
-            ("tasks[].has_retry_if", "boolean: a function of the task decides about retries"),
-            ("tasks[].is_shadowed", "boolean: a route of the configuration takes these jobs, so the task never runs"),
+        json_fields=declared(
+            "fileq.commands.configured_handlers:TaskSummary", "tasks[]", "one object for each, by name"
         ),
     ),
     Command(

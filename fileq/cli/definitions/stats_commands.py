@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fileq.cli.command import Command, Invocation
+from fileq.cli.json_fields import declared
 from fileq.cli.terminal import Screen, print_lines, remark, screen_of_stdout
-from fileq.commands.admin.json_schema import STATS_FIELDS, workers_fields
 
 if TYPE_CHECKING:
     from fileq.commands.admin.running_workers import WorkerList
@@ -168,7 +168,7 @@ is unreachable, and says so.""",
         ),
         arguments=_arguments,
         run=_stats,
-        json_fields=STATS_FIELDS,
+        json_fields=declared("fileq.commands.admin.stats:Stats"),
     ),
     Command(
         words=("admin", "workers"),
@@ -188,7 +188,7 @@ For an hour the process is listed as lost, with how many jobs it had, and since 
 process was found gone.""",
         examples=(("fileq workers", "which job runs where, and for how long"),),
         run=_workers,
-        json_fields=workers_fields,
+        json_fields=declared("fileq.commands.admin.running_workers:WorkerList"),
     ),
     Command(
         words=("admin", "events"),

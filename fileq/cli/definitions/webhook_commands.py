@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
+from fileq.cli.json_fields import declared
 from fileq.cli.terminal import plural, screen_of_stdout, table
 from fileq.core.text import printable
 from fileq.core.webhook import WEBHOOK_EVENTS
@@ -14,36 +15,8 @@ from fileq.core.webhook import WEBHOOK_EVENTS
 if TYPE_CHECKING:
     from fileq.commands.webhooks import DeliveryList, WebhookList
 
-_NAME = ("name", "string: the webhook")
-_SECRET_FIELDS = (
-    _NAME,
-    ("secret", "string: signs the deliveries; shown only this once"),
-    ("previous_secret_until", "string (RFC 3339) or null: until then the secret before signs too"),
-)
-_CHANGE_FIELDS = (_NAME, ("has_changed", "boolean: whether it was in another state before"))
-_LIST_FIELDS = (
-    ("webhooks[]", "name, url (without its query), events, filter (type, match, priority, batch as far as given)"),
-    ("webhooks[].is_configured", "boolean: defined in the configuration; else by 'fileq webhook add'"),
-    ("webhooks[].state", "string: enabled or disabled; disabled_because, disabled_at (RFC 3339 or null)"),
-    ("webhooks[].failures", "number: failed attempts in a row; failing_since (RFC 3339 or null)"),
-    ("webhooks[].previous_secret_until", "string (RFC 3339) or null: until then the secret before signs too"),
-    ("problems[]", "string: definitions that can't be read"),
-)
-_TEST_FIELDS = (
-    _NAME,
-    ("id", "string: the webhook-id of the message"),
-    ("status", "number or null: status of the answer; null if there was none"),
-    ("answer", "string: beginning of the answer's body"),
-    ("error", "string: why it was not accepted; empty if it was"),
-    ("duration_s", "number: seconds"),
-)
-_DELIVERIES_FIELDS = (
-    _NAME,
-    ("deliveries[]", "newest first: id (of the job that delivers), event, job_id (of the job that it tells about)"),
-    ("deliveries[].state", "string: state of that job; attempts; error of the last one, if it is not completed"),
-    ("deliveries[].status", "number or null: status of the answer that accepted it"),
-    ("deliveries[].created", "string (RFC 3339) or null; ended, due: the same"),
-)
+_SECRET = declared("fileq.commands.webhooks:NewSecret")
+_CHANGE = declared("fileq.commands.webhooks:WebhookChange")
 
 
 def _name_argument(parser: argparse.ArgumentParser) -> None:
@@ -200,7 +173,7 @@ otherwise. The address is checked at each delivery. docs/webhooks.md shows how a
         ),
         arguments=_add_arguments,
         run=_add,
-        json_fields=_SECRET_FIELDS,
+        json_fields=_SECRET,
     ),
     Command(
         words=("webhook", "list"),
@@ -210,7 +183,7 @@ Lists the webhooks of the configuration and those added by command. Shows no sec
 webhook gets no more deliveries: its receiver answered 410, or failed 50 times in a row over a day.""",
         examples=(("fileq webhook list", "all webhooks"), ("fileq webhook list --json", "as JSON")),
         run=_list,
-        json_fields=_LIST_FIELDS,
+        json_fields=declared("fileq.commands.webhooks:WebhookList"),
     ),
     Command(
         words=("webhook", "remove"),
@@ -221,7 +194,7 @@ the configuration is removed there.""",
         examples=(("fileq webhook remove alerts", "send no more"),),
         arguments=_name_argument,
         run=_remove,
-        json_fields=_CHANGE_FIELDS,
+        json_fields=_CHANGE,
         only_confirms=True,
     ),
     Command(
@@ -233,7 +206,7 @@ no job is made. Exit code 1 if the receiver does not accept it.""",
         examples=(("fileq webhook test alerts", "does the receiver accept messages?"),),
         arguments=_name_argument,
         run=_test,
-        json_fields=_TEST_FIELDS,
+        json_fields=declared("fileq.commands.webhooks:WebhookTest"),
     ),
     Command(
         words=("webhook", "deliveries"),
@@ -245,7 +218,7 @@ each list; records are kept for worker.history_ttl.""",
         examples=(("fileq webhook deliveries alerts", "what was sent?"),),
         arguments=_deliveries_arguments,
         run=_deliveries,
-        json_fields=_DELIVERIES_FIELDS,
+        json_fields=declared("fileq.commands.webhooks:DeliveryList"),
     ),
     Command(
         words=("webhook", "rotate"),
@@ -256,7 +229,7 @@ change theirs at any time. The secret of a webhook of the configuration is repla
         examples=(("fileq webhook rotate alerts", "a new secret"),),
         arguments=_name_argument,
         run=_rotate,
-        json_fields=_SECRET_FIELDS,
+        json_fields=_SECRET,
     ),
     Command(
         words=("webhook", "enable"),
@@ -267,7 +240,7 @@ Deliveries that failed in the meantime are in the dead-letter queue; `fileq dlq 
         examples=(("fileq webhook enable alerts", "the receiver is back"),),
         arguments=_name_argument,
         run=_enable,
-        json_fields=_CHANGE_FIELDS,
+        json_fields=_CHANGE,
         only_confirms=True,
     ),
 )

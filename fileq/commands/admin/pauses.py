@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fileq.brokers.catalog import Catalog, Table, is_name
 from fileq.brokers.protocol import FullBroker
@@ -23,11 +24,9 @@ PAST_MAX, PAST_TEXT_MAX = 20, 200  # pauses in the history of a queue; character
 
 
 class PauseNote(Struct, frozen=True):
-    """`reason` is "" if none was given."""
-
     by: str
     at: str
-    reason: str = ""
+    reason: Annotated[str, Meta(description="empty if none was given")] = ""
 
 
 class PastPause(Struct, frozen=True):
@@ -75,14 +74,12 @@ def _short(text: str) -> str:
 
 
 class PauseResult(Struct, frozen=True):
-    """`reason` is why it is paused, `old_reason` why it was before the command; "" if no reason is known."""
-
     queue: str
-    is_paused: bool
-    has_changed: bool
-    waiting: int
-    reason: str = ""
-    old_reason: str = ""
+    is_paused: Annotated[bool, Meta(description="the state after the command")]
+    has_changed: Annotated[bool, Meta(description="false if the queue was in this state before")]
+    waiting: Annotated[int, Meta(description="jobs in the queue")]
+    reason: Annotated[str, Meta(description="why it is paused; empty if no reason is known")] = ""
+    old_reason: Annotated[str, Meta(description="why it was paused before the command")] = ""
 
 
 def check_queues(named: Sequence[str], queues: Sequence[str]) -> None:

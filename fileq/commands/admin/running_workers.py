@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fileq.brokers.catalog import Document
 from fileq.brokers.lost_workers import LOST_WORKERS, LostWorker, lost_workers_in
@@ -17,13 +18,14 @@ from fileq.queries.documents import WorkerDocument, worker_documents
 
 
 class WorkerList(Struct, frozen=True):
-    """`lost` are processes that died within the last hour and that a reaper has removed, the newest first."""
-
-    at: str
-    workers: tuple[WorkerDocument, ...]
-    slots: int
-    busy: int
-    lost: tuple[LostWorker, ...] = ()
+    at: Annotated[str, Meta(description="the time of the broker's clock (RFC 3339)")]
+    workers: Annotated[tuple[WorkerDocument, ...], Meta(description="one object for each process")]
+    slots: Annotated[int, Meta(description="in all processes")]
+    busy: Annotated[int, Meta(description="in all processes")]
+    lost: Annotated[
+        tuple[LostWorker, ...],
+        Meta(description="processes that died in the last hour and were removed, the newest first"),
+    ] = ()
 
 
 class ReportedBreaker(Struct, frozen=True):
@@ -37,10 +39,10 @@ class ReportedBreaker(Struct, frozen=True):
 
 
 class BreakerReset(Struct, frozen=True):
-    route: str
-    open: tuple[ReportedBreaker, ...]
-    within_s: float  # time until every worker has read the request
-    is_configured: bool  # the configuration of the command has this route
+    route: Annotated[str, Meta(description="the route whose breakers are reset; empty for all routes")]
+    open: Annotated[tuple[ReportedBreaker, ...], Meta(description="the breakers of that route that workers report")]
+    within_s: Annotated[float, Meta(description="time until every worker has reset its breakers")]
+    is_configured: Annotated[bool, Meta(description="the configuration of the command has this route")]
 
 
 def reset_breaker(broker: FullBroker, config: Config, route: str) -> BreakerReset:

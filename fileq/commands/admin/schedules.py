@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.schedule_definitions import KnownSchedule, broker_now_ms, known_schedules
@@ -19,42 +19,39 @@ from fileq.core.schedule import NEVER_MS, ScheduleDefinition, zone_of
 
 
 class ScheduledTime(Struct, frozen=True):
-    """One time, in UTC and in the zone of the schedule."""
+    """One time (RFC 3339)."""
 
     utc: str
-    local: str
+    local: Annotated[str, Meta(description="in the zone of the schedule")]
 
 
 class ScheduleView(Struct, frozen=True):
-    """`status` is active, paused, late (no worker fires it), broken or incomplete; `problem` says why.
-
-    `last_outcome` is the state of the last job, or null if it has no record any more. `by_hand` is when it was run
-    beside its times last, with the job of that run."""
+    """One schedule with its state."""
 
     name: str
-    status: str
-    problem: str
-    source: str
+    status: Annotated[str, Meta(description="active, paused, late (no worker fires it), broken or incomplete")]
+    problem: Annotated[str, Meta(description="why it is late, broken or incomplete; else empty")]
+    source: Annotated[str, Meta(description="configuration or program")]
     cron: str
-    words: str
+    words: Annotated[str, Meta(description="the expression in words")]
     timezone: str
-    type: str
-    payload: dict[str, Any]
-    priority: str
+    type: Annotated[str, Meta(description="of its jobs")]
+    payload: Annotated[dict[str, Any], Meta(description="of its jobs")]
+    priority: Annotated[str, Meta(description="queue of its jobs; empty: the default")]
     missed: str
     overlap: str
     within_s: float
-    max_retries: int | None
-    timeout_s: float | None
-    next: ScheduledTime | None
-    last: ScheduledTime | None
-    last_job_id: str
-    last_outcome: str | None
-    runs: int
-    missed_count: int
-    by_hand: ScheduledTime | None = None
-    by_hand_job_id: str = ""
-    by_hand_outcome: str | None = None
+    max_retries: Annotated[int | None, Meta(description="null: that of the route")]
+    timeout_s: Annotated[float | None, Meta(description="null: that of the route")]
+    next: Annotated[ScheduledTime | None, Meta(description="null, or the next time")]
+    last: Annotated[ScheduledTime | None, Meta(description="null, or the last time that ended")]
+    last_job_id: Annotated[str, Meta(description="of the last job that was enqueued; empty if there is none")]
+    last_outcome: Annotated[str | None, Meta(description="the state of that job; null if it has no record any more")]
+    runs: Annotated[int, Meta(description="times with a job")]
+    missed_count: Annotated[int, Meta(description="times without a job")]
+    by_hand: Annotated[ScheduledTime | None, Meta(description="null, or when it was run beside its times last")] = None
+    by_hand_job_id: Annotated[str, Meta(description="the job of that run")] = ""
+    by_hand_outcome: Annotated[str | None, Meta(description="the state of that job")] = None
 
 
 def list_schedules(broker: FullBroker, now_ms: int | None = None) -> list[ScheduleView]:

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, ProducerView, ScanInfo
 from fileq.commands.admin.pauses import NOTES, PauseNote
 from fileq.core.job import stamp
-from fileq.queries.documents import WorkerDocument, worker_documents
+from fileq.queries.documents import Time, WorkerDocument, worker_documents
 from fileq.queries.job_filter import waiting_since_ms
 from fileq.queries.job_ids import id_in
 
 
 class QueueStats(Struct, frozen=True):
-    """How many jobs wait, and for how long the next one. `pause` is None if it is not paused, or if it
-    is not known who paused it."""
+    """One queue."""
 
     name: str
-    length: int
-    oldest_age_s: float | None
+    length: Annotated[int, Meta(description="jobs that wait")]
+    oldest_age_s: Annotated[float | None, Meta(description="for how long the next job has been waiting")]
     is_paused: bool
-    pause: PauseNote | None = None
+    pause: Annotated[
+        PauseNote | None, Meta(description="null if it is not paused, or if it is not known who paused it")
+    ] = None
 
 
 def queues_of(overview: Overview, notes: Mapping[str, PauseNote] = {}) -> tuple[QueueStats, ...]:
@@ -51,12 +53,14 @@ def _age_s(raw: bytes | None, now_ms: int) -> float | None:
 class LastScan(Struct, frozen=True):
     """The last scan of the whole directory that ended."""
 
-    began: str | None
-    ended: str | None
+    began: Time
+    ended: Time
     seconds: float
     found: int
     is_complete: bool
-    skipped: dict[str, int]
+    skipped: Annotated[
+        dict[str, int], Meta(description="how many entries it passed over, by reason: excluded, symlink, …")
+    ]
 
 
 class ProducerProcess(Struct, frozen=True):
@@ -66,15 +70,26 @@ class ProducerProcess(Struct, frozen=True):
     host: str
     pid: int
     version: str
-    started_at: str | None
-    roots: tuple[str, ...]
-    state: str
-    problem: str
-    held_by: str
-    held_since: str | None
-    last_scan: LastScan | None
-    enqueued: int
-    waiting: int
+    started_at: Time
+    roots: Annotated[tuple[str, ...], Meta(description="the directories that it scans")]
+    state: Annotated[
+        str,
+        Meta(
+            description="scanning, watching, held, lost (a directory cannot be read), stuck (no progress) or gone (a"
+            " process of this machine that has ended without a clean stop)"
+        ),
+    ]
+    problem: Annotated[str, Meta(description="why a directory cannot be read; empty if it can")]
+    held_by: Annotated[
+        str,
+        Meta(
+            description="the setting that limits enqueueing now, such as producer.rate_limit_per_sec; empty if none does"
+        ),
+    ]
+    held_since: Annotated[Time, Meta(description="without a break since then")]
+    last_scan: Annotated[LastScan | None, Meta(description="null, or the last full scan")]
+    enqueued: Annotated[int, Meta(description="files since its start")]
+    waiting: Annotated[int, Meta(description="files that were found and are not enqueued yet")]
 
 
 def summarise(views: Iterable[ProducerView]) -> tuple[ProducerProcess, ...]:
@@ -120,17 +135,17 @@ _SAMPLES = 16  # refreshes over which the current rate is computed
 
 
 class Throughput(Struct, frozen=True):
-    """How many jobs were produced, completed, … within `seconds`.
-
-    `failed` counts attempts. `refused` counts jobs that became dead without one: not a job, no handler, a vanished
-    file. The errors by kind are those of both, and of deaths (DEATH_KINDS)."""
+    """How many jobs were produced, completed, … within `seconds`. The errors by kind are those of failed attempts, of
+    refused jobs and of deaths (DEATH_KINDS)."""
 
     seconds: float
     produced: int
     completed: int
-    failed: int
+    failed: Annotated[int, Meta(description="attempts")]
     dead: int
-    refused: int = 0
+    refused: Annotated[
+        int, Meta(description="jobs that became dead without an attempt: not a job, no handler, a vanished file")
+    ] = 0
 
     def per_second(self, name: str) -> float:
         count: int = getattr(self, name)
@@ -144,35 +159,56 @@ class ErrorCount(Struct, frozen=True):
 
 
 class ScheduleCounts(Struct, frozen=True):
-    """How many schedules there are, how many of them are paused, and the names of those that no worker fires."""
-
     count: int
     paused: int
-    late: tuple[str, ...]
+    late: Annotated[tuple[str, ...], Meta(description="names of those that no worker fires, a minute after their time")]
 
 
 class Stats(Struct, frozen=True):
-    broker: str
-    where: str
-    at: str
+    broker: Annotated[str, Meta(description="its kind")]
+    where: Annotated[str, Meta(description="its address or file")]
+    at: Annotated[str, Meta(description="the time of the broker's clock (RFC 3339)")]
     queues: tuple[QueueStats, ...]
-    scheduled: int
-    processing: int
-    heartbeats: int
-    completed: int
-    dead: int
-    cancelled: int
-    orders: int
-    totals: Mapping[str, int]
+    scheduled: Annotated[int, Meta(description="scheduled, retrying and deferred jobs")]
+    processing: Annotated[int, Meta(description="jobs held by slots, those included that are about to be deferred")]
+    heartbeats: Annotated[
+        int,
+        Meta(
+            description="slots that are alive: their heartbeat has not ended; those included that hold jobs claimed in"
+            " advance"
+        ),
+    ]
+    completed: Annotated[int, Meta(description="jobs in this list")]
+    dead: Annotated[int, Meta(description="jobs in this list")]
+    cancelled: Annotated[int, Meta(description="jobs in this list")]
+    orders: Annotated[int, Meta(description="files of ended jobs that are still to be moved or deleted (worker.after)")]
+    totals: Annotated[
+        Mapping[str, int],
+        Meta(description="all counters since the first start, such as produced, adopted, completed, failed, dead"),
+    ]
     this_hour: Throughput
     last_hour: Throughput
-    now: Throughput | None  # over the last refreshes, with --watch
-    eta_s: float | None
-    eta_per_second: float | None
-    eta_basis: str | None
+    now: Annotated[Throughput | None, Meta(description="over the last refreshes, with --watch; else null")]
+    eta_s: Annotated[
+        float | None,
+        Meta(
+            description="seconds until the backlog is done at the current rate; null if that is unknown, as while a job"
+            " runs for much longer than the others took"
+        ),
+    ]
+    eta_per_second: Annotated[
+        float | None, Meta(description="that rate: jobs that were completed or became dead, per second")
+    ]
+    eta_basis: Annotated[
+        str | None,
+        Meta(description="of which time: last_minute, or last_hours if no job ended in the last minute"),
+    ]
     workers: tuple[WorkerDocument, ...]
-    producers: tuple[ProducerProcess, ...]
-    errors: tuple[ErrorCount, ...]
+    producers: Annotated[tuple[ProducerProcess, ...], Meta(description="those alive")]
+    errors: Annotated[
+        tuple[ErrorCount, ...],
+        Meta(description="failed attempts, deaths of processes and refused jobs by kind of error"),
+    ]
     schedules: ScheduleCounts
 
     @property

@@ -6,8 +6,9 @@ The values of `kind` and `action` are part of the --json contract and keep their
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from fileq.brokers.types import Census
 from fileq.core.text import printable
@@ -26,15 +27,24 @@ _OF_BATCHES = ("miscounted", "uncounted")
 
 
 class Problem(Struct, frozen=True):
-    """One inconsistent job: `lost`, `unheld`, `unrecorded`, `silent` or `forsaken` (a lost file). Or one inconsistent
-    batch: `miscounted` or `uncounted`; `id` is that of the batch.
+    """One inconsistent job or batch."""
 
-    `state` is the state in its record, the place that holds it, or the id of the silent slot. For a batch it is what is
-    wrong, or the number of its members that it has not counted."""
-
-    kind: str
-    id: str
-    state: str
+    kind: Annotated[
+        str,
+        Meta(
+            description="lost (not where its record says), unheld (running, but no slot holds it), unrecorded (without a"
+            " record), silent (its slot is dead), forsaken (a file whose job left no trace); of a batch: miscounted (its"
+            " counts do not agree), uncounted (it has not counted members that have ended)"
+        ),
+    ]
+    id: Annotated[str, Meta(description="of the job or the batch")]
+    state: Annotated[
+        str,
+        Meta(
+            description="the state in its record, the place that holds it, or the id of the silent slot; of a batch: what"
+            " is wrong, or how many members it has not counted"
+        ),
+    ]
     filepath: str = ""
 
     def describe(self) -> str:
@@ -53,43 +63,50 @@ class DuplicateJob(Struct, frozen=True):
 
 
 class Balance(Struct, frozen=True):
-    """Both sides of the balance in one census. `excess` jobs are certainly missing (above 0) or surplus (below 0)."""
+    """Both sides of the balance in one census."""
 
     produced: int
     adopted: int
     pending: int
-    scheduled: int
+    scheduled: Annotated[int, Meta(description="with retrying and deferred")]
     running: int
     dead: int
     completed: int
     cancelled: int
     deleted: int
-    unclaimed: int
-    is_exact: bool
-    excess: int
+    unclaimed: Annotated[int, Meta(description="jobs that other programs pushed and no worker has claimed yet")]
+    is_exact: Annotated[
+        bool, Meta(description="false if the system was too busy to count them, so that only bounds are known")
+    ]
+    excess: Annotated[int, Meta(description="jobs that are certainly missing; below 0: surplus jobs")]
 
 
 class Repair(Struct, frozen=True):
-    """One repair: `reaped`, `reinstated`, `recorded`, `enqueued`, `forgotten`, `counted` or `reconciled` (a batch)."""
-
-    action: str
+    action: Annotated[
+        str, Meta(description="reaped, reinstated, recorded, enqueued, forgotten, counted or reconciled (a batch)")
+    ]
     id: str
     detail: str
 
 
 class Report(Struct, frozen=True):
-    is_clean: bool
-    balance: Balance = field(name="law")  # the name of the --json field
-    problems: tuple[Problem, ...]
-    problem_count: int
-    duplicates: tuple[DuplicateJob, ...]
-    undecodable: int
-    elements: int
+    is_clean: Annotated[bool, Meta(description="there is no problem; with --repair: none remains")]
+    balance: Annotated[Balance, Meta(description="both sides of the balance")] = field(name="law")
+    problems: Annotated[tuple[Problem, ...], Meta(description=f"at most {NAMED}")]
+    problem_count: Annotated[int, Meta(description="all problems that were found, up to 10,000 of a kind at a time")]
+    duplicates: Annotated[
+        tuple[DuplicateJob, ...],
+        Meta(description="copies pushed by other programs; each of them runs; not a problem"),
+    ]
+    undecodable: Annotated[int, Meta(description="list elements that are not jobs")]
+    elements: Annotated[int, Meta(description="how many were checked, as are records, slots and batches")]
     records: int
     slots: int
     batches: int = 0
-    repairs: tuple[Repair, ...] = ()
-    is_repair: bool = False
+    repairs: Annotated[tuple[Repair, ...], Meta(description="in their order")] = ()
+    is_repair: Annotated[bool, Meta(description="--repair was given; the other fields describe the state after it")] = (
+        False
+    )
 
 
 def balance_of(census: Census, unclaimed: int, excess: int, *, is_exact: bool) -> Balance:
