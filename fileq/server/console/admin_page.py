@@ -80,19 +80,19 @@ def webhook(request: PageRequest[DeliveryLogQuery]) -> Mapping[str, Any]:
 FSCK_S, DOCTOR_S = 120.0, 15.0
 DAY_MS = 86_400_000
 SCOPES = {
-    Scope.READ: "look at every page but Admin, and not into files; enough for a colleague who only looks",
-    Scope.ENQUEUE: "add jobs and upload files; alone, it sees only jobs that it added itself",
-    Scope.OPERATE: "read, and retry, cancel, run, pause and reprocess",
-    Scope.FILES: "with read: also see and download the content of files",
-    Scope.ADMIN: "everything, also keys, schedules, webhooks and the configuration",
+    Scope.READ: "view everything except Admin and file contents",
+    Scope.ENQUEUE: "add jobs and upload files; on its own, sees only the jobs it added",
+    Scope.OPERATE: "read, plus retry, cancel, run, pause and reprocess",
+    Scope.FILES: "with read: view and download files",
+    Scope.ADMIN: "everything, including keys, schedules, webhooks and configuration",
 }
 # What a person or a program is to do, with the scopes that it takes.
 PRESETS = {
-    "Looks only, at every page but Admin": (Scope.READ,),
-    "Looks only, also into files": (Scope.READ, Scope.FILES),
-    "Operator: also retries, cancels, runs and pauses": (Scope.OPERATE,),
-    "Program that adds jobs": (Scope.ENQUEUE,),
-    "Admin: everything": (Scope.ADMIN,),
+    "Viewer (everything except Admin)": (Scope.READ,),
+    "Viewer, including file contents": (Scope.READ, Scope.FILES),
+    "Operator (view, retry, cancel, run, pause)": (Scope.OPERATE,),
+    "Program that enqueues jobs": (Scope.ENQUEUE,),
+    "Admin (everything)": (Scope.ADMIN,),
 }
 LIFETIMES = {1: "in a day", 7: "in 7 days", 30: "in 30 days", 90: "in 90 days", 365: "in a year"}
 DEFAULT_DAYS = 90
@@ -177,7 +177,7 @@ def consistency(request: PageRequest[CheckQuery]) -> Mapping[str, Any]:
     if not request.query.run:
         return {"report": None}
     if not fsck_runs.acquire(blocking=False):
-        raise ApiProblem("conflict", "a check is running already; try again when it has ended")
+        raise ApiProblem("conflict", "a check is already running; try again when it ends")
     try:
         report: Report = fsck(request.services.broker, request.services.config)
     finally:
@@ -244,7 +244,7 @@ _WORDS = {
     "failed_login": "log in with a wrong password, key or link",
     "create_login_link": "create a one-time link",
 }
-_HINTS = {"upload_file": "its job is enqueued automatically; see the page of the file"}
+_HINTS = {"upload_file": "enqueued automatically; see the file's page"}
 # The same for a request that may make something or change it: the words for each.
 _MADE_OR_CHANGED = {
     "put_schedule": ("define a schedule", "change a schedule"),

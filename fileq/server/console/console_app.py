@@ -264,14 +264,14 @@ def logout_words(admin_keys: Sequence[tuple[str, str]]) -> str:
     """What a person who came by the one-time link has to know before logging out. `admin_keys` are names and ids."""
     if not admin_keys:
         return (
-            "You signed in with a one-time link, which works only once. To come back, create a key under Admin, "
-            "Keys and access, before you log out, or run “fileq login-link” on the server."
+            "You signed in with a one-time link. To log in again, first create a key under Admin, Keys and access, "
+            "or run “fileq login-link” on the server."
         )
     named = [f"“{name}” ({id})" for name, id in admin_keys[:KEYS_NAMED]]
     more = f" and {len(admin_keys) - KEYS_NAMED} more" if len(admin_keys) > KEYS_NAMED else ""
     keys = "this key has" if len(admin_keys) == 1 else "these keys have"
     return (
-        "You signed in with a one-time link, which works only once. To come back, log in with a key, or run "
+        "You signed in with a one-time link. To log in again, use a key or run "
         f"“fileq login-link” on the server; {keys} the scope admin: {', '.join(named)}{more}."
     )
 
@@ -319,11 +319,11 @@ def page_problem(
         return _unknown(page.path, params, dict(given))
     if problem.slug == "forbidden" and page is not None:
         scopes = " or ".join(page.scopes)
-        detail = "A person with the scope admin can make you a key that has it: under Admin, Keys and access."
+        detail = "Ask an admin to create one under Admin, Keys and access."
         return PageProblem(f"This page needs the scope {scopes}", (f"Your key does not have it. {detail}",))
     title = "Not found" if problem.slug == "not-found" else PROBLEMS[problem.slug][1]
     wrong = _wrong_values(problem, page, dict(given))
-    title = "A value can't be used" if wrong else title
+    title = "Invalid value" if wrong else title
     names = {one.name for one in wrong}
     about = {one.detail for one in wrong}
     details = dict.fromkeys(one.detail for one in problem.errors) if problem.errors else {problem.detail: None}

@@ -39,9 +39,9 @@ GROUPINGS: Mapping[GroupedBy, str] = {
 }
 GROUPING_HINTS: Mapping[GroupedBy, str] = {
     "fingerprint": "Grouped by identical error.",
-    "directory": "Grouped by directory of the file.",
-    "kind": "Grouped by error class, such as ValueError; one class may have several causes.",
-    "type": "Grouped by job type; jobs of files are one group.",
+    "directory": "Grouped by directory.",
+    "kind": "Grouped by error class, e.g. ValueError; one class may have several causes.",
+    "type": "Grouped by job type; all files are one group.",
 }
 TITLE_LENGTH = 200
 NO_EXTENSION = "(none)"

@@ -41,7 +41,7 @@ PAGES = PageList()
 LOOKED_AT = 7_500  # elements that one page looks at, so that it is there within 100 ms
 STATES = ("pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled")
 _OTHER_WORDS = {"processing": "running", "failed": "retrying"}
-_FIELDS = ("status", "q", "priority", "type", "match", "error", "since")  # of the form
+_FIELDS = ("status", "q", "queue", "type", "match", "error", "since")  # of the form
 
 
 class JobsQuery(JobConditions, frozen=True, forbid_unknown_fields=True):

@@ -30,7 +30,7 @@ _WITH_PATHS = ("match", "q", "error")  # conditions
 DONE = {
     JobAction.RETRY: "retried",
     JobAction.CANCEL: "cancelled",
-    JobAction.RUN: "made due",
+    JobAction.RUN: "run now",
     JobAction.DELETE: "deleted",
 }
 # How an action may end for a job, in this order: the words of the filters, and what they mean after it.

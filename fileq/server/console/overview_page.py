@@ -106,7 +106,7 @@ def overview(request: PageRequest[OverviewQuery]) -> Mapping[str, Any]:
         "chart": _chart(hours, request.query.hours),
         "ranges": list(_RANGES),
         "chosen": request.query.hours,
-        "queues": [(queue, bar(queue.length, most, title=f"{queue.length} waiting")) for queue in state.queues],
+        "queues": [(queue, bar(queue.length, most, title=f"{queue.length} pending")) for queue in state.queues],
         "live_chart": _live_chart(samples),
         "groups": groups,
         "headlines": {group.key: headline(group) for group in (groups.groups if groups is not None else ())},
@@ -206,7 +206,7 @@ def _banners(stats: BrokerState, recent: Recent, pauses: Mapping[str, PauseNote]
     workers = (("/dashboard/workers", "Workers"),)
     living = [process for process in stats.workers if process.is_alive]
     if stats.waiting and not living:
-        text = f"{number(stats.waiting)} jobs wait and no worker is running. Start one: fileq worker"
+        text = f"{number(stats.waiting)} pending jobs and no worker is running. Start one: fileq worker"
         found.append(Banner(text, is_bad=True, links=workers))
     found += breaker_banners([one for process in living for one in process.breakers], recent.deferred, recent.is_more)
     for process in stats.workers:
@@ -216,8 +216,8 @@ def _banners(stats: BrokerState, recent: Recent, pauses: Mapping[str, PauseNote]
     paused = [queue for queue in stats.queues if queue.is_paused]
     if paused:
         waiting = sum(queue.length for queue in paused)
-        jobs = "1 job waits" if waiting == 1 else f"{number(waiting)} jobs wait"
+        jobs = "1 pending job" if waiting == 1 else f"{number(waiting)} pending jobs"
         names = (f"{one.name} ({pause_words(pauses[one.name])})" if one.name in pauses else one.name for one in paused)
-        text = f"Paused: {', '.join(names)}. {jobs} there."
+        text = f"Paused: {', '.join(names)}. {jobs}."
         found.append(Banner(text, links=(("/dashboard/queues", "Queues"),)))
     return found

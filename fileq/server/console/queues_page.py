@@ -57,7 +57,7 @@ def queues(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
     for queue in found.queues:
         left = out.get(queue.name, 0.0)
         came = max(0, round(change[queue.name] + left)) if queue.name in change else None
-        chart = bar(queue.waiting, most, title=f"{queue.waiting} waiting")
+        chart = bar(queue.waiting, most, title=f"{queue.waiting} pending")
         rows.append(QueueRow(queue, came, round(left), chart))
     return {
         "found": found,
@@ -98,7 +98,7 @@ def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
     every = max(1, len(samples) // 180)
     kept = samples[::every]
     times = axis_times([one.at for one in kept], KEPT // every, EVERY_S * every)
-    waiting = line_chart([("a", [one.waiting for one in kept])], times, title="Waiting jobs, last hour")
+    waiting = line_chart([("a", [one.waiting for one in kept])], times, title="Pending jobs, last hour")
     produced = [one.produced_per_second for one in kept]
     ended = [one.completed_per_second + one.dead_per_second for one in kept]
     series = [("a", produced), ("c", ended)]

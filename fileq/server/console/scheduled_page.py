@@ -52,14 +52,14 @@ PAGES = PageList()
 LIST = "console:scheduled"
 JOBS, SCHEDULES, TIMES, RUNS = 25, 200, 3, 10
 OVERLAPS = {
-    "skip": "skip this time",
-    "allow": "run beside it",
+    "skip": "skip this run",
+    "allow": "run in parallel",
     "queue": "run after it",
     "cancel": "cancel the last job",
 }
 MISSED = {
-    "skip": "skip all of them",
-    "last": "run once, for the last one",
+    "skip": "skip all",
+    "last": "run once, for the latest",
     "all:10": "run each of the last 10",
     "all:100": "run each of the last 100",
 }
@@ -148,7 +148,7 @@ def upcoming(view: ScheduleView, now_ms: int, count: int = TIMES) -> Sequence[Sc
     return [view.next, *(scheduled_time(ms, view.timezone) for ms in islice(following, count - 1))]
 
 
-@PAGES.add("/scheduled/preview", "Next times", "schedule_preview.html", changes_with="")
+@PAGES.add("/scheduled/preview", "Next runs", "schedule_preview.html", changes_with="")
 def preview(request: PageRequest[PreviewQuery]) -> Mapping[str, Any]:
     """A part of a page: what the form shows while the user types."""
     query = request.query

@@ -158,7 +158,7 @@ def test_a_running_job_is_cancelled_on_the_page_of_workers(tab: Tab, program: Co
     tab.open(f"{program.base}/dashboard/workers")
     tab.until_text("slow", "[data-live]")
     tab.click("[data-live] button", "Cancel")
-    confirm(tab, "Cancel the job")
+    confirm(tab, "Cancel job")
     tab.until("document.querySelector('.toast a')?.pathname === '/dashboard/jobs/slow-2'")
     wait_until(lambda: state_of(tab, "slow-2") == "cancelled", 30, "a cancelled job", every_s=0.2)
     tab.until("!!document.querySelector('[data-live] tr[data-row=slow-2] .cancelled')")
@@ -171,8 +171,8 @@ def test_a_schedule_runs_now_is_paused_resumed_changed_and_deleted(tab: Tab, pro
     row, foot = "[data-row=weekly]", "document.querySelector('footer').getBoundingClientRect().bottom"
     before = tab.run(foot)
     tab.click(f"{row} button", "Run now")
-    confirm(tab, "Run it now")
-    tab.until_text("A job is enqueued", "#toasts")
+    confirm(tab, "Run now")
+    tab.until_text("Job enqueued", "#toasts")
     assert tab.run(foot) == before, "a toast moves nothing"
     wait_until(
         lambda: call(tab, "GET", "/jobs?schedule=weekly&status=completed")["jobs"], 30, "the job of the schedule"
@@ -195,8 +195,8 @@ def test_a_schedule_runs_now_is_paused_resumed_changed_and_deleted(tab: Tab, pro
     tab.until("location.pathname === '/dashboard/scheduled'")
     assert "@every 15m" in json.dumps(call(tab, "GET", "/schedules/weekly"))
     tab.open(f"{program.base}/dashboard/scheduled/edit/weekly")
-    tab.click("main > .row button", "Delete the schedule")
-    confirm(tab, "Delete the schedule")
+    tab.click("main > .row button", "Delete schedule")
+    confirm(tab, "Delete schedule")
     tab.until("location.pathname === '/dashboard/scheduled'")
     tab.until("!document.querySelector('[data-row=weekly]')")
 
@@ -204,7 +204,7 @@ def test_a_schedule_runs_now_is_paused_resumed_changed_and_deleted(tab: Tab, pro
 def test_a_key_is_made_shown_once_and_revoked(tab: Tab, program: ConsoleProgram) -> None:
     tab.open(f"{program.base}/dashboard/admin")
     tab.fill("#k-name", "robot")
-    tab.click("form button", "Make the key")
+    tab.click("form button", "Create key")
     key = tab.until("document.querySelector('#secret').textContent.trim()")
     assert program.client(str(key)).get("/queues")["queues"]
     assert "The new key robot" in tab.text("[data-reveal]:not([hidden]) h2")

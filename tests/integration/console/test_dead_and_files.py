@@ -84,14 +84,14 @@ def test_the_page_of_a_group_shows_its_probe_and_its_jobs(api: ServedApi) -> Non
     bury(api.broker, 2, type="mail", error="OSError: disk {n} is full")
     [group] = api.client.get("/dead/groups?type=mail")["groups"]
     address = f"dead?fingerprint={group['fingerprint']}&probe={group['sample_id']}"
-    assert "It died again" in page(api, address)
+    assert "Died again" in page(api, address)
     assert f'data-action="POST /jobs/{group["sample_id"]}/retry?probe=true"' in page(api, "dead?type=mail")
     assert api.client.post(f"/jobs/{group['sample_id']}/retry?probe=true").status == 200
     wait_until(lambda: "as a probe" in [one.get("detail") for one in api.client.get("/audit")["entries"]], 10.0)
     text = page(api, address)
     assert "data-unsettled" in text
     assert "1 job</strong>" in text, "the probe has left the group"
-    assert "No dead job matches" in page(api, "dead?type=nothing")
+    assert "No dead jobs match" in page(api, "dead?type=nothing")
     assert "data-unsettled" not in page(api, f"dead?fingerprint={group['fingerprint']}&probe=unknown")
     bury(api.broker)
 
@@ -103,7 +103,7 @@ def test_a_hostile_file_is_listed_shown_and_reprocessed(api: ServedApi) -> None:
     directory = os.fsencode(os.path.dirname(path)).decode(errors="backslashreplace")  # as answers show it
     assert SHOWN in page(api, f"files?under={quote(directory)}&status=dead")
     assert "other.bin" in page(api, "files"), "the directory that is watched"
-    assert "No file matches" in page(api, "files?match=*.nothing")
+    assert "No files match" in page(api, "files?match=*.nothing")
     shown = api.client.get(f"/files?under={quote(directory)}&match=*.txt")["files"][0]["path"]
     text = page(api, f"files/trace?path={quote(shown)}")
     assert f"<h1>{SHOWN}</h1>" in text

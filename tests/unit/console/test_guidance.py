@@ -53,7 +53,7 @@ def test_a_schedule_of_the_configuration_shows_what_it_does_and_can_be_copied() 
     )
     assert 'href="/dashboard/scheduled/edit/nightly">Details</a>' in listed
     assert status == 200
-    for text in ("configuration file", "schedules.nightly", "north", "<dd>7</dd>", "Copy as a new schedule", "manual"):
+    for text in ("configuration file", "schedules.nightly", "north", "<dd>7</dd>", "Duplicate", "manual"):
         assert text in page, text
     assert "data-send" not in page, "there is no form that can't be saved"
     assert 'value="0 2 * * *"' in copy

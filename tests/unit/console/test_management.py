@@ -258,7 +258,7 @@ def test_every_page_shows_hostile_names_as_text() -> None:
 
 def test_a_batch_shows_the_files_that_its_delivery_lacks_before_its_dead_members() -> None:
     [(_, text)] = filled().show(["/batches/nightly"])
-    assert 0 < text.index("Files that are missing or differ") < text.index("Dead members")
+    assert 0 < text.index("Missing or changed files") < text.index("Dead jobs")
     assert text.count("also: missing") == 1, "only the other dead member has the whole error"
 
 
@@ -270,7 +270,7 @@ def test_a_server_that_hides_paths_hides_those_of_deliveries_and_of_checks(monke
     for files, is_shown in (("names", True), ("none", False)):
         pages = filled(server={"files": files})
         [(_, batch), (_, check)] = pages.show(["/batches/nightly", "/admin/consistency?run=true"])
-        delivery = batch.partition("Dead members")[0]
+        delivery = batch.partition("Dead jobs")[0]
         assert ("missing: /in/" in delivery, "/in/private.pdf" in check) == (is_shown, is_shown), files
         assert ">missing" in delivery
         assert "job-1" in check
@@ -336,7 +336,7 @@ def test_one_check_of_the_consistency_runs_at_a_time() -> None:
     with admin_page.fsck_runs:
         [(status, text)] = ConsolePages().show(["/admin/consistency?run=true"])
     assert status == 409
-    assert "running already" in text
+    assert "already running" in text
 
 
 def test_letters_of_pages_are_used_once() -> None:

@@ -55,20 +55,20 @@ def test_jobs_that_a_breaker_holds_back_are_counted_and_every_page_says_why() ->
     reason = f"the circuit breaker of {ROUTE} is open"
     assert f"The breaker of {ROUTE} is open in 1 worker process" in overview
     assert re.search(
-        r"2 jobs are deferred\. Next try in \d+ min , at \d\d:\d\d:\d\d UTC : the breaker", words(overview)
+        r"2 jobs are deferred\. Next try in \d+ min , at \d\d:\d\d:\d\d UTC . If it succeeds", words(overview)
     )
     assert "and 2 deferred" in overview
     assert listed.count(f"{reason}") == 2
     assert '<option selected value="deferred">deferred' in listed
     assert "state retrying" not in listed + scheduled, "they were never tried"
     assert scheduled.count('class="state deferred"') == 2
-    assert f"This job is deferred: {reason}" in one
+    assert f"Deferred: {reason}" in one
     assert re.search("deferred once so far, at [-0-9: ]+ UTC", one)
     assert re.search(f"<dd>once at [-0-9: ]+ UTC: {re.escape(reason)}</dd>", one)
     assert "waited" not in one
     assert f"1 job is deferred: {reason}" in words(batch)
-    assert f"It is deferred: {reason}" in dead
-    assert f"Too many jobs of {ROUTE} failed (the breaker is open). Those that wait now are deferred." in groups
+    assert f"Deferred: {reason}" in dead
+    assert f"The breaker of {ROUTE} is open: too many of its jobs failed. Its other jobs are deferred" in groups
     for text in (one, dead):
         assert re.search(r"Next try in 9 min , at \d\d:\d\d:\d\d UTC ,", words(text)), "in how long, and when"
         assert "<code>fileq breaker reset</code>" in text, "what to do if the cause is fixed"
@@ -88,18 +88,18 @@ def test_a_batch_and_a_job_in_a_paused_queue_say_so_and_offer_to_resume_it() -> 
     pages.broker.create_batch(NewBatch("nightly", "nightly"))
     pages.broker.enqueue([Entry(replace(a_job("a"), batch_id="nightly"), "high", joins=True)])
     assert 'data-action="POST /queues' not in shown(pages, "/batches/nightly")[0]
-    assert "waits:" not in shown(pages, "/batches")[0]
+    assert "is paused" not in shown(pages, "/batches")[0]
     set_paused(pages.broker, "high", QUEUES, paused=True, by=f"olga {HOSTILE}")
     for text in shown(pages, "/batches/nightly", "/jobs/a"):
         assert 'data-action="POST /queues/high/resume"' in text
         assert "is paused" in words(text)
         assert "fileq resume" not in text, "a page has a button"
     listed, batch = shown(pages, "/batches", "/batches/nightly")
-    assert "waits: queue high is paused" in words(listed)
+    assert "queue high is paused" in words(listed)
     assert "by olga &lt;script&gt;" in batch
     assert "Its pending job starts as soon as a slot is free." in batch
     overview, queues = shown(pages, "", "/queues")
-    assert re.search(r"Paused: high \(since [-\d]+ [:\d]+ UTC by olga &lt;script&gt;.*\)\. 1 job waits there", overview)
+    assert re.search(r"Paused: high \(since [-\d]+ [:\d]+ UTC by olga &lt;script&gt;.*\)\. 1 pending job", overview)
     assert "by olga &lt;script&gt;" in queues
     set_paused(pages.broker, "high", QUEUES, paused=True, by="another")
     assert NOTES.all(pages.broker)["high"].by.startswith("olga"), "it was paused already"
@@ -112,11 +112,11 @@ def test_a_batch_and_a_job_in_a_paused_queue_say_so_and_offer_to_resume_it() -> 
 def test_conditions_without_a_field_are_shown_survive_the_form_and_can_be_removed() -> None:
     pages = pages_with_worker()
     pages.broker.create_batch(NewBatch("b-1", f"monday {HOSTILE}"))
-    [text] = shown(pages, "/jobs?batch=b-1&queue=high&tag.k=v&status=pending&worker=w%22%3E")
+    [text] = shown(pages, "/jobs?batch=b-1&priority=high&tag.k=v&status=pending&worker=w%22%3E")
     assert "batch: monday &lt;script&gt;" in text
-    for name, value in (("batch", "b-1"), ("queue", "high"), ("tag.k", "v"), ("worker", "w&#34;&gt;")):
+    for name, value in (("batch", "b-1"), ("priority", "high"), ("tag.k", "v"), ("worker", "w&#34;&gt;")):
         assert f'<input type="hidden" name="{name}" value="{value}">' in text
-    [chip] = re.findall(r'class="chip" href="([^"]*)"[^>]*>queue: high', text)
+    [chip] = re.findall(r'class="chip" href="([^"]*)"[^>]*>priority: high', text)
     assert sorted(re.findall(r"[?;]([a-z.]+)=", chip)) == ["batch", "status", "tag.k", "worker"]
     assert 'class="chip"' not in shown(pages, "/jobs?status=pending&q=x&since=2h")[0]
     assert "batch: gone" in shown(pages, "/jobs?batch=gone")[0]
@@ -243,7 +243,7 @@ def test_the_page_of_an_action_shows_what_became_of_its_jobs() -> None:
     page = f"/admin/operations/{id}"
     text, dead, listed, jobs, group = shown(pages, page, f"{page}?status=dead", "/admin/operations", "/jobs", "/dead")
     assert HOSTILE not in text + listed + jobs + group
-    assert "These are the first 4 of them" in words(text)
+    assert "Showing the first 4" in words(text)
     assert in_order(words(text), "9 jobs retried", "1 completed", "1 waiting", "1 dead again", "1 expired")
     assert all(f'data-row="{one}"' in text for one in ids[:3])
     assert ('data-row="again"' in dead, 'data-row="done"' in dead) == (True, False)
@@ -286,7 +286,7 @@ def test_the_longest_running_job_is_first_and_its_duration_goes_on() -> None:
     pages.broker.enqueue([Entry(a_job("a"), "low"), Entry(a_job("b"), "low")])
     pages.broker.settle_and_claim([], [SLOT])
     [text] = shown(pages, "/jobs")
-    assert re.search(r'data-label="Runs for" class="number">\d+', text)
+    assert re.search(r'data-label="Running for" class="number">\d+', text)
     assert "sorted by status" in text
 
 

@@ -69,7 +69,7 @@ const connect = () => {
   for (const name of ["reset", "lag"]) stream.addEventListener(name, refresh);
 };
 const disconnect = () => { stream?.close(); stream = null; };
-const showLive = () => { for (const one of all('[data-do="live"]')) { one.setAttribute("aria-pressed", isLive); find("[data-live-word]", one).textContent = isLive ? "Live" : "Paused"; } };
+const showLive = () => { for (const one of all('[data-do="live"]')) { one.setAttribute("aria-pressed", isLive); find("[data-live-word]", one).textContent = isLive ? "Live" : "Frozen"; } };
 const toggleLive = () => { isLive = !isLive; stored("live", isLive ? "on" : "off"); showLive(); if (isLive) { connect(); refresh(); } else disconnect(); };
 on("visibilitychange", () => { if (document.hidden) disconnect(); else { connect(); if (isDue && isLive) refresh(); } });
 on("htmx:afterRequest", ({ detail: { xhr } }) => { if (xhr?.status) body.dataset.state = xhr.getResponseHeader("X-Fileq-State") || "live"; });
@@ -85,7 +85,7 @@ on("htmx:afterSwap", () => {
   one?.focus({ preventScroll: true });
 });
 on("htmx:afterSettle", () => { showSelection(); mark(); });
-on("htmx:responseError", (event) => { if (event.detail.xhr.status !== 401) toast("The page could not be refreshed.", true); });
+on("htmx:responseError", (event) => { if (event.detail.xhr.status !== 401) toast("Refresh failed.", true); });
 setInterval(() => { if (isLive && body.dataset.state !== "live") refresh(); }, 2000);
 setInterval(() => { if (isLive && stream) refresh(); }, 30000);
 // Ages go on between refreshes, by the server's clock. What was due is "now" until the page is fetched again.
@@ -112,8 +112,8 @@ const call = async (method, path, content, headers = {}) => {
   const options = { method, headers: { Accept: "application/json", ...headers } };
   if (content !== undefined) { options.body = JSON.stringify(content); options.headers["Content-Type"] = "application/json"; }
   let answer;
-  try { answer = await fetch(api + path, options); } catch { throw new Error("The server does not answer."); }
-  if (answer.status === 401) { location.assign(`${base}/login?next=${encodeURIComponent(location.pathname.slice(base.length) + location.search)}`); throw new Error("The session has ended."); }
+  try { answer = await fetch(api + path, options); } catch { throw new Error("The server is not responding."); }
+  if (answer.status === 401) { location.assign(`${base}/login?next=${encodeURIComponent(location.pathname.slice(base.length) + location.search)}`); throw new Error("Session expired."); }
   const found = answer.status === 204 ? {} : await answer.json().catch(() => ({}));
   if (answer.status === 412) throw headers["If-Match"] ? new Error("Someone else changed this. Reload the page to see how.") : Object.assign(new Error("This name is taken. Choose another one."), { field: "name" });
   if (!answer.ok) throw Object.assign(new Error([...new Set([found.detail || answer.statusText, ...(found.errors || []).map((one) => one.detail)])].join(" ")), { field: found.errors?.[0]?.pointer?.split("/")[1] });
@@ -170,11 +170,11 @@ const words = { retry: ["Retry", "retried"], cancel: ["Cancel", "cancelled"], ru
 // <button data-bulk="retry" data-filter='{…}'>; without a filter the selected rows are meant.
 const bulk = (button) => {
   const action = button.dataset.bulk, filter = button.dataset.filter && JSON.parse(button.dataset.filter), [verb, done] = words[action];
-  if (!filter && !selected.size) { toast("Select rows first, with x or a click.", true); return; }
+  if (!filter && !selected.size) { toast("Select rows first.", true); return; }
   const counted = ({ is_partial, matched }) => `${is_partial ? "at least " : ""}${grouped(matched)} ${matched === 1 ? "job" : "jobs"}`;
   twice(button, "/jobs/actions", { action, ...(filter ? { filter } : { ids: [...selected] }) }, (dry) => dry.matched, (dry) => {
-    if (!dry.matched) { toast("No job matches any more."); refresh(); return []; }
-    return [`${verb} ${counted(dry)}?`, [action === "cancel" && "Handlers that run are asked to stop; what they did is not undone.", /cancel|delete/.test(action) && "Files stay where they are."], verb.replace(/^\w+/, "$& them"), button.matches(".danger"), dry.sample.map((one) => one.path || `${one.type || ""} ${one.id}`)];
+    if (!dry.matched) { toast("No jobs match any more."); refresh(); return []; }
+    return [`${verb} ${counted(dry)}?`, [action === "cancel" && "Running handlers are asked to stop; their effects are not undone.", /cancel|delete/.test(action) && "Files are not touched."], verb.replace(/^\w+/, "$& them"), button.matches(".danger"), dry.sample.map((one) => one.path || `${one.type || ""} ${one.id}`)];
   }, ({ operation, done: count, refused, action_id }, dry) => {
     if (operation) { toast(`${counted(dry)} are being ${done}.`); follow(operation.id); } else toast(`${grouped(count)} ${done}${refused.length ? `, ${refused.length} refused: ${refused[0].reason}` : ""}.`, refused.length > 0, ...outcome(action_id));
     if (!filter) { selected.clear(); showSelection(); }
@@ -184,7 +184,7 @@ const bulk = (button) => {
 const reprocess = (button) => {
   const plural = (count) => `${count} ${count === 1 ? "file" : "files"}`;
   twice(button, "/files/reprocess", JSON.parse(button.dataset.reprocess), (dry) => dry.enqueued, ({ missing, unfinished, enqueued, files }) => {
-    const left = [missing && `${plural(missing)} no longer there`, unfinished && `${plural(unfinished)} not finished yet`].filter(Boolean).join(", ");
+    const left = [missing && `${plural(missing)} no longer there`, unfinished && `${plural(unfinished)} unfinished`].filter(Boolean).join(", ");
     if (!enqueued) { toast(`Nothing can be enqueued again${left ? `: ${left}` : ""}.`, true); return []; }
     return [`Reprocess ${plural(enqueued)}?`, [left && `Left out: ${left}.`, enqueued >= 1000 && "At most 1,000 at a time."], "Reprocess", false, files.filter((one) => one.result === "would_enqueue").slice(0, 5).map((one) => one.filepath)];
   }, (found) => toast(`${plural(found.enqueued)} enqueued again.`));
@@ -192,7 +192,7 @@ const reprocess = (button) => {
 
 // Uploads: files dropped on <div data-upload="directory/">, or chosen in the input inside it.
 const tellFate = async (area, name, query) => { // the list may show the file on a later page only
-  const line = make("p", { className: "small" }), state = make("span", { className: "state", textContent: "waits to be found" });
+  const line = make("p", { className: "small" }), state = make("span", { className: "state", textContent: "not found yet" });
   line.append(make("a", { href: `${base}/dashboard/files/trace${query}`, textContent: name })); area.append(line);
   if (all("p", area).length > 5) return; // enough that are followed at the same time
   line.append(" ", state);
@@ -210,7 +210,7 @@ const upload = async (area, files) => {
       const answer = await fetch(`${api}/uploads/${path}`, { method: "PUT", body: file, headers: { "If-None-Match": "*" } });
       const found = await answer.json().catch(() => ({}));
       if (!answer.ok) throw new Error(found.detail || answer.statusText);
-      toast(`${file.name} is uploaded.`);
+      toast(`Uploaded ${file.name}.`);
       tellFate(area, file.name, `?path=${encodeURIComponent(found.path)}`);
     } catch (error) { toast(`${file.name}: ${error.message}`, true); }
   }
@@ -237,7 +237,7 @@ const send = async (form) => {
   for (const [name, value] of Object.entries(fields)) {
     if (value === "") continue;
     const read = kinds[find(`[name="${name}"]`, form).dataset.kind];
-    try { content[name] = read ? read(value) : value; } catch { blame(form, name, "This is not valid JSON."); return; }
+    try { content[name] = read ? read(value) : value; } catch { blame(form, name, "Invalid JSON."); return; }
   }
   try {
     const found = await call(method, target, content, etag ? { "If-Match": etag } : isNew ? { "If-None-Match": "*" } : {});
@@ -270,7 +270,7 @@ on("click", (event) => {
   if (one.dataset.action) act(one);
   else if (one.dataset.bulk) bulk(one);
   else if (one.dataset.reprocess) reprocess(one);
-  else if (one.dataset.copy) navigator.clipboard.writeText(one.dataset.copy).then(() => toast("Copied."), () => toast("The browser does not allow copying here.", true));
+  else if (one.dataset.copy) navigator.clipboard.writeText(one.dataset.copy).then(() => toast("Copied."), () => toast("Your browser blocked copying.", true));
   else if (one.dataset.fill) { const field = find(one.dataset.fill); field.value = one.value; field.focus(); field.dispatchEvent(new Event("input")); }
   else tools[one.dataset.do]?.();
 });
