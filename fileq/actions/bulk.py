@@ -105,9 +105,9 @@ class JobChange(Struct, frozen=True):
     result: Annotated[
         str,
         Meta(
-            description="retried, cancelled, due, deleted or requested (of the worker that runs the job; requested_before"
-            " by an earlier action), with a dry run would_ and the action; otherwise refused, unknown (there is no such"
-            " job) or gone (changed by another caller)"
+            description="retried, cancelled, due, deleted or requested (of the worker that runs the job;"
+            " requested_before by an earlier action), with a dry run would_ and the action; otherwise refused, unknown"
+            " (there is no such job) or gone (changed by another caller)"
         ),
     ]
     filepath: Annotated[str, Meta(description="where its file is now")] = ""

@@ -41,8 +41,8 @@ class ReprocessedFile(Struct, frozen=True):
     result: Annotated[
         str,
         Meta(
-            description="enqueued (with a dry run would_enqueue), missing (the file no longer exists) or unfinished (its"
-            " last job has not ended)"
+            description="enqueued (with a dry run would_enqueue), missing (the file no longer exists) or unfinished"
+            " (its last job has not ended)"
         ),
     ]
     job_id: str | None = None

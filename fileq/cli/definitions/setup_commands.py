@@ -314,9 +314,7 @@ jobs name them, the type of their payload, the queue of their jobs, and the opti
         ),
         arguments=_tasks_arguments,
         run=_tasks,
-        json_fields=declared(
-            "fileq.commands.configured_handlers:TaskSummary", "tasks[]", "one object for each, by name"
-        ),
+        json_fields=declared("fileq.commands.configured_handlers:TaskSummary", "tasks[]", "one object each, by name"),
     ),
     Command(
         words=("config", "list"),

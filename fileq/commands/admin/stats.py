@@ -82,9 +82,7 @@ class ProducerProcess(Struct, frozen=True):
     problem: Annotated[str, Meta(description="why a directory cannot be read; empty if it can")]
     held_by: Annotated[
         str,
-        Meta(
-            description="the setting that limits enqueueing now, such as producer.rate_limit_per_sec; empty if none does"
-        ),
+        Meta(description="the setting that limits enqueueing now, such as producer.rate_limit_per_sec; else empty"),
     ]
     held_since: Annotated[Time, Meta(description="without a break since then")]
     last_scan: Annotated[LastScan | None, Meta(description="null, or the last full scan")]

@@ -32,17 +32,17 @@ class Problem(Struct, frozen=True):
     kind: Annotated[
         str,
         Meta(
-            description="lost (not where its record says), unheld (running, but no slot holds it), unrecorded (without a"
-            " record), silent (its slot is dead), forsaken (a file whose job left no trace); of a batch: miscounted (its"
-            " counts do not agree), uncounted (it has not counted members that have ended)"
+            description="lost (not where its record says), unheld (running, but no slot holds it), unrecorded (without"
+            " a record), silent (its slot is dead), forsaken (a file whose job left no trace); of a batch: miscounted"
+            " (its counts do not agree), uncounted (it has not counted members that have ended)"
         ),
     ]
     id: Annotated[str, Meta(description="of the job or the batch")]
     state: Annotated[
         str,
         Meta(
-            description="the state in its record, the place that holds it, or the id of the silent slot; of a batch: what"
-            " is wrong, or how many members it has not counted"
+            description="the state in its record, the place that holds it, or the id of the silent slot; of a batch:"
+            " what is wrong, or how many members it has not counted"
         ),
     ]
     filepath: str = ""
