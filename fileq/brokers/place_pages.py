@@ -168,18 +168,4 @@ def check_page(place: str, size: int, queues: Sequence[str]) -> None:
 
 
 def wrong_cursor(cursor: str) -> BrokerError:
-    return BrokerError(f"cursor {cursor!r} is none that page() has returned for this place; begin without one")
-
-
-def ledger_page_of(entries: Sequence[tuple[bytes, LedgerEntry]], size: int) -> LedgerPage:
-    """A page of entries in the order of their paths, of which there may be more if there are `size`."""
-    cursor = entries[-1][0].hex() if len(entries) == size else ""
-    return LedgerPage(tuple(entries), cursor, len(entries))
-
-
-def path_of_cursor(cursor: str) -> bytes:
-    """The last path of the page before; b"" at the beginning."""
-    try:
-        return bytes.fromhex(cursor)
-    except ValueError:
-        raise BrokerError(f"cursor {cursor!r} does not belong to this list; begin without a cursor") from None
+    return BrokerError(f"cursor {cursor!r} does not belong to this list; begin without a cursor")

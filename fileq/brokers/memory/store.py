@@ -14,10 +14,13 @@ import copy
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from heapq import nlargest, nsmallest
 from itertools import islice
+from operator import itemgetter
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from fileq.brokers.batches import MemberPage
 from fileq.brokers.catalog import Document
 from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.local_waiter import ClaimOrder, LocalWaiter
@@ -187,6 +190,10 @@ class MemoryWork(UnitOfWork):
     def find_ledger_entries(self, paths: Sequence[bytes]) -> dict[bytes, LedgerEntry]:
         return {path: self.store.ledger[path] for path in paths if path in self.store.ledger}
 
+    def ledger_after(self, under: bytes, after: bytes, limit: int) -> list[tuple[bytes, LedgerEntry]]:
+        found = (one for one in self.store.ledger.items() if one[0].startswith(under) and one[0] > after)
+        return nsmallest(limit, found, itemgetter(0))
+
     # places
 
     def ended(self, state: State) -> MemoryEndedList:
@@ -330,6 +337,17 @@ class MemoryWork(UnitOfWork):
     def unfinished_children(self, id: str, most: int) -> list[str]:
         batches = (one for one in self.store.batches.values() if one.parent == id and not one.finished_ms)
         return sorted(one.id for one in batches)[:most]
+
+    def batches_before(self, last: tuple[int, str] | None, limit: int, *, unfinished: bool) -> list[tuple[int, str]]:
+        found = (one for one in self.store.batches.values() if not is_over(one, self.now_ms))
+        keys = [(one.created_ms, one.id) for one in found if not (unfinished and one.finished_ms)]
+        return nlargest(limit, (key for key in keys if last is None or key < last))
+
+    def member_page(self, batch_id: str, state: MemberState, cursor: str, limit: int) -> MemberPage:
+        marked = (r.id for r in self.store.records.values() if (r.batch, r.member) == (batch_id, state))
+        unmarked = (member for was, member in self.store.unmarked.get(batch_id, ()) if was is state)
+        found = sorted(member for member in {*marked, *unmarked} if member > cursor)
+        return MemberPage(tuple(found[:limit]), found[limit - 1] if len(found) > limit else "")
 
     def forget_batches(self) -> None:
         for id in [id for id, batch in self.store.batches.items() if is_over(batch, self.now_ms)]:

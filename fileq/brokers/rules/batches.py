@@ -11,7 +11,10 @@ from collections.abc import Iterable, Sequence
 from fileq.brokers import wire_events
 from fileq.brokers.batches import (
     CHILDREN_CANCELLED,
+    MEMBERS_PAGE,
+    BatchPage,
     JoinResult,
+    MemberPage,
     NewBatch,
     check_new_batch,
     follow_up_of,
@@ -94,7 +97,26 @@ class BatchVerbs:
 
     def batches_by_id(self, ids: Sequence[str]) -> list[Batch | None]:
         with self._store.reading() as work:
-            return with_running(work, [work.batches.find(id) for id in ids])
+            return _with_running(work, ids)
+
+    def batch_page(self, cursor: str = "", limit: int = 100, *, unfinished: bool = False) -> BatchPage:
+        created_ms, _, id = cursor.partition(".")
+        with self._store.reading() as work:
+            found = work.batches_before((int(created_ms), id) if cursor else None, limit + 1, unfinished=unfinished)
+            batches = _with_running(work, [id for _, id in found[:limit]])
+            next_cursor = "{}.{}".format(*found[limit - 1]) if len(found) > limit else ""
+            return BatchPage(tuple(filter(None, batches)), next_cursor)
+
+    def unfinished_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:
+        return self._members(id, MemberState.UNFINISHED, cursor, limit)
+
+    def dead_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:
+        return self._members(id, MemberState.DEAD, cursor, limit)
+
+    def _members(self, id: str, state: MemberState, cursor: str, limit: int) -> MemberPage:
+        with self._store.reading() as work:
+            is_there = work.batches.find(id) is not None
+            return work.member_page(id, state, cursor, limit) if is_there else MemberPage(())
 
     def count_members(self, id: str, job_ids: Sequence[str]) -> int:
         with self._store.unit_of_work() as work:
@@ -143,8 +165,9 @@ def _ending_of(record: RecordRow) -> Ending | None:
     return ENDINGS_OF_STATES.get(State(record.state))
 
 
-def with_running(work: UnitOfWork, batches: list[Batch | None]) -> list[Batch | None]:
-    """The batches, with the number of their members that run. The view that they belong to is never written."""
+def _with_running(work: UnitOfWork, ids: Sequence[str]) -> list[Batch | None]:
+    """These batches, with the number of their members that run."""
+    batches = [work.batches.find(id) for id in ids]
     jobs = (decode_or_none(slot_row.raw) for slot_row in work.all_slots() if slot_row.raw is not None)
     held = {job.id for job in jobs if job is not None}
     work.read_records(held)

@@ -10,6 +10,7 @@ from fileq.brokers import wire_events
 from fileq.brokers.clocks import FULL_WAIT_MS, LONGEST_LOOK_MS, RETURNED_LOOK_MS, RUNNING_LOOK_MS, due_after_step
 from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.local_waiter import LocalWaiter
+from fileq.brokers.place_pages import LedgerPage, wrong_cursor
 from fileq.brokers.protocol import PendingReply, ReadyReply, Subscription
 from fileq.brokers.rules.batches import is_batch_cancelled
 from fileq.brokers.rules.entries import RateWindow, enqueue, is_holder
@@ -276,6 +277,23 @@ class QueueVerbs:
             entry is not None and entry.is_newest(signature)
             for entry, (_, signature) in zip(entries, versions, strict=True)
         ]
+
+    def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
+        page = self.ledger_page(under)
+        yield from page.entries
+        while page.next_cursor:
+            page = self.ledger_page(under, page.next_cursor)
+            yield from page.entries
+
+    def ledger_page(self, under: bytes, cursor: str = "", size: int = 500) -> LedgerPage:
+        """The cursor is the last path of the page before."""
+        try:
+            last = bytes.fromhex(cursor)
+        except ValueError:
+            raise wrong_cursor(cursor) from None
+        with self._store.reading() as work:
+            found = work.ledger_after(under, last, size)
+        return LedgerPage(tuple(found), found[-1][0].hex() if len(found) == size else "", len(found))
 
     def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
         if not changes:

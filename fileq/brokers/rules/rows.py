@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ _encoder = msgspec.json.Encoder()
 _attempts_decoder = msgspec.json.Decoder(list[Attempt])
 _info_decoder = msgspec.json.Decoder(WorkerInfo)
 _process_decoder = msgspec.json.Decoder(ProcessId)
+STATES = {state.value: state for state in State}
 _ids_decoder = msgspec.json.Decoder(tuple[str, ...])
 
 
@@ -46,6 +48,11 @@ class RareFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _NO_FACTS = RareFacts()
 _facts_decoder = msgspec.json.Decoder(RareFacts)
+
+
+def fingerprint_in(extra: bytes) -> str:
+    """The fingerprint in RareFacts as a record keeps them."""
+    return _facts_decoder.decode(extra).fingerprint if extra else ""
 
 
 class RecordRow(msgspec.Struct):
@@ -109,38 +116,12 @@ class RecordRow(msgspec.Struct):
         self.change_facts(**{name: getattr(record, name) for name in RareFacts.__struct_fields__})
 
     def view(self) -> Record:
-        facts = self.facts
-        return Record(
-            id=self.id,
-            state=State(self.state),
-            raw=self.raw,
-            queue=self.queue,
-            slot=self.slot,
-            created_ms=self.created_ms,
-            started_ms=self.started_ms,
-            ended_ms=self.ended_ms,
-            due_ms=self.due_ms,
-            since_ms=self.since_ms,
-            error=self.error,
-            result=self.result,
-            attempts=tuple(_attempts_decoder.decode(self.attempts)),
-            attempt_count=self.attempt_count,
-            is_cancel_requested=bool(self.is_cancel_requested),
-            queued=self.queued,
-            deferred=self.deferred,
-            deferred_count=self.deferred_count,
-            deferrals_ms=facts.deferrals_ms,
-            moved_to=self.moved_to,
-            after=self.jobs_before,
-            waits_for=facts.waits_for,
-            unique_key=facts.unique_key,
-            follow_ups=facts.follow_ups,
-            outputs=facts.outputs,
-            batch=self.batch,
-            fingerprint=facts.fingerprint,
-            origin=facts.origin,
-            deadline_ms=facts.deadline_ms,
-        )
+        fields: dict[str, Any] = dict(zip(_SHARED, _shared_of(self), strict=True))
+        fields["state"] = STATES[self.state]
+        fields["attempts"] = tuple(_attempts_decoder.decode(self.attempts))
+        fields["is_cancel_requested"] = bool(self.is_cancel_requested)
+        fields["after"] = self.jobs_before
+        return Record(**fields, **msgspec.structs.asdict(self.facts)) if self.extra else Record(**fields)
 
     @property
     def jobs_before(self) -> tuple[str, ...]:
@@ -149,6 +130,10 @@ class RecordRow(msgspec.Struct):
     @jobs_before.setter
     def jobs_before(self, ids: tuple[str, ...]) -> None:
         self.after = _encoder.encode(ids) if ids else b""
+
+
+_SHARED = [name for name in Record.__struct_fields__ if name in RecordRow.__struct_fields__]
+_shared_of = attrgetter(*_SHARED)
 
 
 class SlotRow(msgspec.Struct):

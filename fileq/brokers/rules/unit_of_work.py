@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from fileq.brokers.batches import MemberPage
 from fileq.brokers.catalog import Document
 from fileq.brokers.clocks import HOUR_MS, LONGEST_LOOK_MS
 from fileq.brokers.protocol import Order
@@ -291,6 +292,10 @@ class UnitOfWork(ABC):
     @abstractmethod
     def find_ledger_entries(self, paths: Sequence[bytes]) -> Mapping[bytes, LedgerEntry]: ...
 
+    @abstractmethod
+    def ledger_after(self, under: bytes, after: bytes, limit: int) -> list[tuple[bytes, LedgerEntry]]:
+        """The next entries whose paths start with `under`, by path; from the beginning with b""."""
+
     # places
 
     @abstractmethod
@@ -431,6 +436,13 @@ class UnitOfWork(ABC):
     @abstractmethod
     def unfinished_children(self, id: str, most: int) -> list[str]:
         """Ids of child batches. A batch may have very many, so never all of them."""
+
+    @abstractmethod
+    def batches_before(self, last: tuple[int, str] | None, limit: int, *, unfinished: bool) -> list[tuple[int, str]]:
+        """When batches were created, and their ids: the newest first, after `last` in this order."""
+
+    @abstractmethod
+    def member_page(self, batch_id: str, state: MemberState, cursor: str, limit: int) -> MemberPage: ...
 
     @abstractmethod
     def forget_batches(self) -> None:

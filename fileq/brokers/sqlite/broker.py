@@ -10,43 +10,31 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
-from fileq.brokers.batches import MEMBERS_PAGE, BatchPage, MemberPage
 from fileq.brokers.clocks import monotonic_clock_ms, wall_clock_ms
 from fileq.brokers.place_pages import (
     NEWEST_FIRST,
     PAGE_BYTES,
     PROCESSING,
-    LedgerPage,
     Page,
     Standing,
     check_page,
-    ledger_page_of,
     outline_of,
     page_of_slots,
-    path_of_cursor,
     wrong_cursor,
 )
 from fileq.brokers.rules import RulebookBroker
-from fileq.brokers.rules.batches import with_running
-from fileq.brokers.rules.rows import MemberState
+from fileq.brokers.rules.rows import STATES, RecordRow, fingerprint_in
 from fileq.brokers.sqlite.database_schema import VERSION
-from fileq.brokers.sqlite.rows import (
-    decode_ledger_entry,
-    find_fingerprints,
-    find_outlines,
-    find_standings,
-    find_states,
-)
 from fileq.brokers.sqlite.store import SqliteStore
-from fileq.brokers.sqlite.unit_of_work import member_page, place_length, source_of
-from fileq.brokers.types import LedgerEntry, Record
+from fileq.brokers.sqlite.unit_of_work import OUTLINE, find_all, place_length, source_of
+from fileq.brokers.types import Record
 from fileq.config import Config
-from fileq.core.batch import KEPT_MS
 from fileq.core.finding import Finding, sound
 from fileq.core.job import State
 
-_LEDGER_PAGE = 500
+T = TypeVar("T")
 
 
 class SqliteBroker(RulebookBroker):
@@ -86,31 +74,31 @@ class SqliteBroker(RulebookBroker):
     # lists by pages, and parts of records
 
     def states(self, ids: Sequence[str]) -> list[State | None]:
-        with self._store.snapshot() as (db, now_ms):
-            found = find_states(db, ids, now_ms)
-            return [found.get(id) for id in ids]
-
-    def outlines(self, ids: Sequence[str]) -> list[Record | None]:
-        with self._store.snapshot() as (db, now_ms):
-            found = find_outlines(db, ids, now_ms)
-            return [outline_of(record.view()) if (record := found.get(id)) is not None else None for id in ids]
-
-    def fingerprints(self, ids: Sequence[str]) -> list[str]:
-        with self._store.snapshot() as (db, now_ms):
-            found = find_fingerprints(db, ids, now_ms)
-            return [found.get(id, "") for id in ids]
+        return self._facts(ids, "state", lambda row: STATES[row[0]])
 
     def standings(self, ids: Sequence[str]) -> list[Standing | None]:
-        with self._store.snapshot() as (db, now_ms):
-            found = find_standings(db, ids, now_ms)
+        return self._facts(ids, "state, created_ms", lambda row: (STATES[row[0]], row[1]))
+
+    def fingerprints(self, ids: Sequence[str]) -> list[str]:
+        return [found or "" for found in self._facts(ids, "extra", lambda row: fingerprint_in(row[0]))]
+
+    def outlines(self, ids: Sequence[str]) -> list[Record | None]:
+        return self._facts(ids, OUTLINE, _as_outline)
+
+    def _facts(self, ids: Sequence[str], columns: str, make: Callable[[tuple[Any, ...]], T]) -> list[T | None]:
+        """What is made of these columns of each record; None without a record."""
+        select = f"SELECT {columns}, id, expires_ms FROM records"
+        with self._store.reading() as work:
+            rows = find_all(work.db, select, "id", ids)
+            found = {row[-2]: make(row) for row in rows if row[-1] is None or row[-1] > work.now_ms}
             return [found.get(id) for id in ids]
 
     def pages(self, place: str, size: int = 500) -> Iterator[list[bytes]]:
         last: tuple[object, bytes] | None = None
         while True:
             # One snapshot a page: one kept open while the caller works would let the -wal file grow.
-            with self._store.snapshot() as (db, _):
-                page = self._page(db, place, last, size)
+            with self._store.reading() as work:
+                page = self._page(work.db, place, last, size)
             if not page:
                 return
             yield [raw for _, raw in page]
@@ -120,8 +108,8 @@ class SqliteBroker(RulebookBroker):
         check_page(place, size, self._store.queue_names)
         if place == PROCESSING:
             return page_of_slots(self.workers(), cursor, size)
-        with self._store.snapshot() as (db, _):
-            return read_page(db, place, self._store.queue_names, cursor, size)
+        with self._store.reading() as work:
+            return read_page(work.db, place, self._store.queue_names, cursor, size)
 
     def _page(
         self, db: sqlite3.Connection, place: str, last: tuple[object, bytes] | None, limit: int
@@ -139,59 +127,18 @@ class SqliteBroker(RulebookBroker):
     def ids(self, size: int = 500) -> Iterator[list[str]]:
         last = 0
         while True:
-            with self._store.snapshot() as (db, now_ms):
+            with self._store.reading() as work:
                 sql = "SELECT number, id, expires_ms FROM records WHERE number > ? ORDER BY number LIMIT ?"
-                page = db.execute(sql, (last, size)).fetchall()
+                page = work.db.execute(sql, (last, size)).fetchall()
             if not page:
                 return
-            yield [id for _, id, expires_ms in page if expires_ms is None or expires_ms > now_ms]
+            yield [id for _, id, expires_ms in page if expires_ms is None or expires_ms > work.now_ms]
             last = page[-1][0]
 
-    def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
-        first, comparison = under, ">="
-        while True:
-            sql = f"SELECT path, entry FROM ledger WHERE path {comparison} ? ORDER BY path LIMIT ?"
-            with self._store.snapshot() as (db, _):
-                page = db.execute(sql, (first, _LEDGER_PAGE)).fetchall()
-            for path, entry in page:
-                if not path.startswith(under):
-                    return
-                yield path, decode_ledger_entry(entry)
-            if not page:
-                return
-            first, comparison = page[-1][0], ">"
 
-    def ledger_page(self, under: bytes, cursor: str = "", size: int = 500) -> LedgerPage:
-        last = path_of_cursor(cursor)
-        comparison, first = (">", last) if last else (">=", under)
-        sql = f"SELECT path, entry FROM ledger WHERE path {comparison} ? ORDER BY path LIMIT ?"
-        with self._store.snapshot() as (db, _):
-            page = db.execute(sql, (first, size)).fetchall()
-        found = [(path, decode_ledger_entry(entry)) for path, entry in page if path.startswith(under)]
-        return ledger_page_of(found, size)
-
-    def batch_page(self, cursor: str = "", limit: int = 100, *, unfinished: bool = False) -> BatchPage:
-        with self._store.reading() as work:
-            kept = "finished_ms = 0" if unfinished else "(finished_ms = 0 OR finished_ms > ?)"
-            values: tuple[object, ...] = () if unfinished else (work.now_ms - KEPT_MS,)
-            if cursor:
-                created_ms, _, id = cursor.partition(".")
-                kept, values = f"{kept} AND (created_ms, id) < (?, ?)", (*values, int(created_ms), id)
-            sql = f"SELECT created_ms, id FROM batches WHERE {kept} ORDER BY created_ms DESC, id DESC LIMIT ?"
-            rows = work.db.execute(sql, (*values, limit + 1)).fetchall()
-            found = with_running(work, [work.batches.find(id) for _, id in rows[:limit]])
-            return BatchPage(tuple(filter(None, found)), "{}.{}".format(*rows[limit - 1]) if len(rows) > limit else "")
-
-    def unfinished_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:
-        return self._members(id, MemberState.UNFINISHED, cursor, limit)
-
-    def dead_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:
-        return self._members(id, MemberState.DEAD, cursor, limit)
-
-    def _members(self, id: str, state: MemberState, cursor: str, limit: int) -> MemberPage:
-        with self._store.reading() as work:
-            is_there = work.batches.find(id) is not None
-            return member_page(work.db, id, state, cursor, limit) if is_there else MemberPage(())
+def _as_outline(row: tuple[Any, ...]) -> Record:
+    record = RecordRow(*row[:-2])
+    return outline_of(record.view()) if record.extra else record.view()  # its other fields are empty as they were read
 
 
 # Pages of a place in SQLite. The cursor is the position of the last job, so a page is found by an index.

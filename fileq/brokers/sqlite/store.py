@@ -79,12 +79,6 @@ class SqliteStore:
         self.subscriptions.add(subscription)
         return subscription
 
-    @contextlib.contextmanager
-    def snapshot(self) -> Iterator[tuple[sqlite3.Connection, int]]:
-        """A consistent read-only view of the database, and its time in ms. Never waits for a writer."""
-        with self.database.snapshot() as db:
-            yield db, self.clock()
-
     def close(self) -> None:
         self.watcher.close()
         for subscription in list(self.subscriptions):

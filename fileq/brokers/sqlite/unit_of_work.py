@@ -23,18 +23,6 @@ from fileq.brokers.rules.rows import MemberState, RecordRow, SlotRow
 from fileq.brokers.rules.unit_of_work import UnitOfWork
 from fileq.brokers.schedules import ScheduleState
 from fileq.brokers.sqlite.database_schema import rebuild_holes
-from fileq.brokers.sqlite.rows import (
-    SAVE_MEMBER,
-    SAVE_NEW_RECORD,
-    SAVE_RECORD,
-    SAVE_SLOT,
-    all_slots,
-    encode_ledger_entry,
-    find_ledger_entries,
-    find_makers,
-    find_records,
-    find_slots,
-)
 from fileq.brokers.types import Census, LedgerEntry, ProducerInfo, ProducerView
 from fileq.config import Config
 from fileq.core.batch import KEPT_MS, Batch, Callback
@@ -53,6 +41,51 @@ _DUE_ORDERS = (
     "(SELECT 1 FROM slots WHERE slots.slot = orders.slot AND info IS NOT NULL)) ORDER BY id LIMIT ?"
 )
 _encoder = msgspec.json.Encoder()
+
+
+# The statements that read and save rows, derived from their structs (rules/rows.py). The order of a struct's fields is
+# that of the values. Where a field's name differs from its column, the field's wire name is the column.
+
+
+_KEYS_PER_STATEMENT = 64  # each number of keys is a statement of its own that SQLite prepares once
+
+
+def _upsert(table: str, struct: type[msgspec.Struct]) -> str:
+    key, *rest = struct.__struct_encode_fields__
+    return (
+        f"INSERT INTO {table} ({', '.join((key, *rest))}) VALUES ({', '.join('?' * (1 + len(rest)))}) "
+        f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in rest)}"
+    )
+
+
+def _update(table: str, fields: Sequence[str]) -> str:
+    """The values are those of the fields. The first one is the key."""
+    key, *rest = fields
+    return f"UPDATE {table} SET {', '.join(f'{name} = ?{n}' for n, name in enumerate(rest, 2))} WHERE {key} = ?1"
+
+
+# A record that is new may replace one that has expired.
+SAVE_NEW_RECORD = _upsert("records", RecordRow)
+SAVE_MEMBER = _update("records", RecordRow.__struct_encode_fields__)
+# Without the last two fields, which are empty for a job in no batch: SQLite then leaves the index of members alone.
+SAVE_RECORD = _update("records", RecordRow.__struct_encode_fields__[:-2])
+SAVE_SLOT = _upsert("slots", SlotRow)
+_SELECT_RECORD = f"SELECT {', '.join(RecordRow.__struct_encode_fields__)} FROM records"
+# What an outline has in place of what it leaves out: 0, b"" or b"[]".
+_LEFT_OUT = {"raw": "x''", "result": "x''", "attempts": "x'5b5d'", "after": "x''", "queued": "0"}
+OUTLINE = ", ".join(_LEFT_OUT.get(name, name) for name in RecordRow.__struct_encode_fields__)
+_SELECT_SLOT = f"SELECT {', '.join(SlotRow.__struct_encode_fields__)} FROM slots"
+_SELECT_ALL_SLOTS = f"{_SELECT_SLOT} WHERE info IS NOT NULL OR held IS NOT NULL ORDER BY slot"
+_encode_entry = msgspec.json.Encoder().encode
+_decode_entry = msgspec.json.Decoder(LedgerEntry).decode
+
+
+def find_all(
+    db: sqlite3.Connection, select: str, key: str, values: Sequence[str] | Sequence[bytes]
+) -> Iterator[tuple[Any, ...]]:
+    for start in range(0, len(values), _KEYS_PER_STATEMENT):
+        some = values[start : start + _KEYS_PER_STATEMENT]
+        yield from db.execute(f"{select} WHERE {key} IN ({', '.join('?' * len(some))})", some)
 
 
 class SqliteWork(UnitOfWork):
@@ -86,16 +119,17 @@ class SqliteWork(UnitOfWork):
     # records, slots and the ledger
 
     def find_records(self, ids: Sequence[str]) -> dict[str, RecordRow | None]:
-        return find_records(self.db, ids, self.now_ms)
+        rows = (RecordRow(*values) for values in find_all(self.db, _SELECT_RECORD, "id", ids))
+        return {row.id: row for row in rows if row.expires_ms is None or row.expires_ms > self.now_ms}
 
     def delete_ended_record(self, id: str, state: State) -> None:
         self.db.execute("DELETE FROM records WHERE id = ? AND state = ? AND queued = 0", (id, state.value))
 
     def find_slots(self, slots: Sequence[str]) -> dict[str, SlotRow | None]:
-        return find_slots(self.db, slots)
+        return {values[0]: SlotRow(*values) for values in find_all(self.db, _SELECT_SLOT, "slot", slots)}
 
     def all_slots(self) -> list[SlotRow]:
-        return all_slots(self.db)
+        return [SlotRow(*values) for values in self.db.execute(_SELECT_ALL_SLOTS)]
 
     def forget_slots(self, kept: int) -> None:
         self.db.execute(
@@ -105,7 +139,14 @@ class SqliteWork(UnitOfWork):
         )
 
     def find_ledger_entries(self, paths: Sequence[bytes]) -> dict[bytes, LedgerEntry]:
-        return find_ledger_entries(self.db, paths)
+        rows = find_all(self.db, "SELECT path, entry FROM ledger", "path", paths)
+        return {path: _decode_entry(entry) for path, entry in rows}
+
+    def ledger_after(self, under: bytes, after: bytes, limit: int) -> list[tuple[bytes, LedgerEntry]]:
+        comparison, first = (">", after) if after else (">=", under)
+        sql = f"SELECT path, entry FROM ledger WHERE path {comparison} ? ORDER BY path LIMIT ?"
+        rows = self.db.execute(sql, (first, limit))
+        return [(path, _decode_entry(entry)) for path, entry in rows if path.startswith(under)]
 
     # places
 
@@ -196,7 +237,8 @@ class SqliteWork(UnitOfWork):
         self.db.executemany("DELETE FROM unique_keys WHERE key = ?", [(key,) for key in keys])
 
     def find_makers(self, paths: Sequence[bytes]) -> dict[bytes, str]:
-        return find_makers(self.db, paths, self.now_ms)
+        rows = find_all(self.db, "SELECT path, id, expires_ms FROM made", "path", paths)
+        return {path: id for path, id, expires_ms in rows if expires_ms > self.now_ms}
 
     def put_outputs(self, paths: Sequence[bytes], id: str, expires_ms: int) -> None:
         rows = [(path, id, expires_ms) for path in paths]
@@ -274,6 +316,29 @@ class SqliteWork(UnitOfWork):
     def unfinished_children(self, id: str, most: int) -> list[str]:
         sql = "SELECT id FROM batches WHERE parent = ? AND finished_ms = 0 ORDER BY id LIMIT ?"
         return [child for (child,) in self.db.execute(sql, (id, most))]
+
+    def batches_before(self, last: tuple[int, str] | None, limit: int, *, unfinished: bool) -> list[tuple[int, str]]:
+        kept = "finished_ms = 0" if unfinished else "(finished_ms = 0 OR finished_ms > ?)"
+        values: tuple[object, ...] = () if unfinished else (self.now_ms - KEPT_MS,)
+        if last is not None:
+            kept, values = f"{kept} AND (created_ms, id) < (?, ?)", (*values, *last)
+        sql = f"SELECT created_ms, id FROM batches WHERE {kept} ORDER BY created_ms DESC, id DESC LIMIT ?"
+        return self.db.execute(sql, (*values, limit)).fetchall()
+
+    def member_page(self, batch_id: str, state: MemberState, cursor: str, limit: int) -> MemberPage:
+        """Those of the table come first; their cursors are `i` and an id. Then the marked ones follow,
+        with `n` and the number of the record."""
+        rows: list[tuple[str, str]] = []
+        if not cursor.startswith("n"):
+            sql = "SELECT 'i' || id, id FROM batch_members WHERE batch = ? AND state = ? AND id > ? ORDER BY id LIMIT ?"
+            rows = self.db.execute(sql, (batch_id, state, cursor[1:], limit + 1)).fetchall()
+        if len(rows) <= limit:
+            after = int(cursor[1:]) if cursor.startswith("n") else 0
+            where = "batch = ? AND member = ? AND number > ?"
+            sql = f"SELECT 'n' || number, id FROM records WHERE {where} ORDER BY number LIMIT ?"
+            rows += self.db.execute(sql, (batch_id, state, after, limit + 1 - len(rows))).fetchall()
+        ids = tuple(id for _, id in rows[:limit])
+        return MemberPage(ids, rows[limit - 1][0] if len(rows) > limit else "")
 
     def forget_batches(self) -> None:
         sql = "SELECT id FROM batches WHERE finished_ms > 0 AND finished_ms <= ? LIMIT ?"
@@ -425,7 +490,7 @@ class SqliteWork(UnitOfWork):
         _execute_each(
             self.db, "DELETE FROM ledger WHERE path = ?", [(path,) for path, entry in changes if entry is None]
         )
-        saved = [(path, encode_ledger_entry(entry)) for path, entry in changes if entry is not None]
+        saved = [(path, _encode_entry(entry)) for path, entry in changes if entry is not None]
         _execute_each(self.db, "INSERT OR REPLACE INTO ledger VALUES (?, ?)", saved)
 
     def _write_batches(self) -> None:
@@ -700,19 +765,3 @@ def decode_batch(facts: bytes, fixed: bytes) -> Batch:
     batch = _facts_decoder.decode(facts)
     batch.callbacks, batch.info = more.callbacks, more.info
     return batch
-
-
-def member_page(db: sqlite3.Connection, batch_id: str, state: MemberState, cursor: str, limit: int) -> MemberPage:
-    """A page of members. Those of the table come first; their cursors are `i` and an id. Then the marked ones follow,
-    with `n` and the number of the record."""
-    rows: list[tuple[str, str]] = []
-    if not cursor.startswith("n"):
-        sql = "SELECT 'i' || id, id FROM batch_members WHERE batch = ? AND state = ? AND id > ? ORDER BY id LIMIT ?"
-        rows = db.execute(sql, (batch_id, state, cursor[1:], limit + 1)).fetchall()
-    if len(rows) <= limit:
-        after = int(cursor[1:]) if cursor.startswith("n") else 0
-        where = "batch = ? AND member = ? AND number > ?"
-        sql = f"SELECT 'n' || number, id FROM records WHERE {where} ORDER BY number LIMIT ?"
-        rows += db.execute(sql, (batch_id, state, after, limit + 1 - len(rows))).fetchall()
-    ids = tuple(id for _, id in rows[:limit])
-    return MemberPage(ids, rows[limit - 1][0] if len(rows) > limit else "")

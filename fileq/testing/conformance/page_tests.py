@@ -150,7 +150,7 @@ def test_bytes_that_are_not_a_job_are_returned_too(harness: Harness) -> None:
 @pytest.mark.parametrize("place", ["low", "scheduled", "dead_letter"])
 @pytest.mark.parametrize("cursor", ["x", "1.x.y", "-", "9" * 40, "\0", "1.\u0663"])
 def test_a_wrong_cursor_is_refused(harness: Harness, place: str, cursor: str) -> None:
-    with pytest.raises(BrokerError, match="is none that page"):
+    with pytest.raises(BrokerError, match="does not belong to this list"):
         harness.broker.page(place, cursor)
 
 
