@@ -155,6 +155,8 @@ def _keep_outputs(work: UnitOfWork, record: RecordRow, outputs: Sequence[Output]
 def cancel(work: UnitOfWork, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]]) -> list[CancelResult]:
     """Cancels jobs that wait, and requests it of those that run. The list of cancelled jobs is trimmed at the end."""
     results = [_cancel(work, work.record(id), follow_ups.get(id, ())) for id in ids]
+    if CancelResult.REQUESTED in results:
+        work.count_cancel_request()
     if CancelResult.CANCELLED in results:
         work.trim_ended(State.CANCELLED)
     return results
@@ -167,7 +169,6 @@ def _cancel(work: UnitOfWork, record: RecordRow | None, follow_ups: Sequence[Fol
         if record.is_cancel_requested:
             return CancelResult.REQUESTED_BEFORE
         work.change_record(record).is_cancel_requested = True
-        work.count_cancel_request()
         return CancelResult.REQUESTED
     if not take_waiting(work, record):
         return CancelResult.ENDED

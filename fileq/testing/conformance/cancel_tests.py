@@ -248,3 +248,11 @@ def test_promote_says_that_a_running_job_is_to_be_cancelled(harness: Harness) ->
     promoted = other.promote()
     assert promoted.count == 1, "a call that moves jobs says it, too"
     assert promoted.cancel_requests > once
+
+
+def test_a_call_that_cancels_several_running_jobs_is_one_request(harness: Harness) -> None:
+    running(harness, "a", slot="s1")
+    running(harness, "b", slot="s2")
+    before = harness.broker.promote().cancel_requests
+    assert harness.broker.cancel(["a", "b"]) == [CancelResult.REQUESTED] * 2
+    assert harness.broker.promote().cancel_requests == before + 1
