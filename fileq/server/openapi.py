@@ -1,8 +1,7 @@
-"""openapi.json and docs/api.md, written from the route table and the schemas of its Structs: `make docs`."""
+"""openapi.json and the tables of docs/api.md, written from the route table and its Structs: `make docs`."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -142,66 +141,9 @@ def _responses(route: Route, refs: Mapping[Any, Any]) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-_HEAD = """\
-# REST API
-
-`fileq serve` serves the API below `/api/v1`, and `fileq start` does so beside a producer and a worker. Every request
-needs a key, which `fileq keys create` makes, as `X-API-Key: fq_…` or `Authorization: Bearer fq_…`:
-
-```sh
-curl -H "X-API-Key: $KEY" -H "Content-Type: application/json" -d '{"type": "report", "payload": {"day": 1}}' \\
-  http://127.0.0.1:8080/api/v1/jobs                                      # enqueue a job
-curl -H "X-API-Key: $KEY" http://127.0.0.1:8080/api/v1/jobs/ID           # what became of it
-curl -H "X-API-Key: $KEY" -T scan.pdf http://127.0.0.1:8080/api/v1/uploads/2026/scan.pdf
-curl -H "X-API-Key: $KEY" -N "http://127.0.0.1:8080/api/v1/events?events=job.dead"
-```
-
-`make docs` writes this page from the table of endpoints. [openapi.json](openapi.json) describes the same as OpenAPI
-3.1, with every field; a server has it at `/api/v1/openapi.json`. [production.md](production.md#the-server) is about
-proxies, keys and single sign-on.
-
-- A slash in an id is written as `%2F`. Other programs may push jobs with such ids.
-- Bodies are JSON. Times are RFC 3339 in UTC. Answers may get new fields; unknown fields of requests are refused.
-- A problem is `application/problem+json` (RFC 9457). Its `type` is `urn:fileq:problem:` and one of the slugs below,
-  `instance` names the request, which `X-Request-Id` names too, and `errors` lists everything that is wrong with a body.
-- `Idempotency-Key` on a `POST` that enqueues jobs: a repeat returns the jobs of the first request, as long as their
-  records live. With another body it is refused.
-- A job, queue, batch, operation or schedule has an `ETag`. With `If-None-Match`, the first four are answered with 304
-  while they stay the same. `PUT /schedules/{name}` needs the ETag as `If-Match`, so that no client overwrites a change
-  that it has not seen; `If-None-Match: *` only creates.
-- Lists: `page` and `limit` reach the first 10,000 jobs; `next_cursor` has no such end. A request looks at no more than
-  10,000 elements, or 2,000 to 5,000 where the records of jobs must be read. If it ended early, `is_partial` is true:
-  follow `next_cursor`, even if there are no jobs on this page. `total` is exact without conditions, and with some if
-  the whole list was read; otherwise it is null.
-- `GET /dead/groups` looks at the newest 7,500 dead jobs, or 2,000 where records must be read; `scanned` and `total`
-  say how many there were, and for a restricted key how many of its jobs match, as in lists. `GET /files` with a status
-  looks at 5,000 files, and `GET /files/tree` counts 4,000.
-- The conditions are the same for lists, groups and actions; `tag.colour=red` in a query is `{"tag": {"colour": "red"}}`
-  in a body.
-- Actions on many jobs take two requests: `{"action": "retry", "filter": {"error": "timeout"}}` is a dry run and answers
-  `matched`; the same with `"dry_run": false, "expect": N` acts, unless more than 1 % more jobs match by then. More than
-  1,000 jobs are done by an operation: 202, and `GET /operations/{id}` shows its progress.
-- Uploads: the body is the file. It appears below `server.upload_dir` when it is complete and on the disk; a producer
-  that scans this directory enqueues it. `Content-Digest: sha-256=:…:` is compared, and `If-None-Match: *` replaces no
-  file.
-- Events: [events.md](events.md#over-http) describes the stream and how a client continues it.
-- `429` and `503` have `Retry-After`, in seconds. The limit is `server.rate_limit` for each key.
-- Scopes: `read`, `enqueue`, `operate` (includes `read`), `files`, `admin` (includes all). An endpoint needs one of
-  those in its row.
-- The `timeout` and `max_retries` of a key that is restricted or has no `read` can lower those of the job's route, not
-  raise them: the worker uses the lower ones, although the answer shows what was asked for.
-- A key without `read` sees only the jobs and batches that it made itself; about others it learns no more than that an
-  id or a unique key is taken (`duplicate`). Adding to a batch of another caller, and sealing it, takes `operate`.
-- A key with `allowed_types` or `path_prefix` is restricted: it enqueues, sees and changes only jobs of these types and
-  jobs of files below this directory, and has the batches that it made itself. What it does not name is not allowed:
-  with a directory only, there are no types and no commands. Endpoints marked “whole” are about more than a restriction
-  can name, and refuse such keys and keys without `read`.
-- Paths in requests have no `..`, and tags do not begin with `fileq.`.
-"""
-
-
-def api_markdown() -> str:
-    lines = [_HEAD]
+def with_tables(page: str) -> str:
+    """docs/api.md with its tables brought up to date; what stands before the first of them is kept."""
+    lines = [page.partition("\n## ")[0]]
     for area in dict.fromkeys(route.area for route in ROUTES):
         lines += [f"## {area.capitalize()}", "", "| request | scope | answer | purpose |", "|---|---|---|---|"]
         lines += [_row(route) for route in ROUTES if route.area == area]
@@ -224,8 +166,8 @@ def _row(route: Route) -> str:
 
 def main(pages: list[str]) -> None:
     for page in pages:
-        text = openapi_json() if re.search(r"\.json\Z", page) else api_markdown().encode()
-        Path(page).write_bytes(text)
+        path = Path(page)
+        path.write_bytes(openapi_json() if path.suffix == ".json" else with_tables(path.read_text()).encode())
 
 
 if __name__ == "__main__":
