@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -107,33 +107,31 @@ class _Server(uvicorn.Server):
         self.started = True
 
 
-class HttpService:
-    """The server as a service of a role: uvicorn in a thread of its own.
+class ServerService:
+    """The server as a service of a role, with what it needs: its broker, its audit. uvicorn is in a thread of its own.
+    `login_name` is who opens the one-time link; "" for the user of this process.
 
     At a stop, streams are ended first, then open requests have STOP_S. What a kill -9 leaves: requests without an
     answer; each of them took effect completely or not at all.
 
-    `make` is called in the event loop and returns the application. Implements runtime's Service."""
+    Implements runtime's Service."""
 
     name = "server"
 
     def __init__(
-        self,
-        bind: str,
-        port: int,
-        make: Callable[[], WebApp],
-        *,
-        emit: Emit,
-        is_read_only: bool,
-        proxies: Sequence[str] = (),
+        self, config: Config, broker: FullBroker, *, emit: Emit, owns_broker: bool = False, login_name: str = ""
     ) -> None:
-        self._socket = listening(bind, port)
-        self.port: int = self._socket.getsockname()[1]
-        self._bind = bind
-        self._make = make
+        settings = config.server
+        self._link = _login_link(config, KeyStore(broker, wall_clock_ms), login_name or os_user())
+        self._signer = signer_of(broker)
+        self._audit = AuditLog(broker, emit, wall_clock_ms)
+        self._background = BackgroundWork(config, broker, emit=emit, now_ms=wall_clock_ms)
+        self._config = config
+        self._broker = broker
+        self._owns_broker = owns_broker
         self._emit = emit
-        self._is_read_only = is_read_only
-        self._proxies = Proxies(proxies)
+        self._socket = listening(settings.bind, settings.port)
+        self.port: int = self._socket.getsockname()[1]
         self._server: uvicorn.Server | None = None
         self._app: WebApp | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -144,16 +142,20 @@ class HttpService:
 
     @property
     def url(self) -> str:
-        return url_here(self._bind, self.port)
+        return url_here(self._config.server.bind, self.port)
 
     def start(self) -> None:
         """Threads that read lists compete with the event loop, which gives up the interpreter for each part that it
         sends, and would wait up to 5 ms each time to get it back."""
+        self._audit.start()
+        self._background.start()
         if self._thread.ident is None:
             sys.setswitchinterval(SWITCH_S)
             self._thread.start()
             self._is_ready.wait(START_S)
-            self._emit(ServerOpened(self.url, self._is_read_only))
+            self._emit(ServerOpened(self.url, self._config.server.read_only))
+        if self._link is not None and self._link.token:
+            self._print_link(self._link.token)
 
     def quiet(self) -> None:
         """Accepts no more connections and ends the streams; requests in progress continue."""
@@ -174,6 +176,10 @@ class HttpService:
             self._thread.join(min(timeout_s, STOP_S + 2.0))
         else:
             self._socket.close()
+        self._background.stop(min(timeout_s, 2.0))
+        self._audit.stop(min(timeout_s, 2.0))
+        if self._owns_broker:
+            self._broker.close()
 
     def hurry(self) -> None:
         self.quiet()
@@ -186,6 +192,16 @@ class HttpService:
     def is_turning(self) -> bool:
         return self._thread.is_alive() or self._is_stopping
 
+    def _print_link(self, token: str) -> None:
+        # Not an event: the link is a secret, and logs are kept.
+        url = f"{self.url}{self._config.server.base_path}/login?once={token}"
+        before, bold, after, end = ("\n", "\x1b[1m", "\x1b[0m", "\n\n") if sys.stdout.isatty() else ("", "", "", "\n")
+        print(f"{before}  Open the console: {bold}{url}{after}")
+        port = self.url.rpartition(":")[2]
+        given = "" if port == str(ServerSettings().port) else f" --port {port}"
+        print(f"  The link works once, within {LINK_S // 60} minutes; 'fileq login-link{given}' prints a new one.")
+        print("  For programs: fileq keys create NAME --scope admin", end=end, flush=True)
+
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
@@ -197,7 +213,19 @@ class HttpService:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._app = self._make()
+        audit, background, now_ms = self._audit, self._background, wall_clock_ms
+        self._app = WebApp(
+            Services(
+                self._config,
+                self._broker,
+                self._signer,
+                audit,
+                background,
+                emit=self._emit,
+                now_ms=now_ms,
+                link=self._link,
+            )
+        )
         config = uvicorn.Config(
             self._app,
             loop="asyncio",
@@ -220,7 +248,8 @@ class HttpService:
         logging.getLogger("uvicorn.access").disabled = True
         self._loop.set_exception_handler(warnings.report_context)
         # The other half of the descriptors is for the metrics port, the broker, files and handlers.
-        connections = Connections(min(CONNECTIONS_MAX, soft_limit() // 2), self._proxies, warnings.report)
+        proxies = Proxies(self._config.server.trusted_proxies)
+        connections = Connections(min(CONNECTIONS_MAX, soft_limit() // 2), proxies, warnings.report)
         self._server = _Server(config, connections, self._emit)
         if self._is_stopping:
             self._server.should_exit = True
@@ -250,64 +279,6 @@ def listening(bind: str, port: int) -> socket.socket:
     return opened
 
 
-ANSWER_S = 0.8  # of the broker, so that a request is answered within a second
-
-
-class ServerService(HttpService):
-    """The server with what it needs: its broker, its audit. `login_name` is who opens the one-time link; "" for the
-    user of this process."""
-
-    def __init__(
-        self, config: Config, broker: FullBroker, *, emit: Emit, owns_broker: bool = False, login_name: str = ""
-    ) -> None:
-        link = _login_link(config, KeyStore(broker, wall_clock_ms), login_name or os_user())
-        signer = signer_of(broker)
-        self._audit = AuditLog(broker, emit, wall_clock_ms)
-        self._background = BackgroundWork(config, broker, emit=emit, now_ms=wall_clock_ms)
-        self._broker = broker if owns_broker else None
-        self._link = link
-
-        def make() -> WebApp:
-            audit, background = self._audit, self._background
-            return WebApp(
-                Services(config, broker, signer, audit, background, emit=emit, now_ms=wall_clock_ms, link=link)
-            )
-
-        settings = config.server
-        super().__init__(
-            settings.bind,
-            settings.port,
-            make,
-            emit=emit,
-            is_read_only=settings.read_only,
-            proxies=settings.trusted_proxies,
-        )
-        self._base_path = settings.base_path
-
-    def start(self) -> None:
-        self._audit.start()
-        self._background.start()
-        super().start()
-        if self._link is not None and self._link.token:
-            # Not an event: the link is a secret, and logs are kept.
-            url = f"{self.url}{self._base_path}/login?once={self._link.token}"
-            before, bold, after, end = (
-                ("\n", "\x1b[1m", "\x1b[0m", "\n\n") if sys.stdout.isatty() else ("", "", "", "\n")
-            )
-            print(f"{before}  Open the console: {bold}{url}{after}")
-            port = self.url.rpartition(":")[2]
-            given = "" if port == str(ServerSettings().port) else f" --port {port}"
-            print(f"  The link works once, within {LINK_S // 60} minutes; 'fileq login-link{given}' prints a new one.")
-            print("  For programs: fileq keys create NAME --scope admin", end=end, flush=True)
-
-    def stop(self, timeout_s: float) -> None:
-        super().stop(timeout_s)
-        self._background.stop(min(timeout_s, 2.0))
-        self._audit.stop(min(timeout_s, 2.0))
-        if self._broker is not None:
-            self._broker.close()
-
-
 def run_serve(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, login_name: str = "") -> int:
     """Serves the API until a signal arrives. `read` reads the configuration again. `app_dir` is where the modules of
     producer.imports are imported from."""
@@ -332,6 +303,9 @@ def server_beside(config: Config, worker_broker: FullBroker, emit: Emit, login_n
         return ServerService(config, worker_broker, emit=emit, login_name=login_name)
     broker = open_broker(with_short_timeouts(config))
     return ServerService(config, broker, emit=emit, owns_broker=True, login_name=login_name)
+
+
+ANSWER_S = 0.8  # of the broker, so that a request is answered within a second
 
 
 def with_short_timeouts(config: Config) -> Config:
