@@ -18,7 +18,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker, Subscription
 from fileq.brokers.types import CancelResult, EnqueueResult, Entry, Record
 from fileq.client.job_endings import JobEnding, ending_of
-from fileq.client.options import JobRequest, ScheduleOptions
+from fileq.client.options import JobRequest, WantedSchedule
 from fileq.client.transport import BATCH, VETOED, Accepted
 from fileq.config import Config
 from fileq.core.errors import BatchError, ConfigError, FileqError, JobError
@@ -136,7 +136,7 @@ class BrokerTransport:
     def warning(self, type: str) -> str:
         return self._untaken.warning(type, b"")
 
-    def schedule(self, name: str, options: ScheduleOptions) -> None:
+    def schedule(self, name: str, options: WantedSchedule) -> None:
         from fileq.client.schedule_changes import add_schedule  # imports cronsim
 
         add_schedule(self._broker, self._config, name, options, where="schedule()")

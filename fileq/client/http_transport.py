@@ -26,7 +26,7 @@ from fileq.brokers.types import CancelResult, EnqueueResult
 from fileq.client.address import ServerAddress
 from fileq.client.http_connection import GivenUp, HttpConnections, HttpReply, error_of, problem_in
 from fileq.client.job_endings import RETRY_S, JobEnding, ending_in
-from fileq.client.options import JobRequest, ScheduleOptions
+from fileq.client.options import JobRequest, WantedSchedule
 from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, DeadPage
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, FileqError, JobError
 from fileq.core.job import State, rfc3339_ms
@@ -167,8 +167,8 @@ class HttpTransport:
     def warning(self, type: str) -> str:
         return ""  # the server says it of jobs only
 
-    def schedule(self, name: str, options: ScheduleOptions) -> None:
-        path, body = f"/schedules/{quote(name, safe='')}", msgspec.json.encode(options.values())
+    def schedule(self, name: str, options: WantedSchedule) -> None:
+        path, body = f"/schedules/{quote(name, safe='')}", msgspec.json.encode(options)
         for _ in range(WRITES):
             found = self._call("GET", path)
             if found.status not in (200, 404):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, TypedDict
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import COUNT_MAX, FIRST_MS, LAST_MS, UNIQUE_KEY_LENGTH, Job, checked_id, encoded_tags, rfc3339_ms
@@ -233,31 +233,36 @@ class ScheduleKeywords(TypedDict, total=False):
     timeout: Duration | None
 
 
-class ScheduleOptions(Struct, frozen=True):
-    """The process that knows the configuration checks them. Durations are texts, as in a configuration file; None and
-    "" mean that the default applies."""
+_Text = Annotated[str, Meta(min_length=1, max_length=200)]
 
-    cron: str
-    type: str | None = None
+
+class WantedReprocess(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Known files to process again: those that match, and with `since` were modified in this time before."""
+
+    match: Annotated[str, Meta(min_length=1, max_length=4096)]
+    since: _Text | None = None
+
+
+class WantedSchedule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A schedule to define, with the keys of `schedules` in the configuration: a `type` with a `payload`, or `scan`, or
+    `reprocess`. Durations are texts such as "10m". `paused` is for a new schedule."""
+
+    cron: _Text
+    type: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
     payload: dict[str, Any] = {}
-    timezone: str = "UTC"
-    priority: str = ""
-    missed: str | None = None
-    overlap: str | None = None
-    within: str | None = None
-    max_retries: int | None = None
-    timeout: str | None = None
-    scan: str | None = None
-    reprocess: dict[str, Any] | None = None
+    timezone: _Text = "UTC"
+    priority: Annotated[str, Meta(max_length=100)] = ""
+    missed: _Text | None = None
+    overlap: Literal["allow", "skip", "queue", "cancel"] | None = None
+    within: _Text | None = None
+    max_retries: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    timeout: _Text | None = None
+    scan: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    reprocess: WantedReprocess | None = None
     paused: bool | None = None
 
-    def values(self) -> dict[str, Any]:
-        """As a configuration file would have them."""
-        given = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {name: value for name, value in given.items() if value not in (None, "", {})}
 
-
-def schedule_options(cron: str, type: str, payload: Any, timezone: str, given: ScheduleKeywords) -> ScheduleOptions:
+def schedule_options(cron: str, type: str, payload: Any, timezone: str, given: ScheduleKeywords) -> WantedSchedule:
     """TypeError for an option that does not exist; ConfigError for a payload or a duration that can't be used."""
     if unknown := sorted(given.keys() - ScheduleKeywords.__annotations__.keys()):
         known = ", ".join(sorted(ScheduleKeywords.__annotations__))
@@ -268,7 +273,7 @@ def schedule_options(cron: str, type: str, payload: Any, timezone: str, given: S
         raise ConfigError(f"the payload of the schedule can't be written as JSON: {error}") from error
     if not isinstance(plain, dict):
         raise ConfigError(f"payload is {plain!r:.80}; it must be a mapping or a Struct: jobs get it with more keys")
-    return ScheduleOptions(
+    return WantedSchedule(
         cron=cron,
         type=type,
         payload=plain,

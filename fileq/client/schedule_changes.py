@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import check_name
@@ -22,7 +23,7 @@ from fileq.brokers.schedule_definitions import (
     resume,
 )
 from fileq.brokers.types import Entry
-from fileq.client.options import ScheduleOptions
+from fileq.client.options import WantedSchedule
 from fileq.config import Config, schedule_from
 from fileq.core.errors import BrokerError, ConfigError, Unknown
 from fileq.core.schedule import ScheduleDocument, encode_document, job_of, manual_id_of
@@ -32,14 +33,14 @@ def add_schedule(
     broker: FullBroker,
     config: Config,
     name: str,
-    options: ScheduleOptions,
+    options: WantedSchedule,
     *,
     where: str,
     expected: int | None = None,
 ) -> None:
     """Defines a schedule or replaces its definition; the same definition again changes nothing. Raises Conflict if its
     document has another revision than `expected`."""
-    settings = schedule_from(name, options.values(), where, config.worker.priorities)
+    settings = schedule_from(name, to_builtins(options), where, config.worker.priorities)
     found = known_schedules(broker).get(name)
     if found is not None and found.document is not None and found.document.is_configured:
         raise ConfigError(f"schedule {name} is defined by the configuration; change it there, or choose another name")

@@ -15,7 +15,7 @@ from msgspec import Struct
 from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import CancelResult
 from fileq.client.job_endings import JobEnding
-from fileq.client.options import JobRequest, ScheduleOptions
+from fileq.client.options import JobRequest, WantedSchedule
 from fileq.core.batch import CallbackKind
 from fileq.queries.documents import BatchDocument, JobDocument
 from fileq.queries.job_filter import JobConditions
@@ -132,7 +132,7 @@ class Transport(Protocol):
         """Why no worker would take jobs of this type; "" if nothing is wrong or known."""
         ...
 
-    def schedule(self, name: str, options: ScheduleOptions) -> None:
+    def schedule(self, name: str, options: WantedSchedule) -> None:
         """Defines a schedule or replaces its definition. ConfigError for one that the configuration has."""
         ...
 

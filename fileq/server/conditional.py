@@ -20,26 +20,16 @@ def etag_of(body: bytes) -> str:
     return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
 
 
-def etag_of_struct(current: Struct) -> str:
-    return etag_of(msgspec.json.encode(current))
-
-
 def is_unchanged(headers: Mapping[str, str], etag: str) -> bool:
     """Whether the caller has this representation already (If-None-Match)."""
     given = headers.get("if-none-match", "")
     return given.strip() == "*" or etag in [part.strip().removeprefix("W/") for part in given.split(",")]
 
 
-def check_if_match(headers: Mapping[str, str], current: Struct | None) -> None:
-    """For PUT: raises ApiProblem 428 without If-Match, and 412 if the resource is another one than the caller saw.
-
-    `current` is what GET would answer now; None if there is no such resource: then a PUT without If-Match creates
-    one."""
-    check_etag(headers, etag_of_struct(current) if current is not None else None)
-
-
 def check_etag(headers: Mapping[str, str], etag: str | None) -> None:
-    """The same for a resource whose GET answers with this ETag."""
+    """For PUT: raises ApiProblem 428 without If-Match, and 412 if the resource is another one than the caller saw.
+    `etag` is that with which GET would answer now; None if there is no such resource: then a PUT without If-Match
+    creates one."""
     given = headers.get("if-match")
     if etag is None:
         if given is not None:

@@ -36,7 +36,6 @@ class BrokerPool:
         self._turns = asyncio.Semaphore(calls_max)
         self._scan_turns = asyncio.Semaphore(scans_max)
         self._own_scan_turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._calls_max = calls_max
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads = 0
         self._running: dict[int, float] = {}  # by when they should have returned

@@ -87,14 +87,14 @@ def _next(invocation: Invocation) -> int:
 
 def _add(invocation: Invocation) -> int:
     from fileq.brokers.schedule_definitions import KIND
-    from fileq.client.options import ScheduleOptions
+    from fileq.client.options import WantedReprocess, WantedSchedule
     from fileq.client.schedule_changes import add_schedule, pause_schedule
 
     given = invocation.options
     if given.since is not None and given.reprocess is None:
         raise ConfigError("--since goes with --reprocess; give both")
-    reprocess = None if given.reprocess is None else {"match": given.reprocess, "since": given.since}
-    options = ScheduleOptions(
+    reprocess = None if given.reprocess is None else WantedReprocess(given.reprocess, given.since)
+    options = WantedSchedule(
         cron=given.cron,
         type=given.type,
         payload=_payload(given.payload),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct, UnsetType
 
 from fileq.actions.bulk import JobAction
 from fileq.brokers.schedule_definitions import KIND, broker_now_ms, known_schedules
-from fileq.client.options import ScheduleOptions
+from fileq.client.options import WantedSchedule
 from fileq.client.schedule_changes import (
     add_schedule,
     pause_schedule,
@@ -40,33 +40,6 @@ ROUTES = RouteList("schedules")
 
 TIMES = 5
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
-Count = Annotated[int, Meta(ge=0, le=1_000_000)]
-
-
-class WantedReprocess(Struct, frozen=True, forbid_unknown_fields=True):
-    """Known files to process again: those that match, and with `since` were modified in this time before."""
-
-    match: Annotated[str, Meta(min_length=1, max_length=4096)]
-    since: Text | None = None
-
-
-class WantedSchedule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A schedule to define, with the keys of `schedules` in the configuration: a `type` with a `payload`, or `scan`, or
-    `reprocess`. Durations are texts such as "10m". `paused` is for a new schedule."""
-
-    cron: Text
-    type: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
-    payload: dict[str, Any] = {}
-    timezone: Text = "UTC"
-    priority: Annotated[str, Meta(max_length=100)] = ""
-    missed: Text | None = None
-    overlap: Literal["allow", "skip", "queue", "cancel"] | None = None
-    within: Text | None = None
-    max_retries: Count | None = None
-    timeout: Text | None = None
-    scan: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
-    reprocess: WantedReprocess | None = None
-    paused: bool | None = None
 
 
 class WantedTimes(Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,14 +107,11 @@ def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer[Sche
     known = services.broker.documents(KIND).get(name)
     check_etag(request.headers, etag_of(defining_part(known.body)) if known is not None else None)
     _times(wanted.cron, wanted.timezone)
-    given = {field: getattr(wanted, field) for field in wanted.__struct_fields__}
-    if wanted.reprocess is not None:
-        given["reprocess"] = {"match": wanted.reprocess.match, "since": wanted.reprocess.since}
     add_schedule(
         services.broker,
         services.config,
         name,
-        ScheduleOptions(**given),
+        wanted,
         where=f"PUT /schedules/{name}",
         expected=known.revision if known is not None else 0,
     )

@@ -15,7 +15,7 @@ from fileq.actions.bulk import JobAction
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, WorkerInfo
-from fileq.client.options import ScheduleOptions
+from fileq.client.options import WantedSchedule
 from fileq.client.schedule_changes import add_schedule, run_now
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
@@ -100,7 +100,7 @@ def filled(store: Store, config: Config, file: Path) -> None:
         *(Entry(replace(a_job(f"hook-{n}"), type=DELIVERY_TYPE), "low", is_own=True) for n in range(3)),
         error="E: no answer",
     )
-    add_schedule(broker, config, "report", ScheduleOptions("@every 15m", "report"), where="a test")
+    add_schedule(broker, config, "report", WantedSchedule("@every 15m", "report"), where="a test")
     run_now(broker, config, "report")
     WebhookStore(broker, config.webhooks, wall_clock_ms).add(
         Webhook("alerts", "https://example.org/", ("job.dead",), WebhookFilter())

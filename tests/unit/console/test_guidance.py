@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.schedule_definitions import broker_now_ms, define
 from fileq.brokers.types import Entry, WorkerInfo
-from fileq.client.options import ScheduleOptions
+from fileq.client.options import WantedSchedule
 from fileq.client.schedule_changes import add_schedule, run_now
 from fileq.commands.admin.schedules import list_schedules
 from fileq.commands.api_keys import KeyOptions
@@ -64,7 +64,7 @@ def test_a_schedule_of_the_configuration_shows_what_it_does_and_can_be_copied() 
 def test_a_schedule_that_was_run_by_hand_says_so_and_is_not_changed_by_it() -> None:
     pages = ConsolePages()
     for name in ("report", "other"):
-        add_schedule(pages.broker, pages.config, name, ScheduleOptions("0 2 * * *", "report"), where="a test")
+        add_schedule(pages.broker, pages.config, name, WantedSchedule("0 2 * * *", "report"), where="a test")
     [(_, listed), (_, before)] = pages.show(["/scheduled", "/scheduled/edit/report"])
     assert listed.count("not due yet") == 2
     id = run_now(pages.broker, pages.config, "report")
@@ -79,7 +79,7 @@ def test_a_schedule_that_was_run_by_hand_says_so_and_is_not_changed_by_it() -> N
     assert 'href="/dashboard/jobs?schedule=report"' in row
     etags = {tuple(re.findall(r'data-etag="([^"]+)"', text)) for text in (before, after)}
     assert [len(one) for one in etags] == [1], "the same: a form that is open can be saved"
-    add_schedule(pages.broker, pages.config, "report", ScheduleOptions("0 3 * * *", "report"), where="a test")
+    add_schedule(pages.broker, pages.config, "report", WantedSchedule("0 3 * * *", "report"), where="a test")
     assert list_schedules(pages.broker)[1].by_hand_job_id == id, "another definition keeps the note"
 
 
@@ -277,7 +277,7 @@ def test_a_tick_names_the_job_that_died_last_and_no_hidden_path() -> None:
 
 def test_the_form_of_a_schedule_speaks_plainly_and_deletes_last() -> None:
     pages = ConsolePages()
-    options = ScheduleOptions("30 6 * * mon-fri", "report", timezone="Europe/Berlin", missed="all:3")
+    options = WantedSchedule("30 6 * * mon-fri", "report", timezone="Europe/Berlin", missed="all:3")
     add_schedule(pages.broker, pages.config, "report", options, where="a test")
     addresses = ["/scheduled/edit/report", "/scheduled", "/scheduled/preview?cron=06:30+weekdays"]
     [(_, form), (_, listed), (_, wrong)] = pages.show(addresses)

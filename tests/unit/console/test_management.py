@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.schedule_definitions import known_schedules
 from fileq.brokers.types import Entry, Record, WorkerInfo
-from fileq.client.options import ScheduleOptions
+from fileq.client.options import WantedReprocess, WantedSchedule
 from fileq.client.schedule_changes import add_schedule
 from fileq.commands.admin.fsck import Report, fsck
 from fileq.commands.admin.fsck.report import Problem
@@ -233,9 +233,9 @@ def filled(**config: Any) -> ConsolePages:
     broker.enqueue([Entry(new_job(HOSTILE), "high"), *(Entry(new_job(HOSTILE), "high", delay_ms=n) for n in DELAYS)])
     broker.settle_and_claim([], ["slot-7-0-ffff"])
     for name, options in {
-        "report": ScheduleOptions("0 * * * *", HOSTILE, {"x": HOSTILE}, "Asia/Tokyo", timeout="90s"),
-        "inbox": ScheduleOptions("@every 15m", scan="/srv/inbox"),
-        "again": ScheduleOptions("30 6 * * mon-fri", reprocess={"match": "*.pdf", "since": "2h"}),
+        "report": WantedSchedule("0 * * * *", HOSTILE, {"x": HOSTILE}, "Asia/Tokyo", timeout="90s"),
+        "inbox": WantedSchedule("@every 15m", scan="/srv/inbox"),
+        "again": WantedSchedule("30 6 * * mon-fri", reprocess=WantedReprocess("*.pdf", "2h")),
     }.items():
         add_schedule(broker, pages.config, name, options, where="a test")
     pages.keys.create(KeyOptions("<b>key</b>", (Scope.READ,), allowed_types=(HOSTILE,), path_prefix=f"/{HOSTILE}"))

@@ -10,7 +10,7 @@ from fileq.actions.bulk import JobAction
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, Record
 from fileq.client.broker_transport import BrokerTransport
-from fileq.client.options import ScheduleOptions
+from fileq.client.options import WantedSchedule
 from fileq.client.schedule_changes import add_schedule, run_now
 from fileq.commands.action_log import ActionLog
 from fileq.core.claim import Claim
@@ -30,7 +30,7 @@ NOON = "2026-05-01T12:00:00.100Z"
 
 def test_a_job_that_was_run_by_hand_names_its_schedule_and_who_ran_it() -> None:
     pages = pages_with_worker()
-    add_schedule(pages.broker, pages.config, "sales.daily", ScheduleOptions("0 2 * * *", "report"), where="a test")
+    add_schedule(pages.broker, pages.config, "sales.daily", WantedSchedule("0 2 * * *", "report"), where="a test")
     id = run_now(pages.broker, pages.config, "sales.daily")
     ActionLog(pages.broker, wall_clock_ms).add(JobAction.RUN, f"olga {HOSTILE}", [id])
     [text] = shown(pages, f"/jobs/{id}")
