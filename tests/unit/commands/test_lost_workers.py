@@ -38,8 +38,8 @@ def test_a_process_that_died_idle_is_on_the_page_of_workers_until_it_is_back() -
     [text] = shown(pages, "/workers")
     assert "Silent 2" in words(text)
     idle, busy = words(text).partition("my-host 11")[2], words(text).partition("my-host 12")[2]
-    assert "It held no job." in idle.partition("Shown for an hour")[0]
-    assert "Its 2 jobs were taken from it" in busy.partition("Shown for an hour")[0]
+    assert "It was running no jobs." in idle.partition("Shown for an hour")[0]
+    assert "Its 2 jobs were recovered" in busy.partition("Shown for an hour")[0]
     found = workers(pages.broker).lost
     assert {one.pid: one.jobs for one in found} == {11: 0, 12: 2}
     line = next(line for line in lost_lines(found, Screen()) if " 11," in line)
@@ -53,7 +53,7 @@ def test_a_process_that_was_found_gone_is_not_called_silent_since_then() -> None
     pages = pages_with_worker()
     note_lost(pages.broker, [LostSlot("my-host-11-0-abcd", 0.0, 0, is_gone=True)], wall_clock_ms())
     [text] = shown(pages, "/workers")
-    assert "Its process was gone at 2" in words(text)
+    assert "Gone since 2" in words(text)
     [line] = lost_lines(workers(pages.broker).lost, Screen())
     assert line.startswith("lost: my-host 11, its process was gone at 2")
 
