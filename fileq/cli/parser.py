@@ -97,6 +97,7 @@ def parse(arguments: Sequence[str], commands: Iterable[Command] | None = None) -
         raise ConfigError(_no_command(found, known))
     parser = parser_of(command)
     if found.wants_help:
+        parser.epilog = epilog(command)  # not sooner: it imports the modules that describe the fields of --json
         return ParsedLine(text=parser.format_help())
     return ParsedLine(command, parser.read([*found.options, *found.tail]))
 
@@ -293,7 +294,6 @@ def parser_of(command: Command) -> Parser:
     parser = Parser(
         prog=command.name,
         description=command.description,
-        epilog=epilog(command),
         formatter_class=HelpFormatter,
         allow_abbrev=False,
         add_help=False,
