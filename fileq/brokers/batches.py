@@ -137,13 +137,11 @@ class Batches(Protocol):
         Raises BrokerError if the parent does not exist, takes no jobs, or if there would be more than LEVELS_MAX.
 
         Atomicity: the batch and the count of its parent. Repeat: False. Kill -9: created or not."""
-        ...
 
     def seal_batch(self, id: str) -> bool:
         """Seals an open batch; finishes it if nothing is unfinished. False, and no change, if it is not open.
 
         Atomicity: the batch, its callbacks and its parents. Repeat: False. Kill -9: sealed or not."""
-        ...
 
     def cancel_batch(self, id: str, *, untouched_since_ms: int | None = None) -> bool:
         """Marks an unfinished batch as cancelled and seals it; finishes it if nothing is unfinished.
@@ -156,13 +154,11 @@ class Batches(Protocol):
 
         Atomicity: each batch with its callbacks. Repeat: False. Kill -9: cancelled or not; a child that is left is
         cancelled by the reconciler, because its parent is."""
-        ...
 
     def uncancel_batch(self, id: str) -> bool:
         """Removes the mark of a cancelled batch, so that its jobs run again. False, and no change, without the mark.
 
         Atomicity: the batch. Repeat: False. Kill -9: removed or not."""
-        ...
 
     def join_batch(self, id: str, job_ids: Sequence[str]) -> list[JoinResult]:
         """Makes jobs that exist already members of an open batch. One without a record counts as completed.
@@ -170,25 +166,20 @@ class Batches(Protocol):
         The record of a job that was in no batch names this one afterwards. A job that has ended is counted at once.
 
         Atomicity: each job with the count. Repeat: MEMBER. Kill -9: each job is a member or not."""
-        ...
 
     def batches_by_id(self, ids: Sequence[str]) -> list[Batch | None]:
         """Each batch of one moment; None where there is none, also for a name that none can have. Only reads."""
-        ...
 
     def batch_page(self, cursor: str = "", limit: int = 100, *, unfinished: bool = False) -> BatchPage:
         """The batches, newest first; with `unfinished` only those. Only reads.
 
         A batch that is created or ends during the iteration may be missed."""
-        ...
 
     def unfinished_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:
         """Members that the batch has not counted, about `limit` of them, without child batches. Only reads."""
-        ...
 
     def dead_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:
         """Members that are dead, about `limit` of them. Only reads; child batches are not among them."""
-        ...
 
     def count_members(self, id: str, job_ids: Sequence[str]) -> int:
         """Counts those of these members that have ended without being counted, and returns how many.
@@ -197,4 +188,3 @@ class Batches(Protocol):
         completed, dead or cancelled counts so, a member without a record counts as deleted. May finish the batch.
 
         Atomicity: the whole call. Repeat: 0. Kill -9: all or none."""
-        ...

@@ -57,11 +57,9 @@ class Catalog(Protocol):
 
     def documents(self, kind: str) -> dict[str, Document]:
         """All documents of a kind by name, of one moment. Only reads."""
-        ...
 
     def documents_of(self, kinds: Sequence[str]) -> list[dict[str, Document]]:
         """As documents(), for each of these kinds, in one round trip; each kind is of one moment. Only reads."""
-        ...
 
     def put_document(
         self, kind: str, name: str, body: bytes, expected: int | None = None, *, frees_memory: bool = False
@@ -74,17 +72,14 @@ class Catalog(Protocol):
 
         Atomicity: the document and its revision. Repeat: the same revision, unless the document was changed since.
         Kill -9: the old document or the new one."""
-        ...
 
     def remove_document(self, kind: str, name: str, expected: int | None = None) -> bool:
         """Removes a document. False if there is none; raises Conflict as put_document() does if there is another one.
 
         Atomicity: the document. Repeat: False. Kill -9: removed or not."""
-        ...
 
     def catalog_revision(self, kind: str) -> int:
         """A number that grows with every change of this kind; 0 before the first. Only reads; cheap."""
-        ...
 
 
 TRIES = 20  # how often a change is tried while other processes change the same document

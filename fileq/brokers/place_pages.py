@@ -57,30 +57,25 @@ class PlacePages(Protocol):
         page before it: jobs that arrive at the other end or leave hide no other job. Jobs that come before that one
         later are not returned. If that job itself has left, or has moved by more than REACH, a broker without positions
         continues at its former offset: some jobs may then be missed or returned twice."""
-        ...
 
     def outlines(self, ids: Sequence[str]) -> list[Record | None]:
         """The records without what may be long, for lists that compare many. Only reads.
 
         `raw`, `result`, `attempts`, `after`, `follow_ups` and `outputs` are empty, `queued` is 0 and `waits_for` and
         `unique_key` are ""; everything else is as in records()."""
-        ...
 
     def standings(self, ids: Sequence[str]) -> list[Standing | None]:
         """The state and the time of creation in each record, for counts of many files. Only reads."""
-        ...
 
     def fingerprints(self, ids: Sequence[str]) -> list[str]:
         """The fingerprint in each record, for groups of dead jobs, which compare many; "" if there is none. Only
         reads."""
-        ...
 
     def ledger_page(self, under: bytes, cursor: str = "", size: int = 500) -> LedgerPage:
         """The next entries of the ledger whose paths start with `under`, in the broker's own order. Only reads.
 
         Looks at about `size` entries, so a page may be empty before the end, which is a cursor of "". Following the
         cursors returns every entry that stays, and perhaps one twice. Raises BrokerError for a wrong cursor."""
-        ...
 
 
 class Offset(Struct, frozen=True):

@@ -72,36 +72,30 @@ class Repairer(Protocol):
         """The ids of all records, page by page. Only reads.
 
         While other processes work, some may be missed or returned twice."""
-        ...
 
     def lost(self, ids: Sequence[str]) -> list[bool]:
         """Whether the record says that the job waits, runs or is dead, and the job is not in that place. Only reads.
 
         Each answer is of one moment. False without a record, and for a queue that is not configured here."""
-        ...
 
     def restore(self, ids: Sequence[str]) -> list[bool]:
         """Puts each lost job back where its record says; one that was running goes to the front of its queue.
 
         False for a job that is not lost. No counter changes."""
-        ...
 
     def unrecorded(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
         """Whether the job is in that place and has no record. Only reads; each answer is of one moment."""
-        ...
 
     def create_record(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
         """Creates the record of a job that has none, as if the job had been counted when it came in.
 
         False for a job that has a record or is no longer in that place. No counter changes."""
-        ...
 
     def balance(self, drift: int, becomes: int = 0) -> bool:
         """Changes a counter so that a census whose drift is `drift` has the drift `becomes`.
 
         A positive difference counts as deleted, a negative one as adopted. False, and no change, unless the drift is
         exactly `drift` in this moment."""
-        ...
 
 
 # What a broker promises about the registry of producers: which ones are alive, and what they do.
@@ -119,17 +113,14 @@ class ProducerRegistry(Protocol):
 
         Atomicity: the report. Repeat: the same, from the later time. Kill -9: the old report or the new one; it ends
         with its lease."""
-        ...
 
     def remove_producer(self, id: str) -> None:
         """Removes the report of a producer that stops.
 
         Atomicity: the report. Repeat: no effect. Kill -9: removed, or it ends with its lease."""
-        ...
 
     def producers(self) -> list[ProducerView]:
         """Every producer whose lease has not ended, by its id. Only reads."""
-        ...
 
 
 # What a broker promises about orders: what a worker still has to do with the file of a job that has ended.
@@ -155,7 +146,6 @@ class FileOrders(Protocol):
         """Every order whose slot is not registered, or that is older than this. Only reads, page by page.
 
         An order that is added or removed during the iteration may be missed."""
-        ...
 
     def finish_orders(self, done: Sequence[tuple[str, bytes]]) -> list[bool]:
         """Removes the order of each job (id, path), and writes the path to its record: the file is there now. An empty
@@ -166,7 +156,6 @@ class FileOrders(Protocol):
 
         Atomicity: each job. Repeat: the same. Kill -9: each order is there and its record has the old path, or the
         order is removed and the record has the new one."""
-        ...
 
 
 class Broker(FileOrders, Protocol):
@@ -191,7 +180,6 @@ class Broker(FileOrders, Protocol):
         for a job over MAX_JOB_BYTES or with a wrong unique key, before any entry.
         Repeat: DUPLICATE for an id that has a record, KNOWN for a version in the ledger; neither changes anything.
         Kill -9: each entry is enqueued completely or not at all."""
-        ...
 
     def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
         """Settles what ended, then claims a job for each of these free slots, in one round trip.
@@ -224,13 +212,11 @@ class Broker(FileOrders, Protocol):
         Kill -9: each job is in its queue, in its slot's processing list, or settled. A job in the processing list of a
         dead slot is found by suspects() when its heartbeat has ended. Foreign bytes are in their queue, and the next
         claim buries them, or in the dead-letter list with their record; the job that has their id is as it was."""
-        ...
 
     def send_settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> PendingReply:
         """settle_and_claim in two steps: sends the call now, so that the caller can work until it takes the reply.
 
         All promises of settle_and_claim hold from here on, whether or not the reply is taken."""
-        ...
 
     def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
         """Says which claimed jobs of limited routes may run now, in one round trip. Asked before a job starts.
@@ -244,7 +230,6 @@ class Broker(FileOrders, Protocol):
         Atomicity: all requests, in their order. No two callers get the last permit.
         Repeat: an admitted job whose slot still holds it is admitted again, without a second holder or permit.
         Kill -9: each job is a holder or not. A holder whose process died counts until a reaper has settled its job."""
-        ...
 
     def renew(self, holdings: Sequence[tuple[str, bytes]]) -> list[Renewal]:
         """Renews the heartbeat of each slot, and compares what it holds with what the caller believes.
@@ -253,7 +238,6 @@ class Broker(FileOrders, Protocol):
         that the slot holds, with a new token.
 
         Atomicity: each slot. Repeat: the same, from the later time. Kill -9: some slots are renewed, others not."""
-        ...
 
     def promote(self, limit: int = 500) -> Promoted:
         """Moves up to `limit` due jobs from `scheduled` to the end of their queues, earliest first.
@@ -264,7 +248,6 @@ class Broker(FileOrders, Protocol):
         Atomicity: each job. Of several callers, one moves it.
         Repeat: moves the jobs that are due by then.
         Kill -9: each job is in `scheduled` or in its queue."""
-        ...
 
     def overdue(self, limit: int = 500) -> list[Claim]:
         """Looks at up to `limit` jobs of the index of deadlines, and returns those that wait although their deadline
@@ -282,7 +265,6 @@ class Broker(FileOrders, Protocol):
 
         Atomicity: the whole call. Repeat: looks at the next ones. Kill -9: the jobs that were returned wait, and are
         returned again after RETURNED_LOOK_MS."""
-        ...
 
     def bury_overdue(self, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
         """Buries waiting jobs that overdue() has returned, with orders, follow-ups and batches as settle_and_claim()
@@ -295,7 +277,6 @@ class Broker(FileOrders, Protocol):
         Atomicity: each settlement as a whole. A claim at the same moment gets the job before it, or not at all.
         Repeat: FENCED. Kill -9: before it, each job waits, and overdue() returns it again; after it, each is dead with
         everything that follows; in between, some are dead and the others wait."""
-        ...
 
     def realign(self, offset: int = 0, limit: int = 500) -> int | None:
         """Shortens delays that a step of the clock back has made longer, in one page of `scheduled`, latest due first.
@@ -304,7 +285,6 @@ class Broker(FileOrders, Protocol):
         A job that was enqueued for a time keeps it. Returns the offset of the next page, or None at the end.
 
         Atomicity: each job. Repeat: changes nothing more. Kill -9: each job has its old or its new due time."""
-        ...
 
     def due_now(self, ids: Sequence[str]) -> list[bool]:
         """Moves scheduled, retrying and deferred jobs to the end of their queues before their time, in this order.
@@ -312,7 +292,6 @@ class Broker(FileOrders, Protocol):
         False, and no change, for a job that is in none of these states (any more).
 
         Atomicity: each job. Repeat: False. Kill -9: each job is in `scheduled` or in its queue."""
-        ...
 
     def sweep_unique(self, cursor: str = "") -> str | None:
         """Forgets the unique keys, in one page of about 500, whose jobs have ended or have no record.
@@ -321,7 +300,6 @@ class Broker(FileOrders, Protocol):
         key that is taken during the sweep stays.
 
         Atomicity: each key. Repeat: changes nothing more. Kill -9: each key is there or forgotten."""
-        ...
 
     def suspects(self, *, sweep: bool = False, is_gone: Callable[[ProcessId], bool] | None = None) -> list[Suspect]:
         """Registered slots without a heartbeat, with what they hold. Only reads.
@@ -329,7 +307,6 @@ class Broker(FileOrders, Protocol):
         `sweep` also finds processing lists of slots that are not registered, which takes longer. `is_gone` is called
         with the process of each registered slot. If it has ended, the slot is a suspect that `is_gone`, whether or not
         it has a heartbeat."""
-        ...
 
     def reap(self, slot: str, settlements: Sequence[Settlement], *, is_gone: bool = False) -> tuple[SettleResult, ...]:
         """Settles for a dead slot, with orders, follow-ups and outputs. A slot that holds no job then is deregistered.
@@ -343,23 +320,19 @@ class Broker(FileOrders, Protocol):
         one moves the job and the others are FENCED.
         Repeat: FENCED.
         Kill -9: the slot holds its job and is still a suspect, or the job is settled."""
-        ...
 
     def register(self, slots: Mapping[str, WorkerInfo]) -> None:
         """Registers slots and gives them a first heartbeat. For a registered slot, replaces its info.
 
         Atomicity: each slot. Repeat: the same. Kill -9: some slots are registered; they become suspects."""
-        ...
 
     def deregister(self, slots: Sequence[str]) -> None:
         """Removes slots. A job that one still holds goes back to the front of its queue.
 
         Atomicity: each slot with its job. Repeat: no effect. Kill -9: the slots that are left become suspects."""
-        ...
 
     def breaker_resets(self) -> Mapping[str, int]:
         """How often reset_breaker() was called for each route. Only reads."""
-        ...
 
     def waiter(self) -> Waiter: ...
 
@@ -367,18 +340,15 @@ class Broker(FileOrders, Protocol):
 
     def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:
         """The ledger's entry of each path, or None. Only reads."""
-        ...
 
     def knows(self, versions: Sequence[tuple[bytes, str]]) -> list[bool]:
         """Whether each signature is that of the newest version of its path, and the file is not marked as missing. A
         hash that only the ledger has is not compared. Only reads, and decodes no entry."""
-        ...
 
     def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
         """Every entry whose path starts with `under`. Only reads, page by page.
 
         An entry that is added or removed during the iteration may be missed."""
-        ...
 
     def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
         """Replaces entries. A change is a path, the entry as it was read, and the new entry, or None to remove it.
@@ -386,11 +356,9 @@ class Broker(FileOrders, Protocol):
         Returns False, and changes nothing, for an entry that is no longer as it was read.
 
         Atomicity: each entry. Repeat: False. Kill -9: each entry is the old or the new one."""
-        ...
 
     def close(self) -> None:
         """Releases connections and files. May be repeated. Jobs and slots stay as they are."""
-        ...
 
 
 class Inspector(PlacePages, Protocol):
@@ -401,37 +369,31 @@ class Inspector(PlacePages, Protocol):
 
         Takes the same short time for any length of the queues. `sweep` also counts processing lists of slots that are
         not registered, and may count the jobs one by one; that takes longer."""
-        ...
 
     def overview(self, hours: int = 2, jobs: int = 0) -> Overview:
         """The census, the front of each queue, workers, producers and the counters of the last hours; also the first
         `jobs` jobs of each place, as peek() returns them. Only reads. The census is of one moment; the rest is read
         right after it. One round trip, unless the clocks differ by more than an hour."""
-        ...
 
     def peek(self, place: str, limit: int) -> list[bytes]:
         """The first jobs of a place. Only reads.
 
         From a queue and `scheduled` those that come out next; from `dead_letter`, `completed` and `cancelled` the
         newest. Raises BrokerError for an unknown place."""
-        ...
 
     def pages(self, place: str, size: int = 500) -> Iterator[list[bytes]]:
         """All jobs of a place, oldest first, page by page. Only reads.
 
         The caller may remove jobs of a page before it takes the next one; that hides no other job. While other
         processes move jobs, some may be missed or returned twice."""
-        ...
 
     def records(self, ids: Sequence[str]) -> list[Record | None]: ...
 
     def states(self, ids: Sequence[str]) -> list[State | None]:
         """The states of the records, without reading the rest of them."""
-        ...
 
     def workers(self) -> list[WorkerView]:
         """Every registered slot, by its id. Only reads."""
-        ...
 
     def cancel(
         self, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
@@ -444,7 +406,6 @@ class Inspector(PlacePages, Protocol):
 
         Atomicity: each job with its follow-ups. Repeat: ENDED, or REQUESTED_BEFORE while it runs. Kill -9: each job is
         cancelled or untouched."""
-        ...
 
     def clear(
         self, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
@@ -457,15 +418,12 @@ class Inspector(PlacePages, Protocol):
         scheduled. `follow_ups` as for cancel().
 
         Atomicity: the whole call. Repeat: False, unless the same bytes were pushed again. Kill -9: all or none."""
-        ...
 
     def makers(self, paths: Sequence[bytes]) -> list[str | None]:
         """The id of the job that made each file last, as its outputs say; for `worker.history_ttl`. Only reads."""
-        ...
 
     def known_files(self, paths: Sequence[bytes]) -> list[tuple[LedgerEntry | None, str | None]]:
         """What lookup() and makers() return for each path, in one round trip. Only reads."""
-        ...
 
     def revive(self, revivals: Sequence[Revival]) -> list[Revived]:
         """Moves dead jobs to the end or front of their queues, with new bytes. Not one that is not dead (any more), and
@@ -474,31 +432,25 @@ class Inspector(PlacePages, Protocol):
         Removes their orders: their files stay where they are until the jobs end again.
 
         Atomicity: each job with its key. Repeat: not revived. Kill -9: each job is dead or in its queue."""
-        ...
 
     def discard(self, dead: Sequence[tuple[str, bytes]]) -> list[bool]:
         """Deletes dead jobs, by id and raw, with their records. Returns for each whether this call has deleted it.
 
         Atomicity: each job. Repeat: False. Kill -9: each job is deleted or still dead."""
-        ...
 
     def pause(self, queue: str) -> None:
         """No job of this queue is claimed until resume(). Running jobs go on. A repeat has no effect."""
-        ...
 
     def resume(self, queue: str) -> None:
         """Ends a pause and wakes the waiters. A repeat has no effect."""
-        ...
 
     def reset_breaker(self, route: str) -> None:
         """Raises the number of resets of a route; the empty name stands for all routes.
 
         Atomicity: the number. Repeat: raises it again, which resets the breaker once more. Kill -9: raised or not."""
-        ...
 
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:
         """The counters of each of the last hours, by hours since the epoch. Only reads."""
-        ...
 
 
 class FullBroker(Broker, Inspector, Repairer, ProducerRegistry, Catalog, Schedules, Batches, Protocol):
@@ -509,7 +461,6 @@ class FullBroker(Broker, Inspector, Repairer, ProducerRegistry, Catalog, Schedul
 
         For `fileq doctor` and for warnings at start. `permissions` also tries whether every command that the broker
         needs is allowed, which takes longer."""
-        ...
 
 
 # What a broker returns to callers that wait: a waiter for jobs, a subscription to events, reports of due times.
@@ -520,18 +471,15 @@ class Waiter(Protocol):
 
     def fileno(self) -> int:
         """A descriptor for select or epoll. It is readable when an armed waiter has something to report."""
-        ...
 
     def arm(self, paused: frozenset[str] = frozenset()) -> float:
         """Watches every queue except the paused ones. Returns the longest time to wait, in seconds.
 
         After that time the pump should call settle_and_claim without having been woken. May be repeated at any time.
         A job pushed before the call wakes the pump too."""
-        ...
 
     def wait(self, timeout_s: float) -> bool:
         """Blocks until there may be work (True) or the timeout ends (False)."""
-        ...
 
     def close(self) -> None: ...
 
@@ -543,7 +491,6 @@ class Subscription(Protocol):
 
     def get(self, timeout_s: float) -> bytes | None:
         """The next event as JSON, or None after the timeout."""
-        ...
 
     def close(self) -> None: ...
 
@@ -557,7 +504,6 @@ class DueReports(Protocol):
         """From now on calls `changed`, in any thread, when what a reply with `is_watched` said has changed.
 
         Such a reply is followed by one call at most. `changed` must return at once."""
-        ...
 
 
 # The reply to a call of settle_and_claim that may still be on its way.
@@ -570,15 +516,12 @@ class PendingReply(Protocol):
 
     def wait(self, timeout_s: float) -> bool:
         """Waits for at most this long; whether take() would return without waiting much longer."""
-        ...
 
     def take(self) -> TurnReply:
         """Waits for the reply and returns it, once. Raises what settle_and_claim raises."""
-        ...
 
     def drop(self) -> None:
         """Discards the reply. The call itself is not undone."""
-        ...
 
 
 class ReadyReply:
@@ -606,4 +549,3 @@ class RemovableData(Protocol):
     def check_present(self) -> str:
         """Returns what was lost since the last call; "" if nothing was. Raises BrokerRemoved if only a restart of the
         process helps. Called once a second by one thread, so it makes at most one cheap round trip. Only reads."""
-        ...

@@ -84,7 +84,6 @@ class Schedules(Protocol):
 
     def schedules(self) -> dict[str, ScheduleState]:
         """The state of every schedule by name, of one moment. Only reads."""
-        ...
 
     def define_schedule(self, name: str, revision: str, next_ms: int) -> ScheduleState:
         """Creates a schedule, or gives it another revision and another next slot. Returns its state then.
@@ -93,25 +92,21 @@ class Schedules(Protocol):
         fired since the caller looked, the next slot stays as it is: no slot fires twice.
 
         Atomicity: the schedule. Repeat: changes nothing. Kill -9: defined or not."""
-        ...
 
     def remove_schedule(self, name: str) -> bool:
         """Removes the state of a schedule; its jobs stay. False if there is none.
 
         Atomicity: the schedule. Repeat: False. Kill -9: removed or not."""
-        ...
 
     def pause_schedule(self, name: str) -> bool:
         """No slot fires until resume_schedule(). False if there is no such schedule.
 
         Atomicity: the schedule. Repeat: no effect. Kill -9: paused or not."""
-        ...
 
     def resume_schedule(self, name: str, next_ms: int) -> bool:
         """Ends a pause; `next_ms` is the next slot. False, and no change, if the schedule is not paused.
 
         Atomicity: the schedule. Repeat: False. Kill -9: resumed or still paused."""
-        ...
 
     def fire(self, fire: Fire) -> FireResult:
         """Ends a slot: enqueues its job, or counts it as missed, and sets the next one.
@@ -124,4 +119,3 @@ class Schedules(Protocol):
         Repeat: STALE.
         Kill -9: the slot is still due, or it has ended and the next one is set. A cancelled job that waits far from the
         front of its queue may still be there, with its cancellation requested."""
-        ...
