@@ -8,7 +8,6 @@ transaction, and nothing read here outlives one.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -77,8 +76,204 @@ class EndedList(Protocol):
         """Yields the entries removed to keep at most `limit`, oldest first."""
 
 
-class UnitOfWork(ABC):
+class Backing(Protocol):
+    """The primitives of one atomic step. `find_…` reads many at once and leaves out what is not there; what has expired
+    is not there."""
+
     queued: QueueTable
+
+    def find_records(self, ids: Sequence[str]) -> Mapping[str, RecordRow | None]: ...
+
+    def delete_ended_record(self, id: str, state: State) -> None:
+        """Deletes the record if it has this state and no copy of its job waits."""
+
+    def find_slots(self, slots: Sequence[str]) -> Mapping[str, SlotRow | None]: ...
+
+    def all_slots(self) -> list[SlotRow]:
+        """Every slot that is registered or holds a job, by name."""
+
+    def forget_slots(self, kept: int) -> None:
+        """Deletes slots that are gone, but for the `kept` newest."""
+
+    def find_ledger_entries(self, paths: Sequence[bytes]) -> Mapping[bytes, LedgerEntry]: ...
+
+    def ledger_after(self, under: bytes, after: bytes, limit: int) -> list[tuple[bytes, LedgerEntry]]:
+        """The next entries whose paths start with `under`, by path; from the beginning with b""."""
+
+    # places
+
+    def ended(self, state: State) -> EndedList: ...
+
+    def add_dead(self, raw: bytes) -> None: ...
+
+    def is_dead(self, raw: bytes) -> bool: ...
+
+    def remove_dead(self, raw: bytes) -> bool:
+        """Removes the oldest dead job with these bytes; False if there is none."""
+
+    def due_ms_of(self, raw: bytes) -> int | None:
+        """When these bytes are due; None if they are not scheduled."""
+
+    def put_scheduled(self, raw: bytes, due_ms: int) -> None:
+        """Schedules these bytes, or changes when they are due."""
+
+    def unschedule(self, raw: bytes) -> bool:
+        """Removes these bytes from the scheduled jobs; False if they are not there."""
+
+    def take_due(self, limit: int) -> list[bytes]:
+        """Removes the jobs that are due, the earliest first."""
+
+    def latest_due(self, offset: int, limit: int) -> list[bytes]:
+        """A page of the scheduled jobs, the last one first."""
+
+    def next_due_ms(self) -> int | None: ...
+
+    def peek(self, place: str, limit: int) -> list[bytes]:
+        """The first jobs of a place: the newest of those that have ended, and otherwise the oldest."""
+
+    # deadlines
+
+    def put_deadline(self, id: str, look_ms: int) -> None: ...
+
+    def place_deadline(self, id: str, position: int) -> None:
+        """Notes the position of a job in its queue, if its deadline is listed. A backing need not."""
+
+    def take_deadline(self, id: str) -> int | None:
+        """Removes the deadline of a job; returns its position if it was noted."""
+
+    def due_looks(self, limit: int) -> list[str]:
+        """The ids of the jobs that are to be looked at by now."""
+
+    def look_again(self, id: str, look_ms: int) -> None: ...
+
+    def next_look_ms(self) -> int | None: ...
+
+    # unique keys, outputs, orders
+
+    def find_key(self, key: str) -> str:
+        """The id of the job that took the key last; empty if none did."""
+
+    def put_key(self, key: str, id: str) -> None: ...
+
+    def key_page(self, cursor: str, limit: int) -> list[tuple[str, str]]:
+        """Keys after the cursor, with the jobs that took them, in order."""
+
+    def remove_keys(self, keys: Sequence[str]) -> None: ...
+
+    def find_makers(self, paths: Sequence[bytes]) -> Mapping[bytes, str]:
+        """The id of the job that made each of these files."""
+
+    def put_outputs(self, paths: Sequence[bytes], id: str, expires_ms: int) -> None: ...
+
+    def forget_outputs(self) -> None:
+        """Deletes some of those whose time is over."""
+
+    def put_order(self, order: Order) -> None: ...
+
+    def remove_orders(self, ids: Sequence[str]) -> None: ...
+
+    def due_orders(self, after: str, before_ms: int, limit: int) -> list[Order]:
+        """Orders given before that time, or by slots that are not registered, after this id and in order of ids."""
+
+    def order_count(self) -> int: ...
+
+    # limits
+
+    def rate_window(self) -> tuple[int, int]:
+        """When the window of the producers ends, and the permits taken in it."""
+
+    def put_rate_window(self, ends_ms: int, taken: int) -> None: ...
+
+    def holders(self, route: str) -> Collection[str]:
+        """The slots with a permit of this route. Deletes those that no longer hold what they had it for."""
+
+    def add_holder(self, route: str, slot: str, raw: bytes) -> None: ...
+
+    def route_window(self, route: str) -> tuple[int, int]:
+        """When the window of a route ends, and the jobs started in it."""
+
+    def put_route_window(self, route: str, ends_ms: int, started: int) -> None: ...
+
+    # batches
+
+    def find_batch(self, id: str) -> Batch | None: ...
+
+    def insert_batch(self, batch: Batch) -> None:
+        """Replaces one of the same id whose time is over, with its members."""
+
+    def unfinished_children(self, id: str, most: int) -> list[str]:
+        """Ids of child batches. A batch may have very many, so never all of them."""
+
+    def batches_before(self, last: tuple[int, str] | None, limit: int, *, unfinished: bool) -> list[tuple[int, str]]:
+        """When batches were created, and their ids: the newest first, after `last` in this order."""
+
+    def member_page(self, batch_id: str, state: MemberState, cursor: str, limit: int) -> MemberPage: ...
+
+    def forget_batches(self) -> None:
+        """Deletes some of those whose time is over."""
+
+    def add_unmarked(self, batch_id: str, state: MemberState, id: str) -> None:
+        """Adds a member that no record marks, unless it is there."""
+
+    def remove_unmarked(self, batch_id: str, state: MemberState, id: str) -> bool: ...
+
+    def has_unmarked(self, batch_id: str, state: MemberState | None = None, id: str = "") -> bool:
+        """Whether the batch has this unmarked member; without a state, whether it has any."""
+
+    # what operators switch, schedules, documents and producers
+
+    def paused(self) -> frozenset[str]: ...
+
+    def put_paused(self, queue: str, *, is_paused: bool) -> None: ...
+
+    def breaker_resets(self) -> dict[str, int]: ...
+
+    def count_breaker_reset(self, route: str) -> None: ...
+
+    def cancel_requests(self) -> int: ...
+
+    def count_cancel_request(self) -> None: ...
+
+    def schedule_states(self) -> dict[str, ScheduleState]: ...
+
+    def schedule_state(self, name: str) -> ScheduleState | None: ...
+
+    def put_schedule_state(self, name: str, state: ScheduleState | None) -> None:
+        """Replaces the state of a schedule; None removes it."""
+
+    def next_fire_ms(self) -> int | None:
+        """The earliest slot of all schedules that are not paused."""
+
+    def documents(self, kind: str) -> dict[str, Document]: ...
+
+    def document(self, kind: str, name: str) -> Document | None: ...
+
+    def put_document(self, kind: str, name: str, document: Document | None) -> None:
+        """Replaces a document; None removes it."""
+
+    def catalog_revision(self, kind: str) -> int: ...
+
+    def next_revision(self, kind: str) -> int: ...
+
+    def producers(self) -> list[ProducerView]: ...
+
+    def put_producer(self, id: str, info: ProducerInfo | None, ttl_ms: int = 0) -> None:
+        """Replaces the report of a producer; None removes it. Deletes those whose lease has ended."""
+
+    # numbers
+
+    def census(self, *, is_exact: bool = False) -> Census:
+        """`is_exact` counts every job instead of deriving numbers; that may take longer."""
+
+    def add_to_counter(self, name: str, by: int) -> None:
+        """Changes a counter, but not that of the hour."""
+
+    def hours(self, oldest: int, newest: int) -> dict[int, dict[str, int]]:
+        """The counters of these hours."""
+
+
+class UnitOfWork(Backing):
+    """What a verb works on. A subclass supplies the Backing."""
 
     def __init__(
         self, config: Config, *, boot: str, now_ms: int, monotonic_ms: int, has_subscribers: bool = False
@@ -268,267 +463,6 @@ class UnitOfWork(ABC):
         """Lists the deadline of a job that is about to wait."""
         if record.extra and (deadline_ms := record.facts.deadline_ms) is not None:
             self.put_deadline(record.id, min(deadline_ms, self.now_ms + LONGEST_LOOK_MS))
-
-    # What a backing supplies. `find_…` reads many at once and leaves out what is not there; what has expired is not.
-
-    @abstractmethod
-    def find_records(self, ids: Sequence[str]) -> Mapping[str, RecordRow | None]: ...
-
-    @abstractmethod
-    def delete_ended_record(self, id: str, state: State) -> None:
-        """Deletes the record if it has this state and no copy of its job waits."""
-
-    @abstractmethod
-    def find_slots(self, slots: Sequence[str]) -> Mapping[str, SlotRow | None]: ...
-
-    @abstractmethod
-    def all_slots(self) -> list[SlotRow]:
-        """Every slot that is registered or holds a job, by name."""
-
-    @abstractmethod
-    def forget_slots(self, kept: int) -> None:
-        """Deletes slots that are gone, but for the `kept` newest."""
-
-    @abstractmethod
-    def find_ledger_entries(self, paths: Sequence[bytes]) -> Mapping[bytes, LedgerEntry]: ...
-
-    @abstractmethod
-    def ledger_after(self, under: bytes, after: bytes, limit: int) -> list[tuple[bytes, LedgerEntry]]:
-        """The next entries whose paths start with `under`, by path; from the beginning with b""."""
-
-    # places
-
-    @abstractmethod
-    def ended(self, state: State) -> EndedList: ...
-
-    @abstractmethod
-    def add_dead(self, raw: bytes) -> None: ...
-
-    @abstractmethod
-    def is_dead(self, raw: bytes) -> bool: ...
-
-    @abstractmethod
-    def remove_dead(self, raw: bytes) -> bool:
-        """Removes the oldest dead job with these bytes; False if there is none."""
-
-    @abstractmethod
-    def due_ms_of(self, raw: bytes) -> int | None:
-        """When these bytes are due; None if they are not scheduled."""
-
-    @abstractmethod
-    def put_scheduled(self, raw: bytes, due_ms: int) -> None:
-        """Schedules these bytes, or changes when they are due."""
-
-    @abstractmethod
-    def unschedule(self, raw: bytes) -> bool:
-        """Removes these bytes from the scheduled jobs; False if they are not there."""
-
-    @abstractmethod
-    def take_due(self, limit: int) -> list[bytes]:
-        """Removes the jobs that are due, the earliest first."""
-
-    @abstractmethod
-    def latest_due(self, offset: int, limit: int) -> list[bytes]:
-        """A page of the scheduled jobs, the last one first."""
-
-    @abstractmethod
-    def next_due_ms(self) -> int | None: ...
-
-    @abstractmethod
-    def peek(self, place: str, limit: int) -> list[bytes]:
-        """The first jobs of a place: the newest of those that have ended, and otherwise the oldest."""
-
-    # deadlines
-
-    @abstractmethod
-    def put_deadline(self, id: str, look_ms: int) -> None: ...
-
-    @abstractmethod
-    def place_deadline(self, id: str, position: int) -> None:
-        """Notes the position of a job in its queue, if its deadline is listed. A backing need not."""
-
-    @abstractmethod
-    def take_deadline(self, id: str) -> int | None:
-        """Removes the deadline of a job; returns its position if it was noted."""
-
-    @abstractmethod
-    def due_looks(self, limit: int) -> list[str]:
-        """The ids of the jobs that are to be looked at by now."""
-
-    @abstractmethod
-    def look_again(self, id: str, look_ms: int) -> None: ...
-
-    @abstractmethod
-    def next_look_ms(self) -> int | None: ...
-
-    # unique keys, outputs, orders
-
-    @abstractmethod
-    def find_key(self, key: str) -> str:
-        """The id of the job that took the key last; empty if none did."""
-
-    @abstractmethod
-    def put_key(self, key: str, id: str) -> None: ...
-
-    @abstractmethod
-    def key_page(self, cursor: str, limit: int) -> list[tuple[str, str]]:
-        """Keys after the cursor, with the jobs that took them, in order."""
-
-    @abstractmethod
-    def remove_keys(self, keys: Sequence[str]) -> None: ...
-
-    @abstractmethod
-    def find_makers(self, paths: Sequence[bytes]) -> Mapping[bytes, str]:
-        """The id of the job that made each of these files."""
-
-    @abstractmethod
-    def put_outputs(self, paths: Sequence[bytes], id: str, expires_ms: int) -> None: ...
-
-    @abstractmethod
-    def forget_outputs(self) -> None:
-        """Deletes some of those whose time is over."""
-
-    @abstractmethod
-    def put_order(self, order: Order) -> None: ...
-
-    @abstractmethod
-    def remove_orders(self, ids: Sequence[str]) -> None: ...
-
-    @abstractmethod
-    def due_orders(self, after: str, before_ms: int, limit: int) -> list[Order]:
-        """Orders given before that time, or by slots that are not registered, after this id and in order of ids."""
-
-    @abstractmethod
-    def order_count(self) -> int: ...
-
-    # limits
-
-    @abstractmethod
-    def rate_window(self) -> tuple[int, int]:
-        """When the window of the producers ends, and the permits taken in it."""
-
-    @abstractmethod
-    def put_rate_window(self, ends_ms: int, taken: int) -> None: ...
-
-    @abstractmethod
-    def holders(self, route: str) -> Collection[str]:
-        """The slots with a permit of this route. Deletes those that no longer hold what they had it for."""
-
-    @abstractmethod
-    def add_holder(self, route: str, slot: str, raw: bytes) -> None: ...
-
-    @abstractmethod
-    def route_window(self, route: str) -> tuple[int, int]:
-        """When the window of a route ends, and the jobs started in it."""
-
-    @abstractmethod
-    def put_route_window(self, route: str, ends_ms: int, started: int) -> None: ...
-
-    # batches
-
-    @abstractmethod
-    def find_batch(self, id: str) -> Batch | None: ...
-
-    @abstractmethod
-    def insert_batch(self, batch: Batch) -> None:
-        """Replaces one of the same id whose time is over, with its members."""
-
-    @abstractmethod
-    def unfinished_children(self, id: str, most: int) -> list[str]:
-        """Ids of child batches. A batch may have very many, so never all of them."""
-
-    @abstractmethod
-    def batches_before(self, last: tuple[int, str] | None, limit: int, *, unfinished: bool) -> list[tuple[int, str]]:
-        """When batches were created, and their ids: the newest first, after `last` in this order."""
-
-    @abstractmethod
-    def member_page(self, batch_id: str, state: MemberState, cursor: str, limit: int) -> MemberPage: ...
-
-    @abstractmethod
-    def forget_batches(self) -> None:
-        """Deletes some of those whose time is over."""
-
-    @abstractmethod
-    def add_unmarked(self, batch_id: str, state: MemberState, id: str) -> None:
-        """Adds a member that no record marks, unless it is there."""
-
-    @abstractmethod
-    def remove_unmarked(self, batch_id: str, state: MemberState, id: str) -> bool: ...
-
-    @abstractmethod
-    def has_unmarked(self, batch_id: str, state: MemberState | None = None, id: str = "") -> bool:
-        """Whether the batch has this unmarked member; without a state, whether it has any."""
-
-    # what operators switch, schedules, documents and producers
-
-    @abstractmethod
-    def paused(self) -> frozenset[str]: ...
-
-    @abstractmethod
-    def put_paused(self, queue: str, *, is_paused: bool) -> None: ...
-
-    @abstractmethod
-    def breaker_resets(self) -> dict[str, int]: ...
-
-    @abstractmethod
-    def count_breaker_reset(self, route: str) -> None: ...
-
-    @abstractmethod
-    def cancel_requests(self) -> int: ...
-
-    @abstractmethod
-    def count_cancel_request(self) -> None: ...
-
-    @abstractmethod
-    def schedule_states(self) -> dict[str, ScheduleState]: ...
-
-    @abstractmethod
-    def schedule_state(self, name: str) -> ScheduleState | None: ...
-
-    @abstractmethod
-    def put_schedule_state(self, name: str, state: ScheduleState | None) -> None:
-        """Replaces the state of a schedule; None removes it."""
-
-    @abstractmethod
-    def next_fire_ms(self) -> int | None:
-        """The earliest slot of all schedules that are not paused."""
-
-    @abstractmethod
-    def documents(self, kind: str) -> dict[str, Document]: ...
-
-    @abstractmethod
-    def document(self, kind: str, name: str) -> Document | None: ...
-
-    @abstractmethod
-    def put_document(self, kind: str, name: str, document: Document | None) -> None:
-        """Replaces a document; None removes it."""
-
-    @abstractmethod
-    def catalog_revision(self, kind: str) -> int: ...
-
-    @abstractmethod
-    def next_revision(self, kind: str) -> int: ...
-
-    @abstractmethod
-    def producers(self) -> list[ProducerView]: ...
-
-    @abstractmethod
-    def put_producer(self, id: str, info: ProducerInfo | None, ttl_ms: int = 0) -> None:
-        """Replaces the report of a producer; None removes it. Deletes those whose lease has ended."""
-
-    # numbers
-
-    @abstractmethod
-    def census(self, *, is_exact: bool = False) -> Census:
-        """`is_exact` counts every job instead of deriving numbers; that may take longer."""
-
-    @abstractmethod
-    def add_to_counter(self, name: str, by: int) -> None:
-        """Changes a counter, but not that of the hour."""
-
-    @abstractmethod
-    def hours(self, oldest: int, newest: int) -> dict[int, dict[str, int]]:
-        """The counters of these hours."""
 
 
 DEADLINE_FIELD = b'"deadline":'  # in the bytes of a job that has one
