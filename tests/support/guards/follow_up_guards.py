@@ -89,7 +89,7 @@ FOLLOW_UP_GUARDS: tuple[Guard, ...] = (
     REAPED.on("redis", "  keep_member(job)\nend\n", "end\n"),
     CANCELLED.on("redis", "  withdraw_member(job)\n  return 'cancelled'\n", "  return 'cancelled'\n"),
     CANCELLED.on("rules", "    add_follow_ups(work, record, follow_ups)\n", ""),
-    ONCE.on("redis", "  if has_record(record, ARGV[a + ORIGIN_ARG]) then return ARGV[a + 1] end\n", ""),
+    ONCE.on("redis", "  if has_record(record, ARGV[a + ENTRY.origin]) then return ARGV[a + ENTRY.id] end\n", ""),
     ONCE.on(
         "rules",
         "        if not existing_job(work, entry):\n            add(work, entry, batch=batch_to_join",
@@ -118,7 +118,7 @@ FOLLOW_UP_GUARDS: tuple[Guard, ...] = (
     TAKEN_AGAIN.on("redis", "        redis.call('HSET', unique, key, id)\n", ""),
     TAKEN_WITHOUT_RECORD.on("redis", "        redis.call('HSET', record, 'unique_key', key)\n", ""),
     TAKEN_AGAIN.on("rules", "        take_key(work, record, job.unique_key)\n", ""),
-    SWEPT.on("redis", " and not key_holder(unique, ARGV[a])", ""),
+    SWEPT.on("redis", " and not key_holder(unique, key)", ""),
     SWEPT.on("rules", " in page if not is_holder(work.record(id), key)]", " in page]"),
     CLEARED.on("redis", "  redis.call('LREM', list, -#taken, mark)\n", ""),
     CLEARED.on("rules", "    work.queued.remove_anywhere(queue, taken)\n", ""),

@@ -135,7 +135,7 @@ ENQUEUEING = (
     guard(promises.ID_ONCE, "  if is_recorded[record] or holder then\n", "  if holder then\n"),
     guard(
         promises.VERSION_ONCE,
-        "is_version and is_known(versions, ARGV[a + 5])",
+        "is_version and is_known(versions, ARGV[a + ENTRY.signature])",
         "false",
     ),
     guard(

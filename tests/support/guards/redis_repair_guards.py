@@ -14,8 +14,8 @@ def guard(promise: Promise, text: str, mutant: str) -> Guard:
 REDIS_REPAIR_GUARDS = (
     guard(
         promises.REVIVED_ONCE,
-        "ARGV[a + 7]\n  local offset = find(DEAD, raw)\n",
-        "ARGV[a + 7]\n  local offset = find(DEAD, raw) or 0\n",
+        "unpack(ARGV, a + 1, a + STRIDE)\n  local offset = find(DEAD, raw)\n",
+        "unpack(ARGV, a + 1, a + STRIDE)\n  local offset = find(DEAD, raw) or 0\n",
     ),
     guard(
         promises.DISCARDED_ONCE,
@@ -24,7 +24,7 @@ REDIS_REPAIR_GUARDS = (
     ),
     guard(promises.IN_ITS_PLACE, "lost[job.record] or is_there(job)", "lost[job.record]"),
     guard(promises.RESTORED_ONCE, " or lost[job.record] or is_there(job)", " or is_there(job)"),
-    guard(promises.BALANCED, "if drift ~= tonumber(ARGV[own_args + 3]) then return 0 end\n", ""),
+    guard(promises.BALANCED, "if drift ~= tonumber(expected_drift) then return 0 end\n", ""),
     Guard(
         "A proof of absence is void once the record has changed",
         "a job that another repair restored is restored again",

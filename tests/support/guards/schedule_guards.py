@@ -67,7 +67,7 @@ SCHEDULE_GUARDS: tuple[Guard, ...] = (
     NOT_DUE.on("redis", " or is_paused ~= '0' then", " then"),
     NOT_DUE.on("redis", "if found ~= revision or", "if not found or"),
     NOT_DUE.on("rules", "if state is None or state.is_paused or", "if state is None or"),
-    SAME_JOB.on("redis", "  if has_record(record, ARGV[entry + ORIGIN_ARG]) then return 'duplicate' end\n", ""),
+    SAME_JOB.on("redis", "  if has_record(record, ARGV[entry + ENTRY.origin]) then return 'duplicate' end\n", ""),
     SAME_JOB.on("rules", "    if has_record(work, entry):\n", "    if False:\n"),
     SKIPPED.on("redis", "  if is_unfinished and overlap == 'skip' then return 'skipped' end\n", ""),
     SKIPPED.on("rules", "unfinished_id and fire.overlap is Overlap.SKIP:", "False:"),

@@ -58,9 +58,11 @@ end
 
 for i = 1, total do
   local k, a = own_keys + 3 * (i - 1), own_args + 3 + STRIDE * (i - 1)
-  local most, rate, window = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
-  local route = routes[KEYS[k + 1]] or open_route(KEYS[k + 1], KEYS[k + 2], most, window)
-  answers[i] = admit(route, KEYS[k + 3], ARGV[a + 1], ARGV[a + 2], most, rate)
+  local holders, counter, processing = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
+  local slot, raw, most, rate, window = unpack(ARGV, a + 1, a + STRIDE)
+  most, rate, window = tonumber(most), tonumber(rate), tonumber(window)
+  local route = routes[holders] or open_route(holders, counter, most, window)
+  answers[i] = admit(route, processing, slot, raw, most, rate)
 end
 
 for _, route in ipairs(in_order) do

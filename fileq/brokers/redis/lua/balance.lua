@@ -5,6 +5,7 @@
 -- own KEYS   processing lists without a registry entry
 -- own ARGV   1 and 2 pattern of processing lists, split at its %s; 3 the drift, 4 the drift it becomes
 -- returns    1, or 0 if the drift is another
+local before_slot, after_slot, expected_drift, next_drift = unpack(ARGV, own_args + 1)
 require_access(STATS, 'hash', 'HMGET', 'HINCRBY')
 local counters = redis.call('HMGET', STATS, 'produced', 'adopted', 'completed', 'cancelled', 'deleted')
 for i = 1, 5 do counters[i] = tonumber(counters[i]) or 0 end
@@ -12,7 +13,7 @@ local drift = counters[1] + counters[2] - counters[3] - counters[4] - counters[5
 local is_counted = {}
 for i = 1, QUEUES do drift = drift - read('LLEN', queue_key[i]) end
 for _, slot in ipairs(read('HKEYS', WORKERS)) do
-  local processing = ARGV[own_args + 1] .. slot .. ARGV[own_args + 2]
+  local processing = before_slot .. slot .. after_slot
   is_counted[processing] = true
   drift = drift - read('LLEN', processing)
 end
@@ -20,7 +21,7 @@ for i = own_keys + 1, #KEYS do
   if not is_counted[KEYS[i]] then drift = drift - read('LLEN', KEYS[i]) end
 end
 drift = drift - read('ZCARD', SCHEDULED) - read('LLEN', DEAD)
-if drift ~= tonumber(ARGV[own_args + 3]) then return 0 end
-local surplus = drift - tonumber(ARGV[own_args + 4])
+if drift ~= tonumber(expected_drift) then return 0 end
+local surplus = drift - tonumber(next_drift)
 redis.call('HINCRBY', STATS, surplus > 0 and 'deleted' or 'adopted', int_text(math.abs(surplus)))
 return 1

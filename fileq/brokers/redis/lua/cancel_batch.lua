@@ -6,10 +6,11 @@
 --            child batches are looked at, at most; the reconciler of a worker cancels the others
 -- returns    1, or 0 if it is finished, cancelled and sealed already, unknown, or was touched
 require_batch()
-require_permission(KEYS[own_keys + 5], 'SRANDMEMBER')
-local cancels = KEYS[own_keys + 8]
+local children_key, cancels = KEYS[own_keys + 5], KEYS[own_keys + 8]
+local id, since, children_left = ARGV[own_args + 1], ARGV[own_args + 2], tonumber(ARGV[own_args + 3])
+require_permission(children_key, 'SRANDMEMBER')
 require_access(cancels, 'string', 'INCRBY')
-local batch, since, children_left = batch_of(ARGV[own_args + 1]), ARGV[own_args + 2], tonumber(ARGV[own_args + 3])
+local batch = batch_of(id)
 if not batch or batch.state == 'finished' then return 0 end
 if batch.state == 'sealed' and batch.is_cancelled == '1' then return 0 end
 if since ~= '' and (batch.state ~= 'open' or tonumber(batch.touched) >= tonumber(since)) then return 0 end

@@ -6,14 +6,15 @@
 -- own ARGV   1 and 2 pattern of processing lists, split at its %s; 3 and 4 pattern of heartbeats, split the same way
 -- returns    now; the length of each queue; the numbers of scheduled, running, dead, completed and cancelled jobs and
 --            of heartbeats; the paused queues; the counters as name, value, …; the number of unfinished batches
+local processing_before, processing_after, heartbeat_before, heartbeat_after = unpack(ARGV, own_args + 1)
 local pending, running, heartbeats = {}, 0, 0
 for i = 1, QUEUES do pending[i] = read('LLEN', queue_key[i]) end
 local is_counted = {}
 for _, slot in ipairs(read('HKEYS', WORKERS)) do
-  local processing = ARGV[own_args + 1] .. slot .. ARGV[own_args + 2]
+  local processing = processing_before .. slot .. processing_after
   is_counted[processing] = true
   running = running + read('LLEN', processing)
-  heartbeats = heartbeats + read('EXISTS', ARGV[own_args + 3] .. slot .. ARGV[own_args + 4])
+  heartbeats = heartbeats + read('EXISTS', heartbeat_before .. slot .. heartbeat_after)
 end
 -- A slot may have registered since the caller made the list.
 for i = own_keys + 1, #KEYS do

@@ -13,8 +13,8 @@
 --            its batch is cancelled. 0: the id is the first field of raw, it starts now, and the rest is 0. Then claims
 --            of this process so far (a job given again does not count); slot, queue number, id and error of what was
 --            buried; the time of this call
-local claims_made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
-local first = ARGV[own_args + 3] == '1' and claiming or {}
+local claims_made, every, are_first = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2]), ARGV[own_args + 3]
+local first = are_first == '1' and claiming or {}
 local slots, lists, heartbeats, total = {}, {}, {}, #first + own_size
 local paused, is_paused, gone, claims, buried = {}, {}, {}, {}, {}
 -- Claim nothing if this script has refused a settlement: the caller sends the whole call again, to another script.

@@ -6,7 +6,7 @@
 --            kind, queue and raw
 -- returns    created, taken, or why the parent does not take it: unknown, deep, cancelled or its state
 local LOOKED_AT = 10
-local id, parent_id = ARGV[own_args + 1], ARGV[own_args + 3]
+local id, name, parent_id, allow_failures, info = unpack(ARGV, own_args + 1, own_args + 5)
 local key = KEYS[own_keys + 1]
 require_batch()
 require_permission(ALL_BATCHES, 'ZADD', 'ZCARD', 'ZRANGE', 'ZREM')
@@ -26,12 +26,13 @@ if parent_id ~= '' then
   if level > LEVELS_MAX then return 'deep' end
 end
 
-redis.call('HSET', key, 'name', ARGV[own_args + 2], 'parent', parent_id, 'allow_failures', ARGV[own_args + 4], 'info',
-  ARGV[own_args + 5], 'state', 'open', 'is_cancelled', '0', 'created', NOW, 'touched', NOW, 'sealed', '0', 'finished', '0',
-  'total', '0', 'completed', '0', 'dead', '0', 'cancelled', '0', 'deleted', '0', 'fired', '', 'dead_id', '',
-  'dead_error', '', 'is_counted', '0', 'level', int_text(level))
+redis.call('HSET', key, 'name', name, 'parent', parent_id, 'allow_failures', allow_failures, 'info', info,
+  'state', 'open', 'is_cancelled', '0', 'created', NOW, 'touched', NOW, 'sealed', '0', 'finished', '0', 'total', '0',
+  'completed', '0', 'dead', '0', 'cancelled', '0', 'deleted', '0', 'fired', '', 'dead_id', '', 'dead_error', '',
+  'is_counted', '0', 'level', int_text(level))
 for a = own_args + 5, #ARGV - 3, 3 do
-  redis.call('HSET', key, 'callback:' .. ARGV[a + 1], ARGV[a + 3], 'queue:' .. ARGV[a + 1], ARGV[a + 2])
+  local kind, queue, raw = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
+  redis.call('HSET', key, 'callback:' .. kind, raw, 'queue:' .. kind, queue)
 end
 redis.call('ZADD', ALL_BATCHES, NOW, id)
 redis.call('ZADD', UNFINISHED_BATCHES, NOW, id)

@@ -24,20 +24,21 @@ end
 
 for i = 1, total do
   local a, record, place = own_args + 1 + (i - 1) * STRIDE, KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
+  local raw, kind = ARGV[a + 1], ARGV[a + 2]
   require_type(record, 'hash')
-  local found = is_there(ARGV[a + 2], place, ARGV[a + 1])
+  local found = is_there(kind, place, raw)
   answers[i] = found and not unrecorded[record] and redis.call('EXISTS', record) == 0 and 1 or 0
   if answers[i] == 1 and found == FAR then answers[i] = FAR end
-  if answers[i] == 1 then unrecorded[record] = { a = a, due = ARGV[a + 2] == 'scheduled' and found or '0' } end
+  if answers[i] == 1 then unrecorded[record] = { a = a, due = kind == 'scheduled' and found or '0' } end
 end
 
 if is_repair then
   for record, found in pairs(unrecorded) do
-    local a = found.a
-    redis.call('HSET', record, 'json', ARGV[a + 1], 'queued', ARGV[a + 3] ~= '0' and 1 or 0, 'state', ARGV[a + 4],
-      'queue', ARGV[a + 5], 'worker', ARGV[a + 6], 'created', ARGV[a + 7], 'started', ARGV[a + 8], 'ended', ARGV[a + 9],
-      'error', ARGV[a + 10], 'due', found.due)
-    if ARGV[a + 11] ~= '' then redis.call('HSET', record, 'unique_key', ARGV[a + 11]) end
+    local raw, _, number, state, queue, worker, created, started, ended, problem, key =
+      unpack(ARGV, found.a + 1, found.a + STRIDE)
+    redis.call('HSET', record, 'json', raw, 'queued', number ~= '0' and 1 or 0, 'state', state, 'queue', queue, 'worker',
+      worker, 'created', created, 'started', started, 'ended', ended, 'error', problem, 'due', found.due)
+    if key ~= '' then redis.call('HSET', record, 'unique_key', key) end
   end
 end
 return { answers, next_offsets() }

@@ -41,8 +41,8 @@ for _, job in ipairs(jobs) do
   count('released')
 end
 for i = 1, total do
-  local slot = ARGV[own_args + i]
-  redis.call('DEL', KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i])
+  local slot, processing, heartbeat = ARGV[own_args + i], KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
+  redis.call('DEL', processing, heartbeat)
   redis.call('HDEL', WORKERS, slot)
   redis.call('HDEL', SETTLED, slot)
 end

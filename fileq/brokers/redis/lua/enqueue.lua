@@ -22,13 +22,13 @@ local kind_of, is_recorded = {}, {}
 if unique then kind_of[unique] = 'hash' end
 for i = 1, total do
   local a, record = own_args + 1 + (i - 1) * ENTRY_ARGS, KEYS[own_keys + i]
-  is_recorded[record] = has_record(record, ARGV[a + ORIGIN_ARG])
+  is_recorded[record] = has_record(record, ARGV[a + ENTRY.origin])
   if is_recorded[record] then require_type(record, 'hash') end
-  if ARGV[a + 4] ~= '' then kind_of[LEDGER] = 'hash' end
+  if ARGV[a + ENTRY.path] ~= '' then kind_of[LEDGER] = 'hash' end
   require_deadline(a)
-  if ARGV[a + 8] ~= '0' or ARGV[a + 9] ~= '0' then kind_of[SCHEDULED] = 'zset' end
-  kind_of[queue_key[tonumber(ARGV[a + 3])]] = 'list'
-  if joining and ARGV[a + BATCH_ARG] ~= '' then joining.require(ARGV[a + BATCH_ARG]) end
+  if ARGV[a + ENTRY.delay] ~= '0' or ARGV[a + ENTRY.due] ~= '0' then kind_of[SCHEDULED] = 'zset' end
+  kind_of[queue_key[tonumber(ARGV[a + ENTRY.queue])]] = 'list'
+  if joining and ARGV[a + ENTRY.batch] ~= '' then joining.require(ARGV[a + ENTRY.batch]) end
 end
 for key, kind in pairs(kind_of) do require_type(key, kind) end
 local used = limit > 0 and tonumber(redis.call('GET', RATE_LIMIT) or '0') or 0
@@ -37,16 +37,16 @@ if used > 0 and redis.call('PTTL', RATE_LIMIT) > WINDOW then used = 0 end
 
 for i = 1, total do
   local a, record = own_args + 1 + (i - 1) * ENTRY_ARGS, KEYS[own_keys + i]
-  local path, key = ARGV[a + 4], ARGV[a + 10]
-  local is_version = path ~= '' and not string.find(ARGV[a + 7], 'a', 1, true)
+  local path, key, batch = ARGV[a + ENTRY.path], ARGV[a + ENTRY.key], ARGV[a + ENTRY.batch]
+  local is_version = path ~= '' and not string.find(ARGV[a + ENTRY.flags], 'a', 1, true)
   local versions = path ~= '' and redis.call('HGET', LEDGER, path)
   local holder = key ~= '' and not is_recorded[record] and key_holder(unique, key)
   if is_recorded[record] or holder then
     results[i] = 'duplicate'
     if holder then existing[#existing + 1] = { i, holder } end
-  elseif is_version and is_known(versions, ARGV[a + 5]) then
+  elseif is_version and is_known(versions, ARGV[a + ENTRY.signature]) then
     results[i] = 'known'
-  elseif joining and ARGV[a + BATCH_ARG] ~= '' and not joining.is_open(ARGV[a + BATCH_ARG]) then
+  elseif joining and batch ~= '' and not joining.is_open(batch) then
     results[i] = 'refused'
   elseif is_version and limit > 0 and used + taken >= limit then
     results[i] = 'throttled'

@@ -12,11 +12,11 @@ require_record_permissions()
 for i = 1, total do require_type(KEYS[records + i], 'hash') end
 
 for i = 1, total do
-  local record, path = KEYS[records + i], ARGV[own_args + 2 * i]
+  local record, id, path = KEYS[records + i], ARGV[own_args + 2 * i - 1], ARGV[own_args + 2 * i]
   local state = redis.call('HMGET', record, 'state')[1]
   answers[i] = (state == 'completed' or state == 'dead') and 1 or 0
   if answers[i] == 1 and path ~= '' then redis.call('HSET', record, 'moved_to', path) end
-  ids[i] = ARGV[own_args + 2 * i - 1]
+  ids[i] = id
 end
 if total > 0 then redis.call('HDEL', orders, unpack(ids)) end
 return answers

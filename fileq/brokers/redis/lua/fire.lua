@@ -25,7 +25,7 @@ if has_job then
   require_type(record, 'hash')
   require_deadline(entry)
 end
-if has_job and ARGV[entry + BATCH_ARG] ~= '' then joining.require(ARGV[entry + BATCH_ARG]) end
+if has_job and ARGV[entry + ENTRY.batch] ~= '' then joining.require(ARGV[entry + ENTRY.batch]) end
 own_keys, own_args = own_keys + (has_job and 5 or 4), entry + (has_job and ENTRY_ARGS or 0)
 local extras = next_extras()
 
@@ -75,18 +75,18 @@ end
 
 local function enqueue()
   if not has_job then return 'passed' end
-  if has_record(record, ARGV[entry + ORIGIN_ARG]) then return 'duplicate' end
+  if has_record(record, ARGV[entry + ENTRY.origin]) then return 'duplicate' end
   if is_unfinished and overlap == 'skip' then return 'skipped' end
   if is_unfinished and overlap == 'cancel' then cancel_last() end
   local existing = existing_job(record, entry, unique) -- now that the last job may have ended
-  if existing then return existing == ARGV[entry + 1] and 'duplicate' or 'skipped' end
+  if existing then return existing == ARGV[entry + ENTRY.id] and 'duplicate' or 'skipped' end
   local waits = is_unfinished and (overlap == 'queue' or overlap == 'cancel')
   add_follow_up(record, entry, unique, waits and from_one_line(last_id) or nil)
   return 'fired'
 end
 
 local result = enqueue()
-if result == 'fired' or result == 'duplicate' then last_id = in_one_line(ARGV[entry + 1]) end
+if result == 'fired' or result == 'duplicate' then last_id = in_one_line(ARGV[entry + ENTRY.id]) end
 if result == 'fired' then runs = int_text(runs + 1) end
 if result == 'skipped' then missed = missed + 1 end
 local state = { revision, next_slot, last_slot, last_id, '0', runs, int_text(missed_before + missed) }

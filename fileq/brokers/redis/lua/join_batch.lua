@@ -7,7 +7,8 @@
 -- returns    joined, member, elsewhere or closed for each
 require_batch()
 require_record_permissions()
-local id, sets = ARGV[own_args + 1], { KEYS[own_keys + 2], KEYS[own_keys + 3], KEYS[own_keys + 4] }
+local id = ARGV[own_args + 1]
+local members, dead, known = KEYS[own_keys + 2], KEYS[own_keys + 3], KEYS[own_keys + 4]
 local batch, answers, records, ids = batch_of(id), {}, {}, {}
 for i = 1, #ARGV - own_args - 1 do
   records[i], ids[i] = KEYS[own_keys + #BATCH_KEYS + i], ARGV[own_args + 1 + i]
@@ -15,7 +16,7 @@ for i = 1, #ARGV - own_args - 1 do
 end
 
 local function is_member(member)
-  for _, set in ipairs(sets) do
+  for _, set in ipairs({ members, dead, known }) do
     if redis.call('SISMEMBER', set, member) == 1 then return true end
   end
   return false
@@ -32,7 +33,7 @@ local function join(record, member)
   add_member(batch, member)
   if state and not was[2] then redis.call('HSET', record, 'batch', id) end
   if UNFINISHED[state] then return 'joined' end
-  if state ~= 'dead' then redis.call('SADD', sets[3], member) end
+  if state ~= 'dead' then redis.call('SADD', known, member) end
   count_member(id, member, state or 'completed', was[3] or '')
   return 'joined'
 end

@@ -7,12 +7,13 @@
 -- ARGV       1 now in ms ('' = the server's time)
 -- returns    the due time of the next job ('' = none waits); now; the next slot of a schedule ('' = none); how
 --            many requests; when to look at the first deadline ('' = there is none)
+local scheduled, schedules, cancels, deadlines = unpack(KEYS)
 local time = ARGV[1]
 if time == '' then
   local parts = redis.call('TIME')
   time = string.format('%d', parts[1] * 1000 + math.floor(parts[2] / 1000))
 end
-local due = redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
-local fire = redis.call('ZRANGE', KEYS[2], '0', '0', 'WITHSCORES')
-local look = redis.call('ZRANGE', KEYS[4], '0', '0', 'WITHSCORES')
-return { due[2] or '', time, fire[2] or '', tonumber(redis.call('GET', KEYS[3])) or 0, look[2] or '' }
+local due = redis.call('ZRANGE', scheduled, '0', '0', 'WITHSCORES')
+local fire = redis.call('ZRANGE', schedules, '0', '0', 'WITHSCORES')
+local look = redis.call('ZRANGE', deadlines, '0', '0', 'WITHSCORES')
+return { due[2] or '', time, fire[2] or '', tonumber(redis.call('GET', cancels)) or 0, look[2] or '' }

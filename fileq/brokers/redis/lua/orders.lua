@@ -4,8 +4,9 @@
 -- own KEYS   1 orders
 -- own ARGV   1 cursor, 2 age in ms, 3 about how many to read
 -- returns    the next cursor ('0' = the end); four values for each order: id, slot, time in ms, body
-local page = read('HSCAN', KEYS[own_keys + 1], ARGV[own_args + 1], 'COUNT', ARGV[own_args + 3])
-local before, answers = now - tonumber(ARGV[own_args + 2]), {}
+local orders, cursor, age, size = KEYS[own_keys + 1], unpack(ARGV, own_args + 1)
+local page = read('HSCAN', orders, cursor, 'COUNT', size)
+local before, answers = now - tonumber(age), {}
 for i = 1, #page[2], 2 do
   local at, slot, body = string.match(page[2][i + 1], '^(%d+) ([^\n]*)\n(.*)$')
   if at and (tonumber(at) < before or read('HEXISTS', WORKERS, slot) == 0) then

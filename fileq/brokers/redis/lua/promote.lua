@@ -8,11 +8,13 @@
 require_access(SCHEDULED, 'zset', 'ZREM')
 require_queues('LPUSH')
 require_record_permissions()
-local due = read('ZRANGEBYSCORE', SCHEDULED, '-inf', NOW, 'LIMIT', 0, tonumber(ARGV[own_args + 1]))
+local schedules, cancels_key, deadlines = unpack(KEYS, own_keys + 1)
+local limit = tonumber(ARGV[own_args + 1])
+local due = read('ZRANGEBYSCORE', SCHEDULED, '-inf', NOW, 'LIMIT', 0, limit)
 local next_due = read('ZRANGE', SCHEDULED, #due, #due, 'WITHSCORES')
-local next_fire = read('ZRANGE', KEYS[own_keys + 1], 0, 0, 'WITHSCORES')
-local cancels = tonumber(read('GET', KEYS[own_keys + 2])) or 0
-local next_look = read('ZRANGE', KEYS[own_keys + 3], 0, 0, 'WITHSCORES')
+local next_fire = read('ZRANGE', schedules, 0, 0, 'WITHSCORES')
+local cancels = tonumber(read('GET', cancels_key)) or 0
+local next_look = read('ZRANGE', deadlines, 0, 0, 'WITHSCORES')
 local ids, records, is_foreign_due, has_foreign = {}, {}, {}, false
 for i, raw in ipairs(due) do
   local id = read_id(raw)

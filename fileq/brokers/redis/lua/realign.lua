@@ -4,8 +4,8 @@
 --
 -- own ARGV   1 offset, 2 size of the page, 3 tolerance in ms
 -- returns    the offset of the next page, or -1 at the end
-local offset, limit = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
-local latest = now + tonumber(ARGV[own_args + 3])
+local offset, limit, tolerance = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2]), tonumber(ARGV[own_args + 3])
+local latest = now + tolerance
 require_access(SCHEDULED, 'zset', 'ZADD')
 require_record_permissions()
 local page = read('ZRANGE', SCHEDULED, offset, offset + limit - 1, 'REV')

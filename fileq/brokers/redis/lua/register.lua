@@ -8,7 +8,8 @@ local total = (#ARGV - own_args) / 2
 require_access(WORKERS, 'hash', 'HSET')
 for i = 1, total do require_access(KEYS[own_keys + i], 'string', 'SET') end
 for i = 1, total do
-  redis.call('HSET', WORKERS, ARGV[own_args + 2 * i - 1], ARGV[own_args + 2 * i])
-  redis.call('SET', KEYS[own_keys + i], '', 'PX', HEARTBEAT_TTL, 'NX')
+  local slot, info, heartbeat = ARGV[own_args + 2 * i - 1], ARGV[own_args + 2 * i], KEYS[own_keys + i]
+  redis.call('HSET', WORKERS, slot, info)
+  redis.call('SET', heartbeat, '', 'PX', HEARTBEAT_TTL, 'NX')
 end
 return total

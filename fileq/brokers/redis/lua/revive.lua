@@ -15,30 +15,32 @@ open_windows()
 local total = (#ARGV - own_args) / STRIDE
 local answers, batch_ids, deadlines = {}, {}, {}
 for i = 1, total do
-  local was = read('HMGET', KEYS[own_keys + JOB_KEYS * i - 2], 'batch', 'deadline')
+  local record = KEYS[own_keys + JOB_KEYS * (i - 1) + 1]
+  local was = read('HMGET', record, 'batch', 'deadline')
   batch_ids[i], deadlines[i] = was[1], was[2]
   if deadlines[i] then require_access(DEADLINES, 'zset', 'ZADD') end
 end
 require_counting(batch_ids)
 if total > 0 then
-  require_access(KEYS[own_keys + 2], 'hash', 'HDEL')
-  require_access(KEYS[own_keys + 3], 'hash', 'HGET', 'HSET')
+  local _, orders, unique = unpack(KEYS, own_keys + 1, own_keys + JOB_KEYS)
+  require_access(orders, 'hash', 'HDEL')
+  require_access(unique, 'hash', 'HGET', 'HSET')
 end
 require_record_permissions()
 
 for i = 1, total do
   local a, k = own_args + (i - 1) * STRIDE, own_keys + JOB_KEYS * (i - 1)
   local record, orders, unique = KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
-  local id, raw, next_raw, key, side = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 6], ARGV[a + 7]
+  local id, raw, next_raw, default_number, kind, key, side = unpack(ARGV, a + 1, a + STRIDE)
   local offset = find(DEAD, raw)
   answers[i] = offset == FAR and FAR or offset and 1 or 0
   local holder = answers[i] == 1 and key ~= '' and key_holder(unique, key)
   if holder and holder ~= id then answers[i] = 'held ' .. holder end
-  if answers[i] == 1 and (ARGV[a + 5] == 'f' or is_foreign_dead(record, raw)) then answers[i] = 'foreign' end
+  if answers[i] == 1 and (kind == 'f' or is_foreign_dead(record, raw)) then answers[i] = 'foreign' end
   if answers[i] == 1 then
     local was = redis.call('HMGET', record, 'queue', 'created')
-    local number = queue_number[was[1] or ''] or tonumber(ARGV[a + 4])
-    if ARGV[a + 5] == 'u' then
+    local number = queue_number[was[1] or ''] or tonumber(default_number)
+    if kind == 'u' then
       redis.call('DEL', record)
       push_without_record(next_raw, number, side)
     else

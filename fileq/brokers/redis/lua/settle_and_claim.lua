@@ -15,8 +15,9 @@ require_record_permissions()
 require_counters()
 
 for i = 1, parts do
-  local verb, next_keys, next_args = ARGV[head + 1], own_keys + ARGV[head + 3], own_args + ARGV[head + 4]
-  own_size = tonumber(ARGV[head + 2])
+  local verb, size, key_count, argument_count = unpack(ARGV, head + 1, head + 4)
+  local next_keys, next_args = own_keys + key_count, own_args + argument_count
+  own_size = tonumber(size)
   local ok, answer = pcall(PARTS[verb])
   answers[i] = answer
   if not ok and type(answer) ~= 'table' then answers[i] = { err = 'ERR ' .. tostring(answer) } end

@@ -8,8 +8,9 @@ local unique, removed = KEYS[own_keys + 1], 0
 require_access(unique, 'hash', 'HGET', 'HDEL')
 require_permission(RECORDS .. 'any', 'HMGET')
 for a = own_args + 1, #ARGV, 2 do
-  if redis.call('HGET', unique, ARGV[a]) == ARGV[a + 1] and not key_holder(unique, ARGV[a]) then
-    removed = removed + redis.call('HDEL', unique, ARGV[a])
+  local key, id = ARGV[a], ARGV[a + 1]
+  if redis.call('HGET', unique, key) == id and not key_holder(unique, key) then
+    removed = removed + redis.call('HDEL', unique, key)
   end
 end
 return removed

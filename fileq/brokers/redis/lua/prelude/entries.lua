@@ -9,7 +9,12 @@
 --
 -- KEYS, ARGV: see arguments.lua
 
-local ENTRY_ARGS, BATCH_ARG, ORIGIN_ARG, DEADLINE_ARG = 13, 11, 12, 13
+-- The arguments of a job follow ARGV[a]: its id is ARGV[a + ENTRY.id].
+local ENTRY = {
+  id = 1, raw = 2, queue = 3, path = 4, signature = 5, device = 6, flags = 7, delay = 8, due = 9, key = 10, batch = 11,
+  origin = 12, deadline = 13,
+}
+local ENTRY_ARGS = 13
 
 -- The index of deadlines: id of a job → when to look at it. Its deadline is in its record.
 local DEADLINES = string.sub(RECORDS, 1, -5) .. 'deadlines' -- the prefix of the records ends with `job:`
@@ -21,7 +26,7 @@ end
 
 -- Check what add_job() needs for the deadline of the job whose arguments follow ARGV[a], before anything is written.
 local function require_deadline(a)
-  if ARGV[a + DEADLINE_ARG] ~= '' then require_access(DEADLINES, 'zset', 'ZADD') end
+  if ARGV[a + ENTRY.deadline] ~= '' then require_access(DEADLINES, 'zset', 'ZADD') end
 end
 
 -- Whether this record keeps a job with this origin out. One without an origin is not that of a job of fileq's own:
@@ -79,30 +84,31 @@ local state_after
 -- `awaited` is the id of a job that must have ended before this one runs, or nil. `follows` is the batch that it may join
 -- although the batch is sealed, or nil.
 local function add_job(record, a, versions, unique, awaited, follows)
-  local id, raw, number, path, key = ARGV[a + 1], ARGV[a + 2], tonumber(ARGV[a + 3]), ARGV[a + 4], ARGV[a + 10]
-  local batch, origin, deadline = ARGV[a + BATCH_ARG], ARGV[a + ORIGIN_ARG], ARGV[a + DEADLINE_ARG]
+  local id, raw, number, path, signature, device, flags, delay, due_at, key, batch, origin, deadline =
+    unpack(ARGV, a + 1, a + ENTRY_ARGS)
+  number, delay, due_at = tonumber(number), tonumber(delay), tonumber(due_at)
   if origin ~= '' then replace_record(record, origin) end
   if deadline ~= '' then
     redis.call('HSET', record, 'deadline', deadline)
     index_deadline(id, deadline)
   end
-  local after = versions and jobs_before(versions, id, ARGV[a + 5])
+  local after = versions and jobs_before(versions, id, signature)
   if awaited then after = ENDED .. in_one_line(awaited) .. (after and '\n' .. after or '') end
   if after then redis.call('HSET', record, 'after', after) end
-  if path ~= '' then remember_version(path, versions, ARGV[a + 5], ARGV[a + 6], id) end
+  if path ~= '' then remember_version(path, versions, signature, device, id) end
   if key ~= '' then
     redis.call('HSET', record, 'unique_key', key)
     redis.call('HSET', unique, key, id)
   end
   -- enqueue.lua has refused a producer's job if the batch of its delivery takes none.
-  local is_delivered = string.find(ARGV[a + 7], 'd', 1, true)
+  local is_delivered = string.find(flags, 'd', 1, true)
   batch = joining and batch ~= '' and joining.join(batch, id, is_delivered and batch or follows)
   if batch then redis.call('HSET', record, 'batch', batch) end
-  local due = math.max(tonumber(ARGV[a + 9]), now + tonumber(ARGV[a + 8]))
+  local due = math.max(due_at, now + delay)
   if due > now then
     while redis.call('ZSCORE', SCHEDULED, raw) do raw = raw .. ' ' end
     redis.call('HSET', record, 'state', 'scheduled', 'json', raw, 'queue', queue_name[number], 'created', NOW,
-      'due', int_text(due), 'since', due > tonumber(ARGV[a + 9]) and NOW or '0')
+      'due', int_text(due), 'since', due > due_at and NOW or '0')
     redis.call('ZADD', SCHEDULED, int_text(due), raw)
   else
     redis.call('HSET', record, 'state', 'pending', 'json', raw, 'queue', queue_name[number], 'created', NOW,

@@ -24,9 +24,10 @@ local function require_extras(extras)
     if not are_entries_checked then require_entries(extras.unique) end
     are_entries_checked = true
     for i = 1, extras.total do
-      local batch = ARGV[extras.args + (i - 1) * ENTRY_ARGS + BATCH_ARG]
+      local a = extras.args + (i - 1) * ENTRY_ARGS
+      local batch = ARGV[a + ENTRY.batch]
       require_type(KEYS[extras.keys + i], 'hash')
-      require_deadline(extras.args + (i - 1) * ENTRY_ARGS)
+      require_deadline(a)
       if joining and batch ~= '' then joining.require(batch) end
     end
   end
@@ -37,13 +38,13 @@ end
 -- Whether the job whose arguments follow ARGV[a] must not be enqueued: its id has a record, or an unfinished job has its
 -- unique key. Returns the id of that job, or nil.
 local function existing_job(record, a, unique)
-  if has_record(record, ARGV[a + ORIGIN_ARG]) then return ARGV[a + 1] end
-  local key = ARGV[a + 10]
+  if has_record(record, ARGV[a + ENTRY.origin]) then return ARGV[a + ENTRY.id] end
+  local key = ARGV[a + ENTRY.key]
   return key ~= '' and key_holder(unique, key) or nil
 end
 
 local function add_follow_up(record, a, unique, awaited, follows)
-  local path = ARGV[a + 4]
+  local path = ARGV[a + ENTRY.path]
   add_job(record, a, path ~= '' and redis.call('HGET', LEDGER, path), unique, awaited, follows)
 end
 
@@ -55,7 +56,7 @@ local function add_follow_ups(parent, extras, follows)
     local record, a = KEYS[extras.keys + i], extras.args + (i - 1) * ENTRY_ARGS
     if not existing_job(record, a, extras.unique) then
       add_follow_up(record, a, extras.unique, nil, follows)
-      ids[#ids + 1] = in_one_line(ARGV[a + 1])
+      ids[#ids + 1] = in_one_line(ARGV[a + ENTRY.id])
     end
   end
   if not parent or #ids == 0 then return end

@@ -59,8 +59,9 @@ local function open_windows(is_newest_first)
   local total = tonumber(ARGV[own_args + 1])
   for i = 1, total do
     local a = own_args + 3 * i - 2
-    local list = queue_key[tonumber(ARGV[a + 1])] or DEAD
-    windows[i] = open_window(list, tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3]), is_newest_first)
+    local number, first, size = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
+    local list = queue_key[number] or DEAD
+    windows[i] = open_window(list, first, size, is_newest_first)
     window_of[list] = windows[i]
   end
   own_args = own_args + 1 + 3 * total

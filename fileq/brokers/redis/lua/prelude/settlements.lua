@@ -37,20 +37,20 @@ end
 local function next_settlement()
   local k, a = own_keys, own_args
   own_keys, own_args = k + SETTLEMENT_KEYS, a + SHORT_ARGS
-  local slot, raw, form = ARGV[a + 1], ARGV[a + 3], forms[ARGV[a + 4]] or read_form(ARGV[a + 4])
+  local slot, token, raw, form_text, result, duration = unpack(ARGV, a + 1, a + SHORT_ARGS)
+  local form = forms[form_text] or read_form(form_text)
   local job = {
-    processing = KEYS[k + 1], heartbeat = KEYS[k + 2], record = KEYS[k + 3], slot = slot, token = ARGV[a + 2],
-    raw = raw, next_raw = raw, queue = form.queue, result = ARGV[a + 5], duration = ARGV[a + 6],
+    processing = KEYS[k + 1], heartbeat = KEYS[k + 2], record = KEYS[k + 3], slot = slot, token = token,
+    raw = raw, next_raw = raw, queue = form.queue, result = result, duration = duration,
     error = '', kind = '', mistaken_id = '', path = '', is_claiming = form.n,
   }
   if form.n and not is_claiming[slot] then claiming[#claiming + 1], is_claiming[slot] = job, true end
   if form.is_plain then return job end
   if form.x then
-    own_args = own_args + LONG_ARGS
     job.died, job.superseded, job.has_no_id, job.refused = form.d, form.s, form.u, form.r
-    job.id, job.attempt, job.event, job.next_raw = ARGV[a + 7], ARGV[a + 8], ARGV[a + 9], ARGV[a + 10]
-    job.error, job.kind, job.delay, job.mistaken_id = ARGV[a + 11], ARGV[a + 12], tonumber(ARGV[a + 13]), ARGV[a + 14]
-    job.path, job.signature, job.device = ARGV[a + 15], ARGV[a + 16], ARGV[a + 17]
+    job.id, job.attempt, job.event, job.next_raw, job.error, job.kind, job.delay, job.mistaken_id, job.path,
+      job.signature, job.device = unpack(ARGV, own_args + 1, own_args + LONG_ARGS)
+    job.delay, own_args = tonumber(job.delay), own_args + LONG_ARGS
   end
   if form.o then
     own_keys, own_args = own_keys + 1, own_args + 1
