@@ -97,8 +97,10 @@ def why_not_taken(config: Config, path: bytes) -> str:
         changed = f"modified {short_duration(age_s)} ago" if age_s >= 0 else "modified in the future"
         wanted = f"producer.settle_unclosed is {format_duration(wait_s)}"
         return f"it may still be written: it was {changed}, and {wanted}"
-    stats = "'fileq stats' shows if a producer scans its directory, and how many entries it can't read"
-    return f"no rule leaves it out, the next scan takes it, if the producer was started with these settings; {stats}"
+    return (
+        "no rule leaves it out: the next scan takes it, unless its producer was started with other settings; "
+        "'fileq stats' shows which directory each producer scans, and how many entries it can't read"
+    )
 
 
 def missed_by_case(config: Config) -> list[str]:
