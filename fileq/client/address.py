@@ -46,27 +46,11 @@ def config_at(where: str | Config | None, *, key: str = "", app_dir: str = ".") 
 
 
 def new_database_warning(where: str | None, config: Config, app_dir: str) -> str:
-    """For a client in a directory that may be the wrong one, with a database that does not exist yet: there is no
-    configuration, or it is in another directory and its database is not; "" otherwise."""
-    path = os.path.abspath(config.sqlite.path)
-    is_address = where is not None and not where.endswith(FILES)
-    if is_address or config.broker_kind != "sqlite" or os.path.exists(path):
+    """For a client that may have been started in a wrong directory; "" if it was given an address."""
+    if where is not None and not where.endswith(FILES):
         return ""
-    loaded = load(where, cwd=Path(app_dir))
-    if loaded.path is not None:
-        is_beside = os.path.dirname(os.path.abspath(os.path.join(app_dir, loaded.path))) == os.path.dirname(path)
-        if is_beside or os.path.isabs(config.sqlite.path):
-            return ""
-        return (
-            f"sqlite.path of {loaded.path} is relative to the working directory: jobs are enqueued into a new "
-            f"database, {path}; give app_dir, or an absolute sqlite.path"
-        )
-    if loaded.is_set("sqlite.path"):
-        return ""
-    return (
-        f"no configuration file in {os.path.abspath(app_dir)}: jobs are enqueued into a new database, {path}; "
-        "to use another queue, give its address, app_dir or FILEQ_CONFIG"
-    )
+    loaded = replace(load(where, cwd=Path(app_dir)), config=config)
+    return loaded.new_database_warning("give its address, app_dir or FILEQ_CONFIG", directory=app_dir)
 
 
 def _relative_to(config: Config, directory: str) -> Config:

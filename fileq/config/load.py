@@ -61,6 +61,24 @@ class Loaded(Struct, frozen=True):
         """Whether a source names the directories of files. If none does, the program may have none."""
         return any(map(self.is_set, ("producer.scan_dir", "worker.allowed_roots", "worker.path_map")))
 
+    def new_database_warning(self, advice: str, *, directory: str = ".") -> str:
+        """Why the directory may be a wrong one, if the database does not exist yet: it has no configuration, or that is
+        in another directory and its database is not; "" otherwise. `advice` says how to name another queue."""
+        path = os.path.abspath(self.config.sqlite.path)
+        is_chosen = self.origins.get("sqlite.path", DEFAULT).layer not in ("default", "file")
+        if self.config.broker_kind != "sqlite" or is_chosen or os.path.exists(path):
+            return ""
+        made = f"jobs are enqueued into a new database, {path}"
+        if self.path is None:
+            return f"no configuration file in {os.path.abspath(directory)}: {made}; to use another queue, {advice}"
+        configured = os.path.dirname(os.path.abspath(os.path.join(directory, self.path)))
+        if configured == os.path.dirname(path) or os.path.isabs(self.config.sqlite.path):
+            return ""
+        return (
+            f"sqlite.path of {self.path} is relative to the working directory: {made}; to use the database beside "
+            "that file, start in its directory, or set an absolute sqlite.path"
+        )
+
 
 def load(
     path: str | None = None,

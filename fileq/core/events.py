@@ -713,6 +713,15 @@ class BrokerOpened(Event, frozen=True):
     chosen: str
 
 
+class DatabaseCreated(Event, frozen=True):
+    """A producer was probably started in a wrong directory, and enqueues into a new database."""
+
+    name = "database.created"
+    level = "warning"
+
+    reason: str
+
+
 class BrokerUnsafe(Event, frozen=True):
     """The broker may lose data, or a check of `fileq doctor` failed."""
 

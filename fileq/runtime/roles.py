@@ -20,6 +20,7 @@ from fileq.core.events import (
     BrokerDataRemoved,
     BrokerOpened,
     BrokerUnsafe,
+    DatabaseCreated,
     Emit,
     Event,
     HandlersUnset,
@@ -52,6 +53,7 @@ def run_producer(loaded: Loaded, read: Callable[[], Loaded], app_dir: str) -> in
     before = load_before_enqueue(config, app_dir=app_dir)
     with closing(Observers(config)) as observers:
         emit = observers.emit
+        warn_of_new_database(loaded, emit)
         with closing(start_broker(loaded, emit)) as broker:
             observers.watch_broker(broker)
             producer = Producer(config, broker, broker, emit=emit, before_enqueue=before)
@@ -66,6 +68,7 @@ def run_producer_once(loaded: Loaded, app_dir: str) -> int:
     check_scan_dir(config)
     before = load_before_enqueue(config, app_dir=app_dir)
     with closing(Observers(config)) as observers:
+        warn_of_new_database(loaded, observers.emit)
         with (
             closing(start_broker(loaded, observers.emit)) as broker,
             progress(config.producer.rate_limit_key) as (tick, is_shown),
@@ -165,6 +168,12 @@ def start_broker(loaded: Loaded, emit: Emit) -> FullBroker:
     emit(BrokerOpened(broker.kind, broker.where, describe_broker_choice(loaded)))
     warn_if_unsafe(broker, emit)
     return broker
+
+
+def warn_of_new_database(loaded: Loaded, emit: Emit) -> None:
+    """For a producer of its own: a worker that reads another database would never get its jobs."""
+    if warning := loaded.new_database_warning("give --config or FILEQ_CONFIG"):
+        emit(DatabaseCreated(warning))
 
 
 def warn_if_unsafe(broker: FullBroker, emit: Emit) -> None:

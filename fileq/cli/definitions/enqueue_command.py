@@ -72,7 +72,7 @@ def _run(invocation: Invocation) -> int:
         _remark_time("--at", options.at)
         for job in subjects:
             _remark_time("run_at", None if isinstance(job, str) else job.run_at)
-    broker = invocation.broker(create=True)
+    broker = _open(invocation)
     waiting = _start_waiting(broker) if options.wait else None
     enqueuing = Enqueuing(broker, config)
     has_enqueued = False
@@ -100,6 +100,12 @@ def _run(invocation: Invocation) -> int:
     return 0 if waiting is None else _wait(invocation, waiting, enqueuing.jobs, entries[0].job.batch_id)
 
 
+def _open(invocation: Invocation) -> FullBroker:
+    if warning := invocation.loaded().new_database_warning("give --config or FILEQ_CONFIG"):
+        remark(f"warning: {warning}")
+    return invocation.broker(create=True)
+
+
 def _moved_to(invocation: Invocation, path: bytes) -> bytes:
     """Where a worker moved this file. b"" also if the broker can't be asked: the file is missing all the same."""
     from fileq.client.new_entries import moved_to
@@ -115,7 +121,7 @@ def _batch(invocation: Invocation) -> BatchPlan:
     from fileq.commands.batches import existing_batch, planned_batch
 
     given = invocation.options
-    plan = existing_batch(invocation.broker(create=True), given.batch)
+    plan = existing_batch(_open(invocation), given.batch)
     if plan is None:
         callbacks = {"then": given.then, "catch": given.catch, "finally_": given.finally_}
         priority = given.priority or ""

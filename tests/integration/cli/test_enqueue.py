@@ -374,3 +374,16 @@ def test_an_empty_manifest_is_reported(on_sqlite: BrokerSetup) -> None:
     (on_sqlite.directory / "list").touch()
     ended = run("batch", "create", "--manifest", "list", cwd=on_sqlite.directory, settings=on_sqlite.settings)
     assert ended.stderr == "fileq: list names no file: the batch is empty, so it is finished\n"
+
+
+def test_a_new_database_in_a_wrong_directory_is_a_warning_once(tmp_path: Path) -> None:
+    for batch in ((), ("--batch", "nightly")):
+        (directory := tmp_path / f"in{len(batch)}").mkdir()
+        ended = run("enqueue", "--type", "report", *batch, cwd=directory)
+        assert ended.returncode == 0, ended.stderr
+        warning = f"fileq: warning: no configuration file in {directory}: jobs are enqueued into a new database, "
+        assert ended.stderr.count(warning) == 1
+        assert "new database" not in run("enqueue", "--type", "report", cwd=directory).stderr
+    (beside := tmp_path / "beside").mkdir()
+    (beside / "config.yaml").write_text("broker: sqlite")
+    assert "new database" not in run("enqueue", "--type", "report", cwd=beside).stderr

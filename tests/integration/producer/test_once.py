@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 
 from fileq.core.units import parse_duration
 from tests.support.producer_setup import BrokerSetup
@@ -39,6 +40,32 @@ def test_every_file_is_enqueued_and_a_summary_printed(broker_setup: BrokerSetup)
     again = once(broker_setup)
     assert again.stdout.startswith("found 2, enqueued 0, already known 2,")
     assert broker_setup.names() == ["a.pdf", "x/b"]
+
+
+def test_a_new_database_of_a_producer_in_a_wrong_directory_is_a_warning_once(tmp_path: Path) -> None:
+    configured, elsewhere, bare = (tmp_path / name for name in ("configured", "elsewhere", "bare"))
+    for directory in (configured, elsewhere, bare):
+        (directory / "in").mkdir(parents=True)
+    (configured / "config.yaml").write_text("broker: sqlite")
+
+    def warnings(cwd: Path, *arguments: str, role: str = "producer") -> list[str]:
+        ended = run(role, "in", "--once", *arguments, cwd=cwd)
+        assert ended.returncode == 0, ended.stderr
+        return [line for line in ended.stderr.splitlines() if "database.created" in line]
+
+    assert warnings(bare, role="all") == []
+    (bare / "fileq.db").unlink()
+    [warning] = warnings(bare)
+    assert f"no configuration file in {bare}: jobs are enqueued into a new database, {bare / 'fileq.db'}" in warning
+    assert "give --config or FILEQ_CONFIG" in warning
+    assert warnings(bare) == []
+
+    config = str(configured / "config.yaml")
+    [warning] = warnings(elsewhere, "--config", config)
+    assert f"sqlite.path of {config} is relative to the working directory" in warning
+    assert warnings(elsewhere, "--config", config) == []
+    assert warnings(configured) == []
+    assert warnings(tmp_path / "bare", "--set", "sqlite.path=chosen.db") == []
 
 
 def test_no_http_endpoint_is_opened(broker_setup: BrokerSetup) -> None:
