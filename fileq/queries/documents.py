@@ -1,9 +1,11 @@
-"""What the outside sees: one document for a job, one for a worker and one for a batch,
-each made in one function.
+"""What the outside sees: one document for a job, one for a worker and one for a batch, each made in one function.
 
 They are what `--json`, the API, the client, the console and webhooks show. The descriptions of their fields are the
 documentation: of `--json` (docs/cli.md) and of the API (docs/openapi.json). Inside fileq a job is a core.job.Job with
-its brokers.types.Record. Does no I/O."""
+its brokers.types.Record. Does no I/O.
+
+Clients decode those of jobs and batches. A server of another version may leave out a field or add one, so each field
+but the id has a default."""
 
 from __future__ import annotations
 
@@ -61,69 +63,77 @@ class JobDocument(Struct, frozen=True):
     """One job. Times are RFC 3339 in UTC; null for what has not happened."""
 
     id: Annotated[str, Meta(description="`raw-<sha1>` for bytes that are not a job")]
-    type: Annotated[str | None, Meta(description="null for the job of a file")]
+    type: Annotated[str | None, Meta(description="null for the job of a file")] = None
     status: Annotated[
         str, Meta(description="pending, scheduled, running, retrying, deferred, completed, dead or cancelled")
-    ]
-    priority: Annotated[str, Meta(description="as the job itself says it")]
-    retry_count: Annotated[int, Meta(description="failed attempts that count against max_retries")]
-    result: Annotated[Any, Meta(description="what the handler returned")]
-    created_at: Time
-    started_at: Annotated[Time, Meta(description="start of the last attempt")]
-    completed_at: Annotated[Time, Meta(description="when it was completed, died or was cancelled")]
-    worker_id: Annotated[str | None, Meta(description="the worker that runs or last ran it")]
-    queue: Annotated[str, Meta(description="where it waits, or waited")]
+    ] = UNKNOWN
+    priority: Annotated[str, Meta(description="as the job itself says it")] = ""
+    retry_count: Annotated[int, Meta(description="failed attempts that count against max_retries")] = 0
+    result: Annotated[Any, Meta(description="what the handler returned")] = None
+    created_at: Time = None
+    started_at: Annotated[Time, Meta(description="start of the last attempt")] = None
+    completed_at: Annotated[Time, Meta(description="when it was completed, died or was cancelled")] = None
+    worker_id: Annotated[str | None, Meta(description="the worker that runs or last ran it")] = None
+    queue: Annotated[str, Meta(description="where it waits, or waited")] = ""
     path: Annotated[
         str | None,
         Meta(
             description="the file on the producer, escaped where it is not UTF-8; null for a job without a file, and if"
             " the server shows no names of files"
         ),
-    ]
-    payload: Any
-    error: Annotated[str | None, Meta(description="of the last failed attempt, or why it is dead or not a job")]
-    scheduled_at: Annotated[Time, Meta(description="when it is due")]
-    deadline: Annotated[str | None, Meta(description="not started after it")]
-    max_retries: Annotated[int | None, Meta(description="null: its handler decides")]
-    timeout_s: Annotated[float | None, Meta(description="of one attempt; null: its handler decides")]
-    unique_key: str | None
-    batch_id: Annotated[str | None, Meta(description="the batch that it is a member of, or that its own JSON names")]
+    ] = None
+    payload: Any = None
+    error: Annotated[str | None, Meta(description="of the last failed attempt, or why it is dead or not a job")] = None
+    scheduled_at: Annotated[Time, Meta(description="when it is due")] = None
+    deadline: Annotated[str | None, Meta(description="not started after it")] = None
+    max_retries: Annotated[int | None, Meta(description="null: its handler decides")] = None
+    timeout_s: Annotated[float | None, Meta(description="of one attempt; null: its handler decides")] = None
+    unique_key: str | None = None
+    batch_id: Annotated[
+        str | None, Meta(description="the batch that it is a member of, or that its own JSON names")
+    ] = None
     batch_facts: Annotated[
         BatchFacts | None, Meta(description="of a callback: how the batch stood when it enqueued the callback")
-    ]
-    parent_id: Annotated[str | None, Meta(description="the job that enqueued this one when it ended")]
-    tags: dict[str, str]
-    is_finished: Annotated[bool, Meta(description="completed, dead or cancelled")]
-    is_cancel_requested: Annotated[bool, Meta(description="its worker was asked to stop it")]
-    deferred: Annotated[str | None, Meta(description="why a deferred job cannot run yet")]
-    deferred_count: Annotated[int, Meta(description="how often it was deferred")]
-    first_deferred_at: Annotated[Time, Meta(description="null in lists")]
-    last_deferred_at: Annotated[Time, Meta(description="null in lists")]
+    ] = None
+    parent_id: Annotated[str | None, Meta(description="the job that enqueued this one when it ended")] = None
+    tags: dict[str, str] = {}
+    is_finished: Annotated[bool, Meta(description="completed, dead or cancelled")] = False
+    is_cancel_requested: Annotated[bool, Meta(description="its worker was asked to stop it")] = False
+    deferred: Annotated[str | None, Meta(description="why a deferred job cannot run yet")] = None
+    deferred_count: Annotated[int, Meta(description="how often it was deferred")] = 0
+    first_deferred_at: Annotated[Time, Meta(description="null in lists")] = None
+    last_deferred_at: Annotated[Time, Meta(description="null in lists")] = None
     waits_for: Annotated[
         tuple[str, ...], Meta(description="what keeps it from running, such as a paused queue; empty in lists")
-    ]
+    ] = ()
     attempt_count: Annotated[
         int, Meta(description="attempts that have ended, refusals included; the first ones may not be in `attempts`")
-    ]
-    attempts: tuple[AttemptDocument, ...]
-    follow_ups: Annotated[tuple[str, ...], Meta(description="ids of the jobs that it enqueued when it ended")]
-    outputs: Annotated[tuple[OutputDocument, ...], Meta(description="files that it made")]
-    filesize: Annotated[int, Meta(description="bytes; of bytes that are not a job, their number")]
-    trace_id: Annotated[str, Meta(description="empty if it is not traced")]
-    span_id: str
-    fingerprint: Annotated[str | None, Meta(description="of a dead job; equal for jobs that died of the same cause")]
-    recoveries: Annotated[int, Meta(description="how often its worker died while running it")]
+    ] = 0
+    attempts: tuple[AttemptDocument, ...] = ()
+    follow_ups: Annotated[tuple[str, ...], Meta(description="ids of the jobs that it enqueued when it ended")] = ()
+    outputs: Annotated[tuple[OutputDocument, ...], Meta(description="files that it made")] = ()
+    filesize: Annotated[int, Meta(description="bytes; of bytes that are not a job, their number")] = 0
+    trace_id: Annotated[str, Meta(description="empty if it is not traced")] = ""
+    span_id: str = ""
+    fingerprint: Annotated[
+        str | None, Meta(description="of a dead job; equal for jobs that died of the same cause")
+    ] = None
+    recoveries: Annotated[int, Meta(description="how often its worker died while running it")] = 0
     signature: Annotated[
         str | None, Meta(description="version of the file: size-mtime in ns, and -i with the inode if that is known")
-    ]
-    path_b64: Annotated[str | None, Meta(description="the bytes of a path that is not UTF-8, in base64")]
-    moved_from: Annotated[str | None, Meta(description="first path of a file that was moved before a retry")]
-    moved_to: Annotated[str | None, Meta(description="where worker.after moved the file after the job had ended")]
-    other_fields: Annotated[dict[str, Any], Meta(description="fields of its own JSON that fileq does not know")]
+    ] = None
+    path_b64: Annotated[str | None, Meta(description="the bytes of a path that is not UTF-8, in base64")] = None
+    moved_from: Annotated[str | None, Meta(description="first path of a file that was moved before a retry")] = None
+    moved_to: Annotated[str | None, Meta(description="where worker.after moved the file after the job had ended")] = (
+        None
+    )
+    other_fields: Annotated[dict[str, Any], Meta(description="fields of its own JSON that fileq does not know")] = {}
     raw_b64: Annotated[
         str | None, Meta(description="bytes that are not a job, in base64; empty if they are too long; null for a job")
-    ]
-    left_out: Annotated[tuple[str, ...], Meta(description="fields that a list leaves out: over 4 KiB; `show` has them")]
+    ] = None
+    left_out: Annotated[
+        tuple[str, ...], Meta(description="fields that a list leaves out: over 4 KiB; `show` has them")
+    ] = ()
 
     @property
     def is_job(self) -> bool:
@@ -141,7 +151,7 @@ class EnqueuedDocument(JobDocument, frozen=True):
 
     warning: Annotated[
         str | None, Meta(description="that no running worker takes it; null if one does, or if that is unknown")
-    ]
+    ] = None
 
 
 def enqueued_document(record: Record, warning: str) -> EnqueuedDocument:
@@ -160,65 +170,66 @@ def job_document(record: Record, waits_for: tuple[str, ...] = (), *, is_outline:
     cause = fingerprint_of(job, record, error) if record.state is State.DEAD else None
     if is_outline:
         job, record, left_out = _outline(job, record)
-    raw = record.raw if "raw_b64" not in left_out else b""
+    if job is not None:
+        own = _fields_of(job)
+    else:
+        raw = b"" if "raw_b64" in left_out else record.raw
+        own = {"filesize": len(record.raw), "raw_b64": base64.b64encode(raw).decode()}
     has_run = record.state is State.RUNNING or record.attempt_count > 0  # a claim that was deferred is no run
     return JobDocument(
         id=job.id if job is not None else record.id,
-        type=job.type if job is not None else None,
         status=record.state.value,
         priority=(job.priority if job is not None else "") or record.queue,
-        retry_count=job.retries if job is not None else 0,
         result=_value(record.result) if record.result else None,
         created_at=stamp(record.created_ms),
         started_at=stamp(record.started_ms) if has_run else None,
         completed_at=stamp(record.ended_ms),
         worker_id=(record.slot or None) if has_run else None,
         queue=record.queue or (job.priority if job is not None else ""),
-        path=(job.filepath or None) if job is not None else None,
-        payload=_value(job.payload) if job is not None and job.payload is not UNSET else None,
         # A completed job has none, although an earlier attempt may have failed.
         error=(error or None) if record.state is not State.COMPLETED else None,
         scheduled_at=stamp(record.due_ms),
-        deadline=job.deadline if job is not None else None,
-        max_retries=job.max_retries if job is not None else None,
-        timeout_s=job.timeout if job is not None else None,
-        unique_key=job.unique_key if job is not None else None,
         batch_id=record.batch or (job.batch_id if job is not None else None),
-        batch_facts=facts_of(job) if job is not None else None,
-        parent_id=job.parent_id if job is not None else None,
-        tags=job.tag_values if job is not None else {},
         is_finished=not record.state.is_unfinished,
-        is_cancel_requested=record.is_cancel_requested,
         deferred=(record.deferred or None) if record.state is State.DEFERRED else None,
-        deferred_count=record.deferred_count,
         first_deferred_at=stamp(record.deferrals_ms[0]),
         last_deferred_at=stamp(record.deferrals_ms[1]),
         waits_for=waits_for,
-        attempt_count=record.attempt_count,
         attempts=attempts_of(record),
-        follow_ups=record.follow_ups,
         outputs=tuple(OutputDocument(_shown(one.path), one.size, one.signature) for one in record.outputs),
-        filesize=job.filesize if job is not None else len(record.raw),
-        trace_id=job.trace_id if job is not None else "",
-        span_id=job.span_id if job is not None else "",
         fingerprint=cause,
-        recoveries=job.recoveries if job is not None else 0,
-        signature=job.version if job is not None else None,
-        path_b64=job.filepath_b64 if job is not None else None,
-        moved_from=job.moved_from if job is not None else None,
         moved_to=_shown(record.moved_to) or None,
-        other_fields=_values(job.unknown) if job is not None and job.unknown is not UNSET else {},
-        raw_b64=None if job is not None else base64.b64encode(raw).decode(),
         left_out=left_out,
+        **_same(record, "is_cancel_requested", "deferred_count", "attempt_count", "follow_ups"),
+        **own,
     )
+
+
+def _fields_of(job: Job) -> dict[str, Any]:
+    """What a job says of itself."""
+    return {
+        **_same(job, "type", "max_retries", "unique_key", "deadline", "parent_id", "filesize", "trace_id", "span_id"),
+        **_same(job, "recoveries", "moved_from"),
+        "retry_count": job.retries,
+        "path": job.filepath or None,
+        "payload": _value(job.payload) if job.payload is not UNSET else None,
+        "timeout_s": job.timeout,
+        "batch_facts": facts_of(job),
+        "tags": job.tag_values,
+        "signature": job.version,
+        "path_b64": job.filepath_b64,
+        "other_fields": {name: _value(value) for name, value in job.unknown.items()} if job.unknown else {},
+    }
+
+
+def _same(source: object, *names: str) -> dict[str, Any]:
+    """The fields that a document has under the name that they have in fileq."""
+    return {name: getattr(source, name) for name in names}
 
 
 def job_without_record(id: str, status: str = UNKNOWN, error: str = "", attempt_count: int = 0) -> JobDocument:
     """Of a job that never existed, or whose record is gone."""
-    ended = job_document(Record(id, State.DEAD, b"", ""))
-    return replace(
-        ended, status=status, error=error or None, attempt_count=attempt_count, fingerprint=None, raw_b64=None
-    )
+    return JobDocument(id, status=status, error=error or None, attempt_count=attempt_count, is_finished=True)
 
 
 def _outline(job: Job | None, record: Record) -> tuple[Job | None, Record, tuple[str, ...]]:
@@ -283,10 +294,6 @@ def _duration_s(attempt: Attempt) -> float:
 
 def _shown(path: bytes) -> str:
     return path.decode(errors="backslashreplace")
-
-
-def _values(fields: dict[str, Raw]) -> dict[str, Any]:
-    return {name: _value(value) for name, value in fields.items()}
 
 
 def _value(json: bytes | Raw) -> Any:
@@ -380,25 +387,18 @@ def _worker(views: list[WorkerView], now_ms: int) -> WorkerDocument:
         del jobs[slots:]
     deliveries = [job for job in found if job.type == DELIVERY_TYPE]
     return WorkerDocument(
-        host=info.host,
-        pid=info.pid,
-        version=info.version,
         started_at=stamp(info.started_ms),
-        queues=info.queues,
-        breaker=info.breaker,
         breakers=tuple(map(_breaker, info.breakers)),
         is_claiming=info.is_claiming and (info.breaker != "open" or bool(info.breakers)) and not info.is_draining,
-        lost_roots=info.lost_roots,
-        limits=info.limits,
         is_alive=is_alive,
         slots=slots,
         busy=len(jobs),
         jobs=(*jobs, *deliveries),
-        is_draining=info.is_draining,
         heartbeat_age_s=heartbeat_age_s,
         heartbeat_ttl_s=info.lease_ms / 1000 if info.lease_ms else None,
         is_silent=not is_alive or (heartbeat_age_s or 0) * 1000 > _SILENT_SHARE * info.lease_ms,
         deliveries=len(deliveries),
+        **_same(info, "host", "pid", "version", "queues", "breaker", "lost_roots", "limits", "is_draining"),
     )
 
 
@@ -438,26 +438,28 @@ class BatchDocument(Struct, frozen=True):
     member; while it is unfinished it is `waiting`."""
 
     id: str
-    name: Annotated[str, Meta(description="empty if it has none")]
-    parent: Annotated[str | None, Meta(description="the batch that it is a member of")]
-    status: Annotated[str, Meta(description="open, sealed or finished")]
-    is_finished: bool
-    is_cancelled: Annotated[bool, Meta(description="what had not ended is cancelled")]
-    is_success: Annotated[bool, Meta(description="finished, not cancelled, and every member was completed")]
-    allow_failures: Annotated[bool, Meta(description="a dead job does not cancel the others")]
-    priority: Annotated[str, Meta(description="of jobs that are added without one; empty if it was created without")]
-    total: Annotated[int, Meta(description="members: the sum of the next six")]
-    waiting: int
-    running: int
-    completed: int
-    dead: int
-    cancelled: int
-    deleted: int
-    created_at: Time
-    sealed_at: Time
-    finished_at: Time
-    first_dead: Annotated[str | None, Meta(description="the member that died first, a job or a child batch")]
-    first_error: Annotated[str | None, Meta(description="its error")]
+    name: Annotated[str, Meta(description="empty if it has none")] = ""
+    parent: Annotated[str | None, Meta(description="the batch that it is a member of")] = None
+    status: Annotated[str, Meta(description="open, sealed or finished")] = BatchState.OPEN.value
+    is_finished: bool = False
+    is_cancelled: Annotated[bool, Meta(description="what had not ended is cancelled")] = False
+    is_success: Annotated[bool, Meta(description="finished, not cancelled, and every member was completed")] = False
+    allow_failures: Annotated[bool, Meta(description="a dead job does not cancel the others")] = False
+    priority: Annotated[
+        str, Meta(description="of jobs that are added without one; empty if it was created without")
+    ] = ""
+    total: Annotated[int, Meta(description="members: the sum of the next six")] = 0
+    waiting: int = 0
+    running: int = 0
+    completed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    deleted: int = 0
+    created_at: Time = None
+    sealed_at: Time = None
+    finished_at: Time = None
+    first_dead: Annotated[str | None, Meta(description="the member that died first, a job or a child batch")] = None
+    first_error: Annotated[str | None, Meta(description="its error")] = None
     callbacks: tuple[CallbackDocument, ...] = ()
     failures: Annotated[tuple[JobDocument, ...], Meta(description="the first ten dead jobs; none in lists")] = ()
 
@@ -493,22 +495,11 @@ def batch_document(
     is_finished = view.state is BatchState.FINISHED
     first = sorted(dead, key=lambda record: record.ended_ms)[:FAILURES_SHOWN]
     return BatchDocument(
-        id=view.id,
-        name=view.name,
         parent=view.parent or None,
         status=view.state.value,
         is_finished=is_finished,
-        is_cancelled=view.is_cancelled,
         is_success=is_finished and view.is_success,
-        allow_failures=view.allow_failures,
         priority=info_of(view.info).priority,
-        total=view.total,
-        waiting=view.waiting,
-        running=view.running,
-        completed=view.completed,
-        dead=view.dead,
-        cancelled=view.cancelled,
-        deleted=view.deleted,
         created_at=stamp(view.created_ms),
         sealed_at=stamp(view.sealed_ms),
         finished_at=stamp(view.finished_ms),
@@ -516,6 +507,8 @@ def batch_document(
         first_error=view.dead_error or None,
         callbacks=tuple(_callback(view, one.kind, callbacks) for one in view.callbacks),
         failures=tuple(job_document(record, is_outline=True) for record in first),
+        **_same(view, "id", "name", "is_cancelled", "allow_failures"),
+        **_same(view, "total", "waiting", "running", "completed", "dead", "cancelled", "deleted"),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from fileq.queries.documents import BatchDocument, EnqueuedDocument, JobDocument
 from fileq.server.problems import MEDIA_TYPE, PROBLEMS, ProblemDocument
 from fileq.server.route import JSON, Route
 from fileq.server.routes import ROUTES
@@ -49,6 +50,8 @@ def openapi() -> dict[str, Any]:
     structs = _structs()
     schemas, components = msgspec.json.schema_components(structs, ref_template=_REF)
     refs = dict(zip(structs, schemas, strict=True))
+    for document in (JobDocument, EnqueuedDocument, BatchDocument):  # their defaults are for clients
+        components[document.__name__]["required"] = list(document.__struct_fields__)
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         paths.setdefault(route.open_path, {})[route.method.lower()] = _operation(route, refs, components)
