@@ -126,14 +126,12 @@ class HttpTransport:
         return _decoded(reply, FileTrace)
 
     def size(self, queue: str) -> int:
-        queues = _decoded(self._call("GET", "/stats"), _Stats).queues
-        if queue not in queues:
-            raise ConfigError(f"no queue is named {queue!r}; the queues are {', '.join(queues)}")
-        return queues[queue]
+        return _size(self._call("GET", "/stats"), queue)
 
     def clear(self, queue: str) -> int:
         """Stops after as many jobs as waited at the beginning, as each request has a limit."""
-        left, cleared = self.size(queue), 0
+        stats, cleared = self._call("GET", "/stats"), 0
+        left = _size(stats, queue) if stats.status != 403 else 1  # then this is refused too, and names the scope for it
         while left > 0:
             reply = self._call("POST", f"/queues/{quote(queue, safe='')}/clear", query=[("limit", str(left))])
             done = _decoded(reply, _Cleared)
@@ -171,7 +169,7 @@ class HttpTransport:
         path, body = f"/schedules/{quote(name, safe='')}", msgspec.json.encode(options)
         for _ in range(WRITES):
             found = self._call("GET", path)
-            if found.status not in (200, 404):
+            if found.status not in (200, 403, 404):  # 403: the PUT is refused too, and its error names the scope for it
                 raise error_of(found)
             condition = {"If-Match": found.headers["etag"]} if found.status == 200 else {"If-None-Match": "*"}
             reply = self._call("PUT", path, body=body, headers=condition)
@@ -227,6 +225,13 @@ def _decoded(reply: HttpReply, type: type[T], statuses: Sequence[int] = (200,)) 
         return msgspec.json.decode(reply.body, type=type)
     except (msgspec.DecodeError, ValueError) as error:
         raise BrokerError(f"the answer of the server can't be read: {error}; is it a fileq server?") from error
+
+
+def _size(stats: HttpReply, queue: str) -> int:
+    queues = _decoded(stats, _Stats).queues
+    if queue not in queues:
+        raise ConfigError(f"no queue is named {queue!r}; the queues are {', '.join(queues)}")
+    return queues[queue]
 
 
 def _fate(fate: str, found_id: str, request: JobRequest, id: str, reply: HttpReply) -> str:

@@ -77,6 +77,10 @@ def test_a_key_that_is_wrong_or_too_weak_is_an_error_that_names_the_reason(api: 
             client.enqueue("other")
         with pytest.raises(BrokerError, match="needs the scope read"):
             client.events()
+        with pytest.raises(BrokerError, match="needs the scope operate"):
+            client.clear("low")
+        with pytest.raises(BrokerError, match="needs the scope admin"):
+            client.schedule("nightly", "@daily", "elsewhere")
 
 
 def test_a_server_that_is_away_is_unavailable_and_a_wait_survives_it(api: ServedApi) -> None:
