@@ -38,8 +38,12 @@ def config_at(where: str | Config | None, *, key: str = "", app_dir: str = ".") 
         config = load(where, cwd=directory).config
     elif where.startswith(REDIS_SCHEMES):
         config = load(sets=["broker=redis", f"redis.url={where}"], cwd=directory).config
-    elif where.startswith(SQLITE) and where != SQLITE:
-        config = load(sets=["broker=sqlite", f"sqlite.path={where.removeprefix(SQLITE)}"], cwd=directory).config
+    elif where.startswith(SQLITE) and (path := where.removeprefix(SQLITE)):
+        if path.startswith("//"):  # which other programs read as a relative path, and the system as an absolute one
+            name = path.lstrip("/")
+            advice = f"give {SQLITE}{name}, relative to the working directory, or {SQLITE}/{name}"
+            raise ConfigError(f"{where!r} is no address of a queue; {advice}")
+        config = load(sets=["broker=sqlite", f"sqlite.path={path}"], cwd=directory).config
     else:
         raise ConfigError(f"{where!r} is no address of a queue; {_KNOWN}")
     return config if app_dir in ("", ".") else _relative_to(config, app_dir)
