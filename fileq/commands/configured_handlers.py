@@ -17,7 +17,7 @@ from fileq.commands.untaken_files import missed_by_case
 from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.handlers.registry import REGISTRY
-from fileq.handlers.routes import Routes, schedule_problems, warnings_before_import, warnings_of
+from fileq.handlers.routes import Routes, made_job_problems, warnings_before_import, warnings_of
 
 
 class ConfigCheck(Struct, frozen=True):
@@ -39,7 +39,7 @@ def check_config(config: Config, app_dir: str | None = None) -> ConfigCheck:
         routes = Routes.load(config, app_dir=app_dir)
         load_before_enqueue(config, app_dir=app_dir)
     routes.loop.close()
-    if problems := list(schedule_problems(config, routes)):
+    if problems := list(made_job_problems(config, routes)):
         raise ConfigError(problems)
     return ConfigCheck([*routes.warnings, *warnings_of(config, routes), *missed], [str(route) for route in routes])
 

@@ -24,7 +24,7 @@ from fileq.core.finding import Finding, sound, unknown, wrong
 from fileq.files.mounts import ScanDirMounts
 from fileq.files.paths import advice_for, directory_problem
 from fileq.handlers.extensions import load_before_enqueue
-from fileq.handlers.routes import Routes, schedule_problems, warnings_of
+from fileq.handlers.routes import Routes, made_job_problems, warnings_of
 from fileq.producer.finder.watch import WatchModes
 
 ROLES = ("producer", "worker", "all", "serve", "start")
@@ -279,7 +279,7 @@ def check_handlers(loaded: Loaded, app_dir: str) -> Iterator[Finding]:
             yield wrong("handlers", problem, _ADVICE if "module" in problem else "")
         return
     routes.loop.close()
-    for problem in schedule_problems(loaded.config, routes):
+    for problem in made_job_problems(loaded.config, routes):
         yield unknown("handlers", problem, "'fileq tasks' lists the tasks of the configuration")
     for warning in routes.warnings:
         yield unknown("handlers", warning)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from fileq.core.job import Job, Version
 
@@ -33,6 +33,17 @@ class FollowUp(Struct, frozen=True):
     version: Version | None = None
     joins: bool = False  # the job becomes a member of the batch that its `batch_id` names
     is_own: bool = False  # fileq made the job, see core/own_jobs.py
+
+
+class EndingPayload(Struct, frozen=True):
+    """The payload of the jobs that `on_completed` and `on_dead` make: how the job before them ended."""
+
+    id: str
+    type: str | None
+    path: str | None
+    error: str | None
+    path_b64: str | UnsetType = UNSET
+    result: Raw | None = None
 
 
 class Output(Struct, frozen=True):

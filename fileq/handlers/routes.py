@@ -27,6 +27,7 @@ from fileq.config import (
 )
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job
+from fileq.core.outcome import EndingPayload
 from fileq.core.own_jobs import is_own_type
 from fileq.core.schedule import job_payload
 from fileq.core.text import quoted_path
@@ -549,9 +550,10 @@ def warnings_of(config: Config, routes: Routes) -> list[str]:
     return [*empty, *_warnings(config, patterns, is_complete=True)]
 
 
-def schedule_problems(config: Config, routes: Routes) -> Iterator[str]:
-    """Schedules of the configuration whose jobs no route takes, or whose payload does not fit their task. A worker only
-    warns of them: another may have the task."""
+def made_job_problems(config: Config, routes: Routes) -> Iterator[str]:
+    """The schedules of the configuration whose jobs no route takes, and the schedules, `on_completed` and `on_dead`
+    whose payload does not fit the task that gets it. A worker only warns of them: another may have the task."""
+    tasks = {route.type for route in routes if route.is_task}
     for name, settings in config.schedules.items():
         type = settings.definition.type
         if not is_own_type(type) and type not in routes.types:
@@ -559,9 +561,15 @@ def schedule_problems(config: Config, routes: Routes) -> Iterator[str]:
             advice = f"did you mean {near[0]!r}?" if near else "add its module to imports, or a route"
             yield f"schedules.{name}: no task or route takes jobs of type {type!r}: they would be dead; {advice}"
             continue
-        is_task = any(route.type == type and route.is_task for route in routes)
-        if is_task and (fault := payload_fault(type, encode(job_payload(settings.definition, 0, 0)))):
+        if type in tasks and (fault := payload_fault(type, encode(job_payload(settings.definition, 0, 0)))):
             yield f"schedules.{name}: {fault}; its jobs would be dead"
+    for route in routes:
+        path = "/sample" if route.type is None else None
+        for option, error in {"on_completed": None, "on_dead": "OSError: sample"}.items():
+            type, sample = getattr(route, option), EndingPayload("sample", route.type, path, error)
+            fault = payload_fault(type, encode(sample)) if type in tasks else ""
+            if fault and "`$.result" not in fault and "field `result`" not in fault:  # its value is not known yet
+                yield f"{route.where} has {option}: {type}; {fault}; its jobs would be dead"
 
 
 def warnings_before_import(config: Config) -> list[str]:

@@ -33,7 +33,7 @@ from fileq.core.events import (
 )
 from fileq.files.descriptor_limit import raise_limit
 from fileq.handlers.extensions import load_before_enqueue
-from fileq.handlers.routes import Routes, reload_routes, schedule_problems, warnings_of
+from fileq.handlers.routes import Routes, made_job_problems, reload_routes, warnings_of
 from fileq.observe.http import open_endpoints
 from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.observers import Observers
@@ -152,7 +152,7 @@ def load_routes(loaded: Loaded, app_dir: str, emit: Emit) -> Routes:
 
 def report_routes(routes: Routes, loaded: Loaded, emit: Emit) -> None:
     config = loaded.config
-    for warning in (*routes.warnings, *warnings_of(config, routes), *schedule_problems(config, routes)):
+    for warning in (*routes.warnings, *warnings_of(config, routes), *made_job_problems(config, routes)):
         emit(HandlersWarned(warning))
     if not loaded.config.handlers_are_given and len(routes) <= 1:
         emit(HandlersUnset("files are only checksummed; set 'handlers' to process them"))

@@ -43,7 +43,7 @@ from fileq.core.schedule import is_of_schedule
 from fileq.core.units import LONGEST_S, seconds
 from fileq.handlers.context import no_handler
 from fileq.handlers.registry import TaskDefinition
-from fileq.handlers.routes import Routes, schedule_problems
+from fileq.handlers.routes import Routes, made_job_problems
 from fileq.producer.producer import Producer
 from fileq.queries.documents import JobDocument
 from fileq.testing.inline_executor import InlineExecutor
@@ -141,7 +141,7 @@ class TrialQueue:
         built_in = built_in_jobs(app_dir)(self._broker, config, ignore)
         routes = Routes.load(config, app_dir=app_dir).with_built_in(built_in, config)
         routes.has_all_types = True
-        if problems := list(schedule_problems(config, routes)):
+        if problems := list(made_job_problems(config, routes)):
             raise ConfigError(problems)
         self._routes = routes
         self._executor = InlineExecutor(routes)

@@ -12,14 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from fileq.core.claim import Claim
 from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
-from fileq.core.outcome import FollowUp, FollowUpRequest, Made, follow_up_id
+from fileq.core.outcome import EndingPayload, FollowUp, FollowUpRequest, Made, follow_up_id
 from fileq.core.own_jobs import is_own_type
 from fileq.core.settlement import Settlement, Verb
 from fileq.core.trace import attempt_span_id, parent_of
@@ -93,7 +92,10 @@ class FollowUps:
         """The job of `on_completed` or `on_dead`. Its payload says how this job ended."""
         queue = settlement.claim.queue
         now = _as_time(self._now_ms())
-        told = typed_job(type, _ending(settlement, job), priority=queue, now=now, id=follow_up_id(job.id, *place))
+        path, b64 = job.filepath or None, job.filepath_b64 if job.filepath_b64 is not None else UNSET
+        result = Raw(settlement.result) if settlement.result else None
+        ending = EndingPayload(job.id, job.type, path, settlement.error or None, b64, result)
+        told = typed_job(type, ending, priority=queue, now=now, id=follow_up_id(job.id, *place))
         return FollowUp(self._following(told, settlement.claim, job), queue, is_own=not is_own_type(type))
 
     def _requested(self, claim: Claim, parent: Job, number: int, request: FollowUpRequest) -> FollowUp:
@@ -129,13 +131,6 @@ class FollowUps:
             if claim.slot:  # no slot held a job that died while it waited
                 span_id = attempt_span_id(parent, claim.slot)
         return job.but(parent_id=parent.id, trace_id=trace_id, span_id=span_id)
-
-
-def _ending(settlement: Settlement, job: Job) -> dict[str, Any]:
-    """The payload of on_completed and on_dead."""
-    path = {"path": job.filepath or None} | ({"path_b64": job.filepath_b64} if job.filepath_b64 is not None else {})
-    result = Raw(settlement.result) if settlement.result else None
-    return {"id": job.id, "type": job.type, **path, "error": settlement.error or None, "result": result}
 
 
 def _now_ms() -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+import fileq
 from fileq.config import config_from
 from fileq.core.errors import ConfigError
-from fileq.handlers.routes import Routes
+from fileq.handlers.routes import Routes, made_job_problems
 
 CHECKSUM = "fileq.handlers:checksum"
 
@@ -45,6 +47,45 @@ def test_a_type_that_no_route_takes_is_a_warning() -> None:
     assert load({"type": "a", "on_dead": "mourn"}).warnings == (
         "handlers[0] has on_dead: mourn, but no route takes jobs of that type: they would be dead",
     )
+
+
+class Ended(msgspec.Struct):
+    id: str
+    type: str | None
+    path: str
+    error: str
+
+
+class Summed(msgspec.Struct):
+    result: int
+
+
+class Elsewhere(msgspec.Struct):
+    customer: str
+
+
+def test_a_task_that_cannot_take_how_a_job_ended_is_reported_when_its_module_is_loaded() -> None:
+    @fileq.task("mourn")
+    def mourn(job: fileq.JobView[Ended], context: fileq.Context) -> None: ...
+
+    @fileq.task("add")
+    def add(job: fileq.JobView[Summed], context: fileq.Context) -> None: ...
+
+    @fileq.task("bill")
+    def bill(job: fileq.JobView[Elsewhere], context: fileq.Context) -> None: ...
+
+    def problems(*routes: dict[str, Any]) -> list[str]:
+        config = config_from({"handlers": [{"use": CHECKSUM, **route} for route in routes]})
+        return list(made_job_problems(config, Routes.load(config, app_dir="")))
+
+    assert problems({"match": "**/*", "on_dead": "mourn", "on_completed": "add"}) == [], "a result may be anything"
+    wrong, untyped, unfinished = problems(
+        {"type": "a", "on_dead": "bill"}, {"type": "b", "on_dead": "mourn"}, {"match": "*", "on_completed": "mourn"}
+    )
+    assert wrong.startswith("handlers[0] has on_dead: bill; task 'bill' takes a payload of type Elsewhere: ")
+    assert wrong.endswith("missing required field `customer`; its jobs would be dead")
+    assert "$.path" in untyped, "a job of a type has no file"
+    assert "$.error" in unfinished, "a completed job has no error"
 
 
 @pytest.mark.parametrize("value", ["", " ", "x" * 101])
