@@ -159,7 +159,7 @@ def _after_failure(
     retries = min(claim.job.retries + 1, COUNT_MAX)
     allowed = policy.max_retries
     if (own := claim.job.max_retries) is not None:
-        # As for the timeout in worker/attempts.py.
+        # As for the timeout in worker/pump.py.
         allowed = min(own, allowed) if MADE_BY_TAG in claim.job.tag_values else own
     job = claim.job.but(retries=retries, first_error=_first_error(claim.job, error), breaker_probe=False)
     if failed.is_permanent or retries > allowed:

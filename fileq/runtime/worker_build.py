@@ -25,19 +25,18 @@ from fileq.runtime.service import Loop, Service, longest_pause_s, without_outage
 from fileq.runtime.worker_service import WorkerService
 from fileq.webhooks.store import WebhookStore
 from fileq.webhooks.subscriptions import Subscriptions, WebhookWatch
-from fileq.worker.attempts import Gates
 from fileq.worker.batch_reconciler import BatchReconciler
 from fileq.worker.breakers import Breakers, breakers_of
 from fileq.worker.deadlines import Deadlines
 from fileq.worker.deferrals import Deferrals, DeferredRelease
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
-from fileq.worker.follow_ups import FollowUps
 from fileq.worker.limits import Limits
-from fileq.worker.post_actions import OrderRecovery, rules_of
-from fileq.worker.pump import Pump
-from fileq.worker.reaper import AddFollowUps, Reaper
+from fileq.worker.post_actions import OrderRecovery
+from fileq.worker.pump import Gates, Pump
+from fileq.worker.reaper import Reaper
 from fileq.worker.roots import RootsWatch
 from fileq.worker.scheduler import ScheduleFiring, Scheduler
+from fileq.worker.settlements import AddFollowUps, FollowUps, rules_of
 
 if TYPE_CHECKING:
     from fileq.webhooks.attempt import DeliveryAttempts
@@ -126,7 +125,7 @@ def _loops(
     emit: Emit,
 ) -> list[Service]:
     """What runs beside the pump, each in a thread of its own."""
-    paths, pause_s, quiet = config.paths, longest_pause_s(config.worker.heartbeat_ttl), without_outages(emit)
+    pause_s, quiet = longest_pause_s(config.worker.heartbeat_ttl), without_outages(emit)
 
     def note(slots: Sequence[LostSlot]) -> None:
         with suppress(BrokerError):  # their jobs are safe; operators only miss a note
@@ -146,7 +145,7 @@ def _loops(
     ]
     loops.append(Loop(reconciler.name, reconciler.turn, emit=quiet, longest_pause_s=pause_s, wake=reconciler.wake))
     if rules_of(config.worker.after):
-        recovery = OrderRecovery(config, broker, paths, roots, emit=emit)
+        recovery = OrderRecovery(config, broker, roots, emit=emit)
         loops.append(Loop(recovery.name, recovery.turn, emit=quiet, longest_pause_s=pause_s))
     return loops
 

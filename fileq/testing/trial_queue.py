@@ -47,11 +47,10 @@ from fileq.handlers.routes import Routes, made_job_problems
 from fileq.producer.producer import Producer
 from fileq.queries.documents import JobDocument
 from fileq.testing.inline_executor import InlineExecutor
-from fileq.worker.attempts import Gates
 from fileq.worker.breakers import breakers_of
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.limits import Limits
-from fileq.worker.pump import Pump
+from fileq.worker.pump import Gates, Pump
 from fileq.worker.roots import RootsWatch
 from fileq.worker.scheduler import ScheduleFiring, Scheduler
 

@@ -21,9 +21,8 @@ from fileq.core.claim import Claim
 from fileq.core.events import Emit, followed, ignore, settled
 from fileq.core.retry import decide
 from fileq.core.settlement import Settlement, SettleResult
-from fileq.worker.attempts import DEADLINE_PASSED, is_overdue
-from fileq.worker.policies import worker_policy
-from fileq.worker.post_actions import rules_of, with_order
+from fileq.worker.pump import DEADLINE_PASSED, is_overdue
+from fileq.worker.settlements import rules_of, with_order, worker_policy
 
 BATCH = 500
 IDLE_S = 3600.0  # the scheduler wakes this loop

@@ -16,23 +16,11 @@ from msgspec import Struct
 
 from fileq.brokers.types import Admission, AdmitRequest, AdmitResult
 from fileq.core.claim import Claim
-from fileq.core.settlement import Verb
-from fileq.core.units import Rate
 from fileq.handlers.routes import BoundRoute, Routes
-from fileq.handlers.task import Task
 from fileq.worker.deferrals import Deferrals
-from fileq.worker.slots import Settling, Slot
 
 LIMITS = ("max_running", "max_running_total", "rate")
 CHECK_EVERY_S = 1.0  # whether jobs still wait for the limits that the registry shows
-
-
-class Candidate(Struct, frozen=True):
-    """A claimed job of a limited route that waits for the answer whether it may run."""
-
-    slot: Slot
-    claim: Claim
-    task: Task
 
 
 class Refusal(Struct, frozen=True):
@@ -42,101 +30,76 @@ class Refusal(Struct, frozen=True):
     wait_s: float
 
 
-class RouteLimits(Struct, frozen=True):
-    """The limits of one route. A limit that is None does not exist."""
-
-    route: str
-    max_running: int | None = None
-    max_running_total: int | None = None
-    rate: Rate | None = None
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the broker has to be asked."""
-        return self.max_running_total is not None or self.rate is not None
-
-    def reason(self, name: str) -> str:
-        """Why a job of this route is deferred."""
-        return f"the limit of {self.route} is reached ({name}: {getattr(self, name)})"
-
-    def request(self, claim: Claim) -> AdmitRequest:
-        total, rate = self.max_running_total or 0, self.rate
-        if rate is None:
-            return AdmitRequest(self.route, claim.slot, claim.raw, total)
-        return AdmitRequest(self.route, claim.slot, claim.raw, total, rate.count, rate.window_ms)
-
-
 class Limits:
-    """The limits of all routes, by the number of the route."""
+    """The limits of all routes, by the number of the route. A route without limits has no entry."""
 
     def __init__(self, routes: Routes, deferrals: Deferrals) -> None:
         self._deferrals = deferrals
-        self._of = (*(_limits_of(route) for route in routes), None)  # DELIVERY_ROUTE is the last one
-        self.is_any = any(self._of)  # without limits a job costs one look at this
+        self._of = {n: route for n, route in enumerate(routes) if any(getattr(route, name) for name in LIMITS)}
+        self.is_any = bool(self._of)  # without limits a job costs one look at this
         self.reached: tuple[str, ...] = ()  # what the registry shows
         self.change_count = 0  # grows with each change of `reached`
         self._next_check_s = 0.0
 
-    def __getitem__(self, route: int) -> RouteLimits | None:
-        return self._of[route]
+    def __contains__(self, route: int) -> bool:
+        return route in self._of
 
-    def refused_here(self, candidates: Iterable[Candidate], running: Counter[int]) -> list[Refusal | None]:
-        """The answer of `max_running` to each candidate, given how many jobs of each route run in this process."""
+    def refused_here(self, candidates: Iterable[int], running: Counter[int]) -> list[Refusal | None]:
+        """The answer of `max_running` to each candidate, which is named by its route, given how many jobs of each route
+        run in this process."""
         answers: list[Refusal | None] = []
-        for candidate in candidates:
-            route = candidate.task.route
-            limits = self._of[route]
-            assert limits is not None
-            if limits.max_running is not None and running[route] >= limits.max_running:
-                answers.append(self._refuse(limits, "max_running", 0.0))
+        for number in candidates:
+            route = self._of[number]
+            if route.max_running is not None and running[number] >= route.max_running:
+                answers.append(self._refuse(route, "max_running", 0.0))
             else:
-                running[route] += 1
+                running[number] += 1
                 answers.append(None)
         return answers
 
-    def refused_there(self, route: int, answer: Admission) -> Refusal:
+    def request(self, claim: Claim, number: int) -> AdmitRequest | None:
+        """What the broker must be asked; None if the route shares no limit with other workers."""
+        route = self._of[number]
+        total, rate = route.max_running_total or 0, route.rate
+        if not total and rate is None:
+            return None
+        rates = (rate.count, rate.window_ms) if rate is not None else ()
+        return AdmitRequest(route.route_name, claim.slot, claim.raw, total, *rates)
+
+    def refused_there(self, number: int, answer: Admission) -> Refusal:
         """The refusal that the broker's answer means."""
-        limits = self._of[route]
-        assert limits is not None
-        wait_s = answer.wait_ms / 1000
+        route, wait_s = self._of[number], answer.wait_ms / 1000
         if answer.result is AdmitResult.FULL:
-            return self._refuse(limits, "max_running_total", wait_s)
-        assert limits.rate is not None
-        refusal = self._refuse(limits, "rate", wait_s)
-        self._deferrals.release_later(refusal.reason, wait_s, limits.rate.count)
+            return self._refuse(route, "max_running_total", wait_s)
+        assert route.rate is not None
+        refusal = self._refuse(route, "rate", wait_s)
+        self._deferrals.release_later(refusal.reason, wait_s, route.rate.count)
         return refusal
 
-    def _refuse(self, limits: RouteLimits, name: str, wait_s: float) -> Refusal:
-        reason = limits.reason(name)
+    def _refuse(self, route: BoundRoute, name: str, wait_s: float) -> Refusal:
+        reason = _reason(route, name)
         if reason not in self.reached:
             self._show((*self.reached, reason))
         return Refusal(reason, wait_s)
 
-    def ended(self, route: int) -> None:
+    def ended(self, number: int) -> None:
         """A job of this route no longer runs here: the first job that was deferred for it is due now."""
-        limits = self._of[route]
-        if limits is None:
+        route = self._of.get(number)
+        if route is None:
             return
         for name in ("max_running", "max_running_total"):
-            if getattr(limits, name) is not None and self._deferrals.release(limits.reason(name), 1):
+            if getattr(route, name) is not None and self._deferrals.release(_reason(route, name), 1):
                 return
-        if limits.max_running_total is not None:  # another worker may have deferred the job that can run now
-            self._deferrals.release_elsewhere(limits.reason("max_running_total"), 1, limits.max_running_total)
+        if route.max_running_total is not None:  # another worker may have deferred the job that can run now
+            self._deferrals.release_elsewhere(_reason(route, "max_running_total"), 1, route.max_running_total)
 
-    def admitted(self, route: int, id: str) -> None:
+    def admitted(self, number: int, id: str) -> None:
         """This job runs, so it does not wait for a limit any more."""
-        limits = self._of[route]
-        if limits is not None and self.reached:
+        route = self._of.get(number)
+        if route is not None and self.reached:
             for name in LIMITS:
-                if getattr(limits, name) is not None:
-                    self._deferrals.forget(limits.reason(name), (id,))
-
-    def lost(self, settling: Settling) -> None:
-        """The slot is gone, so this settlement is never sent."""
-        if settling.route is not None:
-            self.ended(settling.route)
-        if settling.settlement.verb is Verb.DEFER:
-            self._deferrals.fenced(settling.settlement)
+                if getattr(route, name) is not None:
+                    self._deferrals.forget(_reason(route, name), (id,))
 
     def forget_unreached(self, now_s: float) -> None:
         """In each turn, with an effect once a second: a limit for which no job waits is no longer shown."""
@@ -152,7 +115,6 @@ class Limits:
         self.change_count += 1
 
 
-def _limits_of(route: BoundRoute) -> RouteLimits | None:
-    if route.max_running is None and route.max_running_total is None and route.rate is None:
-        return None
-    return RouteLimits(route.route_name, route.max_running, route.max_running_total, route.rate)
+def _reason(route: BoundRoute, name: str) -> str:
+    """Why a job of this route is deferred."""
+    return f"the limit of {route.route_name} is reached ({name}: {getattr(route, name)})"

@@ -16,69 +16,48 @@ import queue
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from fileq.brokers.protocol import Broker, Order
-from fileq.config import MOVE, AfterSettings, Config
+from fileq.brokers.protocol import Broker, FullBroker, Order
+from fileq.brokers.types import LEDGER_DEPTH, LedgerEntry, Record
+from fileq.config import MOVE, Config
 from fileq.core.claim import Claim
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, FileKept, ignore
-from fileq.core.job import Version, split_signature
+from fileq.core.job import State, Version, decode_or_none, split_signature
 from fileq.core.settlement import Settlement, Verb
 from fileq.files.beneath import make_directories, open_directory_in, open_without_links
 from fileq.files.exclusive_move import Place, lasting_names, move_into, private_name, take
-from fileq.files.paths import Paths
 from fileq.files.version import changed_version, signature_of
 from fileq.worker.roots import RootsWatch
-from fileq.worker.slots import Settling
+from fileq.worker.settlements import rules_of
 
 FinishOrders: TypeAlias = Callable[[Sequence[tuple[str, bytes]]], object]  # Broker.finish_orders
 
 FINISHED_AT_ONCE = 100  # orders of one round trip
-KEEP = "keep"
 
 
 class PostActions:
-    """Acts in a thread of its own, so that a slow disk does not delay the pump."""
+    """Carries out the orders of settlements that the broker has accepted, in a thread of its own, so that a slow disk
+    does not delay the pump."""
 
-    def __init__(self, rules: AfterSettings, paths: Paths, finish_orders: FinishOrders, emit: Emit = ignore) -> None:
-        self._rules = rules_of(rules)
-        self._paths = paths
+    def __init__(self, config: Config, finish_orders: FinishOrders, emit: Emit = ignore) -> None:
+        self._orders = _Orders(config, emit)
         self._finish_orders = finish_orders
-        self._emit = emit
         self._queue: queue.SimpleQueue[FileAction | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    @property
-    def has_rules(self) -> bool:
-        return bool(self._rules)
-
-    @property
-    def takes_completed(self) -> bool:
-        """Whether the file of a completed job is moved or deleted."""
-        return Verb.COMPLETE in self._rules
-
-    def with_order(self, settling: Settling) -> Settlement:
-        """The settlement to send: with the order to act afterwards, if a rule says so."""
-        return with_order(settling.settlement, settling.processed, self._rules)
-
-    def add(self, settlement: Settlement, processed: str | None) -> None:
-        """Does with the file what the rule for this settlement says.
-
-        `processed` is the signature of the version that was processed; a file that is another version now is kept."""
-        job = settlement.claim.job
-        if job is None or not _applies(settlement, self._rules):
+    def add(self, settlement: Settlement) -> None:
+        if (action := self._orders.action(settlement.claim.id, settlement.order)) is None:
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="post_actions", daemon=True)
             self._thread.start()
-        paths, rule = self._paths, self._rules[settlement.verb]
-        self._queue.put(FileAction(job.id, rule, paths.here(job.path), paths.allowed, paths.folders, processed))
+        self._queue.put(action)
 
     def close(self, timeout_s: float) -> None:
         """Waits for the actions that were added, but not longer than this."""
@@ -89,9 +68,8 @@ class PostActions:
     def _run(self) -> None:
         done: list[tuple[str, bytes]] = []
         while (action := self._queue.get()) is not None:
-            moved_to = act(action, self._emit)
-            if moved_to is not None:
-                done.append((action.id, self._paths.there(moved_to) if moved_to else b""))
+            if (moved_to := self._orders.do(action)) is not None:
+                done.append((action.id, moved_to))
             if self._queue.empty() or len(done) >= FINISHED_AT_ONCE:
                 self._finish(done)
                 done = []
@@ -105,46 +83,35 @@ class PostActions:
             pass  # the orders stay, and a worker finds later that they are done
 
 
-def rules_of(after: AfterSettings) -> dict[Verb, str]:
-    """The rule for each verb whose files are not kept."""
-    rules = {Verb.COMPLETE: after.completed, Verb.BURY: after.dead}
-    return {verb: rule for verb, rule in rules.items() if rule != KEEP}
+class _Orders:
+    """What an order means by the configuration of this worker."""
 
+    def __init__(self, config: Config, emit: Emit) -> None:
+        self._rules = rules_of(config.worker.after)
+        self._paths = config.paths
+        self._emit = emit
 
-def with_order(settlement: Settlement, processed: str | None, rules: Mapping[Verb, str]) -> Settlement:
-    """The settlement with the order to act afterwards, if a rule says so."""
-    job = settlement.claim.job
-    if job is None or not _applies(settlement, rules):
-        return settlement
-    return replace(settlement, order=order_body(settlement.verb, processed, job.path))
+    def action(self, id: str, order: bytes) -> FileAction | None:
+        """None if this worker keeps such files."""
+        first, _, path = order.partition(b"\n")
+        verb, _, processed = first.decode(errors="replace").partition(" ")
+        rule = self._rules.get(Verb(verb)) if verb in list(Verb) else None
+        if rule is None or not path:
+            return None
+        paths = self._paths
+        return FileAction(id, rule, paths.here(path), paths.allowed, paths.folders, processed or None)
 
-
-def _applies(settlement: Settlement, rules: Mapping[Verb, str]) -> bool:
-    """The file of a superseded job belongs to the job of its newer version, so it is kept. A file at the path of a
-    vanished one is not the file of this job."""
-    job = settlement.claim.job
-    is_ours = job is not None and bool(job.filepath) and not settlement.superseded and not settlement.vanished
-    return is_ours and settlement.verb in rules
-
-
-def order_body(verb: Verb, processed: str | None, path: bytes) -> bytes:
-    """What is to be done, as the broker keeps it. Without the rule: each worker follows its own configuration, so a
-    program that can write to the broker cannot choose a directory."""
-    return f"{verb.value} {processed or ''}\n".encode() + path
-
-
-def act(action: FileAction, emit: Emit, *, looks_for_moved: bool = False) -> bytes | None:
-    """Performs the action. Returns the new path, or b"" if there is none; None if it must be performed again."""
-    try:
-        return action.perform()
-    except FileNotFoundError:
-        return action.find_moved() if looks_for_moved else b""
-    except NotPutBack as left:
-        emit(FileKept(os.fsdecode(action.path), action.rule, str(left)))
-        return None
-    except (KeepFile, OSError, ValueError) as kept:
-        emit(FileKept(os.fsdecode(action.path), action.rule, str(kept)))
-        return b""
+    def do(self, action: FileAction, *, looks_for_moved: bool = False) -> bytes | None:
+        """The new path of the file, as the broker knows it, or b"" if there is none; None if the action must be
+        performed again."""
+        try:
+            moved_to = action.perform()
+        except FileNotFoundError:
+            moved_to = action.find_moved() if looks_for_moved else b""
+        except (KeepFile, NotPutBack, OSError, ValueError) as kept:
+            self._emit(FileKept(os.fsdecode(action.path), action.rule, str(kept)))
+            return None if isinstance(kept, NotPutBack) else b""
+        return self._paths.there(moved_to) if moved_to else b""
 
 
 def version_left(path: bytes, claim: Claim) -> Version | None:
@@ -361,14 +328,12 @@ class OrderRecovery:
 
     name = "orders"
 
-    def __init__(self, config: Config, broker: Broker, paths: Paths, roots: RootsWatch, *, emit: Emit = ignore) -> None:
-        self._rules = rules_of(config.worker.after)
+    def __init__(self, config: Config, broker: Broker, roots: RootsWatch, *, emit: Emit = ignore) -> None:
+        self._orders = _Orders(config, emit)
         self._lease_ms = round(config.worker.heartbeat_ttl * 1000)
         self._interval_s = config.worker.reap_interval
         self._broker = broker
-        self._paths = paths
         self._roots = roots
-        self._emit = emit
 
     def turn(self) -> float:
         """Does the orders that are left. Returns the seconds until the next turn."""
@@ -389,15 +354,55 @@ class OrderRecovery:
         return pause_s
 
     def _do(self, order: Order) -> bytes | None:
-        """The new path of the file, or b"" if there is none; None if the order is to be done later."""
-        first, _, path = order.body.partition(b"\n")
-        verb, _, processed = first.decode(errors="replace").partition(" ")
-        rule = self._rules.get(Verb(verb)) if verb in list(Verb) else None
-        if rule is None or not path:
-            return b""  # its file is kept by the configuration of this worker
-        here = self._paths.here(path)
-        if self._roots.problem_of(here):
-            return None
-        action = FileAction(order.id, rule, here, self._paths.allowed, self._paths.folders, processed or None)
-        moved_to = act(action, self._emit, looks_for_moved=True)
-        return self._paths.there(moved_to) if moved_to else moved_to
+        """As _Orders.do(); None also if the root of the file is missing."""
+        if (action := self._orders.action(order.id, order.body)) is None:
+            return b""
+        return None if self._roots.problem_of(action.path) else self._orders.do(action, looks_for_moved=True)
+
+
+# Whether a file that has vanished is one that fileq itself took away, after another job of the same version.
+#
+# The same version can have several jobs: `fileq enqueue` always makes one. If the first of them to run completes and
+# `worker.after` moves or deletes the file, the others have nothing left to do, and that is no error. Only reads.
+
+
+def were_processed(claims: Sequence[Claim], broker: FullBroker, *, takes_completed: bool) -> list[bool]:
+    """For each claim: another job of its version was completed after this job had been enqueued, and its file was taken
+    away. `takes_completed` is whether `worker.after` of this worker does that: the move itself is recorded a moment
+    later than the end of the job."""
+    records = broker.records([claim.id for claim in claims])
+    entries = broker.lookup([claim.job.path if claim.job is not None else b"" for claim in claims])
+    return [
+        record is not None and _was_processed(record, entry, broker, takes_completed)
+        for record, entry in zip(records, entries, strict=True)
+    ]
+
+
+def _was_processed(record: Record, entry: LedgerEntry | None, broker: FullBroker, takes_completed: bool) -> bool:
+    """The ledger names the newest job of the version, and each record the jobs before it. So the jobs of one version
+    that wait together are in one chain."""
+    signature = _signature(record)
+    newest = dict(entry.versions).get(signature or "") if entry is not None else None
+    seen = {record.id}
+    ids = {*record.after, *([newest] if newest is not None else [])} - seen
+    for _ in range(LEDGER_DEPTH):
+        if not ids:
+            break
+        seen |= ids
+        others = [
+            other for other in broker.records(sorted(ids)) if other is not None and _signature(other) == signature
+        ]
+        if any(_is_taken(other, record.created_ms, takes_completed) for other in others):
+            return True
+        ids = {id for other in others for id in other.after} - seen
+    return False
+
+
+def _is_taken(other: Record, since_ms: int, takes_completed: bool) -> bool:
+    is_completed_since = other.state is State.COMPLETED and other.ended_ms >= since_ms
+    return is_completed_since and (takes_completed or bool(other.moved_to))
+
+
+def _signature(record: Record) -> str | None:
+    job = decode_or_none(record.raw)
+    return job.signature if job is not None else None

@@ -32,7 +32,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
 
 from fileq.brokers.local_processes import Neighbours, ProcessId
 from fileq.brokers.lost_workers import LostSlot
@@ -45,8 +44,7 @@ from fileq.core.outcome import WORKER_DIED, Died
 from fileq.core.retry import Policy, decide
 from fileq.core.settlement import Settlement, SettleResult, Verb
 from fileq.core.units import two_units
-from fileq.worker.policies import worker_policy
-from fileq.worker.post_actions import rules_of, with_order
+from fileq.worker.settlements import AddFollowUps, rules_of, with_order, worker_policy
 
 SWEEP_EVERY_S = 180.0
 LOOK_EVERY_S = 1.0  # for processes of this machine that are gone
@@ -54,8 +52,6 @@ LOOK_EVERY_S = 1.0  # for processes of this machine that are gone
 # (executors/process/fork_server.py); this is much longer than that takes.
 CHILDREN_END_S = 0.5
 PROCESS_GONE = "its process is gone"
-
-AddFollowUps: TypeAlias = Callable[[Settlement], Settlement]
 
 
 def _as_it_is(settlement: Settlement) -> Settlement:

@@ -37,12 +37,11 @@ from fileq.handlers.registry import handler
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.testing.conformance.harness import nested
-from fileq.worker.attempts import Attempts, Gates
 from fileq.worker.breakers import breakers_of
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.executors.thread import ThreadExecutor
 from fileq.worker.limits import Limits
-from fileq.worker.pump import Pump
+from fileq.worker.pump import Gates, Pump
 from fileq.worker.roots import RootsWatch
 from tests.support.program import REPOSITORY, environment
 from tests.support.worker_setup import WorkerSetup
@@ -72,13 +71,13 @@ def work(config: Config, arm: Callable[[], None]) -> None:
     executor = ThreadExecutor(1, lambda task, cancelled: run_task(task, routes, cancelled))
     gates = Gates(breakers, Limits(routes, deferrals), roots, deferrals)
     pump = Pump(config, broker, executor, routes, gates)
-    end = Attempts._end
+    end = Pump._end
 
     def end_and_arm(*arguments: Any) -> None:
         arm()
         end(*arguments)
 
-    Attempts._end = end_and_arm  # type: ignore[method-assign]
+    Pump._end = end_and_arm  # type: ignore[method-assign]
     pump.start()
     until_s = time.monotonic() + LONGEST_S
     while not pump.turn():

@@ -21,11 +21,10 @@ from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
 from fileq.webhooks.store import KnownWebhook, ReceiverState
 from fileq.webhooks.subscriptions import Subscriptions
-from fileq.worker.attempts import Gates
 from fileq.worker.breakers import breakers_of
 from fileq.worker.deferrals import Deferrals, DeferredRelease
 from fileq.worker.limits import Limits
-from fileq.worker.pump import Pump
+from fileq.worker.pump import Gates, Pump
 from fileq.worker.roots import RootsWatch
 from tests.support.clocks import ManualClocks, RecordedEvents
 

@@ -41,8 +41,8 @@ EXTENSION_GUARDS = (
     Guard(
         "A job that is refused has its `on_dead`",
         NOT_ENQUEUED,
-        "        slot.settle(self._follow_ups.added(settlement, route), claim.version, route)\n",
-        "        slot.settle(settlement, claim.version, route)\n",
+        "        self._settle(slot, settlement, claim.version, route)\n",
+        "        slot.settle(settlement, route)\n",
         FOLLOWED + "a_job_that_is_refused_for_its_deadline_is_mourned",
     ),
     Guard(

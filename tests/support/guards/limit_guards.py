@@ -10,14 +10,14 @@ LIMIT_GUARDS = (
     Guard(
         "No more than `max_running` jobs of a route run in a process",
         "the limit has no effect",
-        "limits.max_running is not None and running[route] >= limits.max_running:",
+        "route.max_running is not None and running[number] >= route.max_running:",
         "False:",
         OTHERS_WAIT,
     ),
     Guard(
         "The jobs of one turn count for `max_running`",
         "a turn starts as many as there are free slots",
-        "                running[route] += 1\n",
+        "                running[number] += 1\n",
         "",
         OTHERS_WAIT,
     ),
@@ -31,7 +31,7 @@ LIMIT_GUARDS = (
     Guard(
         "A job that a limit refuses gives the probe of its breaker back",
         "the breaker waits for a probe that does not run",
-        "        self._breakers.record(candidate.task.route, candidate.claim.key, None)\n        self._defer(",
+        "        self._breakers.record(task.route, claim.key, None)\n        self._defer(",
         "        self._defer(",
         LIMITED + "a_refused_job_is_not_the_probe_and_the_breaker_does_not_count_it",
     ),
@@ -45,21 +45,21 @@ LIMIT_GUARDS = (
     Guard(
         "When the window of a rate ends, the next jobs run",
         "they wait out their deferral",
-        "        self._deferrals.release_later(refusal.reason, wait_s, limits.rate.count)\n",
+        "        self._deferrals.release_later(refusal.reason, wait_s, route.rate.count)\n",
         "",
         LIMITED + "a_rate_refuses_until_its_window_ends_and_then_as_many_run_at_once",
     ),
     Guard(
         "After a lost reply of admit a renewal finds the jobs that were asked about",
         "they wait until the next renewal",
-        "            self._attempts.drop_candidates()\n            self._heartbeats.renew_now()\n",
-        "            self._attempts.drop_candidates()\n",
+        "                self._breakers.record(task.route, claim.key, None)\n            self._heartbeats.renew_now()\n",
+        "                self._breakers.record(task.route, claim.key, None)\n",
         LIMITED + "a_lost_reply_of_admit_is_asked_again_and_each_job_runs_once",
     ),
     Guard(
         "Jobs of routes without limits cause no call of admit",
         "every turn costs a second round trip",
-        "                requests.append(limits.request(candidate.claim))\n        return requests",
+        "self._broker.admit(asked) if asked else ())\n",
         "                requests.append(limits.request(candidate.claim))\n"
         "        return requests or [AdmitRequest('', '', b'')]",
         LIMITED + "max_running_is_counted_without_the_broker",
@@ -67,8 +67,8 @@ LIMIT_GUARDS = (
     Guard(
         "A deferral of a slot that is gone is not waited for",
         "workers show a limit for which no job waits",
-        "            self._limits.lost(slot.state)\n",
-        "",
+        "                self._deferrals.fenced(settlement)\n        new = ",
+        "                pass\n        new = ",
         LIMITED + "a_deferral_of_a_slot_that_is_gone_is_not_waited_for",
     ),
     Guard(

@@ -76,8 +76,8 @@ WEBHOOK_GUARDS = (
     Guard(
         "The end of a superseded job is told",
         NOT_TOLD,
-        "        slot.settle(self._follow_ups.added(decision, route), claim.version, route)\n",
-        "        slot.settle(decision, claim.version, route)\n",
+        "            self._settle(slot, decision, claim.version, route)\n",
+        "            slot.settle(decision, route)\n",
         FOLLOWED + "a_superseded_job_is_told_as_such",
     ),
     Guard(
@@ -104,21 +104,21 @@ WEBHOOK_GUARDS = (
     Guard(
         "Deliveries take no slot of other jobs",
         SLOW,
-        "        self._calls.count = self._slots.count + self._depth + self._attempts.delivering\n",
+        "        self._calls.count = self._slots.count + self._depth + len(self._deliveries)\n",
         "        self._calls.count = self._slots.count + self._depth\n",
         FOLLOWED + "deliveries_take_no_slot_from_other_jobs",
     ),
     Guard(
         "Deliveries take no room of other tasks",
         SLOW,
-        "            self._queue.make_room(claim.key)\n",
-        "            pass\n",
+        "            self._deliveries.add(claim.key)\n            self._room += 1\n",
+        "            self._deliveries.add(claim.key)\n",
         FOLLOWED + "deliveries_take_no_slot_from_other_jobs",
     ),
     Guard(
         "A worker makes at most 4 deliveries at the same time",
         "a burst of events opens any number of connections",
-        "            return (DELIVERIES_RUN, 0.0) if self.delivering >= DELIVERIES_MAX else None\n",
+        "            return (DELIVERIES_RUN, 0.0) if len(self._deliveries) >= DELIVERIES_MAX else None\n",
         "            return None\n",
         FOLLOWED + "the_end_of_a_delivery_makes_the_next_one_due",
     ),

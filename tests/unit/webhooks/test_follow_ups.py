@@ -20,9 +20,8 @@ from fileq.core.webhook import DELIVERIES_MAX, DELIVERY_ROUTE, DELIVERY_TYPE, WE
 from fileq.queries.documents import JobDocument
 from fileq.webhooks.store import WebhookStore
 from fileq.webhooks.subscriptions import BODY_MAX, withdrawn_data
-from fileq.worker.follow_ups import FollowUps
-from fileq.worker.policies import policies_of
 from fileq.worker.reaper import Reaper, reap
+from fileq.worker.settlements import FollowUps, worker_policy
 from tests.support.pump_setup import NOW, TTL_S, PumpSetup
 
 URL = "https://example.org/hook"
@@ -209,7 +208,7 @@ def test_what_fsck_gives_back_is_told(told: PumpSetup) -> None:
     told.clocks.advance(2 * TTL_S)
     [suspect] = told.broker.suspects()
     on_dead = OnDead(told.config, "", told.broker)
-    policy = policies_of(told.config.worker, told.routes).worker
+    policy = worker_policy(told.config.worker)
     assert len(reap(told.broker, suspect, policy, {}, "no heartbeat", on_dead)) == 1
     assert [body["type"] for body in bodies(told)] == ["job.recovered"]
 

@@ -11,7 +11,7 @@ import pytest
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.rules import batches as rules
-from fileq.brokers.types import Entry
+from fileq.brokers.types import Entry, WorkerInfo
 from fileq.config import config_from
 from fileq.core.batch import UNTOUCHED_MS, BatchState
 from fileq.core.events import BatchCancelled, BatchFinished, BatchReconciled, Event
@@ -20,7 +20,6 @@ from fileq.core.outcome import Done, Failed
 from fileq.core.settlement import bury
 from fileq.worker import batch_reconciler
 from fileq.worker.batch_reconciler import BatchReconciler
-from fileq.worker.slots import Slots
 from tests.support.clocks import ManualClocks
 from tests.support.pump_setup import PumpSetup
 
@@ -111,7 +110,7 @@ def test_running_members_of_other_batches_are_left_alone(setup: Setup) -> None:
     setup.broker.create_batch(NewBatch("b"))
     setup.add("b", "a", "c")
     setup.broker.seal_batch("b")
-    setup.broker.register({"w": Slots(1, ("low",)).info(0, (), is_claiming=True)})
+    setup.broker.register({"w": WorkerInfo("host", 1, 0, "0", ("low",))})
     assert len(setup.broker.settle_and_claim([], ["w"]).claims) == 1
     setup.reconciler.turn()
     assert setup.states("a", "c").count(State.PENDING) == 1
@@ -178,7 +177,7 @@ def test_children_of_a_batch_that_failed_end_in_the_same_turn(setup: Setup) -> N
     setup.add("child", "later", delay_ms=3_600_000)
     for id in ("b", "child"):
         setup.broker.seal_batch(id)
-    setup.broker.register({"w": Slots(1, ("low",)).info(0, (), is_claiming=True)})
+    setup.broker.register({"w": WorkerInfo("host", 1, 0, "0", ("low",))})
     [claim] = setup.broker.settle_and_claim([], ["w"]).claims
     setup.broker.settle_and_claim([bury(claim, claim.raw, error="no", kind="E")], [])
     setup.reconciler.note_dead("bad")

@@ -9,7 +9,7 @@ from fileq.config import AfterSettings
 from fileq.core.job import Job, State, decode, encode, file_job, rfc3339_ms, typed_job
 from fileq.testing.conformance.builders import foreign
 from fileq.worker.deadlines import BATCH, IDLE_S, Deadlines
-from fileq.worker.follow_ups import FollowUps
+from fileq.worker.settlements import FollowUps
 from tests.support.pump_setup import NOW, PumpSetup
 
 CHECKSUM = "fileq.handlers:checksum"

@@ -26,8 +26,8 @@ from fileq.core.outcome import (
     follow_up_id,
 )
 from fileq.core.settlement import complete, skip_vanished
-from fileq.worker.follow_ups import FollowUps
 from fileq.worker.reaper import Reaper
+from fileq.worker.settlements import FollowUps
 from tests.support.pump_setup import NOW, TTL_S, PumpSetup
 
 MADE = Made((FollowUpRequest("next", type="index", payload=b'{"n":1}'),), (Output(b"/out/a", 3, "3-1"),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fileq.worker.attempts import (
+from fileq.worker.prefetch import (
     AHEAD_S,
     CYCLE_S,
     FIRST_PAUSE_S,

@@ -10,7 +10,7 @@ from fileq.config import config_from
 from fileq.core.claim import Claim
 from fileq.core.job import MADE_BY_TAG, encode, encoded_tags, typed_job
 from fileq.handlers.task import Task
-from fileq.worker.attempts import prepare
+from fileq.worker.pump import prepare
 from tests.support.handler_runs import routes_of
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import decode
 from fileq.core.outcome import Changed, Died, Done, Failed
-from fileq.worker.attempts import HELD_MAX, WAIT_MAX_S
+from fileq.worker.prefetch import HELD_MAX, WAIT_MAX_S
 from tests.support.pump_setup import PumpSetup
 
 STEP_S = 0.0005

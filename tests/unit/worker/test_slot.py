@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from fileq.brokers.types import WorkerInfo
 from fileq.core.claim import Claim, ClaimKey
 from fileq.core.job import encode, file_job
 from fileq.core.settlement import complete
-from fileq.worker.slots import Free, Gone, Running, Settling, Slot, SlotDefect, Slots, SlotState
+from fileq.worker.pump import Free, Gone, Running, Settling, Slot, SlotDefect, Slots, SlotState
+from tests.support.pump_setup import PumpSetup
 
 
 def running(slot: str = "slot", token: int = 1) -> Running:
@@ -22,7 +24,7 @@ def running(slot: str = "slot", token: int = 1) -> Running:
 
 TRANSITIONS: dict[str, Callable[[Slot], object]] = {
     "run": lambda slot: slot.run(running(slot.id)),
-    "settle": lambda slot: slot.settle(complete(running(slot.id).claim), "1-1"),
+    "settle": lambda slot: slot.settle(complete(running(slot.id).claim)),
     "finish": Slot.finish,
     "lose": Slot.lose,
     "leave": Slot.leave,
@@ -56,7 +58,7 @@ def slot_in(slots: Slots, state: type[SlotState]) -> Slot:
 @pytest.mark.parametrize("transition", TRANSITIONS)
 @pytest.mark.parametrize("state", WAYS)
 def test_a_slot_makes_the_listed_transitions_only(state: type[SlotState], transition: str) -> None:
-    slots = Slots(3, ("low",))
+    slots = Slots(3)
     slot = slot_in(slots, state)
     becomes = ALLOWED.get((state, transition))
     if becomes is None:
@@ -71,17 +73,17 @@ def test_a_slot_makes_the_listed_transitions_only(state: type[SlotState], transi
 
 
 def test_settlements_are_listed_in_the_order_in_which_the_attempts_ended() -> None:
-    slots = Slots(3, ("low",))
+    slots = Slots(3)
     first, second, third = slots.free()
     for slot in (third, first, second):
-        slot.settle(complete(running(slot.id).claim), None)
+        slot.settle(complete(running(slot.id).claim))
     assert list(slots.settling) == [third, first, second]
     first.finish()
     assert list(slots.settling) == [third, second]
 
 
 def test_a_running_slot_is_found_by_the_key_of_its_claim_only() -> None:
-    slots = Slots(1, ("low",))
+    slots = Slots(1)
     slot = slot_in(slots, Free)
     state = running(slot.id, token=7)
     slot.run(state)
@@ -94,7 +96,7 @@ def test_a_running_slot_is_found_by_the_key_of_its_claim_only() -> None:
 
 @pytest.mark.parametrize("state", [Free, Running, Settling])
 def test_a_replaced_slot_has_a_new_id_and_is_free(state: type[SlotState]) -> None:
-    slots = Slots(2, ("low",))
+    slots = Slots(2)
     slot = slot_in(slots, state)
     new = slots.replace(slot)
     assert isinstance(slot.state, Gone)
@@ -105,13 +107,19 @@ def test_a_replaced_slot_has_a_new_id_and_is_free(state: type[SlotState]) -> Non
     assert slots.is_idle
 
 
+def registered(setup: PumpSetup) -> WorkerInfo:
+    return setup.broker.workers()[0].info
+
+
 def test_the_slots_say_since_when_their_process_works() -> None:
     before_ms = time.time_ns() // 1_000_000
-    slots = Slots(2, ("high", "low"))
-    info = slots.info()
+    setup = PumpSetup()
+    info = registered(setup)
     assert before_ms <= info.loaded_ms <= time.time_ns() // 1_000_000
     assert before_ms - 86_400_000 < info.started_ms <= info.loaded_ms
-    assert slots.info("open").loaded_ms == info.loaded_ms
-    reloaded = Slots(2, ("high", "low")).info()
+    setup.advance_to_renewal()
+    setup.pump.turn()
+    assert registered(setup).loaded_ms == info.loaded_ms
+    reloaded = registered(PumpSetup())
     assert reloaded.started_ms == info.started_ms, "the same for as long as the process runs"
-    assert (info.pid, info.queues) == (os.getpid(), ("high", "low"))
+    assert (info.pid, info.queues) == (os.getpid(), tuple(setup.config.worker.priorities))

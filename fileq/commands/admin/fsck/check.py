@@ -35,9 +35,8 @@ from fileq.core.own_jobs import is_own_id
 from fileq.core.settlement import Settlement, Verb
 from fileq.core.text import printable
 from fileq.webhooks.subscriptions import Subscriptions, current_subscriptions
-from fileq.worker.policies import worker_policy
-from fileq.worker.post_actions import rules_of
-from fileq.worker.reaper import AddFollowUps, reap
+from fileq.worker.reaper import reap
+from fileq.worker.settlements import AddFollowUps, rules_of, worker_policy
 
 PAUSE_S = 1.0  # between two checks of a job
 # Rounds without a repair after which missing jobs are counted as deleted. A false positive of the Bloom filter hides a
@@ -385,7 +384,7 @@ class OnDead:
 
     def _load(self, settlement: Settlement) -> AddFollowUps:
         from fileq.handlers.routes import Routes
-        from fileq.worker.follow_ups import FollowUps
+        from fileq.worker.settlements import FollowUps
 
         try:
             return FollowUps(Routes.load(self._config, app_dir=self._app_dir), self._config.paths).added

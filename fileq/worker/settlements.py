@@ -1,8 +1,8 @@
-"""Puts follow-ups and outputs on the settlements of a worker: what handlers requested, `on_completed`, `on_dead`, and
-the deliveries of webhooks.
+"""What a worker puts into a settlement besides the outcome: the retry policy that decides it, the order for the file
+(`worker.after`), and the jobs that follow: requested by the handler, `on_completed`, `on_dead`, deliveries of webhooks.
 
-Only computes. The broker enqueues them in the step that applies the settlement, so they exist exactly if that took
-effect: a failed, cancelled, lost or superseded attempt leaves none but the deliveries about it.
+Only computes. The broker keeps the order and enqueues the jobs in the step that applies the settlement, so they exist
+exactly if that took effect: a failed, cancelled, lost or superseded attempt leaves none but the deliveries about it.
 
 What a kill -9 leaves: before that step nothing, after it all of them. A job that is run again gives the same ids.
 """
@@ -10,20 +10,64 @@ What a kill -9 leaves: before that step nothing, after it all of them. A job tha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from fileq.config import AfterSettings, WorkerSettings
 from fileq.core.claim import Claim
 from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
 from fileq.core.outcome import EndingPayload, FollowUp, FollowUpRequest, Made, follow_up_id
 from fileq.core.own_jobs import is_own_type
+from fileq.core.retry import Backoff, Policy
 from fileq.core.settlement import Settlement, Verb
 from fileq.core.trace import attempt_span_id, parent_of
+from fileq.core.webhook import DELIVERY_ROUTE
 from fileq.files.paths import Paths
-from fileq.handlers.routes import Routes
+
+if TYPE_CHECKING:  # importing the routes would slow down `fileq fsck`
+    from fileq.handlers.routes import Routes
+
+KEEP = "keep"
+AddFollowUps: TypeAlias = Callable[[Settlement], Settlement]
+
+
+def worker_policy(worker: WorkerSettings) -> Policy:
+    """For claims without a route."""
+    return _policy(worker, worker.max_retries, worker.backoff)
+
+
+def route_policies(worker: WorkerSettings, routes: Routes) -> tuple[Policy, ...]:
+    """By the number of the route; the last one is for deliveries of webhooks."""
+    known = (*routes, routes[DELIVERY_ROUTE])
+    return tuple(_policy(worker, route.max_retries, route.backoff, route.route_name) for route in known)
+
+
+def _policy(worker: WorkerSettings, max_retries: int, backoff: Backoff, handler: str = "") -> Policy:
+    """A route may have its own `max_retries` and backoff; `max_recoveries` and `vanished` are always the worker's."""
+    return Policy(max_retries, worker.max_recoveries, backoff, worker.vanished == "skip", handler)
+
+
+def rules_of(after: AfterSettings) -> dict[Verb, str]:
+    """The rule for each verb whose files are not kept."""
+    rules = {Verb.COMPLETE: after.completed, Verb.BURY: after.dead}
+    return {verb: rule for verb, rule in rules.items() if rule != KEEP}
+
+
+def with_order(settlement: Settlement, processed: str | None, rules: Mapping[Verb, str]) -> Settlement:
+    """The settlement with the order for its file, if a rule says so. `processed` is the signature of the version that
+    was processed.
+
+    The file of a superseded job belongs to the job of its newer version, so it is kept. A file at the path of a
+    vanished one is not the file of this job. The order does not name the rule: each worker follows its own
+    configuration, so a program that can write to the broker cannot choose a directory."""
+    job = settlement.claim.job
+    if job is None or not job.filepath or settlement.superseded or settlement.vanished or settlement.verb not in rules:
+        return settlement
+    return replace(settlement, order=f"{settlement.verb.value} {processed or ''}\n".encode() + job.path)
 
 
 class FollowUps:
