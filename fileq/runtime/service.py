@@ -43,6 +43,16 @@ class Service(Protocol):
         ...
 
 
+class Turning(Protocol):
+    """What a loop calls. If it has a `wake`, a threading.Event, that cuts the pause after a turn short."""
+
+    name: str
+
+    def turn(self) -> float:
+        """Does the work that is due. Returns the seconds until the next turn."""
+        ...
+
+
 STUCK_S = 60.0
 FAILED_PAUSE_S = 1.0
 

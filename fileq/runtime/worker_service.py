@@ -15,15 +15,16 @@ import time
 from collections.abc import Callable
 
 from fileq.brokers.protocol import Broker, Waiter
+from fileq.config import Config
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, FileqError
 from fileq.core.events import BrokerRefused, DrainStarted, Emit, WorkerFailed
-from fileq.runtime.service import Outage
-from fileq.worker.breakers import Breakers
+from fileq.runtime.service import Outage, longest_pause_s
 from fileq.worker.executors.protocol import Executor
-from fileq.worker.pump import KILL_GRACE_S, Pump
+from fileq.worker.pump import KILL_GRACE_S, Gates, Pump
 
 FIRST_BACKOFF_S = 0.001
 SETTLE_TIMEOUT_S = 3.0  # to settle, with a broker that may be unreachable, what was stopped by force
+STUCK_MARGIN_S = 5.0
 
 
 class WorkerService:
@@ -31,28 +32,24 @@ class WorkerService:
 
     def __init__(
         self,
+        config: Config,
         pump: Pump,
         executor: Executor,
         broker: Broker,
-        breakers: Breakers,
+        gates: Gates,
         *,
-        roots_problem: Callable[[], str],
         on_failure: Callable[[FileqError], None],
         emit: Emit,
-        idle_s: float,
-        longest_pause_s: float,
-        stuck_s: float,
     ) -> None:
         self._pump = pump
         self._executor = executor
         self._broker = broker
-        self._breakers = breakers
-        self._roots_problem = roots_problem
+        self._gates = gates
         self._on_failure = on_failure
         self._emit = emit
-        self._idle_s = idle_s
-        self._stuck_s = stuck_s
-        self._outage = Outage(emit, longest_pause_s)
+        self._idle_s = config.worker.brpoplpush_timeout
+        self._stuck_s = stuck_after_s(config)
+        self._outage = Outage(emit, longest_pause_s(config.worker.heartbeat_ttl))
         self._waiter: Waiter | None = None
         self._armed_s = float("inf")  # the longest wait that the waiter allows
         self._backoff_s = 0.0
@@ -115,14 +112,10 @@ class WorkerService:
     def problem(self) -> str:
         if self._pump.is_quiet:
             return "shutting down"
-        return self._outage.reason or self._roots_problem()
+        return self._outage.reason or self._gates.roots.problem()
 
     def is_turning(self) -> bool:
         return self._thread.is_alive() and time.monotonic() - self._turned_s < self._stuck_s
-
-    @property
-    def is_idle(self) -> bool:
-        return self._pump.is_idle
 
     def _wake(self) -> None:
         os.eventfd_write(self._wake_fd, 1)
@@ -182,7 +175,7 @@ class WorkerService:
     def _longest_wait_s(self) -> float:
         now_s = time.monotonic()
         wait_s = min(self._idle_s, self._pump.next_due_s() - now_s)
-        if cooldown_s := self._breakers.next_probe_s():
+        if cooldown_s := self._gates.breakers.next_probe_s():
             wait_s = min(wait_s, cooldown_s)
         return wait_s
 
@@ -246,3 +239,12 @@ class WorkerService:
         """It should have ended by now, and the broker does not answer. Its heartbeats will run out, and a reaper will
         give its jobs back."""
         return time.monotonic() >= self._gives_up_s
+
+
+def stuck_after_s(config: Config) -> float:
+    """How long the worker's loop may stand still before /healthz calls it stuck.
+
+    One call may wait for a silent broker until its timeouts. Restarting the worker for that would not help."""
+    redis = config.redis
+    call_s = redis.dial_timeout + max(redis.read_timeout, redis.write_timeout)
+    return max(config.worker.heartbeat_ttl, call_s + STUCK_MARGIN_S)

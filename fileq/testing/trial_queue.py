@@ -47,11 +47,7 @@ from fileq.handlers.routes import Routes, made_job_problems
 from fileq.producer.producer import Producer
 from fileq.queries.documents import JobDocument
 from fileq.testing.inline_executor import InlineExecutor
-from fileq.worker.breakers import breakers_of
-from fileq.worker.deferrals import Deferrals
-from fileq.worker.limits import Limits
 from fileq.worker.pump import Gates, Pump
-from fileq.worker.roots import RootsWatch
 from fileq.worker.scheduler import ScheduleFiring, Scheduler
 
 P = TypeVar("P")
@@ -145,10 +141,7 @@ class TrialQueue:
         self._routes = routes
         self._executor = InlineExecutor(routes)
         self._resources.callback(self._executor.close)
-        deferrals = Deferrals(monotonic=clock.monotonic)
-        breakers = breakers_of(routes, on_end=deferrals.end, deferred=deferrals.count, clock=clock.monotonic)
-        roots = RootsWatch(config.paths.roots, config.paths.folders)
-        gates = Gates(breakers, Limits(routes, deferrals), roots, deferrals)
+        gates = Gates.of(config, routes, self._broker, monotonic=clock.monotonic)
         self._pump = Pump(
             config, self._broker, self._executor, routes, gates, monotonic=clock.monotonic, wall_ms=clock.wall_ms
         )

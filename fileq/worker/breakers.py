@@ -17,7 +17,6 @@ from fileq.core.breaker import STATE_NUMBERS, UNFAILED_FIRST_S, Breaker
 from fileq.core.events import BreakerClosed, BreakerHalfOpened, BreakerOpened, Emit, ignore
 from fileq.core.outcome import Died, Done, Failed, FinalOutcome
 from fileq.core.webhook import DELIVERY_ROUTE
-from fileq.handlers.routes import Routes
 
 ALL_ROUTES = ""  # the name that stands for all routes in the numbers of resets
 ERROR_SHOWN = 300  # characters of the last failure's error
@@ -225,19 +224,3 @@ class Breakers:
                 breaker.reset()
         if raised:
             self._on_reset()
-
-
-def breakers_of(
-    routes: Routes,
-    *,
-    on_end: OnEnd = lambda reason: None,
-    deferred: Callable[[str], int] = lambda reason: 0,
-    on_reset: Callable[[], None] = lambda: None,
-    clock: Callable[[], float] = time.monotonic,
-    emit: Emit = ignore,
-) -> Breakers:
-    settings = [(route.route_name, route.circuit_breaker) for route in routes if not route.is_built_in]
-    built_in = len(routes) - len(settings)
-    return Breakers(
-        settings, built_in=built_in, on_end=on_end, deferred=deferred, on_reset=on_reset, clock=clock, emit=emit
-    )

@@ -5,11 +5,15 @@ cannot run them claims at most 100 of them a second. Deliveries of webhooks are 
 releases the next, so those that come back on their own are mostly claimed too early. More than 60,000 jobs (6,000
 deliveries) do not fit into ten minutes; the others share the second half of that time. When the reason ends they are
 due at once, page by page. The limit of a route is a reason that does not end: whenever it allows some jobs to run, that
-many are released, the first ones first. If this process has deferred none of them, or another process has released them
-meanwhile, jobs that other processes deferred for the same reason are released instead.
+many are released, the first ones first.
 
-The pump adds jobs; the loop of DeferredRelease makes them due, so that a long list does not delay the pump. Both
+The pump adds jobs; turn(), in a loop of its own, makes them due, so that a long list does not delay the pump. Both
 threads share the object.
+
+Jobs that were deferred by a process that has ended, or by the worker before a reload, are known only by their records.
+So turn() looks through `scheduled` once when the worker starts, and after an operator has reset a breaker. A limit of
+all workers is different: the job that ends may run here, and those that wait for it may have been deferred by another
+process, which does not notice the end. Then turn() looks at the jobs that are due next.
 
 What a kill -9 leaves: the jobs in `scheduled`, each due within ten minutes. A release can be repeated.
 """
@@ -35,6 +39,9 @@ DELIVERIES_APART_S = 0.1
 PAGE = 500
 IDLE_S = 1.0
 CHECKED = 100  # jobs of a reason whose records are read to see whether they still wait
+LOOKED_AT = 100  # how many jobs of `scheduled` one look reads, those that are due next
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.16  # between two looks; doubled after each look that found no job
+CHECK_EVERY_S = 2.0  # how often to check whether jobs still wait for the limits that operators see
 # These reasons never end for all their jobs together: each job waits for one other job, and is due every second.
 EARLIER_JOB_RUNS = "an earlier job of this file is running"
 LAST_RUN_GOES_ON = "the last job of its schedule has not ended"
@@ -56,7 +63,12 @@ class _Reason:
 
 
 class Deferrals:
-    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    """Owns no thread."""
+
+    name = "deferred"
+
+    def __init__(self, broker: FullBroker, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._broker = broker
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._reasons: dict[str, _Reason] = {}
@@ -66,6 +78,10 @@ class Deferrals:
         self._shown: set[str] = set()  # the limits and breakers whose waiting jobs are to be checked
         self._later: dict[str, tuple[float, int]] = {}  # reason → when to release how many of its jobs
         self._is_search_requested = True  # for the jobs of processes that have ended
+        self._search: Iterator[list[Record]] | None = None
+        self._found: list[tuple[str, str]] = []
+        self._look_pause_s = FIRST_PAUSE_S
+        self._next_look_s = self._next_check_s = 0.0
         self.wake = threading.Event()
 
     def delay_ms(self, reason: str, wait_s: float, *, is_last: bool = False) -> int:
@@ -153,34 +169,12 @@ class Deferrals:
                 self._elsewhere[reason] = wanted
         self.wake.set()
 
-    def replace_released(self, reason: str) -> None:
-        """A job of this reason was to be released, and did not wait any more: another one can run instead."""
-        if not self.release(reason, 1):
-            self.release_elsewhere(reason, 1)
-
-    def take_elsewhere(self) -> dict[str, int]:
-        with self._lock:
-            wanted, self._elsewhere = self._elsewhere, {}
-        return wanted
-
-    @property
-    def is_any_elsewhere(self) -> bool:
-        return bool(self._elsewhere)
-
     def forget(self, reason: str, ids: Iterable[str]) -> None:
         """These jobs no longer wait for this reason."""
         with self._lock:
             if (state := self._reasons.get(reason)) is not None:
                 for id in ids:
                     state.due_s.pop(id, None)
-
-    def to_check(self) -> dict[str, list[str]]:
-        """The jobs that are due last of each limit or breaker that is shown, at most CHECKED. Other processes may have
-        released them."""
-        with self._lock:
-            shown, self._shown = self._shown, set()
-            found = {reason: self._reasons[reason].due_s for reason in shown if reason in self._reasons}
-            return {reason: list(islice(reversed(due_s), CHECKED)) for reason, due_s in found.items()}
 
     def release_later(self, reason: str, after_s: float, count: int) -> None:
         """As release(), after this time. A release of this reason that is planned already stays as it is."""
@@ -189,14 +183,6 @@ class Deferrals:
             if reason not in self._later:
                 self._later[reason] = at_s, count
                 self.wake.set()
-
-    def release_due(self) -> float:
-        """Makes the releases whose time has come. Returns the seconds until the next one."""
-        now_s = self._monotonic()
-        with self._lock:
-            for reason in [reason for reason, (at_s, _) in self._later.items() if at_s <= now_s]:
-                self._release(reason, self._later.pop(reason)[1], now_s)
-            return min((at_s - now_s for at_s, _ in self._later.values()), default=IDLE_S)
 
     def _release(self, reason: str, count: int, now_s: float) -> int:
         state = self._reasons.get(reason)
@@ -239,77 +225,42 @@ class Deferrals:
         self._is_search_requested = True
         self.wake.set()
 
-    def take_search_request(self) -> bool:
-        is_requested, self._is_search_requested = self._is_search_requested, False
-        return is_requested
-
-    def adopt(self, waiting: Iterable[tuple[str, str]]) -> None:
-        """Releases those of these deferred jobs (id, reason) whose reason does not last in this process."""
-        with self._lock:
-            self._released.extend((id, "") for id, reason in waiting if reason not in self._reasons)
-
-    def next_page(self) -> list[tuple[str, str]]:
-        with self._lock:
-            return [self._released[i] for i in range(min(PAGE, len(self._released)))]
-
-    def drop_page(self, size: int) -> None:
-        with self._lock:
-            for _ in range(size):
-                self._released.popleft()
-
-
-# Makes deferred jobs due before their time, page by page, in a loop of its own, so that a long list does not delay
-# the pump.
-#
-# Most of them were deferred by this process, which knows when their reasons end. Others were deferred by a process
-# that has ended, or by the worker before a reload: nothing remembers them but their records. So this loop looks
-# through `scheduled` once when the worker starts, and after an operator has reset a breaker.
-#
-# A limit of all workers is different: the job that ends may run here, and the jobs that wait for it may have been
-# deferred by another process, which does not notice the end. Then this loop looks at the jobs that are due next.
-#
-# What a kill -9 leaves: the jobs in `scheduled`, each due within ten minutes. A release can be repeated.
-
-
-LOOKED_AT = 100  # how many jobs of `scheduled` one look reads, those that are due next
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.16  # between two looks; doubled after each look that found no job
-CHECK_EVERY_S = 2.0  # how often to check whether jobs still wait for the limits that operators see
-
-
-class DeferredRelease:
-    """Owns no thread."""
-
-    name = "deferred"
-
-    def __init__(
-        self, broker: FullBroker, deferrals: Deferrals, *, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._broker = broker
-        self._deferrals = deferrals
-        self._monotonic = monotonic
-        self._search: Iterator[list[Record]] | None = None
-        self._found: list[tuple[str, str]] = []
-        self._look_pause_s = FIRST_PAUSE_S
-        self._next_look_s = self._next_check_s = 0.0
+    # the loop
 
     def turn(self) -> float:
         """Releases or searches one page. Returns the seconds until the next turn. A page stays listed until it is
         released."""
-        self._deferrals.wake.clear()
-        pause_s = self._deferrals.release_due()
-        if page := self._deferrals.next_page():
+        self.wake.clear()
+        pause_s = self._release_due()
+        with self._lock:
+            page = list(islice(self._released, PAGE))
+        if page:
             are_due = self._broker.due_now([id for id, _ in page])
-            self._deferrals.drop_page(len(page))
+            self._drop_page(len(page))
             for (_, reason), is_due in zip(page, are_due, strict=True):
-                if reason and not is_due:
-                    self._deferrals.replace_released(reason)
+                if reason and not is_due and not self.release(reason, 1):  # another one can run instead
+                    self.release_elsewhere(reason, 1)
             return 0.0
-        if self._deferrals.take_search_request():
+        if self._is_search_requested:
+            self._is_search_requested = False
             self._search, self._found = delayed_jobs(self._broker, State.DEFERRED), []
         if self._search_one_page():
             return 0.0
         self._check_shown()
         return min(IDLE_S, pause_s, self._look_elsewhere())
+
+    def _drop_page(self, size: int) -> None:
+        with self._lock:
+            for _ in range(size):
+                self._released.popleft()
+
+    def _release_due(self) -> float:
+        """Makes the releases whose time has come. Returns the seconds until the next one."""
+        now_s = self._monotonic()
+        with self._lock:
+            for reason in [reason for reason, (at_s, _) in self._later.items() if at_s <= now_s]:
+                self._release(reason, self._later.pop(reason)[1], now_s)
+            return min((at_s - now_s for at_s, _ in self._later.values()), default=IDLE_S)
 
     def _search_one_page(self) -> bool:
         """False if there is nothing to search. What was found is released after the last page: to release it earlier
@@ -320,19 +271,21 @@ class DeferredRelease:
         if found is not None:
             self._found += ((record.id, record.deferred) for record in found)
         else:
-            self._deferrals.adopt(self._found)
+            with self._lock:  # those whose reason does not last in this process
+                self._released.extend((id, "") for id, reason in self._found if reason not in self._reasons)
             self._search, self._found = None, []
         return True
 
     def _look_elsewhere(self) -> float:
         """Releases jobs of other processes, as many as are wanted of each reason. Returns the seconds until the next
         look. What is not found is looked for a few times: its deferral may be under way."""
-        if not self._deferrals.is_any_elsewhere:
+        if not self._elsewhere:
             return IDLE_S
         now_s = self._monotonic()
         if now_s < self._next_look_s:
             return self._next_look_s - now_s
-        wanted = self._deferrals.take_elsewhere()
+        with self._lock:
+            wanted, self._elsewhere = self._elsewhere, {}
         chosen = _first_of(wanted, self._broker)
         are_due = self._broker.due_now([record.id for record in chosen]) if chosen else []
         for record, is_due in zip(chosen, are_due, strict=True):
@@ -342,7 +295,7 @@ class DeferredRelease:
         if self._look_pause_s == LONGEST_PAUSE_S or not any(wanted.values()):
             return IDLE_S
         for reason, count in wanted.items():
-            self._deferrals.release_elsewhere(reason, count)
+            self.release_elsewhere(reason, count)
         return self._look_pause_s
 
     def _check_shown(self) -> None:
@@ -351,10 +304,14 @@ class DeferredRelease:
         if now_s < self._next_check_s:
             return
         self._next_check_s = now_s + CHECK_EVERY_S
-        for reason, ids in self._deferrals.to_check().items():
+        with self._lock:  # those that are due last
+            shown, self._shown = self._shown, set()
+            due_s = {reason: self._reasons[reason].due_s for reason in shown if reason in self._reasons}
+            waiting = {reason: list(islice(reversed(ids), CHECKED)) for reason, ids in due_s.items()}
+        for reason, ids in waiting.items():
             records = self._broker.records(ids)
             still = {r.id for r in records if r is not None and r.state is State.DEFERRED and r.deferred == reason}
-            self._deferrals.forget(reason, (id for id in ids if id not in still))
+            self.forget(reason, (id for id in ids if id not in still))
 
 
 def delayed_jobs(broker: FullBroker, *states: State) -> Iterator[list[Record]]:

@@ -64,7 +64,7 @@ from fileq.core.outcome import Cancelled, Changed, Done, Failed, FinalOutcome, M
 from fileq.core.retry import Policy, RunChanged, decide
 from fileq.core.settlement import Settlement, SettleResult, Verb, defer
 from fileq.core.webhook import DELIVERIES_MAX, DELIVERY_ROUTE
-from fileq.files.paths import Paths
+from fileq.files.paths import Paths, directory_problem
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
 from fileq.worker.batch_reconciler import finished_event
@@ -272,6 +272,36 @@ class Gates(NamedTuple):
     limits: Limits
     roots: RootsWatch
     deferrals: Deferrals
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        routes: Routes,
+        broker: FullBroker,
+        *,
+        are_roots_expected: bool = True,
+        emit: Emit = ignore,
+        monotonic: Callable[[], float] = time.monotonic,
+        look: Callable[[bytes], str] = directory_problem,
+    ) -> Gates:
+        """Connected: when a breaker closes or a root is back, the jobs that were deferred for it are released."""
+        deferrals = Deferrals(broker, monotonic=monotonic)
+        own = [(route.route_name, route.circuit_breaker) for route in routes if not route.is_built_in]
+        breakers = Breakers(
+            own,
+            built_in=len(routes) - len(own),
+            on_end=deferrals.end,
+            deferred=deferrals.count,
+            on_reset=deferrals.request_search,
+            clock=monotonic,
+            emit=emit,
+        )
+        paths, are_expected = config.paths, are_roots_expected
+        roots = RootsWatch(
+            paths.roots, paths.folders, emit=emit, on_end=deferrals.end, are_expected=are_expected, look=look
+        )
+        return cls(breakers, Limits(routes, deferrals), roots, deferrals)
 
 
 class Pump:

@@ -37,12 +37,8 @@ from fileq.handlers.registry import handler
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.testing.conformance.harness import nested
-from fileq.worker.breakers import breakers_of
-from fileq.worker.deferrals import Deferrals
 from fileq.worker.executors.thread import ThreadExecutor
-from fileq.worker.limits import Limits
 from fileq.worker.pump import Gates, Pump
-from fileq.worker.roots import RootsWatch
 from tests.support.program import REPOSITORY, environment
 from tests.support.worker_setup import WorkerSetup
 
@@ -65,12 +61,8 @@ def work(config: Config, arm: Callable[[], None]) -> None:
     """Claims one job, runs it and settles it. `arm` is called when its handler has ended."""
     broker = open_broker(config)
     routes = Routes.load(config, app_dir=".")
-    deferrals = Deferrals()
-    breakers = breakers_of(routes, on_end=deferrals.end)
-    roots = RootsWatch(config.paths.roots, on_end=deferrals.end)
     executor = ThreadExecutor(1, lambda task, cancelled: run_task(task, routes, cancelled))
-    gates = Gates(breakers, Limits(routes, deferrals), roots, deferrals)
-    pump = Pump(config, broker, executor, routes, gates)
+    pump = Pump(config, broker, executor, routes, Gates.of(config, routes, broker))
     end = Pump._end
 
     def end_and_arm(*arguments: Any) -> None:

@@ -21,11 +21,7 @@ from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
 from fileq.webhooks.store import KnownWebhook, ReceiverState
 from fileq.webhooks.subscriptions import Subscriptions
-from fileq.worker.breakers import breakers_of
-from fileq.worker.deferrals import Deferrals, DeferredRelease
-from fileq.worker.limits import Limits
 from fileq.worker.pump import Gates, Pump
-from fileq.worker.roots import RootsWatch
 from tests.support.clocks import ManualClocks, RecordedEvents
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
@@ -152,30 +148,24 @@ class PumpSetup:
         self.subscriptions = Subscriptions(self.config.paths, "low")
         self.subscriptions.set(KnownWebhook(webhook, ReceiverState()) for webhook in webhooks)
         routes.enable_deliveries(self.subscriptions)
-        self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
-        self.breakers = breakers_of(
-            routes,
-            on_end=self.deferrals.end,
-            deferred=self.deferrals.count,
-            clock=self.clocks.monotonic,
-            emit=self.events,
-        )
         self.missing: set[bytes] = set()
         self.on_dead: Callable[[str], None] = lambda id: None
         self.batches: list[tuple[list[str], int]] = []  # the events of each emit_all, and the tasks submitted before
-        self.roots = RootsWatch(
-            self.config.paths.roots,
+        gates = Gates.of(
+            self.config,
+            routes,
+            self.broker,
             emit=self.events,
-            on_end=self.deferrals.end,
+            monotonic=self.clocks.monotonic,
             look=lambda root: MISSING if root in self.missing else "",
         )
-        self.release = DeferredRelease(self.broker, self.deferrals, monotonic=self.clocks.monotonic)
+        self.breakers, _, self.roots, self.deferrals = gates
         self.pump = Pump(
             self.config,
             self.broker,
             self.executor,
             routes,
-            Gates(self.breakers, Limits(routes, self.deferrals), self.roots, self.deferrals),
+            gates,
             emit=self.events,
             emit_all=self._emit_all,
             on_dead=lambda id: self.on_dead(id),

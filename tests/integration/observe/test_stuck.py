@@ -6,9 +6,12 @@ import urllib.error
 import urllib.request
 from contextlib import closing
 
+from fileq.config import config_from
 from fileq.core.events import ignore
 from fileq.observe.http import Endpoints
+from fileq.runtime import worker_service
 from fileq.runtime.worker_service import WorkerService
+from fileq.worker.pump import Gates
 from tests.support.waiting import wait_until
 
 
@@ -65,20 +68,11 @@ class NoExecutor:
     def close(self): ...
 
 
-def test_a_pump_whose_turn_does_not_end_is_not_turning():
+def test_a_pump_whose_turn_does_not_end_is_not_turning(monkeypatch):
     pump = StandingPump()
-    service = WorkerService(
-        pump,
-        NoExecutor(),
-        None,
-        None,
-        roots_problem=lambda: "",
-        on_failure=lambda error: None,
-        emit=ignore,
-        idle_s=1.0,
-        longest_pause_s=1.0,
-        stuck_s=0.2,
-    )
+    monkeypatch.setattr(worker_service, "stuck_after_s", lambda config: 0.2)
+    config, gates = config_from({}), Gates(*[None] * 4)
+    service = WorkerService(config, pump, NoExecutor(), None, gates, on_failure=lambda error: None, emit=ignore)
     service.start()
     try:
         assert service.is_turning()

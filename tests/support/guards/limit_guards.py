@@ -52,8 +52,8 @@ LIMIT_GUARDS = (
     Guard(
         "After a lost reply of admit a renewal finds the jobs that were asked about",
         "they wait until the next renewal",
-        "                self._breakers.record(task.route, claim.key, None)\n            self._heartbeats.renew_now()\n",
-        "                self._breakers.record(task.route, claim.key, None)\n",
+        ".key, None)\n            self._heartbeats.renew_now()\n",
+        ".key, None)\n",
         LIMITED + "a_lost_reply_of_admit_is_asked_again_and_each_job_runs_once",
     ),
     Guard(

@@ -181,24 +181,22 @@ DEFERRAL_GUARDS = (
     Guard(
         "A page of released jobs stays listed until the broker has answered",
         "after an outage its jobs wait out their delays",
-        "            are_due = self._broker.due_now([id for id, _ in page])\n"
-        "            self._deferrals.drop_page(len(page))\n",
-        "            self._deferrals.drop_page(len(page))\n"
-        "            are_due = self._broker.due_now([id for id, _ in page])\n",
+        "            are_due = self._broker.due_now([id for id, _ in page])\n            self._drop_page(len(page))\n",
+        "            self._drop_page(len(page))\n            are_due = self._broker.due_now([id for id, _ in page])\n",
         DEFERRING + "a_page_that_did_not_reach_the_broker_is_sent_again",
     ),
     Guard(
         "A worker looks at its start for jobs that an ended process deferred",
         "after a restart they wait out their delays although their reason has ended",
-        "        if self._deferrals.take_search_request():\n",
+        "        if self._is_search_requested:\n",
         "        if False:\n",
         DEFERRING + "jobs_that_an_ended_process_deferred_are_released_at_the_start",
     ),
     Guard(
         "Deferred jobs that were found are released",
         "after a restart they wait out their delays although their reason has ended",
-        "            self._deferrals.adopt(self._found)\n",
-        "            pass\n",
+        "for id, reason in self._found if reason not in self._reasons)\n",
+        "for id, reason in ())\n",
         DEFERRING + "a_search_releases_only_jobs_whose_reason_does_not_last_here",
     ),
 )

@@ -258,7 +258,7 @@ def test_the_end_of_a_delivery_makes_the_next_one_due() -> None:
     key, task = next(iter(setup.executor.running.items()))
     setup.executor.ended.append((setup.executor.running.pop(key), Done()))
     turns(setup, 2)
-    setup.release.turn()
+    setup.deferrals.turn()
     turns(setup, 2)
     assert setup.state(f"d{DELIVERIES_MAX}") is State.RUNNING, "without a wait"
     assert task.route == DELIVERY_ROUTE

@@ -12,7 +12,7 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, encode
 from fileq.core.settlement import Settlement, defer
 from fileq.testing.conformance.builders import a_job
-from fileq.worker.deferrals import DELIVERIES_RUN, PAGE, Deferrals, DeferredRelease
+from fileq.worker.deferrals import DELIVERIES_RUN, PAGE, Deferrals
 from tests.support.clocks import ManualClocks
 
 REASON = "the root /data is missing"
@@ -23,8 +23,7 @@ class Setup:
 
     def __init__(self) -> None:
         self.clocks = ManualClocks()
-        self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
-        self.release = DeferredRelease(self, self.deferrals, monotonic=self.clocks.monotonic)  # type: ignore[arg-type]
+        self.deferrals = Deferrals(self, monotonic=self.clocks.monotonic)  # type: ignore[arg-type]
         self.due: list[list[str]] = []  # pages
         self.scheduled: dict[str, str] = {}  # id → why another process has deferred it; "" for a job that was not
         self.is_away = False
@@ -63,7 +62,7 @@ class Setup:
         return [settlement.delay_ms for settlement in settlements]
 
     def released(self) -> list[str]:
-        while self.release.turn() == 0.0:
+        while self.deferrals.turn() == 0.0:
             pass
         return [id for page in self.due for id in page]
 
@@ -123,7 +122,7 @@ def test_a_page_that_did_not_reach_the_broker_is_sent_again(setup: Setup) -> Non
     setup.deferrals.end(REASON)
     setup.is_away = True
     with pytest.raises(BrokerUnavailable):
-        setup.release.turn()
+        setup.deferrals.turn()
     setup.is_away = False
     assert setup.released() == ["a"]
 
@@ -192,7 +191,7 @@ def test_a_planned_release_happens_at_its_time_and_the_loop_waits_no_longer(setu
     setup.deferrals.release_later(REASON, 0.25, 2)
     setup.deferrals.release_later(REASON, 9.0, 1)
     assert setup.released() == []
-    assert setup.release.turn() == pytest.approx(0.25)
+    assert setup.deferrals.turn() == pytest.approx(0.25)
     setup.clocks.advance(0.25)
     assert setup.released() == ["a", "b"]
     setup.clocks.advance(9)
@@ -235,7 +234,7 @@ def test_jobs_that_another_process_has_released_are_no_longer_waited_for(setup: 
 def test_what_is_not_found_elsewhere_is_looked_for_a_few_times(setup: Setup) -> None:
     assert setup.released() == []
     setup.deferrals.release_elsewhere(REASON, 1)
-    assert setup.release.turn() < 0.1
+    assert setup.deferrals.turn() < 0.1
     setup.scheduled = {"retried": "", "a": REASON, "b": REASON}
     setup.clocks.advance(0.1)
     assert setup.released() == ["a"]
@@ -243,7 +242,7 @@ def test_what_is_not_found_elsewhere_is_looked_for_a_few_times(setup: Setup) -> 
     setup.deferrals.release_elsewhere(REASON, 1)
     for _ in range(5):
         setup.clocks.advance(0.2)
-        setup.release.turn()
+        setup.deferrals.turn()
     setup.scheduled = {"b": REASON}
     setup.clocks.advance(0.2)
     assert setup.released() == ["a"], "it is not waited for for ever"

@@ -64,7 +64,7 @@ def test_the_first_job_after_the_cooldown_is_the_probe_and_its_success_releases_
     setup.executor.end(Done())
     turn(setup)
     assert setup.breakers.state == "closed"
-    assert setup.release.turn() == 0.0
+    assert setup.deferrals.turn() == 0.0
     turn(setup)
     assert setup.submitted() == ["broken.pdf", "a.pdf", "b.pdf", "c.pdf"]
 
@@ -214,7 +214,7 @@ def test_the_registry_says_how_many_jobs_a_breaker_defers() -> None:
     assert shown.deferred == 3
     setup.broker.cancel(["a.pdf"])
     setup.clocks.advance(2)
-    while setup.release.turn() == 0.0:
+    while setup.deferrals.turn() == 0.0:
         pass
     turn(setup)
     assert setup.broker.workers()[0].info.breakers[0].deferred == 2
@@ -227,7 +227,7 @@ def test_a_breaker_whose_last_job_has_ended_closes_after_a_window() -> None:
     setup.broker.cancel(["a.pdf"])
     for _ in range(70):
         setup.clocks.advance(1)
-        while setup.release.turn() == 0.0:
+        while setup.deferrals.turn() == 0.0:
             pass
         turn(setup)
     assert setup.breakers.state == "closed"

@@ -55,7 +55,7 @@ class LimitedSetup(PumpSetup):
     def release_all(self) -> None:
         """As the scheduler and the loop of deferred jobs do."""
         self.broker.promote(500)
-        while self.release.turn() == 0.0:
+        while self.deferrals.turn() == 0.0:
             pass
 
     def claim_elsewhere(self, id: str) -> Claim:
@@ -278,7 +278,7 @@ def test_when_a_running_job_is_lost_the_first_deferred_one_runs_at_once() -> Non
         setup.turn(1)
     setup.pump.turn(may_claim=False)
     assert setup.events.count("job.fenced") == 1
-    setup.release.turn()
+    setup.deferrals.turn()
     assert setup.state("b.pdf") == "pending"
 
 

@@ -154,7 +154,7 @@ def test_when_the_root_is_back_its_jobs_run_and_count_no_retry() -> None:
     setup.missing.clear()
     setup.check_roots()
     assert setup.events.count("root.restored") == 1
-    setup.release.turn()
+    setup.deferrals.turn()
     turn(setup)
     assert setup.submitted() == ["a", "b"]
     setup.executor.end(Done())
@@ -180,6 +180,6 @@ def test_a_job_of_a_missing_root_does_not_become_the_probe_of_a_breaker() -> Non
     assert setup.state("a") == "deferred"
     setup.missing.clear()
     setup.check_roots()
-    setup.release.turn()
+    setup.deferrals.turn()
     turn(setup)
     assert setup.submitted() == ["broken", "a"], "it is the probe now"
