@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -21,11 +21,30 @@ from fileq.core.settlement import Settlement, Verb
 
 
 class Event(Struct, frozen=True):
-    """`level` is the level of the log line; `none` means that the event is for metrics only."""
+    """`level` is the level of the log line; `none` means that the event is for metrics only. `published_as` is the
+    broker's name for it; "" if brokers do not publish it."""
 
     name: ClassVar[str]
     level: ClassVar[str] = "info"
     hidden: ClassVar[tuple[str, ...]] = ()
+    published_as: ClassVar[str] = ""
+
+
+E = TypeVar("E", bound=Event)
+
+
+def event(
+    name: str, level: str = "", *, hidden: tuple[str, ...] = (), published_as: str = ""
+) -> Callable[[type[E]], type[E]]:
+    """Names a class of events. Without a level it has the one of its class."""
+
+    def define(kind: type[E]) -> type[E]:
+        kind.name, kind.hidden, kind.published_as = name, hidden, published_as
+        if level:
+            kind.level = level
+        return kind
+
+    return define
 
 
 PATH_MAX = 4_096  # characters of a path in an event
@@ -64,24 +83,17 @@ class JobEvent(Event, frozen=True):
     span_id: str
 
 
+@event("job.produced", hidden=("job",), published_as="job:created")
 class JobProduced(JobEvent, frozen=True):
     """A version of a file was enqueued."""
-
-    name = "job.produced"
-    hidden = ("job",)
-    published_as: ClassVar[str] = "job:created"
 
     queue: str
     job: Job
 
 
+@event("job.claimed", "debug", hidden=("job", "is_run"), published_as="job:started")
 class JobClaimed(JobEvent, frozen=True):
     """A slot claimed a job, which had been ready for `waited_ms`."""
-
-    name = "job.claimed"
-    level = "debug"
-    hidden = ("job", "is_run")
-    published_as: ClassVar[str] = "job:started"
 
     queue: str
     worker_id: str
@@ -91,11 +103,10 @@ class JobClaimed(JobEvent, frozen=True):
 
 
 class AttemptEnded(JobEvent, frozen=True):
-    """How an attempt ended: `outcome` is the word for it in traces, `published_as` the broker's event ("" for none)."""
+    """How an attempt ended: `outcome` is the word for it in traces."""
 
     outcome: ClassVar[str]
     is_error: ClassVar[bool] = False
-    published_as: ClassVar[str] = ""
 
     queue: str
     worker_id: str | None
@@ -103,82 +114,72 @@ class AttemptEnded(JobEvent, frozen=True):
     error: str | None
 
 
+@event("job.completed", published_as="job:completed")
 class JobCompleted(AttemptEnded, frozen=True):
     """A job was completed. `is_superseded`: without running it, because a newer version of its file has its own job.
     `is_vanished`: without running it, because its file no longer exists."""
 
-    name = "job.completed"
     outcome = "completed"
-    published_as = "job:completed"
 
     is_superseded: bool | None = None
     is_vanished: bool | None = None
 
 
+@event("job.failed", "warning", published_as="job:failed")
 class JobFailed(AttemptEnded, frozen=True):
     """An attempt failed; the next one starts after `delay_ms`."""
 
-    name = "job.failed"
-    level = "warning"
     outcome = "failed"
     is_error = True
-    published_as = "job:failed"
 
     delay_ms: int = 0
 
 
+@event("job.dead", "error", published_as="job:dead")
 class JobDead(AttemptEnded, frozen=True):
     """A job became a dead letter. `is_failure`: its last attempt failed. `lost_by`: the slot a reaper took it from.
     `is_vanished`: its file no longer exists."""
 
-    name = "job.dead"
-    level = "error"
     outcome = "dead"
     is_error = True
-    published_as = "job:dead"
 
     is_failure: bool | None = None
     lost_by: str | None = None
     is_vanished: bool | None = None
 
 
+@event("job.recovered", "warning", published_as="job:recovered")
 class JobRecovered(AttemptEnded, frozen=True):
     """The process that ran a job died; its worker, or a reaper (`lost_by`, `verb`), gave the job back. The error of a
     crash begins with `crashed: `, that of a lost worker with `its worker died`."""
 
-    name = "job.recovered"
-    level = "warning"
     outcome = "died"
     is_error = True
-    published_as = "job:recovered"
 
     delay_ms: int | None = None
     verb: str | None = None
     lost_by: str | None = None
 
 
+@event("job.released")
 class JobReleased(AttemptEnded, frozen=True):
     """A job went back to the front of its queue: its worker stops, or had claimed it in advance and got no room for it.
     No failure and no recovery is counted."""
 
-    name = "job.released"
     outcome = "released"
 
 
+@event("job.cancelled", published_as="job:cancelled")
 class JobCancelled(AttemptEnded, frozen=True):
     """A running job was cancelled."""
 
-    name = "job.cancelled"
     outcome = "cancelled"
-    published_as = "job:cancelled"
 
 
+@event("job.deferred", published_as="job:deferred")
 class JobDeferred(JobEvent, frozen=True):
     """A job cannot run yet and waits for `delay_ms`; nothing is counted. A worker reports the first job of a reason,
     and each job that waits for an earlier job of its file."""
-
-    name = "job.deferred"
-    published_as: ClassVar[str] = "job:deferred"
 
     queue: str
     worker_id: str
@@ -186,31 +187,26 @@ class JobDeferred(JobEvent, frozen=True):
     delay_ms: int
 
 
+@event("job.fenced", "warning")
 class JobFenced(JobEvent, frozen=True):
     """A slot lost its job to another one, so its outcome does not count."""
 
-    name = "job.fenced"
-    level = "warning"
     outcome: ClassVar[str] = "fenced"
 
     worker_id: str
 
 
+@event("job.result_dropped", "warning")
 class ResultDropped(JobEvent, frozen=True):
     """The result of a handler was not JSON or too large; the job is completed without it."""
-
-    name = "job.result_dropped"
-    level = "warning"
 
     reason: str
 
 
+@event("handler.error_ignored", "warning")
 class HandlerErrorIgnored(JobEvent, frozen=True):
     """A handler raised an error while it was stopped, because its worker stops (`outcome` is `released`) or its job was
     cancelled. It does not count as a failure. `exception` is the traceback."""
-
-    name = "handler.error_ignored"
-    level = "warning"
 
     worker_id: str
     outcome: str
@@ -229,23 +225,19 @@ class OutputEvent(Event, frozen=True):
     worker_id: str | None
 
 
+@event("handler.printed", hidden=("level",))
 class HandlerPrinted(OutputEvent, frozen=True):
     """A handler printed a line (level info), or a record of Python's `logging` came from `logger` (its own level).
     Lines are cut at 4 KiB."""
-
-    name = "handler.printed"
-    hidden = ("level",)
 
     text: str
     level: str = "info"  # type: ignore[misc]  # the only event whose level differs from one to the next
     logger: str | None = None
 
 
+@event("handler.output_skipped", "warning")
 class HandlerOutputSkipped(OutputEvent, frozen=True):
     """A handler printed more than 200 lines in a second; so many `lines` of them have no event."""
-
-    name = "handler.output_skipped"
-    level = "warning"
 
     lines: int
 
@@ -379,12 +371,10 @@ class BatchEvent(Event, frozen=True):
     batch: str | None
 
 
+@event("batch.finished", published_as="batch:finished")
 class BatchFinished(BatchEvent, frozen=True):
     """A batch is finished: it is sealed, and no member is unfinished. The counts are missing if the broker could not be
     asked. Logged by the worker that settled the last job; if a command or a reaper ended it, only published."""
-
-    name = "batch.finished"
-    published_as: ClassVar[str] = "batch:finished"
 
     total: int | None = None
     completed: int | None = None
@@ -393,22 +383,18 @@ class BatchFinished(BatchEvent, frozen=True):
     deleted: int | None = None
 
 
+@event("batch.cancelled", "warning")
 class BatchCancelled(BatchEvent, frozen=True):
     """A worker cancelled a batch, for this `reason`: nothing was added to it for 24 hours, or its parent is
     cancelled."""
 
-    name = "batch.cancelled"
-    level = "warning"
-
     reason: str
 
 
+@event("batch.reconciled", "warning")
 class BatchReconciled(BatchEvent, frozen=True):
     """So many members (`counted`) had ended without being counted, and are counted now: data of the broker was
     lost."""
-
-    name = "batch.reconciled"
-    level = "warning"
 
     counted: int
 
@@ -418,49 +404,41 @@ class DeliveryEvent(Event, frozen=True):
     batch_id: str
 
 
+@event("delivery.opened")
 class DeliveryOpened(DeliveryEvent, frozen=True):
     """The first file of a delivery, or its marker or manifest, was found: its files are members of this batch."""
 
-    name = "delivery.opened"
 
-
+@event("delivery.sealed")
 class DeliverySealed(DeliveryEvent, frozen=True):
     """A delivery takes no more files. `problems` are the files that are missing or have another checksum than the
     manifest says; with `is_incomplete` its deadline passed first."""
-
-    name = "delivery.sealed"
 
     files: int
     problems: int
     is_incomplete: bool
 
 
+@event("delivery.finished")
 class DeliveryFinished(DeliveryEvent, frozen=True):
     """All jobs of a delivery have ended. `failed`: how many were not completed."""
-
-    name = "delivery.finished"
 
     total: int
     failed: int
 
 
+@event("delivery.unreadable", "warning")
 class DeliveryUnreadable(DeliveryEvent, frozen=True):
     """The manifest of a delivery, or its directory, can't be read. Reported once; it is read again until the
     deadline."""
 
-    name = "delivery.unreadable"
-    level = "warning"
-
     error: str
 
 
+@event("delivery.failed", "error", hidden=("exception",))
 class DeliveryFailed(DeliveryEvent, frozen=True):
     """A producer could not go on with a delivery because of an error that only this delivery causes. Reported once; it
     is tried again, and the other deliveries go on."""
-
-    name = "delivery.failed"
-    level = "error"
-    hidden = ("exception",)
 
     error: str
     exception: BaseException
@@ -469,24 +447,20 @@ class DeliveryFailed(DeliveryEvent, frozen=True):
 # what users add to jobs: follow-ups, hooks and webhooks
 
 
+@event("job.followed", "debug")
 class JobFollowed(JobEvent, frozen=True):
     """A job ended and left something behind: so many `follow_ups` were enqueued in the same step, those left out as
     duplicates included, and so many `outputs` are in its record."""
-
-    name = "job.followed"
-    level = "debug"
 
     queue: str
     follow_ups: int
     outputs: int
 
 
+@event("hook.failed", "warning")
 class HookFailed(Event, frozen=True):
     """A hook raised. Its job is not affected. Logged at most once a minute for each hook; `failures` counts those since
     the last line."""
-
-    name = "hook.failed"
-    level = "warning"
 
     hook: str
     event_name: str
@@ -494,33 +468,27 @@ class HookFailed(Event, frozen=True):
     failures: int
 
 
+@event("hook.events_dropped", "warning")
 class HookEventsDropped(Event, frozen=True):
     """Hooks are slower than jobs, or one hangs: so many events (`count`) reached no hook. Logged at most once a
     minute."""
-
-    name = "hook.events_dropped"
-    level = "warning"
 
     count: int
     hook: str | None  # the one that was running
 
 
+@event("producer.before_enqueue_failed", "error")
 class BeforeEnqueueFailed(Event, frozen=True):
     """A function with `@fileq.before_enqueue` raised. The file is not enqueued; the next scan finds it again. Logged at
     most once a minute; the metric of skipped files (`veto_failed`) counts all."""
-
-    name = "producer.before_enqueue_failed"
-    level = "error"
 
     path: str
     error: str
 
 
+@event("webhook.delivered", "debug")
 class WebhookDelivered(Event, frozen=True):
     """A receiver accepted a delivery (`job_id`) with this `status`."""
-
-    name = "webhook.delivered"
-    level = "debug"
 
     webhook: str
     job_id: str
@@ -529,12 +497,10 @@ class WebhookDelivered(Event, frozen=True):
     duration_ms: int
 
 
+@event("webhook.failed", "debug")
 class WebhookFailed(Event, frozen=True):
     """An attempt of a delivery (`job_id`) failed; `status` is missing if there was no answer. `job.failed` or
     `job.dead` of the delivery says what happens next."""
-
-    name = "webhook.failed"
-    level = "debug"
 
     webhook: str
     job_id: str
@@ -544,22 +510,18 @@ class WebhookFailed(Event, frozen=True):
     duration_ms: int
 
 
+@event("webhook.disabled", "error")
 class WebhookDisabled(Event, frozen=True):
     """A webhook gets no more deliveries: its receiver answered 410, or failed for too long. `fileq webhook enable`
     enables it again."""
-
-    name = "webhook.disabled"
-    level = "error"
 
     webhook: str
     reason: str
 
 
+@event("webhook.invalid", "error")
 class WebhooksInvalid(Event, frozen=True):
     """Definitions of webhooks can't be used; the others are in effect. Logged once for each change of `problems`."""
-
-    name = "webhook.invalid"
-    level = "error"
 
     problems: list[str]
 
@@ -590,110 +552,91 @@ class SkipReason(enum.StrEnum):
     VETO_FAILED = "veto_failed"
 
 
+@event("file.skipped", "warning")
 class FileSkipped(Event, frozen=True):
     """A file or directory could not be read, a link leads outside `scan_dir`, in a circle or from one linked directory
     to another, a directory is nested too deeply, or the marker of a file is older than the file. `action`, for a
     directory that could not be read: the next scan tries it again."""
-
-    name = "file.skipped"
-    level = "warning"
 
     reason: SkipReason
     path: str
     action: str | None = None
 
 
+@event("file.kept", "warning")
 class FileKept(Event, frozen=True):
     """A file was not moved or deleted as `worker.after` says."""
-
-    name = "file.kept"
-    level = "warning"
 
     path: str
     wanted: str
     reason: str
 
 
+@event("producer.files_skipped", "none")
 class SkippedFilesCounted(Event, frozen=True):
     """How many files one turn of the producer skipped, by reason."""
-
-    name = "producer.files_skipped"
-    level = "none"
 
     counts: Mapping[SkipReason, int]
 
 
+@event("scan.finished", "debug")
 class ScanFinished(Event, frozen=True):
     """A scan of the whole `scan_dir` ended. `is_complete`: without errors."""
-
-    name = "scan.finished"
-    level = "debug"
 
     seconds: float
     is_complete: bool
 
 
+@event("scan_dir.lost", "warning")
 class ScanDirLost(Event, frozen=True):
     """`scan_dir` is missing or cannot be read."""
 
-    name = "scan_dir.lost"
-    level = "warning"
-
     path: str
     error: str
 
 
+@event("scan_dir.restored")
 class ScanDirRestored(Event, frozen=True):
     """`scan_dir` is back."""
 
-    name = "scan_dir.restored"
-
     path: str
 
 
+@event("scan_dir.replaced")
 class ScanDirReplaced(Event, frozen=True):
     """`scan_dir` is a different directory now; all of it is scanned."""
 
-    name = "scan_dir.replaced"
-
     path: str
 
 
+@event("producer.events_lost", "warning")
 class WatchEventsLost(Event, frozen=True):
     """The kernel dropped file-system events; all of `scan_dir` is scanned."""
-
-    name = "producer.events_lost"
-    level = "warning"
 
     action: str
 
 
+@event("producer.watch_failed", "warning")
 class WatchFailed(Event, frozen=True):
     """Directories cannot be watched; they are polled instead."""
-
-    name = "producer.watch_failed"
-    level = "warning"
 
     error: str
     action: str
 
 
+@event("producer.markers_kept", "warning")
 class MarkersKept(Event, frozen=True):
     """A marker of `producer.ready_suffix` could not be removed after its file was enqueued. It does not count for the
     next file of that name. Reported once, for the first such marker."""
 
-    name = "producer.markers_kept"
-    level = "warning"
-
     path: str
     error: str
 
 
+@event("producer.inodes_not_compared")
 class InodesNotCompared(Event, frozen=True):
     """A file system does not keep inode numbers: there a file is a new version only if its size or modification time is
     another. Reported once for each type of file system."""
-
-    name = "producer.inodes_not_compared"
 
     path: str
     filesystem: str
@@ -703,68 +646,57 @@ class InodesNotCompared(Event, frozen=True):
 # processes, threads and connections
 
 
+@event("broker.opened")
 class BrokerOpened(Event, frozen=True):
     """At start: the broker, where it is, and the setting that chose it."""
-
-    name = "broker.opened"
 
     broker: str
     where: str
     chosen: str
 
 
+@event("database.created", "warning")
 class DatabaseCreated(Event, frozen=True):
-    """A producer was probably started in a wrong directory, and enqueues into a new database."""
-
-    name = "database.created"
-    level = "warning"
+    """A producer was probably started in the wrong directory: it created a new database and enqueues into that."""
 
     reason: str
 
 
+@event("broker.unsafe", "warning")
 class BrokerUnsafe(Event, frozen=True):
     """The broker may lose data, or a check of `fileq doctor` failed."""
-
-    name = "broker.unsafe"
-    level = "warning"
 
     check: str
     reason: str
     action: str
 
 
+@event("broker.lost", "warning")
 class BrokerLost(Event, frozen=True):
     """The broker is unreachable. Logged once per outage."""
-
-    name = "broker.lost"
-    level = "warning"
 
     error: str
 
 
+@event("broker.restored")
 class BrokerRestored(Event, frozen=True):
     """The broker answers again after this many seconds."""
-
-    name = "broker.restored"
 
     seconds: float
 
 
+@event("broker.refused", "error")
 class BrokerRefused(Event, frozen=True):
     """The broker answers but refuses the worker's calls; an operator has to fix it."""
-
-    name = "broker.refused"
-    level = "error"
 
     error: str
 
 
+@event("config.reloaded")
 class ConfigReloaded(Event, frozen=True):
     """After SIGHUP: `handlers` were imported again, `changed` is in use now, `needs_restart` is not.
 
     A process without a worker has no `routes` and `handlers`."""
-
-    name = "config.reloaded"
 
     changed: list[str]
     needs_restart: list[str]
@@ -772,23 +704,19 @@ class ConfigReloaded(Event, frozen=True):
     handlers: list[str] | None
 
 
+@event("config.refused", "error")
 class ConfigRefused(Event, frozen=True):
     """After SIGHUP: the new configuration or its handlers have errors, or would lose a type that the worker serves.
     Nothing was changed."""
-
-    name = "config.refused"
-    level = "error"
 
     problems: list[str]
     reason: str
 
 
+@event("broker.removed", "error")
 class BrokerDataRemoved(Event, frozen=True):
     """The database file was deleted or replaced while in use, and the process ends with exit code 1. Or Redis lost
     jobs, for example in a crash, and the process continues."""
-
-    name = "broker.removed"
-    level = "error"
 
     error: str
 
@@ -804,87 +732,71 @@ class BreakerChanged(Event, frozen=True):
     next_probe_s: float | None = None
 
 
+@event("breaker.opened", "warning")
 class BreakerOpened(BreakerChanged, frozen=True):
     """Too many attempts of a route failed: its jobs are deferred, the others run."""
 
-    name = "breaker.opened"
-    level = "warning"
 
-
+@event("breaker.half_opened")
 class BreakerHalfOpened(BreakerChanged, frozen=True):
     """The cooldown is over, and the next job of the route is the probe; or an operator tries one before."""
 
-    name = "breaker.half_opened"
 
-
+@event("breaker.closed")
 class BreakerClosed(BreakerChanged, frozen=True):
     """The probe succeeded, an operator reset the breaker, or no job of the route came for `circuit_breaker.window`: the
     jobs of the route run again."""
 
-    name = "breaker.closed"
 
-
+@event("root.lost", "warning")
 class RootLost(Event, frozen=True):
     """A root of the files is missing, not accessible or does not answer: its file jobs are deferred."""
-
-    name = "root.lost"
-    level = "warning"
 
     path: str
     reason: str
     action: str
 
 
+@event("root.restored")
 class RootRestored(Event, frozen=True):
     """A root of the files is back: its file jobs run again."""
-
-    name = "root.restored"
 
     path: str
 
 
+@event("slot.replaced", "warning")
 class SlotReplaced(Event, frozen=True):
     """The broker no longer knows the slot `lost`; it continues as `worker_id`."""
-
-    name = "slot.replaced"
-    level = "warning"
 
     lost: str
     worker_id: str
 
 
+@event("variable.ignored", "warning")
 class VariableIgnored(Event, frozen=True):
     """A variable of the environment names no setting, and is similar to one that does. It has no effect."""
-
-    name = "variable.ignored"
-    level = "warning"
 
     variable: str
     action: str
 
 
+@event("handlers.unset", "warning")
 class HandlersUnset(Event, frozen=True):
     """No handler is configured, so files are only checksummed."""
-
-    name = "handlers.unset"
-    level = "warning"
 
     action: str
 
 
+@event("handlers.warned", "warning")
 class HandlersWarned(Event, frozen=True):
     """A handler is configured in a way that is probably a mistake."""
-
-    name = "handlers.warned"
-    level = "warning"
 
     reason: str
 
 
+@event("role.started")
 class RoleStarted(Event, frozen=True):
     """All services run. `directory`: `scan_dir`. `routes` and `handlers`: how many routes a worker has, and to what."""
-
-    name = "role.started"
 
     directory: str
     broker: str
@@ -893,106 +805,84 @@ class RoleStarted(Event, frozen=True):
     services: list[str]
 
 
+@event("role.stopping")
 class RoleStopping(Event, frozen=True):
     """The role stops because of `signal`, for example SIGTERM; without it, because of a fatal error."""
-
-    name = "role.stopping"
 
     signal: str | None
 
 
+@event("role.stopped")
 class RoleStopped(Event, frozen=True):
     """All services have ended."""
 
-    name = "role.stopped"
 
-
+@event("worker.drain_started")
 class DrainStarted(Event, frozen=True):
     """The worker no longer claims; running jobs may finish."""
-
-    name = "worker.drain_started"
 
     running: int
     action: str
 
 
+@event("worker.failed", "error", hidden=("exception",))
 class WorkerFailed(Event, frozen=True):
     """A defect in fileq ended the worker's loop; the process ends with exit code 1."""
-
-    name = "worker.failed"
-    level = "error"
-    hidden = ("exception",)
 
     error: str
     exception: BaseException
 
 
+@event("loop.failed", "error", hidden=("exception",))
 class LoopFailed(Event, frozen=True):
     """A defect in fileq: a turn of this loop raised an unexpected error. The loop continues."""
-
-    name = "loop.failed"
-    level = "error"
-    hidden = ("exception",)
 
     loop: str
     error: str
     exception: BaseException
 
 
+@event("child.replaced", "debug")
 class ChildReplaced(Event, frozen=True):
     """A job left its child process in a state that can't be restored; the next job gets another child."""
-
-    name = "child.replaced"
-    level = "debug"
 
     reason: str
 
 
+@event("child.start_failed", "error")
 class ChildStartFailed(Event, frozen=True):
     """A child process could not be started; the start is repeated."""
-
-    name = "child.start_failed"
-    level = "error"
 
     error: str
 
 
+@event("forkserver.died", "error")
 class ForkServerDied(Event, frozen=True):
     """The process that starts children died; a new one is started."""
-
-    name = "forkserver.died"
-    level = "error"
 
     cause: str
 
 
+@event("forkserver.failed", "error")
 class ForkServerFailed(Event, frozen=True):
     """The process that starts children could not be started again; the start is repeated."""
-
-    name = "forkserver.failed"
-    level = "error"
 
     problems: list[str]
 
 
+@event("forkserver.started")
 class ForkServerStarted(Event, frozen=True):
     """The process that starts children runs again."""
 
-    name = "forkserver.started"
 
-
+@event("process.abandoned", "warning")
 class ProcessAbandoned(Event, frozen=True):
     """A process that a handler started cannot be killed (it hangs in the kernel) and outlives the worker."""
 
-    name = "process.abandoned"
-    level = "warning"
 
-
+@event("thread.abandoned", "warning")
 class ThreadAbandoned(Event, frozen=True):
     """A handler in a thread did not stop; a new thread replaces its thread."""
-
-    name = "thread.abandoned"
-    level = "warning"
 
     worker_id: str
     reason: str
@@ -1001,57 +891,48 @@ class ThreadAbandoned(Event, frozen=True):
     type: str | None = None
 
 
+@event("http.opened")
 class HttpOpened(Event, frozen=True):
     """Where `/metrics`, `/healthz` and `/readyz` are served."""
-
-    name = "http.opened"
 
     bind: str
     port: int
 
 
+@event("accept.stopped", "warning")
 class AcceptStopped(Event, frozen=True):
     """A port of this process accepts no clients, for want of descriptors or memory. It is tried again all the time."""
-
-    name = "accept.stopped"
-    level = "warning"
 
     port: int
     reason: str
 
 
+@event("accept.resumed")
 class AcceptResumed(Event, frozen=True):
     """The port accepts clients again."""
-
-    name = "accept.resumed"
 
     port: int
 
 
+@event("http.port_taken", "warning")
 class HttpPortTaken(Event, frozen=True):
     """The default port is in use, so a free one was chosen."""
-
-    name = "http.port_taken"
-    level = "warning"
 
     wanted: int
     port: int
 
 
+@event("collector.lost", "warning")
 class CollectorLost(Event, frozen=True):
     """Spans cannot be sent to the collector. Logged once per outage."""
-
-    name = "collector.lost"
-    level = "warning"
 
     error: str
     action: str
 
 
+@event("collector.restored")
 class CollectorRestored(Event, frozen=True):
     """The collector accepts spans again; `dropped` spans were lost."""
-
-    name = "collector.restored"
 
     seconds: float
     dropped: int
@@ -1060,10 +941,9 @@ class CollectorRestored(Event, frozen=True):
 # schedules
 
 
+@event("schedule.fired")
 class ScheduleFired(Event, frozen=True):
     """A time of a schedule has come and its job is enqueued. `late_ms`: how long after that time."""
-
-    name = "schedule.fired"
 
     schedule: str
     job_id: str
@@ -1071,12 +951,10 @@ class ScheduleFired(Event, frozen=True):
     late_ms: int
 
 
+@event("schedule.missed", "warning")
 class ScheduleMissed(Event, frozen=True):
     """Times of a schedule, so many (`count`), have no job and get none: no worker ran then, or the last job had not
     ended (`reason`). `last` is the latest of them."""
-
-    name = "schedule.missed"
-    level = "warning"
 
     schedule: str
     count: int
@@ -1084,50 +962,43 @@ class ScheduleMissed(Event, frozen=True):
     reason: str
 
 
+@event("schedule.broken", "error")
 class ScheduleBroken(Event, frozen=True):
     """This worker can't fire a schedule, for example because it has no queue with that name. Others may. Logged once.
     The other schedules fire."""
-
-    name = "schedule.broken"
-    level = "error"
 
     schedule: str
     error: str
 
 
+@event("schedule.restored")
 class ScheduleRestored(Event, frozen=True):
     """This worker can fire the schedule again, or it was removed."""
-
-    name = "schedule.restored"
 
     schedule: str
 
 
+@event("schedule.defined")
 class ScheduleDefined(Event, frozen=True):
     """At start or after SIGHUP: the configuration has a schedule that is new or has changed."""
-
-    name = "schedule.defined"
 
     schedule: str
     cron: str
     timezone: str
 
 
+@event("schedule.unclaimed", "warning")
 class ScheduleUnclaimed(Event, frozen=True):
     """A schedule comes from a configuration, and that of this worker does not have it. It is removed after `seconds`,
     unless a worker whose configuration has it is running."""
-
-    name = "schedule.unclaimed"
-    level = "warning"
 
     schedule: str
     seconds: float
 
 
+@event("schedule.removed")
 class ScheduleRemoved(Event, frozen=True):
     """A schedule was removed: no configuration of a running worker has it any more."""
-
-    name = "schedule.removed"
 
     schedule: str
 
@@ -1135,37 +1006,32 @@ class ScheduleRemoved(Event, frozen=True):
 # the REST server
 
 
+@event("server.opened")
 class ServerOpened(Event, frozen=True):
     """The REST server listens. `url` is its address as seen from this machine."""
-
-    name = "server.opened"
 
     url: str
     is_read_only: bool
 
 
+@event("server.warned", "warning")
 class ServerWarned(Event, frozen=True):
     """The web server reports something, such as a request that it can't read."""
-
-    name = "server.warned"
-    level = "warning"
 
     reason: str
 
 
+@event("uploads.removed")
 class UploadsRemoved(Event, frozen=True):
     """Incomplete uploads were removed from server.upload_dir. The server that had received them was killed."""
-
-    name = "uploads.removed"
 
     count: int
     directory: str
 
 
+@event("request.audited")
 class RequestAudited(Event, frozen=True):
     """A request that may change something: who sent it, what it did, to how many things, and the answer's status."""
-
-    name = "request.audited"
 
     who: str
     caller_id: str
@@ -1176,12 +1042,10 @@ class RequestAudited(Event, frozen=True):
     request_id: str
 
 
+@event("logins.failed", "warning")
 class LoginsFailed(Event, frozen=True):
     """Passwords, keys or one-time links were wrong: how many, and from how many addresses. Those that come together are
     one event, at most one in ten minutes. `address` and `how` (basic, key or link) are those of the last one."""
-
-    name = "logins.failed"
-    level = "warning"
 
     failures: int
     addresses: int
@@ -1189,12 +1053,9 @@ class LoginsFailed(Event, frozen=True):
     how: str
 
 
+@event("request.failed", "error", hidden=("exception",))
 class RequestFailed(Event, frozen=True):
     """A defect in fileq: a request was answered with status 500."""
-
-    name = "request.failed"
-    level = "error"
-    hidden = ("exception",)
 
     action: str
     request_id: str
@@ -1202,11 +1063,10 @@ class RequestFailed(Event, frozen=True):
     exception: BaseException
 
 
+@event("operation.started")
 class OperationStarted(Event, frozen=True):
     """A server works on an operation from now on. `is_resumed`: another server, or this one before a restart, had begun
     it; `done` jobs are changed already."""
-
-    name = "operation.started"
 
     id: str
     action: str
@@ -1215,10 +1075,9 @@ class OperationStarted(Event, frozen=True):
     is_resumed: bool
 
 
+@event("operation.ended")
 class OperationEnded(Event, frozen=True):
     """An operation has ended. `state` is completed, stopped or failed. `refused` jobs could not be changed."""
-
-    name = "operation.ended"
 
     id: str
     action: str

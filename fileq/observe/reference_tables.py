@@ -32,7 +32,7 @@ def log_table() -> str:
 
 def published_names() -> dict[str, str]:
     """The events that brokers publish → the same transitions in the log."""
-    return {name: kind.name for kind in event_types() if (name := getattr(kind, "published_as", ""))}
+    return {kind.published_as: kind.name for kind in event_types() if kind.published_as}
 
 
 def _row(kind: type[Event]) -> str:
