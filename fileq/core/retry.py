@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Protocol, assert_never, overload
+from typing import Protocol, assert_never
 
 from msgspec import Struct
 
@@ -18,17 +18,15 @@ from fileq.core.claim import Claim
 from fileq.core.job import COUNT_MAX, MADE_BY_TAG, Job, Version, encode, rfc3339_ms
 from fileq.core.outcome import (
     Cancelled,
-    Changed,
     Died,
     Done,
     Failed,
     FinalOutcome,
-    Outcome,
     Refused,
     Released,
     kind_of_death,
 )
-from fileq.core.settlement import Settlement
+from fileq.core.settlement import Details, Settlement
 
 Chance = Callable[[float, float], float]
 ERROR_MAX = 4_000  # characters of an error that are stored with a job
@@ -60,12 +58,6 @@ class Policy(Struct, frozen=True):
     handler: str = ""  # the name of the route, which is part of a dead job's fingerprint
 
 
-class RunChanged(Struct, frozen=True):
-    """A decision that settles nothing yet: run the file in the version it has now, the one with this signature."""
-
-    signature: str
-
-
 def delay_s(backoff: Backoff, failures: int, chance: Chance = random.uniform) -> float:
     """The delay after this many failures: the formula times 1 ± jitter, then capped; or the list's entry, unchanged."""
     n = max(1, failures)
@@ -83,7 +75,6 @@ def delay_s(backoff: Backoff, failures: int, chance: Chance = random.uniform) ->
     return min(backoff.max, grown * chance(1 - backoff.jitter, 1 + backoff.jitter))
 
 
-@overload
 def decide(
     claim: Claim,
     outcome: FinalOutcome,
@@ -94,34 +85,11 @@ def decide(
     leaves: Version | None = None,
     spread_s: float = 0.0,
     chance: Chance = random.uniform,
-) -> Settlement: ...
-
-
-@overload
-def decide(
-    claim: Claim, outcome: Changed, policy: Policy, *, now_ms: int, its_job: str | None, may_run: bool
-) -> Settlement | RunChanged: ...
-
-
-def decide(
-    claim: Claim,
-    outcome: Outcome,
-    policy: Policy,
-    *,
-    now_ms: int,
-    duration_ms: int | None = None,
-    leaves: Version | None = None,
-    spread_s: float = 0.0,
-    chance: Chance = random.uniform,
-    its_job: str | None = None,
-    may_run: bool = True,
-) -> Settlement | RunChanged:
-    """The settlement of a claim; for a changed file it may be the decision to run it. Bytes that are not a job can only
-    be buried or released.
+) -> Settlement:
+    """The settlement of a claim. Bytes that are not a job can only be buried or released.
 
     `leaves` is the version of the file that its handler left. `spread_s` adds a random delay for jobs that died
-    together: with a jitter of a few per cent they would start, and die, together again. For a changed file,
-    `its_job` is the id that the ledger has for the version that it is now; `may_run` is False once the worker stops."""
+    together: with a jitter of a few per cent they would start, and die, together again."""
     match outcome:
         case Done():
             return settlement.complete(claim, result=outcome.result, duration_ms=duration_ms, leaves=leaves)
@@ -133,8 +101,6 @@ def decide(
             return _after_refusal(claim, outcome, now_ms)
         case Died():
             return _after_death(claim, outcome, policy, now_ms, duration_ms, spread_s, chance)
-        case Changed():
-            return _after_change(claim, outcome, its_job, may_run)
         case Cancelled():
             return settlement.cancel(claim, error=outcome.reason, duration_ms=duration_ms)
         case Released():
@@ -143,11 +109,14 @@ def decide(
             assert_never(outcome)
 
 
-def _after_change(claim: Claim, changed: Changed, its_job: str | None, may_run: bool) -> Settlement | RunChanged:
-    """Superseded if the version that is there now has a job of its own; otherwise this job is for it."""
+def decide_changed(claim: Claim, its_job: str | None, *, may_run: bool) -> Settlement | None:
+    """The settlement of a claim whose file is another version now; None if that version is to be run.
+
+    `its_job` is the id that the ledger has for that version: with a job of its own, this one is superseded. `may_run`
+    is False once the worker stops."""
     if its_job not in (None, claim.id):
         return settlement.complete(claim, superseded=True)
-    return RunChanged(changed.signature) if may_run else settlement.release(claim)
+    return None if may_run else settlement.release(claim)
 
 
 def _after_failure(
@@ -162,28 +131,16 @@ def _after_failure(
         # As for the timeout in worker/pump.py.
         allowed = min(own, allowed) if MADE_BY_TAG in claim.job.tag_values else own
     job = claim.job.but(retries=retries, first_error=_first_error(claim.job, error), breaker_probe=False)
+    ran: Details = {
+        "kind": failed.kind,
+        "duration_ms": duration_ms,
+        "traceback": failed.traceback,
+        "output": failed.output,
+    }
     if failed.is_permanent or retries > allowed:
-        return settlement.bury(
-            claim,
-            dead(job, error, now_ms),
-            error=error,
-            kind=failed.kind,
-            duration_ms=duration_ms,
-            traceback=failed.traceback,
-            output=failed.output,
-            handler=policy.handler,
-        )
+        return settlement.bury(claim, dead(job, error, now_ms), error=error, handler=policy.handler, **ran)
     pause_s = failed.after_s if failed.after_s is not None else delay_s(policy.backoff, retries, chance)
-    return settlement.retry(
-        claim,
-        encode(job),
-        delay_ms=round(pause_s * 1000),
-        error=error,
-        kind=failed.kind,
-        duration_ms=duration_ms,
-        traceback=failed.traceback,
-        output=failed.output,
-    )
+    return settlement.retry(claim, encode(job), delay_ms=round(pause_s * 1000), error=error, **ran)
 
 
 def _after_vanishing(claim: Claim, failed: Failed, policy: Policy, now_ms: int) -> Settlement:
@@ -217,33 +174,13 @@ def _after_death(
         return settlement.bury(claim, claim.raw, error=claim.defect or error, kind=kind, died=True)
     recoveries = min(claim.job.recoveries + 1, COUNT_MAX)
     job = claim.job.but(recoveries=recoveries, first_error=_first_error(claim.job, error), breaker_probe=False)
+    ran: Details = {"kind": kind, "duration_ms": duration_ms, "died": True, "output": died.output}
     if recoveries > policy.max_recoveries:
-        buried = dead(job, error, now_ms)
-        return settlement.bury(
-            claim,
-            buried,
-            error=error,
-            kind=kind,
-            duration_ms=duration_ms,
-            died=True,
-            output=died.output,
-            handler=policy.handler,
-        )
+        return settlement.bury(claim, dead(job, error, now_ms), error=error, handler=policy.handler, **ran)
     if recoveries == 1:
-        return settlement.release(
-            claim, encode(job), error=error, kind=kind, died=True, duration_ms=duration_ms, output=died.output
-        )
+        return settlement.release(claim, encode(job), error=error, **ran)
     pause_s = delay_s(policy.backoff, recoveries - 1, chance) + (chance(0.0, spread_s) if spread_s else 0.0)
-    return settlement.retry(
-        claim,
-        encode(job),
-        delay_ms=round(pause_s * 1000),
-        error=error,
-        kind=kind,
-        duration_ms=duration_ms,
-        died=True,
-        output=died.output,
-    )
+    return settlement.retry(claim, encode(job), delay_ms=round(pause_s * 1000), error=error, **ran)
 
 
 def _first_error(job: Job, error: str) -> str | None:

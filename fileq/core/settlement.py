@@ -6,6 +6,7 @@ The retry policy makes settlements; brokers apply them. Nothing here decides or 
 from __future__ import annotations
 
 import enum
+from typing import TypedDict, Unpack
 
 from msgspec import Struct
 
@@ -92,6 +93,18 @@ _OUTCOMES = {
 }
 
 
+class Details(TypedDict, total=False):
+    """What a settlement may say of its attempt."""
+
+    kind: str
+    duration_ms: int | None
+    died: bool
+    refused: bool
+    vanished: bool
+    traceback: str
+    output: str
+
+
 def complete(
     claim: Claim,
     *,
@@ -106,83 +119,24 @@ def complete(
     )
 
 
-def retry(
-    claim: Claim,
-    next_raw: bytes,
-    *,
-    delay_ms: int,
-    error: str,
-    kind: str = "",
-    duration_ms: int | None = None,
-    died: bool = False,
-    traceback: str = "",
-    output: str = "",
-) -> Settlement:
+def retry(claim: Claim, next_raw: bytes, *, delay_ms: int, error: str, **details: Unpack[Details]) -> Settlement:
     """The attempt failed. `next_raw` is scheduled; after the delay it goes back to the queue it came from."""
-    return Settlement(
-        Verb.RETRY,
-        claim,
-        next_raw,
-        error,
-        kind,
-        delay_ms=max(0, delay_ms),
-        duration_ms=duration_ms,
-        died=died,
-        traceback=traceback,
-        output=output,
-    )
+    return Settlement(Verb.RETRY, claim, next_raw, error, delay_ms=max(0, delay_ms), **details)
 
 
-def bury(
-    claim: Claim,
-    next_raw: bytes,
-    *,
-    error: str,
-    kind: str = "",
-    duration_ms: int | None = None,
-    died: bool = False,
-    refused: bool = False,
-    traceback: str = "",
-    output: str = "",
-    handler: str = "",
-) -> Settlement:
+def bury(claim: Claim, next_raw: bytes, *, error: str, handler: str = "", **details: Unpack[Details]) -> Settlement:
     """There is no further attempt. `next_raw` goes to the dead letters. `handler` is the name of the job's route, if it
-    is known; it is part of the fingerprint."""
-    return Settlement(
-        Verb.BURY,
-        claim,
-        next_raw,
-        error,
-        kind,
-        duration_ms=duration_ms,
-        died=died,
-        refused=refused,
-        traceback=traceback,
-        output=output,
-        fingerprint=_fingerprint(claim, error, handler, traceback),
-    )
+    is known. The type of a job counts before it in the fingerprint: a reader of the record knows only the type."""
+    if (job := claim.job) is None:
+        group = fingerprint(error)
+    else:
+        group = fingerprint(error, job.type or handler, details.get("traceback", ""), job.filepath)
+    return Settlement(Verb.BURY, claim, next_raw, error, fingerprint=group, **details)
 
 
-def _fingerprint(claim: Claim, error: str, handler: str, traceback: str = "") -> str:
-    """The type of a job counts before the name of its route: a reader of the record knows only the type."""
-    if claim.job is None:
-        return fingerprint(error)
-    return fingerprint(error, claim.job.type or handler, traceback, claim.job.filepath)
-
-
-def release(
-    claim: Claim,
-    next_raw: bytes | None = None,
-    *,
-    error: str = "",
-    kind: str = "",
-    died: bool = False,
-    duration_ms: int | None = None,
-    output: str = "",
-) -> Settlement:
+def release(claim: Claim, next_raw: bytes | None = None, *, error: str = "", **details: Unpack[Details]) -> Settlement:
     """The job goes back to the front of its queue. No failure is counted; with `died`, a recovery is."""
-    kept = claim.raw if next_raw is None else next_raw
-    return Settlement(Verb.RELEASE, claim, kept, error, kind, died=died, duration_ms=duration_ms, output=output)
+    return Settlement(Verb.RELEASE, claim, claim.raw if next_raw is None else next_raw, error, **details)
 
 
 def skip_vanished(claim: Claim) -> Settlement:
@@ -191,9 +145,8 @@ def skip_vanished(claim: Claim) -> Settlement:
 
 
 def bury_vanished(claim: Claim, next_raw: bytes, *, error: str, kind: str, handler: str = "") -> Settlement:
-    """The file no longer exists, so no attempt is made. `next_raw` goes to the dead letters. `handler` as for bury."""
-    group = _fingerprint(claim, error, handler)
-    return Settlement(Verb.BURY, claim, next_raw, error, kind, refused=True, vanished=True, fingerprint=group)
+    """The file no longer exists, so no attempt is made."""
+    return bury(claim, next_raw, error=error, handler=handler, kind=kind, refused=True, vanished=True)
 
 
 def cancel(claim: Claim, *, error: str = "cancelled", duration_ms: int | None = None) -> Settlement:

@@ -61,7 +61,7 @@ from fileq.core.events import (
 )
 from fileq.core.job import MADE_BY_TAG, Version
 from fileq.core.outcome import Cancelled, Changed, Done, Failed, FinalOutcome, Made, Refused, Released
-from fileq.core.retry import Policy, RunChanged, decide
+from fileq.core.retry import Policy, decide, decide_changed
 from fileq.core.settlement import Settlement, SettleResult, Verb, defer
 from fileq.core.webhook import DELIVERIES_MAX, DELIVERY_ROUTE
 from fileq.files.paths import Paths, directory_problem
@@ -748,15 +748,14 @@ class Pump:
         assert isinstance(slot.state.undecided, Changed)
         claim, changed, route = slot.state.claim, slot.state.undecided, slot.state.route
         its_job = entry.job_of(changed.signature) if entry is not None else None
-        now_ms, may_run = self._wall_ms(), not self.is_quiet
-        decision = decide(claim, changed, self._policy, now_ms=now_ms, its_job=its_job, may_run=may_run)
-        if not isinstance(decision, RunChanged):
+        decision = decide_changed(claim, its_job, may_run=not self.is_quiet)
+        if decision is not None:
             self._settle(slot, decision, claim.version, route)
             self._breakers.record(route, claim.key, None)
             return None
         task = prepare(claim, self._routes, self._paths, runs_changed=True)
         if isinstance(task, Task):
-            return self._run(slot, claim, task, decision.signature)
+            return self._run(slot, claim, task, changed.signature)
         self._end_without_run(slot, claim, task)
         return None
 

@@ -14,8 +14,8 @@ from fileq.config import BackoffSettings
 from fileq.core.claim import Claim
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import decode, encode, file_job
-from fileq.core.outcome import WORKER_DIED, Cancelled, Changed, Died, Done, Failed, FinalOutcome, Refused, Released
-from fileq.core.retry import ERROR_MAX, Policy, RunChanged, decide, delay_s
+from fileq.core.outcome import WORKER_DIED, Cancelled, Died, Done, Failed, FinalOutcome, Refused, Released
+from fileq.core.retry import ERROR_MAX, Policy, decide, decide_changed, delay_s
 from fileq.core.settlement import Settlement, Verb
 
 NOW_MS = 1_800_000_000_000
@@ -196,15 +196,10 @@ def test_a_vanished_file_can_be_skipped() -> None:
     assert (settled.verb, settled.outcome, settled.next_raw) == (Verb.COMPLETE, "skipped", claim.raw)
 
 
-def decide_changed(its_job: str | None, *, may_run: bool) -> Settlement | RunChanged:
-    claim = claim_of(signature="1-1")
-    return decide(claim, Changed("v-2"), POLICY, now_ms=NOW_MS, its_job=its_job, may_run=may_run)
-
-
 @pytest.mark.parametrize("may_run", [True, False])
 def test_a_changed_file_whose_version_has_its_own_job_is_superseded(may_run: bool) -> None:
-    decision = decide_changed("newer", may_run=may_run)
-    assert isinstance(decision, Settlement)
+    decision = decide_changed(claim_of(), "newer", may_run=may_run)
+    assert decision is not None
     assert (decision.verb, decision.superseded, decision.outcome) == (Verb.COMPLETE, True, "superseded")
 
 
@@ -212,9 +207,9 @@ def test_a_changed_file_whose_version_has_its_own_job_is_superseded(may_run: boo
 def test_a_changed_file_that_no_other_job_is_for_is_run_or_released_when_the_worker_stops(
     its_job: str | None,
 ) -> None:
-    assert decide_changed(its_job, may_run=True) == RunChanged("v-2")
-    decision = decide_changed(its_job, may_run=False)
-    assert isinstance(decision, Settlement)
+    assert decide_changed(claim_of(), its_job, may_run=True) is None
+    decision = decide_changed(claim_of(), its_job, may_run=False)
+    assert decision is not None
     assert (decision.verb, decision.next_raw) == (Verb.RELEASE, decision.claim.raw)
 
 
