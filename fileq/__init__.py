@@ -50,41 +50,25 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# The module of each name; with a colon, its name there. Within the package another class has the shorter name.
-_HOMES = {
-    "AsyncBatch": "fileq.client.async_client",
-    "AsyncClient": "fileq.client.async_client",
-    "AsyncHandle": "fileq.client.async_client",
-    "Batch": "fileq.client.batch_handle:BatchHandle",
-    "BatchDocument": "fileq.queries.documents",
-    "BatchError": "fileq.core.errors",
-    "BatchFacts": "fileq.core.batch",
-    "BrokerError": "fileq.core.errors",
-    "BrokerUnavailable": "fileq.core.errors",
-    "Call": "fileq.client.tasks:TaskCall",
-    "Client": "fileq.client.client",
-    "ConfigError": "fileq.core.errors",
-    "Context": "fileq.handlers.context",
-    "EventView": "fileq.handlers.extensions",
-    "FileqError": "fileq.core.errors",
-    "Handle": "fileq.client.handle",
-    "Job": "fileq.core.job",
-    "JobCancelled": "fileq.core.errors:JobCancelledError",
-    "JobDocument": "fileq.queries.documents",
-    "JobError": "fileq.core.errors",
-    "JobFailed": "fileq.core.errors:JobFailedError",
-    "JobView": "fileq.handlers.context",
-    "Permanent": "fileq.core.errors",
-    "ResultExpired": "fileq.core.errors",
-    "Retry": "fileq.core.errors",
-    "Status": "fileq.queries.documents:JobDocument",
-    "Task": "fileq.client.tasks:TaskFunction",
-    "before_enqueue": "fileq.handlers.extensions",
-    "handler": "fileq.handlers.registry",
-    "hook": "fileq.handlers.extensions",
-    "middleware": "fileq.handlers.extensions",
-    "task": "fileq.client.tasks",
+# The names of each module; with a colon, its name there. Within the package another class has the shorter name.
+_NAMES = {
+    "client.async_client": ("AsyncBatch", "AsyncClient", "AsyncHandle"),
+    "client.batch_handle": ("Batch:BatchHandle",),
+    "client.client": ("Client",),
+    "client.handle": ("Handle",),
+    "client.tasks": ("Call:TaskCall", "Task:TaskFunction", "task"),
+    "core.batch": ("BatchFacts",),
+    "core.errors": (
+        *("BatchError", "BrokerError", "BrokerUnavailable", "ConfigError", "FileqError", "JobError"),
+        *("JobCancelled:JobCancelledError", "JobFailed:JobFailedError", "Permanent", "ResultExpired", "Retry"),
+    ),
+    "core.job": ("Job",),
+    "handlers.context": ("Context", "JobView"),
+    "handlers.extensions": ("EventView", "before_enqueue", "hook", "middleware"),
+    "handlers.registry": ("handler",),
+    "queries.documents": ("BatchDocument", "JobDocument", "Status:JobDocument"),
 }
+_HOMES = {name.partition(":")[0]: (module, name.rpartition(":")[2]) for module in _NAMES for name in _NAMES[module]}
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would take it for a promise of any name
 
@@ -93,8 +77,8 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would take it for a pr
             raise AttributeError(f"module 'fileq' has no attribute {name!r}")
         import importlib
 
-        module, _, attribute = _HOMES[name].partition(":")
-        return getattr(importlib.import_module(module), attribute or name)
+        module, attribute = _HOMES[name]
+        return getattr(importlib.import_module(f"fileq.{module}"), attribute)
 
     def __dir__():
         return sorted({*globals(), *_HOMES})

@@ -105,8 +105,7 @@ class EndpointSettings(Section, frozen=True):
         for name in ("name", "url", "events"):
             if not getattr(self, name):
                 yield "", f"has no {name}; give one"
-        if bool(self.secret) == bool(self.secret_file):
-            yield "", f"has {'both' if self.secret else 'neither'} secret {'and' if self.secret else 'nor'} secret_file"
+        yield from self.exactly_one("secret", "secret_file")
 
     @property
     def webhook(self) -> Webhook:

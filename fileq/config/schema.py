@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from msgspec import field
 
@@ -186,10 +186,7 @@ class CompleteSettings(Section, frozen=True):
     quiet: Annotated[Seconds | None, "no file came or changed in this time"] = None
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
-        given = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
-        if len(given) != 1:
-            has = f"has {' and '.join(given)}" if given else "is empty"
-            yield "", f"{has}; give exactly one of marker, manifest, files and quiet"
+        yield from self.exactly_one(*self.__struct_fields__)
 
 
 class DeliverySettings(Section, frozen=True):
@@ -292,11 +289,7 @@ class ScheduleSettings(Section, frozen=True):
     def contradictions(self) -> Iterator[tuple[str, str]]:
         if not self.cron:
             yield "", "has no cron; say when it is due"
-        given = [name for name in ("type", "reprocess", "scan") if getattr(self, name) is not None]
-        if not given:
-            yield "", "has neither type nor reprocess nor scan; give one of them"
-        elif len(given) > 1:
-            yield "", f"has both {given[0]} and {given[1]}; keep one of them"
+        yield from self.exactly_one("type", "reprocess", "scan")
         if self.payload is not None and self.type is None:
             yield "payload", "goes with a type only"
         elif self.payload is not None and (problem := payload_problem(self.payload)):
@@ -304,7 +297,12 @@ class ScheduleSettings(Section, frozen=True):
 
     @property
     def definition(self) -> ScheduleDefinition:
-        type, payload = self._job()
+        type, payload = self.type or "", dict(self.payload or {})
+        if self.scan is not None:
+            type, payload = SCAN_TYPE, {"dir": self.scan}
+        elif self.reprocess is not None:
+            given = {"match": self.reprocess.match, "since_s": self.reprocess.since}
+            type, payload = REPROCESS_TYPE, {key: value for key, value in given.items() if value is not None}
         return ScheduleDefinition(
             cron=self.cron,
             timezone=self.timezone,
@@ -317,14 +315,6 @@ class ScheduleSettings(Section, frozen=True):
             max_retries=self.max_retries,
             timeout_s=self.timeout,
         )
-
-    def _job(self) -> tuple[str, dict[str, Any]]:
-        if self.scan is not None:
-            return SCAN_TYPE, {"dir": self.scan}
-        if self.reprocess is not None:
-            given = {"match": self.reprocess.match, "since_s": self.reprocess.since}
-            return REPROCESS_TYPE, {key: value for key, value in given.items() if value is not None}
-        return self.type or "", dict(self.payload or {})
 
 
 # the other sections, and the whole
@@ -504,12 +494,8 @@ class RouteSettings(Section, frozen=True):
     on_dead: Annotated[JobType | None, "type of a job to enqueue when a job of the route is dead"] = None
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
-        for one, other in (("match", "type"), ("use", "command")):
-            given = [name for name in (one, other) if getattr(self, name) is not None]
-            if not given:
-                yield "", f"has neither {one} nor {other}; give one of them"
-            elif len(given) == 2:
-                yield "", f"has both {one} and {other}; keep one of them"
+        yield from self.exactly_one("match", "type")
+        yield from self.exactly_one("use", "command")
         if self.command is not None and not (self.command and self.command[0]):
             yield "command", "is empty; give the program and its arguments"
         if is_own_type(self.type):

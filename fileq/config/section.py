@@ -67,6 +67,14 @@ class Section(Struct, frozen=True, kw_only=True):
         """Conflicts between keys that are individually valid: the key (or "" for the section) and what is wrong."""
         yield from ()
 
+    def exactly_one(self, *names: str) -> Iterator[tuple[str, str]]:
+        """A contradiction unless one of these keys is set."""
+        given = [name for name in names if getattr(self, name) not in (None, "")]
+        if not given:
+            yield "", f"has neither {' nor '.join(names)}; give one of them"
+        elif len(given) > 1:
+            yield "", f"has both {given[0]} and {given[1]}; keep one of them"
+
     @classmethod
     def from_list(cls, items: tuple[Any, ...]) -> typing.Self:
         """The section that a plain list stands for. Only sections with a `list_field` implement it."""
