@@ -6,43 +6,20 @@ Every series exists from the start, so the number of series never changes.
 
 from __future__ import annotations
 
+import functools
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fileq.core.events import (
-    AttemptEnded,
-    BatchFinished,
-    BatchReconciled,
-    BreakerOpened,
-    Event,
-    HookEventsDropped,
-    HookFailed,
-    JobClaimed,
-    JobCompleted,
-    JobDead,
-    JobFailed,
-    JobFenced,
-    JobFollowed,
-    JobProduced,
-    JobRecovered,
-    ScanFinished,
-    ScheduleBroken,
-    ScheduleFired,
-    ScheduleMissed,
-    SkippedFilesCounted,
-    SkipReason,
-    WebhookDelivered,
-    WebhookDisabled,
-    WebhookFailed,
-)
+from fileq.core import events
+from fileq.core.events import AttemptEnded, Event, SkippedFilesCounted, SkipReason
 from fileq.observe.depths import OTHER_PLACES, UNKNOWN, Depths
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -52,79 +29,96 @@ PICKUP_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 
 SCAN_BOUNDS_S = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 1800)
 
 
+EventType: TypeAlias = type[Event]
+
+
 class MetricInfo(Struct, frozen=True):
-    """One metric as docs/metrics.md lists it. Histograms have bounds; a metric has at most one label."""
+    """One metric as docs/metrics.md lists it. Histograms have bounds; a metric has at most one label. A counter with an
+    `event` counts these events or, with an `amount`, sums this field of them."""
 
     name: str
     type: str
     help: str
     label: str = ""
     bounds: tuple[float, ...] = ()
+    event: EventType | None = None
+    amount: str = ""
+
+
+def _counter(name: str, help: str, event: EventType | None = None, amount: str = "") -> MetricInfo:
+    return MetricInfo(name, "counter", help, event=event, amount=amount)
 
 
 METRICS = (
-    MetricInfo("jobs_produced_total", "counter", "Jobs that this process enqueued."),
-    MetricInfo("jobs_consumed_total", "counter", "Jobs that this process claimed."),
-    MetricInfo("jobs_completed_total", "counter", "Jobs that this process completed."),
-    MetricInfo("jobs_failed_total", "counter", "Failed attempts in this process; a job can fail several times."),
-    MetricInfo("jobs_retried_total", "counter", "Failed attempts after which the job waits for a retry."),
-    MetricInfo("jobs_dead_letter_total", "counter", "Jobs that this process moved to the dead-letter queue."),
-    MetricInfo("jobs_fenced_total", "counter", "Outcomes that were rejected because the slot had lost the job."),
-    MetricInfo(
-        "jobs_superseded_total", "counter", "Jobs completed because a newer version of their file has its own job."
+    _counter("jobs_produced_total", "Jobs that this process enqueued.", events.JobProduced),
+    _counter("jobs_consumed_total", "Jobs that this process claimed."),
+    _counter("jobs_completed_total", "Jobs that this process completed."),
+    _counter("jobs_failed_total", "Failed attempts in this process; a job can fail several times."),
+    _counter("jobs_retried_total", "Failed attempts after which the job waits for a retry."),
+    _counter("jobs_dead_letter_total", "Jobs that this process moved to the dead-letter queue."),
+    _counter("jobs_fenced_total", "Outcomes that were rejected because the slot had lost the job.", events.JobFenced),
+    _counter("jobs_superseded_total", "Jobs completed because a newer version of their file has its own job."),
+    _counter("jobs_vanished_total", "Jobs that did not run because their file no longer existed."),
+    _counter("reaper_recovered_total", "Jobs requeued after the process that ran them died.", events.JobRecovered),
+    _counter("circuit_breaker_trips_total", "Times that a breaker of this process opened.", events.BreakerOpened),
+    _counter(
+        "follow_ups_total", "Follow-ups enqueued when jobs of this process ended.", events.JobFollowed, "follow_ups"
     ),
-    MetricInfo("jobs_vanished_total", "counter", "Jobs that did not run because their file no longer existed."),
-    MetricInfo("reaper_recovered_total", "counter", "Jobs given back after the process that ran them died."),
-    MetricInfo("circuit_breaker_trips_total", "counter", "Times a breaker of this process opened."),
-    MetricInfo(
-        "follow_ups_total",
-        "counter",
-        "Follow-ups that jobs of this process enqueued when they ended.",
-    ),
-    MetricInfo("batches_finished_total", "counter", "Batches whose last job this process settled."),
-    MetricInfo(
+    _counter("batches_finished_total", "Batches whose last job this process settled.", events.BatchFinished),
+    _counter(
         "batch_members_reconciled_total",
-        "counter",
-        "Members of batches that had ended without being counted; this process counted them.",
+        "Batch members that had ended uncounted; this process counted them.",
+        events.BatchReconciled,
+        "counted",
     ),
-    MetricInfo("hook_failures_total", "counter", "Calls of hooks that raised; counted at most a minute later."),
-    MetricInfo("hook_events_dropped_total", "counter", "Events that reached no hook because hooks were too slow."),
-    MetricInfo("schedules_fired_total", "counter", "Times of schedules for which this process enqueued the job."),
-    MetricInfo("schedules_missed_total", "counter", "Times of schedules that this process counted as missed."),
-    MetricInfo("schedules_broken_total", "counter", "Times a schedule began to be one that this process can't fire."),
-    MetricInfo("webhook_deliveries_total", "counter", "Deliveries of webhooks that receivers accepted."),
-    MetricInfo("webhook_failures_total", "counter", "Attempts of deliveries that failed."),
-    MetricInfo("webhooks_disabled_total", "counter", "Webhooks that this process disabled."),
+    _counter(
+        "hook_failures_total", "Hook calls that raised; counted up to a minute late.", events.HookFailed, "failures"
+    ),
+    _counter(
+        "hook_events_dropped_total", "Events dropped because hooks were too slow.", events.HookEventsDropped, "count"
+    ),
+    _counter("schedules_fired_total", "Schedule times for which this process enqueued the job.", events.ScheduleFired),
+    _counter(
+        "schedules_missed_total", "Schedule times that this process counted as missed.", events.ScheduleMissed, "count"
+    ),
+    _counter(
+        "schedules_broken_total", "Times that this process found that it can't fire a schedule.", events.ScheduleBroken
+    ),
+    _counter("webhook_deliveries_total", "Webhook deliveries that receivers accepted.", events.WebhookDelivered),
+    _counter("webhook_failures_total", "Webhook delivery attempts that failed.", events.WebhookFailed),
+    _counter("webhooks_disabled_total", "Webhooks that this process disabled.", events.WebhookDisabled),
     MetricInfo(
         "producer_files_skipped_total",
         "counter",
-        "Times that a scan or a file-system event found a file that was not enqueued, by reason. Each scan counts the "
-        "same file again; `fileq stats` shows the number of files of the last scan.",
+        "Files that a scan or a file-system event found and did not enqueue, by reason. Each scan counts the same file "
+        "again; `fileq stats` shows the number of files of the last scan.",
         "reason",
     ),
     MetricInfo("job_processing_duration_seconds", "histogram", "Duration of one attempt.", bounds=JOB_BOUNDS_S),
     MetricInfo(
         "job_pickup_latency_seconds",
         "histogram",
-        "Time from the moment a job is ready to its claim.",
+        "Time from when a job is ready until it is claimed.",
         bounds=PICKUP_BOUNDS_S,
     ),
     MetricInfo("producer_scan_duration_seconds", "histogram", "Duration of one full scan.", bounds=SCAN_BOUNDS_S),
-    MetricInfo("queue_length", "gauge", "Jobs in a place of the broker, the same from every process.", "queue"),
+    MetricInfo(
+        "queue_length", "gauge", "Jobs in each place of the broker; the same value from every process.", "queue"
+    ),
     MetricInfo(
         "queue_oldest_age_seconds", "gauge", "How long the next job of a queue has been ready; 0 when empty.", "queue"
     ),
-    MetricInfo("batches_unfinished", "gauge", "Batches that are open or sealed, the same from every process."),
+    MetricInfo("batches_unfinished", "gauge", "Open or sealed batches; the same value from every process."),
     MetricInfo("worker_active", "gauge", "Slots of this process that take jobs; 0 if it is not a worker."),
     MetricInfo("circuit_breaker_state", "gauge", "Worst breaker of this process: 0 closed, 1 half-open, 2 open."),
     MetricInfo("fileq_breaker_state", "gauge", "Breaker of a route: 0 closed, 1 half-open, 2 open.", "route"),
     MetricInfo(
         "fileq_breaker_deferred",
         "gauge",
-        "Jobs that this process has deferred because the breaker of their route is not closed.",
+        "Jobs that this process deferred because their route's breaker is not closed.",
         "route",
     ),
-    MetricInfo("fileq_broker_up", "gauge", "1 if the broker answered just now, else 0."),
+    MetricInfo("fileq_broker_up", "gauge", "1 if the broker answered the last check, else 0."),
 )
 
 
@@ -150,26 +144,12 @@ class Metrics(Collector):
         self._skipped = dict.fromkeys(SkipReason, 0)
         self._histograms = {m.name: _Histogram(m.bounds) for m in METRICS if m.type == "histogram"}
         self._listeners: dict[type[Event], Callable[[Any], None]] = {
-            JobProduced: lambda event: self._add("jobs_produced_total"),
-            JobClaimed: self._claimed,
-            JobCompleted: self._completed,
-            JobFailed: self._failed,
-            JobDead: self._dead,
-            JobFenced: lambda event: self._add("jobs_fenced_total"),
-            JobRecovered: lambda event: self._add("reaper_recovered_total"),
-            JobFollowed: lambda event: self._add("follow_ups_total", event.follow_ups),
-            BatchFinished: lambda event: self._add("batches_finished_total"),
-            BatchReconciled: lambda event: self._add("batch_members_reconciled_total", event.counted),
-            HookFailed: lambda event: self._add("hook_failures_total", event.failures),
-            HookEventsDropped: lambda event: self._add("hook_events_dropped_total", event.count),
-            ScheduleFired: lambda event: self._add("schedules_fired_total"),
-            ScheduleMissed: lambda event: self._add("schedules_missed_total", event.count),
-            ScheduleBroken: lambda event: self._add("schedules_broken_total"),
-            WebhookDelivered: lambda event: self._add("webhook_deliveries_total"),
-            WebhookFailed: lambda event: self._add("webhook_failures_total"),
-            WebhookDisabled: lambda event: self._add("webhooks_disabled_total"),
-            BreakerOpened: lambda event: self._add("circuit_breaker_trips_total"),
-            ScanFinished: self._scanned,
+            **{m.event: functools.partial(self._count, m.name, m.amount) for m in METRICS if m.event is not None},
+            events.JobClaimed: self._claimed,
+            events.JobCompleted: self._completed,
+            events.JobFailed: self._failed,
+            events.JobDead: self._dead,
+            events.ScanFinished: self._scanned,
             SkippedFilesCounted: self._files_skipped,
         }
         self._registry = CollectorRegistry()
@@ -193,15 +173,15 @@ class Metrics(Collector):
 
     # events; called with the lock held
 
-    def _add(self, name: str, count: int = 1) -> None:
-        self._counts[name] += count
+    def _count(self, name: str, amount: str, event: Event) -> None:
+        self._counts[name] += getattr(event, amount) if amount else 1
 
-    def _claimed(self, event: JobClaimed) -> None:
+    def _claimed(self, event: events.JobClaimed) -> None:
         self._counts["jobs_consumed_total"] += 1
         if event.waited_ms is not None:
             self._histograms["job_pickup_latency_seconds"].observe(event.waited_ms / 1000)
 
-    def _completed(self, event: JobCompleted) -> None:
+    def _completed(self, event: events.JobCompleted) -> None:
         self._counts["jobs_completed_total"] += 1
         if event.is_superseded:
             self._counts["jobs_superseded_total"] += 1
@@ -210,12 +190,12 @@ class Metrics(Collector):
         else:
             self._observe_duration(event)
 
-    def _failed(self, event: JobFailed) -> None:
+    def _failed(self, event: events.JobFailed) -> None:
         self._counts["jobs_failed_total"] += 1
         self._counts["jobs_retried_total"] += 1
         self._observe_duration(event)
 
-    def _dead(self, event: JobDead) -> None:
+    def _dead(self, event: events.JobDead) -> None:
         self._counts["jobs_dead_letter_total"] += 1
         if event.is_failure:  # otherwise its worker died once too often, or nothing ran
             self._counts["jobs_failed_total"] += 1
@@ -226,7 +206,7 @@ class Metrics(Collector):
     def _observe_duration(self, event: AttemptEnded) -> None:
         self._histograms["job_processing_duration_seconds"].observe((event.duration_ms or 0) / 1000)
 
-    def _scanned(self, event: ScanFinished) -> None:
+    def _scanned(self, event: events.ScanFinished) -> None:
         self._histograms["producer_scan_duration_seconds"].observe(event.seconds)
 
     def _files_skipped(self, event: SkippedFilesCounted) -> None:
