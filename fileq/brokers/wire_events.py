@@ -15,7 +15,7 @@ from fileq.brokers.batches import BatchWireEvent
 from fileq.brokers.types import WireEvent
 from fileq.core.batch import Batch
 from fileq.core.claim import Buried, Claim
-from fileq.core.events import JobCancelled, JobClaimed, JobCompleted, JobDead, JobProduced, published_name
+from fileq.core.events import JobCancelled, JobClaimed, JobCompleted, JobDead, JobProduced, event_type
 from fileq.core.job import Job, decode_or_none
 from fileq.core.settlement import Settlement, Verb
 
@@ -55,7 +55,7 @@ def settled(s: Settlement) -> bytes:
                 job.filepath,
             )
         )
-    name = published_name(s)
+    name = event_type(s).published_as
     if not name:
         return b""
     retry_count = job.retries if job else 0

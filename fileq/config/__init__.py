@@ -1,20 +1,7 @@
 """The configuration: loaded once from YAML file, environment and --set, validated, frozen, and passed in.
 
-    loaded = load(path, sets=["worker.count=8"])
-    loaded.config.worker.count, loaded.origins["worker.count"]
-
-| module              | owns                                                                             |
-|---------------------|----------------------------------------------------------------------------------|
-| schema.py           | every key: type, limits, default, help text                                      |
-| http_settings.py    | the keys below `server` and `webhooks`                                           |
-| value_types.py      | the kinds of values: read from text, written as text, masked                     |
-| section.py          | what a section is; the keys derived from its type hints                          |
-| sources.py          | the YAML file, the environment and --set as layers of one tree; unknown variables |
-| read.py             | the tree read into sections, with the origin of every value                      |
-| resolve.py          | rules between keys; what a route inherits from the worker                        |
-| load.py             | the steps in order: gather, read, resolve; what a running process can take over  |
-| show.py             | listings, the example file, the table of settings.md; what handlers don't get    |
-| edit.py             | one setting changed in the file, comments kept                                   |
+loaded = load(path, sets=["worker.count=8"])
+loaded.config.worker.count, loaded.origins["worker.count"]
 """
 
 from fileq.config.load import (

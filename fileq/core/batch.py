@@ -168,8 +168,12 @@ def count_ending(batch: Batch, ending: Ending, member: str, error: str) -> list[
 def count_child(parent: Batch, child: Batch) -> list[Callback]:
     """Counts a finished batch in its parent, as count_ending() does it."""
     child.is_counted = True
-    ending, error = ending_for_parent(child)
-    return count_ending(parent, ending, child.id, error)
+    if child.is_success:
+        return count_ending(parent, Ending.COMPLETED, child.id, "")
+    error = f"batch {child.id} failed: {child.dead} dead, {child.cancelled} cancelled, {child.deleted} deleted"
+    if child.dead_error:
+        error += f"; first {child.dead_error}"
+    return count_ending(parent, Ending.DEAD, child.id, error)
 
 
 def finish(batch: Batch, now_ms: int) -> list[Callback]:
@@ -220,16 +224,6 @@ def delete_dead(batch: Batch) -> None:
     """A dead member was deleted."""
     batch.dead -= 1
     batch.deleted += 1
-
-
-def ending_for_parent(batch: Batch) -> tuple[Ending, str]:
-    """How a finished batch counts in its parent, and with which error."""
-    if batch.is_success:
-        return Ending.COMPLETED, ""
-    return Ending.DEAD, (
-        f"batch {batch.id} failed: {batch.dead} dead, {batch.cancelled} cancelled, {batch.deleted} deleted"
-        + (f"; first {batch.dead_error}" if batch.dead_error else "")
-    )
 
 
 def _unfired(batch: Batch, kind: CallbackKind) -> list[Callback]:

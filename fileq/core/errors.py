@@ -1,21 +1,4 @@
-"""Every error fileq raises on purpose.
-
-FileqError
-├── ConfigError            a flag, key, value or file is wrong; all problems at once
-├── BrokerError            the broker answered and refused
-│   ├── BrokerUnavailable  the broker is unavailable; the same call may succeed later
-│   ├── Unknown            the broker has nothing of this name
-│   ├── Conflict           a document has changed since it was read
-│   └── BrokerRemoved      the broker's data was deleted or replaced; only a restart helps
-├── BatchError             a batch is unknown, or takes no jobs any more
-└── JobError               about one job
-    ├── Undecodable        bytes in a queue that are not a job
-    ├── JobFailedError     a caller waited for a job, and the job is dead; users know it as fileq.JobFailed
-    ├── JobCancelledError  a caller waited for a job, and the job was cancelled; fileq.JobCancelled
-    ├── ResultExpired      a caller waited for a job whose record is gone
-    ├── Retry              a handler fails this attempt and chooses the delay before the next
-    └── Permanent          a handler skips the remaining attempts
-"""
+"""Every error fileq raises on purpose. Users know JobFailedError as fileq.JobFailed, as `public` says."""
 
 from __future__ import annotations
 

@@ -242,29 +242,18 @@ class HandlerOutputSkipped(OutputEvent, frozen=True):
     lines: int
 
 
-_BY_VERB: dict[Verb, type[AttemptEnded]] = {
+_BY_VERB: dict[Verb, type[AttemptEnded | JobDeferred]] = {
     Verb.COMPLETE: JobCompleted,
     Verb.RETRY: JobFailed,
     Verb.BURY: JobDead,
     Verb.RELEASE: JobReleased,
     Verb.CANCEL: JobCancelled,
+    Verb.DEFER: JobDeferred,
 }
 
 
-def published_name(settlement: Settlement) -> str:
-    """The broker's name for the event of a settlement; "" if brokers do not publish it."""
-    if settlement.verb is Verb.DEFER:
-        return JobDeferred.published_as
-    return _event_type_of(settlement).published_as
-
-
-def event_name(settlement: Settlement) -> str:
-    """The name of the event of a settlement, as hooks and webhooks know it."""
-    return JobDeferred.name if settlement.verb is Verb.DEFER else _event_type_of(settlement).name
-
-
-def _event_type_of(settlement: Settlement) -> type[AttemptEnded]:
-    """The event of an attempt. A dead worker's job is recovered, unless it has died too often and is buried."""
+def event_type(settlement: Settlement) -> type[AttemptEnded | JobDeferred]:
+    """The event of a settlement. A dead worker's job is recovered, unless it has died too often and is buried."""
     if settlement.died and settlement.verb is not Verb.BURY:
         return JobRecovered
     return _BY_VERB[settlement.verb]
@@ -277,10 +266,9 @@ def claimed(claim: Claim, *, is_run: bool = True) -> JobClaimed:
 def settled(settlement: Settlement) -> AttemptEnded | JobDeferred:
     """The event of a settlement that the broker has accepted, by the slot that held the claim. No slot held a job that
     died while it waited."""
-    s, claim = settlement, settlement.claim
-    if s.verb is Verb.DEFER:
+    s, claim, kind = settlement, settlement.claim, event_type(settlement)
+    if kind is JobDeferred:
         return JobDeferred(*ids_of(claim), claim.queue, claim.slot, s.reason, s.delay_ms)
-    kind = _event_type_of(s)
     common = (*ids_of(claim), claim.queue, claim.slot or None, s.duration_ms, s.error or None)
     if kind is JobCompleted:
         return JobCompleted(*common, s.superseded or None, s.vanished or None)
@@ -290,7 +278,9 @@ def settled(settlement: Settlement) -> AttemptEnded | JobDeferred:
         return JobDead(*common, s.is_failure or None, is_vanished=s.vanished or None)
     if kind is JobRecovered:
         return JobRecovered(*common, s.delay_ms if s.verb is Verb.RETRY else None)
-    return kind(*common)
+    if kind is JobReleased:
+        return JobReleased(*common)
+    return JobCancelled(*common)
 
 
 def buried_unread(buried: Buried) -> tuple[JobClaimed, JobDead]:

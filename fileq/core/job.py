@@ -345,6 +345,8 @@ def file_job(
     signature: str | None = None,
     inode: int = 0,
     id: str = "",
+    type: str | None = None,
+    payload: Raw | UnsetType = UNSET,
 ) -> Job:
     """A new job about a file. A path that is not UTF-8 is kept in filepath_b64. An inode of 0 is not recorded."""
     text, b64 = _path_fields(path)
@@ -360,6 +362,8 @@ def file_job(
         signature=signature,
         file_inode=inode or None,
         filepath_b64=b64,
+        type=type,
+        payload=payload,
     )
 
 
@@ -373,18 +377,8 @@ def _path_fields(path: bytes) -> tuple[str, str | None]:
 
 def typed_job(type: str, payload: Any, *, priority: str, now: datetime, id: str = "") -> Job:
     """A new job without a file, identified by its type."""
-    return Job(
-        id=checked_id(id) if id else new_id(),
-        filepath="",
-        filesize=0,
-        priority=priority,
-        retries=0,
-        creation_time=rfc3339(now),
-        trace_id="",
-        span_id="",
-        type=type,
-        payload=UNSET if payload is None else Raw(_encoder.encode(payload)),
-    )
+    encoded = UNSET if payload is None else Raw(_encoder.encode(payload))
+    return file_job(b"", size=0, priority=priority, now=now, id=id, type=type, payload=encoded)
 
 
 _VERSION_4 = 4 << 76 | 8 << 60  # the fixed bits of a UUID: version and variant

@@ -314,14 +314,10 @@ class Cron:
         try:
             found = next(CronSim(self._fields, datetime.now(UTC)), None)
         except (CronSimError, ValueError, AssertionError, OverflowError) as error:
-            raise InvalidCron(f"{EXPECTS}; its {_wrong_field(error)} is wrong") from None
+            field = str(error).removeprefix("Bad ") if str(error).startswith("Bad ") else "text"  # "Bad minute"
+            raise InvalidCron(f"{EXPECTS}; its {field} is wrong") from None
         if found is None:
             raise InvalidCron(f"{EXPECTS}; no day matches it")
-
-
-def _wrong_field(error: Exception) -> str:
-    """cronsim says "Bad minute"."""
-    return str(error).removeprefix("Bad ") if str(error).startswith("Bad ") else "text"
 
 
 def _period_ms(text: str) -> int:

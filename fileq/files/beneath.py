@@ -64,7 +64,7 @@ def open_beneath(path: bytes, roots: Sequence[bytes]) -> int:
         above = root if root.endswith(b"/") else root + b"/"
         if path.startswith(above):
             try:
-                return _open_below(root, path[len(above) :])
+                return _open_below(root, path[len(above) :], BENEATH | NO_MAGICLINKS)
             except OSError as error:
                 if error.errno not in _HAS_LINK:
                     raise
@@ -159,14 +159,19 @@ def _open_root(path: bytes, roots: Sequence[bytes]) -> tuple[int, bytes]:
     raise LeadsOutside(path)
 
 
-def _open_below(root: bytes, relative: bytes) -> int:
+def _open_below(root: bytes, relative: bytes, resolve: int) -> int:
     directory = os.open(root, _REFERENCE | os.O_DIRECTORY)
     try:
-        if has_openat2():
-            return openat2(directory, relative, _REFERENCE, BENEATH | NO_MAGICLINKS)
-        return _open_by_steps(directory, relative, _REFERENCE)
+        return _open_at(directory, relative, _REFERENCE, resolve)
     finally:
         os.close(directory)
+
+
+def _open_at(directory: int, relative: bytes, flags: int, resolve: int) -> int:
+    """As openat2(); without it no link is followed, whatever `resolve` allows."""
+    if has_openat2():
+        return openat2(directory, relative, flags, resolve)
+    return _open_by_steps(directory, relative, flags)
 
 
 def _open_resolved(path: bytes, roots: Sequence[bytes]) -> int:
@@ -180,21 +185,11 @@ def _open_resolved(path: bytes, roots: Sequence[bytes]) -> int:
         if not is_below(real_path, roots):
             raise LeadsOutside(path)
         try:
-            return _open_without_links(real_path)
+            return _open_below(b"/", real_path[1:] or b".", NO_SYMLINKS)
         except OSError as error:
             if error.errno not in _HAS_CHANGED:
                 raise
     raise OSError(errno.ELOOP, "the links of its path keep changing", path)
-
-
-def _open_without_links(real_path: bytes) -> int:
-    if has_openat2():
-        return openat2(AT_FDCWD, real_path, _REFERENCE, NO_SYMLINKS)
-    top = os.open(b"/", _REFERENCE | os.O_DIRECTORY)
-    try:
-        return _open_by_steps(top, real_path[1:], _REFERENCE)
-    finally:
-        os.close(top)
 
 
 def _open_in(directory: int, relative: bytes, flags: int) -> int:
@@ -202,10 +197,8 @@ def _open_in(directory: int, relative: bytes, flags: int) -> int:
     if b"\0" in relative:
         raise ValueError("embedded null byte")
     try:
-        if has_openat2():
-            _names_of(relative)
-            return openat2(directory, relative, flags, BENEATH | NO_SYMLINKS)
-        return _open_by_steps(directory, relative, flags)
+        _names_of(relative)
+        return _open_at(directory, relative, flags, BENEATH | NO_SYMLINKS)
     except OSError as error:
         raise _named(error, relative) from None
 

@@ -55,25 +55,20 @@ def rename_exclusively(source: Place, target: Place) -> None:
 
     No other process may give `source` to another file meanwhile: without RENAME_NOREPLACE it is linked to the new name
     before the old one is removed."""
-    error = _rename_noreplace(source, target)
-    if error in _NO_FLAGS:
+    if not _rename_noreplace(source, target):
         _link_or_reserve(source, target)
-    elif error:
-        raise OSError(error, os.strerror(error), os.fsdecode(source.name), None, os.fsdecode(target.name))
 
 
 def take(directory: int, name: bytes, private: bytes) -> None:
     """Renames a file to its private name, in the same directory. Raises FileExistsError if that name is taken.
 
     Other processes may replace the file of this name at any time: what is renamed is what is there in that moment."""
-    error = _rename_noreplace(Place(directory, name), Place(directory, private))
-    if error in _NO_FLAGS:
-        # A link and an unlink could unlink another file. The private name belongs to one job, so no other file has it.
-        if exists(Place(directory, private)):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(private))
-        os.rename(name, private, src_dir_fd=directory, dst_dir_fd=directory)
-    elif error:
-        raise OSError(error, os.strerror(error), os.fsdecode(name), None, os.fsdecode(private))
+    if _rename_noreplace(Place(directory, name), Place(directory, private)):
+        return
+    # A link and an unlink could unlink another file. The private name belongs to one job, so no other file has it.
+    if exists(Place(directory, private)):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(private))
+    os.rename(name, private, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def move_into(source: Place, folder: int, name: bytes, unique: str = "") -> bytes:
@@ -216,13 +211,15 @@ def _sync_directory(folder: int) -> None:
         os.close(descriptor)
 
 
-def _rename_noreplace(source: Place, target: Place) -> int:
-    """0, or the number of the error."""
+def _rename_noreplace(source: Place, target: Place) -> bool:
+    """False if the C library or the file system does not have it."""
     if _renameat2 is None:
-        return errno.ENOSYS
+        return False
     if _renameat2(source.directory, source.name, target.directory, target.name, _RENAME_NOREPLACE) == 0:
-        return 0
-    return ctypes.get_errno()
+        return True
+    if (error := ctypes.get_errno()) in _NO_FLAGS:
+        return False
+    raise OSError(error, os.strerror(error), os.fsdecode(source.name), None, os.fsdecode(target.name))
 
 
 def _link_or_reserve(source: Place, target: Place) -> None:

@@ -81,7 +81,7 @@ def _read(raw: bytes, name: str) -> list[ManifestEntry]:
         raise ConfigError(f"{name} has a line of more than {ENTRY_MAX:,} bytes")
     texts = [line.decode(errors="surrogateescape") for line in lines]
     if texts and _SUM_LINE.fullmatch(texts[0]):
-        return _from_sums(texts, name)
+        return _checked(((f"line {n}", _entry_of_sum(line)) for n, line in enumerate(texts, 1)), name)
     if texts and "path" in _header(texts[0]):
         return _from_csv(texts, name)
     return _checked(((text, ManifestEntry(text)) for text in texts), name)
@@ -172,10 +172,6 @@ def _misspelt_name(name: str) -> str:
     if name in known or not (near := difflib.get_close_matches(name[:50].lower(), known, n=1, cutoff=0.8)):
         return ""
     return f"{name[:50]!r} is unknown; did you mean {near[0]!r}?"
-
-
-def _from_sums(lines: list[str], name: str) -> list[ManifestEntry]:
-    return _checked(((f"line {n}", _entry_of_sum(line)) for n, line in enumerate(lines, 1)), name)
 
 
 def _entry_of_sum(line: str) -> ManifestEntry | str:

@@ -83,7 +83,7 @@ class ArrivingFile:
                 if is_exclusive:
                     rename_exclusively(Place(self._directory, self._private), Place(folder, self._name))
                 else:
-                    if not is_new and _is_link(self._name, folder):
+                    if not is_new and stat.S_ISLNK(os.lstat(self._name, dir_fd=folder).st_mode):
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                     os.rename(self._private, self._name, src_dir_fd=self._directory, dst_dir_fd=folder)
             except BaseException:
@@ -145,10 +145,6 @@ class ArrivingFile:
         os.close(self._directory)
         self._directory = below
         return True
-
-
-def _is_link(name: bytes, folder: int) -> bool:
-    return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
 
 
 def hold(fd: int) -> None:

@@ -25,7 +25,7 @@ from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
 from fileq.core.errors import ConfigError
-from fileq.core.events import AcceptResumed, AcceptStopped, Emit, HttpOpened, HttpPortTaken
+from fileq.core.events import AcceptResumed, AcceptStopped, Emit, HttpOpened, HttpPortTaken, ignore
 from fileq.observe.metrics import CONTENT_TYPE
 
 MAX_CONNECTIONS = 256
@@ -67,8 +67,10 @@ class Endpoints:
         metrics: Callable[[], bytes],
         broker_problem: Callable[[], str] = lambda: "",
         request_timeout_s: float = REQUEST_TIMEOUT_S,
-        emit: Emit = lambda event: None,
+        is_port_chosen: bool = True,
+        emit: Emit = ignore,
     ) -> None:
+        """Raises ConfigError if a configured port is in use; if the default port is in use, takes a free one."""
         self._services = services
         self._metrics = metrics
         self._broker_problem = broker_problem
@@ -77,8 +79,19 @@ class Endpoints:
         def report(problem: str) -> None:
             emit(AcceptStopped(self.port, problem) if problem else AcceptResumed(self.port))
 
-        self._server = BoundedServer((bind, port), self._answer, request_timeout_s, report)
+        try:
+            self._server = BoundedServer((bind, port), self._answer, request_timeout_s, report)
+        except OSError as error:
+            if is_port_chosen or error.errno != errno.EADDRINUSE:
+                # create_server() puts the address into its text once more.
+                reason = os.strerror(error.errno) if error.errno == errno.EADDRINUSE else error.strerror
+                raise ConfigError(
+                    f"observability.metrics_port is {port} on {bind}: {reason}; choose another, or 0 for any"
+                ) from error
+            self._server = BoundedServer((bind, 0), self._answer, request_timeout_s, report)
+            emit(HttpPortTaken(port, self._server.port))
         self.port = self._server.port
+        emit(HttpOpened(bind, self.port))
         self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
         self._thread.start()
 
@@ -100,40 +113,11 @@ class Endpoints:
         return _health({"stuck": stuck} if stuck else {})
 
     def _readyz(self) -> ProbeAnswer:
-        problems = self._problems()
-        return _health({"reasons": problems} if problems else {})
-
-    def _problems(self) -> dict[str, str]:
-        """The services that cannot work, with the reason. A service notices a silent broker only after its timeout, so
-        the broker's own problem is listed too."""
+        """Names what cannot work, with the reason. A service notices a silent broker only after its timeout, so the
+        broker's own problem is listed too."""
         found = {service.name: service.problem() for service in self._services} | {"broker": self._broker_problem()}
-        return {name: problem for name, problem in found.items() if problem}
-
-
-def open_endpoints(
-    bind: str,
-    port: int,
-    services: Sequence[HealthSource],
-    metrics: Callable[[], bytes],
-    *,
-    broker_problem: Callable[[], str] = lambda: "",
-    is_port_chosen: bool,
-    emit: Emit,
-) -> Endpoints:
-    """Raises ConfigError if a configured port is in use; if the default port is in use, takes a free one."""
-    try:
-        endpoints = Endpoints(bind, port, services, metrics, broker_problem, emit=emit)
-    except OSError as error:
-        if is_port_chosen or error.errno != errno.EADDRINUSE:
-            # create_server() puts the address into its text once more.
-            reason = os.strerror(error.errno) if error.errno == errno.EADDRINUSE else error.strerror
-            raise ConfigError(
-                f"observability.metrics_port is {port} on {bind}: {reason}; choose another, or 0 for any"
-            ) from error
-        endpoints = Endpoints(bind, 0, services, metrics, broker_problem, emit=emit)
-        emit(HttpPortTaken(port, endpoints.port))
-    emit(HttpOpened(bind, endpoints.port))
-    return endpoints
+        reasons = {name: problem for name, problem in found.items() if problem}
+        return _health({"reasons": reasons} if reasons else {})
 
 
 def _health(problem: dict[str, object]) -> ProbeAnswer:

@@ -34,7 +34,7 @@ from fileq.core.events import (
 from fileq.files.descriptor_limit import raise_limit
 from fileq.handlers.extensions import load_before_enqueue
 from fileq.handlers.routes import Routes, made_job_problems, reload_routes, warnings_of
-from fileq.observe.http import open_endpoints
+from fileq.observe.http import Endpoints
 from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.observers import Observers
 from fileq.runtime.produce_once import produce_once, progress
@@ -201,7 +201,7 @@ def run_until_signal(
     raise_limit()
     observability, emit = reloader.loaded.config.observability, observers.emit
     with closing(StopSignals(reloads=True)) as signals, closing(BrokerWatch(broker, fatal.report, emit)) as watch:
-        endpoints = open_endpoints(
+        endpoints = Endpoints(
             observability.metrics_bind,
             observability.metrics_port,
             services,

@@ -21,7 +21,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Attempt, Record
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError
-from fileq.core.events import Emit, WebhooksInvalid, event_name
+from fileq.core.events import Emit, WebhooksInvalid, event_type
 from fileq.core.job import ENDED_STATES, Job, State, decode_or_none, encode, parsed_ms, rfc3339_ms, typed_job
 from fileq.core.outcome import FollowUp, follow_up_id
 from fileq.core.own_jobs import is_own_type
@@ -84,7 +84,7 @@ class Subscriptions:
 
     def settled(self, settlement: Settlement, now_ms: int) -> list[FollowUp]:
         """The deliveries about this settlement. None about bytes that are not a job."""
-        job, event = settlement.claim.job, event_name(settlement)
+        job, event = settlement.claim.job, event_type(settlement).name
         if job is None or event not in self._by_event:
             return []
         # The start of the attempt and its number tell it from every other one of this job, also after a revival.

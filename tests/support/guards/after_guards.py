@@ -83,7 +83,7 @@ MOVE_GUARDS = (
     Guard(
         "Without RENAME_NOREPLACE a private name is not taken twice",
         "a file of the user is lost",
-        "        if exists(Place(directory, private)):\n",
+        "    if exists(Place(directory, private)):\n",
         "        if False:\n",
         MOVING + "a_private_name_is_never_taken_twice",
     ),
