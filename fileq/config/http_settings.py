@@ -90,8 +90,6 @@ class WebhookFilterSettings(Section, frozen=True):
 
 
 class EndpointSettings(Section, frozen=True):
-    """One webhook of the configuration."""
-
     is_sparse: ClassVar[bool] = True
 
     name: Annotated[str, TextKind(NAME_RULE, f"a name that matches {NAME_RULE}"), "name of the webhook"] = ""

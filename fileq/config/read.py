@@ -60,7 +60,6 @@ class Node(Struct, frozen=True):
         return node
 
     def to_plain(self) -> Any:
-        """The same tree as texts, lists and dictionaries, without the origins."""
         if isinstance(self.value, dict):
             return {key: node.to_plain() for key, node in self.value.items()}
         return [node.to_plain() for node in self.value] if isinstance(self.value, list) else self.value

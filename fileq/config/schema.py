@@ -190,8 +190,6 @@ class CompleteSettings(Section, frozen=True):
 
 
 class DeliverySettings(Section, frozen=True):
-    """One kind of delivery."""
-
     is_sparse: ClassVar[bool] = True
 
     match: Annotated[

@@ -80,8 +80,6 @@ class IntegerKind(ValueKind, frozen=True):
 
 
 class FractionKind(ValueKind, frozen=True):
-    """A number between 0 and 1. Each end can be excluded."""
-
     allows_zero: bool = True
     allows_one: bool = True
 
@@ -101,8 +99,6 @@ class FractionKind(ValueKind, frozen=True):
 
 
 class DurationKind(ValueKind, frozen=True):
-    """Seconds, written with a unit."""
-
     minimum: float = 0.0
     allows_zero: bool = False
 
@@ -140,8 +136,6 @@ class SizeKind(ValueKind, frozen=True):
 
 
 class RateKind(ValueKind, frozen=True):
-    """How many in a second, a minute or an hour."""
-
     expects = "a rate such as 10/s, 100/m or 1000/h, of at least 1"
 
     def read(self, text: str) -> Rate:
@@ -173,8 +167,6 @@ class OptionalKind(ValueKind, frozen=True):
 
 
 class TextKind(ValueKind, frozen=True):
-    """A text that fully matches a pattern."""
-
     pattern: str = r"(?s).*"
     description: str = "text"
 
@@ -199,8 +191,6 @@ class KeyNameKind(TextKind, frozen=True):
 
 
 class KeyPatternKind(KeyNameKind, frozen=True):
-    """The name of a key that contains the worker ID."""
-
     pattern: str = rf"[^%{_NOT_UTF8}]*%s[^%{_NOT_UTF8}]*"
     description: str = "a key name with exactly one %s, where the worker ID goes"
 
@@ -294,8 +284,6 @@ class BrokerNameKind(ValueKind, frozen=True):
 
 
 class ExitOrExceptionKind(ValueKind, frozen=True):
-    """How an attempt can fail: with the exit code of a command or with an exception, given by name."""
-
     expects = "an exit code from 1 to 255 or the name of an exception"
 
     def read(self, text: str) -> int | str:
@@ -319,7 +307,6 @@ def installed_brokers() -> tuple[str, ...]:
 
 
 def split_address(text: str) -> tuple[str, int] | None:
-    """Host and port of `host:port`, or None if the text has another form."""
     match = re.fullmatch(rf"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/@\[\]{_NOT_UTF8}]+)):(\d{{1,5}})", text)
     if match is None or not 0 < int(match[3]) <= 65535:
         return None

@@ -37,7 +37,6 @@ _INCLUDED = {Scope.OPERATE: (Scope.READ,), Scope.ADMIN: tuple(Scope)}
 
 
 def effective_scopes(scopes: Iterable[Scope]) -> frozenset[Scope]:
-    """The scopes with those that they include."""
     return frozenset(included for scope in scopes for included in (scope, *_INCLUDED.get(scope, ())))
 
 
@@ -119,7 +118,6 @@ class StoredKey(Struct, frozen=True, omit_defaults=True):
 
 
 def new_key() -> tuple[str, str]:
-    """The id and the text of a new key."""
     import secrets
 
     id = "".join(secrets.choice(_ID_LETTERS) for _ in range(8))

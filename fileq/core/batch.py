@@ -33,8 +33,6 @@ class BatchState(enum.StrEnum):
 
 
 class Ending(enum.StrEnum):
-    """How a member of a batch ended."""
-
     COMPLETED = "completed"
     DEAD = "dead"
     CANCELLED = "cancelled"
@@ -130,7 +128,6 @@ def callback_id(batch_id: str, kind: CallbackKind) -> str:
 
 
 def callback_job(job: Job, batch_id: str, kind: CallbackKind) -> Job:
-    """This job as a callback of the batch."""
     return job.but(id=callback_id(batch_id, kind), batch_facts=Raw(FACTS_MARK))
 
 
@@ -221,7 +218,6 @@ def revive(batch: Batch, parent: Batch | None) -> None:
 
 
 def delete_dead(batch: Batch) -> None:
-    """A dead member was deleted."""
     batch.dead -= 1
     batch.deleted += 1
 

@@ -17,8 +17,6 @@ class ClaimKey(NamedTuple):
 
 
 class Claim(Struct, frozen=True):
-    """A job that a slot holds."""
-
     slot: str
     token: int  # counts the slot's claims; a settlement whose token is settled already is a repeat
     queue: str

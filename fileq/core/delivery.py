@@ -56,7 +56,6 @@ def unreadable(path: str, why: str) -> str:
 
 
 def with_others(problem: str, check: DeliveryCheck) -> str:
-    """The problem, and those of the other files of the delivery."""
     if not check.also:
         return problem
     more = f" and {check.also_more} more" if check.also_more else ""

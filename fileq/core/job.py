@@ -56,7 +56,6 @@ class State(enum.StrEnum):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the job is in a queue or scheduled."""
         return self.is_unfinished and self is not State.RUNNING
 
     @classmethod
@@ -148,7 +147,6 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
         return self.but(filepath=text, filepath_b64=b64, moved_from=self.moved_from or self.filepath)
 
     def but(self, **changes: Any) -> Job:
-        """A copy of this job with some fields changed."""
         return msgspec.structs.replace(self, **changes)
 
 
@@ -300,7 +298,6 @@ def _first_escaped_id(raw: bytes) -> bytes:
 
 
 def decode_or_none(raw: bytes) -> Job | None:
-    """The job in these bytes, or None if they are not a job."""
     try:
         return decode(raw)
     except Undecodable:
@@ -368,7 +365,6 @@ def file_job(
 
 
 def _path_fields(path: bytes) -> tuple[str, str | None]:
-    """filepath and filepath_b64."""
     try:
         return path.decode(), None
     except UnicodeDecodeError:
@@ -376,7 +372,6 @@ def _path_fields(path: bytes) -> tuple[str, str | None]:
 
 
 def typed_job(type: str, payload: Any, *, priority: str, now: datetime, id: str = "") -> Job:
-    """A new job without a file, identified by its type."""
     encoded = UNSET if payload is None else Raw(_encoder.encode(payload))
     return file_job(b"", size=0, priority=priority, now=now, id=id, type=type, payload=encoded)
 
@@ -409,7 +404,6 @@ UNIQUE_KEY_LENGTH = 200
 
 
 def check_unique_key(job: Job) -> None:
-    """Raises JobError for a unique key that can't be used."""
     key = job.unique_key
     if key is not None and not (0 < len(key) <= UNIQUE_KEY_LENGTH and key.isprintable()):
         raise JobError(

@@ -195,5 +195,4 @@ def _as_text(error: str) -> str:
 
 
 def dead(job: Job, error: str, now_ms: int) -> bytes:
-    """The bytes of the job as a dead letter."""
     return encode(job.but(error=error, failed_at=rfc3339_ms(now_ms), first_error=None, breaker_probe=False))

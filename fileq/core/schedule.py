@@ -197,7 +197,6 @@ def job_payload(definition: ScheduleDefinition, slot_ms: int, missed: int) -> Ma
 
 
 def job_of(definition: ScheduleDefinition, *, id: str, slot_ms: int, missed: int, queue: str, now_ms: int) -> Job:
-    """The job of a slot, for this queue."""
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     payload = job_payload(definition, slot_ms, missed)
     job = typed_job(definition.type, payload, priority=queue, now=now, id=id)
@@ -344,7 +343,6 @@ def parsed(text: str, zone_name: str = "UTC") -> Cron:
 
 @functools.lru_cache(512)
 def zone_of(name: str) -> tzinfo:
-    """The time zone with this IANA name."""
     if name == "UTC":
         return UTC
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError

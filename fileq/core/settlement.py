@@ -71,7 +71,6 @@ class Settlement(Struct, frozen=True):
 
     @property
     def outcome(self) -> str:
-        """The word for this attempt in the job's history."""
         if self.died:
             return "died"
         if self.vanished:
@@ -94,8 +93,6 @@ _OUTCOMES = {
 
 
 class Details(TypedDict, total=False):
-    """What a settlement may say of its attempt."""
-
     kind: str
     duration_ms: int | None
     died: bool
@@ -160,8 +157,6 @@ def defer(claim: Claim, *, reason: str, delay_ms: int) -> Settlement:
 
 
 class SettleResult(enum.StrEnum):
-    """What a broker did with a settlement."""
-
     DONE = "done"
     DONE_ALREADY = "done already"  # a repeat after a lost reply; no second effect
     FENCED = "fenced"  # the slot no longer holds the job; nothing changed

@@ -18,7 +18,6 @@ _SPAN_ID = re.compile(r"(?!0{16})[0-9a-f]{16}")
 
 
 def new_ids() -> tuple[str, str]:
-    """The ids of a new trace and of its first span."""
     return secrets.token_hex(16), secrets.token_hex(8)
 
 
@@ -35,7 +34,6 @@ def parent_of(job: Job) -> tuple[str, str]:
 
 
 def attempt_span_id(job: Job, slot: str) -> str:
-    """The span id of the current attempt of this job by this slot."""
     return _hash(8, job.id, slot, str(attempt_of(job)))
 
 

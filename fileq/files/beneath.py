@@ -44,8 +44,6 @@ _HAS_CHANGED = _HAS_LINK | {errno.ENOENT}
 
 
 class LeadsOutside(OSError):
-    """The path leads outside of every root."""
-
     def __init__(self, path: bytes) -> None:
         super().__init__(errno.EXDEV, "it leads outside of its roots", path)
 

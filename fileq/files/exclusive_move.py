@@ -105,7 +105,6 @@ def names_for(name: bytes, unique: str) -> Iterator[bytes]:
 
 
 def lasting_names(name: bytes, unique: str) -> Iterator[bytes]:
-    """Those of names_for() that are not random."""
     return itertools.islice(names_for(name, unique), NUMBERED + 2)
 
 

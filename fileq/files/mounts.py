@@ -26,8 +26,6 @@ _KEEPS_INODES = frozenset(
 
 
 class Mount(NamedTuple):
-    """One line of the mount table."""
-
     number: int
     parent: int  # the number of the mount that this one is mounted on
     point: bytes
@@ -129,7 +127,6 @@ class ScanDirMounts:
         return is_network(self._describe(directory)[1])
 
     def filesystem(self, directory: bytes) -> str:
-        """The type of the file system; "" if unknown."""
         return self._describe(directory)[1]
 
     def device(self, directory: bytes) -> str:

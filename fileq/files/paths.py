@@ -63,7 +63,6 @@ class Paths:
 
 
 def _is_in(path: bytes, directory: bytes) -> bool:
-    """Whether the path is the directory or below it."""
     return path == directory or path.startswith(directory.rstrip(b"/") + b"/")
 
 

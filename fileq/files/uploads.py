@@ -56,7 +56,6 @@ class ArrivingFile:
 
     @property
     def is_replacing(self) -> bool:
-        """Whether there is something at the path now."""
         return not self._missing and exists(Place(self._directory, self._name))
 
     def write(self, data: bytes, algorithms: frozenset[str]) -> None:

@@ -57,8 +57,6 @@ class ProbeAnswer(NamedTuple):
 
 
 class Endpoints:
-    """Serves until closed."""
-
     def __init__(
         self,
         bind: str,

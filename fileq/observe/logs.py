@@ -65,7 +65,6 @@ class Logs:
         self.write((event,))
 
     def write(self, events: Iterable[Event]) -> None:
-        """Writes the lines of these events, in their order."""
         lines: list[str] = []
         timestamp = _timestamp()
         for event in events:
@@ -130,7 +129,6 @@ def _fields_of_line(event: Event, level: str, timestamp: str) -> MutableMapping[
 
 @functools.cache
 def line_fields(kind: type[Event]) -> tuple[str, ...]:
-    """The names of the fields that a log line of this event can have."""
     return tuple(name for name in kind.__struct_fields__ if name not in kind.hidden)
 
 

@@ -168,7 +168,6 @@ class Metrics(Collector):
                     listener(event)
 
     def text(self) -> bytes:
-        """All metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
     # events; called with the lock held

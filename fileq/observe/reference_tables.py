@@ -17,7 +17,6 @@ METRICS_HEADER = "| metric | type | label | meaning |"
 
 
 def event_types() -> list[type[Event]]:
-    """Every event that can be emitted, by name."""
     found = {
         kind.name: kind
         for kind in vars(events).values()
@@ -52,7 +51,6 @@ def metrics_table() -> str:
 
 
 def tables() -> dict[str, str]:
-    """Each table by its header."""
     written = log_table(), metrics_table(), markdown_table()
     return {table.partition("\n")[0]: table for table in written}
 
@@ -68,7 +66,6 @@ def with_tables(page: str) -> str:
 
 
 def main() -> None:
-    """Rewrites the pages given as arguments."""
     for path in map(Path, sys.argv[1:]):
         path.write_text(with_tables(path.read_text()))
 
