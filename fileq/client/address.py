@@ -9,7 +9,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fileq.config import MOVE, Config, load
+from fileq.config import Config, load
+from fileq.config.value_types import MOVE
 from fileq.core.errors import ConfigError
 
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://")

@@ -24,7 +24,8 @@ from fileq.brokers.schedule_definitions import (
 )
 from fileq.brokers.types import Entry
 from fileq.client.options import WantedSchedule
-from fileq.config import Config, schedule_from
+from fileq.config import Config
+from fileq.config.load import schedule_from
 from fileq.core.errors import BrokerError, ConfigError, Unknown
 from fileq.core.schedule import ScheduleDocument, encode_document, job_of, manual_id_of
 

@@ -18,7 +18,9 @@ from msgspec import Struct
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.server_checks import check_port, check_schedules, check_server, check_webhooks, is_configured
 from fileq.commands.untaken_files import missed_by_case
-from fileq.config import MOVE, Config, Loaded, describe_broker_choice
+from fileq.config import Config, Loaded
+from fileq.config.load import describe_broker_choice
+from fileq.config.value_types import MOVE
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.finding import Finding, sound, unknown, wrong
 from fileq.files.mounts import ScanDirMounts

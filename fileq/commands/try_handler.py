@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
-from fileq.config import Config, Loaded, secret_variables, without_secrets
+from fileq.config import Config, Loaded
+from fileq.config.show import secret_variables, without_secrets
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import ConfigError
 from fileq.core.job import encode, file_job

@@ -16,15 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 from msgspec.json import Decoder, encode
 
-from fileq.config import (
-    BackoffSettings,
-    CircuitBreakerSettings,
-    Config,
-    RouteSettings,
-    inherit_from_worker,
-    route_from,
-    secret_variables,
-)
+from fileq.config import Config
+from fileq.config.load import route_from
+from fileq.config.resolve import inherit_from_worker
+from fileq.config.schema import BackoffSettings, CircuitBreakerSettings, RouteSettings
+from fileq.config.show import secret_variables
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job
 from fileq.core.outcome import EndingPayload

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fileq.config import markdown_table
+from fileq.config.show import markdown_table
 from fileq.core import events
 from fileq.core.events import Event
 from fileq.observe.logs import line_fields

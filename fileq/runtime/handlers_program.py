@@ -8,7 +8,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from fileq.config import Config, secret_variables, without_secrets
+from fileq.config import Config
+from fileq.config.show import secret_variables, without_secrets
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.messages import Program

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from fileq.config import Loaded, changed_keys, with_reloadable
+from fileq.config import Loaded
+from fileq.config.load import changed_keys, with_reloadable
 from fileq.core.errors import ConfigError, FileqError
 from fileq.core.events import ConfigRefused, ConfigReloaded, Emit
 from fileq.handlers.routes import Routes

@@ -14,7 +14,8 @@ from types import FrameType
 
 from fileq.brokers import open_broker
 from fileq.brokers.protocol import Broker, FullBroker, RemovableData
-from fileq.config import Loaded, describe_broker_choice
+from fileq.config import Loaded
+from fileq.config.load import describe_broker_choice
 from fileq.core.errors import BrokerError, BrokerRemoved, FileqError
 from fileq.core.events import (
     BrokerDataRemoved,

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from starlette.datastructures import Headers
 
 from fileq.commands.api_keys import LINK_MS, SESSION_MS, EndedSessions, KeyOptions, KeyStore
-from fileq.config import PasswordFile
 from fileq.config.http_settings import ServerSettings, is_outside_key
+from fileq.config.sources import PasswordFile
 from fileq.core.api_key import Scope, StoredKey, digest, id_in_key
 from fileq.core.errors import BrokerError
 from fileq.server.client_address import Proxies, parsed, shown

@@ -35,7 +35,8 @@ from fileq.client.handle import Handle
 from fileq.client.options import Duration, EnqueueOptions
 from fileq.client.schedule_changes import the_schedule
 from fileq.commands.built_in_jobs import built_in_jobs
-from fileq.config import BackoffSettings, Config, WorkerSettings, config_from
+from fileq.config import Config, config_from
+from fileq.config.schema import BackoffSettings, WorkerSettings
 from fileq.core.errors import ConfigError
 from fileq.core.events import ignore
 from fileq.core.own_jobs import is_own_type

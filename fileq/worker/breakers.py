@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from fileq.brokers.types import OpenBreaker
-from fileq.config import CircuitBreakerSettings
+from fileq.config.schema import CircuitBreakerSettings
 from fileq.core.breaker import STATE_NUMBERS, UNFAILED_FIRST_S, Breaker
 from fileq.core.events import BreakerClosed, BreakerHalfOpened, BreakerOpened, Emit, ignore
 from fileq.core.outcome import Died, Done, Failed, FinalOutcome

@@ -24,7 +24,8 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import Broker, FullBroker, Order
 from fileq.brokers.types import LEDGER_DEPTH, LedgerEntry, Record
-from fileq.config import MOVE, Config
+from fileq.config import Config
+from fileq.config.value_types import MOVE
 from fileq.core.claim import Claim
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, FileKept, ignore

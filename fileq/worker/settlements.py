@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from fileq.config import AfterSettings, WorkerSettings
+from fileq.config.schema import AfterSettings, WorkerSettings
 from fileq.core.claim import Claim
 from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
 from fileq.core.outcome import EndingPayload, FollowUp, FollowUpRequest, Made, follow_up_id

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from hiredis import ProtocolError, Reader, pack_command
 
-from fileq.config import TlsSettings
+from fileq.config.schema import TlsSettings
 from fileq.core.errors import BrokerError, BrokerUnavailable
 
 Argument: TypeAlias = bytes | str | int | float

@@ -22,7 +22,8 @@ from fileq.brokers.redis.connection import (
     translated,
 )
 from fileq.brokers.redis.keys import Keys
-from fileq.config import Config, PasswordFile
+from fileq.config import Config
+from fileq.config.sources import PasswordFile
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:

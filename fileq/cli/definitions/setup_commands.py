@@ -17,7 +17,8 @@ from fileq.core.text import printable
 
 if TYPE_CHECKING:
     from fileq.commands.configured_handlers import ConfigCheck, TaskSummary
-    from fileq.config import ListedSetting, Loaded
+    from fileq.config import Loaded
+    from fileq.config.show import ListedSetting
     from fileq.core.finding import Finding
 
 
@@ -78,7 +79,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check(invocation: Invocation) -> int:
     from fileq.commands.configured_handlers import check_config
-    from fileq.config import describe_broker_choice
+    from fileq.config.load import describe_broker_choice
 
     options = invocation.options
     try:
@@ -122,7 +123,7 @@ def _get(invocation: Invocation) -> int:
     options = invocation.options
     if options.json or options.origin:
         return _list(invocation)
-    from fileq.config import to_listing
+    from fileq.config.show import to_listing
 
     rows = to_listing(invocation.loaded(), options.key)
     if len(rows) == 1 and rows[0].key == options.key:
@@ -135,7 +136,7 @@ def _get(invocation: Invocation) -> int:
 
 
 def _list(invocation: Invocation) -> int:
-    from fileq.config import to_listing
+    from fileq.config.show import to_listing
 
     loaded = invocation.loaded()
     rows = to_listing(loaded, getattr(invocation.options, "key", ""))
@@ -191,7 +192,7 @@ def _set(invocation: Invocation) -> int:
 
 
 def _init(invocation: Invocation) -> int:
-    from fileq.config import example_yaml
+    from fileq.config.show import example_yaml
 
     file = invocation.options.file
     try:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from fileq.brokers.types import Record
-from fileq.config import WorkerSettings
+from fileq.config.schema import WorkerSettings
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import Emit, ignore

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fileq import __version__
-from fileq.config import example_yaml
+from fileq.config.show import example_yaml
 from tests.support.producer_setup import BrokerSetup
 
 ERRORS = "fileq.core.errors"

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fileq.config import load, to_listing
+from fileq.config import load
+from fileq.config.show import to_listing
 from tests.support.program import REPOSITORY, Program
 from tests.support.servers import Server
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.config import RouteSettings
+from fileq.config.schema import RouteSettings
 from fileq.handlers.command_handler import NAMES
 
 ROOT = Path(__file__).parents[3]

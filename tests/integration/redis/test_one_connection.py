@@ -16,7 +16,7 @@ from fileq.brokers.redis.connection import ConnectionOptions, LoginRefused, Redi
 from fileq.brokers.redis.discovery import SentinelDiscovery
 from fileq.brokers.redis.link import Link
 from fileq.brokers.redis.store import RedisStore
-from fileq.config import TlsSettings
+from fileq.config.schema import TlsSettings
 from fileq.core.errors import BrokerUnavailable
 from tests.support.redis_store import NO_RETRIES, config_on
 from tests.support.servers import Server

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fileq.config import config_from, secret_variables, without_secrets
+from fileq.config import config_from
+from fileq.config.show import secret_variables, without_secrets
 from tests.support.program import Program, command, environment
 from tests.support.servers import Server, available_servers
 from tests.support.waiting import wait_until

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fileq.config import Origin, config_from, describe_broker_choice
+from fileq.config import config_from
+from fileq.config.load import describe_broker_choice
+from fileq.config.read import Origin
 from tests.support.config_loading import ConfigDirectory
 
 

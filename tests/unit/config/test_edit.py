@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fileq.config import example_yaml
 from fileq.config.edit import set_in_text
 from fileq.config.read import Node, Origin
 from fileq.config.schema import every_key, is_setting
-from fileq.config.show import to_yaml
+from fileq.config.show import example_yaml, to_yaml
 from fileq.config.sources import parse_yaml
 from fileq.core.errors import ConfigError
 

@@ -9,7 +9,8 @@ import sys
 import msgspec
 import pytest
 
-from fileq.config import Config, config_from, redacted
+from fileq.config import Config, config_from
+from fileq.config.show import redacted
 from fileq.core.errors import ConfigError
 
 

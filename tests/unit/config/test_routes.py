@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fileq.config import BackoffSettings, Config, RouteOptions, RouteSettings, config_from, inherit_from_worker, load
+from fileq.config import Config, config_from, load
+from fileq.config.resolve import RouteOptions, inherit_from_worker
+from fileq.config.schema import BackoffSettings, RouteSettings
 from fileq.core.errors import ConfigError
 from fileq.core.units import Rate
 from tests.support.config_loading import ConfigDirectory, problems_of

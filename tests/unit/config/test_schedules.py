@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fileq.config import config_from, load, redacted, to_listing
+from fileq.config import config_from, load
+from fileq.config.show import redacted, to_listing
 from fileq.core.errors import ConfigError
 from fileq.core.schedule import ScheduleDefinition
 

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fileq.config import config_from, describe_broker_choice, load, redacted, to_listing
+from fileq.config import config_from, load
+from fileq.config.load import describe_broker_choice
+from fileq.config.show import redacted, to_listing
 from fileq.config.value_types import mask_credentials
 from fileq.core.errors import ConfigError
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from fileq.config import Config, Origin, load, secret_variables
+from fileq.config import Config, load
+from fileq.config.read import Origin
+from fileq.config.show import secret_variables
 from fileq.config.sources import variable_names
 from fileq.config.trusted_place import untrusted_directory
 from fileq.core.errors import ConfigError

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from fileq.config import CircuitBreakerSettings
+from fileq.config.schema import CircuitBreakerSettings
 from fileq.core.breaker import FAILED_KEPT, SLICES, UNFAILED_FIRST_S, Breaker
 
 TraceFunction: TypeAlias = Callable[[FrameType, str, Any], Any]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fileq.config import BackoffSettings
+from fileq.config.schema import BackoffSettings
 from fileq.core.claim import Claim
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import decode, encode, file_job

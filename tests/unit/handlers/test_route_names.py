@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import fileq
-from fileq.config import CircuitBreakerSettings, config_from
+from fileq.config import config_from
+from fileq.config.schema import CircuitBreakerSettings
 from fileq.core.errors import ConfigError
 from fileq.handlers import registry
 from fileq.handlers.routes import Routes

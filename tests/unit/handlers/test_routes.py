@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import fileq
-from fileq.config import BackoffSettings, Config, config_from
+from fileq.config import Config, config_from
+from fileq.config.schema import BackoffSettings
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, file_job, typed_job
 from fileq.handlers import registry

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fileq.brokers.types import Census, Entry
-from fileq.config import CircuitBreakerSettings
+from fileq.config.schema import CircuitBreakerSettings
 from fileq.core.events import BrokerLost, JobCompleted, JobDead, JobFailed
 from fileq.core.settlement import defer
 from fileq.core.text import printable

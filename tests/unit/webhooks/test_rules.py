@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from fileq.config import Config, config_from, redacted, secret_variables, to_listing, without_secrets
+from fileq.config import Config, config_from
 from fileq.config.load import Loaded
+from fileq.config.show import redacted, secret_variables, to_listing, without_secrets
 from fileq.core.errors import ConfigError
 from fileq.core.webhook import (
     InvalidUrl,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fileq.config import CircuitBreakerSettings
+from fileq.config.schema import CircuitBreakerSettings
 from fileq.worker.breakers import REFRESH_S, Breakers, reason_of
 from tests.support.clocks import ManualClocks, RecordedEvents
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fileq.brokers.types import Entry, Revival
-from fileq.config import AfterSettings
+from fileq.config.schema import AfterSettings
 from fileq.core.job import Job, State, decode, encode, file_job, rfc3339_ms, typed_job
 from fileq.testing.conformance.builders import foreign
 from fileq.worker.deadlines import BATCH, IDLE_S, Deadlines
