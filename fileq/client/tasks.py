@@ -9,8 +9,8 @@ with tasks imports this one, in workers too.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, Unpack, overload
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -23,11 +23,18 @@ from fileq.core.own_jobs import check_type
 from fileq.core.public_name import public
 from fileq.handlers.context import Context, JobView
 from fileq.handlers.outcomes import number_outside_json
-from fileq.handlers.registry import LONGEST_NAME, REGISTRY, Registration, RetryIf, TaskDefinition
+from fileq.handlers.registry import (
+    LONGEST_NAME,
+    REGISTRY,
+    Registration,
+    RetryIf,
+    TaskDefinition,
+    TaskOptions,
+    given_options,
+)
 
 if TYPE_CHECKING:
     from fileq.client.handle import Handle
-    from fileq.handlers.context import NamedTask
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -62,21 +69,7 @@ class TaskDecorator(Protocol):
 
 
 def task(
-    name: str | None = None,
-    *,
-    timeout: float | str | None = None,
-    max_retries: int | None = None,
-    priority: str = "",
-    backoff: Mapping[str, Any] | Sequence[float | str] | None = None,
-    give_up_on: Sequence[str | type[BaseException]] = (),
-    retry_if: RetryIf | None = None,
-    isolation: Literal["process", "thread"] | None = None,
-    circuit_breaker: Mapping[str, Any] | None = None,
-    max_running: int | None = None,
-    max_running_total: int | None = None,
-    rate: str | None = None,
-    on_completed: NamedTask | str | None = None,
-    on_dead: NamedTask | str | None = None,
+    name: str | None = None, *, priority: str = "", retry_if: RetryIf | None = None, **options: Unpack[TaskOptions]
 ) -> TaskDecorator:
     """Makes a task of the decorated function, which takes (job: JobView[P], context) and returns a JSON value.
 
@@ -85,24 +78,11 @@ def task(
     attempt; if it returns False, the job is not retried. The other options are those of @fileq.handler."""
     if callable(name):
         raise ConfigError("@fileq.task needs parentheses: @fileq.task()")
-    given = {
-        "timeout": timeout,
-        "max_retries": max_retries,
-        "backoff": backoff,
-        "give_up_on": list(give_up_on) or None,
-        "isolation": isolation,
-        "circuit_breaker": circuit_breaker,
-        "max_running": max_running,
-        "max_running_total": max_running_total,
-        "rate": rate,
-        "on_completed": on_completed,
-        "on_dead": on_dead,
-    }
-    options = {name: value for name, value in given.items() if value is not None}
+    given = given_options(options, TaskOptions)
 
     def decorate(function: Callable[[JobView[Any], Context], Any]) -> TaskFunction[Any, Any]:
         made: TaskFunction[Any, Any] = TaskFunction(function, _name_for(function, name), priority)
-        REGISTRY.add(Registration(made, None, made.name, options, retry_if))
+        REGISTRY.add(Registration(made, None, made.name, given, retry_if))
         return made
 
     return decorate

@@ -81,6 +81,13 @@ def unknown_key(name: str, known: Collection[str]) -> str:
     return f"the key {name[:50]!r} is unknown; {advice}"
 
 
+def check_names(given: Collection[str], declared: type, what: str = "option") -> None:
+    """TypeError for a keyword that this TypedDict does not declare."""
+    known = sorted(declared.__annotations__)
+    if unknown := sorted(set(given).difference(known)):
+        raise TypeError(f"unexpected {what} {unknown[0]!r}; there are {', '.join(known)}")
+
+
 SHORTEST_HIDDEN = 3  # a shorter path or name, such as "/", would be found in any text
 
 

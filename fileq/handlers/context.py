@@ -45,6 +45,7 @@ from fileq.core.outcome import (
 )
 from fileq.core.own_jobs import check_id, check_type
 from fileq.core.public_name import public
+from fileq.core.text import check_names
 from fileq.core.trace import traceparent
 from fileq.core.units import LONGEST_S, seconds
 from fileq.files.version import signature_of
@@ -422,9 +423,7 @@ class Making:
 
     def _add(self, options: FollowUpOptions, **subject: Any) -> str:
         self._check_open()
-        if unknown := sorted(options.keys() - FollowUpOptions.__annotations__.keys()):
-            known = ", ".join(sorted(FollowUpOptions.__annotations__))
-            raise TypeError(f"unexpected option {unknown[0]!r}; there are {known}")
+        check_names(options, FollowUpOptions)
         if len(self._requests) >= FOLLOW_UPS_MAX:
             raise JobError(f"a job can enqueue {FOLLOW_UPS_MAX} follow-ups; let one of them enqueue the others")
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}

@@ -13,12 +13,13 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import Struct
 
 from fileq.core.errors import ConfigError
+from fileq.core.text import check_names
 from fileq.handlers.context import Context, JobView
 
 if TYPE_CHECKING:
@@ -249,53 +250,55 @@ def payload_fault(type: str, payload: bytes) -> str:
     return ""
 
 
+class TaskOptions(TypedDict, total=False):
+    """The options of @fileq.task and @fileq.handler: those of a route in the configuration. Durations may also be
+    numbers of seconds, and `give_up_on` may hold exception classes."""
+
+    timeout: float | str | None
+    max_retries: int | None
+    backoff: Mapping[str, Any] | Sequence[float | str] | None
+    give_up_on: Sequence[int | str | type[BaseException]]
+    isolation: Literal["process", "thread"] | None
+    circuit_breaker: Mapping[str, Any] | None
+    max_running: int | None
+    max_running_total: int | None
+    rate: str | None
+    on_completed: NamedTask | str | None
+    on_dead: NamedTask | str | None
+
+
+class HandlerOptions(TaskOptions, total=False):
+    """The options of @fileq.handler."""
+
+    name: str | None
+    in_place: bool
+    safe_open: bool | None
+
+
+def given_options(options: Mapping[str, Any], declared: type) -> dict[str, Any]:
+    """Those that are set. TypeError for one that does not exist, as Python raises it for a parameter."""
+    check_names(options, declared)
+    given = {**options, "give_up_on": list(options.get("give_up_on") or ()) or None}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def handler(
     match: str | None = None,
     *,
     type: str | None = None,
-    timeout: float | str | None = None,
-    max_retries: int | None = None,
-    backoff: Mapping[str, Any] | Sequence[float | str] | None = None,
-    isolation: Literal["process", "thread"] | None = None,
-    in_place: bool = False,
-    safe_open: bool | None = None,
-    give_up_on: Sequence[int | str | type[BaseException]] = (),
     retry_if: RetryIf | None = None,
-    name: str | None = None,
-    circuit_breaker: Mapping[str, Any] | None = None,
-    max_running: int | None = None,
-    max_running_total: int | None = None,
-    rate: str | None = None,
-    on_completed: NamedTask | str | None = None,
-    on_dead: NamedTask | str | None = None,
+    **options: Unpack[HandlerOptions],
 ) -> Callable[[F], F]:
     """Routes files that match a glob, or jobs of a type, to the decorated function. The function itself is unchanged.
 
     The glob matches the path below the root, case-sensitive: `*.pdf` is the top level only, `**/*.pdf` any depth.
-    The options are those of a route in the configuration. Durations may also be numbers of seconds, and `give_up_on`
-    may hold exception classes. `retry_if` is called with the exception; if it returns False, the job is not retried."""
+    `retry_if` is called with the exception of a failed attempt; if it returns False, the job is not retried."""
     if callable(match):
         raise ConfigError('@fileq.handler needs a glob or a type, such as @fileq.handler("**/*.pdf")')
-    given = {
-        "timeout": timeout,
-        "max_retries": max_retries,
-        "backoff": backoff,
-        "isolation": isolation,
-        "in_place": in_place or None,
-        "safe_open": safe_open,
-        "give_up_on": list(give_up_on) or None,
-        "name": name,
-        "circuit_breaker": circuit_breaker,
-        "max_running": max_running,
-        "max_running_total": max_running_total,
-        "rate": rate,
-        "on_completed": on_completed,
-        "on_dead": on_dead,
-    }
-    options = {name: value for name, value in given.items() if value is not None}
+    given = given_options(options, HandlerOptions)
 
     def decorate(function: F) -> F:
-        REGISTRY.add(Registration(function, match, type, options, retry_if))
+        REGISTRY.add(Registration(function, match, type, given, retry_if))
         return function
 
     return decorate
