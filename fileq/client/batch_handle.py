@@ -29,6 +29,7 @@ from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, Tr
 from fileq.core.batch import CallbackKind
 from fileq.core.errors import BrokerUnavailable, ConfigError, FileqError
 from fileq.core.public_name import public
+from fileq.core.text import check_names
 from fileq.core.units import format_duration, two_units
 from fileq.handlers.registry import TaskDefinition
 from fileq.queries.documents import BatchDocument, JobDocument, unknown_batch
@@ -229,7 +230,9 @@ _NOT_FOR_CALLBACKS = ("id", "delay", "at", "batch", "unique_key")
 
 
 class BatchKeywords(TypedDict, total=False):
-    """What Client.batch() takes as keywords."""
+    """What Client.batch() takes as keywords. `then` is enqueued once all jobs are completed, `catch` when the first
+    dies, `finally_` when none is unfinished; each is a task, its name, or task.call(…). The first death cancels the
+    rest, unless `allow_failures`. A batch with a `parent` is one member of it. `priority` is for jobs without one."""
 
     allow_failures: bool
     then: CallbackTask | None
@@ -239,33 +242,25 @@ class BatchKeywords(TypedDict, total=False):
     priority: str
 
 
-def batch_request(
-    name: str,
-    allow_failures: bool,
-    then: CallbackTask | None,
-    catch: CallbackTask | None,
-    finally_: CallbackTask | None,
-    parent: NamedBatch | str | None,
-    priority: str,
-    id: str = "",
-) -> BatchRequest:
+def batch_request(name: str = "", *, id: str = "", **options: Unpack[BatchKeywords]) -> BatchRequest:
     """ConfigError names everything that is wrong. Without an `id` the batch gets a new one."""
+    check_names(options, BatchKeywords)
     problems: list[str] = []
     if name and not _NAME.fullmatch(name):
         problems.append(f"the name of the batch is {name!r:.120}; it must match {_NAME.pattern}")
-    id = id or new_batch_id(name)
-    callbacks = []
-    given = {CallbackKind.THEN: then, CallbackKind.CATCH: catch, CallbackKind.FINALLY: finally_}
-    for kind, task in given.items():
-        if task is None:
-            continue
+    callbacks, priority = [], options.get("priority", "")
+    given = zip(CallbackKind, (options.get("then"), options.get("catch"), options.get("finally_")), strict=True)
+    for kind, task in given:
         try:
-            callbacks.append(CallbackRequest(kind, _callback(task, priority)))
+            if task is not None:
+                callbacks.append(CallbackRequest(kind, _callback(task, priority)))
         except (ConfigError, TypeError) as error:
             problems += (f"{kind}: {text}" for text in getattr(error, "problems", (str(error),)))
     if problems:
         raise ConfigError(problems)
-    return BatchRequest(id, name, batch_id_of(parent), allow_failures, priority, tuple(callbacks))
+    parent = batch_id_of(options.get("parent"))
+    may_fail = options.get("allow_failures", False)
+    return BatchRequest(id or new_batch_id(name), name, parent, may_fail, priority, tuple(callbacks))
 
 
 def new_batch_id(name: str = "") -> str:

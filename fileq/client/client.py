@@ -26,7 +26,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from fileq.client.address import HTTP_SCHEMES, config_at, new_database_warning, server_address
-from fileq.client.batch_handle import BatchHandle, CallbackTask, batch_request
+from fileq.client.batch_handle import BatchHandle, BatchKeywords, batch_request
 from fileq.client.event_stream import EventStream
 from fileq.client.handle import Handle, with_payload_type
 from fileq.client.options import (
@@ -47,6 +47,7 @@ from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.job import State, rfc3339_ms
 from fileq.core.public_name import public
+from fileq.core.text import check_names
 from fileq.core.units import seconds
 from fileq.handlers.registry import TaskDefinition
 from fileq.queries.documents import JobDocument
@@ -169,30 +170,17 @@ class Client:
         self.transport().schedule(name, given)
         self._check_taken([type])
 
-    def batch(
-        self,
-        name: str = "",
-        *,
-        allow_failures: bool = False,
-        then: CallbackTask | None = None,
-        catch: CallbackTask | None = None,
-        finally_: CallbackTask | None = None,
-        parent: NamedBatch | str | None = None,
-        priority: str = "",
-    ) -> BatchHandle:
-        """Creates a batch: jobs that are counted together. `then` is enqueued once all are completed, `catch` when the
-        first dies, `finally_` when none is unfinished; each is a task, its name, or task.call(…). The first death
-        cancels the rest, unless `allow_failures`. A batch with a `parent` is one member of it. `priority` is for the
-        jobs that are added without one.
+    def batch(self, name: str = "", **options: Unpack[BatchKeywords]) -> BatchHandle:
+        """Creates a batch: jobs that are counted together, with callbacks.
 
             with client.batch(then=report) as batch:
                 batch.add(convert, "a.pdf")
 
         The batch is sealed at the end of the block, and cancelled if the block raises."""
-        request = batch_request(name, allow_failures, then, catch, finally_, parent, priority)
+        request = batch_request(name, **options)
         self.transport().batches.create(request)
         self._check_taken(callback.job.type for callback in request.callbacks)
-        return BatchHandle(self, request.id, priority)
+        return BatchHandle(self, request.id, request.priority)
 
     def find_batch(self, id: str) -> BatchHandle:
         """A batch by its id. BatchError if there is none."""
@@ -307,8 +295,7 @@ def _traced(given: EnqueueOptions) -> JobOptions:
 
 def _conditions(filters: JobFilters) -> JobConditions:
     """TypeError for a filter that does not exist; ConfigError for one that can't be used."""
-    if unknown := sorted(filters.keys() - JobFilters.__annotations__.keys()):
-        raise TypeError(f"unexpected filter {unknown[0]!r}; there are {', '.join(sorted(JobFilters.__annotations__))}")
+    check_names(filters, JobFilters, "filter")
     given: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
     limit = given.pop("limit", 0)
     if not (type(limit) is int and limit >= 0):

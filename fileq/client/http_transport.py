@@ -29,7 +29,7 @@ from fileq.client.job_endings import RETRY_S, JobEnding, ending_in
 from fileq.client.options import JobRequest, WantedSchedule
 from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, DeadPage
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, FileqError, JobError
-from fileq.core.job import State, rfc3339_ms
+from fileq.core.job import State
 from fileq.queries.documents import BatchDocument, EnqueuedDocument, JobDocument
 from fileq.queries.job_filter import NAMES, JobConditions
 from fileq.queries.job_queries import FileTrace
@@ -411,21 +411,7 @@ def frames(lines: Iterator[bytes]) -> Iterator[tuple[str, bytes]]:
 
 def job_fields(request: JobRequest) -> dict[str, Any]:
     """What the server is to enqueue, without the id. Paths are those of the server's machine."""
-    options = request.options
-    given: dict[str, Any] = {
-        "priority": options.priority or None,
-        "max_retries": options.max_retries,
-        "timeout": options.timeout_s,
-        "delay": options.delay_ms / 1000 or None,
-        "scheduled_at": rfc3339_ms(options.at_ms) if options.at_ms else None,
-        "unique_key": options.unique_key,
-        "deadline": rfc3339_ms(options.deadline_ms)
-        if options.deadline_ms
-        else options.deadline_after_ms / 1000 or None,
-        "tags": dict(options.tags) or None,
-        "batch_id": options.batch or None,
-    }
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields = request.options.sent()
     if request.path:
         fields["path"] = _path_on_server(request.path)
     else:

@@ -12,12 +12,13 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Unpack
 
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry
-from fileq.client.batch_handle import batch_request
+from fileq.client.batch_handle import BatchKeywords, batch_request
 from fileq.client.broker_batches import check_client_batch, find_batch, new_batch
 from fileq.client.transport import BatchRequest
 from fileq.commands.enqueue import Enqueuing
@@ -39,17 +40,8 @@ class BatchPlan(Struct, frozen=True):
         return self.request.id
 
 
-def planned_batch(
-    *,
-    name: str = "",
-    then: str | None = None,
-    catch: str | None = None,
-    finally_: str | None = None,
-    allow_failures: bool = False,
-    parent: str = "",
-    priority: str = "",
-) -> BatchPlan:
-    return BatchPlan(batch_request(name, allow_failures, then, catch, finally_, parent, priority), is_new=True)
+def planned_batch(*, name: str, **options: Unpack[BatchKeywords]) -> BatchPlan:
+    return BatchPlan(batch_request(name, **options), is_new=True)
 
 
 def existing_batch(broker: FullBroker, id: str) -> BatchPlan | None:

@@ -94,7 +94,7 @@ class BatchStorm:
     def fill(self, number: int, jobs: int) -> str:
         broker, config = self._setup.broker, self._setup.config
         is_failing = number % 2 == 1
-        request = batch_request(f"storm{number}", is_failing, "note", "note", "note", None, "")
+        request = batch_request(f"storm{number}", allow_failures=is_failing, then="note", catch="note", finally_="note")
         new = new_batch(config, request, datetime.now(UTC))
         self.until_done(lambda: broker.create_batch(new))
         for start in range(0, jobs, PAGE):

@@ -99,8 +99,16 @@ def create_batch(request: ApiRequest[NoQuery, WantedBatch]) -> ApiAnswer[BatchDo
     """200 with the present state if a batch has this id already."""
     wanted, services = request.body, request.services
     then, catch, finally_ = (_callback(one, request.caller) for one in (wanted.then, wanted.catch, wanted.finally_))
-    name, may_fail, priority = wanted.name, wanted.allow_failures, wanted.priority
-    given = batch_request(name, may_fail, then, catch, finally_, wanted.parent, priority, wanted.id or "")
+    given = batch_request(
+        wanted.name,
+        id=wanted.id or "",
+        allow_failures=wanted.allow_failures,
+        then=then,
+        catch=catch,
+        finally_=finally_,
+        parent=wanted.parent,
+        priority=wanted.priority,
+    )
     caller = request.caller
     if not caller.changes_all_batches:
         given = replace(given, made_by=caller.id)

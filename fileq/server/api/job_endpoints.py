@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import quote
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import NAME_RULE
 from fileq.brokers.types import CancelResult, EnqueueResult, Record
-from fileq.client.options import EnqueueOptions, JobRequest, options_of
+from fileq.client.options import EnqueueOptions, JobRequest, declared_options, options_of
 from fileq.client.tasks import typed_request
 from fileq.client.transport import VETOED
 from fileq.core.api_key import Scope, has_parent_parts
@@ -200,20 +200,12 @@ def _job_request(request: ApiRequest[Any, Any], new: NewJob, repeat: IdempotentR
     enqueue."""
     caller, problems = request.caller, [*_problems(request, new, repeat)]
     digest = {DIGEST_TAG: repeat.digest} if repeat is not None else {}
-    given = EnqueueOptions(
-        priority=new.priority,
-        max_retries=new.max_retries,
-        timeout=new.timeout,
-        delay=new.delay,
-        at=new.scheduled_at,
-        id=repeat.job_id if repeat is not None else new.id,
-        unique_key=new.unique_key,
-        deadline=_deadline(new.deadline),
-        batch=new.batch_id,
-        tags={**(new.tags or {}), **digest, **caller.own_tags},
-    )
+    given = {name: getattr(new, option.sent_as) for name, option in declared_options().items()}
+    given["id"] = repeat.job_id if repeat is not None else new.id
+    given["deadline"] = _deadline(new.deadline)
+    given["tags"] = {**(new.tags or {}), **digest, **caller.own_tags}
     try:
-        options = options_of(given)
+        options = options_of(cast(EnqueueOptions, given))
     except ConfigError as error:
         problems += (FieldProblem("", one) for one in error.problems)
     if problems:

@@ -392,7 +392,7 @@ def test_planted_ids_delay_neither_a_slot_nor_a_callback(each_setup: WorkerSetup
     setup.wait_for(State.COMPLETED, [*planted, "payroll.then"])
     define(setup.broker, "nightly", document, broker_now_ms(setup.broker))
     batches = BrokerTransport(setup.broker, setup.config).batches
-    batches.create(batch_request("", False, "note", None, None, None, "", "payroll"))
+    batches.create(batch_request(id="payroll", then="note"))
     batches.seal("payroll")
 
     def is_real(id: str) -> bool:
@@ -429,7 +429,7 @@ def test_a_pushed_job_with_the_id_of_a_member_ends_no_batch(setup: WorkerSetup, 
     """ADV2 2: a job under the id of a member that waits finished the batch of another, or made it fail."""
     setup.broker.pause("low")
     batches = BrokerTransport(setup.broker, setup.config).batches
-    batches.create(batch_request("", False, "note", "note", None, None, "", "payroll"))
+    batches.create(batch_request(id="payroll", then="note", catch="note"))
     member = typed_job("note", None, priority="low", now=datetime.now(UTC), id="m").but(batch_id="payroll")
     setup.broker.enqueue([Entry(member, "low", joins=True)])
     batches.seal("payroll")

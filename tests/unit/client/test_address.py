@@ -70,9 +70,7 @@ def test_other_wrong_addresses_are_refused(tmp_path: Path, monkeypatch: Any) -> 
     for where in ("queue", "sqlite:", "amqp://x"):
         with pytest.raises(ConfigError, match=r"is no address of a queue; give redis://"):
             Client(where)
-    with pytest.raises(
-        ConfigError, match=r"give sqlite:jobs\.db, relative .*, or sqlite:/jobs\.db"
-    ):
+    with pytest.raises(ConfigError, match=r"give sqlite:jobs\.db, relative .*, or sqlite:/jobs\.db"):
         Client("sqlite:///jobs.db")
     with pytest.raises(ConfigError, match="key is for the address of a server"):
         Client(key="secret")

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from fileq.client.options import EnqueueOptions, options_of
+from fileq.client.options import EnqueueOptions, JobOptions, Moment, declared_options, options_of
 from fileq.core.errors import ConfigError
 from fileq.core.job import decode, encode, typed_job
+from fileq.server.api.job_endpoints import NewJob
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 
@@ -23,7 +24,7 @@ def problems(**given: Any) -> list[str]:
 @pytest.mark.parametrize("delay", ["5m", 300, 300.0, timedelta(minutes=5)])
 def test_a_duration_is_a_text_a_number_of_seconds_or_a_timedelta(delay: Any) -> None:
     options = options_of({"delay": delay, "timeout": delay, "deadline": delay})
-    assert (options.delay_ms, options.timeout_s, options.deadline_after_ms) == (300_000, 300.0, 300_000)
+    assert (options.delay_ms, options.timeout_s, options.deadline) == (300_000, 300.0, Moment(300_000, True))
     job = options.applied(typed_job("t", None, priority="low", now=NOW), round(NOW.timestamp() * 1000))
     assert (job.process_at, job.deadline) == ("2026-11-16T00:05:00.000Z",) * 2
 
@@ -59,6 +60,20 @@ def test_an_option_that_does_not_exist_is_a_type_error_with_the_known_ones() -> 
 def test_none_is_an_option_that_is_not_given() -> None:
     names = EnqueueOptions.__annotations__
     assert options_of(cast(EnqueueOptions, dict.fromkeys(names))) == options_of({})
+
+
+def test_every_option_is_a_field_and_is_read_by_a_server_as_it_was_sent() -> None:
+    options = options_of({"batch": "b", "priority": "low", "at": NOW, "max_retries": 0, "timeout": 1.5, "deadline": 5})
+    assert options.sent() == {
+        "priority": "low",
+        "scheduled_at": "2026-11-16T00:00:00.000Z",
+        "max_retries": 0,
+        "timeout": 1.5,
+        "deadline": 5.0,
+        "batch_id": "b",
+    }
+    assert {one.field for one in declared_options().values()} <= set(JobOptions.__struct_fields__)
+    assert {one.sent_as for one in declared_options().values()} <= set(NewJob.__struct_fields__)
 
 
 def test_tags_are_bounded() -> None:
