@@ -2,7 +2,8 @@
 producers make. They run in the worker process.
 
 A thread can't be stopped from outside, so each works in bounded steps and looks at `context.cancelled` between them. It
-is set when the job is cancelled, its time is up or the worker stops. None holds more than a page or a chunk in memory.
+is set when the job is cancelled, its time is up or the worker stops. None holds more than a page or a chunk in memory,
+but for the files of one delivery, which take at most `worker.max_memory`.
 
 All can be repeated, after a kill -9 too. A scan enqueues what the ledger does not know. Reprocessing skips files whose
 job has not ended; if it is repeated, a file whose new job has ended meanwhile is processed once more.
@@ -72,7 +73,15 @@ def scan(
     directory = _read(ScanPayload, job.payload).dir
     config = replace(config, producer=replace(config.producer, scan_dir=directory))
     before = load_before_enqueue(config, app_dir=app_dir)
-    producer = Producer(config, broker, broker, emit=emit, is_once=True, before_enqueue=before)
+    producer = Producer(
+        config,
+        broker,
+        broker,
+        emit=emit,
+        is_once=True,
+        before_enqueue=before,
+        max_memory=config.worker.max_memory,
+    )
     try:
         summary = produce_once(producer, lambda _: _continue(context))
     finally:

@@ -357,7 +357,10 @@ class WorkerSettings(Section, frozen=True):
     timeout: Annotated[Seconds, "maximum duration of one attempt"] = 300.0
     shutdown_timeout: Annotated[SecondsOrZero, "how long running jobs may continue after a stop signal"] = 30.0
     max_memory: Annotated[
-        int | None, SizeKind(), 'memory limit of a child process with its descendants, e.g. 512MB; "" = no limit'
+        int | None,
+        SizeKind(),
+        "memory limit of a child process with its descendants, and of a delivery that a scheduled scan looks at, "
+        'e.g. 512MB; "" = no limit',
     ] = None
     max_jobs_per_child: Annotated[CountOrZero, "a child process is replaced after this many jobs; 0 = no limit"] = 0
     capture_output: Annotated[bool, "log what handlers print as events; false: to the worker's stderr as it is"] = True

@@ -51,7 +51,7 @@ _TEXTS, _COLUMNS = msgspec.json.Decoder(list[msgspec.Raw]), msgspec.json.Decoder
 _ENTRY = msgspec.json.Decoder(ManifestEntry)
 
 
-def read_manifest(raw: bytes, name: str) -> list[ManifestEntry]:
+def read_manifest(raw: bytes, name: str, entries_max: int = ENTRIES_MAX) -> list[ManifestEntry]:
     """The files of a list, in its order. ConfigError names the lines that are wrong; `name` is that of the list.
 
     The first character says what it is: `[` a JSON array, `{` one JSON object on each line. Then come the output of
@@ -60,20 +60,20 @@ def read_manifest(raw: bytes, name: str) -> list[ManifestEntry]:
     if len(raw) > MAX_BYTES:
         raise ConfigError(f"{name} has {len(raw)} bytes; a manifest has at most {MAX_BYTES}")
     try:
-        return _read(raw.removeprefix(_BOM), name)
+        return _read(raw.removeprefix(_BOM), name, entries_max)
     except csv.Error as error:  # a column that is too long
         raise ConfigError(f"{name} can't be read: {error}") from error
 
 
-def _read(raw: bytes, name: str) -> list[ManifestEntry]:
+def _read(raw: bytes, name: str, entries_max: int) -> list[ManifestEntry]:
     match = _START.match(raw)
     assert match is not None
     bracket, start = match.groups()
     # Counted before anything is made of them. An entry in JSON has few commas, also with columns that are not known.
-    if raw.count(b",") > 8 * ENTRIES_MAX if bracket else raw.count(b"\n") > ENTRIES_MAX:
-        raise _too_many(name)
+    if raw.count(b",") > 8 * entries_max if bracket else raw.count(b"\n") > entries_max:
+        raise _too_many(name, entries_max)
     if bracket:
-        return _from_paths(raw, name) if start == b'"' else _from_objects(raw, name)
+        return (_from_paths if start == b'"' else _from_objects)(raw, name, entries_max)
     lines = [line.removesuffix(b"\r") for line in raw.split(b"\n") if line.strip()]
     if start == b"{":
         return _from_json(((f"{name}, line {n}", line) for n, line in enumerate(lines, 1)), name)
@@ -87,8 +87,8 @@ def _read(raw: bytes, name: str) -> list[ManifestEntry]:
     return _checked(((text, ManifestEntry(text)) for text in texts), name)
 
 
-def _too_many(name: str) -> ConfigError:
-    return ConfigError(f"{name} has too many entries; a manifest has at most {ENTRIES_MAX:,}")
+def _too_many(name: str, entries_max: int) -> ConfigError:
+    return ConfigError(f"{name} has too many entries; a manifest has at most {entries_max:,}")
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, where: str) -> T:
@@ -114,16 +114,16 @@ def _array(decoder: msgspec.json.Decoder[list[T]], raw: bytes, name: str) -> lis
 _FORMS = 'an entry is a path or {"path": …, "size": …, "sha256": …}, like the others of its list'
 
 
-def _from_paths(raw: bytes, name: str) -> list[ManifestEntry]:
-    if raw.count(b'"') > 4 * ENTRIES_MAX:  # each has two, and more if they are in its name
-        raise _too_many(name)
+def _from_paths(raw: bytes, name: str, entries_max: int) -> list[ManifestEntry]:
+    if raw.count(b'"') > 4 * entries_max:  # each has two, and more if they are in its name
+        raise _too_many(name, entries_max)
     paths = _array(_PATHS, raw, name)
     return _checked(((f"entry {n}", ManifestEntry(path)) for n, path in enumerate(paths, 1)), name)
 
 
-def _from_objects(raw: bytes, name: str) -> list[ManifestEntry]:
-    if len(_array(_OBJECTS, raw, name)) > ENTRIES_MAX:
-        raise _too_many(name)
+def _from_objects(raw: bytes, name: str, entries_max: int) -> list[ManifestEntry]:
+    if len(_array(_OBJECTS, raw, name)) > entries_max:
+        raise _too_many(name, entries_max)
     return _from_json(((name, text) for text in _array(_TEXTS, raw, name)), name)
 
 

@@ -55,6 +55,7 @@ from fileq.producer.delivery_completion import (
     ChecksumReader,
     Completion,
     DirectoryLook,
+    LookLimits,
     ManifestReader,
     completion_of,
     listed_files,
@@ -101,6 +102,7 @@ class DeliveryStage:
         emit: Emit = ignore,
         monotonic: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
+        max_memory: int | None = None,
     ) -> None:
         self._broker = broker
         self._rules = rules
@@ -113,7 +115,8 @@ class DeliveryStage:
         self._queue = config.producer.default_priority
         self._interval_s = max(config.producer.settle_unclosed, SHORTEST_LOOK_S)
         self._register = DeliveryRegister(broker, rules.root)
-        self._manifests = ManifestReader(wall_ns)
+        self._limits = LookLimits.within(max_memory)
+        self._manifests = ManifestReader(wall_ns, self._limits)
         self._open: dict[bytes, OpenDelivery] = {}
         self._created: set[str] = set()  # batches that are known to exist
         self._next_s = 0.0
@@ -253,7 +256,7 @@ class DeliveryStage:
             self._register.refresh()
             record = self._register.record(directory)
             with self._alone(directory, record.batch_id), suppress(OSError):
-                look = look_at(place, self._rules, self._markers, record.newest_ns)
+                look = look_at(place, self._rules, self._markers, record.newest_ns, self._limits.listed)
                 if look.has_marker or look.manifest is not None:
                     self._opened(place)
 
@@ -287,7 +290,7 @@ class DeliveryStage:
     def _decide(
         self, place: DeliveryPlace, record: DeliveryRecord, state: OpenDelivery, now_s: float, is_late: bool
     ) -> None:
-        look = look_at(place, self._rules, self._markers, record.newest_ns)
+        look = look_at(place, self._rules, self._markers, record.newest_ns, self._limits.listed)
         self._add_enqueued(look)
         state.newest_ns = max(state.newest_ns, look.newest_ns)
         listed = listed_files(place, look, self._opener(place), self._manifests)

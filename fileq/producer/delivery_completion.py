@@ -12,6 +12,7 @@ import operator
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BufferedReader
 
 from msgspec import Struct
 
@@ -29,8 +30,27 @@ RECENT_NS = 2_000_000_000
 
 MANIFEST_MAX = 64 << 20
 LISTED_MAX = 2_000_000  # files, directories and links: twice as many as a manifest can name
+LONG_PATH = 256  # bytes; an entry counts once more for each of them
+ENTRY_BYTES = 2_000  # of memory for an entry of the directory together with one of the manifest
+MANIFEST_SHARE = 8  # a manifest of this share of the memory fills the rest of it while it is parsed
 CHUNK = 1 << 20
 TURN_S = 0.1  # how long one step reads
+
+
+class LookLimits(Struct, frozen=True):
+    """What a look at a delivery may hold: entries of its directory, and entries and bytes of its manifest."""
+
+    listed: int = LISTED_MAX
+    manifest_entries: int = ENTRIES_MAX
+    manifest_bytes: int = MANIFEST_MAX
+
+    @classmethod
+    def within(cls, memory: int | None) -> LookLimits:
+        """No more than fits into this many bytes; None is no limit."""
+        if memory is None:
+            return cls()
+        entries = memory // ENTRY_BYTES
+        return cls(min(LISTED_MAX, entries), min(ENTRIES_MAX, entries), min(MANIFEST_MAX, memory // MANIFEST_SHARE))
 
 
 class Completion(Struct):
@@ -44,8 +64,9 @@ class ManifestReader:
     """Reads each version of a manifest once: looks are frequent, and by hard links one file can be the manifest of many
     deliveries. Keeps as many entries as one manifest can have."""
 
-    def __init__(self, wall_ns: Callable[[], int]) -> None:
+    def __init__(self, wall_ns: Callable[[], int], limits: LookLimits) -> None:
         self._wall_ns = wall_ns
+        self._limits = limits
         self._kept: dict[tuple[int, ...], list[ManifestEntry] | ConfigError] = {}  # the last used is the last
 
     def entries(self, fd: int) -> list[ManifestEntry]:
@@ -54,10 +75,7 @@ class ManifestReader:
             version = _version(os.fstat(fd))
             found = self._kept.pop(version, None)
             if found is None:
-                try:
-                    found = read_manifest(file.read(MANIFEST_MAX + 1), "the manifest")
-                except ConfigError as error:
-                    found = error
+                found = self._read(file)
             # A file that changed a moment ago may change again without another time.
             if version == _version(os.fstat(fd)) and self._wall_ns() - version[-1] > RECENT_NS:
                 self._keep(version, found)
@@ -65,9 +83,19 @@ class ManifestReader:
             raise ConfigError(found.problems)
         return found
 
+    def _read(self, file: BufferedReader) -> list[ManifestEntry] | ConfigError:
+        # No more than it has: read() would allocate all that it may read.
+        raw = file.read(min(os.fstat(file.fileno()).st_size, self._limits.manifest_bytes) + 1)
+        if len(raw) > self._limits.manifest_bytes:
+            return ConfigError(f"the manifest has more than {self._limits.manifest_bytes:,} bytes")
+        try:
+            return read_manifest(raw, "the manifest", self._limits.manifest_entries)
+        except ConfigError as error:
+            return error
+
     def _keep(self, version: tuple[int, ...], found: list[ManifestEntry] | ConfigError) -> None:
         self._kept[version] = found
-        while sum(map(_weight, self._kept.values())) > ENTRIES_MAX:
+        while sum(map(_weight, self._kept.values())) > self._limits.manifest_entries:
             del self._kept[next(iter(self._kept))]
 
 
@@ -194,13 +222,15 @@ class DirectoryLook(Struct):
         return functools.reduce(operator.xor, map(hash, self.files.values()), 0)
 
 
-def look_at(place: DeliveryPlace, rules: ScanRules, markers: Markers, since_ns: int) -> DirectoryLook:
+def look_at(
+    place: DeliveryPlace, rules: ScanRules, markers: Markers, since_ns: int, listed_max: int = LISTED_MAX
+) -> DirectoryLook:
     """Leaves out what has not changed since `since_ns`: it belongs to an earlier delivery. Raises OSError if the
-    directory can't be read or has more than LISTED_MAX entries; what vanishes meanwhile is left out."""
+    directory can't be read or has more than `listed_max` entries; what vanishes meanwhile is left out."""
     look = DirectoryLook({})
     manifest_ns = -1
     complete = place.settings.complete
-    for path, status, is_linked in _walk(place.directory, rules):
+    for path, status, is_linked in _walk(place.directory, rules, listed_max):
         if status.st_ctime_ns <= since_ns:
             continue
         look.newest_ns = max(look.newest_ns, status.st_ctime_ns)
@@ -221,7 +251,7 @@ def look_at(place: DeliveryPlace, rules: ScanRules, markers: Markers, since_ns: 
     return look
 
 
-def _walk(top: bytes, rules: ScanRules) -> Iterator[tuple[bytes, os.stat_result, bool]]:
+def _walk(top: bytes, rules: ScanRules, listed_max: int) -> Iterator[tuple[bytes, os.stat_result, bool]]:
     """The regular files, and whether a link below `top` leads to them. Directories are listed by their descriptors: one
     that is replaced by a link meanwhile is not entered."""
     roots, follows_links = (rules.root,), rules.follows_links
@@ -236,10 +266,11 @@ def _walk(top: bytes, rules: ScanRules) -> Iterator[tuple[bytes, os.stat_result,
             continue
         try:
             for name in _names_in(opened):  # never all of them at once: a sender may have made any number
-                seen += 1
-                if seen > LISTED_MAX:
-                    raise OSError(errno.E2BIG, f"it has more than {LISTED_MAX:,} entries; deliver it in parts", top)
                 path = os.path.join(directory, os.fsencode(name))
+                seen += 1 + len(path) // LONG_PATH
+                if seen > listed_max:
+                    limit = f"{listed_max:,} entries" + (" (worker.max_memory)" if listed_max < LISTED_MAX else "")
+                    raise OSError(errno.E2BIG, f"it has more than {limit}; deliver it in parts", top)
                 try:
                     status = os.stat(name, dir_fd=opened, follow_symlinks=False)
                     is_link = stat.S_ISLNK(status.st_mode)

@@ -44,7 +44,7 @@ def check_scan_dir(config: Config) -> None:
 
 class Producer:
     """The producer of one scan_dir on one broker. `is_once`: one scan, no events, no repetition. `before_enqueue` may
-    change or veto each job.
+    change or veto each job. `max_memory` is what the files of one delivery may take.
 
     `wake` is set when there are new events: the next turn should not wait any longer."""
 
@@ -58,6 +58,7 @@ class Producer:
         is_once: bool = False,
         before_enqueue: BeforeEnqueue | None = None,
         forget_after_ms: int = DAY_MS,
+        max_memory: int | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -75,7 +76,7 @@ class Producer:
         self._content = ContentCheck(broker, identity, rules, self.counts, monotonic)
         self._stability = Stability(config, rules, markers, mounts, self._clock, self.counts)
         check = EnqueueCheck(before_enqueue, config.worker.priorities, self.counts, emit, monotonic)
-        self._deliveries = DeliveryStage(config, broker, rules, identity, markers, emit, monotonic, wall_ns)
+        self._deliveries = DeliveryStage(config, broker, rules, identity, markers, emit, monotonic, wall_ns, max_memory)
         self._enqueuer = Enqueuer(
             config, broker, inspector, rules, identity, markers, check, monotonic, self._deliveries
         )

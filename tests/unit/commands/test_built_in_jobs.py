@@ -31,6 +31,7 @@ from fileq.core.schedule import REPROCESS_TYPE, SCAN_TYPE
 from fileq.producer.finder import scan as scan_module
 from fileq.testing.conformance.builders import a_job
 
+EMPTY = hashlib.sha256(b"").hexdigest()
 FILES = 3_000  # more than one step of a walk, one page of a ledger and one batch have
 
 
@@ -102,7 +103,7 @@ def peak_of(call: Callable[[], object]) -> int:
 
 
 def test_a_check_of_a_huge_file_takes_the_memory_of_a_few_chunks(tmp_path: Path, config: Config) -> None:
-    """Jobs of fileq's own run in threads of the worker, where `worker.max_memory` does not apply."""
+    """Jobs of fileq's own run in threads of the worker, where nothing could stop one that takes too much."""
     path = tmp_path / "huge"
     with path.open("wb") as file:
         file.truncate(128 * CHUNK_BYTES)
@@ -140,6 +141,38 @@ def test_a_scan_takes_no_more_memory_for_more_directories(
             peak_of(lambda: run(config, MemoryBroker(config), SCAN_TYPE, {"dir": str(tmp_path)}, Steps(10**9)))
         )
     assert peaks[1] < peaks[0] * 1.25, peaks
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [(6_000, "{sha256}  {name}"), (6_000, '{{"path": "{name}", "{name}": 1}}'), (16_000, "{sha256}  {name}")],
+)
+def test_a_scan_holds_no_more_of_a_delivery_than_the_memory_limit(
+    tmp_path: Path, config: Config, files: int, line: str
+) -> None:
+    """C1: a sender decides how many files a delivery has and how long its manifest is."""
+    limit = 12 << 20
+    directory = tmp_path / "in/acme/a"
+    directory.mkdir(parents=True)
+    for name in (f"{n:08}" for n in range(files)):
+        (directory / name).touch()
+    (directory / "list").write_text("".join(f"{line.format(sha256=EMPTY, name=f'{n:08}')}\n" for n in range(16_000)))
+    given = {
+        "broker": "sqlite",
+        "sqlite": {"path": str(tmp_path / "fileq.db")},
+        "worker": {"max_memory": "12MB"},
+        "producer": {
+            "scan_dir": str(tmp_path / "in"),
+            "rate_limit_per_sec": 0,
+            "settle": "0s",
+            "deliveries": [{"match": "acme/*/", "complete": {"manifest": "list"}}],
+        },
+    }
+    with closing(open_broker(config := config_from(given))) as broker:
+        payload = {"dir": str(tmp_path / "in")}
+        peak = peak_of(lambda: run(config, broker, SCAN_TYPE, payload, Steps(10**9)))
+        assert broker.census().counters["produced"] == files, "the files are jobs all the same"
+    assert peak < limit
 
 
 def test_a_scan_stops_after_its_turn(tmp_path: Path, config: Config) -> None:

@@ -24,7 +24,7 @@ from fileq.files import version
 from fileq.files.manifest import ManifestEntry, read_manifest
 from fileq.producer import deliveries, delivery_completion
 from fileq.producer.deliveries import DeliveryRegister
-from fileq.producer.delivery_completion import ChecksumReader, look_at
+from fileq.producer.delivery_completion import ChecksumReader, LookLimits, look_at
 from fileq.producer.finder.scan import ScanRules
 from fileq.producer.markers import Markers
 from tests.support.producer_scenario import UNCLOSED, FakeWatcher, Scenario
@@ -449,12 +449,10 @@ def test_a_document_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path)
     assert (s.root / "acme/a/_DONE").exists()
 
 
-def test_a_delivery_of_too_many_entries_is_reported_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_delivery_of_too_many_entries_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     """B4: a look at the directory of one delivery had no bound."""
-    monkeypatch.setattr(delivery_completion, "LISTED_MAX", 3)
     s = scenario(tmp_path / "in", done_marker="_DONE")
+    s.producer = s.start(max_memory=3 * delivery_completion.ENTRY_BYTES)
     s.add("acme/a/1", "acme/a/sub/2", "acme/a/sub/3", "acme/a/COMPLETED", "acme/b/1", "acme/b/COMPLETED")
     look_until_sealed(s)
     complete_jobs(s)
@@ -465,11 +463,8 @@ def test_a_delivery_of_too_many_entries_is_reported_and_the_others_go_on(
     assert "more than 3 entries" in s.events.fields("delivery.unreadable")["error"]
 
 
-def test_the_names_in_a_delivery_of_too_many_entries_are_not_all_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_names_in_a_delivery_of_too_many_entries_are_not_all_read(tmp_path: Path) -> None:
     """A sender decides how many there are; they were read into one list before they were counted."""
-    monkeypatch.setattr(delivery_completion, "LISTED_MAX", 100)
     given = {"match": "acme/*/", "complete": {"marker": "COMPLETED"}}
     rules = ScanRules(config_from({"producer": {"scan_dir": str(tmp_path), "deliveries": [given]}}))
     directory = tmp_path / "acme/a"
@@ -482,7 +477,7 @@ def test_the_names_in_a_delivery_of_too_many_entries_are_not_all_read(
             (directory / f"{n:0200}").touch()
         tracemalloc.start()
         with pytest.raises(OSError, match="more than 100 entries"):
-            look_at(place, rules, Markers("", rules), 0)
+            look_at(place, rules, Markers("", rules), 0, 100)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < peaks[0] * 1.25, peaks
@@ -606,9 +601,9 @@ def test_a_manifest_is_read_once_however_often_and_in_how_many_deliveries_it_is_
         delivery_completion, "RECENT_NS", -(10**18)
     )  # the clock of the scenario is not that of the files
 
-    def counted(raw: bytes, name: str) -> list[ManifestEntry]:
+    def counted(raw: bytes, *rest: Any) -> list[ManifestEntry]:
         read.append(raw)
-        return read_manifest(raw, name)
+        return read_manifest(raw, *rest)
 
     monkeypatch.setattr(delivery_completion, "read_manifest", counted)
     look_until_sealed(s)
@@ -628,7 +623,7 @@ def test_a_manifest_that_has_just_changed_is_read_again(tmp_path: Path) -> None:
     file.write_text('["1"]')
     changed_ns = file.stat().st_ctime_ns
     clock_ns = changed_ns
-    reader = delivery_completion.ManifestReader(lambda: clock_ns)
+    reader = delivery_completion.ManifestReader(lambda: clock_ns, LookLimits())
     read = reader.entries(os.open(file, os.O_RDONLY))
     assert reader.entries(os.open(file, os.O_RDONLY)) is not read
     clock_ns = changed_ns + delivery_completion.RECENT_NS + 1
@@ -636,10 +631,10 @@ def test_a_manifest_that_has_just_changed_is_read_again(tmp_path: Path) -> None:
     assert reader.entries(os.open(file, os.O_RDONLY)) is kept == read
 
 
-def test_what_is_kept_of_manifests_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_of_manifests_is_bounded(tmp_path: Path) -> None:
     """S2"""
-    monkeypatch.setattr(delivery_completion, "ENTRIES_MAX", 2500)
-    reader = delivery_completion.ManifestReader(lambda: time.time_ns() + 10**12)
+    limits = LookLimits(manifest_entries=2500)
+    reader = delivery_completion.ManifestReader(lambda: time.time_ns() + 10**12, limits)
     (tmp_path / "a").write_text('["1"]')
     (tmp_path / "b").write_text("[1]")
     (tmp_path / "c").write_text('["3"]')
