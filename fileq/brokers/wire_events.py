@@ -15,12 +15,11 @@ from fileq.brokers.batches import BatchWireEvent
 from fileq.brokers.types import WireEvent
 from fileq.core.batch import Batch
 from fileq.core.claim import Buried, Claim
-from fileq.core.events import JobCancelled, JobClaimed, JobCompleted, JobDead, JobProduced, event_type
+from fileq.core.events import JobCancelled, JobClaimed, JobDead, JobProduced, event_type
 from fileq.core.job import Job, decode_or_none
-from fileq.core.settlement import Settlement, Verb
+from fileq.core.settlement import Settlement
 
 _encoder = msgspec.json.Encoder()
-_COMPLETED = JobCompleted.published_as
 BATCH_FINISHED = "batch:finished"
 
 
@@ -34,55 +33,28 @@ def created(job: Job) -> bytes:
 
 
 def started(claim: Claim) -> bytes:
-    return _event(JobClaimed.published_as, claim.job, claim.id, priority=claim.queue, slot=claim.slot)
+    return _event(JobClaimed.published_as, claim.job, claim.id, claim.queue, claim.slot)
 
 
 def settled(s: Settlement) -> bytes:
     """b"" for a release by a live worker, which is no event. The error of a deferral is its reason."""
-    claim, job = s.claim, s.claim.job
-    if job is not None and s.verb is Verb.COMPLETE and not s.died:
-        # A shortcut for the most frequent event: it skips the general case below.
-        return _encoder.encode(
-            WireEvent(
-                _COMPLETED,
-                job.id,
-                job.type,
-                claim.queue,
-                claim.slot,
-                s.duration_ms or 0,
-                s.error,
-                job.retries,
-                job.filepath,
-            )
-        )
-    name = event_type(s).published_as
+    claim, name = s.claim, event_type(s).published_as
     if not name:
         return b""
-    retry_count = job.retries if job else 0
-    if s.is_failure:
-        retry_count += job is not None
-    return _event(
-        name,
-        job,
-        claim.id,
-        priority=claim.queue,
-        slot=claim.slot,
-        duration_ms=s.duration_ms or 0,
-        error=s.error or s.reason,
-        retry_count=retry_count,
-    )
+    problem, duration_ms = s.error or s.reason, s.duration_ms or 0
+    return _event(name, claim.job, claim.id, claim.queue, claim.slot, problem, duration_ms, failures=s.is_failure)
 
 
 def cancelled(id: str, queue: str, raw: bytes) -> bytes:
     """The event of a waiting job that was cancelled by its id; `raw` are the bytes in its record."""
     job = decode_or_none(raw)
     filepath = job.filepath if job is not None else ""
-    return _event(JobCancelled.published_as, None, id, priority=queue, error="cancelled", filepath=filepath)
+    return _encoder.encode(WireEvent(JobCancelled.published_as, id, None, queue, error="cancelled", filepath=filepath))
 
 
 def buried(found: Buried) -> bytes:
     """The event of bytes that a claim buried."""
-    return _event(JobDead.published_as, None, found.id, priority=found.queue, slot=found.slot, error=found.error)
+    return _event(JobDead.published_as, None, found.id, found.queue, found.slot, found.error)
 
 
 def batch_finished(batch: Batch) -> bytes:
@@ -94,24 +66,15 @@ def _event(
     name: str,
     job: Job | None,
     id: str,
-    *,
-    priority: str = "",
+    queue: str = "",
     slot: str = "",
+    problem: str = "",
     duration_ms: int = 0,
-    error: str = "",
-    retry_count: int | None = None,
-    filepath: str = "",
+    *,
+    failures: int = 0,
 ) -> bytes:
-    return _encoder.encode(
-        WireEvent(
-            event=name,
-            job_id=id,
-            type=job.type if job else None,
-            priority=priority or (job.priority if job else ""),
-            worker_id=slot,
-            duration_ms=duration_ms,
-            error=error,
-            retry_count=retry_count if retry_count is not None else (job.retries if job else 0),
-            filepath=filepath or (job.filepath if job else ""),
-        )
-    )
+    if job is None:
+        return _encoder.encode(WireEvent(name, id, None, queue, slot, duration_ms, problem))
+    retries = job.retries + failures
+    facts = (queue or job.priority, slot, duration_ms, problem, retries, job.filepath)
+    return _encoder.encode(WireEvent(name, id, job.type, *facts))
