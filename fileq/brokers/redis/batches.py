@@ -28,6 +28,7 @@ from fileq.core.batch import Batch, BatchState, Callback, CallbackKind
 from fileq.core.errors import BrokerError
 
 _PAGE = 500
+_COUNTS = ("total", "completed", "dead", "cancelled", "deleted")
 _VIEWS = 100  # batches that one script call reads
 
 
@@ -156,40 +157,23 @@ def _as_batch(id: str, row: Sequence[Any]) -> Batch | None:
     flat, unfinished, running = row
     if not flat:
         return None
-    fields: Mapping[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
-
-    def number(name: bytes) -> int:
-        return int(fields[name])
-
-    def word(name: bytes) -> str:
-        return fields[name].decode(errors="replace")
-
+    fields: Mapping[str, bytes] = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+    words = {name: value.decode(errors="replace") for name, value in fields.items()}
+    facts: dict[str, Any] = {name: int(words[name]) for name in _COUNTS}
+    facts |= {f"{name}_ms": int(words[name]) for name in ("created", "touched", "sealed", "finished")}
+    facts |= {name: words[name] for name in ("name", "parent", "dead_id", "dead_error")}
+    facts |= {name: words[name] == "1" for name in ("allow_failures", "is_cancelled", "is_counted")}
     return Batch(
         id=id,
-        name=word(b"name"),
-        parent=word(b"parent"),
-        allow_failures=fields[b"allow_failures"] == b"1",
-        state=BatchState(word(b"state")),
-        is_cancelled=fields[b"is_cancelled"] == b"1",
-        created_ms=number(b"created"),
-        touched_ms=number(b"touched"),
-        sealed_ms=number(b"sealed"),
-        finished_ms=number(b"finished"),
-        total=number(b"total"),
+        state=BatchState(words["state"]),
         unfinished=unfinished,
         running=running,
-        completed=number(b"completed"),
-        dead=number(b"dead"),
-        cancelled=number(b"cancelled"),
-        deleted=number(b"deleted"),
         callbacks=tuple(
-            Callback(kind, raw, word(b"queue:" + kind.encode()))
+            Callback(kind, fields[f"callback:{kind}"], words[f"queue:{kind}"])
             for kind in CallbackKind
-            if (raw := fields.get(b"callback:" + kind.encode())) is not None
+            if f"callback:{kind}" in fields
         ),
-        fired=tuple(CallbackKind(kind) for kind in word(b"fired").split()),
-        dead_id=word(b"dead_id"),
-        dead_error=word(b"dead_error"),
-        info=fields[b"info"],
-        is_counted=fields[b"is_counted"] == b"1",
+        fired=tuple(CallbackKind(kind) for kind in words["fired"].split()),
+        info=fields["info"],
+        **facts,
     )

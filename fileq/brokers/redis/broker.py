@@ -12,7 +12,7 @@ from itertools import chain
 from fileq.brokers.catalog import Document, check_document, check_name, conflict
 from fileq.brokers.protocol import Order
 from fileq.brokers.redis.batches import RedisBatches
-from fileq.brokers.redis.inspector import RedisInspector, RedisProducers
+from fileq.brokers.redis.inspector import RedisInspector
 from fileq.brokers.redis.queues import RedisQueues
 from fileq.brokers.redis.repairer import RedisRepairer
 from fileq.brokers.redis.schedules import RedisSchedules
@@ -21,13 +21,46 @@ from fileq.brokers.redis.store import RedisStore
 from fileq.config import Config
 from fileq.core.finding import Finding
 
-# The catalog on Redis: catalog.Catalog over a RedisStore. A document is its revision, a line break, and its body.
+BATCH = 1000
+_PAGE = 500
 
 
-class RedisCatalog:
-    """catalog.Catalog on Redis."""
+class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisSchedules, RedisBatches):
+    """All broker protocols on Redis 7.0 and later, or Valkey 7.2 and later. Thread-safe."""
 
-    _store: RedisStore
+    kind = "redis"
+
+    def __init__(self, config: Config, *, clock: Callable[[], int] | None = None) -> None:
+        self._store = RedisStore(config, clock=clock)
+        self.where = self._store.link.where
+        self._taken_in = 0  # at the last call of check_present()
+
+    def connect(self, answered: Callable[[], None] = lambda: None) -> None:
+        """Reach the server; `answered` is called at its first reply, before more connections are opened."""
+        self._store.connect(answered)
+
+    def examine(self, *, permissions: bool = False) -> list[Finding]:
+        """Whether the server is fit to keep jobs; `permissions` also tries those of this user. Changes nothing."""
+        from fileq.brokers.redis.examine import examine, examine_permissions
+
+        return [*examine(self._store), *([examine_permissions(self._store)] if permissions else [])]
+
+    def check_present(self) -> str:
+        """Compares the count of all jobs ever taken in, which never falls, with that of the last call. It is smaller
+        after a crash without persistence, a failover to a replica that was behind, or a FLUSHALL."""
+        counts = self._store.call("HMGET", self._store.keys.stats, "produced", "adopted")
+        before, self._taken_in = self._taken_in, sum(int(count or 0) for count in counts)
+        if self._taken_in >= before:
+            return ""
+        return (
+            f"Redis at {self.where} lost data: its count of jobs went back from {before:,} to {self._taken_in:,}; "
+            "the next scan enqueues lost files again, other jobs are gone; 'fileq doctor' checks its persistence"
+        )
+
+    def close(self) -> None:
+        self._store.close()
+
+    # The catalog. A document is its revision, a line break, and its body.
 
     def documents(self, kind: str) -> dict[str, Document]:
         return self.documents_of([kind])[0]
@@ -67,25 +100,8 @@ class RedisCatalog:
     def _keys(self, kind: str) -> tuple[str, str]:
         return self._store.keys.documents(kind), self._store.keys.catalog_revisions
 
-
-def _as_document(value: bytes) -> Document:
-    revision, _, body = value.partition(b"\n")
-    return Document(body, int(revision))
-
-
-# Orders on Redis: one hash, id of the job → time, slot and body.
-#
-# A script compares the times with the server's clock and the slots with the registry.
-
-
-BATCH = 1000
-_PAGE = 500
-
-
-class RedisFileOrders:
-    """protocol.FileOrders on Redis."""
-
-    _store: RedisStore
+    # Orders: one hash, id of the job → time, slot and body. A script compares the times with the server's clock and the
+    # slots with the registry.
 
     def orders(self, older_than_ms: int) -> Iterator[Order]:
         store = self._store
@@ -108,46 +124,6 @@ class RedisFileOrders:
         return answers
 
 
-class RedisBroker(
-    RedisQueues,
-    RedisInspector,
-    RedisRepairer,
-    RedisProducers,
-    RedisFileOrders,
-    RedisCatalog,
-    RedisSchedules,
-    RedisBatches,
-):
-    """All broker protocols on Redis 7.0 and later, or Valkey 7.2 and later. Thread-safe."""
-
-    kind = "redis"
-
-    def __init__(self, config: Config, *, clock: Callable[[], int] | None = None) -> None:
-        self._store = RedisStore(config, clock=clock)
-        self.where = self._store.link.where
-        self._taken_in = 0  # at the last call of check_present()
-
-    def connect(self, answered: Callable[[], None] = lambda: None) -> None:
-        """Reach the server; `answered` is called at its first reply, before more connections are opened."""
-        self._store.connect(answered)
-
-    def examine(self, *, permissions: bool = False) -> list[Finding]:
-        """Whether the server is fit to keep jobs; `permissions` also tries those of this user. Changes nothing."""
-        from fileq.brokers.redis.examine import examine, examine_permissions
-
-        return [*examine(self._store), *([examine_permissions(self._store)] if permissions else [])]
-
-    def check_present(self) -> str:
-        """Compares the count of all jobs ever taken in, which never falls, with that of the last call. It is smaller
-        after a crash without persistence, a failover to a replica that was behind, or a FLUSHALL."""
-        counts = self._store.call("HMGET", self._store.keys.stats, "produced", "adopted")
-        before, self._taken_in = self._taken_in, sum(int(count or 0) for count in counts)
-        if self._taken_in >= before:
-            return ""
-        return (
-            f"Redis at {self.where} lost data: its count of jobs went back from {before:,} to {self._taken_in:,}; "
-            "the next scan enqueues lost files again, other jobs are gone; 'fileq doctor' checks its persistence"
-        )
-
-    def close(self) -> None:
-        self._store.close()
+def _as_document(value: bytes) -> Document:
+    revision, _, body = value.partition(b"\n")
+    return Document(body, int(revision))

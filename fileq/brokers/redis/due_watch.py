@@ -17,8 +17,8 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from hiredis import ProtocolError, PushNotification
 
@@ -26,26 +26,13 @@ from fileq.brokers.redis.connection import DRIVER_ERRORS, RedisConnection, Reply
 from fileq.brokers.redis.in_flight import InFlightCall
 from fileq.brokers.redis.link import Link
 from fileq.brokers.redis.scripts import Command
+from fileq.brokers.types import Promoted
 from fileq.core.errors import BrokerError
 
 OFTEN_S = 3.0  # a caller that asks again within this time gets a connection that watches
 RETRY_S = 1.0  # after a connection could not be opened
 CALM_S = 0.03  # the shortest time from an answer to the next report: jobs may be added all the time
 _TRACKING: tuple[Command, ...] = (("HELLO", 3), ("CLIENT", "TRACKING", "ON"))
-
-
-class DueTimes(NamedTuple):
-    """In ms on the server's clock; None if nothing waits. With the number of requests to cancel running jobs."""
-
-    next_due_ms: int | None
-    now_ms: int
-    next_fire_ms: int | None
-    cancel_requests: int
-    next_deadline_ms: int | None
-
-    @property
-    def is_due(self) -> bool:
-        return self.next_due_ms is not None and self.next_due_ms <= self.now_ms
 
 
 class DueWatch:
@@ -63,22 +50,23 @@ class DueWatch:
         self._tried_s = self._asked_s = -2 * OFTEN_S
 
     def report_changes(self, changed: Callable[[], None]) -> None:
-        """From now on `changed` is called, in another thread, after a change that times() has not seen."""
+        """From now on `changed` is called, in another thread, after a change that promoted() has not seen."""
         self._changed = changed
 
-    def times(self) -> tuple[DueTimes | None, bool]:
-        """The times as they are now, and whether the next change is reported. None instead of the times if the server
-        refuses to say, or if report_changes() was not called: then the caller is no scheduler and does not wait."""
+    def promoted(self) -> Promoted | None:
+        """What promote() returns if nothing is due. None if the server refuses to say, or if report_changes() was not
+        called: then the caller is no scheduler and does not wait."""
         if self._changed is None:
-            return None, False
+            return None
         with self._lock:
             now_s = time.monotonic()
             is_asked_often, self._asked_s = now_s - self._asked_s < OFTEN_S, now_s
             if is_asked_often and self._is_watching(self._changed, now_s):
                 with contextlib.suppress(OSError, ProtocolError):
-                    return self._ask_watching(), True
+                    return self._ask_watching()
                 self._drop()
-            return _as_times(InFlightCall(self._link, [self._command()], list).take()[0]), False
+            reply = InFlightCall(self._link, [self._command()], list).take()[0]
+            return as_promoted(0, reply) if isinstance(reply, list) else None
 
     def _is_watching(self, changed: Callable[[], None], now_s: float) -> bool:
         """Whether there is a connection that watches; opens one if the last attempt was a while ago."""
@@ -97,7 +85,7 @@ class DueWatch:
             self._drop()
         return self._connection is not None
 
-    def _ask_watching(self) -> DueTimes | None:
+    def _ask_watching(self) -> Promoted | None:
         assert self._connection is not None
         assert self._reporter is not None
         self._reporter.disarm()  # the replies are no report
@@ -105,7 +93,7 @@ class DueWatch:
         while isinstance(reply := self._connection.read(), PushNotification):
             pass  # a report of a change before this call
         self._reporter.arm(is_changed=self._has_message())
-        return _as_times(reply)
+        return as_promoted(0, reply, is_watched=True) if isinstance(reply, list) else None
 
     def _has_message(self) -> bool:
         """Whether a change has been reported after the replies. It may have been read with them."""
@@ -178,14 +166,8 @@ class _Reporter:
             os.close(self._wake_fd)
 
 
-def _as_times(reply: object) -> DueTimes | None:
-    """The times in a reply of lua/next_due.lua; None if it is an error."""
-    if not isinstance(reply, list):
-        return None
-    due, now, fire, cancels, look = reply
-    return DueTimes(as_time(due), int(now), as_time(fire), int(cancels), as_time(look))
-
-
-def as_time(score: bytes) -> int | None:
-    """The time in a score; None for an empty text."""
-    return round(float(score)) if score else None
+def as_promoted(count: int, times: Sequence[Any], *, is_watched: bool = False) -> Promoted:
+    """`times` as lua/next_due.lua and lua/promote.lua return them; a score is empty if nothing waits."""
+    due, now_ms, fire, cancels, look = times
+    due_ms, fire_ms, look_ms = (round(float(score)) if score else None for score in (due, fire, look))
+    return Promoted(count, due_ms, int(now_ms), fire_ms, is_watched, int(cancels), look_ms)

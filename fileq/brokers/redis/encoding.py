@@ -154,100 +154,52 @@ def id_in(raw: bytes) -> str | None:
         return None
 
 
-def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
-    def number(name: bytes) -> int:
-        return int(fields.get(name, b"0"))
-
-    def word(name: bytes) -> str:
-        return fields.get(name, b"").decode(errors="replace")
-
-    count = number(b"attempts")
-    after, waits_for = _unpack_after(word(b"after"))
-    attempts = (fields.get(b"attempt:%d" % n) for n in range(1, count + 1))
-    return Record(
-        id=id,
-        state=State(word(b"state")),
-        raw=fields.get(b"json", b""),
-        queue=word(b"queue"),
-        slot=word(b"worker"),
-        created_ms=number(b"created"),
-        started_ms=number(b"started"),
-        ended_ms=number(b"ended"),
-        due_ms=number(b"due"),
-        since_ms=number(b"since"),
-        error=word(b"error"),
-        result=fields.get(b"result", b""),
-        attempts=tuple(_attempt_decoder.decode(a) for a in attempts if a is not None),
-        attempt_count=count,
-        is_cancel_requested=fields.get(b"cancel") == b"1",
-        deferred=word(b"deferred"),
-        deferred_count=number(b"deferred_count"),
-        deferrals_ms=(number(b"deferred_first"), number(b"deferred_last")),
-        moved_to=fields.get(b"moved_to", b""),
-        after=after,
-        waits_for=waits_for,
-        unique_key=word(b"unique_key"),
-        follow_ups=tuple(from_one_line(line) for line in word(b"follow_ups").split("\n") if line),
-        outputs=_outputs_decoder.decode(fields[b"outputs"]) if b"outputs" in fields else (),
-        batch=word(b"batch"),
-        fingerprint=word(b"fingerprint"),
-        origin=word(b"origin"),
-        deadline_ms=number(b"deadline") if b"deadline" in fields else None,
-    )
-
-
-# In the order of as_outline().
 STATES: Mapping[bytes, State] = {state.value.encode(): state for state in State}
+# The names that fields of Record have in the hash, by the type of their values.
+_NUMBERS = {
+    **{f"{name}_ms": name.encode() for name in ("created", "started", "ended", "due", "since")},
+    **{"attempt_count": b"attempts", "deferred_count": b"deferred_count", "queued": b"queued"},
+}
+_WORDS = {"slot": b"worker"} | {
+    name: name.encode() for name in ("queue", "error", "deferred", "unique_key", "batch", "fingerprint", "origin")
+}
+# An outline has only these.
 OUTLINE_FIELDS = (
-    "state",
-    "queue",
-    "worker",
-    "created",
-    "started",
-    "ended",
-    "due",
-    "since",
-    "error",
-    "attempts",
-    "cancel",
-    "deferred",
-    "deferred_count",
-    "moved_to",
-    "fingerprint",
-    "batch",
+    *("state", "queue", "worker", "created", "started", "ended", "due", "since", "error", "attempts", "cancel"),
+    *("deferred", "deferred_count", "moved_to", "fingerprint", "batch"),
 )
 
 
 def as_outline(id: str, values: Sequence[bytes | None]) -> Record | None:
-    """The record without its long fields, from the OUTLINE_FIELDS; None if there is no record."""
-    state, queue, slot, created, started, ended, due, since, error, count, cancel, *rest = values
-    if state is None:
+    found = zip(OUTLINE_FIELDS, values, strict=True)
+    return as_record(id, {name.encode(): value for name, value in found if value is not None})
+
+
+def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record | None:
+    """None if there is no record."""
+    if (state := fields.get(b"state")) is None:
         return None
-    deferred, deferred_count, moved_to, fingerprint, batch = rest
+    flat: dict[str, Any] = {name: int(fields.get(key, b"0")) for name, key in _NUMBERS.items()}
+    flat |= {name: fields.get(key, b"").decode(errors="replace") for name, key in _WORDS.items()}
+    after, waits_for = _unpack_after(fields.get(b"after", b"").decode(errors="replace"))
+    attempts = (fields.get(b"attempt:%d" % n) for n in range(1, flat["attempt_count"] + 1))
+    follow_ups = fields.get(b"follow_ups", b"").decode(errors="replace").split("\n")
     return Record(
         id=id,
         state=STATES[state],
-        raw=b"",
-        queue=_word(queue),
-        slot=_word(slot),
-        created_ms=int(created or 0),
-        started_ms=int(started or 0),
-        ended_ms=int(ended or 0),
-        due_ms=int(due or 0),
-        since_ms=int(since or 0),
-        error=_word(error),
-        attempt_count=int(count or 0),
-        is_cancel_requested=cancel == b"1",
-        deferred=_word(deferred),
-        deferred_count=int(deferred_count or 0),
-        moved_to=moved_to or b"",
-        fingerprint=_word(fingerprint),
-        batch=_word(batch),
+        raw=fields.get(b"json", b""),
+        result=fields.get(b"result", b""),
+        attempts=tuple(_attempt_decoder.decode(a) for a in attempts if a is not None),
+        is_cancel_requested=fields.get(b"cancel") == b"1",
+        deferrals_ms=(int(fields.get(b"deferred_first", b"0")), int(fields.get(b"deferred_last", b"0"))),
+        moved_to=fields.get(b"moved_to", b""),
+        after=after,
+        waits_for=waits_for,
+        follow_ups=tuple(from_one_line(line) for line in follow_ups if line),
+        outputs=_outputs_decoder.decode(fields[b"outputs"]) if b"outputs" in fields else (),
+        deadline_ms=int(fields[b"deadline"]) if b"deadline" in fields else None,
+        **flat,
     )
-
-
-def _word(value: bytes | None) -> str:
-    return value.decode(errors="replace") if value else ""
 
 
 def _unpack_after(text: str) -> tuple[tuple[str, ...], str]:

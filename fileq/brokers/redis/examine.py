@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from fileq.brokers.redis.scripts import Part
@@ -138,17 +139,14 @@ def _clock(store: RedisStore) -> Finding:
 
 def examine_permissions(store: RedisStore) -> Finding:
     """Runs scripts with nothing to do: each checks all its permissions before it would write."""
+    admit_keys = (*store.keys.of_route(_PROBE), store.keys.processing(_PROBE))
     trials: dict[str, Callable[[], object]] = {
         "read": lambda: store.run("census", (), store.keys.split_patterns()),
         "enqueue": lambda: store.run("enqueue", (), (0,)),
         "report a producer": lambda: store.run("report_producer", (store.keys.producers,)),
         "claim": lambda: _try(store, Part("claim", 1, store.keys.of_slot(_PROBE), (0, 0, 0, _PROBE))),
-        "complete": lambda: _try(store, Part(Verb.COMPLETE.value, 0, (), ())),
-        "retry": lambda: _try(store, Part(Verb.RETRY.value, 0, (), ())),
-        "bury": lambda: _try(store, Part(Verb.BURY.value, 0, (), ())),
-        "defer": lambda: _try(store, Part(Verb.DEFER.value, 0, (), ())),
-        "release": lambda: _try(store, Part(Verb.RELEASE.value, 0, (), ())),
-        "limit routes": lambda: store.run("admit", _admit_keys(store), ("", "", 0, _PROBE, "", 1, 1, 1000)),
+        **{verb.value: partial(_try, store, Part(verb.value, 0, (), ())) for verb in Verb if verb is not Verb.CANCEL},
+        "limit routes": lambda: store.run("admit", admit_keys, ("", "", 0, _PROBE, "", 1, 1, 1000)),
     }
     for verb, trial in trials.items():
         try:
@@ -156,10 +154,6 @@ def examine_permissions(store: RedisStore) -> Finding:
         except BrokerError as error:
             return wrong("permissions", f"can't {verb}: {error}", _FULL if "OOM" in str(error) else _RIGHTS)
     return sound("permissions", "enough to read, enqueue, claim and settle")
-
-
-def _admit_keys(store: RedisStore) -> tuple[str, ...]:
-    return *store.keys.of_route(_PROBE), store.keys.processing(_PROBE)
 
 
 def _try(store: RedisStore, part: Part) -> None:

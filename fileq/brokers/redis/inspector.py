@@ -28,12 +28,9 @@ from fileq.brokers.redis.encoding import (
     as_outline,
     extra_args,
     extra_keys,
-    settlement_args,
-    settlement_keys,
     unpack_ledger,
 )
-from fileq.brokers.redis.keys import Keys
-from fileq.brokers.redis.list_search import PROOF_FIELDS, SearchedJob, SearchScript, list_pages, proof_of, run_searching
+from fileq.brokers.redis.list_search import SearchedJob, SearchScript, list_pages, run_on_records, run_searching
 from fileq.brokers.redis.scripts import Argument, Command
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.types import (
@@ -55,11 +52,11 @@ from fileq.brokers.types import (
 from fileq.core.errors import BrokerError
 from fileq.core.job import State, decode_or_none
 from fileq.core.outcome import FollowUp
-from fileq.core.settlement import Settlement, SettleResult
 
 HOUR_MS = 3_600_000
 _PAGE = 500
 _info_decoder = msgspec.json.Decoder(WorkerInfo)
+_producer_decoder = msgspec.json.Decoder(ProducerInfo)
 
 
 class RedisInspector:
@@ -112,7 +109,7 @@ class RedisInspector:
             fronts={queue: raw for queue, raw in zip(store.queues, fronts, strict=True) if raw is not None},
             workers=_as_views(workers),
             hours=_as_hours(wanted, [found[hour] for hour in wanted]),
-            producers=as_producers(producers),
+            producers=_as_producers(producers),
             orders=orders,
             first={place: tuple(raws) for place, raws in first.items()},
         )
@@ -199,7 +196,18 @@ class RedisInspector:
         wanted = follow_ups or {}
         check_clear(queue, raws, self._store.queues)
         check_follow_ups(wanted.values(), self._store.queues)
-        return clear(self._store, queue, raws, wanted)
+        layout = self._store.keys
+        keys: list[str] = []
+        args: list[Argument] = [layout.queue_numbers[queue], CLEAR_REACH]
+        sent: list[int] = []
+        for i, raw in enumerate(raws):
+            if (job := decode_or_none(raw)) is not None:
+                some = wanted.get(job.id, ())
+                keys += (layout.record(job.id), *extra_keys(some, layout))
+                args += (raw, *extra_args(some, layout))
+                sent.append(i)
+        answers = dict(zip(sent, self._store.run("clear", keys, args) if keys else (), strict=True))
+        return [bool(answers.get(i)) for i in range(len(raws))]
 
     def makers(self, paths: Sequence[bytes]) -> list[str | None]:
         keys = [self._store.keys.made(path) for path in paths]
@@ -249,6 +257,19 @@ class RedisInspector:
         wanted = _last_hours(store.now_ms(), hours)
         return _as_hours(wanted, store.calls([("HGETALL", store.keys.hour(hour)) for hour in wanted]))
 
+    # Producers: one hash, id → the end of the lease and the information as JSON. A script compares the leases with the
+    # server's time. A field whose lease has ended stays until the next report of any producer.
+
+    def report_producer(self, id: str, info: ProducerInfo, ttl_ms: int) -> None:
+        store = self._store
+        store.run("report_producer", (store.keys.producers,), (id, msgspec.json.encode(info), ttl_ms))
+
+    def remove_producer(self, id: str) -> None:
+        self._store.call("HDEL", self._store.keys.producers, id)
+
+    def producers(self) -> list[ProducerView]:
+        return list(_as_producers(self._store.run("producers", (self._store.keys.producers,))))
+
 
 def _as_revived(answer: Any) -> Revived:
     """1, 0, `foreign`, or `held` and the id of the job that has the unique key."""
@@ -282,102 +303,20 @@ def _counters(flat: Sequence[bytes]) -> dict[str, int]:
     return {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
-# How waiting jobs leave their places on Redis: cancelled by their ids or near the front of a queue, or buried.
-
-
 def cancel_by_id(
     store: RedisStore, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]]
 ) -> list[CancelResult]:
-    removes, head_keys = frozenset([b"cancelled"]), (store.keys.cancels,)
-    script = SearchScript("cancel_by_id", removes=removes, takes_proofs=True, head_keys=head_keys)
+    keys, removes = store.keys, frozenset([b"cancelled"])
+    script = SearchScript("cancel_by_id", removes=removes, takes_proofs=True, head_keys=(keys.cancels,))
 
-    def describe(numbers: Sequence[int]) -> list[SearchedJob]:
-        some = [ids[i] for i in numbers]
-        found = store.calls_in_batches([("HMGET", store.keys.record(id), *PROOF_FIELDS) for id in some])
-        return [_cancellable(store, id, values, follow_ups.get(id, ())) for id, values in zip(some, found, strict=True)]
+    def own(i: int) -> tuple[Sequence[str], Sequence[Argument]]:
+        some = follow_ups.get(ids[i], ())
+        return (keys.record(ids[i]), *extra_keys(some, keys)), extra_args(some, keys)
 
-    return [CancelResult(word.decode()) for word in run_searching(store, script, len(ids), describe)]
-
-
-def _cancellable(
-    store: RedisStore, id: str, values: Sequence[bytes | None], follow_ups: Sequence[FollowUp]
-) -> SearchedJob:
-    keys = store.keys
-    own_keys = (keys.record(id), *extra_keys(follow_ups, keys))
-    return SearchedJob(
-        own_keys, extra_args(follow_ups, keys), _list_with(keys, values), values[1] or b"", proof_of(values)
-    )
+    return [CancelResult(word.decode()) for word in run_on_records(store, script, ids, own)]
 
 
-def _list_with(keys: Keys, values: Sequence[bytes | None]) -> str:
-    """The list that holds the job of a record with these PROOF_FIELDS; "" if it is in none."""
-    state, queue = values[0], (values[2] or b"").decode(errors="replace")
-    return keys.list_of(queue) or "" if state == b"pending" and queue in keys.queue_numbers else ""
-
-
-def bury_overdue(store: RedisStore, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
-    script, keys = SearchScript("bury_overdue", removes=frozenset([b"done"]), takes_proofs=True), store.keys
-
-    def describe(numbers: Sequence[int]) -> list[SearchedJob]:
-        some = [settlements[i] for i in numbers]
-        found = store.calls_in_batches([("HMGET", keys.record(s.claim.id), *PROOF_FIELDS) for s in some])
-        return [
-            SearchedJob(
-                settlement_keys(s, keys),
-                settlement_args(s, keys),
-                _list_with(keys, values),
-                s.claim.raw,
-                proof_of(values),
-            )
-            for s, values in zip(some, found, strict=True)
-        ]
-
-    return tuple(SettleResult(word.decode()) for word in run_searching(store, script, len(settlements), describe))
-
-
-def clear(
-    store: RedisStore, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]]
-) -> list[bool]:
-    """One script call. Bytes that are not a job stay."""
-    keys: list[str] = []
-    args: list[Argument] = [store.keys.queue_numbers[queue], CLEAR_REACH]
-    sent: list[int] = []
-    for i, raw in enumerate(raws):
-        if (job := decode_or_none(raw)) is not None:
-            some = follow_ups.get(job.id, ())
-            keys += (store.keys.record(job.id), *extra_keys(some, store.keys))
-            args += (raw, *extra_args(some, store.keys))
-            sent.append(i)
-    answers = dict(zip(sent, store.run("clear", keys, args) if keys else (), strict=True))
-    return [bool(answers.get(i)) for i in range(len(raws))]
-
-
-# The registry of producers on Redis: one hash, id → the end of the lease and the information as JSON.
-#
-# A script compares the leases with the server's time. A field whose lease has ended stays until the next report of
-# any producer.
-
-
-_producer_decoder = msgspec.json.Decoder(ProducerInfo)
-
-
-class RedisProducers:
-    """protocol.ProducerRegistry on Redis."""
-
-    _store: RedisStore
-
-    def report_producer(self, id: str, info: ProducerInfo, ttl_ms: int) -> None:
-        store = self._store
-        store.run("report_producer", (store.keys.producers,), (id, msgspec.json.encode(info), ttl_ms))
-
-    def remove_producer(self, id: str) -> None:
-        self._store.call("HDEL", self._store.keys.producers, id)
-
-    def producers(self) -> list[ProducerView]:
-        return list(as_producers(self._store.run("producers", (self._store.keys.producers,))))
-
-
-def as_producers(rows: Sequence[Sequence[bytes]]) -> tuple[ProducerView, ...]:
+def _as_producers(rows: Sequence[Sequence[bytes]]) -> tuple[ProducerView, ...]:
     """The producers in a reply of producers.lua, by id."""
     views = (ProducerView(id.decode(), _producer_decoder.decode(info)) for id, info in rows)
     return tuple(sorted(views, key=lambda view: view.id))

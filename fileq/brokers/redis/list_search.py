@@ -61,10 +61,6 @@ class _Window(NamedTuple):
     size: int
 
 
-def proof_of(values: Sequence[bytes | None]) -> bytes:
-    return b"\0".join(value or b"" for value in values)
-
-
 def run_searching(
     store: RedisStore, script: SearchScript, total: int, describe: Callable[[Sequence[int]], Sequence[SearchedJob]]
 ) -> list[Any]:
@@ -82,6 +78,31 @@ def run_searching(
     if left:
         raise changes_too_fast(search.jobs[left[0]].list)
     return search.answers
+
+
+def run_on_records(
+    store: RedisStore,
+    script: SearchScript,
+    ids: Sequence[str],
+    own: Callable[[int], tuple[Sequence[str], Sequence[Argument]]],
+    *,
+    is_dead_too: bool = False,
+) -> list[Any]:
+    """run_searching() for jobs with records, which say in which queue to look. `own` returns the keys and arguments of
+    the job with this number. `is_dead_too`: dead jobs are looked for in the dead-letter list."""
+
+    def describe(numbers: Sequence[int]) -> list[SearchedJob]:
+        found = store.calls_in_batches([("HMGET", store.keys.record(ids[i]), *PROOF_FIELDS) for i in numbers])
+        jobs = []
+        for i, values in zip(numbers, found, strict=True):
+            state, raw, queue = values[:3]
+            key = store.keys.queue_of.get((queue or b"").decode(errors="replace"), "") if state == b"pending" else ""
+            key = store.keys.dead if is_dead_too and state == b"dead" else key
+            proof = b"\0".join(value or b"" for value in values)
+            jobs.append(SearchedJob(*own(i), key, raw or b"", proof))
+        return jobs
+
+    return run_searching(store, script, len(ids), describe)
 
 
 class _Search:

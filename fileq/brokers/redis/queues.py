@@ -19,7 +19,7 @@ from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.place_pages import LedgerPage
 from fileq.brokers.protocol import PendingReply, ReadyReply
 from fileq.brokers.redis.connection import ReplyError
-from fileq.brokers.redis.due_watch import as_time
+from fileq.brokers.redis.due_watch import as_promoted
 from fileq.brokers.redis.encoding import (
     as_claim,
     as_plain_claim,
@@ -33,8 +33,7 @@ from fileq.brokers.redis.encoding import (
     unpack_ledger,
 )
 from fileq.brokers.redis.in_flight import Replies
-from fileq.brokers.redis.inspector import bury_overdue
-from fileq.brokers.redis.list_search import BYTES_PER_CALL
+from fileq.brokers.redis.list_search import BYTES_PER_CALL, SearchScript, run_on_records
 from fileq.brokers.redis.scripts import ENQUEUE_MEMBERS, Argument, Part
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.waiting import RedisSubscription, RedisWaiter
@@ -68,9 +67,9 @@ _encoder = msgspec.json.Encoder()
 
 
 class _Lease(ProcessId, frozen=True):
-    """Who has a slot, and how long its heartbeat lasts; 0 if the worker does not say."""
+    """What a reaper reads of a registry entry: an entry that lacks the rest must not stop it."""
 
-    lease_ms: int = 0
+    lease_ms: int = 0  # how long its heartbeat lasts; 0 if the worker does not say
 
     @property
     def process(self) -> ProcessId:
@@ -265,14 +264,12 @@ class RedisQueues:
         return Renewal(slot, status, as_claim(row[1:], slot, self._next_token(slot), self._store.keys))
 
     def promote(self, limit: int = 500) -> Promoted:
-        times, is_watched = self._store.due_watch.times()
-        if times is not None and not times.is_due:
-            facts = times.next_due_ms, times.now_ms, times.next_fire_ms
-            return Promoted(0, *facts, is_watched, times.cancel_requests, times.next_deadline_ms)
+        known = self._store.due_watch.promoted()
+        if known is not None and (known.next_due_ms is None or known.next_due_ms > known.now_ms):
+            return known
         keys = self._store.keys.schedules, self._store.keys.cancels, self._store.keys.deadlines
-        count, next_due, now_ms, next_fire, cancels, next_look = self._store.run("promote", keys, (limit,))
-        facts = as_time(next_due), int(now_ms), as_time(next_fire)
-        return Promoted(count, *facts, False, int(cancels), as_time(next_look))
+        count, *times = self._store.run("promote", keys, (limit,))
+        return as_promoted(count, times)
 
     def report_due_changes(self, changed: Callable[[], None]) -> None:
         self._store.due_watch.report_changes(changed)
@@ -286,7 +283,13 @@ class RedisQueues:
 
     def bury_overdue(self, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
         check_follow_ups((s.follow_ups for s in settlements), self._store.queues)
-        return bury_overdue(self._store, settlements)
+        store, ids = self._store, [s.claim.id for s in settlements]
+        script = SearchScript("bury_overdue", removes=frozenset([b"done"]), takes_proofs=True)
+
+        def own(i: int) -> tuple[Sequence[str], Sequence[Argument]]:
+            return settlement_keys(settlements[i], store.keys), settlement_args(settlements[i], store.keys)
+
+        return tuple(SettleResult(word.decode()) for word in run_on_records(store, script, ids, own))
 
     def realign(self, offset: int = 0, limit: int = 500) -> int | None:
         next_offset: int = self._store.run("realign", (), (offset, limit, STEP_TOLERANCE_MS))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from fileq.brokers.catalog import check_name
 from fileq.brokers.redis.encoding import entry_args, extra_args, extra_keys, from_one_line, in_one_line
@@ -113,26 +113,13 @@ def _as_they_are(replies: Replies) -> Replies:
 
 
 def _pack(state: ScheduleState) -> bytes:
-    lines = (
-        in_one_line(state.revision),
-        state.next_ms,
-        state.last_ms,
-        in_one_line(state.last_job_id),
-        int(state.is_paused),
-        state.runs,
-        state.missed,
-    )
+    """A line for each field, in their order: lua/fire.lua reads and writes the same."""
+    lines = (in_one_line(value) if isinstance(value, str) else f"{value:d}" for value in astuple(state))
     return "".join(f"{line}\n" for line in lines).encode()
 
 
 def _unpack(text: bytes) -> ScheduleState:
-    revision, next_ms, last_ms, last_job_id, is_paused, runs, missed, _ = text.decode().split("\n")
-    return ScheduleState(
-        from_one_line(revision),
-        int(next_ms),
-        int(last_ms),
-        from_one_line(last_job_id),
-        is_paused == "1",
-        int(runs),
-        int(missed),
-    )
+    revision, next_ms, last_ms, last_job_id, *numbers = text.decode().split("\n")[:-1]
+    is_paused, runs, missed = map(int, numbers)
+    ids = from_one_line(revision), from_one_line(last_job_id)
+    return ScheduleState(ids[0], int(next_ms), int(last_ms), ids[1], bool(is_paused), runs, missed)

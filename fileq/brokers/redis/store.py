@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
-
 from fileq.brokers.local_waiter import ClaimOrder
 from fileq.brokers.redis.connection import ReplyError
 from fileq.brokers.redis.due_watch import DueWatch
@@ -93,12 +91,8 @@ class RedisStore:
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:
         """The record of each job; None where there is none."""
-        found = []
-        for id, flat in zip(ids, self.calls([("HGETALL", self.keys.record(id)) for id in ids]), strict=True):
-            fields = dict(zip(flat[::2], flat[1::2], strict=True))
-            queued = int(fields.get(b"queued", b"0"))
-            found.append(replace(as_record(id, fields), queued=queued) if b"state" in fields else None)
-        return found
+        found = zip(ids, self.calls([("HGETALL", self.keys.record(id)) for id in ids]), strict=True)
+        return [as_record(id, dict(zip(flat[::2], flat[1::2], strict=True))) for id, flat in found]
 
     def unregistered_slots(self) -> list[str]:
         """Slots that have a processing list and no registry entry."""
