@@ -23,8 +23,7 @@ from fileq.brokers.batches import (
 )
 from fileq.brokers.rules.entries import add, existing_job, join_batch
 from fileq.brokers.rules.rows import MemberState, RecordRow
-from fileq.brokers.rules.store import Store
-from fileq.brokers.rules.unit_of_work import UnitOfWork
+from fileq.brokers.rules.unit_of_work import Store, UnitOfWork
 from fileq.brokers.types import entry_of
 from fileq.core import batch as rules
 from fileq.core.batch import ENDINGS_OF_STATES, LEVELS_MAX, Batch, BatchState, Callback, Ending
@@ -37,32 +36,32 @@ class BatchVerbs:
     def create_batch(self, new: NewBatch) -> bool:
         check_new_batch(new, self._store.queue_names)
         with self._store.unit_of_work() as work:
-            if work.batches.find(new.id) is not None:
+            if work.batches.get(new.id) is not None:
                 return False
             if new.parent:
-                parent = work.batches.find(new.parent)
+                parent = work.batches.get(new.parent)
                 if parent is None or not parent.is_takeable:
                     raise parent_refused(new.id, parent, new.parent)
                 if _levels(work, parent) >= LEVELS_MAX:
                     raise too_deep(new.id)
-                rules.add_member(work.batches.change(parent), work.now_ms)
+                rules.add_member(work.change_batch(parent), work.now_ms)
             batch = Batch(new.id, new.name, new.parent, new.allow_failures, new.callbacks, new.info)
             batch.created_ms = batch.touched_ms = work.now_ms
-            work.batches.create(batch)
+            work.create_batch(batch)
             return True
 
     def seal_batch(self, id: str) -> bool:
         with self._store.unit_of_work() as work:
-            batch = work.batches.find(id)
+            batch = work.batches.get(id)
             if batch is None or batch.state is not BatchState.OPEN:
                 return False
-            rules.seal(work.batches.change(batch), work.now_ms)
+            rules.seal(work.change_batch(batch), work.now_ms)
             finish_if_done(work, batch)
             return True
 
     def cancel_batch(self, id: str, *, untouched_since_ms: int | None = None) -> bool:
         with self._store.unit_of_work() as work:
-            batch = work.batches.find(id)
+            batch = work.batches.get(id)
             if batch is None or not rules.is_cancellable(batch, untouched_since_ms):
                 return False
             _cancel(work, batch)
@@ -71,7 +70,8 @@ class BatchVerbs:
             for _ in range(LEVELS_MAX):
                 below = list[Batch]()
                 for parent in level:
-                    found = work.batches.unfinished_children(parent.id, left) if left else []
+                    children = work.unfinished_children(parent.id, left) if left else []
+                    found = list(filter(None, map(work.batches.get, children)))
                     left -= len(found)
                     below += filter(rules.is_cancellable, found)
                 level = below
@@ -81,18 +81,18 @@ class BatchVerbs:
 
     def uncancel_batch(self, id: str) -> bool:
         with self._store.unit_of_work() as work:
-            batch = work.batches.find(id)
+            batch = work.batches.get(id)
             if batch is None or not batch.is_cancelled:
                 return False
-            work.batches.change(batch).is_cancelled = False
+            work.change_batch(batch).is_cancelled = False
             return True
 
     def join_batch(self, id: str, job_ids: Sequence[str]) -> list[JoinResult]:
         with self._store.unit_of_work() as work:
-            batch = work.batches.find(id)
+            batch = work.batches.get(id)
             if batch is None:
                 return [JoinResult.CLOSED for _ in job_ids]
-            work.read_records(job_ids)
+            work.records.read(job_ids)
             return [_join(work, batch, job_id) for job_id in job_ids]
 
     def batches_by_id(self, ids: Sequence[str]) -> list[Batch | None]:
@@ -115,26 +115,26 @@ class BatchVerbs:
 
     def _members(self, id: str, state: MemberState, cursor: str, limit: int) -> MemberPage:
         with self._store.reading() as work:
-            is_there = work.batches.find(id) is not None
+            is_there = work.batches.get(id) is not None
             return work.member_page(id, state, cursor, limit) if is_there else MemberPage(())
 
     def count_members(self, id: str, job_ids: Sequence[str]) -> int:
         with self._store.unit_of_work() as work:
-            work.read_records(job_ids)
+            work.records.read(job_ids)
             return sum(_count(work, id, job_id) for job_id in job_ids)
 
 
 def _levels(work: UnitOfWork, batch: Batch | None) -> int:
-    return 1 + _levels(work, work.batches.find(batch.parent)) if batch is not None else 0
+    return 1 + _levels(work, work.batches.get(batch.parent)) if batch is not None else 0
 
 
 def _cancel(work: UnitOfWork, batch: Batch) -> None:
-    rules.cancel(work.batches.change(batch), work.now_ms)
+    rules.cancel(work.change_batch(batch), work.now_ms)
     finish_if_done(work, batch)
 
 
 def _join(work: UnitOfWork, batch: Batch, id: str) -> JoinResult:
-    record = work.record(id)
+    record = work.records.get(id)
     other = record.batch if record is not None else ""
     if other == batch.id or work.members.has(batch, id, *MemberState):
         return JoinResult.MEMBER
@@ -154,7 +154,7 @@ def _join(work: UnitOfWork, batch: Batch, id: str) -> JoinResult:
 
 
 def _count(work: UnitOfWork, batch_id: str, id: str) -> bool:
-    record = work.record(id)
+    record = work.records.get(id)
     ending = _ending_of(record) if record is not None else Ending.DELETED
     error = record.error if record is not None else ""
     return ending is not None and count_member(work, batch_id, id, ending, error)
@@ -167,10 +167,10 @@ def _ending_of(record: RecordRow) -> Ending | None:
 
 def _with_running(work: UnitOfWork, ids: Sequence[str]) -> list[Batch | None]:
     """These batches, with the number of their members that run."""
-    batches = [work.batches.find(id) for id in ids]
+    batches = [work.batches.get(id) for id in ids]
     jobs = (decode_or_none(slot_row.raw) for slot_row in work.all_slots() if slot_row.raw is not None)
     held = {job.id for job in jobs if job is not None}
-    work.read_records(held)
+    work.records.read(held)
     for batch in batches:
         if batch is not None:
             batch.running = _running(work, batch, held)
@@ -183,24 +183,24 @@ def _running(work: UnitOfWork, batch: Batch, held: Iterable[str]) -> int:
     return sum(
         work.members.has(batch, id, MemberState.UNFINISHED)
         for id in held
-        if (record := work.record(id)) is None or record.batch == batch.id
+        if (record := work.records.get(id)) is None or record.batch == batch.id
     )
 
 
 def is_batch_cancelled(work: UnitOfWork, record: RecordRow | None) -> bool:
     """Whether the job is a member of a batch that is cancelled."""
-    batch = work.batches.find(record.batch) if record is not None else None
+    batch = work.batches.get(record.batch) if record is not None else None
     return batch is not None and batch.is_cancelled
 
 
 def count_member(work: UnitOfWork, batch_id: str, id: str, ending: Ending, error: str) -> bool:
     """Counts a member that has ended, and finishes the batch if it was the last. False if it is counted already."""
-    batch = work.batches.find(batch_id)
+    batch = work.batches.get(batch_id)
     if batch is None or not work.members.take(batch, id, MemberState.UNFINISHED):
         return False
     if ending is Ending.DEAD and not work.members.put(batch, id, MemberState.DEAD):
         ending = Ending.DELETED  # it was enqueued again after its record was lost, and is counted as dead already
-    _fire(work, batch, rules.count_ending(work.batches.change(batch), ending, id, error))
+    _fire(work, batch, rules.count_ending(work.change_batch(batch), ending, id, error))
     finish_if_done(work, batch)
     return True
 
@@ -211,38 +211,38 @@ def finish_if_done(work: UnitOfWork, batch: Batch) -> None:
     due = rules.finish(batch, work.now_ms)
     if batch.state is was:
         return
-    _fire(work, work.batches.change(batch), due)
+    _fire(work, work.change_batch(batch), due)
     work.finished_batches.append(batch.id)
     work.publish(wire_events.batch_finished(batch) if work.has_subscribers else b"")
-    parent = work.batches.find(batch.parent)
+    parent = work.batches.get(batch.parent)
     if parent is not None and not batch.is_counted:
-        _fire(work, parent, rules.count_child(work.batches.change(parent), batch))
+        _fire(work, parent, rules.count_child(work.change_batch(parent), batch))
         finish_if_done(work, parent)
 
 
 def revive_member(work: UnitOfWork, batch_id: str, id: str) -> None:
     """A dead member waits again."""
-    batch = work.batches.find(batch_id)
+    batch = work.batches.get(batch_id)
     if batch is None or not work.members.take(batch, id, MemberState.DEAD):
         return
     if not work.members.put(batch, id, MemberState.UNFINISHED):
         # It was enqueued again after its record was lost, and is counted as that job.
-        rules.delete_dead(work.batches.change(batch))
+        rules.delete_dead(work.change_batch(batch))
         return
-    parent = work.batches.find(batch.parent)
-    rules.revive(work.batches.change(batch), work.batches.change(parent) if parent is not None else None)
+    parent = work.batches.get(batch.parent)
+    rules.revive(work.change_batch(batch), work.change_batch(parent) if parent is not None else None)
 
 
 def delete_member(work: UnitOfWork, batch_id: str, id: str) -> None:
     """A dead member is deleted."""
-    batch = work.batches.find(batch_id)
+    batch = work.batches.get(batch_id)
     if batch is not None and work.members.take(batch, id, MemberState.DEAD):
-        rules.delete_dead(work.batches.change(batch))
+        rules.delete_dead(work.change_batch(batch))
 
 
 def _fire(work: UnitOfWork, batch: Batch, callbacks: Iterable[Callback]) -> None:
     """Enqueues callbacks of this batch as members of its parent, unless that has finished."""
-    parent = work.batches.find(batch.parent)
+    parent = work.batches.get(batch.parent)
     if parent is not None and parent.state is BatchState.FINISHED:
         parent = None
     for callback in callbacks:

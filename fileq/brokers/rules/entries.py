@@ -21,7 +21,7 @@ def enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> tuple[Enqueue
     if existing := existing_job(work, entry):
         return EnqueueResult.DUPLICATE, existing
     if version is not None and not entry.always:
-        known = work.ledger.entry(version.path)
+        known = work.ledger.get(version.path)
         if known is not None and known.knows(version.signature):
             return EnqueueResult.KNOWN, ""
     batch = batch_to_join(work, entry) if entry.joins else None
@@ -42,7 +42,7 @@ def existing_job(work: UnitOfWork, entry: Entry) -> str:
 def has_record(work: UnitOfWork, entry: Entry) -> bool:
     """Whether a record keeps this job out. One without an origin is not that of a job of fileq's own: another program
     has used its id, and add() replaces it."""
-    record = work.record(entry.job.id)
+    record = work.records.get(entry.job.id)
     return record is not None and (not entry.is_own or bool(record.facts.origin))
 
 
@@ -51,7 +51,7 @@ def key_holder(work: UnitOfWork, key: str | None) -> str:
     if key is None:
         return ""
     id = work.find_key(key)
-    return id if id and is_holder(work.record(id), key) else ""
+    return id if id and is_holder(work.records.get(id), key) else ""
 
 
 def is_holder(record: RecordRow | None, key: str) -> bool:
@@ -68,7 +68,7 @@ def batch_to_join(work: UnitOfWork, entry: Entry, follows: RecordRow | None = No
     """The batch that the job of this entry becomes a member of; None if it takes no jobs. `follows` is the record of
     the job that this one follows: an unfinished member also adds jobs to a sealed batch, and no other job adds any to
     the batch of a delivery."""
-    batch = work.batches.find(entry.job.batch_id or "") if entry.joins else None
+    batch = work.batches.get(entry.job.batch_id or "") if entry.joins else None
     is_open_to_it = entry.fills_delivery or not is_own_batch(entry.job.batch_id)
     if batch is None or (batch.is_takeable and is_open_to_it):
         return batch
@@ -101,10 +101,10 @@ def add(work: UnitOfWork, entry: Entry, *, waits_for: str = "", batch: Batch | N
     else:
         work.push(record, front=False)
     if version is not None:
-        if (earlier := work.ledger.entry(version.path)) is not None:
+        if (earlier := work.ledger.get(version.path)) is not None:
             same = earlier.job_of(version.signature)
             record.jobs_before = earlier.jobs_before(job.id, unfinished_before(work, same))
-        work.ledger.learn(version, job.id)
+        work.learn(version, job.id)
     work.count("produced")
     work.publish(wire_events.created(job) if work.has_subscribers else b"")
 
@@ -113,7 +113,7 @@ def add_follow_ups(work: UnitOfWork, parent: RecordRow | None, follow_ups: Seque
     """Enqueues the follow-ups that are no duplicates, and keeps their ids in the record of the job they follow."""
     if not follow_ups:
         return
-    work.read_records(follow_up.job.id for follow_up in follow_ups)
+    work.records.read(follow_up.job.id for follow_up in follow_ups)
     added = []
     for entry in map(entry_of, follow_ups):
         if not existing_job(work, entry):
@@ -126,16 +126,16 @@ def add_follow_ups(work: UnitOfWork, parent: RecordRow | None, follow_ups: Seque
 def join_batch(work: UnitOfWork, batch: Batch, id: str) -> None:
     """Makes a job an unfinished member, unless it still is one because its record was lost."""
     if work.members.put(batch, id, MemberState.UNFINISHED):
-        add_member(work.batches.change(batch), work.now_ms)
+        add_member(work.change_batch(batch), work.now_ms)
 
 
 def unfinished_before(work: UnitOfWork, id: str | None) -> list[str]:
     """The jobs that the record of this job names in `after` and that have not ended."""
-    record = work.record(id) if id is not None else None
+    record = work.records.get(id) if id is not None else None
     if record is None or not record.after:
         return []
-    work.read_records(record.jobs_before)
-    found = [(id, work.record(id)) for id in record.jobs_before]
+    work.records.read(record.jobs_before)
+    found = [(id, work.records.get(id)) for id in record.jobs_before]
     return [id for id, other in found if other is not None and other.state not in ENDED_STATES]
 
 

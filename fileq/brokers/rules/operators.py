@@ -16,8 +16,7 @@ from fileq.brokers.protocol import Order
 from fileq.brokers.rules.batches import delete_member, revive_member
 from fileq.brokers.rules.entries import key_holder, take_key
 from fileq.brokers.rules.settlements import cancel, clear
-from fileq.brokers.rules.store import Store
-from fileq.brokers.rules.unit_of_work import UnitOfWork
+from fileq.brokers.rules.unit_of_work import Store, UnitOfWork
 from fileq.brokers.types import (
     CancelResult,
     Census,
@@ -109,7 +108,7 @@ class OperatorVerbs:
         wanted = follow_ups or {}
         check_follow_ups(wanted.values(), self._store.queue_names)
         with self._store.unit_of_work() as work:
-            records = [record for id in ids if (record := work.record(id)) is not None]
+            records = [record for id in ids if (record := work.records.get(id)) is not None]
             work.queued.locate({(r.queue, r.raw) for r in records if r.state == State.PENDING})
             return cancel(work, ids, wanted)
 
@@ -132,10 +131,10 @@ class OperatorVerbs:
             for (id, raw), is_discarded in zip(dead, discarded, strict=True):
                 if not is_discarded:
                     continue
-                record = work.record(id)
+                record = work.records.get(id)
                 if record is None or work.is_foreign(raw, decode_or_none(raw), State.DEAD):
                     id = raw_id(raw)
-                    record = work.record(id)
+                    record = work.records.get(id)
                 if record is not None and record.state == State.DEAD:
                     delete_member(work, record.batch, id)
                 # A copy that still waits in a queue needs the record.
@@ -214,7 +213,7 @@ class OperatorVerbs:
             return []
         with self._store.unit_of_work() as work:
             work.remove_orders([id for id, _ in done])
-            work.read_records([id for id, _ in done])
+            work.records.read([id for id, _ in done])
             return [_write_path(work, id, path) for id, path in done]
 
     # producers
@@ -237,19 +236,15 @@ def _workers(work: UnitOfWork) -> list[WorkerView]:
     slots = [slot_row for slot_row in work.all_slots() if slot_row.is_registered]
     jobs = {slot_row.slot: decode_or_none(slot_row.raw) for slot_row in slots if slot_row.raw is not None}
     ids = {slot: job.id for slot, job in jobs.items() if job is not None}
-    work.read_records(ids.values())
-    since_ms = {slot: record.started_ms for slot, id in ids.items() if (record := work.record(id)) is not None}
-    return [
-        WorkerView(
-            slot_row.slot,
-            slot_row.worker,
-            work.is_alive(slot_row) and not neighbours.is_gone(slot_row.process),
-            slot_row.raw or b"",
-            since_ms.get(slot_row.slot, 0),
-            slot_row.left_ms(work.boot, work.monotonic_ms),
-        )
-        for slot_row in slots
-    ]
+    work.records.read(ids.values())
+    since_ms = {slot: record.started_ms for slot, id in ids.items() if (record := work.records.get(id)) is not None}
+    views = []
+    for row in slots:
+        info = row.worker
+        is_alive = work.is_alive(row) and not neighbours.is_gone(info.process)
+        left_ms = row.left_ms(work.boot, work.monotonic_ms)
+        views.append(WorkerView(row.slot, info, is_alive, row.raw or b"", since_ms.get(row.slot, 0), left_ms))
+    return views
 
 
 def _hours(work: UnitOfWork, hours: int) -> dict[int, dict[str, int]]:
@@ -267,13 +262,13 @@ def _revive(work: UnitOfWork, revival: Revival) -> Revived:
     if job is not None and (job.id != revival.id or work.is_foreign(revival.raw, job, State.DEAD)):
         return Revived(False, is_foreign=True)
     work.remove_dead(revival.raw)
-    record = work.record(revival.id)
+    record = work.records.get(revival.id)
     queue = record.queue if record is not None else revival.queue
     if job is None:
         work.push_undecodable(queue, revival.next_raw, front=revival.is_next)
         work.delete_record(revival.id)
     else:
-        if record is None and work.record(raw_id(revival.raw)) is not None:  # the job that had its id is forgotten
+        if record is None and work.records.get(raw_id(revival.raw)) is not None:  # the job that had its id is forgotten
             work.delete_record(raw_id(revival.raw))
         record = work.record_for(revival.id, queue, revival.next_raw)
         record.raw, record.error, record.ended_ms = revival.next_raw, "", 0
@@ -294,7 +289,7 @@ def _check_expected(kind: str, name: str, was: Document | None, expected: int | 
 
 
 def _write_path(work: UnitOfWork, id: str, path: bytes) -> bool:
-    record = work.record(id)
+    record = work.records.get(id)
     if record is None or record.state not in (State.COMPLETED, State.DEAD):
         return False
     if path:

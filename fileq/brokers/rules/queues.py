@@ -16,8 +16,7 @@ from fileq.brokers.rules.batches import is_batch_cancelled
 from fileq.brokers.rules.entries import RateWindow, enqueue, is_holder
 from fileq.brokers.rules.rows import RecordRow, SlotRow, claim_of
 from fileq.brokers.rules.settlements import bury_overdue, reap, settle
-from fileq.brokers.rules.store import Store
-from fileq.brokers.rules.unit_of_work import QueuedJob, UnitOfWork
+from fileq.brokers.rules.unit_of_work import QueuedJob, Store, UnitOfWork
 from fileq.brokers.types import (
     SWEEP_PAGE,
     Admission,
@@ -54,7 +53,7 @@ class QueueVerbs:
         check_entries(entries, self._store.queue_names)
         with self._store.unit_of_work() as work:
             window = RateWindow(work, limit)
-            work.read_records(entry.job.id for entry in entries)
+            work.records.read(entry.job.id for entry in entries)
             work.ledger.read(entry.version.path for entry in entries if entry.version is not None)
             results, existing = zip(*(enqueue(work, entry, window) for entry in entries), strict=True)
             window.write()
@@ -69,11 +68,11 @@ class QueueVerbs:
     def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
         check_follow_ups((s.follow_ups for s in settlements), self._store.queue_names)
         with self._store.unit_of_work() as work:
-            work.read_slots([*(s.claim.slot for s in settlements), *slots])
-            work.read_records(s.claim.id for s in settlements)
+            work.slots.read([*(s.claim.slot for s in settlements), *slots])
+            work.records.read(s.claim.id for s in settlements)
             settled = tuple(settle(work, s) for s in settlements)
             paused = work.paused()
-            registered = {slot: row for slot in slots if (row := work.slot(slot)) and row.is_registered}
+            registered = {slot: row for slot in slots if (row := work.slots.get(slot)) and row.is_registered}
             claims, buried = self._claim(work, [registered[slot] for slot in slots if slot in registered], paused)
             gone = tuple(slot for slot in slots if slot not in registered)
             return TurnReply(settled, tuple(claims), gone, paused, tuple(buried), tuple(work.finished_batches))
@@ -113,14 +112,14 @@ class QueueVerbs:
 
     def _held(self, work: UnitOfWork, slot_row: SlotRow, raw: bytes) -> Claim:
         token = work.change_slot(slot_row).next_token()
-        claim = claim_of(slot_row.slot, raw, work.record, queue=self._store.queue_names[-1], token=token)
-        record = work.record(claim.id)
+        claim = claim_of(slot_row.slot, raw, work.records.get, queue=self._store.queue_names[-1], token=token)
+        record = work.records.get(claim.id)
         flags = {"is_blocked": is_blocked(work, record), "is_cancelled": is_batch_cancelled(work, record)}
         return msgspec.structs.replace(claim, **flags)
 
     def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
         with self._store.unit_of_work() as work:
-            work.read_slots(request.slot for request in requests)
+            work.slots.read(request.slot for request in requests)
             holders = {route: set(work.holders(route)) for route in {request.route for request in requests}}
             return [admit(work, request, holders[request.route]) for request in requests]
 
@@ -130,11 +129,11 @@ class QueueVerbs:
         if not holdings:
             return []
         with self._store.unit_of_work() as work:
-            work.read_slots(slot for slot, _ in holdings)
+            work.slots.read(slot for slot, _ in holdings)
             return [self._renew(work, slot, believed) for slot, believed in holdings]
 
     def _renew(self, work: UnitOfWork, slot: str, believed: bytes) -> Renewal:
-        slot_row = work.slot(slot)
+        slot_row = work.slots.get(slot)
         if slot_row is None or not slot_row.is_registered:
             return Renewal(slot, LeaseStatus.GONE)
         work.renew_heartbeat(slot_row)
@@ -160,7 +159,7 @@ class QueueVerbs:
         if job is None:  # another program put it here; the claim counts it as adopted
             work.queued.push(last_queue, raw, front=False)
             return
-        known = work.record(job.id)
+        known = work.records.get(job.id)
         if known is not None and not known.is_about(raw):  # another job has its id; the claim buries it
             work.push_undecodable(last_queue, raw, front=False)
             return
@@ -171,14 +170,14 @@ class QueueVerbs:
     def overdue(self, limit: int = 500) -> list[Claim]:
         with self._store.unit_of_work() as work:
             ids = work.due_looks(limit)
-            work.read_records(ids)
+            work.records.read(ids)
             found = (_look(work, id) for id in ids)
             return [claim for claim in found if claim is not None]
 
     def bury_overdue(self, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
         check_follow_ups((s.follow_ups for s in settlements), self._store.queue_names)
         with self._store.unit_of_work() as work:
-            work.read_records(s.claim.id for s in settlements)
+            work.records.read(s.claim.id for s in settlements)
             return tuple(bury_overdue(work, s) for s in settlements)
 
     def realign(self, offset: int = 0, limit: int = 500) -> int | None:
@@ -192,11 +191,11 @@ class QueueVerbs:
         if not ids:
             return []
         with self._store.unit_of_work() as work:
-            work.read_records(ids)
+            work.records.read(ids)
             return [self._due_now(work, id) for id in ids]
 
     def _due_now(self, work: UnitOfWork, id: str) -> bool:
-        record = work.record(id)
+        record = work.records.get(id)
         if record is None or record.state not in DELAYED_STATES:
             return False
         if not work.unschedule(record.raw):
@@ -207,8 +206,8 @@ class QueueVerbs:
     def sweep_unique(self, cursor: str = "") -> str | None:
         with self._store.unit_of_work() as work:
             page = work.key_page(cursor, SWEEP_PAGE)
-            work.read_records(id for _, id in page)
-            work.remove_keys([key for key, id in page if not is_holder(work.record(id), key)])
+            work.records.read(id for _, id in page)
+            work.remove_keys([key for key, id in page if not is_holder(work.records.get(id), key)])
             work.forget_outputs()
             work.forget_batches()
             return page[-1][0] if len(page) == SWEEP_PAGE else None
@@ -226,12 +225,12 @@ class QueueVerbs:
     def _claims_of(self, work: UnitOfWork, slot_row: SlotRow) -> tuple[Claim, ...]:
         if slot_row.raw is None:
             return ()
-        return (claim_of(slot_row.slot, slot_row.raw, work.record, queue=self._store.queue_names[-1]),)
+        return (claim_of(slot_row.slot, slot_row.raw, work.records.get, queue=self._store.queue_names[-1]),)
 
     def reap(self, slot: str, settlements: Sequence[Settlement], *, is_gone: bool = False) -> tuple[SettleResult, ...]:
         check_follow_ups((s.follow_ups for s in settlements), self._store.queue_names)
         with self._store.unit_of_work() as work:
-            slot_row = work.slot(slot)
+            slot_row = work.slots.get(slot)
             if slot_row is None or (work.is_alive(slot_row) and not is_gone):
                 return tuple(SettleResult.FENCED for _ in settlements)
             if is_gone:
@@ -246,7 +245,7 @@ class QueueVerbs:
     def register(self, slots: Mapping[str, WorkerInfo]) -> None:
         with self._store.unit_of_work() as work:
             for slot, info in slots.items():
-                slot_row = work.change_slot(work.slot(slot) or SlotRow(slot))
+                slot_row = work.change_slot(work.slots.get(slot) or SlotRow(slot))
                 slot_row.info = msgspec.json.encode(info)
                 if not work.is_alive(slot_row):
                     work.renew_heartbeat(slot_row)
@@ -255,9 +254,9 @@ class QueueVerbs:
     def deregister(self, slots: Sequence[str]) -> None:
         last_queue = self._store.queue_names[-1]
         with self._store.unit_of_work() as work:
-            for slot_row in filter(None, map(work.slot, slots)):
+            for slot_row in filter(None, map(work.slots.get, slots)):
                 if slot_row.raw is not None:
-                    _give_back(work, claim_of(slot_row.slot, slot_row.raw, work.record, queue=last_queue))
+                    _give_back(work, claim_of(slot_row.slot, slot_row.raw, work.records.get, queue=last_queue))
                 work.change_slot(slot_row).forget(work.now_ms)
 
     def breaker_resets(self) -> Mapping[str, int]:
@@ -312,9 +311,9 @@ class QueueVerbs:
 
 
 def _update_entry(work: UnitOfWork, path: bytes, was: LedgerEntry, becomes: LedgerEntry | None) -> bool:
-    if work.ledger.entry(path) != was:
+    if work.ledger.get(path) != was:
         return False
-    work.ledger.replace(path, becomes)
+    work.ledger.put(path, becomes)
     return True
 
 
@@ -325,7 +324,7 @@ def _promoted(work: UnitOfWork, count: int) -> Promoted:
 
 def _look(work: UnitOfWork, id: str) -> Claim | None:
     """The claim of a job that waits although its deadline has passed. Says when to look at it again."""
-    record, now_ms = work.record(id), work.now_ms
+    record, now_ms = work.records.get(id), work.now_ms
     deadline_ms = record.facts.deadline_ms if record is not None else None
     if record is None or deadline_ms is None or not State(record.state).is_unfinished:
         work.take_deadline(id)
@@ -347,7 +346,7 @@ def _is_overdue(work: UnitOfWork, record: RecordRow) -> bool:
 
 def _realign(work: UnitOfWork, raw: bytes) -> bool:
     job = decode_or_none(raw)
-    record = work.record(job.id) if job is not None else None
+    record = work.records.get(job.id) if job is not None else None
     if record is None or record.raw != raw or record.state not in DELAYED_STATES:
         return False
     due_ms = due_after_step(record.due_ms, record.since_ms, work.now_ms)
@@ -361,7 +360,7 @@ def _realign(work: UnitOfWork, raw: bytes) -> bool:
 def _fronts(work: UnitOfWork, queue: str, wanted: int) -> Iterator[QueuedJob]:
     """The next jobs of a queue. The queue and the jobs' records are read when the first is wanted."""
     jobs = [QueuedJob(at, raw, decode_or_none(raw)) for at, raw in work.queued.first(queue, wanted)]
-    work.read_records(queued.job.id for queued in jobs if queued.job is not None)
+    work.records.read(queued.job.id for queued in jobs if queued.job is not None)
     yield from jobs
 
 
@@ -393,7 +392,7 @@ def _start(work: UnitOfWork, slot_row: SlotRow, queue: str, queued: QueuedJob) -
     token = slot_row.next_token()
     if job is None:
         work.count("adopted")
-        return claim_of(slot_row.slot, raw, work.record, queue=queue, token=token)
+        return claim_of(slot_row.slot, raw, work.records.get, queue=queue, token=token)
     record = work.record_for(job.id, queue, raw)
     if record.queued:
         record.queued -= 1
@@ -412,13 +411,13 @@ def _status_of(work: UnitOfWork, raw: bytes | None) -> LeaseStatus:
     if not raw:
         return LeaseStatus.IDLE
     job = decode_or_none(raw)
-    record = work.record(job.id) if job else None
+    record = work.records.get(job.id) if job else None
     is_cancelled = record is not None and (record.is_cancel_requested or is_batch_cancelled(work, record))
     return LeaseStatus.CANCEL if is_cancelled else LeaseStatus.HELD
 
 
 def _give_back(work: UnitOfWork, claim: Claim) -> None:
-    known = work.record(claim.id)
+    known = work.records.get(claim.id)
     if claim.job is None or (known is not None and not known.is_about(claim.raw)):  # the next claim buries it
         work.push_undecodable(claim.queue, claim.raw, front=True)
     else:
@@ -433,11 +432,11 @@ def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
     if record is None or not (record.after or record.extra):
         return False
     waits_for = record.facts.waits_for
-    awaited = work.record(waits_for) if waits_for else None
+    awaited = work.records.get(waits_for) if waits_for else None
     if awaited is not None and State(awaited.state).is_unfinished:
         return True
-    work.read_records(record.jobs_before)
-    earlier = map(work.record, record.jobs_before)
+    work.records.read(record.jobs_before)
+    earlier = map(work.records.get, record.jobs_before)
     return any(other.state == State.RUNNING for other in earlier if other is not None)
 
 
@@ -448,7 +447,7 @@ def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
 
 def admit(work: UnitOfWork, request: AdmitRequest, holders: set[str]) -> Admission:
     """Answers one request. `holders` are the slots with a permit of its route; one that is admitted joins them."""
-    slot_row = work.slot(request.slot)
+    slot_row = work.slots.get(request.slot)
     if slot_row is None or slot_row.raw != request.raw:
         return Admission(AdmitResult.LOST, 1)
     # Every holder holds what its slot holds, so one of this slot is this job.

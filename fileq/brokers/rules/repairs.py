@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fileq.brokers.rules.rows import RecordRow
-from fileq.brokers.rules.store import Store
-from fileq.brokers.rules.unit_of_work import UnitOfWork
+from fileq.brokers.rules.unit_of_work import Store, UnitOfWork
 from fileq.brokers.types import UnrecordedJob
 from fileq.core.job import DELAYED_STATES, State
 
@@ -16,15 +15,15 @@ class RepairVerbs:
 
     def lost(self, ids: Sequence[str]) -> list[bool]:
         with self._store.reading() as work:
-            work.read_records(ids)
-            records = [work.record(id) for id in ids]
+            work.records.read(ids)
+            records = [work.records.get(id) for id in ids]
             waiting = _waiting(work, records)
             return [record is not None and _is_lost(work, record, waiting) for record in records]
 
     def restore(self, ids: Sequence[str]) -> list[bool]:
         with self._store.unit_of_work() as work:
-            work.read_records(ids)
-            records = [work.record(id) for id in ids]
+            work.records.read(ids)
+            records = [work.records.get(id) for id in ids]
             waiting = _waiting(work, records)
             results = [_restore(work, record, waiting) for record in records]
             if any(results):
@@ -33,13 +32,13 @@ class RepairVerbs:
 
     def unrecorded(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
         with self._store.reading() as work:
-            work.read_records(job.record.id for job in jobs)
+            work.records.read(job.record.id for job in jobs)
             waiting = _in_queues(work, jobs)
             return [_is_unrecorded(work, job, waiting) for job in jobs]
 
     def create_record(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
         with self._store.unit_of_work() as work:
-            work.read_records(job.record.id for job in jobs)
+            work.records.read(job.record.id for job in jobs)
             waiting = _in_queues(work, jobs)
             return [_create_record(work, job, waiting) for job in jobs]
 
@@ -79,7 +78,7 @@ def _is_in(work: UnitOfWork, place: str, raw: bytes, slot: str) -> bool:
     if place == "scheduled":
         return work.due_ms_of(raw) is not None
     if place == "processing":
-        slot_row = work.slot(slot)
+        slot_row = work.slots.get(slot)
         return slot_row is not None and slot_row.raw == raw
     return place == "dead_letter" and work.is_dead(raw)
 
@@ -105,7 +104,7 @@ def _in_queues(work: UnitOfWork, jobs: Sequence[UnrecordedJob]) -> set[tuple[str
 
 
 def _is_unrecorded(work: UnitOfWork, job: UnrecordedJob, waiting: set[tuple[str, bytes]]) -> bool:
-    if work.record(job.record.id) is not None:
+    if work.records.get(job.record.id) is not None:
         return False
     return (job.place, job.record.raw) in waiting or _is_in(work, job.place, job.record.raw, job.record.slot)
 

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from fileq.brokers.catalog import check_name
 from fileq.brokers.rules.entries import add, batch_to_join, existing_job, has_record
 from fileq.brokers.rules.settlements import cancel
-from fileq.brokers.rules.store import Store
-from fileq.brokers.rules.unit_of_work import UnitOfWork
+from fileq.brokers.rules.unit_of_work import Store, UnitOfWork
 from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire, defined
 from fileq.brokers.types import entry_of
 from fileq.core.job import State
@@ -59,7 +58,7 @@ class ScheduleVerbs:
             state = work.schedule_state(fire.name)
             if state is None or state.is_paused or (state.revision, state.next_ms) != (fire.revision, fire.slot_ms):
                 return FireResult.STALE
-            last = work.record(state.last_job_id)
+            last = work.records.get(state.last_job_id)
             is_unfinished = last is not None and State(last.state).is_unfinished
             result = _enqueue(work, fire, state.last_job_id if is_unfinished else "")
             has_job = fire.entry is not None and result in (FireResult.FIRED, FireResult.DUPLICATE)

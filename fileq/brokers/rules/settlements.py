@@ -25,7 +25,7 @@ ENDINGS = {Verb.COMPLETE: Ending.COMPLETED, Verb.BURY: Ending.DEAD, Verb.CANCEL:
 
 def settle(work: UnitOfWork, s: Settlement) -> SettleResult:
     """Settles for a live slot. The fence is the job that the slot holds; its last token identifies a repeat."""
-    slot_row = work.slot(s.claim.slot)
+    slot_row = work.slots.get(s.claim.slot)
     if slot_row is not None and slot_row.settled_token == s.claim.token:
         return SettleResult.DONE_ALREADY
     # The older token rejects a late call about bytes that the slot settled and then claimed again.
@@ -48,7 +48,7 @@ def reap(work: UnitOfWork, slot_row: SlotRow, s: Settlement) -> SettleResult:
 
 def bury_overdue(work: UnitOfWork, s: Settlement) -> SettleResult:
     """Settles for a job that waits, as if a slot had claimed it now."""
-    record = work.record(s.claim.id)
+    record = work.records.get(s.claim.id)
     if record is None or (record.raw, record.queue) != (s.claim.raw, s.claim.queue):
         return SettleResult.FENCED
     if not State(record.state).is_waiting:
@@ -70,7 +70,7 @@ def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
 
 def _end(work: UnitOfWork, s: Settlement) -> None:
     """Settles for a job that has left its place."""
-    record = work.record(s.claim.id)
+    record = work.records.get(s.claim.id)
     if record is not None and not record.is_about(s.claim.raw):
         _bury_foreign(work, s)
         return
@@ -115,7 +115,7 @@ def _move(work: UnitOfWork, s: Settlement, record: RecordRow) -> None:
         work.end(record, State.COMPLETED)
         work.count("superseded", int(s.superseded))
         if s.leaves is not None:
-            work.ledger.learn(s.leaves, record.id)
+            work.learn(s.leaves, record.id)
     elif s.verb is Verb.RETRY:
         work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms, work.now_ms)
     elif s.verb is Verb.DEFER:
@@ -154,7 +154,7 @@ def _keep_outputs(work: UnitOfWork, record: RecordRow, outputs: Sequence[Output]
 
 def cancel(work: UnitOfWork, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]]) -> list[CancelResult]:
     """Cancels jobs that wait, and requests it of those that run. The list of cancelled jobs is trimmed at the end."""
-    results = [_cancel(work, work.record(id), follow_ups.get(id, ())) for id in ids]
+    results = [_cancel(work, work.records.get(id), follow_ups.get(id, ())) for id in ids]
     if CancelResult.REQUESTED in results:
         work.count_cancel_request()
     if CancelResult.CANCELLED in results:
@@ -192,7 +192,7 @@ def clear(
     for position, raw in work.queued.first(queue, CLEAR_REACH):
         positions[raw].append(position)
     jobs = [decode_or_none(raw) if raw in positions else None for raw in raws]
-    work.read_records(job.id for job in jobs if job is not None)
+    work.records.read(job.id for job in jobs if job is not None)
     taken: list[int] = []
     cleared = [False] * len(raws)
     for i, (raw, job) in enumerate(zip(raws, jobs, strict=True)):
@@ -209,7 +209,7 @@ def clear(
 
 def _withdrawn(work: UnitOfWork, queue: str, raw: bytes, job: Job) -> RecordRow | None:
     """The record of a job that leaves its queue; None for a copy of a job that is somewhere else."""
-    found = work.record(job.id)
+    found = work.records.get(job.id)
     if found is not None and State(found.state).is_unfinished and found.state != State.PENDING:
         return None
     if work.is_foreign(raw, job, State.PENDING):

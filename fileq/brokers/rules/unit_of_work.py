@@ -9,13 +9,15 @@ transaction, and nothing read here outlives one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from fileq.brokers.batches import MemberPage
 from fileq.brokers.catalog import Document
 from fileq.brokers.clocks import HOUR_MS, LONGEST_LOOK_MS
-from fileq.brokers.protocol import Order
+from fileq.brokers.local_waiter import ClaimOrder, LocalWaiter
+from fileq.brokers.protocol import Order, Subscription
 from fileq.brokers.rules.rows import MemberState, RecordRow, SlotRow
 from fileq.brokers.schedules import ScheduleState
 from fileq.brokers.types import Attempt, Census, LedgerEntry, ProducerInfo, ProducerView
@@ -25,6 +27,9 @@ from fileq.core.batch import KEPT_MS, Batch, BatchState
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import Job, State, Version, decode_or_none, raw_id
 from fileq.core.own_jobs import foreign_error
+
+Key = TypeVar("Key")
+Row = TypeVar("Row")
 
 
 class QueuedJob(NamedTuple):
@@ -95,7 +100,7 @@ class Backing(Protocol):
     def forget_slots(self, kept: int) -> None:
         """Deletes slots that are gone, but for the `kept` newest."""
 
-    def find_ledger_entries(self, paths: Sequence[bytes]) -> Mapping[bytes, LedgerEntry]: ...
+    def find_ledger_entries(self, paths: Sequence[bytes]) -> Mapping[bytes, LedgerEntry | None]: ...
 
     def ledger_after(self, under: bytes, after: bytes, limit: int) -> list[tuple[bytes, LedgerEntry]]:
         """The next entries whose paths start with `under`, by path; from the beginning with b""."""
@@ -272,6 +277,39 @@ class Backing(Protocol):
         """The counters of these hours."""
 
 
+class Known(Generic[Key, Row]):
+    """Rows of one kind in one unit of work: each is read once, when it is needed, and written at the end, in the order
+    of the changes. None stands for a row that is not there, or that is deleted."""
+
+    def __init__(self, find: Callable[[Sequence[Key]], Mapping[Key, Row | None]]) -> None:
+        self._find = find
+        self._changed: dict[Key, None] = {}
+        self.rows: dict[Key, Row | None] = {}  # those that were read or put
+
+    def read(self, keys: Iterable[Key]) -> None:
+        """Reads these rows in one statement, for later calls of get()."""
+        if unread := [key for key in dict.fromkeys(keys) if key not in self.rows]:
+            self.rows.update(dict.fromkeys(unread))
+            self.rows.update(self._find(unread))
+
+    def get(self, key: Key) -> Row | None:
+        """The row, to read. What is changed in it is written only after change() or put()."""
+        if key not in self.rows:
+            self.read([key])
+        return self.rows[key]
+
+    def change(self, key: Key) -> None:
+        self._changed[key] = None
+
+    def put(self, key: Key, row: Row | None) -> None:
+        self.rows[key] = row
+        self._changed[key] = None
+
+    def changed(self) -> list[tuple[Key, Row | None]]:
+        """What is to be written."""
+        return [(key, self.rows[key]) for key in self._changed]
+
+
 class UnitOfWork(Backing):
     """What a verb works on. A subclass supplies the Backing."""
 
@@ -284,83 +322,49 @@ class UnitOfWork(Backing):
         self.now_ms = now_ms
         self.monotonic_ms = monotonic_ms  # for leases and windows, which a step of the wall clock must not change
         self.has_subscribers = has_subscribers  # if not, no event need be made
-        self.ledger = LedgerEntries(self)
-        self.batches = KnownBatches(self)
+        self.records = Known(self.find_records)
+        self.slots = Known(self.find_slots)
+        self.ledger = Known(self.find_ledger_entries)
+        self.batches = Known(self._find_batches)
         self.members = BatchMembers(self)
         self.finished_batches: list[str] = []  # in this unit of work
         self.counts: Counter[str] = Counter()
         self.events: list[bytes] = []
         self.new_records: set[str] = set()
         self.deleted_members: list[RecordRow] = []  # whose records are deleted
-        self._records: dict[str, RecordRow | None] = {}
-        self._changed_records: dict[str, None] = {}  # an ordered set: rows are written in the order of their changes
-        self._slots: dict[str, SlotRow | None] = {}
-        self._changed_slots: dict[str, None] = {}
 
-    # records
-
-    def read_records(self, ids: Iterable[str]) -> None:
-        """Reads these records in one statement, for later calls of record() and record_for()."""
-        if unread := [id for id in dict.fromkeys(ids) if id not in self._records]:
-            self._records.update(dict.fromkeys(unread))
-            self._records.update(self.find_records(unread))
-
-    def record(self, id: str) -> RecordRow | None:
-        """The job's record, to read. Changes are written only after record_for() or change_record()."""
-        if id not in self._records:
-            self.read_records([id])
-        return self._records[id]
+    # records, slots, the ledger and batches
 
     def record_for(self, id: str, queue: str, raw: bytes) -> RecordRow:
         """The job's record, to change; created if there is none. It no longer expires."""
-        record = self.record(id)
+        record = self.records.get(id)
         if record is None:
-            record = self._records[id] = RecordRow(id, State.PENDING, raw, queue, created_ms=self.now_ms)
+            record = RecordRow(id, State.PENDING, raw, queue, created_ms=self.now_ms)
             self.new_records.add(id)
         record.expires_ms = None
-        self._changed_records[id] = None
+        self.records.put(id, record)
         return record
 
     def change_record(self, record: RecordRow) -> RecordRow:
-        self._changed_records[record.id] = None
+        self.records.change(record.id)
         return record
 
     def delete_record(self, id: str) -> None:
-        record = self._records.get(id)
+        record = self.records.rows.get(id)
         if record is not None and record.batch:
             self.deleted_members.append(record)
-        self._records[id] = None
-        self._changed_records[id] = None
+        self.records.put(id, None)
 
     def replace_record(self, id: str) -> RecordRow | None:
         """Forgets the record of this id, for record_for() to create another. Its batch still knows the member. Returns
         the record; None if there is none."""
-        record, self._records[id] = self.record(id), None
+        record, self.records.rows[id] = self.records.get(id), None
         if record is not None and record.batch:
             self.members.keep(record)
         return record
 
-    def changed_records(self) -> list[tuple[str, RecordRow | None]]:
-        """What is to be written: a record, or None for one that is deleted."""
-        return [(id, self._records[id]) for id in self._changed_records]
-
-    # slots
-
-    def read_slots(self, slots: Iterable[str]) -> None:
-        """Reads these slots in one statement, for later calls of slot()."""
-        if unread := [slot for slot in dict.fromkeys(slots) if slot not in self._slots]:
-            self._slots.update(dict.fromkeys(unread))
-            self._slots.update(self.find_slots(unread))
-
-    def slot(self, slot: str) -> SlotRow | None:
-        """The slot's row, to read. Changes are written only after change_slot()."""
-        if slot not in self._slots:
-            self.read_slots([slot])
-        return self._slots[slot]
-
     def change_slot(self, slot_row: SlotRow) -> SlotRow:
-        self._slots[slot_row.slot] = slot_row
-        self._changed_slots[slot_row.slot] = None
+        self.slots.put(slot_row.slot, slot_row)
         return slot_row
 
     def is_alive(self, slot_row: SlotRow) -> bool:
@@ -369,11 +373,25 @@ class UnitOfWork(Backing):
     def renew_heartbeat(self, slot_row: SlotRow) -> None:
         ttl_ms = int(self.config.worker.heartbeat_ttl * 1000)
         slot_row.boot, slot_row.alive_until_ms = self.boot, self.monotonic_ms + ttl_ms
-        self._changed_slots[slot_row.slot] = None
+        self.slots.change(slot_row.slot)
 
-    def changed_slots(self) -> list[SlotRow]:
-        """What is to be written."""
-        return [row for slot in self._changed_slots if (row := self._slots[slot]) is not None]
+    def learn(self, version: Version, job_id: str) -> None:
+        """Makes this the newest version of its path in the ledger."""
+        known = self.ledger.get(version.path) or LedgerEntry()
+        self.ledger.put(version.path, known.with_version(version, job_id))
+
+    def change_batch(self, batch: Batch) -> Batch:
+        self.batches.change(batch.id)
+        return batch
+
+    def create_batch(self, batch: Batch) -> None:
+        self.insert_batch(batch)
+        self.batches.put(batch.id, batch)
+
+    def _find_batches(self, ids: Sequence[str]) -> dict[str, Batch]:
+        """A batch whose time is over counts as absent."""
+        found = ((id, self.find_batch(id)) for id in ids if id)
+        return {id: batch for id, batch in found if batch is not None and not is_over(batch, self.now_ms)}
 
     # counters and events
 
@@ -420,7 +438,7 @@ class UnitOfWork(Backing):
 
     def is_foreign(self, raw: bytes, job: Job | None, place: State) -> bool:
         """Whether these bytes, which are waiting (PENDING) or DEAD, are under the id of another job."""
-        record = self.record(job.id) if job is not None else None
+        record = self.records.get(job.id) if job is not None else None
         if record is None or not record.is_protected:
             return False
         is_there = bool(record.queued) if place is State.PENDING else record.state == place
@@ -454,9 +472,9 @@ class UnitOfWork(Backing):
 
     def _delete_unlisted(self, id: str, state: State) -> None:
         """Deletes the record of a job that is no longer listed, unless the record is now about another run of it."""
-        if id not in self._records:
+        if id not in self.records.rows:
             self.delete_ended_record(id, state)
-        elif (record := self._records[id]) is not None and record.state == state and not record.queued:
+        elif (record := self.records.rows[id]) is not None and record.state == state and not record.queued:
             self.delete_record(id)
 
     def index_deadline(self, record: RecordRow) -> None:
@@ -466,74 +484,6 @@ class UnitOfWork(Backing):
 
 
 DEADLINE_FIELD = b'"deadline":'  # in the bytes of a job that has one
-
-
-class LedgerEntries:
-    """The ledger during one unit of work: entries are read once, and written at its end."""
-
-    def __init__(self, work: UnitOfWork) -> None:
-        self._work = work
-        self._entries: dict[bytes, LedgerEntry | None] = {}
-        self._changed: set[bytes] = set()
-
-    def read(self, paths: Iterable[bytes]) -> None:
-        """Reads these entries in one statement."""
-        if unread := [path for path in dict.fromkeys(paths) if path not in self._entries]:
-            self._entries.update(dict.fromkeys(unread))
-            self._entries.update(self._work.find_ledger_entries(unread))
-
-    def entry(self, path: bytes) -> LedgerEntry | None:
-        if path not in self._entries:
-            self.read([path])
-        return self._entries[path]
-
-    def replace(self, path: bytes, becomes: LedgerEntry | None) -> None:
-        """Replaces the entry of a path; None removes it."""
-        self._entries[path] = becomes
-        self._changed.add(path)
-
-    def learn(self, version: Version, job_id: str) -> None:
-        known = self.entry(version.path) or LedgerEntry()
-        self.replace(version.path, known.with_version(version, job_id))
-
-    def changes(self) -> list[tuple[bytes, LedgerEntry | None]]:
-        """What is to be written; None for an entry that is removed."""
-        return [(path, self._entries[path]) for path in self._changed]
-
-
-class KnownBatches:
-    """The batches of one unit of work: read when they are needed, changed in place, written at its end. A batch whose
-    time is over counts as absent."""
-
-    def __init__(self, work: UnitOfWork) -> None:
-        self._work = work
-        self._batches: dict[str, Batch | None] = {}
-        self._changed: dict[str, None] = {}
-
-    def find(self, id: str) -> Batch | None:
-        """The batch, to read. Changes are written only after change()."""
-        if not id:
-            return None
-        if id not in self._batches:
-            found = self._work.find_batch(id)
-            self._batches[id] = None if found is not None and is_over(found, self._work.now_ms) else found
-        return self._batches[id]
-
-    def change(self, batch: Batch) -> Batch:
-        self._changed[batch.id] = None
-        return batch
-
-    def create(self, batch: Batch) -> None:
-        self._work.insert_batch(batch)
-        self._batches[batch.id] = self.change(batch)
-
-    def unfinished_children(self, id: str, most: int) -> list[Batch]:
-        found = self._work.unfinished_children(id, most)
-        return [batch for child in found if (batch := self.find(child)) is not None]
-
-    def changed(self) -> list[Batch]:
-        """What is to be written."""
-        return [batch for id in self._changed if (batch := self._batches[id]) is not None]
 
 
 def is_over(batch: Batch, now_ms: int) -> bool:
@@ -557,7 +507,7 @@ class BatchMembers:
         """Makes a job a member in this state; False if it is one already."""
         if self.has(batch, id, state):
             return False
-        record = self._work.record(id)
+        record = self._work.records.get(id)
         if state is not MemberState.KNOWN and record is not None and record.batch == batch.id:
             self._work.change_record(record).member = state
         else:
@@ -585,7 +535,7 @@ class BatchMembers:
 
     def _marked(self, batch: Batch, id: str, state: MemberState) -> RecordRow | None:
         """The record of this member, if it is marked there."""
-        record = self._work.record(id)
+        record = self._work.records.get(id)
         return record if record is not None and record.batch == batch.id and record.member == state else None
 
     def _may_be_unmarked(self, batch: Batch) -> bool:
@@ -593,3 +543,25 @@ class BatchMembers:
         if batch.id not in self._has_unmarked:
             self._has_unmarked[batch.id] = self._work.has_unmarked(batch.id)
         return self._has_unmarked[batch.id]
+
+
+class Store(Protocol):
+    """What the verbs need of a backing beside a unit of work."""
+
+    config: Config
+    queue_names: tuple[str, ...]
+    order: ClaimOrder
+
+    def unit_of_work(self) -> AbstractContextManager[UnitOfWork]:
+        """One atomic step: its changes are written at the end, or none of them if the block raises. Wakes the waiters
+        if a job was pushed."""
+
+    def reading(self) -> AbstractContextManager[UnitOfWork]:
+        """A consistent view. Nothing may be changed in it, and it waits for no unit of work."""
+
+    def wake(self) -> None:
+        """Wakes every waiter of this process."""
+
+    def waiter(self) -> LocalWaiter: ...
+
+    def subscribe(self) -> Subscription: ...

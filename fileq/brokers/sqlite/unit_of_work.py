@@ -474,10 +474,10 @@ class SqliteWork(UnitOfWork):
         # The trigger that keeps a member without a record reads the mark from the table.
         marks = [(record.member, record.id) for record in self.deleted_members]
         _execute_each(self.db, "UPDATE records SET member = ? WHERE id = ?", marks)
-        records = self.changed_records()
+        records = self.records.changed()
         _execute_each(self.db, "DELETE FROM records WHERE id = ?", [(id,) for id, record in records if record is None])
         _save_records(self.db, [record for _, record in records if record is not None], self.new_records)
-        _execute_each(self.db, SAVE_SLOT, [astuple(slot_row) for slot_row in self.changed_slots()])
+        _execute_each(self.db, SAVE_SLOT, [astuple(row) for _, row in self.slots.changed() if row is not None])
         self._write_ledger()
         self._write_batches()
         for ended in self._ended.values():
@@ -486,7 +486,7 @@ class SqliteWork(UnitOfWork):
         self._write_events()
 
     def _write_ledger(self) -> None:
-        changes = self.ledger.changes()
+        changes = self.ledger.changed()
         _execute_each(
             self.db, "DELETE FROM ledger WHERE path = ?", [(path,) for path, entry in changes if entry is None]
         )
@@ -496,7 +496,8 @@ class SqliteWork(UnitOfWork):
     def _write_batches(self) -> None:
         rows = [
             (_encoder.encode(replace(batch, callbacks=(), info=b"")), batch.finished_ms, batch.id)
-            for batch in self.batches.changed()
+            for _, batch in self.batches.changed()
+            if batch is not None
         ]
         _execute_each(self.db, "UPDATE batches SET facts = ?, finished_ms = ? WHERE id = ?", rows)
 

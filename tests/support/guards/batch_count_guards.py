@@ -56,12 +56,12 @@ MEMORY_REST = """    store.finished_batches.append(facts.id)
         _fire(store, parent, rules.count_child(parent.facts, facts), now_ms)
         finish_if_done(store, parent, now_ms)
 """
-SQLITE_FIRE = "    _fire(work, work.batches.change(batch), due)\n"
+SQLITE_FIRE = "    _fire(work, work.change_batch(batch), due)\n"
 SQLITE_REST = """    work.finished_batches.append(batch.id)
     work.publish(wire_events.batch_finished(batch) if work.has_subscribers else b"")
-    parent = work.batches.find(batch.parent)
+    parent = work.batches.get(batch.parent)
     if parent is not None and not batch.is_counted:
-        _fire(work, parent, rules.count_child(work.batches.change(parent), batch))
+        _fire(work, parent, rules.count_child(work.change_batch(parent), batch))
         finish_if_done(work, parent)
 """
 

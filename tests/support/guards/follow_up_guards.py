@@ -119,7 +119,7 @@ FOLLOW_UP_GUARDS: tuple[Guard, ...] = (
     TAKEN_WITHOUT_RECORD.on("redis", "        redis.call('HSET', record, 'unique_key', key)\n", ""),
     TAKEN_AGAIN.on("rules", "        take_key(work, record, job.unique_key)\n", ""),
     SWEPT.on("redis", " and not key_holder(unique, key)", ""),
-    SWEPT.on("rules", " in page if not is_holder(work.record(id), key)]", " in page]"),
+    SWEPT.on("rules", " in page if not is_holder(work.records.get(id), key)]", " in page]"),
     CLEARED.on("redis", "  redis.call('LREM', list, -#taken, mark)\n", ""),
     CLEARED.on("rules", "    work.queued.remove_anywhere(queue, taken)\n", ""),
     ELSEWHERE.on("redis", "#offsets > 0 and not is_elsewhere then", "#offsets > 0 then"),

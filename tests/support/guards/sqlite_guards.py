@@ -36,8 +36,8 @@ SQLITE_GUARDS = (
     rule(promises.DEFERRAL_ENDS, "s.claim.queue, s.reason\n", "s.claim.queue, s.reason or record.deferred\n"),
     guard(
         promises.UNREGISTERED,
-        "if (row := work.slot(slot)) and row.is_registered}",
-        "if (row := work.slot(slot))}",
+        "if (row := work.slots.get(slot)) and row.is_registered}",
+        "if (row := work.slots.get(slot))}",
     ),
     rule(
         promises.GIVEN_AGAIN,
@@ -105,7 +105,7 @@ SQLITE_GUARDS = (
         "        if known is not None and known.knows(version.signature):\n",
         "        if False:\n",
     ),
-    rule(promises.VERSION_LEARNED, "        work.ledger.learn(version, job.id)\n", "        pass\n"),
+    rule(promises.VERSION_LEARNED, "        work.learn(version, job.id)\n", "        pass\n"),
     rule(
         promises.LIMIT,
         "        if self._taken >= self._limit:\n",
@@ -113,7 +113,7 @@ SQLITE_GUARDS = (
     ),
     rule(
         promises.LEDGER_UNCHANGED,
-        "    if work.ledger.entry(path) != was:\n",
+        "    if work.ledger.get(path) != was:\n",
         "    if False:\n",
     ),
     guard(
@@ -149,8 +149,8 @@ SQLITE_GUARDS = (
     ),
     rule(
         promises.GIVEN_BACK,
-        "                    _give_back(work, claim_of(slot_row.slot, slot_row.raw, work.record, queue=last_queue))\n",
-        "                    pass\n",
+        "_give_back(work, claim_of(slot_row.slot, slot_row.raw, work.records.get, queue=last_queue))\n",
+        "pass\n",
     ),
     rule(promises.RETRYING_STAYS, "        record.expires_ms = None\n", ""),
     rule(promises.COPY_KEEPS_RECORD, "        if not record.queued:  # a copy", "        if True:  # a copy"),
