@@ -16,7 +16,7 @@ background_work.py   what a server does beside answering requests
 openapi.py           openapi.json and docs/api.md from the table
 connections.py       how many connections there are, and how long a client may take
 role.py              the roles `serve` and `start`, and the server as a service of them
-console/             the web pages
+console/             the web console: a view is one page of it; a page is a part of a list
 
 Importing this package imports nothing. Functions call fileq.client and fileq.commands; rules about jobs belong there.
 """

@@ -34,7 +34,7 @@ from fileq.server.thread_pools import BrokerPool
 CACHE_S = 3.0
 USE_EVERY_MS = 60_000
 NOTE_S = 0.1
-KEYS_S = 0.2  # how long a page waits for the keys
+KEYS_S = 0.2  # how long a view waits for the keys
 AGAIN_S = 1.0
 OLD_S = 900.0
 _WITH_PORT = re.compile(r"\[([^\]]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")  # as some proxies forward an address
@@ -112,7 +112,7 @@ class Authentication:
         """Raises ApiProblem if the request has no valid credentials. Those that are given explicitly count first.
 
         `bears_outage`: while the broker does not answer, a session whose key was known within OLD_S is accepted. For
-        pages, which then show only what they showed before."""
+        views, which then show only what they showed before."""
         authorization = headers.get("authorization", "")
         kind, _, value = authorization.partition(" ")
         given = headers.get("x-api-key") or (value.strip() if kind.lower() == "bearer" else "")

@@ -303,7 +303,7 @@ class _OwnedOperation:
         return ended or self._stored.operation
 
     def _log_changed(self, ids: list[str]) -> None:
-        """For the page that shows what became of them: the first jobs are enough."""
+        """For the view that shows what became of them: the first jobs are enough."""
         if len(known := self._logged()) < IDS_MAX:
             known += ids
             self._log(self._stored.operation, is_running=True)

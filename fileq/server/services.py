@@ -28,7 +28,7 @@ class Services:
     """Made in the event loop. Blocking parts: `broker`, `transport`, `keys`; only functions in the pool call them.
 
     `stopping` is set when the server stops. Streams must end then; stop_streams() sets it. `known_causes` are the
-    acknowledgements as a page read them last, for pages that must not ask for them."""
+    acknowledgements as a view read them last, for views that must not ask for them."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ KEPT_S = 5.0
 
 
 class OpenBreakers:
-    """The routes whose jobs workers defer, for pages that show it beside something else. Only reads.
+    """The routes whose jobs workers defer, for views that show it beside something else. Only reads.
 
     The registry has an entry for each slot of each worker, so it is read at most once in a few seconds.
 

@@ -35,7 +35,7 @@ from fileq.server.routes import ROUTES
 from fileq.server.services import Services
 
 API = "/api/v1"
-Page: TypeAlias = Callable[[Request, RequestSender, str], Awaitable[Response]]
+Answerer: TypeAlias = Callable[[Request, RequestSender, str], Awaitable[Response]]
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -55,10 +55,10 @@ _CORS_HEADERS = (
 )
 
 
-class WebPage(Row, frozen=True, kw_only=True, dict=True):
+class WebRoute(Row, frozen=True, kw_only=True, dict=True):
     """What is served beside the API."""
 
-    function: Page
+    function: Answerer
 
 
 class WebApp:
@@ -66,25 +66,26 @@ class WebApp:
         self._services = services
         self._settings = services.config.server
         self._api = ApiApp(ROUTES, services)
-        own = self._console_pages() if self._settings.console else (WebPage(path="/login", function=self._login),)
-        pages = (WebPage(path="/healthz", function=_healthz), *own)
-        self._pages = RouteTable(pages, "page", f"the API is below {API}")
+        own = self._console_routes() if self._settings.console else (WebRoute(path="/login", function=self._login),)
+        self._others = RouteTable(
+            (WebRoute(path="/healthz", function=_healthz), *own), "page", f"the API is below {API}"
+        )
         self._socket = EventSocket(services)
 
-    def _console_pages(self) -> tuple[WebPage, ...]:
-        # Imported only here: a server without pages needs no templates.
-        from fileq.server.console.console_app import Console, LoginPage
+    def _console_routes(self) -> tuple[WebRoute, ...]:
+        # Imported only here: a server without a console needs no templates.
+        from fileq.server.console.console_app import Console, LoginForm
 
-        console, login = Console(self._services), LoginPage(self._services)
+        console, login = Console(self._services), LoginForm(self._services)
         return (
-            WebPage(path="/", function=console.home),
-            WebPage(path="/dashboard/", function=console.home),
-            WebPage(path="/dashboard", function=console.page),
-            WebPage(path="/dashboard/{page:path}", function=console.page),
-            WebPage(path="/static/{name}", function=console.static),
-            WebPage(path="/login", function=login.login),
-            WebPage(method="POST", path="/login", function=login.login),
-            WebPage(method="POST", path="/logout", function=login.logout),
+            WebRoute(path="/", function=console.home),
+            WebRoute(path="/dashboard/", function=console.home),
+            WebRoute(path="/dashboard", function=console.view),
+            WebRoute(path="/dashboard/{view:path}", function=console.view),
+            WebRoute(path="/static/{name}", function=console.static),
+            WebRoute(path="/login", function=login.login),
+            WebRoute(method="POST", path="/login", function=login.login),
+            WebRoute(method="POST", path="/logout", function=login.logout),
         )
 
     def stop_streams(self) -> None:
@@ -122,8 +123,8 @@ class WebApp:
         if path.startswith(f"{API}/"):
             return await self._api.answer(request, path.removeprefix(API), sender, request_id)
         try:
-            page, _ = self._pages.find(request.method, path)
-            return await page.function(request, sender, request_id)
+            found, _ = self._others.find(request.method, path)
+            return await found.function(request, sender, request_id)
         except ApiProblem as problem:
             return problem_response(problem, request_id)
 

@@ -63,7 +63,7 @@ class ConsolePages:
                 "query_string": query.encode(),
                 "headers": [(b"x-api-key", key.encode()), (b"cookie", cookie.encode())],
             }
-            answer = await console.page(Request(scope), SENDER, "request-1")
+            answer = await console.view(Request(scope), SENDER, "request-1")
             found.append((answer.status_code, bytes(answer.body).decode()))
         services.pool.close()
         return found

@@ -1,1 +1,1 @@
-"""The web pages of the server."""
+"""The web console. A view is what one address of it shows; a page is a part of a list."""

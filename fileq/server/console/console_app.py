@@ -1,6 +1,6 @@
-"""One request for a web page, step by step: who sends it, which page, scope, rate, then the function and its template.
+"""One request for a web view, step by step: who sends it, which view, scope, rate, then the function and its template.
 
-Without a valid session the answer is the page to log in. While the broker is away a page shows what it showed last,
+Without a valid session the answer is the view to log in. While the broker is away a view shows what it showed last,
 greyed, within a fraction of a second; see LastKnown.
 """
 
@@ -23,23 +23,56 @@ from fileq.core.errors import BrokerError
 from fileq.core.events import RequestFailed
 from fileq.core.job import stamp
 from fileq.server.authentication import COOKIE, RequestSender, check_not_cross_site, check_same_site
-from fileq.server.console.admin_page import CheckQuery
-from fileq.server.console.page import ConsolePage, PageRequest
-from fileq.server.console.pages import NAVIGATION, PAGES
+from fileq.server.console import (
+    admin_views,
+    batch_views,
+    dead_view,
+    file_views,
+    job_views,
+    operation_views,
+    overview,
+    queue_views,
+    schedule_views,
+)
+from fileq.server.console.admin_views import CheckQuery
 from fileq.server.console.rendering import addresses_below, ago, render, static_response, theme_in
+from fileq.server.console.view import View, ViewList, ViewRequest
 from fileq.server.decoding import decode_query
 from fileq.server.identity import Caller
 from fileq.server.problems import PROBLEMS, ApiProblem, problem_of
-from fileq.server.route import RouteTable, plain_path, quoted_path, request_path
+from fileq.server.route import NoQuery, RouteTable, plain_path, quoted_path, request_path
 from fileq.server.services import Services
 
-QUICK_S = 0.12  # twice this, and a page during an outage is shown
-PATIENT_S = 3.0  # for a page without a last known state: a machine that is busy is no outage
-PAGE_S = 10.0
-STATE_HEADER = "X-Fileq-State"  # the script reads it, because it swaps a part of the page only
+QUICK_S = 0.12  # twice this, and a view during an outage is shown
+PATIENT_S = 3.0  # for a view without a last known state: a machine that is busy is no outage
+VIEW_S = 10.0
+STATE_HEADER = "X-Fileq-State"  # the script reads it, because it swaps a part of the view only
 _FRAGMENT = "hx-request"
 HOME = "/dashboard"
-_PAGES = RouteTable(PAGES, "page", "the navigation names all of them")
+
+GLOSSARY = ViewList()
+
+
+@GLOSSARY.add("/words", "Glossary", "words.html", changes_with="", serves_limited=True)
+def words(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
+    return {}
+
+
+# Those with a letter are in the navigation, in this order.
+VIEWS: tuple[View, ...] = (
+    *overview.VIEWS,
+    *job_views.VIEWS,
+    *dead_view.VIEWS,
+    *file_views.VIEWS,
+    *queue_views.VIEWS,
+    *schedule_views.VIEWS,
+    *batch_views.VIEWS,
+    *admin_views.VIEWS,
+    *operation_views.VIEWS,
+    *GLOSSARY,
+)
+NAVIGATION = tuple(view for view in VIEWS if view.letter)
+_TABLE = RouteTable(VIEWS, "page", "the navigation names all of them")
 
 
 class Console:
@@ -56,16 +89,16 @@ class Console:
     async def static(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         return static_response(request.scope["path"].rpartition("/")[2], request.query_params.get("v", ""))
 
-    async def page(self, request: Request, sender: RequestSender, request_id: str) -> Response:
+    async def view(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         """Never raises, except for a client that has gone."""
         path = request_path(request.scope, self._base)
         caller: Caller | None = None
-        found: ConsolePage | None = None
+        found: View | None = None
         params: Mapping[str, str] = {}
         try:
             authentication = self._services.authentication
             caller = await authentication.caller(request.headers, request.cookies, sender, bears_outage=True)
-            found, params = _PAGES.find(request.method, path.removeprefix(HOME).rstrip("/"))
+            found, params = _TABLE.find(request.method, path.removeprefix(HOME).rstrip("/"))
             self._services.rate_limiter.take(caller.id)
             caller.require(found.scopes, serves_limited=found.serves_limited)
             given = [(name, value) for name, value in request.query_params.multi_items() if value]
@@ -73,36 +106,36 @@ class Console:
             if caller.is_browser and isinstance(query, CheckQuery) and query.run:
                 check_not_cross_site(request.headers)
             origin = f"{sender.scheme}://{sender.host}"
-            made = PageRequest(caller, params, query, self._services, theme_in(request.cookies), origin)
+            made = ViewRequest(caller, params, query, self._services, theme_in(request.cookies), origin)
             return await self._shown(found, made, f"{path}?{request.url.query}")
         except Exception as error:
             return self._refused(error, request, caller, request_id, path, found, params)
 
-    async def _shown(self, page: ConsolePage, request: PageRequest[Any], address: str) -> Response:
+    async def _shown(self, view: View, request: ViewRequest[Any], address: str) -> Response:
         key = (request.caller.id, address)
         last = self._last_known.get(key)
 
         def work() -> str:
-            return self._rendered(page, request, page.function(request))
+            return self._rendered(view, request, view.function(request))
 
         # With nothing to show, a broker that has answered a moment ago gets more time.
         is_patient = last is None and self._services.samples.is_recent
         if self._services.authentication.is_away and not is_patient:
-            return self._stale(page, request, last)
-        scans_for = request.caller.id if page.is_scan else ""
+            return self._stale(view, request, last)
+        scans_for = request.caller.id if view.is_scan else ""
         shown = asyncio.ensure_future(
-            self._services.pool.call(work, scans_for=scans_for, timeout_s=page.timeout_s or PAGE_S)
+            self._services.pool.call(work, scans_for=scans_for, timeout_s=view.timeout_s or VIEW_S)
         )
         shown.add_done_callback(_taken)
         done, _ = await asyncio.wait({shown}, timeout=QUICK_S)
         if not done and not await self._is_broker_there(PATIENT_S if is_patient else QUICK_S):
-            return self._stale(page, request, last)
+            return self._stale(view, request, last)
         try:
             text = await shown
         except (ApiProblem, BrokerError) as error:
             problem = problem_of(error)
             if problem is not None and problem.slug == "broker-away":
-                return self._stale(page, request, last)
+                return self._stale(view, request, last)
             if problem is not None and problem.slug == "busy" and last is not None:
                 return HTMLResponse(self._last_known.noted(last), headers={STATE_HEADER: "kept"})
             raise
@@ -110,30 +143,30 @@ class Console:
         return HTMLResponse(text)
 
     async def _is_broker_there(self, within_s: float) -> bool:
-        """Whether it answers at all: a page that takes long on a busy machine is waited for, an outage is not."""
+        """Whether it answers at all: a view that takes long on a busy machine is waited for, an outage is not."""
         try:
             await self._services.pool.call(self._services.broker.census, timeout_s=within_s)
         except (ApiProblem, BrokerError):
             return False
         return True
 
-    def _rendered(self, page: ConsolePage, request: PageRequest[Any], values: Mapping[str, Any]) -> str:
-        shared = self._shared(request.caller, page, request.theme)
+    def _rendered(self, view: View, request: ViewRequest[Any], values: Mapping[str, Any]) -> str:
+        shared = self._shared(request.caller, view, request.theme)
         may = {"may_operate": request.has(Scope.OPERATE), "may_admin": request.has(Scope.ADMIN)}
-        return render(page.template, **shared, **may, request=request, **values)
+        return render(view.template, **shared, **may, request=request, **values)
 
-    def _stale(self, page: ConsolePage, request: PageRequest[Any], last: str | None) -> Response:
-        """What the page showed last, with a banner; without that, a page with the banner only."""
+    def _stale(self, view: View, request: ViewRequest[Any], last: str | None) -> Response:
+        """What the view showed last, with a banner; without that, a view with the banner only."""
         if last is None:
-            last = render("away.html", **self._shared(request.caller, page, request.theme), request=request)
+            last = render("away.html", **self._shared(request.caller, view, request.theme), request=request)
         return HTMLResponse(self._last_known.greyed(last), headers={STATE_HEADER: "away"})
 
-    def _shared(self, caller: Caller | None, page: ConsolePage | None, theme: str = "") -> dict[str, Any]:
+    def _shared(self, caller: Caller | None, view: View | None, theme: str = "") -> dict[str, Any]:
         """What every template gets."""
         services, now_ms = self._services, self._services.now_ms()
         by_link = caller is not None and caller.is_login
         return {
-            "page": page,
+            "view": view,
             "navigation": NAVIGATION,
             **addresses_below(self._base),
             "caller": caller,
@@ -153,7 +186,7 @@ class Console:
         caller: Caller | None,
         request_id: str,
         path: str,
-        page: ConsolePage | None,
+        view: View | None,
         params: Mapping[str, str],
     ) -> Response:
         problem = problem_of(error)
@@ -162,14 +195,14 @@ class Console:
             problem = ApiProblem("internal", "see the log of the server for this request id")
         if problem.slug == "unauthenticated":
             return self._to_login(request, problem)
-        found = page_problem(problem, page, params, request.query_params.multi_items())
+        found = view_problem(problem, view, params, request.query_params.multi_items())
         shared = self._shared(caller, None, theme_in(request.cookies))
         address = f"{self._base}{quoted_path(path)}"
         text = render("problem.html", **shared, title=found.title, found=found, address=address, request_id=request_id)
         return HTMLResponse(text, problem.status, problem.headers)
 
     def _to_login(self, request: Request, problem: ApiProblem) -> Response:
-        """With HTTP Basic the browser asks; otherwise the page to log in, which leads back here."""
+        """With HTTP Basic the browser asks; otherwise the view to log in, which leads back here."""
         address = plain_path(request_path(request.scope, self._base))
         if request.url.query:
             address = f"{address}?{request.url.query}"
@@ -184,7 +217,7 @@ class Console:
 
 
 def _taken(shown: asyncio.Future[str]) -> None:
-    """Takes the error of a page that no request waits for any more."""
+    """Takes the error of a view that no request waits for any more."""
     if not shown.cancelled():
         shown.exception()
 
@@ -193,29 +226,29 @@ FORM_MAX = 4096
 KEYS_NAMED = 3
 
 
-class LoginPage:
+class LoginForm:
     """Logging in and out: the one-time link, or a key in a form. Basic and the header of a proxy need no login.
 
-    The key travels once, in the body of a request of our own page; the session holds its id only."""
+    The key travels once, in the body of a request of our own view; the session holds its id only."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._base = services.config.server.base_path
 
     async def login(self, request: Request, sender: RequestSender, request_id: str) -> Response:
-        next_page = _own_page(request.query_params.get("next", HOME))
+        next_path = _own_path(request.query_params.get("next", HOME))
         try:
             # Only GET uses the link up: a program that looks at links sends HEAD.
             if request.method == "GET" and (token := request.query_params.get("once", "")):
                 return await self._by_link(token, sender)
             if request.method == "POST":
-                return await self._by_key(request, sender, next_page)
+                return await self._by_key(request, sender, next_path)
         except Exception as error:
             problem = problem_of(error)
             if problem is None:
                 raise
-            return self._form(request, next_page, problem.detail, problem.status, problem.headers)
-        return self._form(request, next_page)
+            return self._form(request, next_path, problem.detail, problem.status, problem.headers)
+        return self._form(request, next_path)
 
     async def logout(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         """Ends the session of this browser. If the broker is away, it is not ended there: it ends at its time, and no
@@ -232,17 +265,17 @@ class LoginPage:
         id = await self._services.link_login.subject(token, sender.address)
         return self._begin(id, "", sender, HOME)
 
-    async def _by_key(self, request: Request, sender: RequestSender, next_page: str) -> Response:
+    async def _by_key(self, request: Request, sender: RequestSender, next_path: str) -> Response:
         check_same_site(request.headers, sender.scheme, sender.host)
         body = await self._services.bodies.form(request, sender.address, FORM_MAX)
         key = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0].strip()
         if not key:
             raise ApiProblem("unauthenticated", "the key is missing; 'fileq keys create' creates one")
         subject, mark = await self._services.authentication.login(key, sender)
-        return self._begin(subject, mark, sender, next_page)
+        return self._begin(subject, mark, sender, next_path)
 
-    def _begin(self, subject: str, mark: str, sender: RequestSender, next_page: str) -> Response:
-        response = RedirectResponse(f"{self._base}{next_page}", 303)
+    def _begin(self, subject: str, mark: str, sender: RequestSender, next_path: str) -> Response:
+        response = RedirectResponse(f"{self._base}{next_path}", 303)
         cookie = self._services.sessions.cookie(subject, is_https=sender.scheme == "https", mark=mark)
         response.headers["Set-Cookie"] = cookie
         return response
@@ -250,13 +283,13 @@ class LoginPage:
     def _form(
         self,
         request: Request,
-        next_page: str,
+        next_path: str,
         detail: str = "",
         status: int = 200,
         headers: Mapping[str, str] | None = None,
     ) -> Response:
         theme = theme_in(request.cookies)
-        text = render("login.html", **addresses_below(self._base), next=next_page, detail=detail, theme=theme)
+        text = render("login.html", **addresses_below(self._base), next=next_path, detail=detail, theme=theme)
         return HTMLResponse(text, status, headers)
 
 
@@ -276,15 +309,15 @@ def logout_words(admin_keys: Sequence[tuple[str, str]]) -> str:
     )
 
 
-def _own_page(given: str) -> str:
-    """The page to show after the login: the given one if it is a page of the console, else the overview."""
+def _own_path(given: str) -> str:
+    """The view to show after the login: the given one if it is a view of the console, else the overview."""
     is_own = given.startswith(HOME) and "//" not in given and "\\" not in given and given.isprintable()
     return given if is_own and len(given) <= 2000 else HOME
 
 
-# What a page says in place of its content: what is wrong, and where to go. Computes only.
+# What a view says in place of its content: what is wrong, and where to go. Computes only.
 #
-# Texts of the API are for programs and for the command line; where a page knows better, it names pages. A wrong value
+# Texts of the API are for programs and for the command line; where a view knows better, it names views. A wrong value
 # of a form comes back in a field, with the other values, so that nothing has to be typed again.
 
 
@@ -292,14 +325,14 @@ JOB, FILE = "/jobs/{id:path}", "/files/trace"
 
 
 class WrongValue(Struct, frozen=True):
-    """A parameter of the page that can be corrected."""
+    """A parameter of the view that can be corrected."""
 
     name: str
     value: str
     detail: str
 
 
-class PageProblem(Struct, frozen=True):
+class ViewProblem(Struct, frozen=True):
     """`details` are what is wrong, each once. `wrong` are among them, as fields of a form; `kept` are the other
     values of that form. `search` is a text to look for among the jobs."""
 
@@ -311,42 +344,42 @@ class PageProblem(Struct, frozen=True):
     leads_to_files: bool = False
 
 
-def page_problem(
-    problem: ApiProblem, page: ConsolePage | None, params: Mapping[str, str], given: Sequence[tuple[str, str]]
-) -> PageProblem:
-    """`page` is the page that was asked for, None if there is no such one; `given` are the parameters of its query."""
-    if problem.slug == "not-found" and page is not None and page.path in (JOB, FILE):
-        return _unknown(page.path, params, dict(given))
-    if problem.slug == "forbidden" and page is not None:
-        scopes = " or ".join(page.scopes)
+def view_problem(
+    problem: ApiProblem, view: View | None, params: Mapping[str, str], given: Sequence[tuple[str, str]]
+) -> ViewProblem:
+    """`view` is the view that was asked for, None if there is no such one; `given` are the parameters of its query."""
+    if problem.slug == "not-found" and view is not None and view.path in (JOB, FILE):
+        return _unknown(view.path, params, dict(given))
+    if problem.slug == "forbidden" and view is not None:
+        scopes = " or ".join(view.scopes)
         detail = "Ask an admin to create one under Admin, Keys and access."
-        return PageProblem(f"This page needs the scope {scopes}", (f"Your key does not have it. {detail}",))
+        return ViewProblem(f"This page needs the scope {scopes}", (f"Your key does not have it. {detail}",))
     title = "Not found" if problem.slug == "not-found" else PROBLEMS[problem.slug][1]
-    wrong = _wrong_values(problem, page, dict(given))
+    wrong = _wrong_values(problem, view, dict(given))
     title = "Invalid value" if wrong else title
     names = {one.name for one in wrong}
     about = {one.detail for one in wrong}
     details = dict.fromkeys(one.detail for one in problem.errors) if problem.errors else {problem.detail: None}
-    known = page.query.__struct_fields__ if page is not None else ()
+    known = view.query.__struct_fields__ if view is not None else ()
     kept = tuple((name, value) for name, value in given if value and name not in names and _field(name) in known)
     others = tuple(f"{one[:1].upper()}{one[1:]}" for one in details if one not in about)
-    return PageProblem(title, others, wrong, kept if wrong else ())
+    return ViewProblem(title, others, wrong, kept if wrong else ())
 
 
-def _unknown(path: str, params: Mapping[str, str], given: Mapping[str, str]) -> PageProblem:
+def _unknown(path: str, params: Mapping[str, str], given: Mapping[str, str]) -> ViewProblem:
     if path == JOB:
         id = params.get("id", "")[:200]
         detail = f"No job has the id {id!r}. It never existed, or its record has expired. A page needs the whole id."
-        return PageProblem("No such job", (detail,), search=id)
+        return ViewProblem("No such job", (detail,), search=id)
     name = given.get("path", "")[:1000]
     detail = f"Nothing is known about {name!r}. fileq knows a file from the moment when it has made a job of it."
-    return PageProblem("No such file", (detail,), search=name.rpartition("/")[2], leads_to_files=True)
+    return ViewProblem("No such file", (detail,), search=name.rpartition("/")[2], leads_to_files=True)
 
 
-def _wrong_values(problem: ApiProblem, page: ConsolePage | None, given: Mapping[str, str]) -> tuple[WrongValue, ...]:
-    if page is None or problem.slug != "invalid":
+def _wrong_values(problem: ApiProblem, view: View | None, given: Mapping[str, str]) -> tuple[WrongValue, ...]:
+    if view is None or problem.slug != "invalid":
         return ()
-    known = page.query.__struct_fields__
+    known = view.query.__struct_fields__
     found: dict[str, WrongValue] = {}
     for one in problem.errors:
         name = one.pointer.removeprefix("?")
@@ -362,38 +395,38 @@ def _field(name: str) -> str:
 
 KEPT = 100
 MAX_CHARS = 1_000_000
-# In every page; see base.html.
+# In every view; see base.html.
 _LIVE = '<body data-state="live"'
 _AWAY = '<body data-state="away"'
 _KEPT = '<body data-state="kept"'
 
-PageKey: TypeAlias = tuple[str, str]  # the caller, and the address with its query
+ViewKey: TypeAlias = tuple[str, str]  # the caller, and the address with its query
 
 
 class LastKnown:
-    """What pages showed last, for the time in which the broker does not answer or as many pages search it as may do so
-    at the same time. Kept in memory, a bounded number of pages.
+    """What views showed last, for the time in which the broker does not answer or as many views search it as may do so
+    at the same time. Kept in memory, a bounded number of views.
 
-    Belongs to a caller: a page is never shown to another one."""
+    Belongs to a caller: a view is never shown to another one."""
 
     def __init__(self) -> None:
-        self._pages: OrderedDict[PageKey, str] = OrderedDict()
+        self._views: OrderedDict[ViewKey, str] = OrderedDict()
 
-    def get(self, key: PageKey) -> str | None:
-        return self._pages.get(key)
+    def get(self, key: ViewKey) -> str | None:
+        return self._views.get(key)
 
-    def put(self, key: PageKey, text: str) -> None:
+    def put(self, key: ViewKey, text: str) -> None:
         if len(text) > MAX_CHARS:
             return
-        self._pages[key] = text
-        self._pages.move_to_end(key)
-        while len(self._pages) > KEPT:
-            self._pages.popitem(last=False)
+        self._views[key] = text
+        self._views.move_to_end(key)
+        while len(self._views) > KEPT:
+            self._views.popitem(last=False)
 
     def greyed(self, text: str) -> str:
-        """The page with the banner about the broker; the stylesheet greys its content."""
+        """The view with the banner about the broker; the stylesheet greys its content."""
         return text.replace(_LIVE, _AWAY, 1)
 
     def noted(self, text: str) -> str:
-        """The page with a quiet line that says that it is from memory."""
+        """The view with a quiet line that says that it is from memory."""
         return text.replace(_LIVE, _KEPT, 1)

@@ -1,7 +1,7 @@
 """Templates into HTML. Everything that a template prints is escaped; names of files and errors are never trusted.
 
 A text that is not printable as it is, such as a control character or a mark that turns the direction of writing, is
-shown as an escape, so that it can't disguise what it names. The files that pages load are here, too.
+shown as an escape, so that it can't disguise what it names. The files that views load are here, too.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _finalized(value: Any) -> Any:
 
 
 def theme_in(cookies: Mapping[str, str]) -> str:
-    """What the user chose in this browser, so that a page is painted with it from the first moment; "" for that of the
+    """What the user chose in this browser, so that a view is painted with it from the first moment; "" for that of the
     system. The script writes the cookie."""
     given = cookies.get(THEME_COOKIE, "")
     return given if given in THEMES else ""
@@ -265,7 +265,7 @@ def static_response(name: str, version: str) -> Response:
 
 
 def addresses_below(base: str) -> dict[str, Any]:
-    """For a template: `url(path, **query)` of a page, `static(name)` of a file with its version, and the `base`."""
+    """For a template: `url(path, **query)` of a view, `static(name)` of a file with its version, and the `base`."""
 
     def url(path: str, /, **query: object) -> str:
         return f"{base}{path}{query_string(**query)}"

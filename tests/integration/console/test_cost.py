@@ -29,8 +29,8 @@ from fileq.core.settlement import bury, complete, defer
 from fileq.core.webhook import DELIVERY_TYPE, Webhook, WebhookFilter
 from fileq.server.audit import AuditLog
 from fileq.server.background_work import BackgroundWork
-from fileq.server.console.page import ConsolePage, PageRequest
-from fileq.server.console.pages import PAGES
+from fileq.server.console.console_app import VIEWS
+from fileq.server.console.view import View, ViewRequest
 from fileq.server.identity import BASIC, admin
 from fileq.server.services import Services
 from fileq.server.signing import signer_of
@@ -122,7 +122,7 @@ def filled(store: Store, config: Config, file: Path) -> None:
     set_paused(broker, "low", config.worker.priorities, paused=True, by="a test")
 
 
-def addresses(page: ConsolePage, file: Path) -> list[tuple[dict[str, str], dict[str, Any]]]:
+def addresses(page: View, file: Path) -> list[tuple[dict[str, str], dict[str, Any]]]:
     """The parameters and the queries with which a page is asked for."""
     params = {
         "/jobs/{id}": {"id": PROBE},
@@ -153,11 +153,11 @@ def costs(shelf: Shelf) -> dict[str, Cost]:
             shelf.config, broker, signer_of(broker), audit, background, emit=events, now_ms=wall_clock_ms
         )
         found = {}
-        for page in PAGES:
+        for page in VIEWS:
             for params, given in addresses(page, shelf.file):
                 query = page.query(**given)
                 broker.calls.clear()
-                page.function(PageRequest(admin("user:a", "a", BASIC), params, query, services))
+                page.function(ViewRequest(admin("user:a", "a", BASIC), params, query, services))
                 verbs = tuple(f"{call.verb}{'*' if call.scan else ''}" for call in broker.calls if call.round_trips)
                 found[f"{page.open_path}?{given}{params}"] = Cost(broker.round_trips, broker.scans, verbs)
         services.pool.close()

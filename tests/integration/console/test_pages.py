@@ -17,7 +17,7 @@ import pytest
 
 from fileq.brokers.types import WorkerInfo
 from fileq.core.settlement import bury, complete
-from fileq.server.console.pages import PAGES
+from fileq.server.console.console_app import VIEWS
 from tests.conftest import require
 from tests.support.api_client import ADMIN_KEY, ServedApi, served_api
 from tests.support.browser import Tab, chromium
@@ -88,7 +88,7 @@ def filled(api: ServedApi, directory: Path) -> dict[str, str]:
         "/admin/operations/{id}": f"/admin/operations/{action}",
         "/files/trace": f"/files/trace?path={directory / NAMES[0]}",
     }
-    whole = [page for page in PAGES if page.open_path != "/scheduled/preview"]  # which is a part of a page
+    whole = [page for page in VIEWS if page.open_path != "/scheduled/preview"]  # which is a part of a page
     return {page.open_path or "/": special.get(page.open_path, page.open_path.format(**given)) for page in whole}
 
 
@@ -126,7 +126,7 @@ def checked(shown: Shown, page: str, size: tuple[int, int], scheme: str, directo
 
 
 @pytest.mark.parametrize(
-    "page", [page.open_path or "/" for page in PAGES if page.open_path != "/scheduled/preview"]
+    "page", [page.open_path or "/" for page in VIEWS if page.open_path != "/scheduled/preview"]
 )  # a part of one
 def test_a_page_has_no_error_no_overflow_and_no_serious_finding(shown: Shown, page: str) -> None:
     directory = os.environ.get("FILEQ_SCREENSHOTS", "")

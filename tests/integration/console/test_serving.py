@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fileq.core.api_key import Scope
-from fileq.server.console.pages import NAVIGATION, PAGES
+from fileq.server.console.console_app import NAVIGATION, VIEWS
 from fileq.server.console.rendering import MEDIA_TYPES, content_of
 from fileq.server.web_app import SECURITY_HEADERS
 from tests.support.api_client import ADMIN_KEY, ApiClient, Reply, ServedApi, served_api
@@ -51,7 +51,7 @@ def shown(client: ApiClient, path: str, cookie: str) -> Reply:
 
 def addresses() -> list[str]:
     """Every page that has no parameters."""
-    return [f"/dashboard{page.open_path}" for page in PAGES if "{" not in page.open_path]
+    return [f"/dashboard{page.open_path}" for page in VIEWS if "{" not in page.open_path]
 
 
 class Elements(HTMLParser):

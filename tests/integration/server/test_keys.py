@@ -15,7 +15,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import KEY_USES, KEYS
 from fileq.core.api_key import LATEST_MS, Scope, StoredKey
 from fileq.queries.job_filter import JobFilter
-from fileq.server.console.pages import PAGES
+from fileq.server.console.console_app import VIEWS
 from fileq.server.operations import OperationStore
 from fileq.server.route import Route
 from fileq.server.routes import ROUTES
@@ -269,7 +269,7 @@ def test_pages_and_events_show_more_than_a_restriction_names_so_they_are_refused
 ) -> None:
     """H2: what people are shown."""
     client = restricted["both"]
-    for page in PAGES:
+    for page in VIEWS:
         reply = client.send("GET", f"/dashboard{page.open_path.format(id='x', name='x')}")
         assert reply.status == (200 if page.serves_limited else 403), page.open_path
     assert SocketClient(client.port, f"{API}/ws", {"X-API-Key": client.key}).status == 403

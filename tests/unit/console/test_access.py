@@ -12,7 +12,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import KeyOptions
 from fileq.commands.audit_entries import AuditChange, AuditEntry, write_command
 from fileq.core.api_key import Scope
-from fileq.server.console.admin_page import in_words
+from fileq.server.console.admin_views import in_words
 from tests.support.console_jobs import in_order
 from tests.support.console_pages import ConsolePages
 
@@ -20,7 +20,7 @@ from tests.support.console_pages import ConsolePages
 def test_an_entry_of_the_audit_says_exactly_what_was_done() -> None:
     def words(action: str, target: str, result: int = 200, **more: Any) -> tuple[str, str, str, int | None]:
         found = in_words(AuditEntry("2026-05-01T12:00:00.000Z", "me", "id", action, target, 1, result, "r", **more))
-        return found.action, found.target, found.page, found.jobs
+        return found.action, found.target, found.view, found.jobs
 
     new, other = (AuditChange("cron", old, "@daily") for old in (None, "@hourly"))
     page = "/dashboard/scheduled/edit/a"

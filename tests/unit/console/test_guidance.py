@@ -25,7 +25,7 @@ from fileq.core.schedule import FROM_CONFIGURATION, ScheduleDefinition, Schedule
 from fileq.core.settlement import cancel, complete, retry
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.server.api.access_endpoints import without_files
-from fileq.server.console.admin_page import in_words
+from fileq.server.console.admin_views import in_words
 from fileq.server.console.charts import axis_times, line_chart, shown_labels
 from fileq.server.console.rendering import clock_time
 from fileq.server.event_hub import LiveEvent, tick_of
@@ -137,7 +137,7 @@ def test_an_entry_of_the_audit_is_in_words_and_leads_to_its_target(
     action: str, target: str, words: str | None, page: str
 ) -> None:
     found = in_words(AuditEntry("2026-05-01T12:00:00.000Z", "me", "id", action, target, 1, 412, "r"))
-    assert (found.page, found.result) == (page, "refused")
+    assert (found.view, found.result) == (page, "refused")
     assert words is None or found.action == words
     assert found.jobs is None, "nothing was changed"
 
@@ -145,13 +145,13 @@ def test_an_entry_of_the_audit_is_in_words_and_leads_to_its_target(
 def test_an_entry_of_the_audit_names_the_job_and_leads_to_what_became_of_many() -> None:
     made = AuditEntry("2026-05-01T12:00:00.000Z", "me", "id", "retry_job", "/jobs/x/retry", 1, 200, "r")
     one = in_words(replace(made, job_id="x", path="/in/a.pdf"))
-    assert (one.target, one.page, one.jobs) == ("/in/a.pdf", "/dashboard/jobs/x", 1)
+    assert (one.target, one.view, one.jobs) == ("/in/a.pdf", "/dashboard/jobs/x", 1)
     assert in_words(replace(made, job_id="x", type="report")).target == "report x"
     many = in_words(
         replace(made, target="/jobs/actions", count=7, action_id="a-1", detail="action: retry, status: dead, match: *")
     )
     assert (many.action, many.detail, many.jobs) == ("retry jobs", "status: dead, match: *", 7)
-    assert (many.target, many.page) == ("results", "/dashboard/admin/operations/a-1")
+    assert (many.target, many.view) == ("results", "/dashboard/admin/operations/a-1")
     paused = replace(made, target="/queues/high/pause", changes=changes_between({"paused": False}, {"paused": True}))
     assert (in_words(paused).target, in_words(paused).jobs) == ("high", None)
 

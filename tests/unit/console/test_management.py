@@ -27,12 +27,12 @@ from fileq.core.settlement import bury, complete
 from fileq.core.webhook import Webhook, WebhookFilter
 from fileq.queries.documents import BatchDocument, job_document
 from fileq.server.background_work import LiveSamples
-from fileq.server.console import admin_page
-from fileq.server.console.batches_page import failures_of, parts_bar, progress
-from fileq.server.console.pages import PAGES
-from fileq.server.console.queues_page import ENDED, ended_a_minute, out_a_minute, process_of
+from fileq.server.console import admin_views
+from fileq.server.console.batch_views import failures_of, parts_bar, progress
+from fileq.server.console.console_app import VIEWS
+from fileq.server.console.queue_views import ENDED, ended_a_minute, out_a_minute, process_of
 from fileq.server.console.rendering import lines
-from fileq.server.console.scheduled_page import cron_of, form_of, json_text, upcoming
+from fileq.server.console.schedule_views import cron_of, form_of, json_text, upcoming
 from fileq.webhooks.store import WebhookStore
 from tests.support.console_jobs import in_order
 from tests.support.console_pages import ConsolePages
@@ -208,7 +208,7 @@ def test_a_payload_in_the_form_reads_as_the_same_payload() -> None:
 
 
 def test_settings_are_listed_by_section_with_their_dotted_paths() -> None:
-    found = admin_page.sections_of({"broker": "sqlite", "worker": {"count": 2, "retry": {"base": "1s"}}, "tags": {}})
+    found = admin_views.sections_of({"broker": "sqlite", "worker": {"count": 2, "retry": {"base": "1s"}}, "tags": {}})
     assert found == {
         "": [("broker", "sqlite"), ("tags", "{}")],
         "worker": [("worker.count", "2"), ("worker.retry.base", "1s")],
@@ -266,7 +266,7 @@ def test_a_server_that_hides_paths_hides_those_of_deliveries_and_of_checks(monke
     def with_problem(*given: Any) -> Report:
         return replace(fsck(*given), problems=(Problem("lost", "job-1", "pending", "/in/private.pdf"),))
 
-    monkeypatch.setattr(admin_page, "fsck", with_problem)
+    monkeypatch.setattr(admin_views, "fsck", with_problem)
     for files, is_shown in (("names", True), ("none", False)):
         pages = filled(server={"files": files})
         [(_, batch), (_, check)] = pages.show(["/batches/nightly", "/admin/consistency?run=true"])
@@ -333,12 +333,12 @@ def test_a_time_as_people_say_it_is_offered_as_an_expression(said: str, cron: st
 
 
 def test_one_check_of_the_consistency_runs_at_a_time() -> None:
-    with admin_page.fsck_runs:
+    with admin_views.fsck_runs:
         [(status, text)] = ConsolePages().show(["/admin/consistency?run=true"])
     assert status == 409
     assert "already running" in text
 
 
 def test_letters_of_pages_are_used_once() -> None:
-    letters = [page.letter for page in PAGES if page.letter]
+    letters = [page.letter for page in VIEWS if page.letter]
     assert len(letters) == len(set(letters))

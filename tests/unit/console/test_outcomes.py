@@ -23,8 +23,8 @@ from fileq.core.job import Job, State, Version, encode, file_job, stamp
 from fileq.core.settlement import Settlement, cancel, complete
 from fileq.queries.documents import job_document
 from fileq.queries.job_queries import FileTrace
-from fileq.server.console.admin_page import in_words
-from fileq.server.console.files_page import fate_of
+from fileq.server.console.admin_views import in_words
+from fileq.server.console.file_views import fate_of
 from fileq.testing.conformance.builders import a_job
 from fileq.worker.executors.protocol import CANCEL_GRACE_S
 from tests.support.console_jobs import HOSTILE, SLOT, dies, end, held, in_order, pages_with_worker, shown, words

@@ -23,8 +23,8 @@ from fileq.core.webhook import DELIVERY_TYPE
 from fileq.queries.documents import AttemptDocument, JobDocument, job_document
 from fileq.queries.job_selection import with_records
 from fileq.server.console.job_steps import steps_of
-from fileq.server.console.jobs_page import longest_first
-from fileq.server.console.page import died_since
+from fileq.server.console.job_views import longest_first
+from fileq.server.console.view import died_since
 from fileq.server.hidden_paths import without_paths
 from fileq.testing.conformance.builders import a_job
 from fileq.worker.breakers import reason_of

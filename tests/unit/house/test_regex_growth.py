@@ -24,10 +24,10 @@ MADE_OF_VALUES: dict[str, list[tuple[str, str]]] = {
     "fileq/files/globs.py: re.compile(found, re.DOTALL)": [],  # test_globs.py counts their steps
     "fileq/handlers/job_file.py: re.search(": [(r"/(proc/(self|thread-self|\d+)|dev)/fd/12(?!\d)", "search")],
     "fileq/producer/finder/database_files.py: re.compile(re.escape(self.name) + _SIDE_FILES)": [],
-    "fileq/server/console/page.py": [(r"/dashboard/jobs/(?P<id>.+)", "fullmatch")],
+    "fileq/server/console/view.py": [(r"/dashboard/jobs/(?P<id>.+)", "fullmatch")],
     "fileq/server/hidden_paths.py: re.compile(f'[{firsts}]')": [],  # one character
     "fileq/server/route.py": [(r"/files/content/(?P<path>.+)", "fullmatch"), (r"/jobs/(?P<id>[^/]+)/log", "fullmatch")],
-    "fileq/server/web_app.py: re.compile(pattern)": [],  # those of page.py
+    "fileq/server/web_app.py: re.compile(pattern)": [],  # those of view.py
 }
 # Texts of the operator's own configuration and environment: not from outside, and short.
 OF_THE_OPERATOR = ("fileq/config/value_types.py", "fileq/config/sources.py")

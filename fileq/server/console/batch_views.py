@@ -19,10 +19,10 @@ from fileq.queries.documents import BatchDocument, JobDocument
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_selection import job_page
 from fileq.server.api.batch_endpoints import BatchListQuery, list_all_batches, show_one_batch
-from fileq.server.console.page import PageList, PageRequest, mark_of_death
+from fileq.server.console.view import ViewList, ViewRequest, mark_of_death
 from fileq.server.route import NoQuery
 
-PAGES = PageList()
+VIEWS = ViewList()
 
 ALSO = "; also: "  # before the other problems of a delivery, in each error of one
 LISTED = 200  # jobs of paused queues that the list of batches looks at
@@ -68,8 +68,8 @@ class BatchWait(Struct, frozen=True):
     deferred: tuple[DeferredMembers, ...] = ()
 
 
-@PAGES.add("/batches", "Batches", "batches.html", is_scan=True, letter="b")
-def batches(request: PageRequest[BatchesQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/batches", "Batches", "batches.html", is_scan=True, letter="b")
+def batches(request: ViewRequest[BatchesQuery]) -> Mapping[str, Any]:
     """Three round trips, and a scan of waiting jobs while a queue is paused and a batch waits."""
     query = request.query
     found = request.ask(list_all_batches, BatchListQuery(query.limit, query.cursor, query.unfinished))
@@ -83,10 +83,10 @@ def batches(request: PageRequest[BatchesQuery]) -> Mapping[str, Any]:
     }
 
 
-@PAGES.add("/batches/{id:path}", "Batch", "batch.html", is_scan=True)
-def batch(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/batches/{id:path}", "Batch", "batch.html", is_scan=True)
+def batch(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """Three round trips, and a scan of waiting jobs while the batch has some. So which causes are known is
-    what the overview or the page of dead jobs read last."""
+    what the overview or the view of dead jobs read last."""
     found = request.ask(show_one_batch, id=request.params["id"])
     wrong_files, dead = failures_of(found, hides_paths=request.services.hides_paths)
     return {

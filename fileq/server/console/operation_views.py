@@ -16,14 +16,14 @@ from fileq.core.job import DELAYED_STATES, State, parse_time
 from fileq.queries.documents import job_document
 from fileq.queries.file_pages import EXPIRED
 from fileq.server.api.action_endpoints import list_operations
-from fileq.server.console.page import PageList, PageRequest
+from fileq.server.console.view import ViewList, ViewRequest
 from fileq.server.problems import ApiProblem
 from fileq.server.route import NoQuery
 
-PAGES = PageList()
+VIEWS = ViewList()
 
 SHOWN = 50  # jobs of one action
-LATEST = 20  # actions of the page of operations
+LATEST = 20  # actions of the view of operations
 RECENT_S = 900.0
 JUST_NOW_S = 60.0  # a person who chose single jobs sees the way to them where they were chosen
 _WITH_PATHS = ("match", "q", "error")  # conditions
@@ -56,8 +56,8 @@ class OutcomeCount(Struct, frozen=True):
     count: int
 
 
-@PAGES.add("/admin/operations", "Operations", "admin_operations.html")
-def operations(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/admin/operations", "Operations", "admin_operations.html")
+def operations(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """Two round trips."""
     latest = [one for one in request.services.action_log.all() if one.count > 1 or one.conditions]
     return {
@@ -67,8 +67,8 @@ def operations(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
     }
 
 
-@PAGES.add("/admin/operations/{id:path}", "Operation", "operation.html")
-def operation(request: PageRequest[OperationQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/admin/operations/{id:path}", "Operation", "operation.html")
+def operation(request: ViewRequest[OperationQuery]) -> Mapping[str, Any]:
     """Three round trips: the log, the states of its jobs, and the whole records of those that are listed."""
     services, id = request.services, request.params["id"]
     found = next((one for one in services.action_log.all() if one.id == id), None)
@@ -89,7 +89,7 @@ def operation(request: PageRequest[OperationQuery]) -> Mapping[str, Any]:
     }
 
 
-def _shown(request: PageRequest[Any], action: LoggedAction) -> LoggedAction:
+def _shown(request: ViewRequest[Any], action: LoggedAction) -> LoggedAction:
     """Without conditions and errors that may name files, if this server hides them."""
     if not request.services.hides_paths:
         return action
@@ -111,10 +111,10 @@ def outcomes_of(statuses: Iterable[str], action: JobAction) -> list[OutcomeCount
 
 
 def recent_action(
-    request: PageRequest[Any], actions: Sequence[LoggedAction], conditions: Mapping[str, Any]
+    request: ViewRequest[Any], actions: Sequence[LoggedAction], conditions: Mapping[str, Any]
 ) -> LoggedAction | None:
     """The last of the actions on several jobs, if it was a moment ago and belongs to a list with these conditions: from
-    there a page leads to its jobs."""
+    there a view leads to its jobs."""
     latest = next((one for one in actions if one.count > 1), None)
     at = parse_time(latest.at) if latest is not None else None
     if latest is None or at is None:

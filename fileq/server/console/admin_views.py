@@ -1,7 +1,7 @@
 """Administration: keys, the configuration, two checks that an operator starts, webhooks and the audit. Only reads.
 
 The text of a new key, or the secret of a webhook, is in the answer of the API, which the script shows once. It is not
-kept, and no page has it. The checks are pages of their own, because they take longer than a page may: nothing runs them
+kept, and no view has it. The checks are views of their own, because they take longer than a view may: nothing runs them
 but a click.
 """
 
@@ -32,14 +32,14 @@ from fileq.core.webhook import WEBHOOK_EVENTS
 from fileq.server.api.access_endpoints import AuditQuery, list_audit
 from fileq.server.api.state_endpoints import show_config
 from fileq.server.api.webhook_endpoints import list_webhooks
-from fileq.server.console.page import PageList, PageRequest
 from fileq.server.console.rendering import day_of, path_part, query_string
+from fileq.server.console.view import ViewList, ViewRequest
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem
 from fileq.server.route import NoQuery
 from fileq.server.routes import ROUTES
 
-PAGES = PageList()
+VIEWS = ViewList()
 LATEST = 3
 
 
@@ -47,8 +47,8 @@ class DeliveryLogQuery(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
-@PAGES.add("/webhooks", "Webhooks", "webhooks.html", is_scan=True, letter="h")
-def webhooks(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/webhooks", "Webhooks", "webhooks.html", is_scan=True, letter="h")
+def webhooks(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     found = request.ask(list_webhooks)
     services = request.services
     latest = latest_deliveries(services.broker, services.config, LATEST) if found.webhooks else {}
@@ -60,8 +60,8 @@ def webhooks(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
     }
 
 
-@PAGES.add("/webhooks/{name:path}", "Webhook", "webhook.html", is_scan=True)
-def webhook(request: PageRequest[DeliveryLogQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/webhooks/{name:path}", "Webhook", "webhook.html", is_scan=True)
+def webhook(request: ViewRequest[DeliveryLogQuery]) -> Mapping[str, Any]:
     name, query = request.params["name"], request.query
     known = {one.name: one for one in request.ask(list_webhooks).webhooks}
     services = request.services
@@ -100,13 +100,13 @@ fsck_runs = threading.Lock()
 
 
 class CheckQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Without `run` the page only says what the check does."""
+    """Without `run` the view only says what the check does."""
 
     run: bool = False
 
 
-@PAGES.add("/admin", "Admin", "admin_keys.html", scopes=(Scope.ADMIN,), letter="a", changes_with="")
-def keys(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/admin", "Admin", "admin_keys.html", scopes=(Scope.ADMIN,), letter="a", changes_with="")
+def keys(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     found, server = request.services.keys.summaries().keys, request.services.config.server
     known = [key for key in found if not key.is_login]
     has_admin = any(Scope.ADMIN in key.scopes and not key.is_expired for key in known)
@@ -130,15 +130,15 @@ def lifetimes(now_ms: int) -> dict[int, str]:
 
 
 def own_name(caller: str, taken: Collection[str]) -> str:
-    """A name for the key of the person who reads the page: as in "root (one-time link)", with a number if there is
+    """A name for the key of the person who reads the view: as in "root (one-time link)", with a number if there is
     such a key."""
     person = caller.partition(SESSION_MARK)[0].strip()[:50] or "admin"
     numbered = (f"{person} {count}" for count in range(2, len(taken) + 3))
     return next(name for name in (person, *numbered) if name not in taken)
 
 
-@PAGES.add("/admin/configuration", "Configuration", "admin_configuration.html", scopes=(Scope.ADMIN,), changes_with="")
-def configuration(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/admin/configuration", "Configuration", "admin_configuration.html", scopes=(Scope.ADMIN,), changes_with="")
+def configuration(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """Without the settings of the brokers that this server does not use."""
     unused = {"sqlite", "redis"} - {request.services.broker.kind}
     config = {name: value for name, value in request.ask(show_config).config.items() if name not in unused}
@@ -164,7 +164,7 @@ def _settings(values: Mapping[str, Any], inside: str) -> Iterator[tuple[str, str
             yield f"{inside}{name}", to_yaml(value)
 
 
-@PAGES.add(
+@VIEWS.add(
     "/admin/consistency",
     "Consistency",
     "admin_consistency.html",
@@ -172,7 +172,7 @@ def _settings(values: Mapping[str, Any], inside: str) -> Iterator[tuple[str, str
     timeout_s=FSCK_S,
     changes_with="",
 )
-def consistency(request: PageRequest[CheckQuery]) -> Mapping[str, Any]:
+def consistency(request: ViewRequest[CheckQuery]) -> Mapping[str, Any]:
     """One check at a time: each looks at every job."""
     if not request.query.run:
         return {"report": None}
@@ -185,7 +185,7 @@ def consistency(request: PageRequest[CheckQuery]) -> Mapping[str, Any]:
     return {"report": request.shown(report)}
 
 
-@PAGES.add(
+@VIEWS.add(
     "/admin/environment",
     "Environment",
     "admin_environment.html",
@@ -193,7 +193,7 @@ def consistency(request: PageRequest[CheckQuery]) -> Mapping[str, Any]:
     timeout_s=DOCTOR_S,
     changes_with="",
 )
-def environment(request: PageRequest[CheckQuery]) -> Mapping[str, Any]:
+def environment(request: ViewRequest[CheckQuery]) -> Mapping[str, Any]:
     """The checks of `fileq doctor` that concern a server that runs. Those of workers need their machines."""
     if not request.query.run:
         return {"findings": None}
@@ -216,11 +216,11 @@ def server_findings(config: Config, broker: FullBroker) -> Iterator[Finding]:
             yield wrong(name, str(error), "'fileq doctor serve' checks it on this machine")
 
 
-# The audit in words: who did what, and the page that shows what it was done to. Only reads.
+# The audit in words: who did what, and the view that shows what it was done to. Only reads.
 
 
-# The page below which the target of a request is shown, by the first part of its path.
-_PAGES = {"jobs": "jobs/", "batches": "batches/", "schedules": "scheduled/edit/", "webhooks": "webhooks/"}
+# The view below which the target of a request is shown, by the first part of its path.
+_VIEWS = {"jobs": "jobs/", "batches": "batches/", "schedules": "scheduled/edit/", "webhooks": "webhooks/"}
 _OVERVIEWS = {
     "queues": "queues",
     "dead": "dead",
@@ -252,7 +252,7 @@ _MADE_OR_CHANGED = {
 }
 
 
-class AuditPageQuery(Struct, frozen=True, forbid_unknown_fields=True):
+class AuditViewQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`mine`: only what this caller did, also before its session got a name."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
@@ -264,13 +264,13 @@ class AuditPageQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AuditRow(Struct, frozen=True):
-    """An entry in words. `page` shows its target, "" if none does; `jobs` is None if it is not about jobs. `target` is
+    """An entry in words. `view` shows its target, "" if none does; `jobs` is None if it is not about jobs. `target` is
     what people know: the job, or the target itself. `detail` says which jobs or files were chosen. `changes` are those
     of the entry, with times as people read them."""
 
     entry: AuditEntry
     action: str
-    page: str
+    view: str
     result: str
     jobs: int | None
     target: str
@@ -278,8 +278,8 @@ class AuditRow(Struct, frozen=True):
     changes: tuple[AuditChange, ...]
 
 
-@PAGES.add("/admin/audit", "Audit", "admin_audit.html", scopes=(Scope.ADMIN,), is_scan=True, changes_with="")
-def audit(request: PageRequest[AuditPageQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/admin/audit", "Audit", "admin_audit.html", scopes=(Scope.ADMIN,), is_scan=True, changes_with="")
+def audit(request: ViewRequest[AuditViewQuery]) -> Mapping[str, Any]:
     query = request.query
     wanted = AuditQuery(
         query.limit, query.cursor, query.dry_runs, query.who, query.action, request.caller.id if query.mine else None
@@ -306,7 +306,7 @@ def own_words(caller: Caller) -> str:
 
 
 def in_words(entry: AuditEntry) -> AuditRow:
-    target, page = _target(entry)
+    target, view = _target(entry)
     result = "done" if entry.result < 400 else "refused" if entry.result < 500 else "failed"
     verb, _, rest = entry.detail.removeprefix(_VERB).partition(", ")
     is_bulk = entry.detail.startswith(_VERB)
@@ -315,7 +315,7 @@ def in_words(entry: AuditEntry) -> AuditRow:
     return AuditRow(
         entry,
         action=f"{verb} jobs" if is_bulk else _action(entry),
-        page=page,
+        view=view,
         result=result,
         jobs=entry.count if is_counted and result == "done" else None,
         target=target,
@@ -325,7 +325,7 @@ def in_words(entry: AuditEntry) -> AuditRow:
 
 
 def _time(value: str | None) -> str | None:
-    """A value that is a time as other pages show it; every other value as it is."""
+    """A value that is a time as other views show it; every other value as it is."""
     found = _TIME.fullmatch(value or "")
     return f"{found[1]} {found[2]} UTC" if found else value
 
@@ -339,7 +339,7 @@ def _action(entry: AuditEntry) -> str:
 
 
 def _target(entry: AuditEntry) -> tuple[str, str]:
-    """What was changed, as people call it, and the page that shows it; "" if none does."""
+    """What was changed, as people call it, and the view that shows it; "" if none does."""
     if entry.action_id:
         return "results", f"/dashboard/admin/operations/{path_part(entry.action_id)}"
     if entry.job_id:
@@ -357,10 +357,10 @@ def _target(entry: AuditEntry) -> tuple[str, str]:
     if entry.target.startswith(_GROUPS):
         fingerprint = rest.split("/")[1]
         return entry.detail or f"group {fingerprint}", f"/dashboard/dead{query_string(fingerprint=fingerprint)}"
-    if first in _PAGES and name and name not in _NOT_NAMES:
-        return name, f"/dashboard/{_PAGES[first]}{path_part(name)}"
-    if first in _PAGES:
-        return entry.target, f"/dashboard/{_PAGES[first].partition('/')[0]}"
+    if first in _VIEWS and name and name not in _NOT_NAMES:
+        return name, f"/dashboard/{_VIEWS[first]}{path_part(name)}"
+    if first in _VIEWS:
+        return entry.target, f"/dashboard/{_VIEWS[first].partition('/')[0]}"
     if first == "keys":
         names = (one.new or one.old for one in entry.changes if one.field == "name")
         return next(names, None) or name or "keys", "/dashboard/admin"

@@ -20,8 +20,8 @@ from fileq.queries.documents import JobDocument, batch_document
 from fileq.queries.job_filter import JobConditions, conditions_in
 from fileq.server.api.job_endpoints import show_job
 from fileq.server.api.list_endpoints import JobListQuery, list_page
-from fileq.server.console.dead_page import address_of
-from fileq.server.console.files_page import may_see_content
+from fileq.server.console.dead_view import address_of
+from fileq.server.console.file_views import may_see_content
 from fileq.server.console.job_steps import (
     attempts_text,
     deferred_times,
@@ -31,14 +31,14 @@ from fileq.server.console.job_steps import (
     waits_in,
     what_then,
 )
-from fileq.server.console.operations_page import DONE, recent_action
-from fileq.server.console.page import PageList, PageRequest, mark_of_death, read_notes
+from fileq.server.console.operation_views import DONE, recent_action
 from fileq.server.console.rendering import path_part
+from fileq.server.console.view import ViewList, ViewRequest, mark_of_death, read_notes
 from fileq.server.route import NoQuery
 
-PAGES = PageList()
+VIEWS = ViewList()
 
-LOOKED_AT = 7_500  # elements that one page looks at, so that it is there within 100 ms
+LOOKED_AT = 7_500  # elements that one view looks at, so that it is there within 100 ms
 STATES = ("pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled")
 _OTHER_WORDS = {"processing": "running", "failed": "retrying"}
 _FIELDS = ("status", "q", "queue", "type", "match", "error", "since")  # of the form
@@ -60,8 +60,8 @@ class OtherCondition(Struct, frozen=True):
     others: dict[str, str]
 
 
-@PAGES.add("/jobs", "Jobs", "jobs.html", is_scan=True, letter="j")
-def jobs(request: PageRequest[JobsQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/jobs", "Jobs", "jobs.html", is_scan=True, letter="j")
+def jobs(request: ViewRequest[JobsQuery]) -> Mapping[str, Any]:
     """One scan, a round trip for the latest action and one for the name of a batch."""
     query = request.query
     conditions = conditions_in(query)
@@ -92,7 +92,7 @@ def longest_first(jobs: Sequence[JobDocument]) -> tuple[JobDocument, ...]:
     return (*sorted(is_running, key=lambda job: job.started_at or ""), *others)
 
 
-def _other_conditions(request: PageRequest[Any], address: Mapping[str, str]) -> list[OtherCondition]:
+def _other_conditions(request: ViewRequest[Any], address: Mapping[str, str]) -> list[OtherCondition]:
     found = []
     for name, value in address.items():
         if name not in _FIELDS:
@@ -102,7 +102,7 @@ def _other_conditions(request: PageRequest[Any], address: Mapping[str, str]) -> 
     return found
 
 
-def _batch_name(request: PageRequest[Any], id: str) -> str:
+def _batch_name(request: ViewRequest[Any], id: str) -> str:
     """Its id if it has no name, or is unknown."""
     [view] = request.services.broker.batches_by_id([id])
     return request.shown(batch_document(view)).name or id if view is not None else id
@@ -119,8 +119,8 @@ def _bulk_actions(status: str | None) -> list[str]:
     return ["cancel"] if status in ("pending", "running", "processing") else []
 
 
-@PAGES.add("/jobs/{id:path}", "Job", "job.html")
-def job(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/jobs/{id:path}", "Job", "job.html")
+def job(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """At most three round trips: the job, why it waits, and the notes of people."""
     found = request.ask(show_job, id=request.params["id"])
     notes = read_notes(request, (ACTIONS, NOTES, HISTORIES, *([ACKNOWLEDGEMENTS] if found.fingerprint else [])))

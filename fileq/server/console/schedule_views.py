@@ -1,7 +1,7 @@
-"""Jobs due later, and schedules with their next times; the page and the forms of one. Only reads.
+"""Jobs due later, and schedules with their next times; the view and the forms of one. Only reads.
 
 The list asks the broker for the schedules, their definitions and the last job of each: three round trips, beside the
-bounded list of delayed jobs. The page of one schedule asks for its definition, and looks through the jobs for its own.
+bounded list of delayed jobs. The view of one schedule asks for its definition, and looks through the jobs for its own.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from fileq.queries.job_selection import job_page
 from fileq.server.api.list_endpoints import JobListQuery, list_jobs
 from fileq.server.api.schedule_endpoints import WantedTimes, preview_schedule
 from fileq.server.conditional import etag_of
-from fileq.server.console.page import PageList, PageRequest
 from fileq.server.console.rendering import lines, shown
+from fileq.server.console.view import ViewList, ViewRequest
 from fileq.server.problems import ApiProblem
 from fileq.server.route import NoQuery
 
-PAGES = PageList()
+VIEWS = ViewList()
 
 LIST = "console:scheduled"
 JOBS, SCHEDULES, TIMES, RUNS = 25, 200, 3, 10
@@ -112,8 +112,8 @@ class ScheduleForm(Struct, frozen=True):
     is_hidden: bool = False
 
 
-@PAGES.add("/scheduled", "Scheduled", "scheduled.html", is_scan=True, letter="s")
-def scheduled(request: PageRequest[ScheduledQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/scheduled", "Scheduled", "scheduled.html", is_scan=True, letter="s")
+def scheduled(request: ViewRequest[ScheduledQuery]) -> Mapping[str, Any]:
     services = request.services
     now_ms = services.now_ms()
     schedules = list_schedules(services.broker, now_ms)
@@ -127,7 +127,7 @@ def scheduled(request: PageRequest[ScheduledQuery]) -> Mapping[str, Any]:
     }
 
 
-def _delayed(request: PageRequest[Any]) -> DelayedJobs:
+def _delayed(request: ViewRequest[Any]) -> DelayedJobs:
     services, cursor = request.services, request.query.cursor
     position = services.signer.read_cursor(LIST, cursor, str) if cursor is not None else ""
     queues = services.config.worker.priorities
@@ -148,9 +148,9 @@ def upcoming(view: ScheduleView, now_ms: int, count: int = TIMES) -> Sequence[Sc
     return [view.next, *(scheduled_time(ms, view.timezone) for ms in islice(following, count - 1))]
 
 
-@PAGES.add("/scheduled/preview", "Next runs", "schedule_preview.html", changes_with="")
-def preview(request: PageRequest[PreviewQuery]) -> Mapping[str, Any]:
-    """A part of a page: what the form shows while the user types."""
+@VIEWS.add("/scheduled/preview", "Next runs", "schedule_preview.html", changes_with="")
+def preview(request: ViewRequest[PreviewQuery]) -> Mapping[str, Any]:
+    """A part of a view: what the form shows while the user types."""
     query = request.query
     cron, timezone = query.cron.strip(), query.timezone.strip() or "UTC"
     values = {"found": None, "timezone": timezone, "hint": None}
@@ -166,8 +166,8 @@ def preview(request: PageRequest[PreviewQuery]) -> Mapping[str, Any]:
         return {**values, "hint": hint(field, cron if field == "cron" else timezone, detail)}
 
 
-@PAGES.add("/scheduled/new", "New schedule", "schedule_form.html", changes_with="")
-def new_schedule(request: PageRequest[NewScheduleQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/scheduled/new", "New schedule", "schedule_form.html", changes_with="")
+def new_schedule(request: ViewRequest[NewScheduleQuery]) -> Mapping[str, Any]:
     """At most one round trip, for the schedule to copy."""
     copied: str | None = request.query.copy
     form = _shown_form(request, "", _known(request, copied)[0].definition) if copied else ScheduleForm()
@@ -175,8 +175,8 @@ def new_schedule(request: PageRequest[NewScheduleQuery]) -> Mapping[str, Any]:
     return {**_form(request, form), "copied": copied or "", "may_edit": may_edit}
 
 
-@PAGES.add("/scheduled/edit/{name:path}", "Schedule", "schedule_form.html", is_scan=True)
-def edit_schedule(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/scheduled/edit/{name:path}", "Schedule", "schedule_form.html", is_scan=True)
+def edit_schedule(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """One round trip, and a scan for the latest jobs, also those that were run by hand. The ETag is that of the
     definition in the form, so a change after it is noticed when saving."""
     name = request.params["name"]
@@ -193,7 +193,7 @@ def edit_schedule(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
     }
 
 
-def _known(request: PageRequest[Any], name: str) -> tuple[ScheduleDocument, str]:
+def _known(request: ViewRequest[Any], name: str) -> tuple[ScheduleDocument, str]:
     """The definition of this name, and its ETag."""
     document = request.services.broker.documents(KIND).get(name)
     if document is None:
@@ -216,7 +216,7 @@ def _is_exact(form: ScheduleForm) -> bool:
     return shown(form.type) == form.type and shown(form.scan) == form.scan
 
 
-def _shown_form(request: PageRequest[Any], name: str, definition: ScheduleDefinition) -> ScheduleForm:
+def _shown_form(request: ViewRequest[Any], name: str, definition: ScheduleDefinition) -> ScheduleForm:
     """Without paths if this server hides them. Such a form can't be saved: the paths would be lost."""
     form = form_of(name, definition)
     if not request.services.hides_paths or form.kind == "type":
@@ -225,7 +225,7 @@ def _shown_form(request: PageRequest[Any], name: str, definition: ScheduleDefini
     return replace(form, scan=scan, reprocess=form.reprocess | reprocess, is_hidden=True)
 
 
-def _form(request: PageRequest[Any], form: ScheduleForm) -> dict[str, Any]:
+def _form(request: ViewRequest[Any], form: ScheduleForm) -> dict[str, Any]:
     """What the templates of a new and of a known schedule share."""
     return {
         "form": form,
@@ -251,7 +251,7 @@ def missed_words(missed: str) -> str:
 
 
 def json_text(value: Mapping[str, Any]) -> str:
-    """JSON that reads as the same value. Characters that a page shows as an escape are escapes of JSON."""
+    """JSON that reads as the same value. Characters that a view shows as an escape are escapes of JSON."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     return text if lines(text) == text else json.dumps(value, indent=2)
 
@@ -298,7 +298,7 @@ _RANGE = re.compile(r"\b([a-z]+)\s*(?:-|–|\bto\b|\bthrough\b)\s*([a-z]+)\b")
 
 class ScheduleHint(Struct, frozen=True):
     """`field` is cron or timezone; `better` is a text that fits there, "" if none is known. `is_city`: a person typed a
-    city as the page asks for it, which is no mistake."""
+    city as the view asks for it, which is no mistake."""
 
     problem: str
     field: str

@@ -22,17 +22,17 @@ from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
 from fileq.server.background_work import EVERY_S, KEPT, LiveSample, per_second
 from fileq.server.console.charts import axis_times, bar, line_chart
-from fileq.server.console.dead_page import headline
-from fileq.server.console.page import PageList, PageRequest, all_known, known_count, mark_of, pause_words, read_notes
+from fileq.server.console.dead_view import headline
 from fileq.server.console.rendering import number
+from fileq.server.console.view import ViewList, ViewRequest, all_known, known_count, mark_of, pause_words, read_notes
 from fileq.worker.breakers import reason_of
 
-PAGES = PageList()
+VIEWS = ViewList()
 
 _RANGES = {"24h": 24, "7d": 168, "30d": 720}
 _GROUPS, _JOBS = 5, 10
 _LOOKED_AT = 50  # jobs of each place: those that are scheduled tell how many are deferred
-_GROUPED = 2_500  # dead jobs that are looked at for the groups: this page is refreshed most often
+_GROUPED = 2_500  # dead jobs that are looked at for the groups: this view is refreshed most often
 
 
 class OverviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ class OverviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Banner(Struct, frozen=True):
-    """Something that stops work, and the pages where an operator does something about it, each with its title. `until`
+    """Something that stops work, and the views where an operator does something about it, each with its title. `until`
     is when fileq retries automatically."""
 
     text: str
@@ -71,8 +71,8 @@ class Recent(NamedTuple):
     is_more: bool
 
 
-@PAGES.add("", "Overview", "overview.html", is_scan=True, letter="o", changes_with="*")
-def overview(request: PageRequest[OverviewQuery]) -> Mapping[str, Any]:
+@VIEWS.add("", "Overview", "overview.html", is_scan=True, letter="o", changes_with="*")
+def overview(request: ViewRequest[OverviewQuery]) -> Mapping[str, Any]:
     """Three round trips, the overview, the outlines of the latest jobs and the notes of people, and the scan of the
     dead jobs."""
     services, count = request.services, _RANGES[request.query.hours]
@@ -130,7 +130,7 @@ def _state(found: Overview, samples: Sequence[LiveSample], kind: str, where: str
     return BrokerState(kind, where, queues, workers, waiting, census.scheduled, census.dead, eta.eta_s)
 
 
-def _recent(request: PageRequest[Any], found: Overview) -> Recent:
+def _recent(request: ViewRequest[Any], found: Overview) -> Recent:
     """The jobs that changed last, the newest change first, and what is deferred. One round trip."""
     broker = request.services.broker
     jobs = with_outlines(broker, [*_candidates(request, found)])
@@ -144,8 +144,8 @@ def _recent(request: PageRequest[Any], found: Overview) -> Recent:
     )
 
 
-def _candidates(request: PageRequest[Any], found: Overview) -> Iterator[StoredJob]:
-    """A few of each place, without deliveries of webhooks: these have a page of their own."""
+def _candidates(request: ViewRequest[Any], found: Overview) -> Iterator[StoredJob]:
+    """A few of each place, without deliveries of webhooks: these have a view of their own."""
     busy = sorted((view for view in found.workers if view.raw), key=lambda view: view.since_ms, reverse=True)
     every = Conditions(JobFilter())
     for place, raws in {PROCESSING: tuple(view.raw for view in busy), **found.first}.items():

@@ -1,6 +1,6 @@
 """Dead jobs: first the groups that died of the same cause, then the list. Only reads.
 
-The page of a group shows its probe: one job that was put back to see if the cause is fixed."""
+The view of a group shows its probe: one job that was put back to see if the cause is fixed."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from fileq.queries.job_filter import JobConditions, conditions_in
 from fileq.queries.job_queries import wait_reasons
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.console.charts import spark_bars
-from fileq.server.console.files_page import Preview, preview_of
+from fileq.server.console.file_views import Preview, preview_of
 from fileq.server.console.job_steps import paused_of, waits_in, what_then
-from fileq.server.console.operations_page import DONE, recent_action
-from fileq.server.console.page import LONG_SCAN_S, UNMARKED, GroupMark, PageList, PageRequest, mark_of, read_notes
+from fileq.server.console.operation_views import DONE, recent_action
+from fileq.server.console.view import LONG_SCAN_S, UNMARKED, GroupMark, ViewList, ViewRequest, mark_of, read_notes
 
-PAGES = PageList()
+VIEWS = ViewList()
 
 GROUPS_MAX = 50
-GROUPED_MAX = 2_500  # dead jobs that are looked at: a page must be there within 100 ms
+GROUPED_MAX = 2_500  # dead jobs that are looked at: a view must be there within 100 ms
 GROUPINGS: Mapping[GroupedBy, str] = {
     "fingerprint": "Cause",
     "directory": "Directory",
@@ -65,7 +65,7 @@ class Facet(Struct, frozen=True):
 
 
 class GroupCard(Struct, frozen=True):
-    """A group with all that the page shows of it. `filter` are the conditions of exactly its jobs, for an action on all
+    """A group with all that the view shows of it. `filter` are the conditions of exactly its jobs, for an action on all
     of them; empty if no conditions describe them. `narrower` are conditions that show the causes within the group.
     `newest` is the mark of the cause of its newest job, if the group may have several causes."""
 
@@ -80,10 +80,10 @@ class GroupCard(Struct, frozen=True):
     headline: str
 
 
-@PAGES.add("/dead", "Dead", "dead.html", is_scan=True, timeout_s=LONG_SCAN_S, letter="d")
-def dead(request: PageRequest[DeadQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/dead", "Dead", "dead.html", is_scan=True, timeout_s=LONG_SCAN_S, letter="d")
+def dead(request: ViewRequest[DeadQuery]) -> Mapping[str, Any]:
     """One scan, that of the groups. It has seen the newest jobs, so their list needs only their records; a longer list
-    or one with conditions would be another scan, so it is on the page of jobs."""
+    or one with conditions would be another scan, so it is on the view of jobs."""
     query = request.query
     conditions = conditions_in(query)
     given = msgspec.structs.asdict(conditions)
@@ -153,7 +153,7 @@ def cause_of(group: DeadGroup) -> str:
 
 
 def headline(group: DeadGroup) -> str:
-    """What every page calls the group: its cause, or the first line of its error."""
+    """What every view calls the group: its cause, or the first line of its error."""
     found = cause_of(group) or group.error.strip().partition("\n")[0] or group.kind or "Error"
     return found if len(found) <= TITLE_LENGTH else f"{found[:TITLE_LENGTH]}…"
 
@@ -193,25 +193,25 @@ def extension_match(extension: str, current: str | None) -> str:
     return f"{directory}*{_UNSAFE.sub('?', extension)}"
 
 
-def _records(request: PageRequest[Any], ids: Sequence[str]) -> dict[str, Record]:
+def _records(request: ViewRequest[Any], ids: Sequence[str]) -> dict[str, Record]:
     """By id; one round trip for all of them."""
     found = request.services.broker.records(ids) if ids else []
     return {record.id: record for record in found if record is not None}
 
 
-def _dead_among(request: PageRequest[Any], records: Iterable[Record | None]) -> list[JobDocument]:
+def _dead_among(request: ViewRequest[Any], records: Iterable[Record | None]) -> list[JobDocument]:
     """Those that are still dead."""
     return [
         request.shown(job_document(record)) for record in records if record is not None and record.state is State.DEAD
     ]
 
 
-def _probe(request: PageRequest[Any], record: Record | None) -> JobDocument | None:
+def _probe(request: ViewRequest[Any], record: Record | None) -> JobDocument | None:
     """With what keeps it from running; None if the record has expired. One round trip while it waits."""
     if record is None:
         return None
     return request.shown(job_document(record, wait_reasons(request.services.broker, [record]).get(record.id, ())))
 
 
-def _preview(request: PageRequest[Any], group: DeadGroup, records: Mapping[str, Record]) -> Preview | None:
+def _preview(request: ViewRequest[Any], group: DeadGroup, records: Mapping[str, Record]) -> Preview | None:
     return preview_of(request, group.sample_path, group.sample_id, record=records.get(group.sample_id))

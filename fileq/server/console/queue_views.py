@@ -23,14 +23,14 @@ from fileq.server.api.queue_endpoints import QueueDocument, queue_list, shown_wo
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
 from fileq.server.background_work import EVERY_S, KEPT, LiveSample
 from fileq.server.console.charts import axis_times, bar, line_chart
-from fileq.server.console.page import PageList, PageRequest
+from fileq.server.console.view import ViewList, ViewRequest
 from fileq.server.route import NoQuery
 
-PAGES = PageList()
+VIEWS = ViewList()
 
 ENDED = 100  # of the newest completed and of the newest dead jobs, for the rates of queues and of processes
 MINUTE_MS = 60_000
-PROCESSES, JOBS = 100, 20  # that the page of workers shows, of each process so many jobs
+PROCESSES, JOBS = 100, 20  # that the view of workers shows, of each process so many jobs
 
 
 class QueueRow(Struct, frozen=True):
@@ -42,8 +42,8 @@ class QueueRow(Struct, frozen=True):
     chart: Any
 
 
-@PAGES.add("/queues", "Queues", "queues.html", letter="q")
-def queues(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/queues", "Queues", "queues.html", letter="q")
+def queues(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """Two round trips: the overview with the newest ended jobs, and the outlines of these; a third one if a queue is
     paused. What has changed within a minute is from samples that the server has taken before."""
     broker = request.services.broker
@@ -105,8 +105,8 @@ def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
     return waiting, line_chart(series, times, title="Jobs per second, last hour")
 
 
-@PAGES.add("/workers", "Workers", "workers.html", letter="w")
-def workers(request: PageRequest[NoQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/workers", "Workers", "workers.html", letter="w")
+def workers(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """Three round trips: the processes with the newest ended jobs, then those that died and the log of what people did,
     then the outlines of the jobs. `cancelling` are the ids of jobs that still run although they are to be cancelled."""
     services, broker = request.services, request.services.broker
@@ -160,7 +160,7 @@ def process_of(slot: str) -> str:
     return slot.rsplit("-", 2)[0]
 
 
-# Jobs that people cancelled a moment ago, with what became of them: their rows leave the page of workers. Does no
+# Jobs that people cancelled a moment ago, with what became of them: their rows leave the view of workers. Does no
 # I/O.
 
 

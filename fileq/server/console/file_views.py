@@ -35,10 +35,10 @@ from fileq.server.api.file_endpoints import (
 )
 from fileq.server.api.job_endpoints import PathText
 from fileq.server.console.job_steps import steps_of
-from fileq.server.console.page import LONG_SCAN_S, UNMARKED, PageList, PageRequest, mark_of_death, read_notes
+from fileq.server.console.view import LONG_SCAN_S, UNMARKED, ViewList, ViewRequest, mark_of_death, read_notes
 from fileq.server.problems import ApiProblem
 
-PAGES = PageList()
+VIEWS = ViewList()
 
 STATUSES: tuple[str, ...] = get_args(FileStatus)
 FILES_SHOWN = 50
@@ -46,7 +46,7 @@ ROWS_MAX = 60  # of the tree: with more, only the next level is shown
 DEPTH = 2
 
 
-class FilesPageQuery(Struct, frozen=True, forbid_unknown_fields=True):
+class FilesViewQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`under` is a directory; without it producer.scan_dir."""
 
     under: PathText | None = None
@@ -55,7 +55,7 @@ class FilesPageQuery(Struct, frozen=True, forbid_unknown_fields=True):
     cursor: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
 
 
-class FilePageQuery(Struct, frozen=True, forbid_unknown_fields=True):
+class FileViewQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`job` chooses the version that is previewed."""
 
     path: PathText
@@ -68,8 +68,8 @@ class TreeRow(Struct, frozen=True):
     level: int
 
 
-@PAGES.add("/files", "Files", "files.html", is_scan=True, timeout_s=LONG_SCAN_S, letter="f")
-def files(request: PageRequest[FilesPageQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/files", "Files", "files.html", is_scan=True, timeout_s=LONG_SCAN_S, letter="f")
+def files(request: ViewRequest[FilesViewQuery]) -> Mapping[str, Any]:
     """The list without conditions comes from the scan of the tree. With conditions it is a scan of its own, so the tree
     is left out."""
     query = request.query
@@ -121,8 +121,8 @@ def upload_target(upload_dir: str, under: str) -> str:
     return f"{below}/" if below and "\\" not in below else ""
 
 
-@PAGES.add("/files/trace", "File", "file.html", is_scan=True, timeout_s=LONG_SCAN_S)
-def file(request: PageRequest[FilePageQuery]) -> Mapping[str, Any]:
+@VIEWS.add("/files/trace", "File", "file.html", is_scan=True, timeout_s=LONG_SCAN_S)
+def file(request: ViewRequest[FileViewQuery]) -> Mapping[str, Any]:
     """A job that waits has cost a round trip to find out why. Then who retried it before, the pauses of its queue,
     and who uploaded the file are not shown here."""
     query = request.query
@@ -185,7 +185,7 @@ def _modified(version: VersionTrace) -> str | None:
     return stamp(version.modified_ns // 1_000_000) if version.modified_ns is not None else None
 
 
-# What a page shows of a file's content. It is inert: text is escaped, other bytes are a hex dump, and an image is
+# What a view shows of a file's content. It is inert: text is escaped, other bytes are a hex dump, and an image is
 # loaded from the API, which sends it in a sandbox. Everything else can only be downloaded.
 #
 # The same files as in GET /files/content: known, below a root, still the same version. Nothing is shown unless
@@ -206,18 +206,18 @@ class Preview(Struct, frozen=True):
     is_cut: bool = False
 
 
-def may_see_content(request: PageRequest[Any]) -> bool:
+def may_see_content(request: ViewRequest[Any]) -> bool:
     """Looking at files changes nothing, so a read-only server allows it."""
     is_shown = request.services.config.server.files in ("preview", "download")
     return is_shown and Scope.FILES in request.caller.scopes
 
 
-def may_download(request: PageRequest[Any]) -> bool:
+def may_download(request: ViewRequest[Any]) -> bool:
     return may_see_content(request) and request.services.config.server.files == "download"
 
 
 def preview_of(
-    request: PageRequest[Any],
+    request: ViewRequest[Any],
     path: str,
     job_id: str | None = None,
     *,
@@ -226,7 +226,7 @@ def preview_of(
 ) -> Preview | None:
     """Of the version that the job is about; without a job of the newest one. None if the caller may not see it.
 
-    `record` is that of the job, and `signature` that of the version, if the page has read them already."""
+    `record` is that of the job, and `signature` that of the version, if the view has read them already."""
     if not path or not may_see_content(request):
         return None
     services = request.services

@@ -1,6 +1,6 @@
-"""A row of the table of pages, what the function of a page gets, and what people noted that pages show.
+"""A row of the table of views, what the function of a view gets, and what people noted that views show.
 
-A page only reads. It asks the functions of API endpoints and shows what they return; every action on it is a request
+A view only reads. It asks the functions of API endpoints and shows what they return; every action on it is a request
 to the API, so that scopes, other sites, the audit and read-only servers are checked in one place.
 """
 
@@ -31,8 +31,8 @@ Q = TypeVar("Q")
 NO_QUERY = NoQuery()
 
 
-class PageRequest(Struct, Generic[Q], frozen=True):
-    """One page that may be shown: `query` is decoded and valid. `theme` is dark, light, or "" for the system's.
+class ViewRequest(Struct, Generic[Q], frozen=True):
+    """One view that may be shown: `query` is decoded and valid. `theme` is dark, light, or "" for the system's.
     `origin` is scheme and host of this server, as the browser knows them."""
 
     caller: Caller
@@ -65,15 +65,15 @@ class PageRequest(Struct, Generic[Q], frozen=True):
         return scope in self.caller.scopes and (scope is Scope.READ or not self.services.config.server.read_only)
 
 
-Function: TypeAlias = Callable[[PageRequest[Any]], Mapping[str, Any]]
-LONG_SCAN_S = 3.0  # on a busy machine 10,000 dead jobs or files take longer than a page may otherwise
+Function: TypeAlias = Callable[[ViewRequest[Any]], Mapping[str, Any]]
+LONG_SCAN_S = 3.0  # on a busy machine 10,000 dead jobs or files take longer than a view may otherwise
 
 
-class ConsolePage(Row, frozen=True, kw_only=True, dict=True):
+class View(Row, frozen=True, kw_only=True, dict=True):
     """`path` is below /dashboard. The function runs in a thread of the pool and returns the values of the template; it
-    says what query it takes. `letter` is the key after `g` that opens the page; pages with a letter are in the
-    navigation. `changes_with` are the events after which the page shows something else; `*` is any. `timeout_s` is
-    for a page that takes longer than others, such as a check of the whole broker. `serves_limited` is that of a
+    says what query it takes. `letter` is the key after `g` that opens the view; views with a letter are in the
+    navigation. `changes_with` are the events after which the view shows something else; `*` is any. `timeout_s` is
+    for a view that takes longer than others, such as a check of the whole broker. `serves_limited` is that of a
     route."""
 
     title: str
@@ -88,7 +88,7 @@ class ConsolePage(Row, frozen=True, kw_only=True, dict=True):
 
     @property
     def name(self) -> str:
-        """What the page belongs to, in the navigation."""
+        """What the view belongs to, in the navigation."""
         return self.path.split("/")[1] if self.path else "overview"
 
     @cached_property
@@ -97,27 +97,27 @@ class ConsolePage(Row, frozen=True, kw_only=True, dict=True):
         return found
 
 
-class PageList(list[ConsolePage]):
-    """The pages of a module, in the order in which their functions stand there."""
+class ViewList(list[View]):
+    """The views of a module, in the order in which their functions stand there."""
 
     def add(self, path: str, title: str, template: str, **options: Any) -> Callable[[Function], Function]:
-        """Makes a function a page. `options` are fields of ConsolePage."""
+        """Makes a function a view. `options` are fields of View."""
 
         def added(function: Function) -> Function:
-            self.append(ConsolePage(path=path, title=title, template=template, function=function, **options))
+            self.append(View(path=path, title=title, template=template, function=function, **options))
             return function
 
         return added
 
 
-# What people noted, for the pages that show it: actions on jobs, pauses with their reasons, acknowledged causes. Only
-# reads: the notes of a page come in one round trip, however many kinds of them it needs.
+# What people noted, for the views that show it: actions on jobs, pauses with their reasons, acknowledged causes. Only
+# reads: the notes of a view come in one round trip, however many kinds of them it needs.
 
 
 REASON_SHOWN = 200  # characters
 
 
-class PageNotes(Struct, frozen=True):
+class Notes(Struct, frozen=True):
     """What was not asked for is empty. `actions` are the newest first; `pauses` are those that last, by queue, and
     `past_pauses` the last ones that have ended; `acknowledgements` are by fingerprint,
     and `uploads` are documents of UPLOADS."""
@@ -129,7 +129,7 @@ class PageNotes(Struct, frozen=True):
     uploads: Mapping[str, Document]
 
 
-def read_notes(request: PageRequest[Any], tables: Iterable[Table[Any]]) -> PageNotes:
+def read_notes(request: ViewRequest[Any], tables: Iterable[Table[Any]]) -> Notes:
     """One round trip; none without tables."""
     kinds = [table.kind for table in tables]
     found = dict(zip(kinds, request.services.broker.documents_of(kinds), strict=True)) if kinds else {}
@@ -140,9 +140,7 @@ def read_notes(request: PageRequest[Any], tables: Iterable[Table[Any]]) -> PageN
     known = {name: request.shown(one) for name, one in ACKNOWLEDGEMENTS.read(of(ACKNOWLEDGEMENTS)).items()}
     if ACKNOWLEDGEMENTS.kind in found:
         request.services.known_causes = known
-    return PageNotes(
-        ACTIONS.newest(of(ACTIONS)), NOTES.read(of(NOTES)), HISTORIES.read(of(HISTORIES)), known, of(UPLOADS)
-    )
+    return Notes(ACTIONS.newest(of(ACTIONS)), NOTES.read(of(NOTES)), HISTORIES.read(of(HISTORIES)), known, of(UPLOADS))
 
 
 def pause_words(note: PauseNote) -> str:
@@ -156,7 +154,7 @@ def why(reason: str) -> str:
     return f": {text if len(text) <= REASON_SHOWN else f'{text[: REASON_SHOWN - 1]}…'}" if text else ""
 
 
-# Which groups of dead jobs operators have acknowledged, wherever a page shows a group or a dead job. Only reads.
+# Which groups of dead jobs operators have acknowledged, wherever a view shows a group or a dead job. Only reads.
 
 
 class GroupMark(Struct, frozen=True):
