@@ -6,13 +6,13 @@ web_app.py           what holds for every answer: the host, security headers, CO
                      and one request to the API, step by step: who asks, may they, is it valid, run it, answer
 problems.py          errors as problem+json
 decoding.py          bodies and queries into Structs, with everything that is wrong at once
-authentication.py    who asks: a key, a session, HTTP Basic or a proxy; identity.py what that caller may do
-limits.py            how much of everything one caller gets
-signing.py, conditional.py, hidden_paths.py, audit.py
-services.py          one of each thing that functions work with
+authentication.py    who asks: a key, a session, HTTP Basic or a proxy; what that caller may do
+limits.py            how much of everything one caller gets; which addresses are one client
+signing.py, hidden_paths.py, audit.py
+services.py          one of each thing that functions work with, and its threads
 thread_pools.py      the threads in which functions call the broker, and those that read and write files
 event_hub.py         the events of the broker, and the streams of them
-background_work.py   what a server does beside answering requests
+background_work.py   samples of the counts, and removal of abandoned uploads
 openapi.py           openapi.json and docs/api.md from the table
 connections.py       how many connections there are, and how long a client may take
 role.py              the roles `serve` and `start`, and the server as a service of them

@@ -1,4 +1,5 @@
-"""Who sends a request: a key, the key from outside, a session, HTTP Basic, or a user named by a trusted proxy.
+"""Who sends a request: a key, the key from outside, a session, HTTP Basic, or a user named by a trusted proxy; and what
+that caller may do, see and change.
 
 Keys are read from the broker at most once in CACHE_S, so a revoked key is refused within 5 s. Sessions and the
 one-time link are here, too, and what refuses requests that another site made a browser send.
@@ -9,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -22,11 +24,19 @@ from starlette.datastructures import Headers
 from fileq.commands.api_keys import LINK_MS, SESSION_MS, EndedSessions, KeyOptions, KeyStore
 from fileq.config.http_settings import ServerSettings, is_outside_key
 from fileq.config.sources import PasswordFile
-from fileq.core.api_key import Scope, StoredKey, digest, id_in_key
+from fileq.core.api_key import (
+    Restriction,
+    Scope,
+    StoredKey,
+    digest,
+    effective_scopes,
+    has_parent_parts,
+    id_in_key,
+)
 from fileq.core.errors import BrokerError
-from fileq.server.client_address import Proxies, parsed, shown
-from fileq.server.identity import BASIC, KEY, PROXY, SESSION, Caller, admin, caller_of_key
-from fileq.server.limits import FailedLogins
+from fileq.core.job import MADE_BY_TAG, Job
+from fileq.core.units import Rate
+from fileq.server.limits import Proxies, RateLimiter, client_network, parsed, shown
 from fileq.server.problems import ApiProblem, broker_away
 from fileq.server.signing import Signer
 from fileq.server.thread_pools import BrokerPool
@@ -41,6 +51,98 @@ _WITH_PORT = re.compile(r"\[([^\]]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")  #
 OUTSIDE = "outside"  # the id of the key from outside
 
 
+KEY, SESSION, BASIC, PROXY = "key", "session", "basic", "proxy"
+UNRESTRICTED = Restriction()
+
+
+class Caller(Struct, frozen=True):
+    """`id` is the id of a key, or `user:NAME`; `how` says how the request proved it. `scopes` are complete.
+
+    A caller is limited if its key has a restriction, or lacks the scope `read`. It sees only the jobs that its
+    restriction names and, without `read`, only those that it made itself."""
+
+    id: str
+    name: str
+    how: str
+    scopes: frozenset[Scope]
+    restriction: Restriction = UNRESTRICTED
+    expires_ms: int = 0
+    is_login: bool = False  # by the one-time link, so that it can't log in again
+    is_named: bool = False  # the person of such a session has said a name
+    session: tuple[str, int] = ("", 0)  # its id, and when it began
+
+    @property
+    def is_browser(self) -> bool:
+        """Whether a browser adds the credentials automatically, so that another site could use them."""
+        return self.how != KEY
+
+    @property
+    def is_limited(self) -> bool:
+        return bool(self.restriction) or Scope.READ not in self.scopes
+
+    def require(self, scopes: Iterable[Scope], *, serves_limited: bool = False) -> None:
+        """Raises ApiProblem unless the caller has one of the scopes. What does not say that it shows and changes only
+        what the caller may see (`serves_limited`) is refused to callers that are limited."""
+        wanted = tuple(scopes)
+        if wanted and self.scopes.isdisjoint(wanted):
+            raise ApiProblem("forbidden", f"this needs the scope {' or '.join(wanted)}; {self.name!r} does not have it")
+        if self.is_limited and not serves_limited:
+            limit = f"is for {self.restriction} only" if self.restriction else "does not have the scope read"
+            raise ApiProblem("not-allowed", f"key {self.name!r} {limit}, and this is about more")
+
+    def check_type(self, type: str) -> None:
+        """Raises ApiProblem for a type of job that the key may not enqueue."""
+        if not self.restriction.covers_type(type):
+            raise ApiProblem("not-allowed", f"key {self.name!r} is for {self.restriction} only, not for type {type!r}")
+
+    def check_path(self, path: str) -> None:
+        """Raises ApiProblem for a file that the key may not enqueue, upload or read. The path is compared as it will be
+        stored, and as it is with all links resolved: both must be below the directory of the key."""
+        if not self.restriction:
+            return
+        prefix, absolute = self.restriction.path_prefix, os.path.abspath(path)
+        is_below = not has_parent_parts(os.fsencode(path)) and self.restriction.covers_path(os.fsencode(absolute))
+        real = Restriction(path_prefix=os.path.realpath(prefix)) if prefix else self.restriction
+        if not is_below or not real.covers_path(os.fsencode(os.path.realpath(path))):
+            raise ApiProblem("not-allowed", f"key {self.name!r} is for {self.restriction} only, not for this file")
+
+    def sees(self, job: Job | None) -> bool:
+        """Whether the caller may know and, with the scope for it, change the job. None is what can't be read as a
+        job."""
+        if not self.is_limited:
+            return True
+        is_own = job is not None and job.tag_values.get(MADE_BY_TAG) == self.id
+        return self.restriction.covers(job) and (Scope.READ in self.scopes or is_own)
+
+    @property
+    def own_tags(self) -> dict[str, str]:
+        """What a job that this caller enqueues has beside its tags."""
+        return {MADE_BY_TAG: self.id} if self.is_limited else {}
+
+    def sees_batch(self, made_by: str) -> bool:
+        """`made_by` is what the batch says. A batch may have members of any kind: a limited caller sees its own."""
+        return made_by == self.id or not self.is_limited
+
+    @property
+    def changes_all_batches(self) -> bool:
+        return Scope.OPERATE in self.scopes and not self.restriction
+
+    def changes_batch(self, made_by: str) -> bool:
+        """Whether the caller may add to the batch, and seal it. That of another caller takes the scope operate."""
+        return made_by == self.id or self.changes_all_batches
+
+
+def caller_of_key(id: str, key: StoredKey, how: str = KEY) -> Caller:
+    scopes = effective_scopes(key.scopes)
+    return Caller(
+        id, key.name, how, scopes, key.restriction, key.expires_ms, is_login=key.is_login, is_named=key.is_named
+    )
+
+
+def admin(id: str, name: str, how: str) -> Caller:
+    return Caller(id, name, how, effective_scopes([Scope.ADMIN]))
+
+
 class RequestSender(Struct, frozen=True):
     """Where a request comes from: the address of the client, as a trusted proxy names it, otherwise of the peer; and
     scheme and host as the client knows them."""
@@ -49,6 +151,72 @@ class RequestSender(Struct, frozen=True):
     scheme: str
     host: str
     is_proxy: bool
+
+
+OF_ADDRESS, OF_ALL = Rate(10, 60_000), Rate(100, 60_000)  # logins that may fail
+FIRST_REPORT_S, NEXT_REPORT_S = 1.0, 600.0
+_ADDRESSES_COUNTED = 1_000
+
+
+class FailedLogins:
+    """Limits how often a wrong password or link can be tried, and reports all failures: once for all that come
+    together, however many, so that an attacker fills no log. Belongs to the event loop.
+
+    Keys are too long to be guessed, so wrong ones are only reported: if they counted, a stranger's wrong keys would
+    lock out those who know the password.
+
+    `report` gets how many failed, from how many addresses, the last address, and how it tried. `call_later` is that of
+    the event loop."""
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], object],
+        report: Callable[[int, int, str, str], None],
+    ) -> None:
+        self._by_address = RateLimiter(OF_ADDRESS, monotonic)
+        self._all = RateLimiter(OF_ALL, monotonic)
+        self._monotonic = monotonic
+        self._call_later = call_later
+        self._report = report
+        self._count = 0
+        self._addresses: set[str] = set()
+        self._last = ("", "")
+        self._is_awaited = False
+        self._reported_s = float("-inf")
+
+    def check(self, address: str, *, is_password: bool = False) -> None:
+        """Raises ApiProblem while too many logins have failed from the address. A password, which a person chose, also
+        waits for the failures of all addresses together: an attacker may have many."""
+        wait_s = max(self._by_address.wait_s(client_network(address)), self._all.wait_s("") if is_password else 0)
+        if wait_s:
+            raise ApiProblem(
+                "rate-limited", f"too many logins have failed; try again in {wait_s} s", retry_after_s=wait_s
+            )
+
+    def failed(self, address: str, how: str) -> None:
+        """`how` is KEY, BASIC, or "link"."""
+        if how != KEY:
+            self._by_address.spend(client_network(address))
+        if how == BASIC:
+            self._all.spend("")
+        self._count += 1
+        self._last = address, how
+        if len(self._addresses) < _ADDRESSES_COUNTED:
+            self._addresses.add(address)
+        if not self._is_awaited:
+            self._is_awaited = True
+            next_s = self._reported_s + NEXT_REPORT_S - self._monotonic()
+            self._call_later(max(FIRST_REPORT_S, next_s), self.flush)
+
+    def flush(self) -> None:
+        """Reports what has not been reported."""
+        self._is_awaited = False
+        if self._count:
+            count, self._count = self._count, 0
+            addresses, self._addresses = len(self._addresses), set()
+            self._reported_s = self._monotonic()
+            self._report(count, addresses, *self._last)
 
 
 class Authentication:
@@ -62,8 +230,10 @@ class Authentication:
         sessions: Sessions,
         failures: FailedLogins,
         now_ms: Callable[[], int],
+        link: LoginLink | None = None,
     ) -> None:
         self._settings = settings
+        self._link = link
         self._keys = keys
         self._pool = pool
         self._sessions = sessions
@@ -136,6 +306,38 @@ class Authentication:
         """The subject and the mark of a session for this key."""
         caller = await self._of_key(key, sender)
         return caller.id, self.mark_of(caller)
+
+    async def login_by_link(self, token: str, address: str) -> str:
+        """Uses a one-time link, that of the start or one of `fileq login-link`: the id of a new key, which is the
+        subject of the session. Raises ApiProblem for a token that is not valid (any more), and what the broker
+        raises."""
+        self._failures.check(address)
+        link = self._link
+        maker = link.maker if link is not None and link.use(token) else None
+        if maker is None:
+            maker = await self._pool.call(partial(self._keys.use_link, token))
+        if maker is None:
+            self._failures.failed(address, "link")
+            detail = (
+                "the link was used already, or is older than 10 minutes; "
+                "'fileq login-link' on the server prints a new one"
+            )
+            raise ApiProblem("unauthenticated", detail)
+        id = await self._pool.call(partial(self._make_key, maker))
+        self.forget_cached()
+        return id
+
+    def _make_key(self, maker: str) -> str:
+        """Its text is thrown away: only the session uses the key. Its name stands below notes and in the audit."""
+        now_ms = self._now_ms()
+        name = self._keys.free_session_name(maker[:MAKER_LENGTH].strip())
+        options = KeyOptions(name, (Scope.ADMIN,), now_ms + SESSION_S * 1000, is_login=True)
+        return self._keys.create(options).id
+
+    async def end(self, session: Session) -> None:
+        """Ends the session for good, also for a copy of its cookie. Other sessions of the key stay as they are."""
+        await self._pool.call(lambda: self._keys.end_session(session.subject, session.id, session.expires_ms))
+        self.forget_cached()
 
     def mark_of(self, caller: Caller) -> str:
         """What is_accepted() compares: it changes with the key from outside, or the password."""
@@ -373,60 +575,6 @@ class LoginLink:
             return False
         self._token = ""
         return True
-
-
-class LinkLogin:
-    """Begins sessions of one-time links, the one of the start and those of `fileq login-link`, and ends sessions.
-    `forget_keys` is called after what is stored of them has
-    changed."""
-
-    def __init__(
-        self,
-        link: LoginLink | None,
-        keys: KeyStore,
-        pool: BrokerPool,
-        failures: FailedLogins,
-        now_ms: Callable[[], int],
-        *,
-        forget_keys: Callable[[], None],
-    ) -> None:
-        self._link = link
-        self._keys = keys
-        self._pool = pool
-        self._failures = failures
-        self._now_ms = now_ms
-        self._forget_keys = forget_keys
-
-    async def subject(self, token: str, address: str) -> str:
-        """Uses the link: the id of a new key, which is the subject of the session. Raises ApiProblem for a token that
-        is not valid (any more), and what the broker raises."""
-        self._failures.check(address)
-        link = self._link
-        maker = link.maker if link is not None and link.use(token) else None
-        if maker is None:
-            maker = await self._pool.call(partial(self._keys.use_link, token))
-        if maker is None:
-            self._failures.failed(address, "link")
-            detail = (
-                "the link was used already, or is older than 10 minutes; "
-                "'fileq login-link' on the machine of the server prints a new one"
-            )
-            raise ApiProblem("unauthenticated", detail)
-        id = await self._pool.call(partial(self._make_key, maker))
-        self._forget_keys()
-        return id
-
-    async def end(self, session: Session) -> None:
-        """Ends the session for good, also for a copy of its cookie. Other sessions of the key stay as they are."""
-        await self._pool.call(lambda: self._keys.end_session(session.subject, session.id, session.expires_ms))
-        self._forget_keys()
-
-    def _make_key(self, maker: str) -> str:
-        """Its text is thrown away: only the session uses the key. Its name stands below notes and in the audit."""
-        now_ms = self._now_ms()
-        name = self._keys.free_session_name(maker[:MAKER_LENGTH].strip())
-        options = KeyOptions(name, (Scope.ADMIN,), now_ms + SESSION_S * 1000, is_login=True)
-        return self._keys.create(options).id
 
 
 # Refuses requests that another site made a browser send. Holds where a browser adds the credentials automatically.

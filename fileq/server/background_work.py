@@ -1,4 +1,4 @@
-"""What a server does beside answering requests: operations, samples of the counts, removal of abandoned uploads."""
+"""What a server does beside answering requests: samples of the counts, and removal of abandoned uploads."""
 
 from __future__ import annotations
 
@@ -6,46 +6,17 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from msgspec import Struct
 
-from fileq.actions.bulk import BulkActions
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census
-from fileq.commands.action_log import ActionLog
-from fileq.config import Config
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, UploadsRemoved
 from fileq.core.job import stamp
 from fileq.files.uploads import remove_abandoned
-from fileq.server.operations import OperationRunner, OperationStore
-
-
-class BackgroundWork:
-    """One for a server. A read-only server works on no operation: it changes nothing."""
-
-    def __init__(self, config: Config, broker: FullBroker, *, emit: Emit, now_ms: Callable[[], int]) -> None:
-        self._is_read_only = config.server.read_only
-        self.actions = BulkActions(broker, config, now_ms)
-        self.operations = OperationStore(broker, now_ms)
-        self.action_log = ActionLog(broker, now_ms)
-        self.runner = OperationRunner(self.operations, self.actions, emit, self.action_log)
-        self.samples = LiveSamples(broker)
-        self._sweep = UploadSweep(config.server.upload_dir, emit)
-
-    def start(self) -> None:
-        self.samples.start()
-        if not self._is_read_only:
-            self.runner.start()
-            self._sweep.start()
-
-    def stop(self, timeout_s: float) -> None:
-        self.samples.stop()
-        self._sweep.stop()
-        self.runner.stop(timeout_s)
-
 
 EVERY_S = 5.0
 KEPT = 720  # an hour
@@ -153,20 +124,18 @@ SWEEP_S = 3600.0
 
 class UploadSweep:
     """Removes abandoned uploads now and then, in a thread of its own: at the start of a server, then every SWEEP_S.
+    Does nothing without a directory.
 
-    What a kill -9 leaves: nothing of its own. The next server goes on.
-
-    Does nothing without a directory."""
+    What a kill -9 leaves: nothing of its own. The next server goes on."""
 
     def __init__(self, directory: str, emit: Emit) -> None:
         self._directory = directory
         self._emit = emit
         self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="upload sweep", daemon=True)
 
     def start(self) -> None:
         if self._directory:
-            self._thread.start()
+            threading.Thread(target=self._run, name="upload sweep", daemon=True).start()
 
     def stop(self) -> None:
         self._is_stopping.set()

@@ -33,7 +33,7 @@ from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
 from uvicorn.server import ServerState
 
 from fileq.core.events import AcceptResumed, AcceptStopped, Emit
-from fileq.server.client_address import Proxies, client_network
+from fileq.server.limits import Proxies, client_network
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -19,7 +19,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -30,10 +30,9 @@ from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, LoopFailed
 from fileq.core.job import decode_or_none
 from fileq.queries.job_filter import path_matcher
-from fileq.server.authentication import Authentication
+from fileq.server.authentication import Authentication, Caller
 from fileq.server.decoding import glob_problems, invalid
 from fileq.server.hidden_paths import without_paths
-from fileq.server.identity import Caller
 from fileq.server.limits import Share
 from fileq.server.problems import ApiProblem, FieldProblem, broker_away
 from fileq.server.thread_pools import BrokerPool
@@ -81,22 +80,20 @@ class Chunk(Struct, frozen=True):
     position: int
 
 
-class Follower(Protocol):
-    """A part of the server that gets every event without a stream, in the event loop."""
-
-    def take(self, event: LiveEvent) -> None: ...
-
-    def connection_changed(self) -> None:
-        """Events were missed, or may be missed from now on: see EventHub.is_connected."""
-
-
 class EventHub:
     """Belongs to the event loop."""
 
     def __init__(
-        self, broker: FullBroker, pool: BrokerPool, authentication: Authentication, *, hides_paths: bool, emit: Emit
+        self,
+        loop: asyncio.AbstractEventLoop,
+        broker: FullBroker,
+        pool: BrokerPool,
+        authentication: Authentication,
+        *,
+        hides_paths: bool,
+        emit: Emit,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._broker = broker
         self._pool = pool
         self._authentication = authentication
@@ -114,7 +111,7 @@ class EventHub:
         self._turn = 0
         self._turned_s = 0.0
         self._next_turn: asyncio.TimerHandle | None = None
-        self._follower: Follower | None = None
+        self._follower: Callable[[LiveEvent], None] | None = None
         self._taken_s = 0.0
         self._next_take: asyncio.TimerHandle | None = None
         self._watch_task: asyncio.Task[None] | None = None
@@ -129,14 +126,18 @@ class EventHub:
             raise ApiProblem("stopping", "the server is stopping", retry_after_s=1)
         self._share.take(caller.id)
         try:
-            return await self._open(filter, caller, abort, is_socket=is_socket, is_ticks=is_ticks)
+            await self._connect()
         except BaseException:
             self._share.give_back(caller.id)
             raise
+        self._take_events()
+        mark = self._authentication.mark_of(caller)
+        stream = LiveStream(filter, caller, mark, self._ring.head, abort, is_socket=is_socket, is_ticks=is_ticks)
+        self._streams.add(stream)
+        self._watch()
+        return stream
 
-    async def _open(
-        self, filter: LiveFilter, caller: Caller, abort: Callable[[], None], *, is_socket: bool, is_ticks: bool
-    ) -> LiveStream:
+    async def _connect(self) -> None:
         self._idle_since_s = self._loop.time()
         if self._reader is None:
             self._start_reader()
@@ -145,12 +146,6 @@ class EventHub:
         except TimeoutError:
             self._watch()
             raise broker_away("events can't be followed: the broker does not answer") from None
-        self._take_events()
-        mark = self._authentication.mark_of(caller)
-        stream = LiveStream(filter, caller, mark, self._ring.head, abort, is_socket=is_socket, is_ticks=is_ticks)
-        self._streams.add(stream)
-        self._watch()
-        return stream
 
     def leave(self, stream: LiveStream) -> None:
         if stream in self._streams:
@@ -162,8 +157,9 @@ class EventHub:
     def is_connected(self) -> bool:
         return self._connected.is_set()
 
-    def follow(self, follower: Follower) -> None:
-        """Opens the subscription, without waiting for it, and keeps it until unfollow()."""
+    def follow(self, follower: Callable[[LiveEvent], None]) -> None:
+        """Opens the subscription, without waiting for it, and keeps it until unfollow(). The follower gets every event,
+        in the event loop; RESET also whenever events may be missed from now on, see is_connected."""
         self._follower = follower
         if self._reader is None and not self._is_closed:
             self._start_reader()
@@ -246,7 +242,7 @@ class EventHub:
             for event in self._reader.take():
                 self._ring.add(event)
                 if self._follower is not None:
-                    self._follower.take(event)
+                    self._follower(event)
 
     def _take_for_follower(self) -> None:
         self._next_take = None
@@ -365,7 +361,7 @@ class EventHub:
             self._connected.clear()
         if self._follower is not None:
             if self._connected.is_set() is not was_connected:
-                self._follower.connection_changed()
+                self._follower(LiveEvent(0, RESET, MISSED))
             if self._next_take is None:
                 wait_s = self._taken_s + FOLLOWED_S - self._loop.time()
                 self._next_take = self._loop.call_later(max(0.0, wait_s), self._take_for_follower)

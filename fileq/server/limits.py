@@ -1,25 +1,62 @@
-"""What one caller may take: requests, failed logins, a share of what all have together, time and memory for bodies."""
+"""What one caller may take: requests, a share of what all have together, time and memory for bodies; and which
+addresses count as one client."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from starlette.requests import Request
 
 from fileq.core.units import Rate
-from fileq.server.client_address import client_network
-from fileq.server.identity import BASIC, KEY
 from fileq.server.problems import ApiProblem
 
 BURST = 2
 CALLERS_MAX = 10_000
-OF_ADDRESS, OF_ALL = Rate(10, 60_000), Rate(100, 60_000)  # logins that may fail
-FIRST_REPORT_S, NEXT_REPORT_S = 1.0, 600.0
-_ADDRESSES_COUNTED = 1_000
+
+
+def parsed(text: str) -> IPv4Address | IPv6Address | None:
+    """None for what is no address. On a socket for IPv6 an IPv4 client has an address such as ::ffff:192.0.2.1; here it
+    is an IPv4 address all the same. The zone of a link-local address is left out."""
+    try:
+        found = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
+
+
+def shown(text: str) -> str:
+    """The address as limits, logs and the audit name it."""
+    return str(parsed(text) or text)
+
+
+def client_network(text: str) -> str:
+    """What counts as one client: of IPv6 a network of 64 bits, which one machine may have for itself."""
+    found = parsed(text)
+    if isinstance(found, IPv6Address):
+        return str(ip_network((int(found), 64), strict=False))
+    return str(found or text[:64])
+
+
+class Proxies:
+    """The networks of server.trusted_proxies."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._networks = [_unmapped(ip_network(text)) for text in texts]
+
+    def __contains__(self, address: str) -> bool:
+        found = parsed(address)
+        return found is not None and any(found in network for network in self._networks)
+
+
+def _unmapped(network: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
+    """::ffff:192.0.2.0/120 is 192.0.2.0/24, as addresses are read."""
+    mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
+    return network if mapped is None or network.prefixlen < 96 else ip_network((int(mapped), network.prefixlen - 96))
 
 
 class RateLimiter:
@@ -62,67 +99,6 @@ class RateLimiter:
         full = [caller for caller in self._buckets if self._tokens(caller, now_s) >= self._burst]
         for caller in full or list(self._buckets)[: CALLERS_MAX // 10]:
             del self._buckets[caller]
-
-
-class FailedLogins:
-    """Limits how often a wrong password or link can be tried, and reports all failures: once for all that come
-    together, however many, so that an attacker fills no log. Belongs to the event loop.
-
-    Keys are too long to be guessed, so wrong ones are only reported: if they counted, a stranger's wrong keys would
-    lock out those who know the password.
-
-    `report` gets how many failed, from how many addresses, the last address, and how it tried. `call_later` is that of
-    the event loop."""
-
-    def __init__(
-        self,
-        monotonic: Callable[[], float],
-        call_later: Callable[[float, Callable[[], None]], object],
-        report: Callable[[int, int, str, str], None],
-    ) -> None:
-        self._by_address = RateLimiter(OF_ADDRESS, monotonic)
-        self._all = RateLimiter(OF_ALL, monotonic)
-        self._monotonic = monotonic
-        self._call_later = call_later
-        self._report = report
-        self._count = 0
-        self._addresses: set[str] = set()
-        self._last = ("", "")
-        self._is_awaited = False
-        self._reported_s = float("-inf")
-
-    def check(self, address: str, *, is_password: bool = False) -> None:
-        """Raises ApiProblem while too many logins have failed from the address. A password, which a person chose, also
-        waits for the failures of all addresses together: an attacker may have many."""
-        wait_s = max(self._by_address.wait_s(client_network(address)), self._all.wait_s("") if is_password else 0)
-        if wait_s:
-            raise ApiProblem(
-                "rate-limited", f"too many logins have failed; try again in {wait_s} s", retry_after_s=wait_s
-            )
-
-    def failed(self, address: str, how: str) -> None:
-        """`how` is KEY, BASIC, or "link"."""
-        if how != KEY:
-            self._by_address.spend(client_network(address))
-        if how == BASIC:
-            self._all.spend("")
-        self._count += 1
-        self._last = address, how
-        if len(self._addresses) < _ADDRESSES_COUNTED:
-            self._addresses.add(address)
-        if not self._is_awaited:
-            self._is_awaited = True
-            next_s = self._reported_s + NEXT_REPORT_S - self._monotonic()
-            self._call_later(max(FIRST_REPORT_S, next_s), self.flush)
-
-    def flush(self) -> None:
-        """Reports what has not been reported."""
-        self._is_awaited = False
-        if self._count:
-            count, self._count = self._count, 0
-            addresses, self._addresses = len(self._addresses), set()
-            self._reported_s = self._monotonic()
-            self._report(count, addresses, *self._last)
 
 
 class Share:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
+from starlette.responses import Response
 
 from fileq.core.errors import BatchError, BrokerError, BrokerUnavailable, ConfigError, Conflict, JobError, Unknown
 
@@ -86,12 +87,12 @@ class ApiProblem(Exception):
         if retry_after_s is not None:
             self.headers["Retry-After"] = str(retry_after_s)
 
-    def body(self, request_id: str) -> bytes:
+    def response(self, request_id: str) -> Response:
         status, title = PROBLEMS[self.slug]
         document = ProblemDocument(
             f"urn:fileq:problem:{self.slug}", title, status, self.detail, f"urn:fileq:request:{request_id}", self.errors
         )
-        return msgspec.json.encode(document)
+        return Response(msgspec.json.encode(document), status, self.headers, MEDIA_TYPE)
 
 
 def broker_away(detail: str) -> ApiProblem:

@@ -38,10 +38,7 @@ from fileq.handlers.extensions import load_before_enqueue
 from fileq.runtime.observers import Observers
 from fileq.runtime.reload import Reloader
 from fileq.runtime.roles import FatalError, run_until_signal, start_broker
-from fileq.server.audit import AuditLog
 from fileq.server.authentication import LINK_S, LoginLink
-from fileq.server.background_work import BackgroundWork
-from fileq.server.client_address import Proxies
 from fileq.server.connections import (
     CONNECTIONS_MAX,
     KEEP_ALIVE_S,
@@ -50,8 +47,8 @@ from fileq.server.connections import (
     Connections,
     Listener,
 )
+from fileq.server.limits import Proxies
 from fileq.server.services import Services
-from fileq.server.signing import signer_of
 from fileq.server.web_app import WebApp
 
 STOP_S = 5
@@ -108,7 +105,7 @@ class _Server(uvicorn.Server):
 
 
 class ServerService:
-    """The server as a service of a role, with what it needs: its broker, its audit. uvicorn is in a thread of its own.
+    """The server as a service of a role. uvicorn is in a thread of its own.
     `login_name` is who opens the one-time link; "" for the user of this process.
 
     At a stop, streams are ended first, then open requests have STOP_S. What a kill -9 leaves: requests without an
@@ -123,18 +120,19 @@ class ServerService:
     ) -> None:
         settings = config.server
         self._link = _login_link(config, KeyStore(broker, wall_clock_ms), login_name or os_user())
-        self._signer = signer_of(broker)
-        self._audit = AuditLog(broker, emit, wall_clock_ms)
-        self._background = BackgroundWork(config, broker, emit=emit, now_ms=wall_clock_ms)
+        self._loop = asyncio.new_event_loop()
+        try:
+            self._services = Services(config, broker, self._loop, emit=emit, link=self._link)
+            self._socket = listening(settings.bind, settings.port)
+        except BaseException:
+            self._loop.close()
+            raise
         self._config = config
         self._broker = broker
         self._owns_broker = owns_broker
         self._emit = emit
-        self._socket = listening(settings.bind, settings.port)
         self.port: int = self._socket.getsockname()[1]
         self._server: uvicorn.Server | None = None
-        self._app: WebApp | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_ready = threading.Event()
         self._is_stopping = False
         self._failure = ""
@@ -147,9 +145,8 @@ class ServerService:
     def start(self) -> None:
         """Threads that read lists compete with the event loop, which gives up the interpreter for each part that it
         sends, and would wait up to 5 ms each time to get it back."""
-        self._audit.start()
-        self._background.start()
         if self._thread.ident is None:
+            self._services.start()
             sys.setswitchinterval(SWITCH_S)
             self._thread.start()
             self._is_ready.wait(START_S)
@@ -160,15 +157,15 @@ class ServerService:
     def quiet(self) -> None:
         """Accepts no more connections and ends the streams; requests in progress continue."""
         self._is_stopping = True
-        loop, app, server = self._loop, self._app, self._server
-        if loop is None or app is None or server is None or loop.is_closed():
+        server = self._server
+        if server is None or self._loop.is_closed():
             return
 
         def stop() -> None:
-            app.stop_streams()
+            self._services.stop_streams()
             server.should_exit = True
 
-        loop.call_soon_threadsafe(stop)
+        self._loop.call_soon_threadsafe(stop)
 
     def stop(self, timeout_s: float) -> None:
         self.quiet()
@@ -176,8 +173,8 @@ class ServerService:
             self._thread.join(min(timeout_s, STOP_S + 2.0))
         else:
             self._socket.close()
-        self._background.stop(min(timeout_s, 2.0))
-        self._audit.stop(min(timeout_s, 2.0))
+            self._loop.close()
+        self._services.stop(min(timeout_s, 2.0))
         if self._owns_broker:
             self._broker.close()
 
@@ -204,7 +201,8 @@ class ServerService:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._serve())
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve())
         except BaseException as error:  # also SystemExit, which uvicorn raises
             self._failure = repr(error)
             self._emit(ServerWarned(f"the server has ended: {error!r}"))
@@ -212,22 +210,8 @@ class ServerService:
             self._is_ready.set()
 
     async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        audit, background, now_ms = self._audit, self._background, wall_clock_ms
-        self._app = WebApp(
-            Services(
-                self._config,
-                self._broker,
-                self._signer,
-                audit,
-                background,
-                emit=self._emit,
-                now_ms=now_ms,
-                link=self._link,
-            )
-        )
         config = uvicorn.Config(
-            self._app,
+            WebApp(self._services),
             loop="asyncio",
             http=AbortableHttp,
             ws=AbortableWebSocket,

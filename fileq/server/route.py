@@ -6,6 +6,7 @@ ApiAnswer. An `async def` runs in the event loop and must never call the broker 
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from msgspec import Struct, UnsetType, field
 
 from fileq.core.api_key import Scope
 from fileq.server.audit import AuditNote
-from fileq.server.identity import Caller
+from fileq.server.authentication import Caller
 from fileq.server.problems import ApiProblem
 
 if TYPE_CHECKING:
@@ -241,3 +242,35 @@ def plain_path(path: str) -> str:
 def quoted_path(path: str) -> str:
     """The path as an address has it."""
     return "/".join(quote(plain_path(part), safe="", errors="surrogateescape") for part in path.split("/"))
+
+
+# ETag, If-None-Match and If-Match.
+
+
+def etag_of(body: bytes) -> str:
+    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+
+def is_unchanged(headers: Mapping[str, str], etag: str) -> bool:
+    """Whether the caller has this representation already (If-None-Match)."""
+    given = headers.get("if-none-match", "")
+    return given.strip() == "*" or etag in [part.strip().removeprefix("W/") for part in given.split(",")]
+
+
+def check_etag(headers: Mapping[str, str], etag: str | None) -> None:
+    """For PUT: raises ApiProblem 428 without If-Match, and 412 if the resource is another one than the caller saw.
+    `etag` is that with which GET would answer now; None if there is no such resource: then a PUT without If-Match
+    creates one."""
+    given = headers.get("if-match")
+    if etag is None:
+        if given is not None:
+            raise ApiProblem("precondition-failed", "the resource does not exist; send If-None-Match: * to create it")
+        return
+    if headers.get("if-none-match", "").strip() == "*":
+        raise ApiProblem("precondition-failed", "the resource exists already, and If-None-Match: * is set")
+    if given is None:
+        raise ApiProblem("precondition-required", "send If-Match with the ETag of the last GET")
+    if given.strip() != "*" and etag not in [part.strip() for part in given.split(",")]:
+        raise ApiProblem(
+            "precondition-failed", f"the resource has changed; its ETag is now {etag}", headers={"ETag": etag}
+        )

@@ -6,26 +6,32 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from fileq.actions.bulk import BulkActions
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.client.broker_transport import BrokerTransport
 from fileq.commands.acknowledgements import Acknowledgement
+from fileq.commands.action_log import ActionLog
 from fileq.commands.api_keys import KeyStore
 from fileq.config import Config
-from fileq.core.events import Emit, JobCancelled, JobCompleted, JobDead, LoginsFailed
+from fileq.core.events import Emit, JobCancelled, JobCompleted, JobDead, LoginsFailed, RequestFailed
 from fileq.core.job import State
 from fileq.server.audit import AuditLog, AuditNote
-from fileq.server.authentication import Authentication, LinkLogin, LoginLink, Sessions
-from fileq.server.background_work import BackgroundWork
+from fileq.server.authentication import Authentication, FailedLogins, LoginLink, Sessions
+from fileq.server.background_work import LiveSamples, UploadSweep
 from fileq.server.event_hub import RESET, EventHub, LiveEvent
-from fileq.server.limits import FailedLogins, RateLimiter, RequestBodies, Share
-from fileq.server.signing import Signer
+from fileq.server.limits import RateLimiter, RequestBodies, Share
+from fileq.server.operations import OperationRunner, OperationStore
+from fileq.server.problems import ApiProblem, problem_of
+from fileq.server.signing import signer_of
 from fileq.server.thread_pools import BrokerPool, file_transfers, webhook_tests
 
 UNKNOWN = "unknown"  # who failed to log in, in the audit
 
 
 class Services:
-    """Made in the event loop. Blocking parts: `broker`, `transport`, `keys`; only functions in the pool call them.
+    """Blocking parts: `broker`, `transport`, `keys`; only functions in the pool call them. Threads of its own write the
+    audit, take samples, work on operations and remove abandoned uploads, from start() to stop().
 
     `stopping` is set when the server stops. Streams must end then; stop_streams() sets it. `known_causes` are the
     acknowledgements as a view read them last, for views that must not ask for them."""
@@ -34,46 +40,56 @@ class Services:
         self,
         config: Config,
         broker: FullBroker,
-        signer: Signer,
-        audit: AuditLog,
-        background: BackgroundWork,
+        loop: asyncio.AbstractEventLoop,
         *,
         emit: Emit,
-        now_ms: Callable[[], int],
         link: LoginLink | None = None,
     ) -> None:
-        loop = asyncio.get_running_loop()
+        now_ms = wall_clock_ms
         self.config = config
         self.broker = broker
         self.transport = BrokerTransport(broker, config, clock=now_ms)
         self.keys = KeyStore(broker, now_ms)
-        self.signer = signer
-        self.audit = audit
+        self.signer = signer_of(broker)
+        self.audit = AuditLog(broker, emit, now_ms)
         self.emit = emit
         self.now_ms = now_ms
-        self.actions = background.actions
-        self.operations = background.operations
-        self.action_log = background.action_log
-        self.operation_runner = background.runner
-        self.samples = background.samples
+        self.actions = BulkActions(broker, config, now_ms)
+        self.operations = OperationStore(broker, now_ms)
+        self.action_log = ActionLog(broker, now_ms)
+        self.operation_runner = OperationRunner(self.operations, self.actions, emit, self.action_log)
+        self.samples = LiveSamples(broker)
+        self._sweep = UploadSweep(config.server.upload_dir, emit)
         self.open_breakers = OpenBreakers(broker)
         self.pool = BrokerPool()
         self.bodies = RequestBodies()
         self.transfers = file_transfers()
         self.webhook_tests = webhook_tests()
-        self.sessions = Sessions(signer, now_ms, config.server.base_path)
+        self.sessions = Sessions(self.signer, now_ms, config.server.base_path)
         self.failed_logins = FailedLogins(loop.time, loop.call_later, self._report_failed_logins)
         self.authentication = Authentication(
-            config.server, self.keys, self.pool, self.sessions, self.failed_logins, now_ms
+            config.server, self.keys, self.pool, self.sessions, self.failed_logins, now_ms, link
         )
-        forget = self.authentication.forget_cached
-        self.link_login = LinkLogin(link, self.keys, self.pool, self.failed_logins, now_ms, forget_keys=forget)
         self.rate_limiter = RateLimiter(config.server.rate_limit, loop.time)
         self.known_causes: Mapping[str, Acknowledgement] = {}
         self.hides_paths = config.server.files == "none"
-        self.hub = EventHub(broker, self.pool, self.authentication, hides_paths=self.hides_paths, emit=emit)
+        self.hub = EventHub(loop, broker, self.pool, self.authentication, hides_paths=self.hides_paths, emit=emit)
         self.waits = JobWaits(broker.states, self.pool, self.hub)
         self.stopping = asyncio.Event()
+
+    def start(self) -> None:
+        """A read-only server works on no operation: it changes nothing."""
+        self.audit.start()
+        self.samples.start()
+        if not self.config.server.read_only:
+            self.operation_runner.start()
+            self._sweep.start()
+
+    def stop(self, timeout_s: float) -> None:
+        self.samples.stop()
+        self._sweep.stop()
+        self.operation_runner.stop(timeout_s)
+        self.audit.stop(timeout_s)
 
     def stop_streams(self) -> None:
         """Ends what would hold a connection open: event streams and waiting requests."""
@@ -81,6 +97,14 @@ class Services:
         self.hub.close()
         self.waits.close()
         self.failed_logins.flush()
+
+    def reported(self, error: Exception, what: str, request_id: str) -> ApiProblem:
+        """The problem to answer with. A defect is logged, with the request id that its answer has."""
+        problem = problem_of(error)
+        if problem is None:
+            self.emit(RequestFailed(what, request_id, repr(error)[:500], error))
+            problem = ApiProblem("internal", "see the log of the server for this request id")
+        return problem
 
     def _report_failed_logins(self, failures: int, addresses: int, address: str, how: str) -> None:
         note = AuditNote()
@@ -106,7 +130,7 @@ class JobWaits:
     An event can get lost, so the states of all these jobs are read besides: every LOST_S while the events are followed,
     and every INTERVAL_S while they can't be.
 
-    Belongs to the event loop. Implements Follower."""
+    Belongs to the event loop."""
 
     def __init__(self, states: Callable[[Sequence[str]], list[State | None]], pool: BrokerPool, hub: EventHub) -> None:
         self._states = states
@@ -141,15 +165,12 @@ class JobWaits:
             if not waiting:
                 self._waits.pop(id, None)
 
-    def take(self, event: LiveEvent) -> None:
+    def _take(self, event: LiveEvent) -> None:
         if event.name == RESET:
-            self.connection_changed()
+            self._all_due_s = 0.0
+            self._wake.set()
         elif event.name in ENDS and event.job_id in self._waits:
             self._read_soon(event.job_id)
-
-    def connection_changed(self) -> None:
-        self._all_due_s = 0.0
-        self._wake.set()
 
     def close(self) -> None:
         self._is_closed = True
@@ -162,7 +183,7 @@ class JobWaits:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        self._hub.follow(self)
+        self._hub.follow(self._take)
         try:
             while self._waits and not self._is_closed:
                 ids, self._due = [id for id in self._due if id in self._waits], set()

@@ -64,10 +64,10 @@ class BrokerPool:
         except TimeoutError:
             if ended.done():
                 return ended.result()
-            ended.add_done_callback(_ignore)
+            ended.add_done_callback(ignore)
             raise broker_away("the broker has not answered in time; the request may still take effect") from None
         except asyncio.CancelledError:
-            ended.add_done_callback(_ignore)
+            ended.add_done_callback(ignore)
             raise
 
     def close(self) -> None:
@@ -120,8 +120,8 @@ class BrokerPool:
             work()
 
 
-def _ignore(ended: asyncio.Future[Any]) -> None:
-    """Takes the error of a call that no request waits for any more."""
+def ignore(ended: asyncio.Future[Any]) -> None:
+    """Takes the error of a call for which no request waits any more."""
     if not ended.cancelled():
         ended.exception()
 

@@ -1,13 +1,16 @@
 """The whole server as one ASGI application: what holds for every answer, and which part serves a path.
 
-Adds the request id and security headers, refuses foreign hosts, answers CORS. The API is below /api/v1.
+Adds the request id and security headers, refuses foreign hosts, answers CORS. The API is below /api/v1. Every check
+that holds for all its endpoints is here, and nowhere else, in this order: who sends the request, other sites, which
+route, read-only, rate, scope, headers, body, then the function. Whatever the end, an unsafe request of a known caller
+is audited.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 from typing import Any, TypeAlias
 
@@ -20,22 +23,33 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from fileq.config.http_settings import is_loopback
-from fileq.core.events import RequestFailed
-from fileq.server.api.live_endpoints import EventSocket
+from fileq.server.api.live_endpoints import serve_events
 from fileq.server.audit import AuditNote
-from fileq.server.authentication import RequestSender, check_not_cross_site, check_same_site
-from fileq.server.conditional import etag_of, is_unchanged
+from fileq.server.authentication import Caller, RequestSender, check_not_cross_site, check_same_site
 from fileq.server.decoding import decode_body, decode_query
 from fileq.server.hidden_paths import without_paths
-from fileq.server.identity import Caller
 from fileq.server.limits import RequestBody, drop_rest
-from fileq.server.problems import MEDIA_TYPE, PROBLEMS, ApiProblem, problem_of
-from fileq.server.route import JSON, SAFE, ApiAnswer, ApiRequest, Route, RouteTable, Row, plain_path, request_path
+from fileq.server.problems import PROBLEMS, ApiProblem
+from fileq.server.route import (
+    JSON,
+    SAFE,
+    ApiAnswer,
+    ApiRequest,
+    Route,
+    RouteTable,
+    Row,
+    etag_of,
+    is_unchanged,
+    plain_path,
+    request_path,
+)
 from fileq.server.routes import ROUTES
 from fileq.server.services import Services
 
 API = "/api/v1"
 Answerer: TypeAlias = Callable[[Request, RequestSender, str], Awaitable[Response]]
+SHORT_BODY = 16 << 10
+DECODE_S = 10.0
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -65,31 +79,27 @@ class WebApp:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._settings = services.config.server
-        self._api = ApiApp(ROUTES, services)
+        self._endpoints = RouteTable(ROUTES, "endpoint", f"GET {API}/openapi.json lists them")
         own = self._console_routes() if self._settings.console else (WebRoute(path="/login", function=self._login),)
         self._others = RouteTable(
             (WebRoute(path="/healthz", function=_healthz), *own), "page", f"the API is below {API}"
         )
-        self._socket = EventSocket(services)
 
     def _console_routes(self) -> tuple[WebRoute, ...]:
         # Imported only here: a server without a console needs no templates.
-        from fileq.server.console.console_app import Console, LoginForm
+        from fileq.server.console.console_app import Console
 
-        console, login = Console(self._services), LoginForm(self._services)
+        console = Console(self._services)
         return (
             WebRoute(path="/", function=console.home),
             WebRoute(path="/dashboard/", function=console.home),
             WebRoute(path="/dashboard", function=console.view),
             WebRoute(path="/dashboard/{view:path}", function=console.view),
             WebRoute(path="/static/{name}", function=console.static),
-            WebRoute(path="/login", function=login.login),
-            WebRoute(method="POST", path="/login", function=login.login),
-            WebRoute(method="POST", path="/logout", function=login.logout),
+            WebRoute(path="/login", function=console.login),
+            WebRoute(method="POST", path="/login", function=console.login),
+            WebRoute(method="POST", path="/logout", function=console.logout),
         )
-
-    def stop_streams(self) -> None:
-        self._services.stop_streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -116,20 +126,17 @@ class WebApp:
     async def _answer(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         if not self._is_own_host(sender.host):
             detail = f"Host is {sender.host[:100]!r}, which is not a name of this server; add it to server.hosts"
-            return problem_response(ApiProblem("wrong-host", detail), request_id)
-        path = self._path(request)
+            return ApiProblem("wrong-host", detail).response(request_id)
+        path = request_path(request.scope, self._settings.base_path)
         if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
             return Response(status_code=204)
         if path.startswith(f"{API}/"):
-            return await self._api.answer(request, path.removeprefix(API), sender, request_id)
+            return await self._call(request, path.removeprefix(API), sender, request_id)
         try:
             found, _ = self._others.find(request.method, path)
             return await found.function(request, sender, request_id)
         except ApiProblem as problem:
-            return problem_response(problem, request_id)
-
-    def _path(self, request: Request) -> str:
-        return request_path(request.scope, self._settings.base_path)
+            return problem.response(request_id)
 
     def _sender(self, request: Request | WebSocket) -> RequestSender:
         address = request.client.host if request.client is not None else ""
@@ -172,7 +179,7 @@ class WebApp:
         if path != f"{API}/ws" or not is_own or not self._is_own_host(sender.host):
             await socket.close(1008)
             return
-        await self._socket.serve(socket, sender)
+        await serve_events(self._services, socket, sender)
 
     async def _login(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         """The one-time link. Any other use of /login belongs to the web pages."""
@@ -180,45 +187,14 @@ class WebApp:
         if request.method != "GET" or not token:  # a program that looks at links sends HEAD
             raise ApiProblem("not-found", "'fileq login-link' on the server prints a link to log in")
         try:
-            id = await services.link_login.subject(token, sender.address)
+            id = await services.authentication.login_by_link(token, sender.address)
         except Exception as error:
-            if (problem := problem_of(error)) is None:
-                raise
-            raise problem from error
+            raise services.reported(error, "login", request_id) from error
         response = RedirectResponse(f"{self._settings.base_path}{API}/whoami", 303)
         response.headers["Set-Cookie"] = services.sessions.cookie(id, is_https=sender.scheme == "https")
         return response
 
-
-async def _healthz(request: Request, sender: RequestSender, request_id: str) -> Response:
-    return Response(b'{"status":"ok"}', media_type="application/json")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-SHORT_BODY = 16 << 10
-DECODE_S = 10.0
-
-
-class ApiApp:
-    """One request to the API, step by step. Every check that holds for all endpoints is here, and nowhere else.
-
-    Order: who sends it, which route, other sites, read-only, rate, scope, headers, body, then the function. Whatever
-    the end, an unsafe request of a known caller is audited.
-
-    Serves the routes of the table below a path that the caller has removed."""
-
-    def __init__(self, routes: Sequence[Route], services: Services) -> None:
-        self._routes = RouteTable(routes, "endpoint", "GET /api/v1/openapi.json lists them")
-        self._services = services
-
-    async def answer(self, request: Request, path: str, sender: RequestSender, request_id: str) -> Response:
+    async def _call(self, request: Request, path: str, sender: RequestSender, request_id: str) -> Response:
         """Never raises, except for a client that has gone."""
         caller: Caller | None = None
         shown = plain_path(path)
@@ -232,9 +208,9 @@ class ApiApp:
                 check_same_site(headers, sender.scheme, sender.host)
             elif caller.is_browser:
                 check_not_cross_site(headers)
-            found, params = self._routes.find(request.method, path)
+            found, params = self._endpoints.find(request.method, path)
             action = found.name
-            if found.is_unsafe and self._services.config.server.read_only:
+            if found.is_unsafe and self._settings.read_only:
                 raise ApiProblem("read-only", "server.read_only is set: only GET is answered")
             self._services.rate_limiter.take(caller.id)
             caller.require(found.scopes, serves_limited=found.serves_limited)
@@ -244,7 +220,7 @@ class ApiApp:
         except ClientDisconnect:
             raise
         except Exception as error:
-            response = self._problem(error, action, request_id)
+            response = self._services.reported(error, action, request_id).response(request_id)
         is_audited = found.is_audited if found is not None else request.method not in SAFE
         if caller is not None and is_audited:
             self._services.audit.add(
@@ -290,39 +266,37 @@ class ApiApp:
 
     async def _run(self, route: Route, made: ApiRequest[Any, Any]) -> tuple[Response, int]:
         """The answer, and the count for the audit. What a thread returns is also encoded there: it may be long."""
-        hides_paths = self._services.hides_paths
         if route.is_async:
-            return _response(route, await route.function(made), made.headers, hides_paths=hides_paths)
-
-        def work() -> tuple[Response, int]:
-            return _response(route, route.function(made), made.headers, hides_paths=hides_paths)
-
+            return _response(route, made, await route.function(made))
         scans_for = made.caller.id if route.is_scan else ""
         timeout_s = route.timeout_s if route.timeout_s is not None else 30.0 if route.is_scan else None
-        return await self._services.pool.call(work, scans_for=scans_for, timeout_s=timeout_s)
-
-    def _problem(self, error: Exception, action: str, request_id: str) -> Response:
-        problem = problem_of(error)
-        if problem is None:
-            self._services.emit(RequestFailed(action, request_id, repr(error)[:500], error))
-            problem = ApiProblem("internal", "see the log of the server for this request id")
-        return problem_response(problem, request_id)
+        return await self._services.pool.call(
+            lambda: _response(route, made, route.function(made)), scans_for=scans_for, timeout_s=timeout_s
+        )
 
 
-def problem_response(problem: ApiProblem, request_id: str) -> Response:
-    return Response(problem.body(request_id), problem.status, problem.headers, MEDIA_TYPE)
+async def _healthz(request: Request, sender: RequestSender, request_id: str) -> Response:
+    return Response(b'{"status":"ok"}', media_type="application/json")
 
 
-def _response(route: Route, content: Any, headers: Mapping[str, str], *, hides_paths: bool) -> tuple[Response, int]:
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _response(route: Route, request: ApiRequest[Any, Any], content: Any) -> tuple[Response, int]:
     if isinstance(content, Response):
         return content, 1
     answer = content if isinstance(content, ApiAnswer) else ApiAnswer(content)
-    shown = without_paths(msgspec.to_builtins(answer.content)) if hides_paths else answer.content
+    shown = without_paths(msgspec.to_builtins(answer.content)) if request.services.hides_paths else answer.content
     body = encoded(shown)
     more = dict(answer.headers)
     if route.has_etag:
         more["ETag"] = etag_of(body)
-        if not route.is_unsafe and is_unchanged(headers, more["ETag"]):
+        if not route.is_unsafe and is_unchanged(request.headers, more["ETag"]):
             return Response(status_code=304, headers=more), answer.count
     return Response(body, answer.status or route.status, more, JSON), answer.count
 

@@ -14,13 +14,10 @@ from fileq.brokers.memory import MemoryBroker
 from fileq.commands.api_keys import KeyOptions, KeyStore
 from fileq.config import config_from
 from fileq.core.api_key import Scope
-from fileq.server.audit import AuditLog
 from fileq.server.authentication import RequestSender
-from fileq.server.background_work import BackgroundWork
 from fileq.server.console import console_app
 from fileq.server.console.console_app import Console
 from fileq.server.services import Services
-from fileq.server.signing import signer_of
 from tests.support.api_client import BUSY_S
 from tests.support.clocks import RecordedEvents
 
@@ -48,11 +45,7 @@ class ConsolePages:
             return asyncio.run(self._show(addresses, key, cookie))
 
     async def _show(self, addresses: Sequence[str], key: str, cookie: str) -> list[tuple[int, str]]:
-        audit = AuditLog(self.broker, self.events, wall_clock_ms)
-        background = BackgroundWork(self.config, self.broker, emit=self.events, now_ms=wall_clock_ms)
-        services = Services(
-            self.config, self.broker, signer_of(self.broker), audit, background, emit=self.events, now_ms=wall_clock_ms
-        )
+        services = Services(self.config, self.broker, asyncio.get_running_loop(), emit=self.events)
         console, found = Console(services), []
         for address in addresses:
             path, _, query = address.partition("?")

@@ -20,8 +20,8 @@ from fileq.core.batch import BatchState
 from fileq.core.errors import BatchError, BrokerError
 from fileq.queries.documents import BatchDocument, JobDocument, batch_document, info_of, job_document, unknown_batch
 from fileq.server.api.job_endpoints import BULK_BYTES, BulkJobs, DurationValue, NewJobs, enqueue_jobs, tag_problems
+from fileq.server.authentication import Caller
 from fileq.server.decoding import invalid
-from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 

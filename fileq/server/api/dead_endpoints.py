@@ -18,8 +18,8 @@ from fileq.queries.job_filter import JobConditions, JobFilter
 from fileq.server.api.action_endpoints import COUNT_S, ActionAnswer, JobChoice, OperationDocument, act, act_on_filter
 from fileq.server.api.job_endpoints import JobMessage, seen_record
 from fileq.server.api.list_endpoints import JobList, JobListQuery, filter_of, list_page
+from fileq.server.authentication import Caller
 from fileq.server.decoding import invalid
-from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem, FieldProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 from fileq.server.services import Services

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import uuid
@@ -10,6 +11,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, cast
 from urllib.parse import quote
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
@@ -26,7 +28,6 @@ from fileq.core.units import LONGEST_S
 from fileq.queries.documents import EnqueuedDocument, JobDocument, enqueued_document, info_of, job_document
 from fileq.queries.job_ids import why_unknown
 from fileq.queries.job_queries import wait_reasons
-from fileq.server.conditional import IdempotentRequest, idempotent_request
 from fileq.server.connections import until_first, until_gone
 from fileq.server.decoding import invalid
 from fileq.server.problems import ApiProblem, FieldProblem
@@ -38,6 +39,7 @@ COMMAND_TYPE = "command"
 DIGEST_TAG = "fileq.request_digest"
 BULK_MAX = 1000
 BULK_BYTES = 16 << 20
+KEY_LENGTH = 255  # of an Idempotency-Key
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 PathText = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]  # no file has a NUL in its name
 DurationValue = Annotated[float, Meta(ge=0, le=LONGEST_S)] | Annotated[str, Meta(max_length=50)]
@@ -133,7 +135,7 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer[EnqueuedDocum
     """201 with the job, also for a repeat with the same Idempotency-Key; 200 if a job with this id or unique key was
     there already. If the key does not see that job, the problem `duplicate` says only that there is one."""
     new, services = request.body, request.services
-    repeat = idempotent_request(request.headers, request.caller, request.raw_body, services.signer)
+    repeat = _idempotent(request)
     wanted = _job_request(request, new, repeat)
     _check_batches(request, [new])
     [made] = services.transport.enqueue([wanted])
@@ -168,7 +170,7 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer[EnqueuedDocum
 def enqueue_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer[BulkJobs]:
     """201 with the ids in the order of the request; 200 if none of them is new."""
     services, caller = request.services, request.caller
-    repeat = idempotent_request(request.headers, caller, request.raw_body, services.signer)
+    repeat = _idempotent(request)
     wanted: list[JobRequest] = []
     problems: list[FieldProblem] = []
     for index, new in enumerate(request.body.jobs):
@@ -272,6 +274,28 @@ def _span_of(traceparent: str) -> tuple[str, str]:
     found = _TRACEPARENT.fullmatch(traceparent.strip())
     is_valid = found is not None and found[1].strip("0") and found[2].strip("0")
     return (found[1], found[2]) if found is not None and is_valid else ("", "")
+
+
+class IdempotentRequest(Struct, frozen=True):
+    """`job_id` follows from the key and the caller, so a repeat finds the same job. `digest` is that of the body."""
+
+    job_id: str
+    digest: str
+
+
+def _idempotent(request: ApiRequest[Any, Any]) -> IdempotentRequest | None:
+    """None without an Idempotency-Key. Raises ApiProblem for one that can't be used. Only servers can compute the id of
+    the job, so that another caller can't take it before."""
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return None
+    if not (0 < len(key) <= KEY_LENGTH and key.isascii() and key.isprintable()):
+        raise invalid([FieldProblem("", f"Idempotency-Key must be 1 to {KEY_LENGTH} printable ASCII characters")])
+    digest = request.services.signer.digest("idempotency-key", f"{request.caller.id}\0{key}")
+    body = request.raw_body  # two spellings of one JSON value are the same
+    canonical = msgspec.json.encode(msgspec.json.decode(body), order="sorted") if body else b""
+    job_id = str(uuid.UUID(bytes=digest[:16], version=4))
+    return IdempotentRequest(job_id, hashlib.sha256(canonical).hexdigest()[:32])
 
 
 def _repeat_of(repeat: IdempotentRequest | None, index: int) -> IdempotentRequest | None:

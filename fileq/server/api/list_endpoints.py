@@ -15,8 +15,8 @@ from fileq.core.api_key import Scope
 from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobConditions, JobFilter, StoredJob, conditions_in, read_conditions
 from fileq.queries.job_selection import SCAN_MAX, complete_records, job_page
+from fileq.server.authentication import Caller
 from fileq.server.decoding import glob_problems, invalid
-from fileq.server.identity import Caller
 from fileq.server.problems import FieldProblem
 from fileq.server.route import ApiRequest, RouteList
 from fileq.server.services import Services

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from secrets import token_hex
 
 from msgspec import UnsetType
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from fileq.core.api_key import Scope as KeyScope
-from fileq.core.events import RequestFailed
 from fileq.server.authentication import RequestSender
 from fileq.server.connections import ABORT, until_first, until_gone
 from fileq.server.decoding import decode_query
 from fileq.server.event_hub import EventHub, EventsQuery, LiveStream, filter_of
-from fileq.server.problems import MEDIA_TYPE, ApiProblem, problem_of
+from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiRequest, RouteList
 from fileq.server.services import Services
 
@@ -24,6 +22,7 @@ ROUTES = RouteList("live")
 
 SSE = "text/event-stream"
 GOING_AWAY = 1001
+SCOPES = (KeyScope.READ,)
 
 
 class SseResponse(StreamingResponse):
@@ -49,59 +48,47 @@ class SseResponse(StreamingResponse):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class EventSocket:
+async def serve_events(services: Services, socket: WebSocket, sender: RequestSender) -> None:
     """Serves /ws. A WebSocket has the same key, session or proxy header as any request, and the same filters."""
+    request_id, hub = token_hex(8), services.hub
+    try:
+        stream = await _opened(services, socket, sender)
+    except Exception as error:
+        refusal = services.reported(error, "follow_socket", request_id).response(request_id)
+        refusal.headers["X-Request-Id"] = request_id
+        await socket.send_denial_response(refusal)
+        return
 
-    scopes = (KeyScope.READ,)
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-
-    async def serve(self, socket: WebSocket, sender: RequestSender) -> None:
-        request_id = token_hex(8)
-        try:
-            stream = await self._opened(socket, sender)
-        except Exception as error:
-            await socket.send_denial_response(self._refusal(error, request_id))
-            return
-        try:
-            await socket.accept(headers=[(b"x-request-id", request_id.encode())])
-            await until_first(self._send_all(socket.send, stream), until_gone(socket.receive, "websocket.disconnect"))
-        finally:
-            self._services.hub.leave(stream)
-
-    async def _opened(self, socket: WebSocket, sender: RequestSender) -> LiveStream:
-        services = self._services
-        caller = await services.authentication.caller(socket.headers, socket.cookies, sender)
-        origin = socket.headers.get("origin")
-        if caller.is_browser and origin not in (None, f"{sender.scheme}://{sender.host}"):
-            # server.cors_origins let pages call the API with a key; answers to other credentials they can't read.
-            raise ApiProblem("cross-site", f"Origin is {str(origin)[:100]!r}; from another origin, send a key")
-        services.rate_limiter.take(caller.id)
-        caller.require(self.scopes)
-        query = decode_query(socket.query_params.multi_items(), EventsQuery)
-        wanted = filter_of(query, hides_paths=services.hides_paths)
-        abort = socket.scope[ABORT]
-        return await services.hub.open(wanted, caller, abort, is_socket=True, is_ticks=query.mode == "ticks")
-
-    async def _send_all(self, send: Callable[[Message], Awaitable[None]], stream: LiveStream) -> None:
-        while (chunk := await self._services.hub.next_chunk(stream)) is not None:
+    async def send_all() -> None:
+        while (chunk := await hub.next_chunk(stream)) is not None:
             for text in chunk.texts:
-                await send({"type": "websocket.send", "text": text})
-        await send({"type": "websocket.close", "code": GOING_AWAY})
+                await socket.send({"type": "websocket.send", "text": text})
+        await socket.send({"type": "websocket.close", "code": GOING_AWAY})
 
-    def _refusal(self, error: Exception, request_id: str) -> Response:
-        problem = problem_of(error)
-        if problem is None:
-            self._services.emit(RequestFailed("follow_socket", request_id, repr(error)[:500], error))
-            problem = ApiProblem("internal", "see the log of the server for this request id")
-        headers = {**problem.headers, "X-Request-Id": request_id}
-        return Response(problem.body(request_id), problem.status, headers, MEDIA_TYPE)
+    try:
+        await socket.accept(headers=[(b"x-request-id", request_id.encode())])
+        await until_first(send_all(), until_gone(socket.receive, "websocket.disconnect"))
+    finally:
+        hub.leave(stream)
+
+
+async def _opened(services: Services, socket: WebSocket, sender: RequestSender) -> LiveStream:
+    caller = await services.authentication.caller(socket.headers, socket.cookies, sender)
+    origin = socket.headers.get("origin")
+    if caller.is_browser and origin not in (None, f"{sender.scheme}://{sender.host}"):
+        # server.cors_origins let pages call the API with a key; answers to other credentials they can't read.
+        raise ApiProblem("cross-site", f"Origin is {str(origin)[:100]!r}; from another origin, send a key")
+    services.rate_limiter.take(caller.id)
+    caller.require(SCOPES)
+    query = decode_query(socket.query_params.multi_items(), EventsQuery)
+    wanted = filter_of(query, hides_paths=services.hides_paths)
+    abort = socket.scope[ABORT]
+    return await services.hub.open(wanted, caller, abort, is_socket=True, is_ticks=query.mode == "ticks")
 
 
 @ROUTES.add(
     "GET /events",
-    EventSocket.scopes,
+    SCOPES,
     "follow the events of jobs",
     media_type=SSE,
     problems=("stopping",),
@@ -125,7 +112,7 @@ async def follow_events(request: ApiRequest[EventsQuery, UnsetType]) -> Response
 
 @ROUTES.add(
     "GET /ws",
-    EventSocket.scopes,
+    SCOPES,
     "follow the events of jobs by a WebSocket",
     media_type="application/octet-stream",
     status=101,

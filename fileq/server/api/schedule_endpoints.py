@@ -30,10 +30,9 @@ from fileq.commands.audit_entries import schedule_facts
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError
 from fileq.core.schedule import Cron, InvalidZone, defining_part, parsed
-from fileq.server.conditional import check_etag, etag_of
 from fileq.server.decoding import invalid
 from fileq.server.problems import ApiProblem, FieldProblem
-from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList, check_etag, etag_of
 from fileq.server.services import Services
 
 ROUTES = RouteList("schedules")

@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import parse_qs, quote
 
 from msgspec import Struct
@@ -20,9 +20,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from fileq import __version__
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError
-from fileq.core.events import RequestFailed
 from fileq.core.job import stamp
-from fileq.server.authentication import COOKIE, RequestSender, check_not_cross_site, check_same_site
+from fileq.server.authentication import COOKIE, Caller, RequestSender, check_not_cross_site, check_same_site
 from fileq.server.console import (
     admin_views,
     batch_views,
@@ -38,10 +37,10 @@ from fileq.server.console.admin_views import CheckQuery
 from fileq.server.console.rendering import addresses_below, ago, render, static_response, theme_in
 from fileq.server.console.view import View, ViewList, ViewRequest
 from fileq.server.decoding import decode_query
-from fileq.server.identity import Caller
 from fileq.server.problems import PROBLEMS, ApiProblem, problem_of
 from fileq.server.route import NoQuery, RouteTable, plain_path, quoted_path, request_path
 from fileq.server.services import Services
+from fileq.server.thread_pools import ignore
 
 QUICK_S = 0.12  # twice this, and a view during an outage is shown
 PATIENT_S = 3.0  # for a view without a last known state: a machine that is busy is no outage
@@ -75,13 +74,26 @@ NAVIGATION = tuple(view for view in VIEWS if view.letter)
 _TABLE = RouteTable(VIEWS, "page", "the navigation names all of them")
 
 
+KEPT = 100
+MAX_CHARS = 1_000_000
+_LIVE = '<body data-state="live"'  # in every view; see base.html
+FORM_MAX = 4096
+KEYS_NAMED = 3
+
+
 class Console:
-    """Serves /dashboard and what belongs to it."""
+    """Serves /dashboard and what belongs to it, and logging in and out: by the one-time link, or by a key in a form.
+    Basic and the header of a proxy need no login. The key travels once, in the body of a request of our own; the
+    session holds its id only.
+
+    `_last_known` has what views showed last, by the caller and the address, for the time in which the broker does not
+    answer or as many views search it as may do so at the same time: a bounded number, kept in memory, and never shown
+    to another caller."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._base = services.config.server.base_path
-        self._last_known = LastKnown()
+        self._last_known: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def home(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         return RedirectResponse(f"{self._base}/dashboard", 303)
@@ -106,40 +118,46 @@ class Console:
             if caller.is_browser and isinstance(query, CheckQuery) and query.run:
                 check_not_cross_site(request.headers)
             origin = f"{sender.scheme}://{sender.host}"
-            made = ViewRequest(caller, params, query, self._services, theme_in(request.cookies), origin)
-            return await self._shown(found, made, f"{path}?{request.url.query}")
+            made = ViewRequest(caller, params, query, self._services, origin)
+            return await self._shown(found, made, request, f"{path}?{request.url.query}")
         except Exception as error:
             return self._refused(error, request, caller, request_id, path, found, params)
 
-    async def _shown(self, view: View, request: ViewRequest[Any], address: str) -> Response:
+    async def _shown(self, view: View, request: ViewRequest[Any], http: Request, address: str) -> Response:
         key = (request.caller.id, address)
         last = self._last_known.get(key)
 
         def work() -> str:
-            return self._rendered(view, request, view.function(request))
+            shared = self._shared(http, request.caller, view)
+            may = {"may_operate": request.has(Scope.OPERATE), "may_admin": request.has(Scope.ADMIN)}
+            return render(view.template, **shared, **may, request=request, **view.function(request))
 
         # With nothing to show, a broker that has answered a moment ago gets more time.
         is_patient = last is None and self._services.samples.is_recent
         if self._services.authentication.is_away and not is_patient:
-            return self._stale(view, request, last)
+            return self._stale(view, request, http, last)
         scans_for = request.caller.id if view.is_scan else ""
         shown = asyncio.ensure_future(
             self._services.pool.call(work, scans_for=scans_for, timeout_s=view.timeout_s or VIEW_S)
         )
-        shown.add_done_callback(_taken)
+        shown.add_done_callback(ignore)
         done, _ = await asyncio.wait({shown}, timeout=QUICK_S)
         if not done and not await self._is_broker_there(PATIENT_S if is_patient else QUICK_S):
-            return self._stale(view, request, last)
+            return self._stale(view, request, http, last)
         try:
             text = await shown
         except (ApiProblem, BrokerError) as error:
             problem = problem_of(error)
             if problem is not None and problem.slug == "broker-away":
-                return self._stale(view, request, last)
+                return self._stale(view, request, http, last)
             if problem is not None and problem.slug == "busy" and last is not None:
-                return HTMLResponse(self._last_known.noted(last), headers={STATE_HEADER: "kept"})
+                return _from_memory(last, "kept")
             raise
-        self._last_known.put(key, text)
+        if len(text) <= MAX_CHARS:
+            self._last_known[key] = text
+            self._last_known.move_to_end(key)
+            while len(self._last_known) > KEPT:
+                self._last_known.popitem(last=False)
         return HTMLResponse(text)
 
     async def _is_broker_there(self, within_s: float) -> bool:
@@ -150,18 +168,13 @@ class Console:
             return False
         return True
 
-    def _rendered(self, view: View, request: ViewRequest[Any], values: Mapping[str, Any]) -> str:
-        shared = self._shared(request.caller, view, request.theme)
-        may = {"may_operate": request.has(Scope.OPERATE), "may_admin": request.has(Scope.ADMIN)}
-        return render(view.template, **shared, **may, request=request, **values)
-
-    def _stale(self, view: View, request: ViewRequest[Any], last: str | None) -> Response:
+    def _stale(self, view: View, request: ViewRequest[Any], http: Request, last: str | None) -> Response:
         """What the view showed last, with a banner; without that, a view with the banner only."""
         if last is None:
-            last = render("away.html", **self._shared(request.caller, view, request.theme), request=request)
-        return HTMLResponse(self._last_known.greyed(last), headers={STATE_HEADER: "away"})
+            last = render("away.html", **self._shared(http, request.caller, view), request=request)
+        return _from_memory(last, "away")
 
-    def _shared(self, caller: Caller | None, view: View | None, theme: str = "") -> dict[str, Any]:
+    def _shared(self, http: Request, caller: Caller | None, view: View | None) -> dict[str, Any]:
         """What every template gets."""
         services, now_ms = self._services, self._services.now_ms()
         by_link = caller is not None and caller.is_login
@@ -176,7 +189,7 @@ class Console:
             "now": stamp(now_ms) or "",
             "version": __version__,
             "is_read_only": services.config.server.read_only,
-            "theme": theme,
+            "theme": theme_in(http.cookies),
         }
 
     def _refused(
@@ -189,14 +202,11 @@ class Console:
         view: View | None,
         params: Mapping[str, str],
     ) -> Response:
-        problem = problem_of(error)
-        if problem is None:
-            self._services.emit(RequestFailed(f"page {plain_path(path)[:200]}", request_id, repr(error)[:500], error))
-            problem = ApiProblem("internal", "see the log of the server for this request id")
+        problem = self._services.reported(error, f"page {plain_path(path)[:200]}", request_id)
         if problem.slug == "unauthenticated":
             return self._to_login(request, problem)
         found = view_problem(problem, view, params, request.query_params.multi_items())
-        shared = self._shared(caller, None, theme_in(request.cookies))
+        shared = self._shared(request, caller, None)
         address = f"{self._base}{quoted_path(path)}"
         text = render("problem.html", **shared, title=found.title, found=found, address=address, request_id=request_id)
         return HTMLResponse(text, problem.status, problem.headers)
@@ -210,45 +220,22 @@ class Console:
         if _FRAGMENT in request.headers:
             return Response(status_code=401, headers={"HX-Redirect": login})
         if "Basic" in problem.headers.get("WWW-Authenticate", ""):
-            shared = self._shared(None, None, theme_in(request.cookies))
-            text = render("login.html", **shared, next=address, detail=problem.detail)
-            return HTMLResponse(text, 401, problem.headers)
+            return self._login_form(request, address, problem)
         return RedirectResponse(login, 303)
-
-
-def _taken(shown: asyncio.Future[str]) -> None:
-    """Takes the error of a view that no request waits for any more."""
-    if not shown.cancelled():
-        shown.exception()
-
-
-FORM_MAX = 4096
-KEYS_NAMED = 3
-
-
-class LoginForm:
-    """Logging in and out: the one-time link, or a key in a form. Basic and the header of a proxy need no login.
-
-    The key travels once, in the body of a request of our own view; the session holds its id only."""
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._base = services.config.server.base_path
 
     async def login(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         next_path = _own_path(request.query_params.get("next", HOME))
         try:
             # Only GET uses the link up: a program that looks at links sends HEAD.
             if request.method == "GET" and (token := request.query_params.get("once", "")):
-                return await self._by_link(token, sender)
+                id = await self._services.authentication.login_by_link(token, sender.address)
+                return self._begin(id, "", sender, HOME)
             if request.method == "POST":
                 return await self._by_key(request, sender, next_path)
         except Exception as error:
-            problem = problem_of(error)
-            if problem is None:
-                raise
-            return self._form(request, next_path, problem.detail, problem.status, problem.headers)
-        return self._form(request, next_path)
+            problem = self._services.reported(error, "login", request_id)
+            return self._login_form(request, next_path, problem)
+        return self._login_form(request, next_path)
 
     async def logout(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         """Ends the session of this browser. If the broker is away, it is not ended there: it ends at its time, and no
@@ -256,14 +243,10 @@ class LoginForm:
         check_same_site(request.headers, sender.scheme, sender.host)
         if (session := self._services.sessions.read(request.cookies.get(COOKIE, ""))) is not None:
             with suppress(ApiProblem, BrokerError):
-                await self._services.link_login.end(session)
+                await self._services.authentication.end(session)
         response = RedirectResponse(f"{self._base}/login", 303)
         response.headers["Set-Cookie"] = self._services.sessions.end_cookie(is_https=sender.scheme == "https")
         return response
-
-    async def _by_link(self, token: str, sender: RequestSender) -> Response:
-        id = await self._services.link_login.subject(token, sender.address)
-        return self._begin(id, "", sender, HOME)
 
     async def _by_key(self, request: Request, sender: RequestSender, next_path: str) -> Response:
         check_same_site(request.headers, sender.scheme, sender.host)
@@ -280,17 +263,15 @@ class LoginForm:
         response.headers["Set-Cookie"] = cookie
         return response
 
-    def _form(
-        self,
-        request: Request,
-        next_path: str,
-        detail: str = "",
-        status: int = 200,
-        headers: Mapping[str, str] | None = None,
-    ) -> Response:
-        theme = theme_in(request.cookies)
+    def _login_form(self, request: Request, next_path: str, problem: ApiProblem | None = None) -> Response:
+        detail, theme = problem.detail if problem is not None else "", theme_in(request.cookies)
         text = render("login.html", **addresses_below(self._base), next=next_path, detail=detail, theme=theme)
-        return HTMLResponse(text, status, headers)
+        return HTMLResponse(text, *((problem.status, problem.headers) if problem is not None else ()))
+
+
+def _from_memory(text: str, state: str) -> Response:
+    """What a view showed before: `away` greys it below the banner about the broker, `kept` adds a quiet line."""
+    return HTMLResponse(text.replace(_LIVE, f'<body data-state="{state}"', 1), headers={STATE_HEADER: state})
 
 
 def logout_words(admin_keys: Sequence[tuple[str, str]]) -> str:
@@ -391,42 +372,3 @@ def _wrong_values(problem: ApiProblem, view: View | None, given: Mapping[str, st
 def _field(name: str) -> str:
     """`tag` of `tag.customer`."""
     return name.partition(".")[0]
-
-
-KEPT = 100
-MAX_CHARS = 1_000_000
-# In every view; see base.html.
-_LIVE = '<body data-state="live"'
-_AWAY = '<body data-state="away"'
-_KEPT = '<body data-state="kept"'
-
-ViewKey: TypeAlias = tuple[str, str]  # the caller, and the address with its query
-
-
-class LastKnown:
-    """What views showed last, for the time in which the broker does not answer or as many views search it as may do so
-    at the same time. Kept in memory, a bounded number of views.
-
-    Belongs to a caller: a view is never shown to another one."""
-
-    def __init__(self) -> None:
-        self._views: OrderedDict[ViewKey, str] = OrderedDict()
-
-    def get(self, key: ViewKey) -> str | None:
-        return self._views.get(key)
-
-    def put(self, key: ViewKey, text: str) -> None:
-        if len(text) > MAX_CHARS:
-            return
-        self._views[key] = text
-        self._views.move_to_end(key)
-        while len(self._views) > KEPT:
-            self._views.popitem(last=False)
-
-    def greyed(self, text: str) -> str:
-        """The view with the banner about the broker; the stylesheet greys its content."""
-        return text.replace(_LIVE, _AWAY, 1)
-
-    def noted(self, text: str) -> str:
-        """The view with a quiet line that says that it is from memory."""
-        return text.replace(_LIVE, _KEPT, 1)

@@ -41,11 +41,10 @@ from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_selection import job_page
 from fileq.server.api.list_endpoints import JobListQuery, list_jobs
 from fileq.server.api.schedule_endpoints import WantedTimes, preview_schedule
-from fileq.server.conditional import etag_of
 from fileq.server.console.rendering import lines, shown
 from fileq.server.console.view import ViewList, ViewRequest
 from fileq.server.problems import ApiProblem
-from fileq.server.route import NoQuery
+from fileq.server.route import NoQuery, etag_of
 
 VIEWS = ViewList()
 

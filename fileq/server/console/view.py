@@ -20,9 +20,9 @@ from fileq.commands.admin.pauses import HISTORIES, NOTES, PastPause, PauseNote
 from fileq.core.api_key import Scope
 from fileq.core.job import parse_time
 from fileq.queries.dead_jobs import DeadGroup, DeadGroups
+from fileq.server.authentication import Caller
 from fileq.server.console.rendering import moment
 from fileq.server.hidden_paths import without_paths
-from fileq.server.identity import Caller
 from fileq.server.route import ApiRequest, NoQuery, Row
 from fileq.server.services import Services
 
@@ -32,14 +32,13 @@ NO_QUERY = NoQuery()
 
 
 class ViewRequest(Struct, Generic[Q], frozen=True):
-    """One view that may be shown: `query` is decoded and valid. `theme` is dark, light, or "" for the system's.
-    `origin` is scheme and host of this server, as the browser knows them."""
+    """One view that may be shown: `query` is decoded and valid. `origin` is scheme and host of this server,
+    as the browser knows them."""
 
     caller: Caller
     params: Mapping[str, str]
     query: Q
     services: Services
-    theme: str = ""
     origin: str = ""
 
     def ask(

@@ -27,13 +27,10 @@ from fileq.core.job import Version, encode, file_job
 from fileq.core.outcome import Output
 from fileq.core.settlement import bury, complete, defer
 from fileq.core.webhook import DELIVERY_TYPE, Webhook, WebhookFilter
-from fileq.server.audit import AuditLog
-from fileq.server.background_work import BackgroundWork
+from fileq.server.authentication import BASIC, admin
 from fileq.server.console.console_app import VIEWS
 from fileq.server.console.view import View, ViewRequest
-from fileq.server.identity import BASIC, admin
 from fileq.server.services import Services
-from fileq.server.signing import signer_of
 from fileq.testing.conformance.builders import a_job
 from fileq.webhooks.store import WebhookStore
 from tests.support.clocks import RecordedEvents
@@ -147,11 +144,7 @@ def addresses(page: View, file: Path) -> list[tuple[dict[str, str], dict[str, An
 def costs(shelf: Shelf) -> dict[str, Cost]:
     async def measured() -> dict[str, Cost]:
         broker, events = shelf.broker, RecordedEvents()
-        audit = AuditLog(broker, events, wall_clock_ms)
-        background = BackgroundWork(shelf.config, broker, emit=events, now_ms=wall_clock_ms)
-        services = Services(
-            shelf.config, broker, signer_of(broker), audit, background, emit=events, now_ms=wall_clock_ms
-        )
+        services = Services(shelf.config, broker, asyncio.get_running_loop(), emit=events)
         found = {}
         for page in VIEWS:
             for params, given in addresses(page, shelf.file):

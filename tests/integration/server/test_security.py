@@ -26,7 +26,7 @@ from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
 from fileq.core.events import LoginsFailed, RequestFailed
 from fileq.core.units import Rate
-from fileq.server import event_hub, limits
+from fileq.server import authentication, event_hub
 from fileq.server.authentication import COOKIE
 from tests.support.api_client import ADMIN_KEY, API, ApiClient, Reply, served_api
 from tests.support.live_client import SocketClient, SseClient
@@ -124,7 +124,7 @@ def test_credentials_of_basic_that_are_no_ascii_are_a_failed_login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N6: they were answered with 500, without a limit, and each wrote a traceback of 1.7 kB to the log."""
-    monkeypatch.setattr(limits, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
+    monkeypatch.setattr(authentication, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
     with served_api(tmp_path, {"server": {"username": "ann", "password": "pass word"}}) as api:
         nobody = api.client.with_key("")
         odd = {"Authorization": "Basic \xff\xfe"}
@@ -156,7 +156,7 @@ def test_guessing_is_limited_by_address_and_is_one_entry_of_the_audit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Medium: password guessing unlimited and unlogged."""
-    monkeypatch.setattr(limits, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
+    monkeypatch.setattr(authentication, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
     (tmp_path / "password").write_text("pass:word\n")
     server = {"username": "ann", "password_file": str(tmp_path / "password"), "trusted_proxies": ["127.0.0.1"]}
     with served_api(tmp_path, {"server": server}) as api:
@@ -203,7 +203,7 @@ def test_a_forwarded_address_with_a_port_is_the_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guesser: str, same: str, other: str
 ) -> None:
     """Finding: X-Forwarded-For entries with a port counted as the address of the proxy: all clients were one."""
-    monkeypatch.setattr(limits, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
+    monkeypatch.setattr(authentication, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
     server = {"username": "ann", "password": "pass:word", "trusted_proxies": ["127.0.0.1"]}
     with served_api(tmp_path, {"server": server}) as api:
 
@@ -220,8 +220,8 @@ def test_a_forwarded_address_with_a_port_is_the_address(
 
 def test_wrong_keys_and_links_lock_out_no_password_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding: strangers lock out HTTP Basic for everyone with wrong keys, and server.api_key for their address."""
-    monkeypatch.setattr(limits, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
-    monkeypatch.setattr(limits, "OF_ALL", Rate(10, 3_600_000))
+    monkeypatch.setattr(authentication, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
+    monkeypatch.setattr(authentication, "OF_ALL", Rate(10, 3_600_000))
     server = {"username": "ann", "password": "pass:word", "trusted_proxies": ["127.0.0.1"]}
     with served_api(tmp_path, {"server": server}) as api:
         stranger = api.client.with_key("")
@@ -239,7 +239,7 @@ def test_wrong_keys_and_links_lock_out_no_password_and_no_key(tmp_path: Path, mo
 
 def test_the_one_time_link_is_limited_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Medium: password guessing unlimited and unlogged."""
-    monkeypatch.setattr(limits, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
+    monkeypatch.setattr(authentication, "OF_ADDRESS", Rate(10, 3_600_000))  # none is forgiven while the test runs
     with served_api(tmp_path) as api:
         tries = [api.client.send("GET", f"/login?once={'x' * 43}").status for _ in range(25)]
         assert tries == [401] * 20 + [429] * 5

@@ -12,9 +12,8 @@ import pytest
 from starlette.requests import Request
 
 from fileq.server import connections
-from fileq.server.client_address import Proxies
 from fileq.server.connections import Connection, Connections
-from fileq.server.limits import pieces
+from fileq.server.limits import Proxies, pieces
 
 ADDRESS = "192.0.2.1"
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fileq.server.limits import CALLERS_MAX, FIRST_REPORT_S, NEXT_REPORT_S, FailedLogins
+from fileq.server.authentication import FIRST_REPORT_S, NEXT_REPORT_S, FailedLogins
+from fileq.server.limits import CALLERS_MAX
 from fileq.server.problems import ApiProblem
 
 
