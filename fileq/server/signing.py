@@ -43,12 +43,14 @@ class Signer:
         except (msgspec.DecodeError, binascii.Error, ValueError):
             return None  # made by another version
 
-    def cursor(self, place: str, value: Any) -> str:
-        """An opaque cursor for the next page of a list. `place` names the list and its filter."""
-        return self.seal(f"cursor:{place}", value)
+    def cursor(self, place: str, value: Any) -> str | None:
+        """An opaque cursor for the next page of a list; None at its end. `place` names the list and its filter."""
+        return self.seal(f"cursor:{place}", value) if value else None
 
-    def read_cursor(self, place: str, text: str, type: type[T]) -> T:
-        """Raises ApiProblem for a cursor of another list, of another filter, or of none."""
+    def read_cursor(self, place: str, text: str | None, type: type[T]) -> T | None:
+        """None without a cursor. Raises ApiProblem for one of another list or filter, or of none."""
+        if not text:
+            return None
         value = self.open(f"cursor:{place}", text, type)
         if value is None:
             detail = "cursor is not one of this list and filter; begin without it"

@@ -145,18 +145,17 @@ def list_audit(request: ApiRequest[AuditQuery, UnsetType]) -> AuditList:
     """The newest 10,000 requests are kept, and of those that were refused the newest 2,000. An entry is in the list
     within a second."""
     query, services, signer = request.query, request.services, request.services.signer
-    after = signer.read_cursor(LIST, query.cursor, AuditPosition) if query.cursor is not None else None
     entries, following = audit_page(
         services.broker,
         query.limit,
-        after,
+        signer.read_cursor(LIST, query.cursor, AuditPosition),
         has_dry_runs=query.dry_runs,
         who=query.who,
         action=query.action,
         caller_id=query.caller_id,
     )
     shown = map(without_files, entries) if services.hides_paths else entries
-    return AuditList(tuple(shown), signer.cursor(LIST, following) if following is not None else None)
+    return AuditList(tuple(shown), signer.cursor(LIST, following))
 
 
 def without_files(entry: AuditEntry) -> AuditEntry:

@@ -127,10 +127,10 @@ def create_batch(request: ApiRequest[NoQuery, WantedBatch]) -> ApiAnswer[BatchDo
 def list_all_batches(request: ApiRequest[BatchListQuery, UnsetType]) -> BatchList:
     query, services = request.query, request.services
     place = f"{LIST}:{query.unfinished}"
-    cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor is not None else ""
+    cursor = services.signer.read_cursor(place, query.cursor, str) or ""
     page = services.broker.batch_page(cursor, query.limit, unfinished=query.unfinished)
     found = tuple(map(batch_document, page.batches))
-    return BatchList(found, services.signer.cursor(place, page.next_cursor) if page.next_cursor else None)
+    return BatchList(found, services.signer.cursor(place, page.next_cursor))
 
 
 @ROUTES.add(
@@ -209,11 +209,11 @@ def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[BatchR
 def list_dead_members(request: ApiRequest[MemberQuery, UnsetType]) -> DeadMembers:
     query, services, id = request.query, request.services, request.params["id"]
     place = f"{LIST}:dead:{id}"
-    cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor is not None else ""
+    cursor = services.signer.read_cursor(place, query.cursor, str) or ""
     _report(request)
     dead, following = dead_records(services.broker, id, cursor)
     jobs = tuple(job_document(record, is_outline=True) for record in dead)
-    return DeadMembers(jobs, services.signer.cursor(place, following) if following else None)
+    return DeadMembers(jobs, services.signer.cursor(place, following))
 
 
 def _callback(wanted: WantedCallback | None, caller: Caller) -> TaskCall[Any, Any] | None:

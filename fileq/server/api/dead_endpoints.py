@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct, UnsetType
 from msgspec.structs import replace
@@ -145,10 +145,6 @@ class AcknowledgementNote(Struct, frozen=True, forbid_unknown_fields=True):
     cause: Annotated[str, Meta(max_length=500)] = ""
 
 
-class AcknowledgementMessage(Struct, frozen=True):
-    message: str
-
-
 @ROUTES.add("GET /dead/acknowledgements", Scope.READ, "acknowledged groups of dead jobs")
 def list_acknowledgements(request: ApiRequest[NoQuery, UnsetType]) -> AcknowledgementList:
     found = _store(request).load().values()
@@ -158,10 +154,7 @@ def list_acknowledgements(request: ApiRequest[NoQuery, UnsetType]) -> Acknowledg
 @ROUTES.add(f"PUT {PATH}", Scope.OPERATE, "acknowledge a group of dead jobs, with a note")
 def put_acknowledgement(request: ApiRequest[NoQuery, AcknowledgementNote]) -> Acknowledgement:
     """Replaces the one before. The group need not have jobs at the moment. The newest 1,000 are kept."""
-    fingerprint = request.params["fingerprint"]
-    if not is_fingerprint(fingerprint):
-        raise _unknown(fingerprint)
-    store = _store(request)
+    fingerprint, store = _fingerprint(request), _store(request)
     before = store.load().get(fingerprint)
     made = store.put(fingerprint, request.body.note, request.caller.name)
     request.note.changed(_facts(before), _facts(made))
@@ -170,16 +163,13 @@ def put_acknowledgement(request: ApiRequest[NoQuery, AcknowledgementNote]) -> Ac
 
 
 @ROUTES.add(f"DELETE {PATH}", Scope.OPERATE, "remove the acknowledgement of a group of dead jobs")
-def remove_acknowledgement(request: ApiRequest[NoQuery, UnsetType]) -> AcknowledgementMessage:
-    fingerprint = request.params["fingerprint"]
-    if not is_fingerprint(fingerprint):
-        raise _unknown(fingerprint)
-    store = _store(request)
+def remove_acknowledgement(request: ApiRequest[NoQuery, UnsetType]) -> JobMessage:
+    fingerprint, store = _fingerprint(request), _store(request)
     before = store.load().get(fingerprint)
     if not store.remove(fingerprint):
         raise ApiProblem("not-found", f"the group {fingerprint} is not acknowledged")
     request.note.changed(_facts(before), {})
-    return AcknowledgementMessage("Acknowledgement removed")
+    return JobMessage("Acknowledgement removed")
 
 
 def _facts(known: Acknowledgement | None) -> dict[str, str]:
@@ -188,10 +178,13 @@ def _facts(known: Acknowledgement | None) -> dict[str, str]:
     return {"note": known.note, "covers deaths until": known.at.replace("T", " ").replace("Z", " UTC")}
 
 
-def _store(request: ApiRequest[NoQuery, AcknowledgementNote] | ApiRequest[NoQuery, UnsetType]) -> AcknowledgementStore:
+def _store(request: ApiRequest[NoQuery, Any]) -> AcknowledgementStore:
     return AcknowledgementStore(request.services.broker, request.services.now_ms)
 
 
-def _unknown(fingerprint: str) -> ApiProblem:
-    detail = f"{fingerprint[:100]!r} is not a fingerprint; GET /dead/groups shows them, with 12 hexadecimal digits"
-    return ApiProblem("not-found", detail)
+def _fingerprint(request: ApiRequest[NoQuery, Any]) -> str:
+    fingerprint = request.params["fingerprint"]
+    if not is_fingerprint(fingerprint):
+        detail = f"{fingerprint[:100]!r} is not a fingerprint; GET /dead/groups shows them, with 12 hexadecimal digits"
+        raise ApiProblem("not-found", detail)
+    return fingerprint

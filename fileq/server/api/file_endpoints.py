@@ -75,22 +75,31 @@ def open_content(broker: FullBroker, config: Config, path: bytes, job_id: str | 
     """Blocks. Raises ApiProblem if the file is not known, not there or not to be shown."""
     fd, size = open_known(broker, config, path, job_id)
     try:
-        return _described(fd, os.fsdecode(os.path.basename(path)), size, config.server.files)
+        kind, is_cut = kind_of(os.pread(fd, 64 << 10, 0)), False
+        if config.server.files == "preview":
+            if kind == BINARY or (kind in IMAGE_TYPES and size > PREVIEW_IMAGE):
+                raise ApiProblem("not-allowed", "server.files is preview: only texts and small images are shown")
+            is_cut = kind == TEXT and size > PREVIEW_BYTES
+        name = os.fsdecode(os.path.basename(path))
+        return OpenContent(fd, name, kind, PREVIEW_BYTES if is_cut else size, is_cut)
     except BaseException:
         os.close(fd)
         raise
 
 
 def open_known(
-    broker: FullBroker, config: Config, path: bytes, job_id: str | None, record: Record | None = None
+    broker: FullBroker,
+    config: Config,
+    path: bytes,
+    job_id: str | None,
+    *,
+    record: Record | None = None,
+    signature: str | None = None,
 ) -> tuple[int, int]:
     """A descriptor of the file, which the caller closes, and its size. Blocks, and raises ApiProblem. `record` is that
-    of the job, if the caller has read it."""
-    return open_version(config, path, _known_version(broker, path, job_id, record))
-
-
-def open_version(config: Config, path: bytes, signature: str) -> tuple[int, int]:
-    """As open_known(), for a version that the ledger or a record knows."""
+    of the job, and `signature` that of the version, if the caller has read them."""
+    if signature is None:
+        signature = _known_version(broker, path, job_id, record)
     here = config.paths.here(path)
     try:
         reference = open_without_links(here, config.paths.allowed)
@@ -125,16 +134,6 @@ def _known_version(broker: FullBroker, path: bytes, job_id: str | None, record: 
         if made or own:
             return made or own
     raise ApiProblem("not-found", "no job is known for this path")
-
-
-def _described(fd: int, name: str, size: int, files: str) -> OpenContent:
-    kind = kind_of(os.pread(fd, 64 << 10, 0))
-    if files == "preview":
-        if kind == BINARY or (kind in IMAGE_TYPES and size > PREVIEW_IMAGE):
-            raise ApiProblem("not-allowed", "server.files is preview: only texts and small images are shown")
-        if kind == TEXT and size > PREVIEW_BYTES:
-            return OpenContent(fd, name, kind, PREVIEW_BYTES, is_cut=True)
-    return OpenContent(fd, name, kind, size, is_cut=False)
 
 
 def kind_of(head: bytes) -> str:
@@ -245,7 +244,7 @@ def list_files(request: ApiRequest[FilesQuery, UnsetType]) -> FilePage:
     if problems := glob_problems(query.match, "?match", hides_paths=False):
         raise invalid(problems)
     place = _list_name(query)
-    cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor else ""
+    cursor = services.signer.read_cursor(place, query.cursor, str) or ""
     under = _directory(query.under)
     page = file_page(services.broker, under, match=query.match, status=query.status, cursor=cursor, limit=query.limit)
     return _with_cursor(page, place, services)
@@ -256,8 +255,7 @@ def _list_name(query: FilesQuery) -> str:
 
 
 def _with_cursor(page: FilePage, place: str, services: Services) -> FilePage:
-    following = services.signer.cursor(place, page.next_cursor) if page.next_cursor else ""
-    return FilePage(page.files, following, page.scanned, page.is_partial, page.total)
+    return replace(page, next_cursor=services.signer.cursor(place, page.next_cursor) or "")
 
 
 def tree_and_files(services: Services, under: str, depth: int, *, limit: int) -> tuple[FileTree, FilePage]:

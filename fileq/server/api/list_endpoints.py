@@ -96,10 +96,9 @@ def list_page(
         wanted = filter_of(query, services.config, services.now_ms(), caller)
     number, position = query.page or 1, ""
     list_name = f"{name}:{name_of(query)}"
-    if query.cursor is not None:
-        if query.page is not None:
-            raise invalid([FieldProblem("?page", "page and cursor are both given; give one of them")])
-        cursor = services.signer.read_cursor(list_name, query.cursor, _Cursor)
+    if query.cursor is not None and query.page is not None:
+        raise invalid([FieldProblem("?page", "page and cursor are both given; give one of them")])
+    if (cursor := services.signer.read_cursor(list_name, query.cursor, _Cursor)) is not None:
         number, position = cursor.page, cursor.position
         wanted = replace(wanted, since_ms=cursor.since_ms, until_ms=cursor.until_ms)
     elif number * query.limit > REACH:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct, UnsetType
 
@@ -33,7 +33,6 @@ from fileq.core.schedule import Cron, InvalidZone, defining_part, parsed
 from fileq.server.decoding import invalid
 from fileq.server.problems import ApiProblem, FieldProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList, check_etag, etag_of
-from fileq.server.services import Services
 
 ROUTES = RouteList("schedules")
 
@@ -88,7 +87,7 @@ def list_all_schedules(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleList:
 @ROUTES.add("GET /schedules/{name}", Scope.READ, "one schedule with its next times")
 def show_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[ScheduleDetail]:
     """Its ETag is that of the definition: a time that passes does not change it."""
-    return _answer(request.services, request.params["name"])
+    return _answer(request)
 
 
 @ROUTES.add(
@@ -117,13 +116,12 @@ def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer[Sche
     made = services.broker.documents(KIND).get(name)
     is_change = known is not None
     request.note.changed(schedule_facts(known, is_whole=is_change), schedule_facts(made, is_whole=is_change))
-    return _answer(services, name, 200 if known is not None else 201)
+    return _answer(request, 200 if known is not None else 201)
 
 
 @ROUTES.add("DELETE /schedules/{name}", Scope.ADMIN, "remove a schedule; its jobs stay", problems=("conflict",))
 def delete_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
-    services, name = request.services, request.params["name"]
-    _check_known(services, name)
+    services, name = request.services, _known(request)
     known = services.broker.documents(KIND).get(name)
     remove_schedule(services.broker, services.config, name)
     request.note.changed(schedule_facts(known), {})
@@ -132,37 +130,31 @@ def delete_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
 
 @ROUTES.add("POST /schedules/{name}/pause", Scope.OPERATE, "stop firing a schedule", problems=("conflict",))
 def pause_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
-    services, name = request.services, request.params["name"]
-    _check_known(services, name)
-    has_changed = pause_schedule(services.broker, name)
-    _note_pause(request, has_changed, is_paused=True)
-    return ScheduleMessage("Schedule paused", name, has_changed)
+    has_changed = pause_schedule(request.services.broker, _known(request))
+    return _paused(request, has_changed, is_paused=True)
 
 
 @ROUTES.add("POST /schedules/{name}/resume", Scope.OPERATE, "fire a paused schedule again", problems=("conflict",))
 def resume_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
-    services, name = request.services, request.params["name"]
-    _check_known(services, name)
-    has_changed = resume_schedule(services.broker, name)
-    _note_pause(request, has_changed, is_paused=False)
-    return ScheduleMessage("Schedule resumed", name, has_changed)
+    has_changed = resume_schedule(request.services.broker, _known(request))
+    return _paused(request, has_changed, is_paused=False)
+
+
+def _paused(request: ApiRequest[NoQuery, UnsetType], has_changed: bool, *, is_paused: bool) -> ScheduleMessage:
+    if has_changed:
+        request.note.changed({"paused": not is_paused}, {"paused": is_paused})
+    return ScheduleMessage(f"Schedule {'paused' if is_paused else 'resumed'}", request.params["name"], has_changed)
 
 
 @ROUTES.add("POST /schedules/{name}/run", Scope.OPERATE, "enqueue a job of a schedule now", problems=("conflict",))
 def run_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleRun:
     """Enqueues a job beside the times of the schedule. Each call makes a job."""
-    services, name = request.services, request.params["name"]
-    _check_known(services, name)
+    services, name = request.services, _known(request)
     id = run_now(services.broker, services.config, name)
     services.action_log.add(JobAction.RUN, request.caller.name, [id])
     request.note.about_job(id, None, None)
     request.note.chose({"schedule": name})
     return ScheduleRun("Job enqueued", name, id)
-
-
-def _note_pause(request: ApiRequest[NoQuery, UnsetType], has_changed: bool, *, is_paused: bool) -> None:
-    if has_changed:
-        request.note.changed({"paused": not is_paused}, {"paused": is_paused})
 
 
 @ROUTES.add("POST /schedules/preview", Scope.READ, "an expression in plain words, with its next 5 times", audited=False)
@@ -185,21 +177,24 @@ def _times(cron: str, timezone: str) -> Cron:
         raise invalid([FieldProblem("/cron", f"cron is {cron!r}; it must be {error}")]) from error
 
 
-def _answer(services: Services, name: str, status: int = 200) -> ApiAnswer[ScheduleDetail]:
-    _check_known(services, name)
-    view = show_schedule(services.broker, name)
+def _answer(request: ApiRequest[NoQuery, Any], status: int = 200) -> ApiAnswer[ScheduleDetail]:
+    broker, name = request.services.broker, _known(request)
+    view = show_schedule(broker, name)
     times: tuple[ScheduledTime, ...] = ()
     if view.status not in ("broken", "paused", "incomplete"):
-        times = tuple(next_times(services.broker, name, TIMES))
-    document = services.broker.documents(KIND).get(name)
+        times = tuple(next_times(broker, name, TIMES))
+    document = broker.documents(KIND).get(name)
     etag = etag_of(defining_part(document.body) if document else b"")
     return ApiAnswer(ScheduleDetail(view, times), status, {"ETag": etag})
 
 
-def _check_known(services: Services, name: str) -> None:
+def _known(request: ApiRequest[NoQuery, Any]) -> str:
+    """The name of the schedule that the path names. Raises ApiProblem if there is none."""
+    name, broker = request.params["name"], request.services.broker
     try:
-        the_schedule(services.broker, name)
+        the_schedule(broker, name)
     except BrokerError as error:
-        if name in known_schedules(services.broker):
+        if name in known_schedules(broker):
             raise
         raise ApiProblem("not-found", str(error)) from error
+    return name

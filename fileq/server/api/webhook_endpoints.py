@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from msgspec import Meta, Struct, UnsetType
 
@@ -14,11 +13,9 @@ from fileq.core.api_key import Scope
 from fileq.core.webhook import Webhook, WebhookFilter
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiRequest, NoQuery, RouteList
-from fileq.webhooks.store import KnownWebhook
 
 ROUTES = RouteList("webhooks")
 
-T = TypeVar("T")
 Condition = Annotated[str, Meta(max_length=500)]
 
 
@@ -62,24 +59,20 @@ def add_webhook(request: ApiRequest[NoQuery, WantedWebhook]) -> NewSecret:
 
 @ROUTES.add("DELETE /webhooks/{name}", Scope.ADMIN, "remove a webhook", problems=("conflict",))
 def remove_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
-    def remove(known: KnownWebhook) -> WebhookChange:
-        done = webhooks.remove(request.services.broker, request.services.config, known.webhook.name)
-        request.note.changed(webhook_facts(known.webhook), {})
-        return done
-
-    return _named(request, remove)
+    known, services = _known(request), request.services
+    done = webhooks.remove(services.broker, services.config, known.name)
+    request.note.changed(webhook_facts(known), {})
+    return done
 
 
 @ROUTES.add("POST /webhooks/{name}/test", Scope.OPERATE, "send one message now and show the answer")
 async def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookTest:
     """The server sends one message now. `error` is empty if the receiver accepted it."""
     services = request.services
-
-    def test(known: KnownWebhook) -> WebhookTest:
-        return webhooks.test(services.broker, services.config, known.webhook.name)
-
     with services.webhook_tests.slot(request.caller.id):
-        return await services.webhook_tests.call(lambda: _named(request, test))
+        return await services.webhook_tests.call(
+            lambda: webhooks.test(services.broker, services.config, _known(request).name)
+        )
 
 
 @ROUTES.add(
@@ -87,24 +80,17 @@ async def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookT
 )
 def rotate_webhook(request: ApiRequest[NoQuery, UnsetType]) -> NewSecret:
     """A new secret, shown only here. The one before signs too, for 24 hours."""
-
-    def rotate(known: KnownWebhook) -> NewSecret:
-        made = webhooks.rotate(request.services.broker, request.services.config, known.webhook.name)
-        request.note.changed({}, {"secret": "replaced"})
-        return made
-
-    return _named(request, rotate)
+    made = webhooks.rotate(request.services.broker, request.services.config, _known(request).name)
+    request.note.changed({}, {"secret": "replaced"})
+    return made
 
 
 @ROUTES.add("POST /webhooks/{name}/enable", Scope.OPERATE, "send to a disabled webhook again", problems=("conflict",))
 def enable_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
-    def enable(known: KnownWebhook) -> WebhookChange:
-        done = webhooks.enable(request.services.broker, request.services.config, known.webhook.name)
-        if done.has_changed:
-            request.note.changed({"state": "disabled"}, {"state": "enabled"})
-        return done
-
-    return _named(request, enable)
+    done = webhooks.enable(request.services.broker, request.services.config, _known(request).name)
+    if done.has_changed:
+        request.note.changed({"state": "disabled"}, {"state": "enabled"})
+    return done
 
 
 @ROUTES.add("GET /webhooks/{name}/deliveries", Scope.READ, "the newest deliveries of a webhook", is_scan=True)
@@ -114,10 +100,10 @@ def list_deliveries(request: ApiRequest[DeliveryQuery, UnsetType]) -> DeliveryLi
     return webhooks.deliveries(services.broker, services.config, name, request.query.limit)
 
 
-def _named(request: ApiRequest[NoQuery, UnsetType], call: Callable[[KnownWebhook], T]) -> T:
-    """The result for the webhook that the path names."""
+def _known(request: ApiRequest[NoQuery, UnsetType]) -> Webhook:
+    """The webhook that the path names."""
     name, services = request.params["name"], request.services
     known = webhooks.store_of(services.broker, services.config).load()
     if name not in known:
         raise ApiProblem("not-found", f"no webhook is named {name[:100]!r}; there are: {', '.join(known) or 'none'}")
-    return call(known[name])
+    return known[name].webhook

@@ -29,7 +29,6 @@ from fileq.server.api.file_endpoints import (
     known_path,
     list_files,
     open_known,
-    open_version,
     trace_file,
     tree_and_files,
 )
@@ -232,10 +231,7 @@ def preview_of(
     services = request.services
     try:
         raw = known_path(services.broker, path)
-        if signature is not None:
-            fd, size = open_version(services.config, raw, signature)
-        else:
-            fd, size = open_known(services.broker, services.config, raw, job_id, record)
+        fd, size = open_known(services.broker, services.config, raw, job_id, record=record, signature=signature)
     except ApiProblem as problem:
         return Preview("none", problem.detail)
     try:

@@ -127,15 +127,15 @@ def scheduled(request: ViewRequest[ScheduledQuery]) -> Mapping[str, Any]:
 
 
 def _delayed(request: ViewRequest[Any]) -> DelayedJobs:
-    services, cursor = request.services, request.query.cursor
-    position = services.signer.read_cursor(LIST, cursor, str) if cursor is not None else ""
+    services = request.services
+    position = services.signer.read_cursor(LIST, request.query.cursor, str) or ""
     queues = services.config.worker.priorities
     try:
         page = job_page(services.broker, queues, JobFilter(), states=DELAYED_STATES, cursor=position, limit=JOBS)
     except ConfigError as error:
         raise ApiProblem("invalid", str(error)) from error
     jobs = tuple(request.shown(stored.document()) for stored in page.jobs)
-    return DelayedJobs(jobs, page.total, services.signer.cursor(LIST, page.next_cursor) if page.next_cursor else None)
+    return DelayedJobs(jobs, page.total, services.signer.cursor(LIST, page.next_cursor))
 
 
 def upcoming(view: ScheduleView, now_ms: int, count: int = TIMES) -> Sequence[ScheduledTime]:
