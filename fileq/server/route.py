@@ -14,11 +14,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import quote, unquote
 
-from msgspec import Struct, UnsetType, field
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, field
 
 from fileq.core.api_key import Scope
 from fileq.server.audit import AuditNote
 from fileq.server.authentication import Caller
+from fileq.server.hidden_paths import without_paths
 from fileq.server.problems import ApiProblem
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from fileq.server.services import Services
 
+T = TypeVar("T")
 Q = TypeVar("Q")
 B = TypeVar("B")
 C = TypeVar("C", bound=Struct, covariant=True)
@@ -94,21 +97,45 @@ class NoQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """For endpoints without query parameters."""
 
 
+NO_QUERY = NoQuery()
+
+
 class ApiRequest(Struct, Generic[Q, B], frozen=True):
     """One request that may be served: `query` and `body` are decoded and valid.
 
-    `raw_body` is the body as it was sent. `http` is the request of the web framework, for endpoints that stream. `note`
-    is what the audit says about it."""
+    `raw_body` is the body as it was sent. `http` is the request of the web framework, for endpoints that stream.
+    `origin` is scheme and host of this server, as a browser knows them. `note` is what the audit says about it."""
 
     caller: Caller
     params: Mapping[str, str]
     query: Q
     body: B
     services: Services
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = {}
     raw_body: bytes = b""
     http: Request | None = None
+    origin: str = ""
     note: AuditNote = field(default_factory=AuditNote)
+
+    def ask(
+        self,
+        function: Callable[[ApiRequest[Any, Any]], T],
+        query: Struct = NO_QUERY,
+        *,
+        body: Struct | UnsetType = UNSET,
+    ) -> T:
+        """What another endpoint returns for this caller and the same path parameters. Raises ApiProblem."""
+        return self.shown(function(ApiRequest(self.caller, self.params, query, body, self.services)))
+
+    def shown(self, answer: T) -> T:
+        """The answer as the API sends it: without paths if this server hides them."""
+        if not self.services.hides_paths:
+            return answer
+        return msgspec.convert(without_paths(msgspec.to_builtins(answer)), type(answer))
+
+    def has(self, scope: Scope) -> bool:
+        """Whether the caller may use what needs this scope, on this server."""
+        return scope in self.caller.scopes and (scope is Scope.READ or not self.services.config.server.read_only)
 
 
 class ApiAnswer(Struct, Generic[C], frozen=True):
@@ -123,20 +150,39 @@ class ApiAnswer(Struct, Generic[C], frozen=True):
 F = TypeVar("F", bound=Callable[[ApiRequest[Any, Any]], Any])
 
 
-class Route(Row, frozen=True, kw_only=True, dict=True):
-    """One endpoint. `path` is below /api/v1. What the query, the body and the answer are, the function says.
+class Endpoint(Row, frozen=True, kw_only=True, dict=True):
+    """What a function serves; the query and the body that it takes are those of its `request`.
 
-    A caller needs one of `scopes`; with none any known caller is accepted. `media_type` is that of an answer that is
-    not a Struct. `statuses` are other statuses of success than `status`, with their meaning. `problems` are slugs
-    beyond those that every endpoint has. `has_etag`: one resource, whose answer has an ETag. `is_scan`: looks through
-    lists, so that few run at a time. `reads_body` False: the function reads the body itself, from `http`. `other_types`
-    are further media types of the answer, `headers` those that the request may have beside the usual ones.
-    `is_body_optional`: no body counts as `{}`. `serves_limited`: the function shows and changes only what `caller`
-    sees, so that callers with a restriction or without the scope `read` are let in; see identity.py."""
+    A caller needs one of `scopes`; with none any known caller is accepted. `is_scan`: looks through lists, so that few
+    run at a time. `serves_limited`: the function shows and changes only what `caller` sees, so that callers with a
+    restriction or without the scope `read` are let in; see Caller."""
 
-    scopes: tuple[Scope, ...]
-    summary: str
     function: Callable[[ApiRequest[Any, Any]], Any]
+    scopes: tuple[Scope, ...]
+    is_scan: bool = False
+    timeout_s: float | None = None  # None: the pool's own
+    serves_limited: bool = False
+
+    @cached_property
+    def types(self) -> dict[str, Any]:
+        return get_type_hints(self.function)
+
+    @cached_property
+    def query(self) -> type[Struct]:
+        found: type[Struct] = get_args(self.types["request"])[0]
+        return found
+
+
+class Route(Endpoint, frozen=True, kw_only=True, dict=True):
+    """One endpoint of the API. `path` is below /api/v1.
+
+    `media_type` is that of an answer that is
+    not a Struct. `statuses` are other statuses of success than `status`, with their meaning. `problems` are slugs
+    beyond those that every endpoint has. `has_etag`: one resource, whose answer has an ETag. `reads_body` False: the
+    function reads the body itself, from `http`. `other_types` are further media types of the answer, `headers` those
+    that the request may have beside the usual ones. `is_body_optional`: no body counts as `{}`."""
+
+    summary: str
     area: str
     media_type: str = JSON
     is_body_optional: bool = False
@@ -145,29 +191,21 @@ class Route(Row, frozen=True, kw_only=True, dict=True):
     problems: tuple[str, ...] = ()
     has_etag: bool = False
     has_idempotency_key: bool = False
-    is_scan: bool = False
     other_types: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     audited: bool | None = None  # None: if it is unsafe
     reads_body: bool = True
     body_max: int = BODY_MAX
-    timeout_s: float | None = None  # None: the pool's own
-    serves_limited: bool = False
-
-    @cached_property
-    def query(self) -> type[Struct]:
-        found: type[Struct] = self._given[0]
-        return found
 
     @cached_property
     def body(self) -> type[Struct] | None:
-        found = self._given[1]
+        found = get_args(self.types["request"])[1]
         return found if found is not UnsetType else None
 
     @cached_property
     def response(self) -> type[Struct] | None:
         """None if the function makes the whole answer."""
-        found = self._types["return"]
+        found = self.types["return"]
         found = get_args(found)[0] if get_origin(found) is ApiAnswer else found
         return found if isinstance(found, type) and issubclass(found, Struct) else None
 
@@ -186,15 +224,6 @@ class Route(Row, frozen=True, kw_only=True, dict=True):
     @property
     def name(self) -> str:
         return self.function.__name__
-
-    @cached_property
-    def _types(self) -> dict[str, Any]:
-        return get_type_hints(self.function)
-
-    @property
-    def _given(self) -> tuple[Any, ...]:
-        """The query and the body of `request: ApiRequest[Query, Body]`."""
-        return get_args(self._types["request"])
 
 
 class RouteList(list[Route]):

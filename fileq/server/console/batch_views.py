@@ -87,7 +87,7 @@ def batches(request: ViewRequest[BatchesQuery]) -> Mapping[str, Any]:
 def batch(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """Three round trips, and a scan of waiting jobs while the batch has some. So which causes are known is
     what the overview or the view of dead jobs read last."""
-    found = request.ask(show_one_batch, id=request.params["id"])
+    found = request.ask(show_one_batch)
     wrong_files, dead = failures_of(found, hides_paths=request.services.hides_paths)
     return {
         "batch": found,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, quote
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -38,7 +38,7 @@ from fileq.server.console.rendering import addresses_below, ago, render, static_
 from fileq.server.console.view import View, ViewList, ViewRequest
 from fileq.server.decoding import decode_query
 from fileq.server.problems import PROBLEMS, ApiProblem, problem_of
-from fileq.server.route import NoQuery, RouteTable, plain_path, quoted_path, request_path
+from fileq.server.route import ApiRequest, NoQuery, RouteTable, plain_path, quoted_path, request_path
 from fileq.server.services import Services
 from fileq.server.thread_pools import ignore
 
@@ -118,7 +118,7 @@ class Console:
             if caller.is_browser and isinstance(query, CheckQuery) and query.run:
                 check_not_cross_site(request.headers)
             origin = f"{sender.scheme}://{sender.host}"
-            made = ViewRequest(caller, params, query, self._services, origin)
+            made: ViewRequest[Any] = ApiRequest(caller, params, query, UNSET, self._services, origin=origin)
             return await self._shown(found, made, request, f"{path}?{request.url.query}")
         except Exception as error:
             return self._refused(error, request, caller, request_id, path, found, params)

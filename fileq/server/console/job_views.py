@@ -122,7 +122,7 @@ def _bulk_actions(status: str | None) -> list[str]:
 @VIEWS.add("/jobs/{id:path}", "Job", "job.html")
 def job(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """At most three round trips: the job, why it waits, and the notes of people."""
-    found = request.ask(show_job, id=request.params["id"])
+    found = request.ask(show_job)
     notes = read_notes(request, (ACTIONS, NOTES, HISTORIES, *([ACKNOWLEDGEMENTS] if found.fingerprint else [])))
     server = request.services.config.server
     address = f"http://{server.bind}:{server.port}{server.base_path}/api/v1/jobs/{path_part(found.id)}"

@@ -7,11 +7,9 @@ to the API, so that scopes, other sites, the audit and read-only servers are che
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Any, TypeAlias, TypeVar
 
-import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct, UnsetType
 
 from fileq.brokers.catalog import Document, Table
 from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS, Acknowledgement, GroupState, group_state
@@ -20,80 +18,30 @@ from fileq.commands.admin.pauses import HISTORIES, NOTES, PastPause, PauseNote
 from fileq.core.api_key import Scope
 from fileq.core.job import parse_time
 from fileq.queries.dead_jobs import DeadGroup, DeadGroups
-from fileq.server.authentication import Caller
 from fileq.server.console.rendering import moment
-from fileq.server.hidden_paths import without_paths
-from fileq.server.route import ApiRequest, NoQuery, Row
-from fileq.server.services import Services
+from fileq.server.route import ApiRequest, Endpoint
 
-T = TypeVar("T")
 Q = TypeVar("Q")
-NO_QUERY = NoQuery()
-
-
-class ViewRequest(Struct, Generic[Q], frozen=True):
-    """One view that may be shown: `query` is decoded and valid. `origin` is scheme and host of this server,
-    as the browser knows them."""
-
-    caller: Caller
-    params: Mapping[str, str]
-    query: Q
-    services: Services
-    origin: str = ""
-
-    def ask(
-        self,
-        function: Callable[[ApiRequest[Any, Any]], T],
-        query: Struct = NO_QUERY,
-        *,
-        body: Struct | UnsetType = UNSET,
-        **params: str,
-    ) -> T:
-        """What the endpoint of the API returns for this caller. Raises ApiProblem."""
-        made: ApiRequest[Any, Any] = ApiRequest(self.caller, params, query, body, self.services, headers={})
-        return self.shown(function(made))
-
-    def shown(self, answer: T) -> T:
-        """The answer as the API sends it: without paths if this server hides them."""
-        if not self.services.hides_paths:
-            return answer
-        return msgspec.convert(without_paths(msgspec.to_builtins(answer)), type(answer))
-
-    def has(self, scope: Scope) -> bool:
-        """Whether the caller may use what needs this scope, on this server."""
-        return scope in self.caller.scopes and (scope is Scope.READ or not self.services.config.server.read_only)
-
-
+ViewRequest: TypeAlias = ApiRequest[Q, UnsetType]  # `query` is decoded and valid
 Function: TypeAlias = Callable[[ViewRequest[Any]], Mapping[str, Any]]
 LONG_SCAN_S = 3.0  # on a busy machine 10,000 dead jobs or files take longer than a view may otherwise
 
 
-class View(Row, frozen=True, kw_only=True, dict=True):
-    """`path` is below /dashboard. The function runs in a thread of the pool and returns the values of the template; it
-    says what query it takes. `letter` is the key after `g` that opens the view; views with a letter are in the
-    navigation. `changes_with` are the events after which the view shows something else; `*` is any. `timeout_s` is
-    for a view that takes longer than others, such as a check of the whole broker. `serves_limited` is that of a
-    route."""
+class View(Endpoint, frozen=True, kw_only=True, dict=True):
+    """`path` is below /dashboard. The function runs in a thread of the pool and returns the values of the template that
+    `request` itself does not have. `letter` is the key after `g` that opens the view; views with a letter are in the
+    navigation. `changes_with` are the events after which the view shows something else; `*` is any."""
 
     title: str
     template: str
-    function: Function
     scopes: tuple[Scope, ...] = (Scope.READ,)
-    is_scan: bool = False
     letter: str = ""
     changes_with: str = "job.*"
-    timeout_s: float | None = None  # None: the pool's own
-    serves_limited: bool = False
 
     @property
     def name(self) -> str:
         """What the view belongs to, in the navigation."""
         return self.path.split("/")[1] if self.path else "overview"
-
-    @cached_property
-    def query(self) -> type[Struct]:
-        found: type[Struct] = get_args(get_type_hints(self.function)["request"])[0]
-        return found
 
 
 class ViewList(list[View]):

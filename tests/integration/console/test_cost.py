@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
@@ -29,7 +30,8 @@ from fileq.core.settlement import bury, complete, defer
 from fileq.core.webhook import DELIVERY_TYPE, Webhook, WebhookFilter
 from fileq.server.authentication import BASIC, admin
 from fileq.server.console.console_app import VIEWS
-from fileq.server.console.view import View, ViewRequest
+from fileq.server.console.view import View
+from fileq.server.route import ApiRequest
 from fileq.server.services import Services
 from fileq.testing.conformance.builders import a_job
 from fileq.webhooks.store import WebhookStore
@@ -150,7 +152,7 @@ def costs(shelf: Shelf) -> dict[str, Cost]:
             for params, given in addresses(page, shelf.file):
                 query = page.query(**given)
                 broker.calls.clear()
-                page.function(ViewRequest(admin("user:a", "a", BASIC), params, query, services))
+                page.function(ApiRequest(admin("user:a", "a", BASIC), params, query, UNSET, services))
                 verbs = tuple(f"{call.verb}{'*' if call.scan else ''}" for call in broker.calls if call.round_trips)
                 found[f"{page.open_path}?{given}{params}"] = Cost(broker.round_trips, broker.scans, verbs)
         services.pool.close()
