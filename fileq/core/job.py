@@ -456,7 +456,7 @@ def parsed_ms(text: str) -> int:
 
 TAGS_MAX = 20
 OWN_TAGS = "fileq."  # how tags begin that a server adds; its clients can't give them
-MADE_BY_TAG = "fileq.made_by"  # the id of the key that enqueued the job, if that key is limited, see server/authentication.py
+MADE_BY_TAG = "fileq.made_by"  # the id of the limited key that enqueued the job; see server/authentication.py
 TAG_NAME_LENGTH, TAG_LENGTH = 100, 200
 
 

@@ -85,14 +85,13 @@ class ActionAnswer(Struct, frozen=True):
 
 def act(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice) -> ApiAnswer[ActionAnswer]:
     """What the choice asks for: 200, or 202 with an operation. Raises ApiProblem."""
-    services = request.services
     request.note.is_dry_run = choice.dry_run
     if (choice.filter is None) is (choice.ids is None):
         raise invalid([FieldProblem("", "give a filter or ids; a filter without conditions means all jobs")])
     if choice.ids is not None:
         return _act_on_ids(request, action, choice, choice.ids)
     assert choice.filter is not None
-    wanted = filter_of(choice.filter, services.config, services.now_ms(), request.caller, at="/filter/")
+    wanted = filter_of(request, choice.filter, at="/filter/")
     try:
         wanted.states(STATES[action], RULES[action])
     except ConfigError as error:

@@ -18,11 +18,9 @@ from fileq.queries.job_filter import JobConditions, JobFilter
 from fileq.server.api.action_endpoints import COUNT_S, ActionAnswer, JobChoice, OperationDocument, act, act_on_filter
 from fileq.server.api.job_endpoints import JobMessage, seen_record
 from fileq.server.api.list_endpoints import JobList, JobListQuery, filter_of, list_page
-from fileq.server.authentication import Caller
 from fileq.server.decoding import invalid
 from fileq.server.problems import ApiProblem, FieldProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
-from fileq.server.services import Services
 
 ROUTES = RouteList("dead jobs")
 
@@ -46,8 +44,7 @@ class PurgeMessage(Struct, frozen=True, omit_defaults=True):
 @ROUTES.add("GET /dead", Scope.READ, "dead jobs, the newest first", serves_limited=True, is_scan=True)
 def list_dead(request: ApiRequest[JobListQuery, UnsetType]) -> JobList:
     """The newest first."""
-    wanted = _dead(request.query, request.services, request.caller)
-    return list_page(request.services, request.query, "dead", request.caller, wanted)
+    return list_page(request, "dead", _dead(request, request.query))
 
 
 @ROUTES.add(
@@ -59,14 +56,14 @@ def list_dead(request: ApiRequest[JobListQuery, UnsetType]) -> JobList:
 )
 def show_dead_groups(request: ApiRequest[DeadGroupsQuery, UnsetType]) -> DeadGroups:
     """Looks at the newest 7,500 dead jobs. The largest group is first."""
-    return dead_groups(request.services, request.query, GROUPED_MAX, request.caller)
+    return dead_groups(request, request.query, GROUPED_MAX)
 
 
-def dead_groups(services: Services, query: DeadGroupsQuery, scan_max: int, caller: Caller) -> DeadGroups:
+def dead_groups(request: ApiRequest[Any, Any], query: DeadGroupsQuery, scan_max: int) -> DeadGroups:
     """As show_dead_groups(), among the newest `scan_max`."""
-    wanted = _dead(query, services, caller)
-    groups = group_dead(services.broker, wanted, query.by, limit=query.limit, scan_max=scan_max)
-    if not services.hides_paths:
+    wanted = _dead(request, query)
+    groups = group_dead(request.services.broker, wanted, query.by, limit=query.limit, scan_max=scan_max)
+    if not request.services.hides_paths:
         return groups
     return replace(groups, groups=() if query.by == "directory" else tuple(map(_without_path, groups.groups)))
 
@@ -75,10 +72,10 @@ def _without_path(group: DeadGroup) -> DeadGroup:
     return replace(group, error=without_path(group.error, group.sample_path), sample_path="", directories=())
 
 
-def _dead(query: JobConditions, services: Services, caller: Caller) -> JobFilter:
+def _dead(request: ApiRequest[Any, Any], query: JobConditions) -> JobFilter:
     if query.status not in (None, "dead"):
         raise invalid([FieldProblem("?status", f"status is {query.status!r}; here it can only be dead")])
-    return replace(filter_of(query, services.config, services.now_ms(), caller), state=State.DEAD)
+    return replace(filter_of(request, query), state=State.DEAD)
 
 
 @ROUTES.add(

@@ -369,8 +369,8 @@ def _chosen(order: ReprocessOrder) -> dict[str, Any]:
 
 
 def _filter_of(request: ApiRequest[NoQuery, ReprocessOrder]) -> JobFilter:
-    order, services = request.body, request.services
-    wanted = filter_of(order, services.config, services.now_ms(), request.caller, at="/")
+    order = request.body
+    wanted = filter_of(request, order, at="/")
     if order.path is not None and order.under is not None:
         raise invalid([FieldProblem("/under", "path and under are both given; give one of them")])
     if not wanted.has_conditions and (wanted.state, order.path, order.under) == (None, None, None):

@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
-from fileq.config import Config
 from fileq.core.api_key import Scope
 from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobConditions, JobFilter, StoredJob, conditions_in, read_conditions
 from fileq.queries.job_selection import SCAN_MAX, complete_records, job_page
-from fileq.server.authentication import Caller
 from fileq.server.decoding import glob_problems, invalid
 from fileq.server.problems import FieldProblem
 from fileq.server.route import ApiRequest, RouteList
-from fileq.server.services import Services
 
 ROUTES = RouteList("jobs")
 
 
-def filter_of(given: JobConditions, config: Config, now_ms: int, caller: Caller, *, at: str = "?") -> JobFilter:
+def filter_of(request: ApiRequest[Any, Any], given: JobConditions, *, at: str = "?") -> JobFilter:
     """The filter, within what the caller's key is for. `at` is where the conditions are in the request: `?`, or a JSON
     pointer that ends with a slash. Raises ApiProblem with everything that is wrong."""
-    wanted, wrong = read_conditions(given, config.worker.priorities, now_ms)
-    hides_paths = config.server.files == "none"
+    services = request.services
+    hides_paths = services.hides_paths
+    wanted, wrong = read_conditions(given, services.config.worker.priorities, services.now_ms())
     found = [FieldProblem(f"{at}{name}", detail) for name, detail in wrong]
     found += glob_problems(given.match, f"{at}match", hides_paths=hides_paths)
     if found:
         raise invalid(found)
-    return replace(wanted, ignores_paths=hides_paths, only=caller.restriction or None)
-
-
-def name_of(given: JobConditions) -> str:
-    """A text that is the same for the same conditions: it binds a cursor to its list."""
-    return msgspec.json.encode(conditions_in(given), order="sorted").decode()
+    return replace(wanted, ignores_paths=hides_paths, only=request.caller.restriction or None)
 
 
 # One page of a list of jobs, for GET /jobs and GET /dead.
@@ -83,19 +76,15 @@ class _Cursor(Struct, frozen=True, array_like=True):
 
 
 def list_page(
-    services: Services,
-    query: JobListQuery,
-    name: str,
-    caller: Caller,
-    wanted: JobFilter | None = None,
-    *,
-    scan_max: int = SCAN_MAX,
+    request: ApiRequest[Any, Any], name: str, wanted: JobFilter | None = None, *, scan_max: int = SCAN_MAX
 ) -> JobList:
-    """`name` is that of the list; `wanted` replaces the filter that the query describes."""
+    """What the query of the request asks for. `name` is that of the list; `wanted` replaces the filter of the query."""
+    services, query = request.services, request.query
     if wanted is None:
-        wanted = filter_of(query, services.config, services.now_ms(), caller)
+        wanted = filter_of(request, query)
     number, position = query.page or 1, ""
-    list_name = f"{name}:{name_of(query)}"
+    # The same text for the same conditions: it binds a cursor to its list.
+    list_name = f"{name}:{msgspec.json.encode(conditions_in(query), order='sorted').decode()}"
     if query.cursor is not None and query.page is not None:
         raise invalid([FieldProblem("?page", "page and cursor are both given; give one of them")])
     if (cursor := services.signer.read_cursor(list_name, query.cursor, _Cursor)) is not None:
@@ -141,4 +130,4 @@ def _documents(broker: FullBroker, jobs: Sequence[StoredJob]) -> Iterator[JobDoc
 
 @ROUTES.add("GET /jobs", Scope.READ, "jobs that meet all conditions", serves_limited=True, is_scan=True)
 def list_jobs(request: ApiRequest[JobListQuery, UnsetType]) -> JobList:
-    return list_page(request.services, request.query, "jobs", request.caller)
+    return list_page(request, "jobs")

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.admin.fsck import Report, fsck
@@ -56,7 +57,6 @@ def webhooks(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
         "rows": [(one, latest.get(one.name, ())) for one in found.webhooks],
         "problems": found.problems,
         "events": WEBHOOK_EVENTS,
-        "queues": services.config.worker.priorities,
     }
 
 
@@ -70,7 +70,6 @@ def webhook(request: ViewRequest[DeliveryLogQuery]) -> Mapping[str, Any]:
         "name": name,
         "webhook": known.get(name),
         "deliveries": request.shown(found).deliveries,
-        "limit": query.limit,
     }
 
 
@@ -252,14 +251,10 @@ _MADE_OR_CHANGED = {
 }
 
 
-class AuditViewQuery(Struct, frozen=True, forbid_unknown_fields=True):
+class AuditViewQuery(AuditQuery, frozen=True, forbid_unknown_fields=True):
     """`mine`: only what this caller did, also before its session got a name."""
 
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    cursor: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
     dry_runs: bool = False
-    who: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
-    action: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
     mine: bool = False
 
 
@@ -281,17 +276,12 @@ class AuditRow(Struct, frozen=True):
 @VIEWS.add("/admin/audit", "Audit", "admin_audit.html", scopes=(Scope.ADMIN,), is_scan=True, changes_with="")
 def audit(request: ViewRequest[AuditViewQuery]) -> Mapping[str, Any]:
     query = request.query
-    wanted = AuditQuery(
-        query.limit, query.cursor, query.dry_runs, query.who, query.action, request.caller.id if query.mine else None
-    )
-    found = request.ask(list_audit, wanted)
+    found = request.ask(list_audit, replace(query, caller_id=request.caller.id if query.mine else None))
     flags = {name: "true" if getattr(query, name) else "" for name in ("dry_runs", "mine")}
     chosen = flags | {"who": query.who or "", "action": query.action or ""}
     return {
         "entries": [in_words(entry) for entry in found.entries],
         "next_cursor": found.next_cursor,
-        "is_later_page": query.cursor is not None,
-        "has_dry_runs": query.dry_runs,
         "chosen": chosen,
         "mine_words": own_words(request.caller),
         "action_word": summaries().get(query.action or "", query.action),

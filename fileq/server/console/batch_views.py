@@ -29,10 +29,8 @@ LISTED = 200  # jobs of paused queues that the list of batches looks at
 MEMBERS, LOOKED_AT = 50, 2_000  # waiting members, and jobs, that are looked at to see why a batch waits
 
 
-class BatchesQuery(Struct, frozen=True, forbid_unknown_fields=True):
+class BatchesQuery(BatchListQuery, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=100)] = 50
-    cursor: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
-    unfinished: bool = False
 
 
 class BatchProgress(Struct, frozen=True):
@@ -71,15 +69,12 @@ class BatchWait(Struct, frozen=True):
 @VIEWS.add("/batches", "Batches", "batches.html", is_scan=True, letter="b")
 def batches(request: ViewRequest[BatchesQuery]) -> Mapping[str, Any]:
     """Three round trips, and a scan of waiting jobs while a queue is paused and a batch waits."""
-    query = request.query
-    found = request.ask(list_all_batches, BatchListQuery(query.limit, query.cursor, query.unfinished))
+    found = request.ask(list_all_batches, request.query)
     now_ms = request.services.now_ms()
     return {
         "rows": [(one, progress(one, now_ms)) for one in found.batches],
         "paused": paused_queues(request.services.broker, found.batches),
         "next_cursor": found.next_cursor,
-        "is_later_page": query.cursor is not None,
-        "unfinished": query.unfinished,
     }
 
 

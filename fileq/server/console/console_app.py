@@ -181,6 +181,8 @@ class Console:
         return {
             "view": view,
             "navigation": NAVIGATION,
+            "queue_names": services.config.worker.priorities,
+            "done_words": operation_views.DONE,
             **addresses_below(self._base),
             "caller": caller,
             "logout_words": logout_words(services.authentication.admin_keys()) if by_link else "",

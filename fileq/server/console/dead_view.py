@@ -24,7 +24,7 @@ from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.console.charts import spark_bars
 from fileq.server.console.file_views import Preview, preview_of
 from fileq.server.console.job_steps import paused_of, waits_in, what_then
-from fileq.server.console.operation_views import DONE, recent_action
+from fileq.server.console.operation_views import recent_action
 from fileq.server.console.view import LONG_SCAN_S, UNMARKED, GroupMark, ViewList, ViewRequest, mark_of, read_notes
 
 VIEWS = ViewList()
@@ -49,10 +49,10 @@ _ORDER: Mapping[GroupState, int] = {"again": 0, "new": 0, "acknowledged": 1}
 _UNSAFE = re.compile(r"\\x[89a-f][0-9a-f]|[*?\[\]{}\\]")
 
 
-class DeadQuery(JobConditions, frozen=True, forbid_unknown_fields=True):
+class DeadQuery(DeadGroupsQuery, frozen=True, forbid_unknown_fields=True):
     """The conditions of the jobs, what makes a group, and the job that was retried as a probe."""
 
-    by: GroupedBy = "fingerprint"
+    limit: Annotated[int, Meta(ge=1, le=GROUPS_MAX)] = GROUPS_MAX
     probe: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
 
 
@@ -85,23 +85,18 @@ def dead(request: ViewRequest[DeadQuery]) -> Mapping[str, Any]:
     """One scan, that of the groups. It has seen the newest jobs, so their list needs only their records; a longer list
     or one with conditions would be another scan, so it is on the view of jobs."""
     query = request.query
-    conditions = conditions_in(query)
-    given = msgspec.structs.asdict(conditions)
-    wanted = DeadGroupsQuery(**given, by=query.by, limit=GROUPS_MAX)
-    found = request.shown(dead_groups(request.services, wanted, GROUPED_MAX, request.caller))
+    found = request.shown(dead_groups(request, query, GROUPED_MAX))
     notes = read_notes(request, (ACKNOWLEDGEMENTS, ACTIONS))
     cards = _cards(notes.acknowledgements, found, query)
     opened = cards[0] if query.fingerprint and query.by == "fingerprint" and len(cards) == 1 else None
-    filter = _of_jobs(conditions)
+    filter = _of_jobs(query)
     listed = opened.group.newest_ids if opened else found.newest_ids if not filter else ()
     records = _records(request, [*listed, *([query.probe] if query.probe else [])])
     probe = _probe(request, records.get(query.probe)) if query.probe else None
     is_probed = probe is not None and not probe.is_finished  # while a probe waits, the reasons cost a round trip
-    recent = recent_action(request, notes.actions, filter) if not is_probed else None
     return {
         "stopped": request.services.open_breakers.routes() if not is_probed else (),
-        "recent": recent,
-        "recent_word": DONE[recent.action] if recent is not None else "",
+        "recent": recent_action(request, notes.actions, filter) if not is_probed else None,
         "found": found,
         "cards": cards,
         "opened": opened,
@@ -113,7 +108,6 @@ def dead(request: ViewRequest[DeadQuery]) -> Mapping[str, Any]:
         "preview": _preview(request, opened.group, records) if opened else None,
         "filter": filter,
         "address": address_of(filter),
-        "by": query.by,
         "groupings": GROUPINGS,
         "grouping_hint": GROUPING_HINTS[query.by],
         "shows_paths": not request.services.hides_paths,

@@ -83,7 +83,6 @@ def files(request: ViewRequest[FilesViewQuery]) -> Mapping[str, Any]:
     return {
         "under": under,
         "trail": trail(under),
-        "query": query,
         "tree": tree,
         "rows": tree_rows(tree.directories, under) if tree is not None else [],
         "found": found,
@@ -142,8 +141,6 @@ def file(request: ViewRequest[FileViewQuery]) -> Mapping[str, Any]:
         "newest": newest,
         "steps": {job.id: steps_of(job, notes.actions, notes.past_pauses) for job in jobs},
         "modified": _modified,
-        "missing_since": found.missing_since,
-        "job_id": query.job,
         "preview": preview,
         "may_download": may_download(request),
         "is_known": any(version.is_in_ledger for version in found.versions),

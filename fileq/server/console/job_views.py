@@ -17,7 +17,7 @@ from fileq.commands.admin.pauses import HISTORIES, NOTES
 from fileq.core.job import DELAYED_STATES
 from fileq.core.schedule import schedule_of
 from fileq.queries.documents import JobDocument, batch_document
-from fileq.queries.job_filter import JobConditions, conditions_in
+from fileq.queries.job_filter import conditions_in
 from fileq.server.api.job_endpoints import show_job
 from fileq.server.api.list_endpoints import JobListQuery, list_page
 from fileq.server.console.dead_view import address_of
@@ -31,7 +31,7 @@ from fileq.server.console.job_steps import (
     waits_in,
     what_then,
 )
-from fileq.server.console.operation_views import DONE, recent_action
+from fileq.server.console.operation_views import recent_action
 from fileq.server.console.rendering import path_part
 from fileq.server.console.view import ViewList, ViewRequest, mark_of_death, read_notes
 from fileq.server.route import NoQuery
@@ -44,11 +44,10 @@ _OTHER_WORDS = {"processing": "running", "failed": "retrying"}
 _FIELDS = ("status", "q", "queue", "type", "match", "error", "since")  # of the form
 
 
-class JobsQuery(JobConditions, frozen=True, forbid_unknown_fields=True):
-    """The conditions of a list, and its page. A form sends empty fields too; they mean no condition."""
+class JobsQuery(JobListQuery, frozen=True, forbid_unknown_fields=True):
+    """A form sends empty fields too; they mean no condition."""
 
     limit: Annotated[int, Meta(ge=1, le=200)] = 50
-    cursor: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
 
 
 class OtherCondition(Struct, frozen=True):
@@ -64,23 +63,17 @@ class OtherCondition(Struct, frozen=True):
 def jobs(request: ViewRequest[JobsQuery]) -> Mapping[str, Any]:
     """One scan, a round trip for the latest action and one for the name of a batch."""
     query = request.query
-    conditions = conditions_in(query)
-    given = msgspec.to_builtins(conditions)
+    given = msgspec.to_builtins(conditions_in(query))
     address = address_of(given)
-    wanted = JobListQuery(**msgspec.structs.asdict(conditions), limit=query.limit, cursor=query.cursor)
-    found = request.shown(list_page(request.services, wanted, "jobs", request.caller, scan_max=LOOKED_AT))
-    recent = recent_action(request, request.services.action_log.all(), given)
+    found = request.shown(list_page(request, "jobs", scan_max=LOOKED_AT))
     return {
-        "recent": recent,
-        "recent_word": DONE[recent.action] if recent is not None else "",
+        "recent": recent_action(request, request.services.action_log.all(), given),
         "found": replace(found, jobs=longest_first(found.jobs)),
         "filter": given,
         "address": address,
         "other_conditions": _other_conditions(request, address),
-        "fields": conditions,
         "status": _OTHER_WORDS.get(query.status or "", query.status),
         "states": STATES,
-        "queues": request.services.config.worker.priorities,
         "bulk": _bulk_actions(query.status),
     }
 

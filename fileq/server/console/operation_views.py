@@ -63,7 +63,6 @@ def operations(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     return {
         "operations": request.ask(list_operations).operations,
         "latest": [_shown(request, one) for one in latest[:LATEST]],
-        "done_words": DONE,
     }
 
 
@@ -81,9 +80,7 @@ def operation(request: ViewRequest[OperationQuery]) -> Mapping[str, Any]:
     records = services.broker.records(listed) if listed else []
     return {
         "action": _shown(request, found),
-        "done_word": DONE[found.action],
         "outcomes": outcomes_of(statuses.values(), found.action),
-        "status": request.query.status,
         "jobs": [request.shown(job_document(record)) for record in records if record is not None],
         "matching": len(wanted),
     }

@@ -88,7 +88,7 @@ def overview(request: ViewRequest[OverviewQuery]) -> Mapping[str, Any]:
     recent = _recent(request, found)
     groups = None
     if state.dead:
-        groups = request.shown(dead_groups(services, DeadGroupsQuery(limit=_GROUPS), _GROUPED, request.caller))
+        groups = request.shown(dead_groups(request, DeadGroupsQuery(limit=_GROUPS), _GROUPED))
     kinds = ((ACKNOWLEDGEMENTS, groups is not None and groups.groups), (NOTES, found.census.paused))
     notes = read_notes(request, [kind for kind, is_needed in kinds if is_needed])
     marks = {
@@ -105,7 +105,6 @@ def overview(request: ViewRequest[OverviewQuery]) -> Mapping[str, Any]:
         "oldest_age_s": max(ages, default=None),
         "chart": _chart(hours, request.query.hours),
         "ranges": list(_RANGES),
-        "chosen": request.query.hours,
         "queues": [(queue, bar(queue.length, most, title=f"{queue.length} pending")) for queue in state.queues],
         "live_chart": _live_chart(samples),
         "groups": groups,

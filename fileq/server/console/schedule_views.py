@@ -121,7 +121,6 @@ def scheduled(request: ViewRequest[ScheduledQuery]) -> Mapping[str, Any]:
         "delayed": _delayed(request),
         "rows": [(view, upcoming(view, now_ms)) for view in first],
         "unshown": len(schedules) - len(first),
-        "is_later_page": request.query.cursor is not None,
         "from_configuration": FROM_CONFIGURATION,
     }
 
@@ -236,7 +235,6 @@ def _form(request: ViewRequest[Any], form: ScheduleForm) -> dict[str, Any]:
         "is_exact": _is_exact(form),
         "payload": json_text(form.payload) if form.payload else "",
         "reprocess": json_text(form.reprocess),
-        "queues": request.services.config.worker.priorities,
         "overlaps": OVERLAPS,
         "missed": MISSED if form.missed in MISSED else {**MISSED, form.missed: missed_words(form.missed)},
         "zones": zone_names(),
