@@ -35,7 +35,7 @@ class SaidName(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NamedSession(Struct, frozen=True):
-    """`name` is the whole name: that of the person, and that the session came by a one-time link."""
+    """`name` is the whole name: that of the person, and that the session began with a one-time link."""
 
     message: str
     name: str
@@ -100,7 +100,7 @@ async def who_am_i(request: ApiRequest[NoQuery, UnsetType]) -> WhoAmI:
     )
 
 
-@ROUTES.add("PUT /whoami/name", Scope.ADMIN, "say your name, in a session of the one-time link")
+@ROUTES.add("PUT /whoami/name", Scope.ADMIN, "set display name; only in a session of a one-time link")
 async def name_session(request: ApiRequest[NoQuery, SaidName]) -> NamedSession:
     """Only of the own session, and only of one that a one-time link began: a key has the name that its maker gave."""
     services, caller = request.services, request.caller

@@ -165,9 +165,7 @@ def add_batch_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer[BulkJobs]
     return enqueue_jobs(replace(request, body=NewJobs(tuple(jobs))))
 
 
-@ROUTES.add(
-    "POST /batches/{id}/seal", (Scope.ENQUEUE, Scope.OPERATE), "add no more jobs to a batch", serves_limited=True
-)
+@ROUTES.add("POST /batches/{id}/seal", (Scope.ENQUEUE, Scope.OPERATE), "close a batch to new jobs", serves_limited=True)
 def seal_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     """No job is added any more. An empty batch is finished by it."""
     services, id = request.services, request.params["id"]

@@ -374,8 +374,8 @@ def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[CancelMessa
     services.action_log.add(JobAction.CANCEL, request.caller.name, [id])
     is_requested = result is CancelResult.REQUESTED
     request.note.changed(
-        {"state": "running" if is_requested else "waiting"},
-        {"state": "cancellation requested" if is_requested else "cancelled"},
+        {"status": "running" if is_requested else "pending"},
+        {"status": "cancellation requested" if is_requested else "cancelled"},
     )
     if is_requested:
         return ApiAnswer(CancelMessage("Job cancellation requested", "requested"), 202)
@@ -385,7 +385,7 @@ def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[CancelMessa
 @ROUTES.add(
     "POST /jobs/{id}/retry",
     Scope.OPERATE,
-    "put a dead job back into its queue",
+    "retry a dead job",
     serves_limited=True,
     problems=("conflict",),
 )

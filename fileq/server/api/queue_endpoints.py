@@ -62,7 +62,7 @@ class PauseOrder(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=REASON_LENGTH)] = ""
 
 
-@ROUTES.add("GET /queues", Scope.READ, "the queues: waiting jobs, the oldest one, paused or not")
+@ROUTES.add("GET /queues", Scope.READ, "the queues: pending jobs, the oldest one, paused or not")
 def list_queues(request: ApiRequest[NoQuery, UnsetType]) -> QueueList:
     return _queues(request.services)
 
@@ -164,7 +164,7 @@ class ClearedJobs(Struct, frozen=True):
     is_partial: bool
 
 
-@ROUTES.add("POST /queues/{name}/clear", Scope.OPERATE, "cancel the jobs that wait in a queue", is_scan=True)
+@ROUTES.add("POST /queues/{name}/clear", Scope.OPERATE, "cancel the pending jobs of a queue", is_scan=True)
 def clear_queue(request: ApiRequest[ClearQuery, UnsetType]) -> ApiAnswer[ClearedJobs]:
     services, name = request.services, request.params["name"]
     if name not in services.config.worker.priorities:

@@ -128,13 +128,13 @@ def delete_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
     return ScheduleMessage("Schedule removed", name, True)
 
 
-@ROUTES.add("POST /schedules/{name}/pause", Scope.OPERATE, "stop firing a schedule", problems=("conflict",))
+@ROUTES.add("POST /schedules/{name}/pause", Scope.OPERATE, "pause a schedule", problems=("conflict",))
 def pause_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
     has_changed = pause_schedule(request.services.broker, _known(request))
     return _paused(request, has_changed, is_paused=True)
 
 
-@ROUTES.add("POST /schedules/{name}/resume", Scope.OPERATE, "fire a paused schedule again", problems=("conflict",))
+@ROUTES.add("POST /schedules/{name}/resume", Scope.OPERATE, "resume a paused schedule", problems=("conflict",))
 def resume_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
     has_changed = resume_schedule(request.services.broker, _known(request))
     return _paused(request, has_changed, is_paused=False)
@@ -146,7 +146,7 @@ def _paused(request: ApiRequest[NoQuery, UnsetType], has_changed: bool, *, is_pa
     return ScheduleMessage(f"Schedule {'paused' if is_paused else 'resumed'}", request.params["name"], has_changed)
 
 
-@ROUTES.add("POST /schedules/{name}/run", Scope.OPERATE, "enqueue a job of a schedule now", problems=("conflict",))
+@ROUTES.add("POST /schedules/{name}/run", Scope.OPERATE, "run a schedule now", problems=("conflict",))
 def run_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleRun:
     """Enqueues a job beside the times of the schedule. Each call makes a job."""
     services, name = request.services, _known(request)

@@ -52,7 +52,7 @@ class UploadedFile(Struct, frozen=True):
 @ROUTES.add(
     "PUT /uploads/{path:path}",
     Scope.ENQUEUE,
-    "store a file for the producer",
+    "upload a file; the producer enqueues it",
     serves_limited=True,
     status=201,
     statuses={200: "the file replaced another one"},

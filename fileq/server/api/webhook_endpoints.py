@@ -44,7 +44,7 @@ def list_webhooks(request: ApiRequest[NoQuery, UnsetType]) -> WebhookList:
 @ROUTES.add(
     "POST /webhooks",
     Scope.ADMIN,
-    "send events to a URL; the secret is shown only here",
+    "add a webhook; its secret is shown only here",
     status=201,
     problems=("conflict",),
 )

@@ -236,10 +236,6 @@ _GROUPS = "/dead/groups/"  # the detail of such an entry is the cause
 _VERB = "action: "  # how the detail of an action on many jobs begins
 # What people call it, if that is not what the documentation of the API says.
 _WORDS = {
-    "retry_job": "retry a dead job",
-    "run_schedule": "run a schedule now",
-    "upload_file": "upload a file",
-    "name_session": "set display name",
     "failed_login": "log in with a wrong password, key or link",
     "create_login_link": "create a one-time link",
 }

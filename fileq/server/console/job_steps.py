@@ -221,4 +221,4 @@ def _current(job: JobDocument, paused: Sequence[PastPause], cancellations: Seque
     elif job.scheduled_at:
         yield JobStep("due", job.scheduled_at)
     elif before:
-        yield JobStep("waiting", None, ("since its last attempt ended" if last_ended else "since it was created",))
+        yield JobStep("pending", None, ("since its last attempt ended" if last_ended else "since it was created",))

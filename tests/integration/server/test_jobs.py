@@ -58,7 +58,7 @@ def test_a_job_is_enqueued_shown_cancelled_and_audited(api: ServedApi) -> None:
 
     again, first = wait_until(lambda: entries()[1:] and entries())
     assert (again.action, first.action) == ("cancel_job", "cancel_job")
-    assert (again.changes, first.changes) == ((), (AuditChange("state", "waiting", "cancelled"),))
+    assert (again.changes, first.changes) == ((), (AuditChange("status", "pending", "cancelled"),))
 
 
 def test_a_delayed_job_is_scheduled_and_stats_count_it(api: ServedApi) -> None:
