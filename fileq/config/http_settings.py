@@ -94,7 +94,7 @@ class EndpointSettings(Section, frozen=True):
 
     name: Annotated[str, TextKind(NAME_RULE, f"a name that matches {NAME_RULE}"), "name of the webhook"] = ""
     url: Annotated[str, WebhookUrlKind(), "where to send"] = ""
-    events: Annotated[tuple[Annotated[str, ChoiceKind(WEBHOOK_EVENTS)], ...], AtLeastOne, "which events to send"] = ()
+    events: Annotated[tuple[Annotated[str, ChoiceKind(WEBHOOK_EVENTS)], ...], AtLeastOne, "events to send"] = ()
     filter: Annotated[WebhookFilterSettings, "which jobs: type, match, priority, batch"] = WebhookFilterSettings()
     secret: Annotated[str, WebhookSecretKind(), "signs the deliveries; prefer secret_file"] = ""
     secret_file: Annotated[str, "file with the secret; during a rotation a second line holds the one before"] = ""
@@ -116,7 +116,7 @@ class WebhookSettings(Section, frozen=True):
     allow_http: Annotated[bool, "also send to http:// URLs, unencrypted"] = False
     allow_networks: Annotated[
         tuple[Annotated[str, NetworkKind()], ...],
-        "networks to send to although their addresses are not public, such as 10.1.0.0/16",
+        "private networks that webhooks may send to, such as 10.1.0.0/16",
     ] = ()
     allow_ports: Annotated[tuple[Port, ...], "ports to send to besides 443, 8443 and 80"] = ()
     endpoints: Annotated[
@@ -191,40 +191,38 @@ class ApiKeyKind(SecretKind, frozen=True):
 
 
 class ServerSettings(Section, frozen=True):
-    bind: Annotated[FilledUtf8, "address to listen on; one that is not loopback needs a key"] = "127.0.0.1"
+    bind: Annotated[FilledUtf8, "address to listen on; without a key it must be loopback"] = "127.0.0.1"
     port: Annotated[Port, "port of the REST API; 0 = any free port"] = 8080
     base_path: Annotated[
         str,
         TextKind(r"(/[A-Za-z0-9._~-]+)*", "a path such as /fileq, without a slash at its end"),
         'path below which a proxy serves it, such as /fileq; "" = the root',
     ] = ""
-    hosts: Annotated[
-        tuple[Filled, ...], "names that the Host header may have, besides localhost and the bind address"
-    ] = ()
-    api_key: Annotated[str, ApiKeyKind(), "an admin key from outside; prefer api_key_file, or API_KEY"] = ""
-    api_key_file: Annotated[str, "file that holds it, instead of api_key; a change needs no restart"] = ""
+    hosts: Annotated[tuple[Filled, ...], "accepted Host headers, besides localhost and the bind address"] = ()
+    api_key: Annotated[str, ApiKeyKind(), "an admin key of your own; prefer api_key_file, or API_KEY"] = ""
+    api_key_file: Annotated[str, "file that holds the key, instead of api_key; a change needs no restart"] = ""
     console: Annotated[bool, "serve the web pages"] = True
     username: Annotated[str, "user name of HTTP Basic, together with password_file"] = ""
     password: Annotated[str, SecretKind(), "password of HTTP Basic; prefer password_file"] = ""
-    password_file: Annotated[str, "file that holds it, instead of password; a change needs no restart"] = ""
+    password_file: Annotated[str, "file that holds the password, instead of password; a change needs no restart"] = ""
     auth_header: Annotated[
         str,
         TextKind(HEADER_NAME, "the name of a header such as X-Forwarded-User"),
-        "header with the user name from an SSO proxy; only from trusted_proxies",
+        "header with the user name from an SSO proxy; only accepted from trusted_proxies",
     ] = ""
     trusted_proxies: Annotated[
-        tuple[Annotated[str, NetworkKind()], ...], "addresses of proxies, whose forwarded headers are believed"
+        tuple[Annotated[str, NetworkKind()], ...], "addresses of proxies whose forwarded headers are trusted"
     ] = ()
     cors_origins: Annotated[
         tuple[Annotated[str, ORIGIN], ...], "exact origins whose pages may call the API; * is refused"
     ] = ()
-    rate_limit: Annotated[Rate, RateKind(), "requests of one key; twice as many at once"] = Rate(50, 1000)
+    rate_limit: Annotated[Rate, RateKind(), "requests of one key; short bursts may be twice as many"] = Rate(50, 1000)
     files: Annotated[
         Literal["none", "names", "preview", "download"], "what is shown of files: none, names, preview or download"
     ] = "names"
     upload_dir: Annotated[str, 'directory for uploads; "" = no uploads'] = ""
     max_upload: Annotated[int | None, SizeKind(), 'largest upload; "" = no limit'] = 1 << 30
-    read_only: Annotated[bool, "answer only GET, whatever the key"] = False
+    read_only: Annotated[bool, "accept only GET, whatever the key"] = False
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         if self.api_key and self.api_key_file:

@@ -99,8 +99,8 @@ class CircuitBreakerSettings(Section, frozen=True):
         float, FractionKind(allows_zero=False), "share of failures that opens the breaker of a route"
     ] = 0.5
     window: Annotated[Seconds, "period over which failures are counted"] = 60.0
-    cooldown_period: Annotated[Seconds, "time until one job of the route is tried"] = 30.0
-    min_samples: Annotated[Count, "a breaker stays closed with fewer attempts in the window"] = 20
+    cooldown_period: Annotated[Seconds, "how long an open breaker waits before it tries one job"] = 30.0
+    min_samples: Annotated[Count, "attempts in the window before a breaker can open"] = 20
 
 
 # metrics, logs and traces
@@ -114,7 +114,7 @@ class TracingSettings(Section, frozen=True):
 class ObservabilitySettings(Section, frozen=True):
     metrics_port: Annotated[Port, "port of /metrics, /healthz and /readyz; 0 = any free port"] = 9090
     metrics_bind: Annotated[
-        Filled, "address that the port listens on; it has no password: every host that reaches it can read it"
+        Filled, "address that the port listens on; it has no password, so every host that reaches it can read it"
     ] = "0.0.0.0"
     log_level: Annotated[Literal["debug", "info", "warn", "error"], "debug, info, warn or error"] = "info"
     log_format: Annotated[Literal["auto", "console", "json"], "auto: console on a terminal, else json"] = "auto"
@@ -136,7 +136,7 @@ class TlsSettings(Section, frozen=True):
 
 
 class RedisSettings(Section, frozen=True):
-    addr: Annotated[str, AddressKind(), "host:port; localhost:6379 with broker: redis and neither addr nor url"] = ""
+    addr: Annotated[str, AddressKind(), "host:port; with broker: redis and no url the default is localhost:6379"] = ""
     url: Annotated[
         str,
         REDIS_URL,
@@ -182,8 +182,8 @@ class CompleteSettings(Section, frozen=True):
     manifest: Annotated[
         str | None, TextKind(_FILE_NAME, "a glob of names such as *.manifest.json"), "all files of this list exist"
     ] = None
-    files: Annotated[Count | None, "so many files exist"] = None
-    quiet: Annotated[Seconds | None, "no file came or changed in this time"] = None
+    files: Annotated[Count | None, "this many files exist"] = None
+    quiet: Annotated[Seconds | None, "no file arrived or changed in this time"] = None
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from self.exactly_one(*self.__struct_fields__)
@@ -201,7 +201,7 @@ class DeliverySettings(Section, frozen=True):
     deadline: Annotated[Seconds | None, "after its first file; then it is sealed as incomplete, and catch is due"] = (
         None
     )
-    allow_failures: Annotated[bool, "go on with the other files when one is dead"] = False
+    allow_failures: Annotated[bool, "continue with the other files when one is dead"] = False
     then: Annotated[JobType | None, "type of a job to enqueue when all files are completed"] = None
     catch: Annotated[JobType | None, "type of a job to enqueue when the first file is dead"] = None
     done_marker: Annotated[
@@ -275,12 +275,12 @@ class ScheduleSettings(Section, frozen=True):
     reprocess: Annotated[ReprocessSettings | None, "instead of a type: process known files again"] = None
     scan: Annotated[FilledUtf8 | None, "instead of a type: enqueue the new files of this directory once"] = None
     priority: Annotated[Priority | None, "queue of the jobs; default: the task's, or producer.default_priority"] = None
-    missed: Annotated[str, MissedKind(), "which times that were missed are made up: skip, last or all:N"] = "last"
+    missed: Annotated[str, MissedKind(), "which missed times still run: skip, last or all:N"] = "last"
     overlap: Annotated[
         Literal["allow", "skip", "queue", "cancel"], "what happens while the last job of the schedule is unfinished"
     ] = "skip"
-    within: Annotated[Seconds, "a time that is later than this is missed"] = 600.0
-    paused: Annotated[bool, "define it, but do not fire it"] = False
+    within: Annotated[Seconds, "a time that would fire later than this is missed"] = 600.0
+    paused: Annotated[bool, "define it without firing it"] = False
     max_retries: Annotated[CountOrZero | None, "of its jobs, instead of the route's"] = None
     timeout: Annotated[Seconds | None, "of its jobs, instead of the route's"] = None
 
@@ -353,7 +353,7 @@ class WorkerSettings(Section, frozen=True):
     ] = 30.0
     reap_interval: Annotated[Seconds, "how often to look for jobs of dead workers"] = 5.0
     max_retries: Annotated[CountOrZero, "retries after a failure; a job runs at most max_retries + 1 times"] = 3
-    max_recoveries: Annotated[CountOrZero, "how often a job runs again after its worker died; then the job is dead"] = 3
+    max_recoveries: Annotated[CountOrZero, "how often a job is rerun after its worker died, before it is dead"] = 3
     timeout: Annotated[Seconds, "maximum duration of one attempt"] = 300.0
     shutdown_timeout: Annotated[SecondsOrZero, "how long running jobs may continue after a stop signal"] = 30.0
     max_memory: Annotated[
@@ -363,10 +363,12 @@ class WorkerSettings(Section, frozen=True):
         'e.g. 512MB; "" = no limit',
     ] = None
     max_jobs_per_child: Annotated[CountOrZero, "a child process is replaced after this many jobs; 0 = no limit"] = 0
-    capture_output: Annotated[bool, "log what handlers print as events; false: to the worker's stderr as it is"] = True
+    capture_output: Annotated[bool, "log handler output as events; false: pass it to the worker's stderr unchanged"] = (
+        True
+    )
     allow_commands: Annotated[bool, "run shell commands that jobs contain (jobs of type command)"] = False
     pass_environment: Annotated[
-        tuple[Filled, ...], "variables with secrets of fileq, such as REDIS_PASSWORD, that handlers and commands get"
+        tuple[Filled, ...], "variables with secrets, such as REDIS_PASSWORD, to pass on to handlers and commands"
     ] = ()
     backoff: Annotated[
         BackoffSettings,
@@ -412,7 +414,7 @@ class ProducerSettings(Section, frozen=True):
     include_globs: Annotated[
         tuple[Glob, ...],
         AtLeastOne,
-        "files to take; *.pdf: of the top level only, **/*.pdf: of any depth, also none; case-sensitive",
+        "files to enqueue; *.pdf: top level only, **/*.pdf: any depth; case-sensitive",
     ] = ("**/*",)
     exclude_globs: Annotated[tuple[Glob, ...], "files to skip even if include_globs matches them"] = (
         "**/*.tmp",
@@ -446,11 +448,11 @@ class ProducerSettings(Section, frozen=True):
     ready_suffix: Annotated[
         str,
         TextKind(r"[^/]*", "a suffix such as .done"),
-        'e.g. ".done": a file is taken once its marker exists, which is then removed',
+        'e.g. ".done": a file is enqueued once its marker exists; the marker is then removed',
     ] = ""
     identity: Annotated[
         Literal["stat", "inode", "content"],
-        "what makes a file a new version: stat = size or mtime, inode = also another inode, content = other content",
+        "what makes a file a new version: stat = new size or mtime; inode = new inode too; content = new content",
     ] = "inode"
     follow_symlinks: Annotated[bool, "follow symbolic links that stay within scan_dir"] = False
     max_pending: Annotated[CountOrZero, "pause while this many jobs are waiting; 0 = never"] = 0
@@ -529,12 +531,12 @@ class Config(Section, frozen=True):
     ] = ()
     schedules: Annotated[
         Mapping[Annotated[str, TextKind(NAME_RULE, f"a name that matches {NAME_RULE}")], ScheduleSettings],
-        "jobs at certain times, by name; the keys of each: " + ", ".join(ScheduleSettings.__struct_fields__),
+        "recurring jobs, by name; the keys of each: " + ", ".join(ScheduleSettings.__struct_fields__),
     ] = field(default_factory=dict)
     circuit_breaker: Annotated[CircuitBreakerSettings, "one for each route; defers its jobs while many fail"] = (
         CircuitBreakerSettings()
     )
-    webhooks: Annotated[WebhookSettings, "tell other programs about jobs, see docs/webhooks.md"] = WebhookSettings()
+    webhooks: Annotated[WebhookSettings, "notify other programs about jobs, see docs/webhooks.md"] = WebhookSettings()
     server: Annotated[ServerSettings, "the REST API, see docs/api.md"] = ServerSettings()
     observability: Annotated[ObservabilitySettings, "metrics, logs, traces"] = ObservabilitySettings()
 

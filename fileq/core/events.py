@@ -150,7 +150,7 @@ class JobDead(AttemptEnded, frozen=True):
 
 @event("job.recovered", "warning", published_as="job:recovered")
 class JobRecovered(AttemptEnded, frozen=True):
-    """The process that ran a job died; its worker, or a reaper (`lost_by`, `verb`), gave the job back. The error of a
+    """The process that ran a job died; its worker, or a reaper (`lost_by`, `verb`), requeued the job. The error of a
     crash begins with `crashed: `, that of a lost worker with `its worker died`."""
 
     outcome = "died"
@@ -163,8 +163,8 @@ class JobRecovered(AttemptEnded, frozen=True):
 
 @event("job.released")
 class JobReleased(AttemptEnded, frozen=True):
-    """A job went back to the front of its queue: its worker stops, or had claimed it in advance and got no room for it.
-    No failure and no recovery is counted."""
+    """A job went back to the front of its queue, because its worker stops or prefetched it without a free slot. Neither
+    a failure nor a recovery is counted."""
 
     outcome = "released"
 
@@ -178,8 +178,8 @@ class JobCancelled(AttemptEnded, frozen=True):
 
 @event("job.deferred", published_as="job:deferred")
 class JobDeferred(JobEvent, frozen=True):
-    """A job cannot run yet and waits for `delay_ms`; nothing is counted. A worker reports the first job of a reason,
-    and each job that waits for an earlier job of its file."""
+    """A job cannot run yet and waits for `delay_ms`; nothing is counted. Logged for the first job of a reason, and for
+    each job that waits for an earlier job of its file."""
 
     queue: str
     worker_id: str
@@ -189,7 +189,7 @@ class JobDeferred(JobEvent, frozen=True):
 
 @event("job.fenced", "warning")
 class JobFenced(JobEvent, frozen=True):
-    """A slot lost its job to another one, so its outcome does not count."""
+    """A slot had lost its job to another one, so its outcome was rejected."""
 
     outcome: ClassVar[str] = "fenced"
 
@@ -205,8 +205,8 @@ class ResultDropped(JobEvent, frozen=True):
 
 @event("handler.error_ignored", "warning")
 class HandlerErrorIgnored(JobEvent, frozen=True):
-    """A handler raised an error while it was stopped, because its worker stops (`outcome` is `released`) or its job was
-    cancelled. It does not count as a failure. `exception` is the traceback."""
+    """A handler raised an error while it was being stopped, because its worker stops (`outcome` is `released`) or its
+    job was cancelled. It does not count as a failure. `exception` is the traceback."""
 
     worker_id: str
     outcome: str
@@ -237,7 +237,7 @@ class HandlerPrinted(OutputEvent, frozen=True):
 
 @event("handler.output_skipped", "warning")
 class HandlerOutputSkipped(OutputEvent, frozen=True):
-    """A handler printed more than 200 lines in a second; so many `lines` of them have no event."""
+    """A handler printed more than 200 lines in a second; `lines` of them were dropped."""
 
     lines: int
 
@@ -363,8 +363,8 @@ class BatchEvent(Event, frozen=True):
 
 @event("batch.finished", published_as="batch:finished")
 class BatchFinished(BatchEvent, frozen=True):
-    """A batch is finished: it is sealed, and no member is unfinished. The counts are missing if the broker could not be
-    asked. Logged by the worker that settled the last job; if a command or a reaper ended it, only published."""
+    """A batch finished: it is sealed, and all its members have ended. The counts are missing if the broker was
+    unreachable. Logged by the worker that settled the last job; if a command or a reaper ended it, only published."""
 
     total: int | None = None
     completed: int | None = None
@@ -375,16 +375,15 @@ class BatchFinished(BatchEvent, frozen=True):
 
 @event("batch.cancelled", "warning")
 class BatchCancelled(BatchEvent, frozen=True):
-    """A worker cancelled a batch, for this `reason`: nothing was added to it for 24 hours, or its parent is
-    cancelled."""
+    """A worker cancelled a batch, because nothing was added to it for 24 hours or its parent was cancelled
+    (`reason`)."""
 
     reason: str
 
 
 @event("batch.reconciled", "warning")
 class BatchReconciled(BatchEvent, frozen=True):
-    """So many members (`counted`) had ended without being counted, and are counted now: data of the broker was
-    lost."""
+    """A worker counted members that had ended uncounted (`counted`), because the broker lost data."""
 
     counted: int
 
@@ -396,13 +395,13 @@ class DeliveryEvent(Event, frozen=True):
 
 @event("delivery.opened")
 class DeliveryOpened(DeliveryEvent, frozen=True):
-    """The first file of a delivery, or its marker or manifest, was found: its files are members of this batch."""
+    """The first file of a delivery, or its marker or manifest, was found. Its files become members of this batch."""
 
 
 @event("delivery.sealed")
 class DeliverySealed(DeliveryEvent, frozen=True):
-    """A delivery takes no more files. `problems` are the files that are missing or have another checksum than the
-    manifest says; with `is_incomplete` its deadline passed first."""
+    """A delivery is closed to new files. `problems` counts files that are missing or differ from the manifest; with
+    `is_incomplete` its deadline passed first."""
 
     files: int
     problems: int
@@ -419,16 +418,14 @@ class DeliveryFinished(DeliveryEvent, frozen=True):
 
 @event("delivery.unreadable", "warning")
 class DeliveryUnreadable(DeliveryEvent, frozen=True):
-    """The manifest of a delivery, or its directory, can't be read. Reported once; it is read again until the
-    deadline."""
+    """The manifest of a delivery, or its directory, can't be read. Logged once; it is retried until the deadline."""
 
     error: str
 
 
 @event("delivery.failed", "error", hidden=("exception",))
 class DeliveryFailed(DeliveryEvent, frozen=True):
-    """A producer could not go on with a delivery because of an error that only this delivery causes. Reported once; it
-    is tried again, and the other deliveries go on."""
+    """An error stopped one delivery. Logged once; the delivery is retried, and the others continue."""
 
     error: str
     exception: BaseException
@@ -439,8 +436,8 @@ class DeliveryFailed(DeliveryEvent, frozen=True):
 
 @event("job.followed", "debug")
 class JobFollowed(JobEvent, frozen=True):
-    """A job ended and left something behind: so many `follow_ups` were enqueued in the same step, those left out as
-    duplicates included, and so many `outputs` are in its record."""
+    """A job ended: `follow_ups` jobs were enqueued in the same step, skipped duplicates included, and `outputs` files
+    are in its record."""
 
     queue: str
     follow_ups: int
@@ -449,8 +446,8 @@ class JobFollowed(JobEvent, frozen=True):
 
 @event("hook.failed", "warning")
 class HookFailed(Event, frozen=True):
-    """A hook raised. Its job is not affected. Logged at most once a minute for each hook; `failures` counts those since
-    the last line."""
+    """A hook raised an error; its job is not affected. Logged at most once a minute for each hook; `failures` counts
+    those since the last line."""
 
     hook: str
     event_name: str
@@ -460,8 +457,7 @@ class HookFailed(Event, frozen=True):
 
 @event("hook.events_dropped", "warning")
 class HookEventsDropped(Event, frozen=True):
-    """Hooks are slower than jobs, or one hangs: so many events (`count`) reached no hook. Logged at most once a
-    minute."""
+    """Hooks are too slow, or one hangs: `count` events were dropped. Logged at most once a minute."""
 
     count: int
     hook: str | None  # the one that was running
@@ -469,8 +465,8 @@ class HookEventsDropped(Event, frozen=True):
 
 @event("producer.before_enqueue_failed", "error")
 class BeforeEnqueueFailed(Event, frozen=True):
-    """A function with `@fileq.before_enqueue` raised. The file is not enqueued; the next scan finds it again. Logged at
-    most once a minute; the metric of skipped files (`veto_failed`) counts all."""
+    """A function with `@fileq.before_enqueue` raised an error. The file is not enqueued; the next scan finds it again.
+    Logged at most once a minute; the metric of skipped files (`veto_failed`) counts all."""
 
     path: str
     error: str
@@ -502,8 +498,8 @@ class WebhookFailed(Event, frozen=True):
 
 @event("webhook.disabled", "error")
 class WebhookDisabled(Event, frozen=True):
-    """A webhook gets no more deliveries: its receiver answered 410, or failed for too long. `fileq webhook enable`
-    enables it again."""
+    """A webhook was disabled, because its receiver answered 410 or failed for too long. `fileq webhook enable` enables
+    it again."""
 
     webhook: str
     reason: str
@@ -511,7 +507,7 @@ class WebhookDisabled(Event, frozen=True):
 
 @event("webhook.invalid", "error")
 class WebhooksInvalid(Event, frozen=True):
-    """Definitions of webhooks can't be used; the others are in effect. Logged once for each change of `problems`."""
+    """Some webhook definitions are invalid; the others are in effect. Logged when `problems` change."""
 
     problems: list[str]
 
@@ -544,9 +540,9 @@ class SkipReason(enum.StrEnum):
 
 @event("file.skipped", "warning")
 class FileSkipped(Event, frozen=True):
-    """A file or directory could not be read, a link leads outside `scan_dir`, in a circle or from one linked directory
-    to another, a directory is nested too deeply, or the marker of a file is older than the file. `action`, for a
-    directory that could not be read: the next scan tries it again."""
+    """A file or directory was skipped: it can't be read, a link leads outside `scan_dir`, in a loop or from one linked
+    directory to another, a directory is nested too deeply, or a marker is older than its file. `action`, for an
+    unreadable directory: the next scan retries it."""
 
     reason: SkipReason
     path: str
@@ -625,8 +621,8 @@ class MarkersKept(Event, frozen=True):
 
 @event("producer.inodes_not_compared")
 class InodesNotCompared(Event, frozen=True):
-    """A file system does not keep inode numbers: there a file is a new version only if its size or modification time is
-    another. Reported once for each type of file system."""
+    """A file system has no stable inode numbers, so a file on it is a new version only if its size or modification time
+    changes. Logged once for each type of file system."""
 
     path: str
     filesystem: str
@@ -696,7 +692,7 @@ class ConfigReloaded(Event, frozen=True):
 
 @event("config.refused", "error")
 class ConfigRefused(Event, frozen=True):
-    """After SIGHUP: the new configuration or its handlers have errors, or would lose a type that the worker serves.
+    """After SIGHUP: the new configuration or its handlers have errors, or would drop a type that the worker serves.
     Nothing was changed."""
 
     problems: list[str]
@@ -734,8 +730,8 @@ class BreakerHalfOpened(BreakerChanged, frozen=True):
 
 @event("breaker.closed")
 class BreakerClosed(BreakerChanged, frozen=True):
-    """The probe succeeded, an operator reset the breaker, or no job of the route came for `circuit_breaker.window`: the
-    jobs of the route run again."""
+    """The probe succeeded, an operator reset the breaker, or the route had no jobs for `circuit_breaker.window`: its
+    jobs run again."""
 
 
 @event("root.lost", "warning")
@@ -764,7 +760,7 @@ class SlotReplaced(Event, frozen=True):
 
 @event("variable.ignored", "warning")
 class VariableIgnored(Event, frozen=True):
-    """A variable of the environment names no setting, and is similar to one that does. It has no effect."""
+    """An environment variable looks like a misspelt setting. It has no effect."""
 
     variable: str
     action: str
@@ -779,14 +775,15 @@ class HandlersUnset(Event, frozen=True):
 
 @event("handlers.warned", "warning")
 class HandlersWarned(Event, frozen=True):
-    """A handler is configured in a way that is probably a mistake."""
+    """The configuration of a handler is probably a mistake."""
 
     reason: str
 
 
 @event("role.started")
 class RoleStarted(Event, frozen=True):
-    """All services run. `directory`: `scan_dir`. `routes` and `handlers`: how many routes a worker has, and to what."""
+    """All services are running. `directory` is `scan_dir`; `routes` counts a worker's routes, and `handlers` lists
+    their handlers."""
 
     directory: str
     broker: str
@@ -817,7 +814,7 @@ class DrainStarted(Event, frozen=True):
 
 @event("worker.failed", "error", hidden=("exception",))
 class WorkerFailed(Event, frozen=True):
-    """A defect in fileq ended the worker's loop; the process ends with exit code 1."""
+    """A bug in fileq ended the worker's loop; the process exits with code 1."""
 
     error: str
     exception: BaseException
@@ -825,7 +822,7 @@ class WorkerFailed(Event, frozen=True):
 
 @event("loop.failed", "error", hidden=("exception",))
 class LoopFailed(Event, frozen=True):
-    """A defect in fileq: a turn of this loop raised an unexpected error. The loop continues."""
+    """A bug in fileq: a turn of this loop raised an unexpected error. The loop continues."""
 
     loop: str
     error: str
@@ -841,7 +838,7 @@ class ChildReplaced(Event, frozen=True):
 
 @event("child.start_failed", "error")
 class ChildStartFailed(Event, frozen=True):
-    """A child process could not be started; the start is repeated."""
+    """A child process could not be started; fileq retries."""
 
     error: str
 
@@ -855,7 +852,7 @@ class ForkServerDied(Event, frozen=True):
 
 @event("forkserver.failed", "error")
 class ForkServerFailed(Event, frozen=True):
-    """The process that starts children could not be started again; the start is repeated."""
+    """The process that starts children could not be restarted; fileq retries."""
 
     problems: list[str]
 
@@ -891,7 +888,7 @@ class HttpOpened(Event, frozen=True):
 
 @event("accept.stopped", "warning")
 class AcceptStopped(Event, frozen=True):
-    """A port of this process accepts no clients, for want of descriptors or memory. It is tried again all the time."""
+    """A port can't accept clients, because descriptors or memory ran out. fileq keeps retrying."""
 
     port: int
     reason: str
@@ -933,7 +930,7 @@ class CollectorRestored(Event, frozen=True):
 
 @event("schedule.fired")
 class ScheduleFired(Event, frozen=True):
-    """A time of a schedule has come and its job is enqueued. `late_ms`: how long after that time."""
+    """A schedule fired: its job is enqueued, `late_ms` after its time."""
 
     schedule: str
     job_id: str
@@ -943,8 +940,8 @@ class ScheduleFired(Event, frozen=True):
 
 @event("schedule.missed", "warning")
 class ScheduleMissed(Event, frozen=True):
-    """Times of a schedule, so many (`count`), have no job and get none: no worker ran then, or the last job had not
-    ended (`reason`). `last` is the latest of them."""
+    """A schedule missed `count` times, the latest at `last`: no worker was running, or the previous job had not ended
+    (`reason`)."""
 
     schedule: str
     count: int
@@ -954,8 +951,8 @@ class ScheduleMissed(Event, frozen=True):
 
 @event("schedule.broken", "error")
 class ScheduleBroken(Event, frozen=True):
-    """This worker can't fire a schedule, for example because it has no queue with that name. Others may. Logged once.
-    The other schedules fire."""
+    """This worker can't fire a schedule, for example because it does not have the queue. Logged once; other workers may
+    fire it, and other schedules are not affected."""
 
     schedule: str
     error: str
@@ -970,7 +967,7 @@ class ScheduleRestored(Event, frozen=True):
 
 @event("schedule.defined")
 class ScheduleDefined(Event, frozen=True):
-    """At start or after SIGHUP: the configuration has a schedule that is new or has changed."""
+    """At start or after SIGHUP: a schedule in the configuration is new or has changed."""
 
     schedule: str
     cron: str
@@ -979,8 +976,8 @@ class ScheduleDefined(Event, frozen=True):
 
 @event("schedule.unclaimed", "warning")
 class ScheduleUnclaimed(Event, frozen=True):
-    """A schedule comes from a configuration, and that of this worker does not have it. It is removed after `seconds`,
-    unless a worker whose configuration has it is running."""
+    """A schedule from a configuration is missing in this worker's. It is removed after `seconds`, unless a running
+    worker has it."""
 
     schedule: str
     seconds: float
@@ -988,7 +985,7 @@ class ScheduleUnclaimed(Event, frozen=True):
 
 @event("schedule.removed")
 class ScheduleRemoved(Event, frozen=True):
-    """A schedule was removed: no configuration of a running worker has it any more."""
+    """A schedule was removed, because no running worker has it in its configuration."""
 
     schedule: str
 
@@ -1006,14 +1003,14 @@ class ServerOpened(Event, frozen=True):
 
 @event("server.warned", "warning")
 class ServerWarned(Event, frozen=True):
-    """The web server reports something, such as a request that it can't read."""
+    """The web server reported a problem, such as a malformed request."""
 
     reason: str
 
 
 @event("uploads.removed")
 class UploadsRemoved(Event, frozen=True):
-    """Incomplete uploads were removed from server.upload_dir. The server that had received them was killed."""
+    """Incomplete uploads of a killed server were removed from `server.upload_dir`."""
 
     count: int
     directory: str
@@ -1021,7 +1018,8 @@ class UploadsRemoved(Event, frozen=True):
 
 @event("request.audited")
 class RequestAudited(Event, frozen=True):
-    """A request that may change something: who sent it, what it did, to how many things, and the answer's status."""
+    """A request that can change something: who sent it, what it did, how many objects it changed, and the status of the
+    response."""
 
     who: str
     caller_id: str
@@ -1034,8 +1032,8 @@ class RequestAudited(Event, frozen=True):
 
 @event("logins.failed", "warning")
 class LoginsFailed(Event, frozen=True):
-    """Passwords, keys or one-time links were wrong: how many, and from how many addresses. Those that come together are
-    one event, at most one in ten minutes. `address` and `how` (basic, key or link) are those of the last one."""
+    """Logins failed with wrong passwords, keys or one-time links: how many, and from how many addresses. At most one
+    event in ten minutes; `address` and `how` (basic, key or link) are those of the last one."""
 
     failures: int
     addresses: int
@@ -1045,7 +1043,7 @@ class LoginsFailed(Event, frozen=True):
 
 @event("request.failed", "error", hidden=("exception",))
 class RequestFailed(Event, frozen=True):
-    """A defect in fileq: a request was answered with status 500."""
+    """A bug in fileq: a request was answered with status 500."""
 
     action: str
     request_id: str
@@ -1055,8 +1053,8 @@ class RequestFailed(Event, frozen=True):
 
 @event("operation.started")
 class OperationStarted(Event, frozen=True):
-    """A server works on an operation from now on. `is_resumed`: another server, or this one before a restart, had begun
-    it; `done` jobs are changed already."""
+    """A server started working on an operation. `is_resumed`: it was begun by another server or before a restart, and
+    `done` jobs are already changed."""
 
     id: str
     action: str

@@ -107,9 +107,8 @@ class Tracing:
         attempt = _RunningAttempt(event.job, trace_id, new_span_id(), event.queue, start_ns)
         slot = event.worker_id
         before = self._running.get(slot)
-        if (
-            before is not None and before.job.id != event.job.id
-        ):  # the end of the same job is told before its next claim
+        # The end of the same job is reported before its next claim.
+        if before is not None and before.job.id != event.job.id:
             self._replaced[slot] = before
         self._running[slot] = attempt
         end_ns, attributes = self._wall_ns(), _attributes(attempt)
