@@ -24,7 +24,7 @@ from fileq.core.settlement import Settlement, SettleResult
 from fileq.worker.pump import DEADLINE_PASSED, is_overdue
 from fileq.worker.settlements import rules_of, with_order, worker_policy
 
-BATCH = 500
+PAGE = 500
 IDLE_S = 3600.0  # the scheduler wakes this loop
 
 
@@ -53,14 +53,14 @@ class Deadlines:
     def turn(self) -> float:
         """Buries the jobs that are overdue. Returns the seconds until the next turn."""
         self.wake.clear()
-        claims = self._broker.overdue(BATCH)
+        claims = self._broker.overdue(PAGE)
         # Bytes without a deadline may have the record: another program pushed them under the id of this job.
         settlements = [self._burial(claim) for claim in claims if is_overdue(claim)]
         results = self._broker.bury_overdue(settlements) if settlements else ()
         for settlement, result in zip(settlements, results, strict=True):
             if result is SettleResult.DONE:
                 self._report(settlement)
-        return 0.0 if len(claims) == BATCH else IDLE_S
+        return 0.0 if len(claims) == PAGE else IDLE_S
 
     def _burial(self, claim: Claim) -> Settlement:
         settlement = decide(claim, DEADLINE_PASSED, self._policy, now_ms=time.time_ns() // 1_000_000)

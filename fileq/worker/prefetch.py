@@ -6,7 +6,7 @@ carries dozens. They wait in the worker, in the order of their claims, and never
 run.
 
 No job waits long in a worker. It claims in advance only what it ends within AHEAD_S at its present rate, in whole
-groups of `worker.count` where these fit, and only while these two hold:
+shares of `worker.count` where these fit, and only while these two hold:
 - A job runs for less than TURNOVER_S on average. Round trips do not count: a worker that is far from its server gains
   most from claiming in advance.
 - Each slot ends a job within CYCLE_S, round trips included. A worker with little to do leaves the jobs to others.
@@ -63,12 +63,12 @@ class Prefetch:
         self._since_s, self._ended, self._busy_s = now_s, 0, 0.0
         are_tasks_short = self._mean_running <= self._rate * TURNOVER_S
         is_fast = are_tasks_short and self._rate * CYCLE_S >= self._count and now_s >= self._resumes_s
-        self.depth = self._whole_batches(min(self.extra_max, int(self._rate * AHEAD_S))) if is_fast else 0
+        self.depth = self._whole_shares(min(self.extra_max, int(self._rate * AHEAD_S))) if is_fast else 0
 
-    def _whole_batches(self, depth: int) -> int:
-        """Rounds the depth so that each of the two calls in flight brings whole batches of `count` jobs.
+    def _whole_shares(self, depth: int) -> int:
+        """Rounds the depth so that each of the two calls in flight brings whole shares of `count` jobs.
 
-        What is left over would run as a small batch, which costs nearly as much as a whole one."""
+        What is left over would run as a small share, which costs nearly as much as a whole one."""
         unit = 2 * self._count
         if unit > self._count + self.extra_max:
             return depth

@@ -58,7 +58,7 @@ from fileq.webhooks.subscriptions import Withdrawals
 # The longest pause if the broker does not report changes: another process may schedule a job that is due at once.
 LONGEST_PAUSE_S = 0.04
 LONGEST_WATCHED_PAUSE_S = 1.0  # if it does: its clock may step, and a connection may be lost without a sign
-BATCH = 500
+PAGE = 500
 SWEEP_EVERY_S = 3600.0
 
 
@@ -92,7 +92,7 @@ class Scheduler:
         """Promotes the jobs that are due. Returns the seconds until the next turn."""
         called_s = self._monotonic()
         self.wake.clear()
-        promoted = self._broker.promote(BATCH)
+        promoted = self._broker.promote(PAGE)
         if self._cancel_requests not in (None, promoted.cancel_requests):
             self._cancel_requested()
         self._cancel_requests = promoted.cancel_requests
@@ -104,11 +104,11 @@ class Scheduler:
             self._unaligned = 0
         self._last = promoted.now_ms, self._monotonic()
         if self._unaligned is not None:
-            self._unaligned = self._broker.realign(self._unaligned, BATCH)
+            self._unaligned = self._broker.realign(self._unaligned, PAGE)
         if called_s >= self._sweep_at_s:
             self._sweep(called_s)
         fires_ms = self._firing.turn(promoted) if self._firing is not None else None
-        if promoted.count == BATCH:
+        if promoted.count == PAGE:
             return 0.0
         due_ms = [due_ms for due_ms in (promoted.next_due_ms, fires_ms, deadline_ms) if due_ms is not None]
         longest_s = LONGEST_WATCHED_PAUSE_S if promoted.is_watched and not self._has_pages else LONGEST_PAUSE_S

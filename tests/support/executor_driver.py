@@ -44,7 +44,7 @@ class ExecutorDriver:
         return "unsendable"
 
     def submit_together(self, **raws: bytes) -> None:
-        """Submit one batch: a task for each name."""
+        """Submit one bundle: a task for each name."""
         self.executor.submit([Task(key_of(name), raw, 0, b"", (), 1, 300.0) for name, raw in raws.items()])
 
     def cancel(self, name: str) -> None:

@@ -46,7 +46,7 @@ class Handlers:
 
 
 class AlwaysWait(WaitPolicy):
-    """submit() waits for every batch, as if all before had been tiny."""
+    """submit() waits for every bundle, as if all before had been tiny."""
 
     def record(self, *, was_done_in_time: bool) -> None:
         pass

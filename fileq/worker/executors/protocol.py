@@ -1,5 +1,5 @@
 """What the pump expects of an executor, and what all executors share: requests to stop a task, and whether to wait
-for a batch of tiny tasks.
+for a bundle of tiny tasks.
 
 An executor never raises for what a handler does, and never blocks the pump for more than a few milliseconds.
 """
@@ -104,18 +104,18 @@ def timed_out(timeout_s: float, stack: str = "") -> Failed:
     return Failed(f"timed out after {format_duration(timeout_s)}", TIMEOUT, traceback=stack)
 
 
-# Decides whether submit() of an executor waits until the batch it submitted has ended.
+# Decides whether submit() of an executor waits until the bundle it submitted has ended.
 #
-# Waiting pays while tasks are tiny and costs time otherwise. After a batch that was not done in time the policy skips
-# batches before it tries again, twice as many each time, or for twice as long, up to a limit. No threads, no I/O.
+# Waiting pays while tasks are tiny and costs time otherwise. After a bundle that was not done in time the policy skips
+# bundles before it tries again, twice as many each time, or for twice as long, up to a limit. No threads, no I/O.
 
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.002, 0.256
-MAX_SKIPS = 31  # the most batches that are skipped between two waits
+MAX_SKIPS = 31  # the most bundles that are skipped between two waits
 
 
 class WaitPolicy:
-    """Starts by waiting. Ask should_wait() once for each batch, and record() each wait."""
+    """Starts by waiting. Ask should_wait() once for each bundle, and record() each wait."""
 
     def __init__(self) -> None:
         self._skips = 0
@@ -123,7 +123,7 @@ class WaitPolicy:
 
     @property
     def is_cautious(self) -> bool:
-        """Whether the last wait was too long: then a batch is waited for only if nothing else runs."""
+        """Whether the last wait was too long: then a bundle is waited for only if nothing else runs."""
         return self._skips > 0
 
     def should_wait(self) -> bool:
@@ -138,8 +138,8 @@ class WaitPolicy:
 
 class PausingWaitPolicy(WaitPolicy):
     """For waits that stop the pump for about a millisecond when they fail. Such a wait is then tried at most four times
-    a second, however small batches are: slow tasks end one by one, so most of their batches have one or two tasks. One
-    batch may be late by chance, so the first failure has no consequence."""
+    a second, however small bundles are: slow tasks end one by one, so most of their bundles have one or two tasks. One
+    bundle may be late by chance, so the first failure has no consequence."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

@@ -8,9 +8,9 @@ atomic. Threads are daemons, so a kill -9 or an exit of the worker leaves none.
 Output. task_output.py finds the task that prints. What a thread prints after it was left behind is still logged.
 
 Tiny tasks. Waking a thread costs more than a tiny task, and so does contention for the GIL, which each write to a file
-hands to another thread. So while tasks are tiny submit() wakes one thread for the whole batch and waits a moment until
+hands to another thread. So while tasks are tiny submit() wakes one thread for the whole bundle and waits a moment until
 that thread has run it. When the moment is over, a thread is woken for every task that has not begun. WaitPolicy
-decides which batches are waited for: with other tasks running, contention makes even a tiny task slow.
+decides which bundles are waited for: with other tasks running, contention makes even a tiny task slow.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from fileq.worker.executors.task_output import ThreadTaskOutput
 NEVER_S = float("inf")
 TINY_S = 0.0001  # a task that takes longer is not tiny
 THREAD_WAKE_S = 0.0003  # how long a thread takes from its wake-up until it runs, on a slow machine
-MAX_WAIT_S = 0.002  # how long submit() waits for its batch, or for all other tasks before it
+MAX_WAIT_S = 0.002  # how long submit() waits for its bundle, or for all other tasks before it
 CLOSE_TIMEOUT_S = 1.0
 
 
@@ -110,14 +110,14 @@ class ThreadExecutor:
     def submit(self, tasks: Sequence[Task]) -> None:
         is_awaited = self._should_wait()
         now_s = time.monotonic()
-        batch = [_RunningTask(task, now_s + task.timeout_s, self._output_of(task)) for task in tasks]
-        for running in batch:
+        bundle = [_RunningTask(task, now_s + task.timeout_s, self._output_of(task)) for task in tasks]
+        for running in bundle:
             self._running[running.task.key] = running
             self._next_deadline_s = min(self._next_deadline_s, running.deadline_s)
-        self._queued.extend(batch)
+        self._queued.extend(bundle)
         if is_awaited:
             self._wakes.put(True)
-            is_done = self._wait(batch, now_s + min(MAX_WAIT_S, THREAD_WAKE_S + TINY_S * len(batch)))
+            is_done = self._wait(bundle, now_s + min(MAX_WAIT_S, THREAD_WAKE_S + TINY_S * len(bundle)))
             self._wait_policy.record(was_done_in_time=is_done)
         for _ in range(len(self._queued)):
             self._wakes.put(True)
@@ -181,7 +181,7 @@ class ThreadExecutor:
         return ThreadTaskOutput(task, self._emit) if self._captures_output else None
 
     def _should_wait(self) -> bool:
-        """Whether submit() waits for its batch. After a failed wait it does so only once all other tasks have ended."""
+        """Whether submit() waits for its tasks. After a failed wait it does so only once all other tasks have ended."""
         policy = self._wait_policy
         if not policy.should_wait():
             return False
@@ -190,8 +190,8 @@ class ThreadExecutor:
             return False
         return True
 
-    def _wait(self, batch: Iterable[_RunningTask], deadline_s: float) -> bool:
-        return self._signal.wait(lambda: all(running.ran is not None for running in batch), deadline_s)
+    def _wait(self, bundle: Iterable[_RunningTask], deadline_s: float) -> bool:
+        return self._signal.wait(lambda: all(running.ran is not None for running in bundle), deadline_s)
 
     def _request_stop(self, running: _RunningTask, request: StopRequest, grace_s: float) -> None:
         running.stop_request = request

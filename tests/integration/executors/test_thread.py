@@ -48,8 +48,8 @@ def test_tasks_run_in_threads_of_their_own_at_the_same_time(start: Start) -> Non
 @pytest.mark.parametrize("wait_policy", [AlwaysWait(), NeverWait()])
 def test_thousands_of_tasks_each_come_back_once(start: Start, wait_policy: WaitPolicy) -> None:
     driver = start(8, wait_policy=wait_policy)
-    for batch in range(500):
-        keys = [driver.submit(name=f"{batch}-{i}") for i in range(8)]
+    for bundle in range(500):
+        keys = [driver.submit(name=f"{bundle}-{i}") for i in range(8)]
         driver.until(lambda: len(driver.ended) == 8)
         assert sorted(driver.ended) == sorted(keys)
         driver.ended.clear()
@@ -88,8 +88,8 @@ def test_threads_are_neither_lost_nor_multiplied_when_tasks_end_just_at_their_ti
     start: Start, wait_policy: WaitPolicy
 ) -> None:
     driver = start(4, wait_policy=wait_policy)
-    for batch in range(50):
-        keys = [driver.submit(name=f"{batch}-{i}", timeout_s=i * 2e-5) for i in range(4)]
+    for bundle in range(50):
+        keys = [driver.submit(name=f"{bundle}-{i}", timeout_s=i * 2e-5) for i in range(4)]
         driver.until(lambda: len(driver.ended) == 4)
         assert sorted(driver.ended) == sorted(keys)
         driver.ended.clear()

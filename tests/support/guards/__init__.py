@@ -3,8 +3,8 @@
 from tests.support.guards.admit_guards import ADMIT_GUARDS
 from tests.support.guards.after_guards import AFTER_GUARDS
 from tests.support.guards.batch_count_guards import BATCH_COUNT_GUARDS
-from tests.support.guards.batch_guards import BATCH_GUARDS
 from tests.support.guards.bulk_guards import BULK_GUARDS
+from tests.support.guards.bundle_guards import BUNDLE_GUARDS
 from tests.support.guards.child_guards import CHILD_GUARDS
 from tests.support.guards.deadline_guards import DEADLINE_GUARDS
 from tests.support.guards.earlier_job_guards import EARLIER_JOB_GUARDS
@@ -49,7 +49,7 @@ GUARDS: tuple[Guard, ...] = (
     *LIMIT_GUARDS,
     *POLICY_GUARDS,
     *EXECUTOR_GUARDS,
-    *BATCH_GUARDS,
+    *BUNDLE_GUARDS,
     *BULK_GUARDS,
     *CHILD_GUARDS,
     *AFTER_GUARDS,

@@ -190,15 +190,15 @@ DEADLINE_GUARDS = (
     Guard(
         "Many jobs whose deadline has passed die without a pause",
         "500 of them die in a second",
-        "        return 0.0 if len(claims) == BATCH else IDLE_S\n",
+        "        return 0.0 if len(claims) == PAGE else IDLE_S\n",
         "        return IDLE_S\n",
         WORKING + "a_full_batch_is_followed_by_the_next_without_a_pause",
     ),
     Guard(
         "A deadline that passes while others are looked at is not forgotten",
         "a job dies a second late",
-        "        self.wake.clear()\n        claims = self._broker.overdue(BATCH)\n",
-        "        claims = self._broker.overdue(BATCH)\n        self.wake.clear()\n",
+        "        self.wake.clear()\n        claims = self._broker.overdue(PAGE)\n",
+        "        claims = self._broker.overdue(PAGE)\n        self.wake.clear()\n",
         WORKING + "a_request_to_look_that_comes_during_a_look_is_kept",
     ),
 )

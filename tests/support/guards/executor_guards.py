@@ -2,9 +2,9 @@
 
 from tests.support.guards.guard import Guard
 
-LIMITS, STOPS, DEATHS, RESULTS, BATCHES = (
+LIMITS, STOPS, DEATHS, RESULTS, BUNDLES = (
     f"tests/integration/executors/test_process_{name}.py::test_"
-    for name in ("limits", "stops", "deaths", "outcomes", "batches")
+    for name in ("limits", "stops", "deaths", "outcomes", "bundles")
 )
 HANDLES, THREADS = (f"tests/integration/executors/test_{name}.py::test_" for name in ("child_handle", "thread"))
 OUTCOMES = "tests/unit/worker/test_executors_outcomes.py::test_"
@@ -18,11 +18,11 @@ PROCESS_GUARDS = (
         LIMITS + "a_timeout_does_not_affect_other_tasks",
     ),
     Guard(
-        "A task behind others of a batch is killed at its own timeout",
+        "A task behind others of a bundle is killed at its own timeout",
         "a handler that hangs keeps its slot until the timeout of the first task is over, too",
-        "                self._host.watch_task(handle, is_sent=True)\n",
+        "                self._watch_task(handle, is_sent=True)\n",
         "                pass\n",
-        BATCHES + "a_task_of_a_batch_ends_at_its_own_timeout",
+        BUNDLES + "a_task_of_a_bundle_ends_at_its_own_timeout",
     ),
     Guard(
         "A request to stop never gives a task more time",

@@ -8,7 +8,7 @@ SCHEDULER_GUARDS = (
     Guard(
         "The scheduler does not pause while more jobs may be due",
         "a long list of due jobs takes a second for each batch",
-        "        if promoted.count == BATCH:\n            return 0.0\n",
+        "        if promoted.count == PAGE:\n            return 0.0\n",
         "",
         SCHEDULING + "the_pause_ends_when_the_next_job_is_due_and_is_never_long",
     ),
@@ -36,8 +36,8 @@ SCHEDULER_GUARDS = (
     Guard(
         "A report that comes during a turn of the scheduler is kept",
         "a job that another process schedules is up to a second late",
-        "        self.wake.clear()\n        promoted = self._broker.promote(BATCH)\n",
-        "        promoted = self._broker.promote(BATCH)\n        self.wake.clear()\n",
+        "        self.wake.clear()\n        promoted = self._broker.promote(PAGE)\n",
+        "        promoted = self._broker.promote(PAGE)\n        self.wake.clear()\n",
         SCHEDULING + "a_report_before_the_turn_is_answered_by_it_and_one_during_it_is_kept",
     ),
     Guard(

@@ -8,7 +8,7 @@ from fileq.brokers.types import Entry, Revival
 from fileq.config.schema import AfterSettings
 from fileq.core.job import Job, State, decode, encode, file_job, rfc3339_ms, typed_job
 from fileq.testing.conformance.builders import foreign
-from fileq.worker.deadlines import BATCH, IDLE_S, Deadlines
+from fileq.worker.deadlines import IDLE_S, PAGE, Deadlines
 from fileq.worker.settlements import FollowUps
 from tests.support.pump_setup import NOW, PumpSetup
 
@@ -79,10 +79,10 @@ def test_each_death_of_a_job_that_is_put_back_has_its_own_on_dead() -> None:
 
 def test_a_full_batch_is_followed_by_the_next_without_a_pause() -> None:
     setup = DeadlinesSetup()
-    setup.enqueue_jobs(*(typed(f"job-{n}") for n in range(BATCH + 1)))
+    setup.enqueue_jobs(*(typed(f"job-{n}") for n in range(PAGE + 1)))
     setup.clocks.advance(10)
     assert [setup.deadlines.turn(), setup.deadlines.turn()] == [0.0, IDLE_S]
-    assert setup.broker.census().dead == BATCH + 1
+    assert setup.broker.census().dead == PAGE + 1
 
 
 def test_a_job_that_another_worker_claims_first_is_not_reported() -> None:

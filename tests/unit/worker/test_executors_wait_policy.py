@@ -1,4 +1,4 @@
-"""For which batches submit() of an executor waits."""
+"""For which bundles submit() of an executor waits."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from fileq.worker.executors.protocol import MAX_PAUSE_S, MAX_SKIPS, PausingWaitP
 
 
 def skips(policy: WaitPolicy) -> int:
-    """The number of batches until the next one that is waited for."""
+    """The number of bundles until the next one that is waited for."""
     count = 0
     while not policy.should_wait():
         count += 1
     return count
 
 
-def test_while_batches_are_done_in_time_every_one_is_waited_for() -> None:
+def test_while_bundles_are_done_in_time_every_one_is_waited_for() -> None:
     policy = WaitPolicy()
     for _ in range(5):
         assert policy.should_wait()
@@ -21,7 +21,7 @@ def test_while_batches_are_done_in_time_every_one_is_waited_for() -> None:
         policy.record(was_done_in_time=True)
 
 
-def test_after_each_failed_wait_twice_as_many_batches_are_skipped_up_to_a_limit() -> None:
+def test_after_each_failed_wait_twice_as_many_bundles_are_skipped_up_to_a_limit() -> None:
     policy = WaitPolicy()
     found = []
     for _ in range(7):
@@ -31,7 +31,7 @@ def test_after_each_failed_wait_twice_as_many_batches_are_skipped_up_to_a_limit(
     assert found[-1] == MAX_SKIPS
 
 
-def test_after_a_failed_wait_the_policy_is_cautious_until_a_batch_is_done_in_time() -> None:
+def test_after_a_failed_wait_the_policy_is_cautious_until_a_bundle_is_done_in_time() -> None:
     policy = WaitPolicy()
     policy.record(was_done_in_time=False)
     assert policy.is_cautious
@@ -42,7 +42,7 @@ def test_after_a_failed_wait_the_policy_is_cautious_until_a_batch_is_done_in_tim
     assert skips(policy) == 0
 
 
-def test_after_each_failed_wait_batches_are_skipped_for_twice_as_long_up_to_a_limit() -> None:
+def test_after_each_failed_wait_bundles_are_skipped_for_twice_as_long_up_to_a_limit() -> None:
     now_s = 1000.0
     policy = PausingWaitPolicy(lambda: now_s)
     policy.record(was_done_in_time=False)
@@ -63,7 +63,7 @@ def test_one_failed_wait_between_others_has_no_pause() -> None:
     assert not policy.should_wait()
 
 
-def test_a_batch_that_is_done_in_time_ends_the_pauses() -> None:
+def test_a_bundle_that_is_done_in_time_ends_the_pauses() -> None:
     policy = PausingWaitPolicy(lambda: 1000.0)
     for failures in (5, 2):
         for _ in range(failures):

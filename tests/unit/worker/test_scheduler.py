@@ -8,7 +8,7 @@ import pytest
 
 from fileq.brokers.types import Promoted
 from fileq.core.errors import BrokerUnavailable
-from fileq.worker.scheduler import BATCH, LONGEST_PAUSE_S, LONGEST_WATCHED_PAUSE_S, SWEEP_EVERY_S, Scheduler
+from fileq.worker.scheduler import LONGEST_PAUSE_S, LONGEST_WATCHED_PAUSE_S, PAGE, SWEEP_EVERY_S, Scheduler
 
 NOW_MS = 1_000_000
 
@@ -37,9 +37,9 @@ class PromotingBroker:
 @pytest.mark.parametrize(
     ("count", "due_in_ms", "pause_s"),
     [
-        (BATCH, 10_000, 0.0),  # more jobs may be due
-        (BATCH, None, 0.0),
-        (BATCH - 1, None, LONGEST_PAUSE_S),
+        (PAGE, 10_000, 0.0),  # more jobs may be due
+        (PAGE, None, 0.0),
+        (PAGE - 1, None, LONGEST_PAUSE_S),
         (0, None, LONGEST_PAUSE_S),
         (0, 10_000, LONGEST_PAUSE_S),
         (3, 25, 0.025),
@@ -53,7 +53,7 @@ def test_the_pause_ends_when_the_next_job_is_due_and_is_never_long(
     next_due_ms = None if due_in_ms is None else NOW_MS + due_in_ms
     broker: Any = PromotingBroker(Promoted(count, next_due_ms, NOW_MS))
     assert Scheduler(broker).turn() == pytest.approx(pause_s)
-    assert broker.limits == [BATCH]
+    assert broker.limits == [PAGE]
 
 
 def watched_broker(next_due_ms: int | None = None, pages: int = 1) -> Any:
@@ -128,20 +128,20 @@ class Times:
 
 def test_all_pages_are_realigned_at_the_start_one_in_a_turn() -> None:
     times = Times(pages=3)
-    assert [times.turn() for _ in range(5)] == [[0], [BATCH], [2 * BATCH], [], []]
+    assert [times.turn() for _ in range(5)] == [[0], [PAGE], [2 * PAGE], [], []]
 
 
 @pytest.mark.parametrize("after_s", [0.001, 0.04, 5.0, 600.0])
 def test_after_a_step_back_all_pages_are_realigned_again(after_s: float) -> None:
     times = Times(pages=2)
-    assert [times.turn() for _ in range(3)] == [[0], [BATCH], []]
+    assert [times.turn() for _ in range(3)] == [[0], [PAGE], []]
     assert times.turn(after_s=after_s, step_ms=-3_600_000) == [0]
-    assert [times.turn() for _ in range(2)] == [[BATCH], []]
+    assert [times.turn() for _ in range(2)] == [[PAGE], []]
 
 
 def test_a_step_during_a_walk_starts_it_again() -> None:
     times = Times(pages=3)
-    assert [times.turn(), times.turn(), times.turn(step_ms=-5000)] == [[0], [BATCH], [0]]
+    assert [times.turn(), times.turn(), times.turn(step_ms=-5000)] == [[0], [PAGE], [0]]
 
 
 @pytest.mark.parametrize("step_ms", [0, 1000, 3_600_000, -999])
@@ -163,7 +163,7 @@ def test_a_page_that_the_broker_could_not_realign_is_tried_again() -> None:
     with pytest.raises(BrokerUnavailable):
         times.turn()
     times.broker.realign = realign
-    assert [times.turn(), times.turn()] == [[BATCH], []]
+    assert [times.turn(), times.turn()] == [[PAGE], []]
 
 
 def test_a_slow_reply_is_not_taken_for_a_step() -> None:

@@ -38,6 +38,8 @@ from fileq.worker.executors.protocol import StopRequest, TaskOutcome, outcome_af
 from fileq.worker.executors.task_output import ChildOutput
 
 NEVER_S = float("inf")
+STACK_ASKS = 5  # signals: one may have no effect (see wake()), or a busy machine has no core for the child
+STACK_ANSWER_S = 0.05  # how long the child may take after each signal
 
 
 class InvalidMessage(Exception):
@@ -50,32 +52,6 @@ class UnsendableTask(Exception):
 
 class ChildHandle:
     """`child` is the fork server's number for the child; 0 while there is none. Times are by time.monotonic()."""
-
-    __slots__ = (
-        "child",
-        "failed_starts",
-        "fd",
-        "inbox",
-        "is_ready",
-        "jobs_done",
-        "kill_at_s",
-        "last_number",
-        "outbox",
-        "output",
-        "output_is_left",
-        "pid",
-        "pidfd",
-        "poll",
-        "queued",
-        "spawn_at_s",
-        "stop_request",
-        "stream",
-        "task",
-        "task_number",
-        "times",
-        "tokens",
-        "tokens_poll",
-    )
 
     def __init__(self) -> None:
         self.stream: socket.socket | None = None
@@ -91,6 +67,7 @@ class ChildHandle:
         self.outbox: bytes | memoryview = b""
         self.output: ChildOutput | None = None
         self.times = ThreadTimes(-1)
+        self._stack_asks = 0
         self._reset()
 
     @property
@@ -263,9 +240,17 @@ class ChildHandle:
         only after another signal ends that wait. So the executor resends it until the task has ended."""
         self._signal(WAKE_SIGNAL)
 
-    def ask_for_stack(self) -> None:
-        """Have the child report where its handler is, see output_pipe.py."""
+    def ask_for_stack(self, now_s: float) -> bool:
+        """Asks a child whose time is up where its handler is (output_pipe.py), and gives it a moment more. False if it
+        is to be killed now."""
+        if self.task is None or self.output is None or self.stop_request is not StopRequest.NONE:
+            return False
+        if self.output.has_stack or self._stack_asks == STACK_ASKS:
+            return False
+        self._stack_asks += 1
         self._signal(STACK_SIGNAL)
+        self.kill_at_s = now_s + STACK_ANSWER_S
+        return True
 
     def discard_child(self) -> None:
         """Forget the child, and keep a task that it was not given. May be called twice."""
@@ -314,6 +299,7 @@ class ChildHandle:
         """The next task becomes the one whose outcome is expected. Its time starts now."""
         self.stop_request = StopRequest.NONE
         self.output_is_left = False
+        self._stack_asks = 0
         if self.queued:
             self.task_number, self.task = self.queued.popleft()
             self.kill_at_s = time.monotonic() + self.task.timeout_s
@@ -336,7 +322,7 @@ def _decoded(body: memoryview) -> Ran:
         raise InvalidMessage from error
 
 
-# How long a batch of tasks takes, without the time in which other processes had the cores.
+# How long a bundle of tasks takes, without the time in which other processes had the cores.
 #
 # On a busy machine a child that was woken waits for a core, often for longer than its tiny tasks take, and so does
 # the pump when the child is done. Without this, such tasks would not count as tiny, and each would wake a child of
@@ -387,7 +373,7 @@ class ThreadTimes:
         self._fd = -1
 
 
-class BatchTimer:
+class BundleTimer:
     """Measures from its construction on."""
 
     def __init__(self, child: ThreadTimes, pump: ThreadTimes) -> None:

@@ -3,8 +3,12 @@
 Each handle keeps one warm child. A message that does not fit into the stream is sent later, and half a message waits in
 the inbox for its other half.
 
-While tasks are tiny, submit() sends many of them to one child, see TinyBatches. Every other call first finishes
-these batches: then each child has one task at most.
+Tiny tasks. Waking a child costs more than a tiny task. So while tasks are tiny, submit() sends a bundle of them to one
+child in one write, and the pump goes on with its own work while the child runs them. Every other call first finishes
+the bundles: it waits a moment for the outcomes that are missing, and then takes back the tasks that the child has not
+begun (TaskTokens), for other children. So each child then has one task at most, and nothing else is ever done with a
+child whose bundle is open. PausingWaitPolicy decides when tasks count as tiny. Time counts from the call that finishes
+a bundle: before it the pump did other work.
 
 How a task can end without an outcome from its child:
 1. The child has ended. The fork server reports it, with the status. The end of the stream alone proves nothing: a
@@ -19,7 +23,8 @@ How a task can end without an outcome from its child:
 A child is also replaced between two tasks: when it ends because its last task left it in a state that it can't restore,
 and after `max_jobs` tasks. With `max_jobs` there is a spare handle, so that the next task has a warm child at once.
 
-A kill -9 of the worker leaves no process running: see fork_server.py.
+A kill -9 of a child leaves outcomes in its stream and tokens of the tasks that it has not begun, which are given to
+other children. A kill -9 of the worker leaves no process running: see fork_server.py.
 """
 
 from __future__ import annotations
@@ -28,7 +33,6 @@ import math
 import select
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit, ignore
@@ -37,7 +41,7 @@ from fileq.core.units import format_size
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.child_handle import (
     NEVER_S,
-    BatchTimer,
+    BundleTimer,
     ChildHandle,
     InvalidMessage,
     ThreadTimes,
@@ -46,7 +50,6 @@ from fileq.worker.executors.process.child_handle import (
 from fileq.worker.executors.process.child_pool import ChildPool
 from fileq.worker.executors.process.descendants import memory_of
 from fileq.worker.executors.process.messages import Program
-from fileq.worker.executors.process.output_pipe import StackRequests
 from fileq.worker.executors.protocol import (
     CANCEL_GRACE_S,
     PausingWaitPolicy,
@@ -56,6 +59,11 @@ from fileq.worker.executors.protocol import (
     timed_out,
 )
 
+MAX_WAIT_S = 0.0018  # how long to wait before tasks behind a slow one are given to other children
+MAX_BUNDLE = 16  # tasks for one child at once
+TINY_S = 0.0001  # the most that a tiny task takes; a third of it is fileq's own part, two thirds on a busy machine
+CHILD_WAKE_S = 0.00015  # how long a child takes from its wake-up until it runs
+MAX_BUNDLE_BYTES = 1 << 15  # of a bundle's jobs: the stream has room for them and for what is unread of the last one
 WAKE_EVERY_S = 0.1  # while a task that should stop still runs
 CHECK_MEMORY_EVERY_S = 0.2
 
@@ -87,21 +95,22 @@ class ProcessExecutor:
         self._is_quitting = self._is_closed = False
         self._due_s = 0.0  # a lower bound for the time of the next timed work
         self._memory_check_s = NEVER_S
-        self._stacks = StackRequests()
         self._pool = ChildPool(self._handles, program, emit, captures_output=captures_output)
-        self._batches = TinyBatches(self, self._pool, wait_policy or PausingWaitPolicy(), max_jobs)
+        self._policy = wait_policy or PausingWaitPolicy()
+        self._pump_times = ThreadTimes()
+        self._bundles: list[tuple[ChildHandle, int, int]] = []  # open ones: handle, number of the child, of tasks
 
     def fileno(self) -> int:
         return self._pool.epoll.fileno()
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        self._finish_batches()
-        for task in tasks if self._is_quitting else self._batches.send(tasks):
+        self._finish_bundles()
+        for task in tasks if self._is_quitting else self._send_bundles(tasks):
             self._submit_one(task)
 
     def collect(self, *, waits: bool = True) -> list[tuple[Task, TaskOutcome]]:
-        if waits or not self._batches.are_busy:
-            self._finish_batches()
+        if waits or all(handle.is_nearly_done() for handle, _, _ in self._bundles):
+            self._finish_bundles()
             self._receive_all()
             if self._due_s <= (now_s := time.monotonic()):
                 self._do_due_work(now_s)
@@ -109,17 +118,17 @@ class ProcessExecutor:
         return ended
 
     def next_deadline_s(self) -> float | None:
-        if self._ended or self._batches.is_any_open:
+        if self._ended or self._bundles:
             return 0.0  # the descriptor may not be readable
         return None if self._due_s == NEVER_S else self._due_s
 
     def cancel(self, key: ClaimKey) -> None:
-        self._finish_batches()
+        self._finish_bundles()
         for handle in _handles_of(key, self._handles):
             self._request_stop(handle, StopRequest.CANCEL, self._cancel_grace_s)
 
     def abandon(self, key: ClaimKey) -> None:
-        self._finish_batches()
+        self._finish_bundles()
         for handle in _handles_of(key, self._handles):
             is_running = handle.is_running
             handle.drop_task()
@@ -128,7 +137,7 @@ class ProcessExecutor:
         self._ended = [(task, outcome) for task, outcome in self._ended if task.key != key]
 
     def quit(self, grace_s: float) -> None:
-        self._finish_batches()
+        self._finish_bundles()
         self._receive_all()  # tasks that ended before this keep their outcome
         self._is_quitting = True
         self._pool.stop()
@@ -141,14 +150,9 @@ class ProcessExecutor:
         if not self._is_closed:
             self._is_closed = True
             self._pool.close()
-            self._batches.close()
+            self._pump_times.close()
 
     # tasks
-
-    def _finish_batches(self) -> None:
-        if self._batches.is_any_open:
-            for task in self._batches.finish():
-                self._submit_one(task)
 
     def _receive_all(self) -> None:
         pool = self._pool
@@ -158,7 +162,7 @@ class ProcessExecutor:
                 if event & select.EPOLLOUT:
                     pool.watch(handle, is_writing=not handle.flush())
                 if event & ~select.EPOLLOUT:
-                    self.receive(handle)
+                    self._receive(handle)
             elif fd == pool.server_fd:  # else the stream of a child that was replaced since the poll
                 self._receive_from_server()
 
@@ -181,16 +185,16 @@ class ProcessExecutor:
         try:
             is_sent = handle.send([task])
         except BrokenPipeError:
-            self.give_to_next_child(handle)
+            self._give_to_next_child(handle)
             return
         except UnsendableTask as error:
             self._ended.append((task, Failed(str(error), "UnsendableTask", is_permanent=True, is_sample=False)))
             handle.drop_task()
             self.idle.append(handle)
             return
-        self.watch_task(handle, is_sent=is_sent)
+        self._watch_task(handle, is_sent=is_sent)
 
-    def watch_task(self, handle: ChildHandle, *, is_sent: bool) -> None:
+    def _watch_task(self, handle: ChildHandle, *, is_sent: bool) -> None:
         """Have the task of this child end in time and within its memory."""
         if handle.kill_at_s < self._due_s:
             self._due_s = handle.kill_at_s
@@ -208,7 +212,7 @@ class ProcessExecutor:
             self._pool.watch(handle, is_writing=True)
         self._due_s = min(self._due_s, handle.kill_at_s, time.monotonic() + WAKE_EVERY_S)
 
-    def receive(self, handle: ChildHandle) -> None:
+    def _receive(self, handle: ChildHandle) -> None:
         was_ready, had_task = handle.is_ready, handle.is_running
         try:
             handle.receive(self._ended)
@@ -238,21 +242,99 @@ class ProcessExecutor:
         for task in left:
             self._submit_one(task)
 
+    # tiny tasks
+
+    def _send_bundles(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """Send these tasks to as few children as possible, while tasks are tiny. Returns those that were not sent."""
+        if len(tasks) < 2 or not self.idle or not self._policy.should_wait():
+            return tasks
+        size = -(-len(tasks) // -(-len(tasks) // MAX_BUNDLE))  # equal parts
+        left: list[Task] = []
+        for start in range(0, len(tasks), size):
+            self._send_bundle(tasks[start : start + size], left)
+        return left
+
+    def _finish_bundles(self) -> None:
+        """Waits a moment for the outcomes. The tasks that the children have not begun by then are given to others."""
+        if not self._bundles:
+            return
+        bundles, self._bundles = self._bundles, []
+        left: list[Task] = []
+        until_s = 0.0
+        for handle, child, size in bundles:
+            self._receive_from(handle, child, 0.0)
+            if _is_done(handle, child):
+                self._policy.record(was_done_in_time=True)
+                continue
+            timer = BundleTimer(handle.times, self._pump_times)
+            until_s = until_s or timer.began_s + MAX_WAIT_S  # one time limit for all bundles
+            was_done = self._await_bundle(handle, child, timer, until_s, left)
+            if not was_done:  # watch the time limit of the task that runs: it may end before that of the first task
+                self._watch_task(handle, is_sent=True)
+            limit_s = CHILD_WAKE_S + TINY_S * size
+            self._policy.record(was_done_in_time=was_done and timer.spent_s(limit_s) <= limit_s)
+        for task in left:
+            self._submit_one(task)
+
+    def _send_bundle(self, tasks: Sequence[Task], left: list[Task]) -> None:
+        """Send tasks to one child, if it can run them together. Adds those that were not sent to `left`."""
+        idle = self.idle
+        if not idle or sum(len(task.raw) for task in tasks) > MAX_BUNDLE_BYTES:
+            left += tasks
+            return
+        handle = idle.pop()
+        limit = self._max_jobs - handle.jobs_done if self._max_jobs else len(tasks)
+        left += tasks[limit:]
+        try:
+            is_sent = handle.send(tasks[:limit])
+        except UnsendableTask:  # one of them: they are sent one by one
+            left += tasks[:limit]
+            idle.append(handle)
+            return
+        except BrokenPipeError:
+            left += handle.take_back()
+            self._give_to_next_child(handle)
+            return
+        self._watch_task(handle, is_sent=is_sent)
+        self._bundles.append((handle, handle.child, min(limit, len(tasks))))
+
+    def _await_bundle(
+        self, handle: ChildHandle, child: int, timer: BundleTimer, until_s: float, left: list[Task]
+    ) -> bool:
+        """Wait until the child has run its tasks. If time runs out, takes back the tasks that it has not begun, adds
+        them to `left` and returns False. Then the child has one task at most."""
+        while not handle.wait_until_taken(_whole_ms(until_s)):
+            if not timer.is_held_up():
+                left += handle.take_back()
+                until_s = 0.0
+                break
+            until_s += MAX_WAIT_S
+        # The outcomes of all tasks that it has begun, but for the last one, are in the stream.
+        self._receive_from(handle, child, until_s)
+        return _is_done(handle, child)
+
+    def _receive_from(self, handle: ChildHandle, child: int, until_s: float) -> None:
+        """Receive outcomes until all are there, or none comes until this time."""
+        while handle.is_running and handle.child == child and handle.fd in self._pool.by_fd:
+            if not handle.is_readable(_whole_ms(until_s) if until_s else 0):
+                break
+            self._receive(handle)
+
     # children
 
     def _on_child_end(self, handle: ChildHandle, cause: str) -> None:
         """The child has ended: take the outcome that it may have sent, else end its task as Died."""
         child = handle.child
         while handle.is_running and handle.fd in self._pool.by_fd and handle.is_readable():
-            self.receive(handle)
+            self._receive(handle)
         if handle.child != child:
             return
         if handle.has_begun() or handle.stop_request is not StopRequest.NONE:
             self._kill_and_finish(handle, Died(cause))
         else:
-            self.give_to_next_child(handle)
+            self._give_to_next_child(handle)
 
-    def give_to_next_child(self, handle: ChildHandle) -> None:
+    def _give_to_next_child(self, handle: ChildHandle) -> None:
         """The child ended before it took the task, so the task did not run and does not count as died."""
         handle.last_number = 0
         handle.kill_at_s = NEVER_S
@@ -274,7 +356,7 @@ class ProcessExecutor:
         wake_s = NEVER_S
         for handle in self._handles:
             if handle.kill_at_s <= now_s and handle.task is not None:
-                if not self._stacks.ask(handle, now_s):
+                if not handle.ask_for_stack(now_s):
                     self._kill_and_finish(handle, timed_out(handle.task.timeout_s))
             elif handle.is_running and handle.stop_request is not StopRequest.NONE:
                 handle.wake()
@@ -296,136 +378,6 @@ class ProcessExecutor:
 
 def _handles_of(key: ClaimKey, handles: Sequence[ChildHandle]) -> list[ChildHandle]:
     return [handle for handle in handles if handle.task is not None and handle.task.key == key]
-
-
-# Tiny tasks in child processes: all tasks of a submit() for one child, in one write.
-#
-# Waking a child costs more than a tiny task. So while tasks are tiny one child gets many of them, and the pump goes
-# on with its own work while the child runs them. When the pump wants their outcomes, finish() waits a moment for
-# those that are missing. When the moment is over it takes back the tasks that the child has not begun, see
-# TaskTokens, and returns them: each is for another child. Then each child has one task at most. PausingWaitPolicy
-# decides when tasks count as tiny.
-#
-# Time counts from the call of finish(): before it the pump did other work and did not wait for the tasks.
-#
-# What a kill -9 of a child leaves: outcomes in its stream and tokens of the tasks that it has not begun. Those are
-# returned by finish() as well.
-
-
-MAX_WAIT_S = 0.0018  # how long to wait before tasks behind a slow one are given to other children
-MAX_BATCH = 16  # tasks for one child at once
-TINY_S = 0.0001  # the most that a tiny task takes; a third of it is fileq's own part, two thirds on a busy machine
-CHILD_WAKE_S = 0.00015  # how long a child takes from its wake-up until it runs
-MAX_BATCH_BYTES = 1 << 15  # of a batch's jobs: the stream has room for them and for what is unread of the last batch
-
-
-class BatchHost(Protocol):
-    """What the executor does for batches."""
-
-    idle: list[ChildHandle]
-
-    def watch_task(self, handle: ChildHandle, *, is_sent: bool) -> None: ...
-
-    def receive(self, handle: ChildHandle) -> None: ...
-
-    def give_to_next_child(self, handle: ChildHandle) -> None: ...
-
-
-class TinyBatches:
-    """A batch is open from send() to finish(). While it is, nothing else may be done with its child."""
-
-    def __init__(self, host: BatchHost, pool: ChildPool, policy: WaitPolicy, max_jobs: int) -> None:
-        self._host = host
-        self._pool = pool
-        self._policy = policy
-        self._max_jobs = max_jobs
-        self._pump_times = ThreadTimes()
-        self._open: list[tuple[ChildHandle, int, int]] = []  # handle, number of the child, number of tasks
-
-    @property
-    def is_any_open(self) -> bool:
-        return bool(self._open)
-
-    @property
-    def are_busy(self) -> bool:
-        """Whether finish() would wait for more than the last task of a child. One system call for each child."""
-        return any(not handle.is_nearly_done() for handle, _, _ in self._open)
-
-    def close(self) -> None:
-        self._pump_times.close()
-
-    def send(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """Send these tasks to as few children as possible, while tasks are tiny. Returns those that were not sent."""
-        if len(tasks) < 2 or not self._host.idle or not self._policy.should_wait():
-            return tasks
-        size = -(-len(tasks) // -(-len(tasks) // MAX_BATCH))  # equal parts
-        left: list[Task] = []
-        for start in range(0, len(tasks), size):
-            self._send_batch(tasks[start : start + size], left)
-        return left
-
-    def finish(self) -> list[Task]:
-        """Wait a moment for the outcomes. Returns the tasks that the children have not begun by then."""
-        batches, self._open = self._open, []
-        left: list[Task] = []
-        until_s = 0.0
-        for handle, child, size in batches:
-            self._receive_all(handle, child, 0.0)
-            if _is_done(handle, child):
-                self._policy.record(was_done_in_time=True)
-                continue
-            timer = BatchTimer(handle.times, self._pump_times)
-            until_s = until_s or timer.began_s + MAX_WAIT_S  # one time limit for all batches
-            was_done = self._await_batch(handle, child, timer, until_s, left)
-            if not was_done:  # watch the time limit of the task that runs: it may end before that of the first task
-                self._host.watch_task(handle, is_sent=True)
-            limit_s = CHILD_WAKE_S + TINY_S * size
-            self._policy.record(was_done_in_time=was_done and timer.spent_s(limit_s) <= limit_s)
-        return left
-
-    def _send_batch(self, tasks: Sequence[Task], left: list[Task]) -> None:
-        """Send tasks to one child, if it can run them together. Adds those that were not sent to `left`."""
-        idle = self._host.idle
-        if not idle or sum(len(task.raw) for task in tasks) > MAX_BATCH_BYTES:
-            left += tasks
-            return
-        handle = idle.pop()
-        limit = self._max_jobs - handle.jobs_done if self._max_jobs else len(tasks)
-        left += tasks[limit:]
-        try:
-            is_sent = handle.send(tasks[:limit])
-        except UnsendableTask:  # one of them: they are sent one by one
-            left += tasks[:limit]
-            idle.append(handle)
-            return
-        except BrokenPipeError:
-            left += handle.take_back()
-            self._host.give_to_next_child(handle)
-            return
-        self._host.watch_task(handle, is_sent=is_sent)
-        self._open.append((handle, handle.child, min(limit, len(tasks))))
-
-    def _await_batch(
-        self, handle: ChildHandle, child: int, timer: BatchTimer, until_s: float, left: list[Task]
-    ) -> bool:
-        """Wait until the child has run its tasks. If time runs out, takes back the tasks that it has not begun, adds
-        them to `left` and returns False. Then the child has one task at most."""
-        while not handle.wait_until_taken(_whole_ms(until_s)):
-            if not timer.is_held_up():
-                left += handle.take_back()
-                until_s = 0.0
-                break
-            until_s += MAX_WAIT_S
-        # The outcomes of all tasks that it has begun, but for the last one, are in the stream.
-        self._receive_all(handle, child, until_s)
-        return _is_done(handle, child)
-
-    def _receive_all(self, handle: ChildHandle, child: int, until_s: float) -> None:
-        """Receive outcomes until all are there, or none comes until this time."""
-        while handle.is_running and handle.child == child and handle.fd in self._pool.by_fd:
-            if not handle.is_readable(_whole_ms(until_s) if until_s else 0):
-                break
-            self._host.receive(handle)
 
 
 def _is_done(handle: ChildHandle, child: int) -> bool:

@@ -20,18 +20,13 @@ from collections.abc import Iterator
 from fcntl import ioctl
 from termios import FIONREAD
 from types import FrameType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from fileq.handlers.output import capture_logging, set_process_sink
-from fileq.handlers.task import Task
 from fileq.handlers.tracebacks import cut_middle, place_of
-from fileq.worker.executors.protocol import StopRequest
-
-if TYPE_CHECKING:
-    from fileq.worker.executors.process.child_handle import ChildHandle
 
 _SIZE = bytearray(4)  # what FIONREAD writes: an int
 _NOTHING = bytes(4)
@@ -206,10 +201,6 @@ class OutputSplitter:
 # there is no pipe, and nothing is asked.
 
 
-ASKS = 5  # signals: one may have no effect (see ChildHandle.wake()), or a busy machine has no core for the child
-ANSWER_S = 0.05  # how long the child may take after each signal
-
-
 class StackReporter:
     """The signal handler of a child."""
 
@@ -220,25 +211,3 @@ class StackReporter:
         # No text: the child is between two tasks, because the signal came too late.
         if self._output is not None and (text := place_of(threading.get_ident(), frame)):
             self._output.report_stack(text)
-
-
-class StackRequests:
-    """The worker's side: how often each child was asked, and about which task."""
-
-    def __init__(self) -> None:
-        self._asked: dict[ChildHandle, tuple[Task, int]] = {}
-
-    def ask(self, handle: ChildHandle, now_s: float) -> bool:
-        """Asks a child whose time is up, and gives it a moment more. False if it is to be killed now."""
-        task, output = handle.task, handle.output
-        if task is None or output is None or handle.stop_request is not StopRequest.NONE:
-            return False
-        about, count = self._asked.pop(handle, (task, 0))
-        if about is not task:
-            count = 0  # the earlier requests were about a task that has ended since
-        if output.has_stack or count == ASKS:
-            return False
-        self._asked[handle] = (task, count + 1)
-        handle.ask_for_stack()
-        handle.kill_at_s = now_s + ANSWER_S
-        return True

@@ -14,9 +14,9 @@ import pytest
 from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
 from fileq.handlers.task import Task
 from fileq.worker.executors.process import executor
-from tests.support.batch_tasks import LOADER, run_counts, runs
+from tests.support.bundle_tasks import LOADER, run_counts, runs
 from tests.support.executor_driver import key_of, result_of
-from tests.support.process_batches import NAMES, ONCE, SIZE, at, be_patient, outcomes, started, submit
+from tests.support.process_bundles import NAMES, ONCE, SIZE, at, be_patient, outcomes, started, submit
 from tests.support.process_executor import Start, process_executors
 from tests.support.thread_executor import NotingPolicy
 from tests.support.waiting import wait_until
@@ -34,7 +34,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_patient")
-def test_a_batch_is_run_by_one_child_in_order_and_has_ended_when_submit_returns(start: Start, tmp_path: Path) -> None:
+def test_a_bundle_is_run_by_one_child_in_order_and_has_ended_when_submit_returns(start: Start, tmp_path: Path) -> None:
     driver = started(start)
     submit(driver, tmp_path, *["pid"] * SIZE)
     assert driver.executor.next_deadline_s() == 0.0
@@ -80,7 +80,7 @@ def test_tasks_of_a_frozen_child_are_given_to_others_but_for_one(start: Start, t
 
 
 @pytest.mark.parametrize("position", range(SIZE))
-def test_a_task_of_a_batch_ends_at_its_own_timeout(start: Start, tmp_path: Path, position: int) -> None:
+def test_a_task_of_a_bundle_ends_at_its_own_timeout(start: Start, tmp_path: Path, position: int) -> None:
     """The tasks before it may run for minutes, so the executor must not look only when their time is over."""
     driver = started(start)
     submit(driver, tmp_path, *at(position, "hang"), timeouts_s={"hang": 0.3})
@@ -122,7 +122,7 @@ def test_what_was_taken_back_does_not_cancel_the_task_that_runs(start: Start, tm
     wait_until(was_tried)
 
 
-def test_an_abandoned_task_of_a_batch_is_killed_and_the_others_go_on(start: Start, tmp_path: Path) -> None:
+def test_an_abandoned_task_of_a_bundle_is_killed_and_the_others_go_on(start: Start, tmp_path: Path) -> None:
     driver = started(start)
     submit(driver, tmp_path, *[f"wait_for {tmp_path}/go"] * SIZE)
     driver.abandon("a")
@@ -133,7 +133,7 @@ def test_an_abandoned_task_of_a_batch_is_killed_and_the_others_go_on(start: Star
     assert max(run_counts(tmp_path).values()) == 1
 
 
-def test_quitting_right_after_a_batch_ends_each_of_its_tasks_once(start: Start, tmp_path: Path) -> None:
+def test_quitting_right_after_a_bundle_ends_each_of_its_tasks_once(start: Start, tmp_path: Path) -> None:
     driver = started(start)
     submit(driver, tmp_path, "pid", "hang", "fail_when_cancelled", "stop_when_cancelled")
     driver.executor.quit(0.5)
@@ -154,7 +154,7 @@ def test_a_child_is_never_given_more_tasks_than_max_jobs(start: Start, tmp_path:
 
 
 @pytest.mark.parametrize("is_patient", [False, True])
-def test_each_task_of_a_batch_has_its_own_output(
+def test_each_task_of_a_bundle_has_its_own_output(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_patient: bool
 ) -> None:
     if is_patient:
@@ -192,7 +192,7 @@ def test_the_output_of_a_task_that_times_out_behind_others_is_its_own(start: Sta
 
 
 @pytest.mark.parametrize("position", range(SIZE))
-def test_a_task_that_cannot_be_sent_does_not_keep_its_batch_from_running(
+def test_a_task_that_cannot_be_sent_does_not_keep_its_bundle_from_running(
     start: Start, tmp_path: Path, position: int
 ) -> None:
     driver = started(start)
@@ -240,8 +240,8 @@ def test_a_task_behind_another_one_is_stopped_like_any_other(start: Start, tmp_p
 
 
 @pytest.mark.usefixtures("_patient")
-def test_a_large_batch_is_run_in_parts_by_one_child_each(start: Start, tmp_path: Path) -> None:
-    count = 2 * executor.MAX_BATCH + 1
+def test_a_large_bundle_is_run_in_parts_by_one_child_each(start: Start, tmp_path: Path) -> None:
+    count = 2 * executor.MAX_BUNDLE + 1
     driver = started(start, count=count)
     names = [f"task-{n}" for n in range(count)]
     driver.executor.submit([Task(key_of(name), b"pid", 0, os.fsencode(tmp_path), (), 1, 300.0) for name in names])
@@ -253,7 +253,7 @@ def test_a_large_batch_is_run_in_parts_by_one_child_each(start: Start, tmp_path:
     assert len(set(ran.values())) == 3
 
 
-def test_children_in_a_fresh_interpreter_run_batches_too(start: Start, tmp_path: Path) -> None:
+def test_children_in_a_fresh_interpreter_run_bundles_too(start: Start, tmp_path: Path) -> None:
     driver = started(start, "threads")
     for _ in range(3):
         submit(driver, tmp_path, *at(1, "exit_with 3"))

@@ -15,9 +15,9 @@ import pytest
 
 from fileq.core.outcome import Died, Done
 from fileq.handlers.task import Task
-from tests.support.batch_tasks import run_counts
+from tests.support.bundle_tasks import run_counts
 from tests.support.executor_driver import key_of, result_of
-from tests.support.process_batches import NAMES, ONCE, SIZE, at, be_patient, outcomes, started, submit
+from tests.support.process_bundles import NAMES, ONCE, SIZE, at, be_patient, outcomes, started, submit
 from tests.support.process_executor import Start, control_epoll, marked, process_executors
 from tests.support.waiting import wait_until
 
@@ -48,7 +48,7 @@ def kill(pid: int) -> None:
         ("close_everything", "closed its connection to the worker"),
     ],
 )
-def test_the_death_of_a_child_ends_one_task_of_its_batch_and_the_others_run_once(
+def test_the_death_of_a_child_ends_one_task_of_its_bundle_and_the_others_run_once(
     start: Start, tmp_path: Path, position: int, raw: str, cause: str
 ) -> None:
     driver = started(start)
@@ -61,7 +61,7 @@ def test_the_death_of_a_child_ends_one_task_of_its_batch_and_the_others_run_once
 
 @pytest.mark.usefixtures("_patient")
 @pytest.mark.parametrize("position", range(SIZE))
-def test_the_death_of_the_fork_server_ends_the_running_task_of_a_batch_and_the_others_run_once(
+def test_the_death_of_the_fork_server_ends_the_running_task_of_a_bundle_and_the_others_run_once(
     start: Start, tmp_path: Path, position: int
 ) -> None:
     driver = started(start)
@@ -117,7 +117,7 @@ def test_tasks_for_a_child_whose_death_was_not_reported_yet_are_given_to_others(
 @pytest.mark.usefixtures("_patient")
 @pytest.mark.parametrize("position", range(SIZE))
 @pytest.mark.parametrize("raw", ["close_tokens", "close_tokens {}/file", "leave_thread"])
-def test_a_child_that_can_not_go_on_after_a_task_is_replaced_and_no_task_of_its_batch_is_lost(
+def test_a_child_that_can_not_go_on_after_a_task_is_replaced_and_no_task_of_its_bundle_is_lost(
     start: Start, tmp_path: Path, position: int, raw: str
 ) -> None:
     driver = started(start)
@@ -137,7 +137,7 @@ def test_the_copy_of_a_child_whose_handler_forked_takes_no_task(start: Start, tm
 
 @pytest.mark.usefixtures("_patient")
 @pytest.mark.parametrize("position", range(SIZE - 1))
-def test_a_child_that_writes_an_invalid_message_in_a_batch_costs_no_task_but_those_it_had_begun(
+def test_a_child_that_writes_an_invalid_message_in_a_bundle_costs_no_task_but_those_it_had_begun(
     start: Start, tmp_path: Path, position: int
 ) -> None:
     driver = started(start)

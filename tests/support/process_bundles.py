@@ -1,4 +1,4 @@
-"""Batches of four tasks for a process executor, all of whose children are ready."""
+"""Bundles of four tasks for a process executor, all of whose children are ready."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from fileq.handlers.task import Task
 from fileq.worker.executors.process import executor
 from fileq.worker.executors.protocol import TaskOutcome
-from tests.support.batch_tasks import LOADER
+from tests.support.bundle_tasks import LOADER
 from tests.support.executor_driver import key_of
 from tests.support.process_executor import ProcessDriver, Start
 from tests.support.thread_executor import AlwaysWait
@@ -38,7 +38,7 @@ def started(start: Start, argument: str = "", count: int = SIZE, **options: obje
 
 
 def submit(driver: ProcessDriver, path: Path, *raws: str, timeouts_s: Mapping[str, float] = {}) -> None:
-    """One batch of tasks `a`, `b`, …, which note their runs in this directory. `timeouts_s` is by `raw`."""
+    """One bundle of tasks `a`, `b`, …, which note their runs in this directory. `timeouts_s` is by `raw`."""
     tasks = [
         Task(key_of(name), raw.encode(), 0, os.fsencode(path), (), 1, timeouts_s.get(raw, 300.0))
         for name, raw in zip(NAMES, raws, strict=False)
@@ -51,7 +51,7 @@ def outcomes(driver: ProcessDriver, *names: str) -> list[TaskOutcome]:
 
 
 def at(position: int, raw: str, others: str = "pid") -> list[str]:
-    """The tasks of a batch: this one at the position, and others."""
+    """The tasks of a bundle: this one at the position, and others."""
     raws = [others] * SIZE
     raws[position] = raw
     return raws

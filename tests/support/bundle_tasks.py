@@ -23,7 +23,7 @@ from fileq.worker.executors.process.messages import WAKE_SIGNAL, TokenReader
 from fileq.worker.executors.protocol import Run
 from tests.support import executor_tasks
 
-LOADER = "tests.support.batch_tasks:load"
+LOADER = "tests.support.bundle_tasks:load"
 
 
 def load(argument: bytes) -> Run:

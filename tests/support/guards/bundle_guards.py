@@ -2,15 +2,15 @@
 
 from tests.support.guards.guard import Guard
 
-BATCHES, DEATHS, HANDLES = (
+BUNDLES, DEATHS, HANDLES = (
     f"tests/integration/executors/test_{name}.py::test_"
-    for name in ("process_batches", "process_batch_deaths", "child_handle")
+    for name in ("process_bundles", "process_bundle_deaths", "child_handle")
 )
-SPREAD = BATCHES + "tasks_behind_a_slow_one_are_given_to_other_children"
+SPREAD = BUNDLES + "tasks_behind_a_slow_one_are_given_to_other_children"
 TWICE = "it runs twice"
 LOOP = "for handle in _handles_of(key, self._handles):\n            "
 
-BATCH_GUARDS = (
+BUNDLE_GUARDS = (
     Guard(
         "A child begins a task only with its token",
         f"a task that was given to another child runs there and here: {TWICE}",
@@ -44,42 +44,42 @@ BATCH_GUARDS = (
         "the pump waits for a handler as for a child that gets no core",
         "        if spent_s > HELD_UP_MAX_S or not self._child.is_runnable():\n",
         "        if spent_s > HELD_UP_MAX_S:\n",
-        "tests/unit/worker/test_executors_batch_timer.py::test_a_handler_that_waits_is_not_held_up",
+        "tests/unit/worker/test_executors_bundle_timer.py::test_a_handler_that_waits_is_not_held_up",
     ),
     Guard(
         "The pump waits only a moment for a child that gets no core",
         "on a busy machine jobs that could run elsewhere wait, and outcomes are settled late",
         "        if spent_s > HELD_UP_MAX_S or not self._child.is_runnable():\n",
         "        if not self._child.is_runnable():\n",
-        "tests/unit/worker/test_executors_batch_timer.py::test_the_pump_does_not_wait_long_for_a_child_that_gets_no_core",
+        "tests/unit/worker/test_executors_bundle_timer.py::test_the_pump_does_not_wait_long_for_a_child_that_gets_no_core",
     ),
     Guard(
         "Tasks that a child had not begun when it ended are given to others",
         "jobs count as died although they did not run",
         "        self.queued = deque(pair for pair in tasks if pair[0] not in numbers)\n",
         "        self.queued, numbers = deque(tasks), []\n",
-        DEATHS + "the_death_of_a_child_ends_one_task_of_its_batch_and_the_others_run_once",
+        DEATHS + "the_death_of_a_child_ends_one_task_of_its_bundle_and_the_others_run_once",
     ),
     Guard(
         "A cancellation stops the task that it names",
         "what follows a task in its stream cancels it",
         "            if not length and number == self._number:\n",
         "            if number:\n",
-        BATCHES + "what_was_taken_back_does_not_cancel_the_task_that_runs",
+        BUNDLES + "what_was_taken_back_does_not_cancel_the_task_that_runs",
     ),
     Guard(
         "A child that lost its tokens is replaced",
         "it reads a file of its handler as tokens, and its tasks are lost",
         " or not is_same(self._tokens_fd, self._tokens_status):\n",
         ":\n",
-        DEATHS + "a_child_that_can_not_go_on_after_a_task_is_replaced_and_no_task_of_its_batch_is_lost",
+        DEATHS + "a_child_that_can_not_go_on_after_a_task_is_replaced_and_no_task_of_its_bundle_is_lost",
     ),
     Guard(
         "A child is given no more tasks together than `worker.max_jobs_per_child` leaves",
         "memory that handlers leak grows beyond what was planned for",
         "        limit = self._max_jobs - handle.jobs_done if self._max_jobs else len(tasks)\n",
         "        limit = len(tasks)\n",
-        BATCHES + "a_child_is_never_given_more_tasks_than_max_jobs",
+        BUNDLES + "a_child_is_never_given_more_tasks_than_max_jobs",
     ),
     Guard(
         "The time of a task starts with the outcome of the one before",
@@ -93,7 +93,7 @@ BATCH_GUARDS = (
         "a failed attempt keeps what other jobs printed",
         "                if part.number == last:\n                    return\n",
         "",
-        BATCHES + "each_task_of_a_batch_has_its_own_output",
+        BUNDLES + "each_task_of_a_bundle_has_its_own_output",
     ),
     Guard(
         "The thread leaves the output of a child with several tasks alone",
@@ -110,32 +110,32 @@ BATCH_GUARDS = (
         "tests/unit/worker/test_executors_output.py::test_output_that_was_read_with_that_of_the_task_before_is_its_tasks_own",
     ),
     Guard(
-        "One task that can't be sent does not end the others of its batch",
+        "One task that can't be sent does not end the others of its bundle",
         "one strange job fails others",
         "        except UnsendableTask:  # one of them: they are sent one by one\n            left += tasks[:limit]\n",
         "        except UnsendableTask:  # one of them: they are sent one by one\n",
-        BATCHES + "a_task_that_cannot_be_sent_does_not_keep_its_batch_from_running",
+        BUNDLES + "a_task_that_cannot_be_sent_does_not_keep_its_bundle_from_running",
     ),
     Guard(
         "Slow tasks are not given to one child again",
         "handlers that wait run one after the other",
         "was_done_in_time=was_done and timer",
         "was_done_in_time=True or timer",
-        BATCHES + "slow_tasks_are_not_given_to_one_child_again",
+        BUNDLES + "slow_tasks_are_not_given_to_one_child_again",
     ),
     Guard(
         "A task behind another one can be cancelled",
         "a cancelled job runs although its cancellation was confirmed",
-        f"self._finish_batches()\n        {LOOP}self._request_stop",
+        f"self._finish_bundles()\n        {LOOP}self._request_stop",
         f"{LOOP}self._request_stop",
-        BATCHES + "a_task_behind_another_one_is_stopped_like_any_other",
+        BUNDLES + "a_task_behind_another_one_is_stopped_like_any_other",
     ),
     Guard(
         "A task behind another one can be abandoned",
         "a job that was lost runs beside the worker that has it",
-        f"self._finish_batches()\n        {LOOP}is_running",
+        f"self._finish_bundles()\n        {LOOP}is_running",
         f"{LOOP}is_running",
-        BATCHES + "a_task_behind_another_one_is_stopped_like_any_other",
+        BUNDLES + "a_task_behind_another_one_is_stopped_like_any_other",
     ),
     Guard(
         "Tiny tasks are collected while a reply takes long",

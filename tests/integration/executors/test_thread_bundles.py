@@ -1,4 +1,4 @@
-"""The thread executor with tiny tasks: submit() waits for a whole batch, and stops waiting when that does not pay."""
+"""The thread executor with tiny tasks: submit() waits for a whole bundle, and stops waiting when that does not pay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _frequent_switches() -> Iterator[None]:
     sys.setswitchinterval(interval_s)
 
 
-def test_a_tiny_batch_is_run_by_one_thread_and_has_ended_when_submit_returns(start: Start) -> None:
+def test_a_tiny_bundle_is_run_by_one_thread_and_has_ended_when_submit_returns(start: Start) -> None:
     driver = start(4, wait_policy=AlwaysWait())
     names = [f"together-{n}" for n in range(8)]
 
@@ -48,14 +48,14 @@ def test_a_tiny_batch_is_run_by_one_thread_and_has_ended_when_submit_returns(sta
     wait_until(is_run_by_one_thread)
 
 
-def test_submit_returns_as_soon_as_the_last_task_of_a_tiny_batch_has_ended(
+def test_submit_returns_as_soon_as_the_last_task_of_a_tiny_bundle_has_ended(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = start(4)
     monkeypatch.setattr(thread, "MAX_WAIT_S", 3600.0)
     monkeypatch.setattr(thread, "THREAD_WAKE_S", 3600.0)
-    for batch in range(100):
-        driver.submit_together(**{f"{batch}-{n}": b"" for n in range(8)})
+    for bundle in range(100):
+        driver.submit_together(**{f"{bundle}-{n}": b"" for n in range(8)})
         assert len(driver.executor.collect()) == 8
 
 
@@ -73,7 +73,7 @@ def test_a_task_that_ended_inside_submit_is_due_though_the_descriptor_is_not_rea
     assert driver.executor.next_deadline_s() != 0.0
 
 
-def test_a_slow_task_in_a_batch_blocks_neither_the_other_tasks_nor_the_pump(start: Start) -> None:
+def test_a_slow_task_in_a_bundle_blocks_neither_the_other_tasks_nor_the_pump(start: Start) -> None:
     driver = start(4, wait_policy=AlwaysWait())
     driver.submit_together(slow=b"hang", quick=b"", slower=b"hang", quicker=b"")
     wait_until(lambda: {"slow", "quick", "slower", "quicker"} <= set(driver.handlers.begun))  # without collect()
@@ -90,7 +90,7 @@ def test_submit_waits_ever_less_often_while_a_task_is_slow_and_again_when_all_ar
     driver.submit(b"hang", name="slow")
     for n in range(63):
         driver.outcome(driver.submit(name=f"beside-{n}"))
-    assert policy.waits == [False] * 6, "for the first batch, then after 1, 3, 7, 15 and 31 batches without a wait"
+    assert policy.waits == [False] * 6, "for the first bundle, then after 1, 3, 7, 15 and 31 bundles without a wait"
     driver.handlers.may_end.set()
     driver.outcome("slow")
     monkeypatch.setattr(thread, "MAX_WAIT_S", 3600.0)
