@@ -142,7 +142,6 @@ class HookRunner:
         self._current: str | None = None  # the hook that is running
 
     def listener(self, hooks: Sequence[BoundHook]) -> Emit:
-        """An Emit that passes events to these hooks. It never waits and never raises."""
         by_kind = {kind: [hook for hook in hooks if kind in hook.events] for hook in hooks for kind in hook.events}
 
         def listen(event: Event) -> None:
@@ -153,7 +152,6 @@ class HookRunner:
         return listen
 
     def close(self) -> None:
-        """Waits a moment for the hooks of the last events."""
         with self._lock:
             thread = self._thread
         if thread is None:

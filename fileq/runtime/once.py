@@ -97,8 +97,6 @@ class _Stopped(Exception):
 
 
 class _Run:
-    """One run: the scan, the worker beside it, and what the operator sees of them."""
-
     def __init__(
         self,
         loaded: Loaded,
@@ -158,7 +156,6 @@ class _Run:
         return self._producer.problem if self._producer is not None else ""
 
     def go(self) -> None:
-        """Returns when all work is done or was stopped, and all services have ended."""
         services = self._services
         with closing(StopSignals()) as signals:
             thread = threading.Thread(target=self._work, args=(signals.end_wait,), name="once", daemon=True)
@@ -233,7 +230,6 @@ class _Run:
         return max(0, self._counts[JobClaimed] - self._ended)
 
     def _ahead(self) -> int:
-        """Files that were found and are not enqueued yet."""
         return self._producer.unsent if self._producer is not None else 0
 
     def _line(self, now_s: float) -> str:
@@ -293,8 +289,6 @@ class _Run:
 
 
 class _Pace:
-    """Completed jobs per second over the last few seconds."""
-
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 

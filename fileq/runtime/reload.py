@@ -22,28 +22,42 @@ from fileq.runtime.worker_service import WorkerService
 
 
 class Reloader:
-    """`loaded` is the configuration in use. Without a worker every change needs a restart."""
+    """`loaded` is the configuration in use. Without a worker every change needs a restart. `services` are the current
+    ones of the role. `rebuild` makes a worker that follows one with these routes, and starts none of its services."""
 
-    def __init__(self, loaded: Loaded, read: Callable[[], Loaded], worker: LiveWorker | None, emit: Emit) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        read: Callable[[], Loaded],
+        emit: Emit,
+        *,
+        worker: WorkerParts | None = None,
+        services: list[Service] | None = None,
+        rebuild: Callable[[Loaded, Routes], WorkerParts] | None = None,
+    ) -> None:
         self.loaded = loaded
         self._read = read
-        self._worker = worker
         self._emit = emit
+        self._worker = worker
+        self._services = services if services is not None else []
+        self._rebuild = rebuild
+        self._retired: list[WorkerService] = []
 
     @property
     def retired(self) -> Sequence[Service]:
         """Workers of earlier configurations that still finish jobs."""
-        return self._worker.retired if self._worker is not None else ()
+        self._retired = [service for service in self._retired if service.is_alive]
+        return self._retired
 
     def reload(self) -> None:
         """Takes over the handlers and what else can change, or nothing if the new configuration has an error."""
-        old = self.loaded.config
+        old, worker = self.loaded.config, self._worker
         try:
             new = self._read().config
-            config = with_reloadable(old, new) if self._worker is not None else old
+            config = with_reloadable(old, new) if worker is not None else old
             loaded = msgspec.structs.replace(self.loaded, config=config)
-            if self._worker is not None:
-                self._worker.replace(loaded)
+            if worker is not None and self._rebuild is not None:
+                self._replace(worker, self._rebuild(loaded, worker.routes))
         except (FileqError, OSError) as error:
             problems = list(error.problems) if isinstance(error, ConfigError) else [str(error)]
             self._emit(ConfigRefused(problems, "the old configuration stays in use"))
@@ -59,39 +73,13 @@ class Reloader:
             )
         )
 
-
-class LiveWorker:
-    """The worker of a role across reloads. `rebuild` makes a worker that follows one with these routes, and starts none
-    of its services. `services` are the current ones of the role."""
-
-    def __init__(
-        self, parts: WorkerParts, services: list[Service], rebuild: Callable[[Loaded, Routes], WorkerParts]
-    ) -> None:
-        self._parts = parts
-        self._services = services
-        self._rebuild = rebuild
-        self._retired: list[WorkerService] = []
-
-    @property
-    def retired(self) -> list[WorkerService]:
-        """Old workers that still finish jobs."""
-        self._retired = [service for service in self._retired if service.is_alive]
-        return self._retired
-
-    @property
-    def routes(self) -> Routes:
-        """The routes of the current worker."""
-        return self._parts.routes
-
-    def replace(self, loaded: Loaded) -> None:
-        """Raises ConfigError, and changes nothing, if the handlers can't be loaded or would lose a type."""
-        old, new = self._parts, self._rebuild(loaded, self.routes)
+    def _replace(self, old: WorkerParts, new: WorkerParts) -> None:
         for service in new.services:
             service.start()
         others = [service for service in self._services if service not in old.services]
         self._services[:] = [*new.services, *others]
-        self._parts = new
-        self._retired = [*self.retired, old.service]
+        self._worker = new
+        self._retired = [*self._retired, old.service]
         old.service.retire()
         for loop in old.services[1:]:
             loop.quiet()

@@ -40,7 +40,7 @@ from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.observers import Observers
 from fileq.runtime.produce_once import produce_once, progress
 from fileq.runtime.producer_service import ProducerService, reported
-from fileq.runtime.reload import LiveWorker, Reloader
+from fileq.runtime.reload import Reloader
 from fileq.runtime.service import Loop, Service, without_outages
 from fileq.runtime.worker_build import BuiltInJobs, WorkerParts, build_worker
 
@@ -59,7 +59,7 @@ def run_producer(loaded: Loaded, read: Callable[[], Loaded], app_dir: str) -> in
             observers.watch_broker(broker)
             producer = Producer(config, broker, broker, emit=emit, before_enqueue=before)
             service = ProducerService(config, producer, broker, emit=emit)
-            run_until_signal([service], Reloader(loaded, read, None, emit), observers, broker, FatalError())
+            run_until_signal([service], Reloader(loaded, read, emit), observers, broker, FatalError())
     return 0
 
 
@@ -139,8 +139,8 @@ def run_worker(
                 services.append(ProducerService(config, producer, broker, emit=without_outages(emit)))
             if beside is not None:
                 services.append(beside(broker, emit))
-            live = LiveWorker(worker, services, rebuild)
-            run_until_signal(services, Reloader(loaded, read, live, emit), observers, broker, fatal, routes)
+            reloader = Reloader(loaded, read, emit, worker=worker, services=services, rebuild=rebuild)
+            run_until_signal(services, reloader, observers, broker, fatal, routes)
     return 0
 
 
@@ -384,7 +384,6 @@ class StopSignals:
 
 
 def has_terminal() -> bool:
-    """Whether this process has a controlling terminal."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:

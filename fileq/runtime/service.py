@@ -24,23 +24,18 @@ class Service(Protocol):
 
     def quiet(self) -> None:
         """Takes on no new work; work in progress continues."""
-        ...
 
     def stop(self, timeout_s: float) -> None:
         """Ends within this many seconds."""
-        ...
 
     def hurry(self) -> None:
         """Ends at once; work in progress is given back."""
-        ...
 
     def problem(self) -> str:
         """Why it cannot do its work now; "" when it can."""
-        ...
 
     def is_turning(self) -> bool:
         """Whether its loop has made progress recently."""
-        ...
 
 
 class Turning(Protocol):
@@ -50,7 +45,6 @@ class Turning(Protocol):
 
     def turn(self) -> float:
         """Does the work that is due. Returns the seconds until the next turn."""
-        ...
 
 
 STUCK_S = 60.0
@@ -175,7 +169,6 @@ class Outage:
         return pause_s * random.uniform(0.5, 1.0)
 
     def ended(self) -> None:
-        """Notes a successful call."""
         if self._since_s is not None:
             self._emit(BrokerRestored(round(self._monotonic() - self._since_s, 3)))
             self._since_s, self._tries, self.reason = None, 0, ""

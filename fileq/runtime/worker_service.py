@@ -202,7 +202,6 @@ class WorkerService:
             self._backs_off_until_s = time.monotonic() + pause_s
 
     def _arm_waiter(self) -> Waiter | None:
-        """The waiter, watching the queues; None if the broker is unreachable."""
         try:
             if self._waiter is None:
                 self._waiter = self._broker.waiter()

@@ -275,7 +275,7 @@ def run_serve(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, login_na
     with closing(Observers(config)) as observers, closing(start_broker(impatient, observers.emit)) as broker:
         observers.watch_broker(broker)
         service = ServerService(config, broker, emit=observers.emit, login_name=login_name)
-        run_until_signal([service], Reloader(loaded, read, None, observers.emit), observers, broker, FatalError())
+        run_until_signal([service], Reloader(loaded, read, observers.emit), observers, broker, FatalError())
     return 0
 
 

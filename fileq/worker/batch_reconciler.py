@@ -43,8 +43,6 @@ PARENT_CANCELLED = "its parent was cancelled"
 
 
 class BatchReconciler:
-    """One page of batches per turn. Owns no thread."""
-
     name = "batches"
 
     def __init__(

@@ -114,7 +114,6 @@ class Breakers:
         return breaker.admits(claim, has_failed=has_failed)
 
     def reason(self, route: int) -> str:
-        """Why a job of this route is deferred."""
         return reason_of(self.names[route])
 
     def wait_s(self, route: int, *, has_failed: bool = False) -> float:

@@ -29,8 +29,6 @@ IDLE_S = 3600.0  # the scheduler wakes this loop
 
 
 class Deadlines:
-    """One look per turn. Owns no thread."""
-
     name = "deadlines"
 
     def __init__(
@@ -51,7 +49,6 @@ class Deadlines:
         self.wake = threading.Event()
 
     def turn(self) -> float:
-        """Buries the jobs that are overdue. Returns the seconds until the next turn."""
         self.wake.clear()
         claims = self._broker.overdue(PAGE)
         # Bytes without a deadline may have the record: another program pushed them under the id of this job.

@@ -39,7 +39,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.clocks import wall_clock_ms
-from fileq.brokers.protocol import Broker, FullBroker, PendingReply
+from fileq.brokers.protocol import FullBroker, PendingReply
 from fileq.brokers.types import AdmitResult, LeaseStatus, LedgerEntry, Renewal, TurnReply
 from fileq.config import Config
 from fileq.core.claim import Claim, ClaimKey
@@ -79,6 +79,7 @@ from fileq.worker.roots import RootsWatch
 from fileq.worker.settlements import FollowUps, route_policies, rules_of, with_order, worker_policy
 
 KILL_GRACE_S = 5.0
+CALLS_MAX = 2  # in flight
 TINY_TASKS_S = 0.001  # how long to wait for a reply before tiny tasks, which may have ended, are collected
 NEVER_S = float("inf")
 
@@ -265,6 +266,18 @@ class Slots:
         return new
 
 
+Candidate: TypeAlias = tuple[Slot, Claim, Task]  # of a limited route; the slot is Free until the job may run
+
+
+class Call(NamedTuple):
+    """A call of settle_and_claim in flight, and the slots it is about."""
+
+    settling: list[Slot]
+    claiming: list[Slot]
+    slots: frozenset[Slot]
+    reply: PendingReply
+
+
 class Gates(NamedTuple):
     """What may keep a claimed job from running now, and the jobs that were deferred because of it."""
 
@@ -341,7 +354,9 @@ class Pump:
         self._prefetch = Prefetch(worker.count, is_allowed=not self._limits.is_any, monotonic=monotonic)
         self._heartbeats = Heartbeats(config, routes, *gates[:3], is_draining=lambda: self.is_quiet, clock=monotonic)
         self._post_actions = PostActions(config, broker.finish_orders, emit)
-        self._calls = CallsInFlight(broker, worker.count)
+        self._calls: deque[Call] = deque()  # in flight: at most two, and no slot is in both
+        self._held_max = worker.count  # how many slots may hold a job at the moment
+        self._are_replies_awaited = False  # True once a reply took time, as with a broker that is another process
         self._claimed: list[Claim] = []  # the events of these claims are still to be emitted
         self._candidates: list[Candidate] = []
         self._waiting: deque[Slot] = deque()  # in the order of their claims
@@ -390,7 +405,7 @@ class Pump:
 
     def finish(self) -> None:
         """Removes the slots from the broker, which gives back what they still hold, and ends the post actions."""
-        self._calls.drop()
+        self._drop_calls()
         self._broker.deregister(list(self._slots.by_id))
         self._post_actions.close(KILL_GRACE_S)
 
@@ -402,9 +417,9 @@ class Pump:
         Makes one round trip at most, apart from the rare extra calls."""
         # While a reply is still to be taken, do not wait for tiny tasks: their outcomes are needed only when the next
         # tasks are submitted. A broker inside this process does nothing meanwhile; there, larger calls gain more.
-        self._collect(waits=not self._calls, overlaps=self._calls.is_awaited)
+        self._collect(waits=not self._calls, overlaps=self._are_replies_awaited)
         # Deliveries of webhooks run beside `worker.count` jobs, so a slow receiver takes no slot from a job.
-        self._calls.count = self._slots.count + self._depth + len(self._deliveries)
+        self._held_max = self._slots.count + self._depth + len(self._deliveries)
         claim_count = 0
         if self._is_extra_call_due():
             # Extra calls read or change what a slot holds; a call in flight for the same slot would contradict them.
@@ -416,7 +431,7 @@ class Pump:
             claim_count += self._take_reply()
             is_just_underfilled = self.is_underfilled
         self._send(may_claim, is_claim_worth_it=not is_just_underfilled)
-        if self._calls.is_answered:
+        if self._calls and self._calls[-1].reply.is_answered:  # as with a broker that works in this process
             claim_count += self._take_reply()
         return claim_count
 
@@ -459,8 +474,11 @@ class Pump:
         self.reply_count += 1
 
     def _may_send_another(self) -> bool:
-        """Whether to send a second call. Never while every breaker is open, when probes are claimed one at a time."""
-        return not self._breakers.is_limiting and self._calls.is_another_worth_it(len(self._slots.settling))
+        """Whether to send a second call. That pays off only with a full share of settlements that the first does not
+        carry. Never while every breaker is open, when probes are claimed one at a time."""
+        if self._breakers.is_limiting or len(self._calls) == CALLS_MAX:
+            return False
+        return len(self._slots.settling) - sum(len(call.settling) for call in self._calls) >= self._share
 
     def _is_another_due(self) -> bool:
         """Whether a slow reply leaves time for a second call, and enough tiny tasks have ended for it. With a server
@@ -471,18 +489,27 @@ class Pump:
         """Collects tiny tasks if the reply to the oldest call takes longer than they do. Returns whether it does."""
         deadline_s = self._executor.next_deadline_s()
         has_tiny_tasks = deadline_s is not None and deadline_s <= 0.0
-        if not has_tiny_tasks or self._calls.wait(TINY_TASKS_S):
+        if not has_tiny_tasks or self._calls[0].reply.wait(TINY_TASKS_S):
             return False
         self._collect()
         return True
 
     # from Settling to Free, and from Free to a claim: the call
+    #
+    # While the broker works on one call the pump prepares the next, for other slots. Under load two calls are in
+    # flight, each for half of the slots, so pump and broker work at the same time. A call is never sent again: after a
+    # lost reply the pump decides again what to send. The broker executes each call completely or not at all.
+
+    @property
+    def _share(self) -> int:
+        """How many slots one call may be for: all of them, or half if two calls can be in flight."""
+        return -(-self._held_max // CALLS_MAX) if self._are_replies_awaited else self._held_max
 
     def _send(self, may_claim: bool, *, is_claim_worth_it: bool) -> None:
         """Sends the settlements, and claims for the free slots unless their last claim just found nothing."""
         if self._calls and self._breakers.is_limiting:
             return
-        in_flight, share = self._calls.slots(), self._calls.share
+        in_flight, share = self._calls[0].slots if self._calls else frozenset(), self._share
         settling = [slot for slot in self._slots.settling if slot not in in_flight]
         if len(settling) <= CALLS_MAX * share:  # more of them are claims made in advance, released all at once
             settling = settling[:share]
@@ -492,22 +519,31 @@ class Pump:
             if len(settling) < share or self._slots.has_extra:
                 idle = [slot for slot in self._slots.free() if slot not in in_flight]
                 held = len(self._slots.by_id) - len(idle) - len(settling)
-                free = [*settling, *idle][: max(0, min(share, self._calls.count - held))]
+                free = [*settling, *idle][: max(0, min(share, self._held_max - held))]
             claiming = free[: self._breakers.permits(len(free))]
         if not settling and not claiming:
             self.is_underfilled = self.is_underfilled and not is_claim_worth_it
             return
-        self._calls.send(settling, claiming)
+        settlements = [state.settlement for slot in settling if isinstance(state := slot.state, Settling)]
+        reply = self._broker.send_settle_and_claim(settlements, [slot.id for slot in claiming])
+        if not reply.is_answered:
+            self._are_replies_awaited = True
+        self._calls.append(Call(settling, claiming, frozenset((*settling, *claiming)), reply))
+
+    def _drop_calls(self) -> None:
+        while self._calls:
+            self._calls.pop().reply.drop()
 
     def _take_reply(self) -> int:
         """Takes the reply to the oldest call and applies it. Returns the number of jobs claimed."""
         self._collect_if_late()
+        call = self._calls.popleft()
         try:
-            call, reply = self._calls.take()
+            reply = call.reply.take()
         except BrokerError:
             # It is unknown what the calls claimed: the next renewal finds out. Their settlements stay with their slots
             # and go out with the next call. Their claims are not repeated: the worker may be stopping by then.
-            self._calls.drop()
+            self._drop_calls()
             self._heartbeats.renew_now()
             raise
         self.reply_count += 1
@@ -516,7 +552,7 @@ class Pump:
         if completed:
             self._emit_all(completed)  # while tiny tasks run
         # Some tasks may have ended while the reply was awaited, or as soon as they were submitted.
-        overlaps = self._calls.is_awaited
+        overlaps = self._are_replies_awaited
         self._collect(waits=not overlaps, overlaps=overlaps)
         for id in reply.gone:
             if (slot := self._slots.by_id.get(id)) is not None:
@@ -925,9 +961,6 @@ class Pump:
         self._emit(SlotReplaced(slot.id, new.id))
 
 
-Candidate: TypeAlias = tuple[Slot, Claim, Task]  # of a limited route; the slot is Free until the job may run
-
-
 # Makes the task of a claim, or gives the reason why there is none. Reads neither the broker nor the file system.
 
 
@@ -971,78 +1004,3 @@ def _task_of(claim: Claim, routes: Routes, paths: Paths, runs_changed: bool) -> 
         # A client with a limited key can shorten what the operator allows, not extend it.
         timeout_s = min(job.timeout, timeout_s) if MADE_BY_TAG in job.tag_values else job.timeout
     return Task(claim.key, claim.raw, number, path, paths.allowed, attempt, timeout_s, runs_changed)
-
-
-# The calls of settle_and_claim whose replies a pump still awaits.
-#
-# While the broker works on one call the pump prepares the next, for other slots. Under load two calls are in flight,
-# each for half of the slots, so pump and broker work at the same time.
-#
-# Never sends a call again: after a lost reply the pump decides again what to send. What a kill -9 leaves: the broker
-# executes each call completely or not at all. The replies are lost.
-
-
-CALLS_MAX = 2
-
-
-class Call(NamedTuple):
-    """A call in flight and the slots it is about."""
-
-    settling: list[Slot]
-    claiming: list[Slot]
-    slots: frozenset[Slot]
-    reply: PendingReply
-
-
-class CallsInFlight:
-    """At most two calls, and no slot is in both."""
-
-    def __init__(self, broker: Broker, count: int) -> None:
-        self._broker = broker
-        self.count = count  # how many slots may hold a job at the moment
-        self.is_awaited = False  # True once a reply took time, as with a broker that is another process
-        self._calls: deque[Call] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._calls)
-
-    @property
-    def share(self) -> int:
-        """How many slots one call may be for: all of them, or half if two calls can be in flight."""
-        return -(-self.count // CALLS_MAX) if self.is_awaited else self.count
-
-    @property
-    def is_answered(self) -> bool:
-        """The newest call has its reply already, as with a broker that works in this process."""
-        return bool(self._calls) and self._calls[-1].reply.is_answered
-
-    def slots(self) -> frozenset[Slot]:
-        """The slots of the oldest call in flight; empty if there is none."""
-        return self._calls[0].slots if self._calls else frozenset()
-
-    def is_another_worth_it(self, settling: int) -> bool:
-        """Whether to send a second call before the first is answered. That pays off only with a full share of
-        settlements that the first does not carry; `settling` is the number of all settlements."""
-        if len(self._calls) == CALLS_MAX:
-            return False
-        return settling - sum(len(call.settling) for call in self._calls) >= self.share
-
-    def send(self, settling: list[Slot], claiming: list[Slot]) -> None:
-        settlements = [state.settlement for slot in settling if isinstance(state := slot.state, Settling)]
-        reply = self._broker.send_settle_and_claim(settlements, [slot.id for slot in claiming])
-        if not reply.is_answered:
-            self.is_awaited = True
-        self._calls.append(Call(settling, claiming, frozenset((*settling, *claiming)), reply))
-
-    def wait(self, timeout_s: float) -> bool:
-        """Waits for the reply to the oldest call, for at most this long. Returns whether it has arrived."""
-        return self._calls[0].reply.wait(timeout_s)
-
-    def take(self) -> tuple[Call, TurnReply]:
-        """The oldest call and its reply. If taking the reply fails, the call is no longer in flight."""
-        call = self._calls.popleft()
-        return call, call.reply.take()
-
-    def drop(self) -> None:
-        while self._calls:
-            self._calls.pop().reply.drop()

@@ -54,14 +54,6 @@ CHILDREN_END_S = 0.5
 PROCESS_GONE = "its process is gone"
 
 
-def _as_it_is(settlement: Settlement) -> Settlement:
-    return settlement
-
-
-def _not_noted(slots: Sequence[LostSlot]) -> None:
-    return None
-
-
 class Reaper:
     """One check per turn, or only a look at the processes of this machine. Owns no thread."""
 
@@ -72,8 +64,8 @@ class Reaper:
         config: Config,
         broker: Broker,
         *,
-        add_follow_ups: AddFollowUps = _as_it_is,
-        note_lost: Callable[[Sequence[LostSlot]], None] = _not_noted,
+        add_follow_ups: AddFollowUps = lambda settlement: settlement,
+        note_lost: Callable[[Sequence[LostSlot]], None] = lambda slots: None,
         on_dead: Callable[[str], None] = lambda id: None,
         emit: Emit = ignore,
         monotonic: Callable[[], float] = time.monotonic,
@@ -181,7 +173,7 @@ def reap(
     policy: Policy,
     rules: Mapping[Verb, str],
     why: str = "no heartbeat",
-    add_follow_ups: AddFollowUps = _as_it_is,
+    add_follow_ups: AddFollowUps = lambda settlement: settlement,
 ) -> list[Settlement]:
     """Settles the claims of a slot that died. Returns the settlements that took effect: another reaper may have been
     faster. `rules` say what happens to the files of buried jobs, `add_follow_ups` which jobs follow them. `why` says

@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -142,13 +143,26 @@ class Scheduler:
 # do the same; the broker lets one of them end each slot. Only the broker's clock counts.
 #
 # A schedule that this worker can't fire is reported once, and then looked at once a second, so that a broken one
-# neither delays the others nor keeps the scheduler busy. What a kill -9 leaves: slots that are still due; any other
-# worker ends them.
+# neither delays the others nor keeps the scheduler busy.
+#
+# The schedules of a configuration are written when a worker starts or reloads, and looked at each minute. Any worker
+# fires any schedule, whichever configuration it comes from. A definition with the same text changes
+# nothing. Of workers whose configurations have different texts under one name, the one that started last wins.
+#
+# A schedule that was deleted from a configuration: the worker that starts without it marks it as unclaimed, which
+# stops nothing. A running worker whose configuration has it removes the mark within a minute. If none does for
+# CLAIM_S, any worker removes the schedule. So workers with different configurations leave each other's schedules
+# alone.
+#
+# What a kill -9 leaves: slots that are still due, which any other worker ends; some schedules written and others not;
+# half of one is repaired within a minute (see brokers/schedule_definitions.py).
 
 
 BROKEN_PAUSE_MS = 1000
 NO_WORKER = "no worker fired it in time"
 UNFINISHED = "the last job of the schedule has not ended"
+LOOK_EVERY_S = 60.0
+CLAIM_S = 300.0
 
 
 class ScheduleFiring:
@@ -167,15 +181,21 @@ class ScheduleFiring:
         self._emit = emit
         self._monotonic = monotonic
         self._default_queue = config.producer.default_priority
-        self._registration = ScheduleRegistration(config, broker, emit=emit, monotonic=monotonic)
-        self._broken: dict[str, str] = {}  # name → what is wrong
+        self._broken: dict[str, str] = {}  # those that can't be fired: name → what is wrong
         self._looks_again_s = 0.0
+        self._own = {
+            name: ScheduleDocument(definition=settings.definition, source=FROM_CONFIGURATION, is_paused=settings.paused)
+            for name, settings in config.schedules.items()
+        }
+        self._keeps_s = monotonic()
+        self._is_written = False
+        self._unwritten: set[str] = set()  # those that can't be written
 
     def turn(self, promoted: Promoted) -> int | None:
         """Fires what is due. Returns when to look again, on the broker's clock; None if there is nothing to wait for.
 
         Raises BrokerUnavailable; a later turn continues."""
-        self._registration.turn(promoted.now_ms)
+        self.keep_own(promoted.now_ms)
         next_ms, now_ms = promoted.next_fire_ms, promoted.now_ms
         if next_ms is None or next_ms > now_ms:
             if self._broken:
@@ -264,49 +284,11 @@ class ScheduleFiring:
         elif result is FireResult.FIRED:
             self._emit(ScheduleFired(name, id, time, max(0, now_ms - step.last_ms)))
 
+    # the schedules of the configuration
 
-# Keeps the schedules of a configuration on the broker: written when a worker starts or reloads, looked at each
-# minute.
-#
-# Any worker fires any schedule, whichever configuration it comes from. A definition with the same text changes
-# nothing. Of workers whose configurations have different texts under one name, the one that started last wins.
-#
-# A schedule that was deleted from a configuration: the worker that starts without it marks it as unclaimed, which
-# stops nothing. A running worker whose configuration has it removes the mark within a minute. If none does for
-# CLAIM_S, any worker removes the schedule. So workers with different configurations leave each other's schedules
-# alone.
-#
-# What a kill -9 leaves: some schedules written and others not; half of one is repaired within a minute (see
-# brokers/schedule_definitions.py).
-
-
-LOOK_EVERY_S = 60.0
-CLAIM_S = 300.0
-
-
-class ScheduleRegistration:
-    def __init__(
-        self,
-        config: Config,
-        broker: FullBroker,
-        *,
-        emit: Emit = ignore,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._broker = broker
-        self._emit = emit
-        self._monotonic = monotonic
-        self._own = {
-            name: ScheduleDocument(definition=settings.definition, source=FROM_CONFIGURATION, is_paused=settings.paused)
-            for name, settings in config.schedules.items()
-        }
-        self._looks_s = monotonic()
-        self._is_written = False
-        self._broken: set[str] = set()
-
-    def turn(self, now_ms: int) -> None:
+    def keep_own(self, now_ms: int) -> None:
         """Costs nothing but once a minute, then one call if there is no schedule at all. Raises BrokerUnavailable."""
-        if self._monotonic() < self._looks_s:
+        if self._monotonic() < self._keeps_s:
             return
         if self._own or self._broker.catalog_revision(KIND):
             known = known_schedules(self._broker)
@@ -315,59 +297,53 @@ class ScheduleRegistration:
             else:
                 self._maintain(known, now_ms)
         self._is_written = True
-        self._looks_s = self._monotonic() + LOOK_EVERY_S
+        self._keeps_s = self._monotonic() + LOOK_EVERY_S
 
     def _write(self, known: dict[str, KnownSchedule], now_ms: int) -> None:
         for name, document in self._own.items():
             found = known.get(name)
             is_same = found is not None and found.document is not None and found.document.without_note == document
             if found is None or not is_same or not found.is_complete:
-                self._try(name, self._define, document, now_ms)
+                self._change(name, partial(self._define, name, document, now_ms))
         for name, found in known.items():
             other = found.document
             if name in self._own or other is None or not other.is_configured or other.unclaimed_ms:
                 continue
             self._emit(ScheduleUnclaimed(name, CLAIM_S))
-            marked = encode_document(replace(other, unclaimed_ms=now_ms))
-            self._try(name, self._put, marked, found)
+            marked, revision = encode_document(replace(other, unclaimed_ms=now_ms)), found.catalog_revision
+            self._change(name, partial(self._broker.put_document, KIND, name, marked, revision))
 
     def _maintain(self, known: dict[str, KnownSchedule], now_ms: int) -> None:
         for name, document in self._own.items():
             found = known.get(name)
             if found is None or (found.document is not None and found.document.unclaimed_ms):
-                self._try(name, self._define, document, now_ms)
+                self._change(name, partial(self._define, name, document, now_ms))
         for name, found in known.items():
             unclaimed_ms = found.document.unclaimed_ms if found.document is not None else 0
             if name not in self._own and unclaimed_ms and now_ms - unclaimed_ms >= CLAIM_S * 1000:
-                self._try(name, self._remove, found)
+                self._change(name, partial(self._remove, name, found))
             else:
-                self._try(name, self._repair, found, now_ms)
+                self._change(name, partial(repair, self._broker, found, now_ms))
 
     def _define(self, name: str, document: ScheduleDocument, now_ms: int) -> None:
         define(self._broker, name, document, now_ms)
         self._emit(ScheduleDefined(name, document.definition.cron, document.definition.timezone))
 
-    def _put(self, name: str, body: bytes, found: KnownSchedule) -> None:
-        self._broker.put_document(KIND, name, body, found.catalog_revision)
-
     def _remove(self, name: str, found: KnownSchedule) -> None:
         if remove(self._broker, name, found.catalog_revision):
             self._emit(ScheduleRemoved(name))
 
-    def _repair(self, name: str, found: KnownSchedule, now_ms: int) -> None:
-        repair(self._broker, found, now_ms)
-
-    def _try(self, name: str, step: Callable[..., None], *arguments: object) -> None:
+    def _change(self, name: str, step: Callable[[], object]) -> None:
         """One schedule that can't be written stops only itself, and is reported once."""
         try:
-            step(name, *arguments)
+            step()
         except (BrokerUnavailable, BrokerRemoved):
             raise
         except Conflict:
             pass  # another worker changed it at the same moment; the next look sees what it is now
         except Exception as error:
-            if name not in self._broken:
-                self._broken.add(name)
+            if name not in self._unwritten:
+                self._unwritten.add(name)
                 self._emit(ScheduleBroken(name, str(error)))
         else:
-            self._broken.discard(name)
+            self._unwritten.discard(name)

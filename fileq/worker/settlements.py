@@ -9,7 +9,6 @@ What a kill -9 leaves: before that step nothing, after it all of them. A job tha
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.config.schema import AfterSettings, WorkerSettings
 from fileq.core.claim import Claim
 from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
@@ -74,10 +74,10 @@ class FollowUps:
     """`is_any` says whether a route has `on_completed` or `on_dead`, or there are webhooks. Without them, and without
     requests of a handler, there is nothing to do for a settlement."""
 
-    def __init__(self, routes: Routes, paths: Paths, now_ms: Callable[[], int] | None = None) -> None:
+    def __init__(self, routes: Routes, paths: Paths, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._routes = routes
         self._paths = paths
-        self._now_ms = now_ms or _now_ms
+        self._now_ms = now_ms
         self._is_chained = any(route.on_completed or route.on_dead for route in routes)
         self._subscriptions = routes.subscriptions
 
@@ -175,10 +175,6 @@ class FollowUps:
             if claim.slot:  # no slot held a job that died while it waited
                 span_id = attempt_span_id(parent, claim.slot)
         return job.but(parent_id=parent.id, trace_id=trace_id, span_id=span_id)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _as_time(now_ms: int) -> datetime:

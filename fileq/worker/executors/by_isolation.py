@@ -85,9 +85,9 @@ class ExecutorsByIsolation:
         if self._only is not None and not any(task.route in self._own_routes for task in tasks):
             self._only.submit(tasks)
             return
-        if self._deliver is not None and any(task.route == DELIVERY_ROUTE for task in tasks):
-            self._add("delivery", ThreadExecutor(DELIVERIES_MAX, self._checked(self._deliver), emit=self._emit))
-            self._deliver = None
+        is_new = self._deliver is not None and "delivery" not in self._executors
+        if is_new and any(task.route == DELIVERY_ROUTE for task in tasks):
+            self._add("delivery", ThreadExecutor(DELIVERIES_MAX, self._run_delivery, emit=self._emit))
         # Processes first: submit() to threads may wait until these have run their tasks. The children work meanwhile.
         left = len(tasks)
         for isolation, executor in self._executors.items():
@@ -143,24 +143,19 @@ class ExecutorsByIsolation:
         self._epoll.register(executor.fileno(), select.EPOLLIN)
 
     def _run(self, task: Task, cancelled: CancelFlag) -> Ran:
-        if self._routes[task.route].is_built_in:
-            return self._checked(self._run_handler)(task, cancelled)
-        return self._run_handler(task, cancelled)
+        refused = self._refusal(task) if self._routes[task.route].is_built_in else None
+        return refused or run_task(task, self._routes, cancelled)
 
-    def _run_handler(self, task: Task, cancelled: CancelFlag) -> Ran:
-        return run_task(task, self._routes, cancelled)
+    def _run_delivery(self, task: Task, cancelled: CancelFlag) -> Ran:
+        assert self._deliver is not None
+        return self._refusal(task) or self._deliver(task, cancelled)
 
-    def _checked(self, run: Run) -> Run:
-        """Runs only jobs that fileq itself has enqueued. While the broker can't be asked, the job goes back."""
-
-        def checked(task: Task, cancelled: CancelFlag) -> Ran:
-            job = decode_or_none(task.raw)
-            try:
-                [record] = self._records([job.id]) if job is not None and self._records is not None else [None]
-            except BrokerUnavailable:
-                return Released()
-            if job is None or record is None or record.origin != origin_of(job):
-                return Refused(_FOREIGN, "ForeignJob")
-            return run(task, cancelled)
-
-        return checked
+    def _refusal(self, task: Task) -> Refused | Released | None:
+        """None for a job that fileq itself has enqueued. While the broker can't be asked, the job goes back."""
+        job = decode_or_none(task.raw)
+        try:
+            [record] = self._records([job.id]) if job is not None and self._records is not None else [None]
+        except BrokerUnavailable:
+            return Released()
+        is_own = job is not None and record is not None and record.origin == origin_of(job)
+        return None if is_own else Refused(_FOREIGN, "ForeignJob")

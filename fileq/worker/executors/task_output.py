@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from fileq.core.events import Emit, HandlerOutputSkipped, HandlerPrinted, OutputIds, output_ids
 from fileq.core.job import decode_or_none
 from fileq.core.outcome import Died, Failed
-from fileq.handlers.output import Tail, capture_logging, task_sink, uncaptured
+from fileq.handlers.output import Tail, capture_logging, task_sink
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.messages import READ_SIZE
 from fileq.worker.executors.process.output_pipe import (
@@ -144,7 +144,7 @@ def _cut(line: bytes) -> str:
     return line[:LONGEST_LINE].decode("utf-8", "ignore") + _MARK
 
 
-# What handlers print in threads of the worker: finds the task that prints, and passes its output to a TaskOutput.
+# What handlers print in threads of the worker: finds the task that prints, and passes its output to its sink.
 #
 # While a thread executor is open, sys.stdout and sys.stderr are CapturedStreams. A context variable names the task of
 # the calling code. It belongs to the handler's thread, and asyncio gives it to the handler's coroutines and to
@@ -156,38 +156,6 @@ def _cut(line: bytes) -> str:
 _lock = threading.Lock()
 _captured: list[CapturedStream] = []  # those that install() has put in place
 _users = 0  # executors that need them
-
-
-class ThreadTaskOutput:
-    """The output of one task: an OutputSink. Costs next to nothing until the task prints."""
-
-    __slots__ = ("_emit", "_printed", "_task")
-
-    def __init__(self, task: Task, emit: Emit) -> None:
-        self._task = task
-        self._emit = emit
-        self._printed: TaskOutput | None = None
-
-    def write(self, data: bytes) -> None:
-        with uncaptured():  # a listener that prints is not the task
-            self._output().write(data)
-
-    def log(self, level: str, logger: str, text: str) -> None:
-        with uncaptured():
-            self._output().log(level, logger, text)
-
-    def finish(self, ran: Ran) -> Ran:
-        """The outcome of the task, with its output if it failed. What is printed later is reported, but not kept."""
-        if self._printed is None:
-            return ran
-        with uncaptured():
-            return with_output(ran, self._printed.end())
-
-    def _output(self) -> TaskOutput:
-        if self._printed is None:
-            with _lock:  # a coroutine and a thread may print at the same time
-                self._printed = self._printed or TaskOutput(self._task, self._emit)
-        return self._printed
 
 
 class CapturedStream:

@@ -28,7 +28,7 @@ from fileq.core.events import Emit, ThreadAbandoned, ignore
 from fileq.core.job import decode_or_none
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
-from fileq.handlers.output import task_sink
+from fileq.handlers.output import task_sink, uncaptured
 from fileq.handlers.task import Ran, Task
 from fileq.handlers.tracebacks import place_of
 from fileq.worker.executors import task_output
@@ -41,31 +41,52 @@ from fileq.worker.executors.protocol import (
     outcome_after,
     timed_out,
 )
-from fileq.worker.executors.task_output import ThreadTaskOutput
+from fileq.worker.executors.task_output import TaskOutput, with_output
 
 NEVER_S = float("inf")
 TINY_S = 0.0001  # a task that takes longer is not tiny
 THREAD_WAKE_S = 0.0003  # how long a thread takes from its wake-up until it runs, on a slow machine
 MAX_WAIT_S = 0.002  # how long submit() waits for its bundle, or for all other tasks before it
 CLOSE_TIMEOUT_S = 1.0
+_first_print = threading.Lock()
 
 
 class _RunningTask:
-    __slots__ = ("cancelled", "deadline_s", "output", "ran", "stop_request", "task", "thread_id", "token")
+    """Also the sink of what its handler prints. Costs next to nothing until it prints."""
 
-    def __init__(self, task: Task, deadline_s: float, output: ThreadTaskOutput | None) -> None:
+    __slots__ = ("_emit", "_printed", "cancelled", "deadline_s", "ran", "stop_request", "task", "thread_id", "token")
+
+    def __init__(self, task: Task, deadline_s: float, emit: Emit) -> None:
+        self._emit = emit
+        self._printed: TaskOutput | None = None
         self.task = task
         self.deadline_s = deadline_s
-        self.output = output
         self.cancelled = LazyEvent()
         self.stop_request = StopRequest.NONE
         self.token = [True]
         self.thread_id = 0  # of the thread that runs it; 0 before that
         self.ran: Ran | None = None
 
+    def write(self, data: bytes) -> None:
+        with uncaptured():  # a listener that prints is not the task
+            self._output().write(data)
+
+    def log(self, level: str, logger: str, text: str) -> None:
+        with uncaptured():
+            self._output().log(level, logger, text)
+
     def with_output(self, ran: Ran) -> Ran:
-        """This outcome, with what the handler has printed."""
-        return ran if self.output is None else self.output.finish(ran)
+        """The outcome with its output if it failed. What is printed later is reported, but not kept."""
+        if self._printed is None:
+            return ran
+        with uncaptured():
+            return with_output(ran, self._printed.end())
+
+    def _output(self) -> TaskOutput:
+        if self._printed is None:
+            with _first_print:  # a coroutine and a thread may print at the same time
+                self._printed = self._printed or TaskOutput(self.task, self._emit)
+        return self._printed
 
 
 class ThreadExecutor:
@@ -110,7 +131,7 @@ class ThreadExecutor:
     def submit(self, tasks: Sequence[Task]) -> None:
         is_awaited = self._should_wait()
         now_s = time.monotonic()
-        bundle = [_RunningTask(task, now_s + task.timeout_s, self._output_of(task)) for task in tasks]
+        bundle = [_RunningTask(task, now_s + task.timeout_s, self._emit) for task in tasks]
         for running in bundle:
             self._running[running.task.key] = running
             self._next_deadline_s = min(self._next_deadline_s, running.deadline_s)
@@ -177,9 +198,6 @@ class ThreadExecutor:
 
     # tasks, in the pump's thread
 
-    def _output_of(self, task: Task) -> ThreadTaskOutput | None:
-        return ThreadTaskOutput(task, self._emit) if self._captures_output else None
-
     def _should_wait(self) -> bool:
         """Whether submit() waits for its tasks. After a failed wait it does so only once all other tasks have ended."""
         policy = self._wait_policy
@@ -241,7 +259,7 @@ class ThreadExecutor:
         while (running := self._next()) is not None:
             if not running.token:
                 break  # given up before it began: another thread has replaced this one
-            task_sink.set(running.output)
+            task_sink.set(running if self._captures_output else None)
             running.thread_id = threading.get_ident()
             try:
                 ran = self._run(running.task, running.cancelled)

@@ -140,7 +140,7 @@ BUNDLE_GUARDS = (
     Guard(
         "Tiny tasks are collected while a reply takes long",
         "jobs wait behind a slow one for as long as the broker does not answer",
-        "        if not has_tiny_tasks or self._calls.wait(TINY_TASKS_S):\n",
+        "        if not has_tiny_tasks or self._calls[0].reply.wait(TINY_TASKS_S):\n",
         "        if True:\n",
         "tests/unit/worker/test_pump_calls.py::test_tiny_tasks_are_collected_before_a_reply_that_takes_longer",
     ),

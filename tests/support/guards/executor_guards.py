@@ -69,8 +69,8 @@ PROCESS_GUARDS = (
     Guard(
         "The child of a task that can't be sent runs the next task",
         "one strange job costs the worker a slot",
-        "            handle.drop_task()\n            self.idle.append(handle)\n",
-        "            handle.drop_task()\n",
+        "            handle.begin_next()\n            self.idle.append(handle)\n",
+        "            handle.begin_next()\n",
         RESULTS + "a_task_that_cannot_be_sent_is_a_permanent_failure_and_its_child_runs_the_next",
     ),
     Guard(

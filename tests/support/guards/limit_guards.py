@@ -60,8 +60,7 @@ LIMIT_GUARDS = (
         "Jobs of routes without limits cause no call of admit",
         "every turn costs a second round trip",
         "self._broker.admit(asked) if asked else ())\n",
-        "                requests.append(limits.request(candidate.claim))\n"
-        "        return requests or [AdmitRequest('', '', b'')]",
+        "self._broker.admit(asked))\n",
         LIMITED + "max_running_is_counted_without_the_broker",
     ),
     Guard(

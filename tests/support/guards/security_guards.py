@@ -270,8 +270,8 @@ OWN_JOB_GUARDS = (
     Guard(
         "A job of fileq's own type runs only if its record has its origin",
         READS,
-        "record is None or record.origin != origin_of(job):\n",
-        "record is None:\n",
+        " and record is not None and record.origin == origin_of(job)\n",
+        " and record is not None\n",
         OWN + "a_pushed_job_of_a_type_of_fileqs_own_is_dead_before_it_acts",
     ),
     Guard(

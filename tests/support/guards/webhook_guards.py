@@ -104,8 +104,8 @@ WEBHOOK_GUARDS = (
     Guard(
         "Deliveries take no slot of other jobs",
         SLOW,
-        "        self._calls.count = self._slots.count + self._depth + len(self._deliveries)\n",
-        "        self._calls.count = self._slots.count + self._depth\n",
+        "        self._held_max = self._slots.count + self._depth + len(self._deliveries)\n",
+        "        self._held_max = self._slots.count + self._depth\n",
         FOLLOWED + "deliveries_take_no_slot_from_other_jobs",
     ),
     Guard(

@@ -33,15 +33,15 @@ PUMP_GUARDS = (
     Guard(
         "After a lost reply no other call in flight is used",
         "its claims run although the worker may be stopping",
-        "            self._calls.drop()\n            self._heartbeats.renew_now()",
+        "            self._drop_calls()\n            self._heartbeats.renew_now()",
         "            self._heartbeats.renew_now()",
         CALLS + "after_a_lost_reply_no_other_call_in_flight_is_sent_again",
     ),
     Guard(
         "After a lost reply a renewal finds what was claimed",
         "the claimed jobs wait until the next renewal",
-        "            self._calls.drop()\n            self._heartbeats.renew_now()\n",
-        "            self._calls.drop()\n",
+        "            self._drop_calls()\n            self._heartbeats.renew_now()\n",
+        "            self._drop_calls()\n",
         CALLS + "a_job_that_was_claimed_by_a_call_without_a_reply_starts_with_the_next_turn",
     ),
     Guard(

@@ -12,7 +12,7 @@ from fileq.client.schedule_changes import run_now
 from fileq.config import config_from
 from fileq.core.events import ScheduleDefined, ScheduleRemoved, ScheduleUnclaimed
 from fileq.core.schedule import ScheduleDefinition, ScheduleDocument, encode_document
-from fileq.worker.scheduler import CLAIM_S, LOOK_EVERY_S, ScheduleRegistration
+from fileq.worker.scheduler import CLAIM_S, LOOK_EVERY_S, ScheduleFiring
 from tests.support.schedule_bench import EACH_MINUTE, MINUTE_MS, START_MS, ScheduleBench
 
 
@@ -29,7 +29,7 @@ def test_a_changed_text_keeps_last_and_next(bench: ScheduleBench) -> None:
     changed = bench.worker(s={**EACH_MINUTE, "payload": {"a": 2}, "overlap": "allow"})
     bench.broker.fire = lambda fire: pytest.fail("too early")  # type: ignore[method-assign]
     config = config_from({"schedules": {"s": {**EACH_MINUTE, "payload": {"a": 2}, "overlap": "allow"}}})
-    ScheduleRegistration(config, bench.broker).turn(bench.clock.ms)
+    ScheduleFiring(config, bench.broker).keep_own(bench.clock.ms)
     after = bench.state()
     assert after.revision != before.revision
     assert (after.next_ms, after.last_ms, after.runs, after.last_job_id) == (

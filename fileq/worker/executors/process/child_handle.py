@@ -137,7 +137,7 @@ class ChildHandle:
         self.queued.extend(zip(numbers, tasks, strict=True))
         if self.tokens is not None:
             self.tokens.put(numbers)
-        self._begin_next()
+        self.begin_next()
         return self._send(messages)
 
     def take_back(self) -> list[Task]:
@@ -154,7 +154,7 @@ class ChildHandle:
             if self.output is not None:
                 self.output.begin(self.task, is_alone=not self.queued)
         else:
-            self._begin_next()
+            self.begin_next()
         return [task for number, task in tasks if number in numbers]
 
     def request_stop(self, request: StopRequest, kill_at_s: float) -> bool:
@@ -176,11 +176,7 @@ class ChildHandle:
             ran = self.output.finish(ran, self.task_number, reads=self.output_is_left)
         if self.task is not None:
             ended.append((self.task, outcome_after(request, ran)))
-        self._begin_next()
-
-    def drop_task(self) -> None:
-        """The task is not this child's any more, or it will not be collected. The next one begins."""
-        self._begin_next()
+        self.begin_next()
 
     def flush(self) -> bool:
         """Send what is left in the outbox; False while more is left."""
@@ -219,7 +215,10 @@ class ChildHandle:
             elif size - at < HEADER.size + length:
                 break
             else:
-                ran = _decoded(memoryview(inbox)[at + HEADER.size : at + HEADER.size + length])
+                try:
+                    ran = decode_ran.decode(memoryview(inbox)[at + HEADER.size : at + HEADER.size + length])
+                except (msgspec.DecodeError, ValueError) as error:
+                    raise InvalidMessage from error
                 self.jobs_done += 1
                 self.failed_starts = 0
                 self.finish(self.stop_request, ran, ended)
@@ -295,7 +294,7 @@ class ChildHandle:
             raise InvalidMessage
         self.is_ready = True
 
-    def _begin_next(self) -> None:
+    def begin_next(self) -> None:
         """The next task becomes the one whose outcome is expected. Its time starts now."""
         self.stop_request = StopRequest.NONE
         self.output_is_left = False
@@ -313,13 +312,6 @@ class ChildHandle:
         if self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
-
-
-def _decoded(body: memoryview) -> Ran:
-    try:
-        return decode_ran.decode(body)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise InvalidMessage from error
 
 
 # How long a bundle of tasks takes, without the time in which other processes had the cores.

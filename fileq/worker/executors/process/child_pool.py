@@ -38,7 +38,6 @@ from fileq.worker.executors.process.messages import (
     EXIT_STREAM_LOST,
     MAX_PACKET_BYTES,
     NUMBER_LIMIT,
-    DirtyExit,
     Exited,
     ForkServerEnded,
     FromServer,
@@ -235,8 +234,8 @@ class ChildPool:
                 if handle := self._by_child.get(message.child):
                     yield handle, message.error
             case Exited():
-                if message.code in DIRTY_EXITS:
-                    self._emit(ChildReplaced(DirtyExit(message.code).reason))
+                if (reason := DIRTY_EXITS.get(message.code)) is not None:
+                    self._emit(ChildReplaced(reason))
                 if handle := self._by_child.get(message.child):
                     if not handle.is_ready:
                         self._emit(ChildStartFailed(_cause(message.code)))

@@ -131,7 +131,7 @@ class ProcessExecutor:
         self._finish_bundles()
         for handle in _handles_of(key, self._handles):
             is_running = handle.is_running
-            handle.drop_task()
+            handle.begin_next()
             if is_running:
                 self._replace(handle)
         self._ended = [(task, outcome) for task, outcome in self._ended if task.key != key]
@@ -189,7 +189,7 @@ class ProcessExecutor:
             return
         except UnsendableTask as error:
             self._ended.append((task, Failed(str(error), "UnsendableTask", is_permanent=True, is_sample=False)))
-            handle.drop_task()
+            handle.begin_next()
             self.idle.append(handle)
             return
         self._watch_task(handle, is_sent=is_sent)

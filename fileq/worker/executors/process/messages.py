@@ -57,20 +57,13 @@ class DirtyExit(enum.IntEnum):
     LIMITS = 82
     THREADS = 83
 
-    @property
-    def reason(self) -> str:
-        return _REASONS[self]
 
-
-_REASONS = {
+DIRTY_EXITS: dict[int, str] = {
     DirtyExit.DESCRIPTORS: "its handler closed standard streams or other descriptors",
     DirtyExit.USER: "its handler changed the user or the group",
     DirtyExit.LIMITS: "its handler changed resource limits",
     DirtyExit.THREADS: "its handler left threads running",
 }
-
-
-DIRTY_EXITS = frozenset(map(int, DirtyExit))
 
 decode_task = msgpack.Decoder(Task).decode
 decode_ran: msgpack.Decoder[Ran] = msgpack.Decoder(Ran)
