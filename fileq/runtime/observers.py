@@ -36,8 +36,8 @@ class Observers:
         self.broker_problem: Callable[[], str] = lambda: ""
         self.is_hurried = False
         self._tracing = None
-        self.emit_all = _to_logs_and_metrics(self.logs, self.metrics)
-        self.emit = _singly(self.emit_all)
+        self.emit_all = emit_all = _to_logs_and_metrics(self.logs, self.metrics)
+        self.emit: Emit = lambda event: emit_all((event,))
         self._hooks: HookRunner | None = None
         if settings.tracing.enabled:
             from fileq.observe.tracing import open_tracing
@@ -89,13 +89,6 @@ def _to_logs_and_metrics(logs: Logs, metrics: Metrics) -> EmitAll:
         metrics.count(events)
 
     return emit_all
-
-
-def _singly(emit_all: EmitAll) -> Emit:
-    def emit(event: Event) -> None:
-        emit_all((event,))
-
-    return emit
 
 
 def to_all(*listeners: Emit) -> Emit:

@@ -146,7 +146,9 @@ class WorkerService:
 
     def _turn(self) -> None:
         self._turned_s = time.monotonic()
-        self._stop_running_if_requested()
+        grace_s, self._grace_s = self._grace_s, None
+        if grace_s is not None:
+            self._pump.cancel_all(grace_s)
         if self._is_cancel_requested:
             self._is_cancel_requested = False
             self._pump.look_for_cancels()
@@ -216,11 +218,6 @@ class WorkerService:
         if self._waiter is not None:
             self._waiter.close()
             self._waiter = None
-
-    def _stop_running_if_requested(self) -> None:
-        grace_s, self._grace_s = self._grace_s, None
-        if grace_s is not None:
-            self._pump.cancel_all(grace_s)
 
     def _retry_until_done(self, call: Callable[[], None]) -> None:
         """Repeats the call during an outage; at shutdown only until the worker gives up."""

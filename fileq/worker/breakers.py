@@ -71,7 +71,7 @@ class Breakers:
         own = tuple(self._breaker(i, clock) for i in range(len(self._settings)))
         self._of_names = own
         self._breakers = (*own, *[None] * built_in)
-        self._resets: dict[str, int] = {}
+        self._resets: dict[str, int] | None = None
         self.is_closed = True  # all breakers are, the usual case: then nothing else is checked
         self.change_count = 0  # grows with each change of a state, or of a number of deferred jobs
 
@@ -210,14 +210,13 @@ class Breakers:
             if breaker is not None and not breaker.is_closed
         )
 
-    def remember_resets(self, numbers: Mapping[str, int]) -> None:
-        """Notes the numbers of resets at the start of the worker: those resets were requested before it ran."""
-        self._resets = dict(numbers)
-
     def apply_resets(self, numbers: Mapping[str, int]) -> None:
-        """Closes the breakers whose number of resets an operator has raised since the last call."""
-        raised = {route for route, number in numbers.items() if number != self._resets.get(route, 0)}
-        self._resets = dict(numbers)
+        """Closes the breakers whose number of resets an operator has raised since the last call. The first call, at the
+        start of the worker, only notes the numbers: those resets were requested before it ran."""
+        before, self._resets = self._resets, dict(numbers)
+        if before is None:
+            return
+        raised = {route for route, number in numbers.items() if number != before.get(route, 0)}
         for name, breaker in zip(self.names, self._of_names, strict=True):
             if breaker is not None and raised & {ALL_ROUTES, name}:
                 breaker.reset()

@@ -70,7 +70,7 @@ class Deferrals:
     def __init__(self, broker: FullBroker, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._broker = broker
         self._monotonic = monotonic
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._reasons: dict[str, _Reason] = {}
         # Jobs to make due: the id and, if another job can take its place, the reason.
         self._released: deque[tuple[str, str]] = deque()
@@ -159,7 +159,20 @@ class Deferrals:
         """
         now_s = self._monotonic()
         with self._lock:
-            return self._release(reason, count, now_s)
+            state = self._reasons.get(reason)
+            if state is None:
+                return 0
+            first: list[str] = []
+            while state.due_s and len(first) < count:
+                id = next(iter(state.due_s))
+                if state.due_s.pop(id) > now_s:  # otherwise it is back in its queue
+                    first.append(id)
+            owed = min(count - len(first), state.under_way - state.owed)
+            state.owed += owed
+            if first:
+                self._released.extend((id, reason) for id in first)
+                self.wake.set()
+            return len(first) + owed
 
     def release_elsewhere(self, reason: str, count: int, most: int = PAGE) -> None:
         """More jobs that other processes deferred for this reason can run now, `most` at a time: the loop looks for
@@ -183,22 +196,6 @@ class Deferrals:
             if reason not in self._later:
                 self._later[reason] = at_s, count
                 self.wake.set()
-
-    def _release(self, reason: str, count: int, now_s: float) -> int:
-        state = self._reasons.get(reason)
-        if state is None:
-            return 0
-        first: list[str] = []
-        while state.due_s and len(first) < count:
-            id = next(iter(state.due_s))
-            if state.due_s.pop(id) > now_s:  # otherwise it is back in its queue
-                first.append(id)
-        owed = min(count - len(first), state.under_way - state.owed)
-        state.owed += owed
-        if first:
-            self._released.extend((id, reason) for id in first)
-            self.wake.set()
-        return len(first) + owed
 
     def count(self, reason: str) -> int:
         """About how many jobs wait for this reason: another process may have released some of them."""
@@ -259,7 +256,7 @@ class Deferrals:
         now_s = self._monotonic()
         with self._lock:
             for reason in [reason for reason, (at_s, _) in self._later.items() if at_s <= now_s]:
-                self._release(reason, self._later.pop(reason)[1], now_s)
+                self.release(reason, self._later.pop(reason)[1])
             return min((at_s - now_s for at_s, _ in self._later.values()), default=IDLE_S)
 
     def _search_one_page(self) -> bool:

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from msgspec import Struct
-
 from fileq.brokers.types import Admission, AdmitRequest, AdmitResult
 from fileq.core.claim import Claim
 from fileq.handlers.routes import BoundRoute, Routes
@@ -21,13 +19,6 @@ from fileq.worker.deferrals import Deferrals
 
 LIMITS = ("max_running", "max_running_total", "rate")
 CHECK_EVERY_S = 1.0  # whether jobs still wait for the limits that the registry shows
-
-
-class Refusal(Struct, frozen=True):
-    """Why a job must wait, and for how long at least."""
-
-    reason: str
-    wait_s: float
 
 
 class Limits:
@@ -44,14 +35,14 @@ class Limits:
     def __contains__(self, route: int) -> bool:
         return route in self._of
 
-    def refused_here(self, candidates: Iterable[int], running: Counter[int]) -> list[Refusal | None]:
-        """The answer of `max_running` to each candidate, which is named by its route, given how many jobs of each route
-        run in this process."""
-        answers: list[Refusal | None] = []
+    def refused_here(self, candidates: Iterable[int], running: Counter[int]) -> list[str | None]:
+        """For each candidate, which is named by its route, why `max_running` refuses it, given how many jobs of each
+        route run in this process."""
+        answers: list[str | None] = []
         for number in candidates:
             route = self._of[number]
             if route.max_running is not None and running[number] >= route.max_running:
-                answers.append(self._refuse(route, "max_running", 0.0))
+                answers.append(self._refuse(route, "max_running"))
             else:
                 running[number] += 1
                 answers.append(None)
@@ -66,21 +57,21 @@ class Limits:
         rates = (rate.count, rate.window_ms) if rate is not None else ()
         return AdmitRequest(route.route_name, claim.slot, claim.raw, total, *rates)
 
-    def refused_there(self, number: int, answer: Admission) -> Refusal:
-        """The refusal that the broker's answer means."""
+    def refused_there(self, number: int, answer: Admission) -> tuple[str, float]:
+        """Why the broker refuses a job of this route, and for how many seconds at least."""
         route, wait_s = self._of[number], answer.wait_ms / 1000
         if answer.result is AdmitResult.FULL:
-            return self._refuse(route, "max_running_total", wait_s)
+            return self._refuse(route, "max_running_total"), wait_s
         assert route.rate is not None
-        refusal = self._refuse(route, "rate", wait_s)
-        self._deferrals.release_later(refusal.reason, wait_s, route.rate.count)
-        return refusal
+        reason = self._refuse(route, "rate")
+        self._deferrals.release_later(reason, wait_s, route.rate.count)
+        return reason, wait_s
 
-    def _refuse(self, route: BoundRoute, name: str, wait_s: float) -> Refusal:
+    def _refuse(self, route: BoundRoute, name: str) -> str:
         reason = _reason(route, name)
         if reason not in self.reached:
             self._show((*self.reached, reason))
-        return Refusal(reason, wait_s)
+        return reason
 
     def ended(self, number: int) -> None:
         """A job of this route no longer runs here: the first job that was deferred for it is due now."""

@@ -72,7 +72,7 @@ from fileq.worker.breakers import Breakers, sample_of
 from fileq.worker.deferrals import DELIVERIES_RUN, EARLIER_JOB_RUNS, LAST_RUN_GOES_ON, Deferrals
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.heartbeats import Heartbeats
-from fileq.worker.limits import Limits, Refusal
+from fileq.worker.limits import Limits
 from fileq.worker.post_actions import PostActions, version_left, were_processed
 from fileq.worker.prefetch import WAIT_MAX_S, Prefetch
 from fileq.worker.roots import RootsWatch
@@ -391,7 +391,7 @@ class Pump:
         return due_s if deadline_s is None else min(due_s, deadline_s)
 
     def start(self) -> None:
-        self._breakers.remember_resets(self._broker.breaker_resets())
+        self._breakers.apply_resets(self._broker.breaker_resets())
         self._register_all()
         self._heartbeats.start()
 
@@ -633,9 +633,9 @@ class Pump:
         candidates, self._candidates = self._candidates, []
         refusals = self._limits.refused_here([task.route for *_, task in candidates], self._slots.running_by_route())
         allowed: list[Candidate] = []
-        for candidate, refusal in zip(candidates, refusals, strict=True):
-            if refusal is not None:
-                self._refuse(candidate, refusal)
+        for candidate, reason in zip(candidates, refusals, strict=True):
+            if reason is not None:
+                self._refuse(candidate, reason, 0.0)
             else:
                 allowed.append(candidate)
         requests = [self._limits.request(claim, task.route) for _, claim, task in allowed]
@@ -659,14 +659,14 @@ class Pump:
                 self._breakers.record(task.route, claim.key, None)
                 self._emit(fenced(claim))
             else:
-                self._refuse(candidate, self._limits.refused_there(task.route, answer))
+                self._refuse(candidate, *self._limits.refused_there(task.route, answer))
         self._submit(tasks)
 
-    def _refuse(self, candidate: Candidate, refusal: Refusal) -> None:
+    def _refuse(self, candidate: Candidate, reason: str, wait_s: float) -> None:
         """Defers a job that a limit of its route refuses. If it was the probe of a breaker, another job can be it."""
         slot, claim, task = candidate
         self._breakers.record(task.route, claim.key, None)
-        self._defer(slot, claim, refusal.reason, refusal.wait_s)
+        self._defer(slot, claim, reason, wait_s)
 
     def _release(self, claims: Sequence[tuple[Slot, Claim]]) -> None:
         for slot, claim in reversed(claims):  # each is put at the front of its queue, so the first one goes last

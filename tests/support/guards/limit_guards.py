@@ -45,7 +45,7 @@ LIMIT_GUARDS = (
     Guard(
         "When the window of a rate ends, the next jobs run",
         "they wait out their deferral",
-        "        self._deferrals.release_later(refusal.reason, wait_s, route.rate.count)\n",
+        "        self._deferrals.release_later(reason, wait_s, route.rate.count)\n",
         "",
         LIMITED + "a_rate_refuses_until_its_window_ends_and_then_as_many_run_at_once",
     ),

@@ -128,7 +128,7 @@ BREAKER_GUARDS = (
     Guard(
         "A reset closes a breaker once",
         "it never opens again",
-        "if number != self._resets.get(route, 0)}\n",
+        "if number != before.get(route, 0)}\n",
         "if number}\n",
         BREAKING_ROUTES + "a_reset_closes_the_breaker_of_its_route_once",
     ),

@@ -139,7 +139,7 @@ def test_a_disabled_breaker_never_opens_and_keeps_the_claims_going() -> None:
 
 
 def test_a_reset_closes_the_breaker_of_its_route_once(setup: Setup) -> None:
-    setup.breakers.remember_resets({"mail": 3})
+    setup.breakers.apply_resets({"mail": 3})
     setup.fail(PDF, MAIL)
     setup.breakers.apply_resets({"mail": 3})
     assert setup.ended == [], "that reset is older than this worker"
@@ -152,6 +152,7 @@ def test_a_reset_closes_the_breaker_of_its_route_once(setup: Setup) -> None:
 
 
 def test_a_reset_of_all_routes_closes_every_breaker(setup: Setup) -> None:
+    setup.breakers.apply_resets({})
     setup.fail(PDF, MAIL)
     setup.breakers.apply_resets({"": 1})
     assert (setup.breakers.state, len(setup.ended)) == ("closed", 2)

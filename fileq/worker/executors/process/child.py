@@ -338,7 +338,6 @@ class ChildState:
         self._user = (os.getresuid(), os.getresgid()) if os.geteuid() == 0 else None
         self._limits = _limits(resource, os.getpid()) if (resource := sys.modules.get("resource")) else None
         self._threads = frozenset(threading.enumerate())
-        self._own_count = 0
         self._base_count = self._count = _thread._count()
 
     def restore_signals(self) -> None:
