@@ -110,7 +110,7 @@ class JobChange(Struct, frozen=True):
             " (there is no such job) or gone (changed by another caller)"
         ),
     ]
-    filepath: Annotated[str, Meta(description="where its file is now")] = ""
+    path: Annotated[str, Meta(description="where its file is now")] = ""
     reason: Annotated[str, Meta(description="why it was not changed; else empty")] = ""
 
     @property

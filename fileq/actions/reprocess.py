@@ -37,7 +37,7 @@ _NEXT = uuid.UUID("5b0f4d3e-7c1a-4e52-9a54-3c0c6f6b7d21")  # namespace of next_i
 
 
 class ReprocessedFile(Struct, frozen=True):
-    filepath: str
+    path: str
     result: Annotated[
         str,
         Meta(

@@ -407,10 +407,10 @@ def render_report(report: ActionReport, action: JobAction, heartbeat_ttl_s: floa
             lines.append(f"{id}: is being cancelled already; its worker stops it")
             continue
         if one.result == REQUESTED:
-            lines.append(f"{id}: {_requested(heartbeat_ttl_s / 3)}  {printable(one.filepath)}".rstrip())
+            lines.append(f"{id}: {_requested(heartbeat_ttl_s / 3)}  {printable(one.path)}".rstrip())
             continue
         would = f"{one.result.replace('_', ' ')} " if report.is_dry_run else ""
-        path = cut(printable(one.filepath), max(20, screen.width - len(id) - 2), from_left=True)
+        path = cut(printable(one.path), max(20, screen.width - len(id) - 2), from_left=True)
         lines.append(f"{would}{id}  {path}".rstrip())
     if (more := max(report.count, len(report.results)) - len(shown)) > 0:
         lines.append(f"and {number(more)} more")

@@ -348,7 +348,7 @@ def _scan_text(one: ProducerProcess, at: str) -> str:
     if scan is None:
         return "none yet"
     missed = "" if scan.is_complete else ", incomplete"
-    return f"{age(seconds_between(scan.ended, at))} ago: {plural(scan.found, 'file')}{missed}"
+    return f"{age(seconds_between(scan.ended_at, at))} ago: {plural(scan.found, 'file')}{missed}"
 
 
 def _skipped_lines(one: ProducerProcess, screen: Screen) -> list[str]:

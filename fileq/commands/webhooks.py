@@ -40,7 +40,7 @@ class WebhookSummary(Struct, frozen=True):
     events: tuple[str, ...]
     filter: Annotated[dict[str, str], Meta(description="type, match, priority, batch as far as given")]
     is_configured: Annotated[bool, Meta(description="defined in the configuration; else by 'fileq webhook add'")]
-    state: Annotated[str, Meta(description="enabled or disabled")]
+    status: Annotated[str, Meta(description="enabled or disabled")]
     disabled_because: str
     disabled_at: Time
     failures: Annotated[int, Meta(description="failed attempts in a row")]
@@ -67,7 +67,7 @@ class WebhookChange(Struct, frozen=True):
 class WebhookTest(Struct, frozen=True):
     name: Annotated[str, Meta(description="the webhook")]
     id: Annotated[str, Meta(description="the webhook-id of the message")]
-    status: Annotated[int | None, Meta(description="status of the answer; null if there was none")]
+    answer_status: Annotated[int | None, Meta(description="status of the answer; null if there was none")]
     answer: Annotated[str, Meta(description="beginning of the answer's body")]
     error: Annotated[str, Meta(description="why it was not accepted; empty if it was")]
     duration_s: float
@@ -77,15 +77,15 @@ class DeliverySummary(Struct, frozen=True):
     """One delivery, which is a job of type fileq.webhook."""
 
     id: Annotated[str, Meta(description="of the job that delivers")]
-    event: str
+    event: Annotated[str, Meta(description="such as job.dead")]
     job_id: Annotated[str | None, Meta(description="of the job that it tells about")]
-    state: Annotated[str, Meta(description="state of the job that delivers")]
-    status: Annotated[int | None, Meta(description="status of the last answer")]
-    attempts: int
+    status: Annotated[str, Meta(description="of the job that delivers")]
+    answer_status: Annotated[int | None, Meta(description="status of the last answer; null if there was none")]
+    attempt_count: int
     error: Annotated[str, Meta(description="of the last attempt, if it is not completed")]
-    created: Time
-    ended: Time
-    due: Time
+    created_at: Time
+    completed_at: Time
+    scheduled_at: Annotated[Time, Meta(description="when the next attempt is due")]
 
 
 class DeliveryList(Struct, frozen=True):
@@ -159,7 +159,7 @@ def deliveries(broker: FullBroker, config: Config, name: str, limit: int, *, is_
     ]
     if not found and not is_known:
         store_of(broker, config).get(name)
-    found.sort(key=lambda one: one.created or "", reverse=True)
+    found.sort(key=lambda one: one.created_at or "", reverse=True)
     return DeliveryList(name, tuple(found[:limit]))
 
 
@@ -170,7 +170,9 @@ def latest_deliveries(broker: FullBroker, config: Config, limit: int) -> dict[st
     for stored in _stored_deliveries(broker, config.worker.priorities[-1], pages_max=1):
         if (payload := _payload(stored.job)) is not None:
             found.setdefault(payload.webhook, []).append(_delivery(stored, payload))
-    newest_first = {name: sorted(some, key=lambda one: one.created or "", reverse=True) for name, some in found.items()}
+    newest_first = {
+        name: sorted(some, key=lambda one: one.created_at or "", reverse=True) for name, some in found.items()
+    }
     return {name: tuple(some[:limit]) for name, some in newest_first.items()}
 
 
@@ -199,17 +201,17 @@ def _delivery(stored: StoredJob, payload: DeliveryPayload) -> DeliverySummary:
         id=stored.id,
         event=event_of(payload),
         job_id=job.parent_id,
-        state=stored.state.value,
-        status=_status(record.result, stored.error) if record is not None else None,
-        attempts=record.attempt_count if record is not None else 0,
+        status=stored.state.value,
+        answer_status=_answer_status(record.result, stored.error) if record is not None else None,
+        attempt_count=record.attempt_count if record is not None else 0,
         error=stored.error if stored.state is not State.COMPLETED else "",
-        created=stamp(record.created_ms) if record is not None else job.creation_time,
-        ended=stamp(record.ended_ms) if record is not None else None,
-        due=stamp(record.due_ms) if record is not None else None,
+        created_at=stamp(record.created_ms) if record is not None else job.creation_time,
+        completed_at=stamp(record.ended_ms) if record is not None else None,
+        scheduled_at=stamp(record.due_ms) if record is not None else None,
     )
 
 
-def _status(result: bytes, error: str) -> int | None:
+def _answer_status(result: bytes, error: str) -> int | None:
     """What the receiver answered last: an attempt that failed has no result, and its error says it."""
     found = msgspec.json.decode(result) if result else None
     status = found.get("status") if isinstance(found, dict) else None
@@ -239,7 +241,7 @@ def _summary(known: KnownWebhook) -> WebhookSummary:
         events=webhook.events,
         filter={name: value for name, value in conditions if value},
         is_configured=known.is_configured,
-        state="disabled" if state.disabled else "enabled",
+        status="disabled" if state.disabled else "enabled",
         disabled_because=state.disabled,
         disabled_at=stamp(state.disabled_ms),
         failures=state.failures,

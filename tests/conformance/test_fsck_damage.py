@@ -28,7 +28,7 @@ def test_a_lost_job_is_named_and_restored(harness, place):
     report = check(harness)
     assert not report.is_clean
     assert (kinds(report), report.balance.excess, report.repairs) == ([("lost", id)], 1, ())
-    assert assert_repaired(harness, id) == [("reinstated", id)]
+    assert assert_repaired(harness, id) == [("restored", id)]
     assert places_of(harness, id) == [place]
 
 
@@ -36,7 +36,7 @@ def test_a_running_job_without_a_slot_is_named_and_returns_to_its_queue(harness)
     fill(harness)
     harness.remove_raw("processing", record_of(harness, "run1").raw, "w2")
     assert kinds(check(harness)) == [("unheld", "run1")]
-    assert assert_repaired(harness, "run1") == [("reinstated", "run1")]
+    assert assert_repaired(harness, "run1") == [("restored", "run1")]
     assert places_of(harness, "run1") == ["low"]
 
 

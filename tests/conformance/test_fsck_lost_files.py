@@ -35,8 +35,8 @@ def test_a_file_whose_job_left_no_trace_is_named_and_enqueued_again(harness, tmp
     completed(harness, "done")
     lose_without_a_trace(harness, "lost")
     report = check(harness)
-    assert (kinds(report), report.balance.excess) == ([("forsaken", "lost")], 1)
-    assert report.problems[0].filepath == str(tmp_path / "lost")
+    assert (kinds(report), report.balance.excess) == ([("lost_file", "lost")], 1)
+    assert report.problems[0].path == str(tmp_path / "lost")
     assert assert_repaired(harness, "lost") == [("enqueued", "lost"), ("counted", "deleted")]
     assert places_of(harness, "lost") == ["low"]
     [entry] = harness.broker.lookup([os.fsencode(tmp_path / "lost")])

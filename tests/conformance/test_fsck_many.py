@@ -41,7 +41,7 @@ def test_much_damage_is_repaired_by_one_command(harness):
     report = check(harness)
     assert not report.is_clean
     repairs = assert_repaired(harness, *names(60))
-    assert {id for action, id in repairs if action == "reinstated"} == {*names(60)[:30], "d1"}
+    assert {id for action, id in repairs if action == "restored"} == {*names(60)[:30], "d1"}
     assert drift(harness) == 0
     ids = {id for queue in ("high", "low") for page in harness.broker.pages(queue) for id in map(id_of, page)}
     assert set(names(60)) <= ids
@@ -85,7 +85,7 @@ def test_more_damage_than_fits_into_memory_is_repaired_in_rounds(harness, monkey
     for id in names(110)[60:]:
         harness.remove_record(id)
     repairs = assert_repaired(harness, *names(110))
-    assert {action for action, _ in repairs} == {"reinstated", "recorded"}
+    assert {action for action, _ in repairs} == {"restored", "recorded"}
     assert sorted(id for _, id in repairs) == names(110)
     assert (counter(harness, "deleted"), counter(harness, "adopted"), drift(harness)) == (0, 0, 0)
 
@@ -105,7 +105,7 @@ def test_a_lost_job_that_one_walk_overlooks_is_not_counted_as_deleted(harness, m
     monkeypatch.setattr(broker_walk, "BloomFilter", ForgetfulFilter)
     enqueue(harness, *names(5))
     harness.remove_raw("low", record_of(harness, "job-0002").raw)
-    assert assert_repaired(harness, *names(5)) == [("reinstated", "job-0002")]
+    assert assert_repaired(harness, *names(5)) == [("restored", "job-0002")]
     assert counter(harness, "deleted") == 0
 
 

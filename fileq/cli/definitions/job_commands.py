@@ -166,7 +166,7 @@ def _act(
         ids = resolve_ids(broker(), options.ids, places=places) if places else resolve_ids(broker(), options.ids)
         report = actions.act_on(action, ids, is_dry_run=is_dry_run)
     if not is_dry_run:
-        changed = {one.id: one.filepath for one in report.results if one.is_done}
+        changed = {one.id: one.path for one in report.results if one.is_done}
         chosen = wanted if options.all else None
         invocation.note(note_command, action, changed, count=report.count, wanted=chosen)
     if report.count and action is JobAction.RETRY:

@@ -120,9 +120,9 @@ _NAMED = 20  # files that the text of a dry run names
 def render_reprocess(report: ReprocessReport) -> list[str]:
     from fileq.actions.reprocess import WOULD_ENQUEUE
 
-    lines = [f"missing: {printable(file.filepath)}" for file in report.files if file.result == "missing"]
+    lines = [f"missing: {printable(file.path)}" for file in report.files if file.result == "missing"]
     planned = [file for file in report.files if file.result == WOULD_ENQUEUE]
-    lines += [f"would enqueue {printable(file.filepath)}" for file in planned[:_NAMED]]
+    lines += [f"would enqueue {printable(file.path)}" for file in planned[:_NAMED]]
     if report.is_dry_run and report.enqueued > _NAMED:
         lines.append(f"and {number(report.enqueued - _NAMED)} more")
     would = "would be " if report.is_dry_run else ""
@@ -132,7 +132,6 @@ def render_reprocess(report: ReprocessReport) -> list[str]:
 
 
 _SHOWN = 20  # of each kind, in text
-_ACTIONS = {"reinstated": "restored"}  # where the text differs from the JSON value
 
 
 def render_fsck(report: Report, screen: Screen) -> list[str]:
@@ -144,8 +143,8 @@ def render_fsck(report: Report, screen: Screen) -> list[str]:
         lines.append("")
     for problem in report.problems[:_SHOWN]:
         lines.append(f"{screen.paint('problem', 'red')}: {problem.subject}: {problem.describe()}")
-        if problem.filepath:
-            lines.append(f"         {printable(problem.filepath)}")
+        if problem.path:
+            lines.append(f"         {printable(problem.path)}")
     lines += _more(report.problem_count, screen)
     lines += [f"copies: job {printable(c.id)} {c.count}×; each will run" for c in report.duplicates[:_SHOWN]]
     lines += _more(len(report.duplicates), screen)
@@ -156,8 +155,7 @@ def render_fsck(report: Report, screen: Screen) -> list[str]:
 
 
 def _repair_line(repair: Repair) -> str:
-    action = _ACTIONS.get(repair.action, repair.action)
-    return f"  {action} {printable(repair.id)}{': ' if repair.detail else ''}{repair.detail}"
+    return f"  {repair.action} {printable(repair.id)}{': ' if repair.detail else ''}{repair.detail}"
 
 
 def _more(count: int, screen: Screen) -> list[str]:

@@ -348,7 +348,7 @@ def render_list(schedules: Sequence[ScheduleView], screen: Screen) -> list[str]:
     for one in schedules:
         when = f"{one.cron} {one.timezone}".strip()
         row: list[str | Cell] = [printable(one.name), Cell(one.status, _STYLES.get(one.status, ""))]
-        row += [printable(when), one.next.local if one.next else "-", one.last_outcome or "-"]
+        row += [printable(when), one.next.local if one.next else "-", one.last_status or "-"]
         rows.append([*row, str(one.runs), str(one.missed_count)])
     lines = table(rows, screen, right=(5, 6), flexible=2, from_left=False)
     return [*lines, *(printable(f"{one.name}: {one.problem}") for one in schedules if one.problem)]
@@ -357,7 +357,7 @@ def render_list(schedules: Sequence[ScheduleView], screen: Screen) -> list[str]:
 def render_one(one: ScheduleView, times: Sequence[ScheduledTime], screen: Screen) -> list[str]:
     payload = msgspec.json.encode(one.payload).decode() if one.payload else ""
     last = f"{one.last.local} ({one.last.utc})" if one.last else "never"
-    job = f"{one.last_job_id} ({one.last_outcome or 'its record is gone'})" if one.last_job_id else ""
+    job = f"{one.last_job_id} ({one.last_status or 'its record is gone'})" if one.last_job_id else ""
     rows = {
         "name": one.name,
         "status": f"{one.status}: {one.problem}" if one.problem else one.status,

@@ -66,11 +66,11 @@ def _list(invocation: Invocation) -> int:
 
 def _webhook_lines(found: WebhookList) -> list[str]:
     lines = [] if found.webhooks else ["there are no webhooks; 'fileq webhook add' adds one"]
-    rows = [["name", "state", "events", "filter", "url"]]
+    rows = [["name", "status", "events", "filter", "url"]]
     notes = []
     for one in found.webhooks:
         conditions = ", ".join(f"{name} {value}" for name, value in one.filter.items())
-        rows.append([*map(printable, (one.name, one.state, " ".join(one.events), conditions or "-", one.url))])
+        rows.append([*map(printable, (one.name, one.status, " ".join(one.events), conditions or "-", one.url))])
         if one.disabled_because:
             notes.append(f"{one.name}: disabled since {one.disabled_at}: {one.disabled_because}")
         elif one.failures:
@@ -124,7 +124,9 @@ def _test(invocation: Invocation) -> int:
 
     done = test(invocation.broker(), invocation.loaded().config, invocation.options.name)
     _note(invocation, "send_test_message", "test", {}, {})
-    accepted = f"accepted with {done.status} after {done.duration_s:g}s" if not done.error else f"failed: {done.error}"
+    accepted = (
+        f"accepted with {done.answer_status} after {done.duration_s:g}s" if not done.error else f"failed: {done.error}"
+    )
     lines = [printable(accepted), *([f"answer: {done.answer}"] if done.answer else [])]
     return invocation.answer(done, lambda: lines, 1 if done.error else 0)
 
@@ -147,9 +149,17 @@ def _deliveries(invocation: Invocation) -> int:
 def _delivery_table(found: DeliveryList) -> list[str]:
     if not found.deliveries:
         return ["no delivery is known"]
-    rows = [["ID", "EVENT", "STATE", "ANSWER", "ATTEMPTS", "CREATED", "ERROR"]]
+    rows = [["id", "event", "status", "answer", "attempts", "created", "error"]]
     for one in found.deliveries:
-        row = (one.id, one.event, one.state, one.status or "-", one.attempts, one.created, one.error or "-")
+        row = (
+            one.id,
+            one.event,
+            one.status,
+            one.answer_status or "-",
+            one.attempt_count,
+            one.created_at,
+            one.error or "-",
+        )
         rows.append([printable(str(cell)) for cell in row])
     return table(rows, screen_of_stdout(), from_left=False)
 

@@ -28,30 +28,30 @@ class ScheduledTime(Struct, frozen=True):
 class ScheduleView(Struct, frozen=True):
     """One schedule with its state."""
 
-    name: str
+    name: Annotated[str, Meta(description="its name")]
     status: Annotated[str, Meta(description="active, paused, late (no worker fires it), broken or incomplete")]
     problem: Annotated[str, Meta(description="why it is late, broken or incomplete; else empty")]
     source: Annotated[str, Meta(description="configuration or program")]
-    cron: str
+    cron: Annotated[str, Meta(description="the expression as given")]
     words: Annotated[str, Meta(description="the expression in words")]
-    timezone: str
+    timezone: Annotated[str, Meta(description="IANA name of its zone")]
     type: Annotated[str, Meta(description="of its jobs")]
     payload: Annotated[dict[str, Any], Meta(description="of its jobs")]
     priority: Annotated[str, Meta(description="queue of its jobs; empty: the default")]
-    missed: str
-    overlap: str
-    within_s: float
+    missed: Annotated[str, Meta(description="what happens to missed times: skip, last or all:N")]
+    overlap: Annotated[str, Meta(description="what happens while its last job runs: allow, skip, queue or cancel")]
+    within_s: Annotated[float, Meta(description="a time that is later than this is missed")]
     max_retries: Annotated[int | None, Meta(description="null: that of the route")]
     timeout_s: Annotated[float | None, Meta(description="null: that of the route")]
     next: Annotated[ScheduledTime | None, Meta(description="null, or the next time")]
     last: Annotated[ScheduledTime | None, Meta(description="null, or the last time that ended")]
     last_job_id: Annotated[str, Meta(description="of the last job that was enqueued; empty if there is none")]
-    last_outcome: Annotated[str | None, Meta(description="the state of that job; null if it has no record any more")]
+    last_status: Annotated[str | None, Meta(description="status of that job; null if it has no record any more")]
     runs: Annotated[int, Meta(description="times with a job")]
     missed_count: Annotated[int, Meta(description="times without a job")]
     by_hand: Annotated[ScheduledTime | None, Meta(description="null, or when it was run beside its times last")] = None
     by_hand_job_id: Annotated[str, Meta(description="the job of that run")] = ""
-    by_hand_outcome: Annotated[str | None, Meta(description="the state of that job")] = None
+    by_hand_status: Annotated[str | None, Meta(description="status of that job")] = None
 
 
 def list_schedules(broker: FullBroker, now_ms: int | None = None) -> list[ScheduleView]:
@@ -86,7 +86,7 @@ def _views(broker: FullBroker, known: Sequence[KnownSchedule], now_ms: int | Non
     return [_view(one, outcomes[index], outcomes[len(known) + index], now_ms) for index, one in enumerate(known)]
 
 
-def _view(known: KnownSchedule, outcome: str | None, by_hand_outcome: str | None, now_ms: int) -> ScheduleView:
+def _view(known: KnownSchedule, outcome: str | None, by_hand_status: str | None, now_ms: int) -> ScheduleView:
     nothing = ScheduleDefinition(cron="", type="")
     definition = shown = known.document.definition if known.document is not None else nothing
     words, problem = "", known.problem
@@ -116,12 +116,12 @@ def _view(known: KnownSchedule, outcome: str | None, by_hand_outcome: str | None
         next=_time(state.next_ms, shown) if state is not None and has_next else None,
         last=_time(state.last_ms, shown) if state is not None and state.last_ms else None,
         last_job_id=state.last_job_id if state is not None else "",
-        last_outcome=outcome,
+        last_status=outcome,
         runs=state.runs if state is not None else 0,
         missed_count=state.missed if state is not None else 0,
         by_hand=_time(known.document.by_hand_ms, shown) if known.document and known.document.by_hand_ms else None,
         by_hand_job_id=known.document.by_hand_id if known.document is not None else "",
-        by_hand_outcome=by_hand_outcome,
+        by_hand_status=by_hand_status,
     )
 
 

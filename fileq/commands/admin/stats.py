@@ -53,9 +53,9 @@ def _age_s(raw: bytes | None, now_ms: int) -> float | None:
 class LastScan(Struct, frozen=True):
     """The last scan of the whole directory that ended."""
 
-    began: Time
-    ended: Time
-    seconds: float
+    started_at: Time
+    ended_at: Time
+    duration_s: float
     found: int
     is_complete: bool
     skipped: Annotated[

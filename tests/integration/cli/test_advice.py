@@ -167,7 +167,7 @@ def test_a_moved_file_is_enqueued_again_as_enqueue_says(shell: CommandLine) -> N
     advised = shlex.split(said.partition("to process it again: fileq ")[2])
     for words in (advised, ["reprocess", "--match", str(moved)], ["reprocess", "--match", f"{moved.parent}/*"]):
         [file] = shell.json(*words, "--dry-run")["files"]
-        assert (file["result"], file["filepath"]) == ("would_enqueue", str(moved))
+        assert (file["result"], file["path"]) == ("would_enqueue", str(moved))
     shell.run(*advised)
     assert f"a worker moved it to '{moved}'" in shell.fail("enqueue", path, code=2)
     assert "1 file skipped, not finished yet" in shell.run("reprocess", "--match", str(moved))

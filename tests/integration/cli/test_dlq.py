@@ -164,7 +164,7 @@ def test_a_retried_job_keeps_its_id_and_resets_its_counts(shell: CommandLine) ->
     assert report == {
         "count": 1,
         "is_dry_run": False,
-        "results": [{"id": "two", "result": "retried", "filepath": "/srv/in/2026/two.txt", "reason": ""}],
+        "results": [{"id": "two", "result": "retried", "path": "/srv/in/2026/two.txt", "reason": ""}],
     }
     [raw] = raws_in(shell, "low")
     job = decode(raw)

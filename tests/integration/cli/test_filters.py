@@ -85,7 +85,7 @@ def test_waiting_jobs_are_listed_and_cancelled_by_the_same_filters(shell: Comman
 def test_running_jobs_are_cancelled_by_filters_too(shell: CommandLine) -> None:
     running(shell, "run")
     assert shell.json("cancel", "--all", "--yes", "--state", "running")["results"] == [
-        {"id": "run", "result": "requested", "filepath": "/data/run.pdf", "reason": ""}
+        {"id": "run", "result": "requested", "path": "/data/run.pdf", "reason": ""}
     ]
     assert record_of(shell, "run").is_cancel_requested
 
@@ -233,7 +233,7 @@ def test_files_are_enqueued_again_by_the_same_filters(
 ) -> None:
     add_files(shell)
     planned = shell.json("reprocess", "--dry-run", *words)
-    assert sorted(file["filepath"].rpartition("/")[2] for file in planned["files"]) == sorted(files)
+    assert sorted(file["path"].rpartition("/")[2] for file in planned["files"]) == sorted(files)
     assert {file["result"] for file in planned["files"]} <= {"would_enqueue"}
     assert planned["enqueued"] == len(files)
     out = shell.run("reprocess", "--dry-run", *words)

@@ -74,7 +74,12 @@ def test_a_clean_system_is_exit_0(shell: CommandLine) -> None:
     enqueue(shell, "a", "b")
     shell.push("low", foreign("f"))
     report = shell.json("admin", "fsck")
-    assert (report["is_clean"], report["law"]["unclaimed"], report["problems"], report["repairs"]) == (True, 1, [], [])
+    assert (report["is_clean"], report["balance"]["unclaimed"], report["problems"], report["repairs"]) == (
+        True,
+        1,
+        [],
+        [],
+    )
     out = shell.run("fsck")
     assert "3 produced + 0 adopted = 3" in out
     assert "pending includes 1 that other programs pushed" in out
@@ -87,8 +92,8 @@ def test_each_kind_of_damage_is_named_exit_1_and_repaired(shell: CommandLine) ->
     enqueue(shell, "a", "b", "lost")
     lose_element(shell)
     report = shell.json("fsck", code=1)
-    assert [(p["kind"], p["id"], p["state"]) for p in report["problems"]] == [("lost", "lost", "pending")]
-    assert report["law"]["excess"] == 1
+    assert [(p["kind"], p["id"], p["detail"]) for p in report["problems"]] == [("lost", "lost", "pending")]
+    assert report["balance"]["excess"] == 1
     assert "job lost: its record says pending, but it was not found there" in shell.run("fsck", code=1)
     assert "restored lost: to the front of low" in shell.run("fsck", "--repair")
     assert ids_in(shell, "low") == ["lost", "a", "b"]
@@ -101,7 +106,7 @@ def test_each_kind_of_damage_is_named_exit_1_and_repaired(shell: CommandLine) ->
 
     change_counter(shell)
     report = shell.json("fsck", code=1)
-    assert (report["law"]["excess"], report["problems"]) == (1, [])
+    assert (report["balance"]["excess"], report["problems"]) == (1, [])
     repaired = shell.json("fsck", "--repair")
     assert (repaired["is_clean"], repaired["is_repair"]) == (True, True)
     assert [(r["action"], r["id"]) for r in repaired["repairs"]] == [("counted", "deleted")]

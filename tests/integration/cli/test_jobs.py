@@ -360,7 +360,7 @@ def test_a_job_that_has_ended_or_is_unknown_is_exit_1(shell: CommandLine) -> Non
     assert "absent: unknown: no job has this id" in out
     assert "wait  /data/wait.pdf\n1 job cancelled\n" in out
     [result] = shell.json("cancel", "absent", code=1)["results"]
-    assert (result["id"], result["result"], result["filepath"]) == ("absent", "unknown", "")
+    assert (result["id"], result["result"], result["path"]) == ("absent", "unknown", "")
 
 
 def test_cancelling_a_lost_job_advises_fsck(shell: CommandLine) -> None:

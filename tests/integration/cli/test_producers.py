@@ -44,7 +44,7 @@ def test_a_producer_is_shown_with_its_last_scan_until_it_stops(broker_setup: Bro
         assert (one["pid"], one["roots"]) == (program.process.pid, [str(broker_setup.inbox)])
         assert (one["state"], one["held_by"], one["held_since"], one["problem"]) == ("watching", "", None, "")
         assert (one["last_scan"]["found"], one["last_scan"]["is_complete"]) == (2, True)
-        assert one["started_at"] <= one["last_scan"]["began"] <= one["last_scan"]["ended"]
+        assert one["started_at"] <= one["last_scan"]["started_at"] <= one["last_scan"]["ended_at"]
         assert one["waiting"] == 0
         text = stats(broker_setup)
         assert "ago: 2 files" in text

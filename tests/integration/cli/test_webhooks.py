@@ -42,7 +42,7 @@ def test_a_webhook_is_added_shown_rotated_and_removed(shell: CommandLine) -> Non
     [listed] = shell.json("webhook", "list")["webhooks"]
     assert (listed["url"], listed["events"]) == ("https://example.org/***", ["job.dead", "job.failed"])
     assert listed["filter"] == {"type": "report", "priority": "low"}
-    assert (listed["state"], listed["is_configured"], listed["previous_secret_until"]) == ("enabled", False, None)
+    assert (listed["status"], listed["is_configured"], listed["previous_secret_until"]) == ("enabled", False, None)
     text = shell.run("webhook", "list")
     assert "alerts" in text
     rotated = shell.json("webhook", "rotate", "alerts")
@@ -100,17 +100,17 @@ def test_a_cancelled_job_has_its_delivery(shell: CommandLine) -> None:
     enqueue(shell, "one", "two", "three")
     shell.run("cancel", "one")
     [delivery] = shell.json("webhook", "deliveries", "a")["deliveries"]
-    assert (delivery["event"], delivery["job_id"], delivery["state"]) == ("job.cancelled", "one", "pending")
+    assert (delivery["event"], delivery["job_id"], delivery["status"]) == ("job.cancelled", "one", "pending")
     assert json.loads(shell.run("show", delivery["id"], "--json"))["parent_id"] == "one"
     assert "job.cancelled" in shell.run("webhook", "deliveries", "a")
     shell.run("cancel", delivery["id"])
     assert len(shell.json("webhook", "deliveries", "a")["deliveries"]) == 1, "no delivery is about a delivery"
     shell.run("cancel", "--all", "--yes")
-    found = {one["job_id"]: one["state"] for one in shell.json("webhook", "deliveries", "a")["deliveries"]}
+    found = {one["job_id"]: one["status"] for one in shell.json("webhook", "deliveries", "a")["deliveries"]}
     assert found == {"one": "cancelled", "two": "pending", "three": "pending"}
     assert shell.json("cancel", "--all", "--yes")["count"] == 0, "deliveries that wait already are left too"
     shell.run("cancel", "--all", "--yes", "--type", "fileq.webhook")
-    found = {one["job_id"]: one["state"] for one in shell.json("webhook", "deliveries", "a")["deliveries"]}
+    found = {one["job_id"]: one["status"] for one in shell.json("webhook", "deliveries", "a")["deliveries"]}
     assert set(found.values()) == {"cancelled"}
 
 

@@ -185,12 +185,12 @@ def test_a_webhook_is_added_tested_rotated_and_removed(api: ServedApi) -> None:
         made = api.client.post("/webhooks", wanted)
         assert (made.status, made.json["secret"][:6]) == (201, "whsec_")
         [shown] = api.client.get("/webhooks")["webhooks"]
-        assert (shown["name"], shown["state"], shown["filter"]) == ("alerts", "enabled", {"type": "report"})
+        assert (shown["name"], shown["status"], shown["filter"]) == ("alerts", "enabled", {"type": "report"})
         assert "hidden" not in str(shown)
         assert made.json["secret"] not in str(shown)
         assert api.client.post("/webhooks", wanted).slug == "invalid", "the name is taken"
         tested = api.client.post("/webhooks/alerts/test").json
-        assert (tested["error"], tested["status"], len(receiver.received)) == ("", 204, 1)
+        assert (tested["error"], tested["answer_status"], len(receiver.received)) == ("", 204, 1)
     assert api.client.post("/webhooks/alerts/test").json["error"], "the receiver is away"
     rotated = api.client.post("/webhooks/alerts/rotate").json
     assert rotated["secret"] != made.json["secret"]

@@ -100,7 +100,7 @@ def test_reprocessing_is_a_dry_run_first_and_expects_a_number(api: ServedApi) ->
     assert api.client.post("/files/reprocess", {**order, "dry_run": False, "expect": 0}).slug == "count-changed"
     assert api.client.post("/files/reprocess", {}).slug == "invalid"
     done = api.client.post("/files/reprocess", {**order, "dry_run": False, "expect": 1}).json
-    assert (done["enqueued"], done["files"][0]["filepath"]) == (1, path)
+    assert (done["enqueued"], done["files"][0]["path"]) == (1, path)
     again = api.client.post("/files/reprocess", {**order, "dry_run": False, "expect": 1}).json
     assert (again["enqueued"], again["unfinished"]) == (0, 1)
 

@@ -62,6 +62,18 @@ def test_no_field_is_documented_twice(command: Command) -> None:
     assert len(names) == len(set(names))
 
 
+NAMES_OF_OTHERS = {"admin stats": {"state"}}  # a producer is in a state: it has no status
+OLD_NAMES = {"filepath", "law", "state", "began", "ended", "due", "last_outcome", "by_hand_outcome"}
+
+
+@pytest.mark.parametrize("command", all_commands(), ids=lambda command: "_".join(command.words))
+def test_fields_have_the_names_of_the_api(command: Command) -> None:
+    if command.words == ("admin", "events"):  # it prints what the broker publishes
+        return
+    names = {part.removesuffix("[]") for name, _ in command.fields for part in name.split(".")}
+    assert names & OLD_NAMES == NAMES_OF_OTHERS.get(" ".join(command.words), set())
+
+
 def test_every_admin_command_has_json_with_its_fields_and_examples() -> None:
     admin = [command for command in all_commands() if command.words[0] == "admin"]
     words = {" ".join(command.words[1:]) for command in admin}

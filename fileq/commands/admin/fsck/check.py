@@ -83,7 +83,7 @@ class Discrepancy:
         for suspect in self.silent:
             problems += [Problem("silent", claim.id, suspect.slot, path_in(claim.raw)) for claim in suspect.claims]
         problems += [
-            Problem("forsaken", file.id, "", file.path.decode(errors="backslashreplace")) for file in self.lost_files
+            Problem("lost_file", file.id, "", file.path.decode(errors="backslashreplace")) for file in self.lost_files
         ]
         problems += [fault.problem for fault in self.batch_faults]
         return problems
@@ -273,7 +273,7 @@ class Repairs:
             for record, is_restored in zip(batch, self._broker.restore([r.id for r in batch]), strict=True):
                 if is_restored:
                     count += 1
-                    self._did("reinstated", record.id, _destination(record))
+                    self._did("restored", record.id, _destination(record))
         return count
 
     def _create_records(self, unrecorded: Sequence[UnrecordedJob]) -> None:

@@ -1,6 +1,6 @@
 """What fsck found and did, as values; --json prints them as they are.
 
-The values of `kind` and `action` are part of the --json contract and keep their spelling.
+The fields and the values of `kind` and `action` are part of the --json contract.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from fileq.brokers.types import Census
 from fileq.core.text import printable
 
 NAMED = 1000  # of each kind, in JSON
 _PROBLEMS = {
-    "lost": "its record says {state}, but it was not found there",
+    "lost": "its record says {detail}, but it was not found there",
     "unheld": "its record says running, but no slot holds it",
-    "unrecorded": "it is in {state}, but has no record",
-    "silent": "its slot {state} has no heartbeat",
-    "forsaken": "the ledger knows it, but there is neither a job nor a record",
-    "miscounted": "{state}",
-    "uncounted": "{state} of its members ended or have no record, and it has not counted them",
+    "unrecorded": "it is in {detail}, but has no record",
+    "silent": "its slot {detail} has no heartbeat",
+    "lost_file": "the ledger knows it, but there is neither a job nor a record",
+    "miscounted": "{detail}",
+    "uncounted": "{detail} of its members ended or have no record, and it has not counted them",
 }
 _OF_BATCHES = ("miscounted", "uncounted")
 
@@ -33,22 +33,22 @@ class Problem(Struct, frozen=True):
         str,
         Meta(
             description="lost (not where its record says), unheld (running, but no slot holds it), unrecorded (without"
-            " a record), silent (its slot is dead), forsaken (a file whose job left no trace); of a batch: miscounted"
+            " a record), silent (its slot is dead), lost_file (a file whose job left no trace); of a batch: miscounted"
             " (its counts do not agree), uncounted (it has not counted members that have ended)"
         ),
     ]
     id: Annotated[str, Meta(description="of the job or the batch")]
-    state: Annotated[
+    detail: Annotated[
         str,
         Meta(
             description="the state in its record, the place that holds it, or the id of the silent slot; of a batch:"
             " what is wrong, or how many members it has not counted"
         ),
     ]
-    filepath: str = ""
+    path: str = ""
 
     def describe(self) -> str:
-        return _PROBLEMS[self.kind].format(state=printable(self.state))
+        return _PROBLEMS[self.kind].format(detail=printable(self.detail))
 
     @property
     def subject(self) -> str:
@@ -83,7 +83,7 @@ class Balance(Struct, frozen=True):
 
 class Repair(Struct, frozen=True):
     action: Annotated[
-        str, Meta(description="reaped, reinstated, recorded, enqueued, forgotten, counted or reconciled (a batch)")
+        str, Meta(description="reaped, restored, recorded, enqueued, forgotten, counted or reconciled (a batch)")
     ]
     id: str
     detail: str
@@ -91,7 +91,7 @@ class Repair(Struct, frozen=True):
 
 class Report(Struct, frozen=True):
     is_clean: Annotated[bool, Meta(description="there is no problem; with --repair: none remains")]
-    balance: Annotated[Balance, Meta(description="both sides of the balance")] = field(name="law")
+    balance: Annotated[Balance, Meta(description="both sides of the balance")]
     problems: Annotated[tuple[Problem, ...], Meta(description=f"at most {NAMED}")]
     problem_count: Annotated[int, Meta(description="all problems that were found, up to 10,000 of a kind at a time")]
     duplicates: Annotated[

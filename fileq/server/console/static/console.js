@@ -186,7 +186,7 @@ const reprocess = (button) => {
   twice(button, "/files/reprocess", JSON.parse(button.dataset.reprocess), (dry) => dry.enqueued, ({ missing, unfinished, enqueued, files }) => {
     const left = [missing && `${plural(missing)} no longer there`, unfinished && `${plural(unfinished)} unfinished`].filter(Boolean).join(", ");
     if (!enqueued) { toast(`Nothing can be enqueued again${left ? `: ${left}` : ""}.`, true); return []; }
-    return [`Reprocess ${plural(enqueued)}?`, [left && `Left out: ${left}.`, enqueued >= 1000 && "At most 1,000 at a time."], "Reprocess", false, files.filter((one) => one.result === "would_enqueue").slice(0, 5).map((one) => one.filepath)];
+    return [`Reprocess ${plural(enqueued)}?`, [left && `Left out: ${left}.`, enqueued >= 1000 && "At most 1,000 at a time."], "Reprocess", false, files.filter((one) => one.result === "would_enqueue").slice(0, 5).map((one) => one.path)];
   }, (found) => toast(`${plural(found.enqueued)} enqueued again.`));
 };
 
