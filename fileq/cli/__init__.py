@@ -11,13 +11,9 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fileq import __version__
 from fileq.core.errors import BrokerUnavailable, ConfigError, FileqError
-
-if TYPE_CHECKING:
-    from fileq.cli.command import Command, Invocation
 
 OK, FAILED, USAGE, LEFT_DEAD, UNREACHABLE = range(5)
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a write to stdout, which has no file name
@@ -65,9 +61,8 @@ def _run(arguments: list[str]) -> int:
         print(parsed.text, end="")
         return OK
     assert parsed.command is not None
-    is_silent = parsed.command.only_confirms and parsed.options.quiet and not getattr(parsed.options, "json", False)
-    with Invocation(parsed.options) as invocation:
-        return _run_silently(parsed.command, invocation) if is_silent else parsed.command.run(invocation)
+    with Invocation(parsed.command, parsed.options) as invocation:
+        return parsed.command.run(invocation)
 
 
 def _complete(arguments: list[str]) -> int:
@@ -80,18 +75,6 @@ def _complete(arguments: list[str]) -> int:
     except (ConfigError, ValueError):
         return USAGE
     return OK
-
-
-def _run_silently(command: Command, invocation: Invocation) -> int:
-    """Discards what the command prints to stdout; if it failed, prints that to stderr."""
-    import contextlib
-    import io
-
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        code = command.run(invocation)
-    if code != OK:
-        print(printed.getvalue(), end="", file=sys.stderr)
-    return code
 
 
 def _print_version(arguments: list[str]) -> bool:

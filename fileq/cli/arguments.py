@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fileq.cli.command import Argument
 from fileq.core.errors import ConfigError
 from fileq.core.job import ENDED_STATES, State
 
@@ -17,14 +19,18 @@ if TYPE_CHECKING:
 LARGEST_NUMBER = 10**9
 
 
-def add_app_dir(parser: argparse.ArgumentParser) -> None:
-    # Empty, not ".": a directory that was not named is checked before anything is imported from it.
-    parser.add_argument(
-        "--app-dir",
-        default="",
-        metavar="DIR",
-        help="directory of the handlers (default: the working directory, if no one else can write to it)",
-    )
+def argument(*names: str, **settings: Any) -> Argument:
+    """An argument or an option of a command, as argparse takes it."""
+    return lambda parser: parser.add_argument(*names, **settings)
+
+
+APP_DIR = argument(
+    "--app-dir",
+    default="",  # not ".": a directory that was not named is checked before anything is imported from it
+    metavar="DIR",
+    help="directory of the handlers (default: the working directory, if no one else can write to it)",
+)
+DRY_RUN = argument("--dry-run", action="store_true", help="change nothing; name what would be done")
 
 
 def whole_number(at_least: int = 0, at_most: int = LARGEST_NUMBER) -> Callable[[str], int]:
@@ -122,15 +128,20 @@ class StatusOption:
         return text
 
 
-def add_filters(
-    parser: argparse.ArgumentParser,
+def filters(
     *,
     limit: int | None = None,
     time: str = "jobs that ended (or were created, if unfinished)",
     states: tuple[str, ...] = STATES,
     has_batch: bool = True,
+) -> Argument:
+    """The whole group. `time` says which time of a job --since and --until compare, `states` what --status can be."""
+    return partial(_add_filters, limit=limit, time=time, states=states, has_batch=has_batch)
+
+
+def _add_filters(
+    parser: argparse.ArgumentParser, *, limit: int | None, time: str, states: tuple[str, ...], has_batch: bool
 ) -> None:
-    """Adds the group. `time` says which time of a job --since and --until compare, `states` what --status can be."""
     from fileq.queries.job_filter import declared_conditions
 
     group = parser.add_argument_group("filters", "combined with AND")
@@ -173,10 +184,6 @@ def _tag(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"is {text!r}; it must be NAME=VALUE")
     return name, value
-
-
-def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="change nothing; name what would be done")
 
 
 def filter_of(options: argparse.Namespace, queues: Sequence[str]) -> JobFilter:

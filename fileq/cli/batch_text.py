@@ -24,7 +24,7 @@ _COUNTS = ("waiting", "running", "completed", "dead", "cancelled", "deleted")
 def render_batches(batches: Sequence[BatchDocument], screen: Screen, at_ms: int) -> list[str]:
     if not batches:
         return ["no batches; 'fileq batch create', 'fileq enqueue --batch NAME' or a program makes one"]
-    rows: list[list[str | Cell]] = [["id", "state", "jobs", "left", "completed", "dead", "cancelled", "age"]]
+    rows: list[list[str | Cell]] = [["id", "status", "jobs", "left", "completed", "dead", "cancelled", "age"]]
     for one in batches:
         row: list[str | Cell] = [printable(one.id), _state(one), number(one.total)]
         row += [number(one.waiting + one.running), number(one.completed)]
@@ -47,10 +47,10 @@ def render_batch(one: BatchDocument, screen: Screen, at_ms: int) -> list[str]:
     facts: list[tuple[str, str | Cell]] = [
         ("id", Cell(printable(one.id), "bold")),
         ("name", printable(one.name)),
-        ("state", Cell(state, _state(one).style)),
+        ("status", Cell(state, _state(one).style)),
         ("parent", printable(one.parent or "")),
         ("failures", "allowed" if one.allow_failures else "the first one cancels the rest"),
-        ("priority", printable(one.priority)),
+        ("queue", printable(one.priority)),
         ("jobs", number(one.total) + (f": {', '.join(counts)}" if counts else "")),
         ("created", when(one.created_at, at_ms)),
         ("sealed", when(one.sealed_at, at_ms)),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeAlias
 
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
     from fileq.config import Config, Loaded
 
 _P = ParamSpec("_P")
-Fields: TypeAlias = tuple[tuple[str, str], ...]
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+Argument: TypeAlias = Callable[[argparse.ArgumentParser], object]  # adds itself; cli/arguments.py has them
+# Arguments of a role and of the server → the setting that each stands for.
+SETTING_FLAGS = {
+    "scan_dir": "producer.scan_dir",
+    "count": "worker.count",
+    "bind": "server.bind",
+    "port": "server.port",
+}
 WIDTH = 80  # columns of help pages, and of tables where stdout is not a terminal
 
 
@@ -33,11 +42,10 @@ class Command(Struct, frozen=True, kw_only=True):
     words: tuple[str, ...]  # ("admin", "stats"), ("enqueue",)
     summary: str  # one line, for lists of commands
     description: str  # paragraphs separated by an empty line, for --help and docs/cli.md
-    examples: tuple[tuple[str, str], ...]  # (command line, what it does); at least one
+    examples: Pairs  # (command line, what it does); at least one
     run: Callable[[Invocation], int]  # returns the exit code; imports what it needs inside
-    arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-    json_fields: Fields | Callable[[], Fields] = ()  # (field, type and meaning) of the --json document; see fields
-    is_listed: bool = True
+    arguments: tuple[Argument, ...] = ()
+    json_fields: Pairs | Callable[[], Pairs] = ()  # (field, type and meaning) of the --json document; see fields
     is_configured: bool = True
     only_confirms: bool = False  # its text only confirms what was done; --quiet leaves it out
 
@@ -46,35 +54,59 @@ class Command(Struct, frozen=True, kw_only=True):
         return f"fileq {' '.join(self.words)}"
 
     @property
-    def fields(self) -> Fields:
+    def fields(self) -> Pairs:
         """`json_fields`, some of which are read from the declaration of a document when they are asked for."""
         return self.json_fields() if callable(self.json_fields) else self.json_fields
+
+
+def command(
+    words: str,
+    summary: str,
+    *arguments: Argument,
+    examples: Pairs,
+    json_fields: Pairs | Callable[[], Pairs] = (),
+    is_configured: bool = True,
+    only_confirms: bool = False,
+) -> Callable[[Callable[[Invocation], int]], Command]:
+    """Makes a command of the function that runs it. Its docstring is the description."""
+    return lambda run: Command(
+        words=tuple(words.split()),
+        summary=summary,
+        description=inspect.cleandoc(run.__doc__ or ""),
+        examples=examples,
+        run=run,
+        arguments=arguments,
+        json_fields=json_fields,
+        is_configured=is_configured,
+        only_confirms=only_confirms,
+    )
 
 
 class Invocation:
     """One run of a command: its options, the configuration and the broker. The last two are opened on first use."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, command: Command, options: argparse.Namespace) -> None:
+        self.command = command
         self.options = options
         self._loaded: Loaded | None = None
         self._broker: FullBroker | None = None
 
-    def loaded(self, *sets: str) -> Loaded:
-        """The configuration from --config, --set and `sets`, the flags that stand for a setting. Loaded once."""
+    def loaded(self) -> Loaded:
+        """The configuration from --config, --set and the flags that stand for a setting. Loaded once."""
         if self._loaded is None:
-            self._loaded = self.load_again(*sets)
+            self._loaded = self.load_again()
         return self._loaded
 
-    def load_again(self, *sets: str) -> Loaded:
-        """The configuration as it is in its sources now."""
+    def load_again(self) -> Loaded:
+        """The configuration as it is in its sources now. --set precedes -v and -q, and the other flags precede it."""
         from fileq.config import load
 
-        return load(self.options.config, [*self._level(), *self.options.sets, *sets])
-
-    def _level(self) -> list[str]:
-        """The log level that -v and -q stand for; --set has precedence."""
-        level = "debug" if self.options.verbose else "warn" if self.options.quiet else ""
-        return [f"observability.log_level={level}"] if level else []
+        options = self.options
+        level = "debug" if options.verbose else "warn" if options.quiet else ""
+        levels = [f"observability.log_level={level}"] if level else []
+        given = {key: getattr(options, flag, None) for flag, key in SETTING_FLAGS.items()}
+        flags = [f"{key}={value}" for key, value in given.items() if value is not None]
+        return load(options.config, [*levels, *options.sets, *flags])
 
     def broker(self, *, create: bool = False) -> FullBroker:
         """Opens the broker within two seconds or raises BrokerUnavailable. Closed when the command ends.
@@ -83,6 +115,12 @@ class Invocation:
         if self._broker is None:
             self._broker = open_for_operator(self.loaded().config, create=create)
         return self._broker
+
+    def note_change(self, action: str, target: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """Notes a change in the audit. `action` and `target` are those of the API."""
+        from fileq.commands.action_log import note_change
+
+        self.note(note_change, action, target, old, new)
 
     def note(self, write: Callable[Concatenate[FullBroker, _P], None], *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Writes what others read about this command, by a function of commands/action_log.py.
@@ -96,11 +134,14 @@ class Invocation:
             print(f"fileq: warning: done, but not noted in the audit: {error}", file=sys.stderr)
 
     def answer(self, document: Any, text: Callable[[], Iterable[str]], code: int = 0) -> int:
-        """Prints the document with --json, otherwise the lines of `text`. Returns the exit code."""
+        """Prints the document with --json, otherwise the lines of `text`. Returns the exit code. With --quiet, what a
+        command did is not confirmed, and what it could not do goes to stderr."""
         if self.options.json:
             self.print_json(document)
-        else:
+        elif not (self.command.only_confirms and self.options.quiet):
             print_lines(text())
+        elif code:
+            print_lines(text(), sys.stderr)
         return code
 
     def print_json(self, value: Any) -> None:

@@ -186,14 +186,14 @@ def _without_command() -> Parser:
     parser.add_argument("--role", choices=ROLES, help="the role, instead of a command")
     add_common(parser)
     parser.add_argument("--version", action="store_true", help="print the version")
-    parser.add_argument("-h", "--help", action="store_true", help="print help")
+    parser.add_argument("-h", "--help", action="store_true", help="show help")
     return parser
 
 
 def _following(words: tuple[str, ...]) -> dict[str, str]:
     """The words that may come next in the name of a command; those after `admin` work without it."""
     found: dict[str, str] = {}
-    for command in (command for command in all_commands() if command.is_listed):
+    for command in all_commands():
         for start in (words, ("admin",)) if not words else (words,):
             if command.words[: len(start)] == start and len(command.words) > len(start):
                 found.setdefault(command.words[len(start)], _summary(command, len(start) + 1))

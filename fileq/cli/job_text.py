@@ -46,7 +46,7 @@ def ago(text: str | None, at_ms: int) -> str:
 def job_table(jobs: Sequence[JobDocument], screen: Screen, at_ms: int, *, with_state: bool = True) -> list[str]:
     """One line for each job, and one for each reason why jobs are deferred. A long path is cut on the left, where it
     matters least."""
-    header = ["id", *(["state"] if with_state else []), "age", "file or type"]
+    header = ["id", *(["status"] if with_state else []), "age", "file or type"]
     rows: list[list[str | Cell]] = [[*header]]
     short = short_ids([job.id for job in jobs])
     reasons = list(dict.fromkeys(job.deferred for job in jobs if job.deferred))
@@ -96,7 +96,7 @@ def render_job(job: JobDocument, screen: Screen, at_ms: int) -> list[str]:
     state = Cell("running, cancel requested", "yellow") if is_stopping else _state_cell(job)
     facts: list[tuple[str, str | Cell]] = [
         ("id", Cell(printable(job.id), "bold")),
-        ("state", state),
+        ("status", state),
         *(("waits" if i == 0 else "", line) for i, line in enumerate(_waits(job, at_ms))),
         ("file", printable(job.path or "")),
         ("came from", printable(job.moved_from or "")),

@@ -162,7 +162,7 @@ def _no_command(found: CommandWords, known: Sequence[Command]) -> str:
     words = found.words
     typed = " ".join(("fileq", *words))
     advice = f"see '{typed} --help'"
-    listed = [command.words for command in known if command.is_listed]
+    listed = [command.words for command in known]
     following = list(dict.fromkeys(name[len(words)] for name in listed if name[: len(words)] == words))
     if found.tail:
         short = [] if words else [name[1] for name in listed if name[0] == "admin"]
@@ -298,7 +298,8 @@ def parser_of(command: Command) -> Parser:
         allow_abbrev=False,
         add_help=False,
     )
-    command.arguments(parser)
+    for add in command.arguments:
+        add(parser)
     if command.json_fields:
         parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("-h", "--help", action="store_true", help="show help")
@@ -387,7 +388,7 @@ def epilog(command: Command) -> str:
 
 def overview(words: tuple[str, ...], known: Sequence[Command]) -> str:
     """All commands that begin with these words, one line each."""
-    listed = [command for command in known if command.is_listed and command.words[: len(words)] == words]
+    listed = [command for command in known if command.words[: len(words)] == words]
     name = " ".join(("fileq", *words))
     head = f"usage: {name} COMMAND [options]\n\n"
     if words:

@@ -50,7 +50,7 @@ The fields listed below are stable. New fields may be added, so programs should 
 
 
 def reference(commands: Sequence[Command] | None = None) -> str:
-    listed = [command for command in commands or all_commands() if command.is_listed]
+    listed = commands or all_commands()
     rows = [f"| [`{command.name}`](#{_anchor(command)}) | {_cell(command.summary)} |" for command in listed]
     index = "\n".join(["| command | purpose |", "|---|---|", *rows])
     return "\n".join([_HEAD, index, "", *(line for command in listed for line in _section(command))])

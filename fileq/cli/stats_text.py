@@ -65,7 +65,7 @@ def _title(stats: Stats, screen: Screen) -> list[str]:
 
 
 def _places(stats: Stats, screen: Screen) -> list[str]:
-    rows: list[tuple[str | Cell, ...]] = [("queue", "waiting", "oldest", "")]
+    rows: list[tuple[str | Cell, ...]] = [("queue", "pending", "oldest", "")]
     for queue in stats.queues:
         oldest = age(queue.oldest_age_s) if queue.length else "-"
         rows.append((queue.name, number(queue.length), oldest, _paused(queue, stats.at)))
@@ -165,7 +165,7 @@ def _eta(stats: Stats, screen: Screen) -> str:
         stopped = f"every {'worker is draining' if is_draining else 'circuit breaker is open'}, no job is claimed"
         return screen.paint(cut(f"{to_do}; {stopped}{aside}.", screen.width), "red")
     if not backlog:
-        return f"{'0 jobs are waiting' if stats.scheduled else 'No job is waiting'}{aside}."
+        return f"{'0 jobs are pending' if stats.scheduled else 'No job is pending'}{aside}."
     if stats.eta_s is None and stats.eta_per_second:
         longest = max((slot.running_s or 0.0 for process in stats.workers for slot in process.jobs), default=0.0)
         why = f"the time left is not known: one has run for {age(longest)}, longer than the others took"

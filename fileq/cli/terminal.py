@@ -176,7 +176,7 @@ def remark(text: str) -> None:
     print(f"fileq: {text}", file=sys.stderr, flush=True)
 
 
-def print_lines(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str], stream: TextIO | None = None) -> None:
     """Prints nothing, not even an empty line, if there are no lines."""
     if text := list(lines):
-        print("\n".join(text))
+        print("\n".join(text), file=stream)

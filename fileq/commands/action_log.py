@@ -52,7 +52,7 @@ ACTIONS = CappedLog[LoggedAction]("job-actions", LoggedAction, IDS_KEPT, lambda 
 class ActionLog:
     """The actions of one broker."""
 
-    def __init__(self, catalog: Catalog, now_ms: Callable[[], int]) -> None:
+    def __init__(self, catalog: Catalog, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._catalog = catalog
         self._now_ms = now_ms
 
@@ -128,71 +128,45 @@ def note_command(
     chosen."""
     if not count:
         return
-    who, now_ms = command_line_user(), wall_clock_ms()
-    ids, conditions = [*jobs], _conditions(wanted)
-    id = ActionLog(catalog, wall_clock_ms).add(action, who, ids, count=count, conditions=conditions)
-    if count == 1 and len(ids) == 1:
+    conditions = _conditions(wanted)
+    action_id = ActionLog(catalog).add(action, command_line_user(), jobs, count=count, conditions=conditions)
+    if count == 1 and len(jobs) == 1:
+        [(id, path)] = jobs.items()
         name, target = _ONE_JOB[action]
-        write_command(
-            catalog, who, name, target.format(id=ids[0]), now_ms, job_id=short(ids[0]), path=short(jobs[ids[0]])
-        )
+        write_command(catalog, name, target.format(id=id), job_id=short(id), path=short(path))
         return
-    chosen = ", ".join(f"{name}: {value}" for name, value in {"action": action.value, **conditions}.items())
-    more: dict[str, Any] = {"detail": short(chosen), "action_id": id}
-    write_command(catalog, who, "act_on_jobs", "/jobs/actions", now_ms, count=count, **more)
+    detail = _in_words({"action": action.value, **conditions})
+    write_command(catalog, "act_on_jobs", "/jobs/actions", count=count, detail=detail, action_id=action_id)
 
 
 def note_batch(catalog: Catalog, action: JobAction, id: str, *, count: int = 1) -> None:
     """A whole batch was cancelled, or `count` dead jobs of it were put back."""
-    if not count:
-        return
-    who = command_line_user()
-    ActionLog(catalog, wall_clock_ms).add(action, who, count=count, conditions={"batch": id})
-    name, target = f"{action.value}_one_batch", f"/batches/{id}/{action.value}"
-    write_command(catalog, who, name, target, wall_clock_ms(), count=count)
+    if count:
+        ActionLog(catalog).add(action, command_line_user(), count=count, conditions={"batch": id})
+        write_command(catalog, f"{action.value}_one_batch", f"/batches/{id}/{action.value}", count=count)
 
 
-def note_pause(
-    catalog: Catalog,
-    kind: str,
-    name: str,
-    *,
-    is_paused: bool,
-    has_changed: bool = True,
-    reason: str = "",
-    old_reason: str = "",
-) -> None:
-    """`kind` is `queue` or `one_schedule`, as in the names of the API's actions. Without a change nothing is noted."""
-    verb, area = "pause" if is_paused else "resume", f"{kind.removeprefix('one_')}s"
-    old, new = {"paused": is_paused != has_changed, "reason": old_reason}, {"paused": is_paused, "reason": reason}
-    if not (changes := changes_between(old, new)):
-        return
-    who, now_ms = command_line_user(), wall_clock_ms()
-    write_command(catalog, who, f"{verb}_{kind}", f"/{area}/{name}/{verb}", now_ms, changes=changes)
-
-
-def note_change(
-    catalog: Catalog, /, action: str, target: str, old: Mapping[str, Any], new: Mapping[str, Any], **more: Any
-) -> None:
-    """`action` and `target` are those of the API. `more` are further fields of the entry."""
-    changes = changes_between(old, new)
-    write_command(catalog, command_line_user(), action, target, wall_clock_ms(), changes=changes, **more)
+def note_change(catalog: Catalog, action: str, target: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """`action` and `target` are those of the API."""
+    write_command(catalog, action, target, changes=changes_between(old, new))
 
 
 def note_reprocess(catalog: Catalog, count: int, wanted: JobFilter) -> None:
     """`count` files were enqueued again."""
-    if not count:
-        return
-    given = _conditions(wanted)
-    chosen = short(", ".join(f"{name}: {value}" for name, value in given.items()) or "all")
-    note_change(catalog, "reprocess_files", "/files/reprocess", {}, {}, count=count, detail=chosen)
+    if count:
+        detail = _in_words(_conditions(wanted)) or "all"
+        write_command(catalog, "reprocess_files", "/files/reprocess", count=count, detail=detail)
 
 
 def note_run(catalog: Catalog, schedule: str, job_id: str) -> None:
     """A schedule was run by hand. The log of actions lets the job's timeline say who did it."""
-    ActionLog(catalog, wall_clock_ms).add(JobAction.RUN, command_line_user(), [job_id])
-    detail = short(f"schedule: {schedule}")
-    note_change(catalog, "run_schedule", f"/schedules/{schedule}/run", {}, {}, job_id=short(job_id), detail=detail)
+    ActionLog(catalog).add(JobAction.RUN, command_line_user(), [job_id])
+    detail = _in_words({"schedule": schedule})
+    write_command(catalog, "run_schedule", f"/schedules/{schedule}/run", job_id=short(job_id), detail=detail)
+
+
+def _in_words(chosen: Mapping[str, Any]) -> str:
+    return short(", ".join(f"{name}: {value}" for name, value in chosen.items()))
 
 
 def _conditions(wanted: JobFilter | None) -> dict[str, Any]:

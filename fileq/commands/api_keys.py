@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import Catalog, Table
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.core.api_key import KEY_NAME_LENGTH, LATEST_MS, Scope, StoredKey, StoredTime, digest, new_key
 from fileq.core.errors import ConfigError, Unknown
 from fileq.core.job import stamp
@@ -103,7 +104,7 @@ class KeyOptions(Struct, frozen=True):
 class KeyStore:
     """The keys of one broker."""
 
-    def __init__(self, catalog: Catalog, now_ms: Callable[[], int]) -> None:
+    def __init__(self, catalog: Catalog, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._catalog = catalog
         self._now_ms = now_ms
 
@@ -127,15 +128,9 @@ class KeyStore:
             raise ConfigError(f"a key is named {options.name!r} already; choose another name or revoke it")
         id, text = new_key()
         scopes = tuple(scope for scope in Scope if scope in options.scopes)
+        restriction = (options.allowed_types, options.path_prefix)
         stored = StoredKey(
-            options.name,
-            digest(text),
-            scopes,
-            now_ms,
-            options.expires_ms,
-            options.allowed_types,
-            options.path_prefix,
-            options.is_login,
+            options.name, digest(text), scopes, now_ms, options.expires_ms, *restriction, options.is_login
         )
         KEYS.put(self._catalog, id, stored, expected=0)
         return NewKey(id, options.name, scopes, stamp(options.expires_ms), text)
@@ -248,18 +243,9 @@ class KeyStore:
 
 
 def _summary(id: str, key: StoredKey, last_used_ms: int, now_ms: int) -> KeySummary:
-    return KeySummary(
-        id,
-        key.name,
-        key.scopes,
-        stamp(key.created_ms),
-        stamp(key.expires_ms),
-        stamp(last_used_ms),
-        key.allowed_types,
-        key.path_prefix,
-        key.is_expired(now_ms),
-        key.is_login,
-    )
+    times = (stamp(key.created_ms), stamp(key.expires_ms), stamp(last_used_ms))
+    restriction = (key.allowed_types, key.path_prefix)
+    return KeySummary(id, key.name, key.scopes, *times, *restriction, key.is_expired(now_ms), key.is_login)
 
 
 def _problems(options: KeyOptions, now_ms: int) -> Sequence[str]:

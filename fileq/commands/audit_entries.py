@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from fileq.brokers.catalog import CappedLog, Catalog, Document, entry_name
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import KeyOptions, NewKey
 from fileq.core.api_key import StoredKey
 from fileq.core.job import stamp
@@ -114,10 +115,9 @@ def one_document(entries: Sequence[AuditEntry]) -> list[AuditEntry]:
     return list(entries[:DOCUMENT_ENTRIES_MAX])
 
 
-def write_command(
-    catalog: Catalog, who: str, action: str, target: str, now_ms: int, *, count: int = 1, **more: Any
-) -> None:
-    """The entry of a command that was run by hand. `more` are fields of an entry that have defaults."""
+def write_command(catalog: Catalog, action: str, target: str, *, count: int = 1, **more: Any) -> None:
+    """The entry of a command that was run by hand just now. `more` are fields of an entry that have defaults."""
+    now_ms, who = wall_clock_ms(), command_line_user()
     entry = AuditEntry(stamp(now_ms) or "", who, COMMAND_LINE, action, short(target), count, DONE, "", **more)
     entry.log.add(catalog, entry_name(now_ms), [entry])
 

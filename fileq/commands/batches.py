@@ -12,18 +12,16 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Unpack
 
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry
-from fileq.client.batch_handle import BatchKeywords, batch_request
 from fileq.client.broker_batches import check_client_batch, find_batch, new_batch
 from fileq.client.transport import BatchRequest
 from fileq.commands.enqueue import Enqueuing
 from fileq.config import Config
-from fileq.core.batch import BatchState
+from fileq.core.batch import Batch, BatchState
 from fileq.core.errors import BatchError, BrokerError, ConfigError, FileqError
 from fileq.files.manifest import ManifestEntry, read_manifest
 from fileq.queries.documents import BatchDocument, batch_document, info_of, known_batch, unknown_batch
@@ -40,10 +38,6 @@ class BatchPlan(Struct, frozen=True):
         return self.request.id
 
 
-def planned_batch(*, name: str, **options: Unpack[BatchKeywords]) -> BatchPlan:
-    return BatchPlan(batch_request(name, **options), is_new=True)
-
-
 def existing_batch(broker: FullBroker, id: str) -> BatchPlan | None:
     """The batch with this id, to add to it; None if there is none. BatchError if it takes no jobs any more."""
     try:
@@ -53,12 +47,11 @@ def existing_batch(broker: FullBroker, id: str) -> BatchPlan | None:
     if view is None:
         return None
     check_client_batch(id)
-    _check_open(broker, id)
+    _check_open(id, view)
     return BatchPlan(BatchRequest(id, view.name, priority=info_of(view.info).priority), is_new=False)
 
 
-def _check_open(broker: FullBroker, id: str) -> None:
-    [view] = broker.batches_by_id([id])
+def _check_open(id: str, view: Batch | None) -> None:
     batch = known_batch(id, view)
     if batch.is_cancelled or batch.status != BatchState.OPEN:
         status = "cancelled" if batch.is_cancelled else batch.status
@@ -82,7 +75,7 @@ def fill(broker: FullBroker, config: Config, plan: BatchPlan, entries: Sequence[
 def _check_taken(broker: FullBroker, id: str, enqueuing: Enqueuing) -> None:
     """BatchError if the batch was sealed or cancelled before all jobs were added."""
     if refused := sum(job.fate is EnqueueResult.REFUSED for job in enqueuing.jobs):
-        _check_open(broker, id)
+        _check_open(id, *broker.batches_by_id([id]))
         raise BatchError(f"batch {id} did not take {refused} of {len(enqueuing.jobs)} jobs; they are not enqueued")
 
 

@@ -75,17 +75,12 @@ class Enqueuing:
         for start in range(0, len(entries), BATCH):
             batch = entries[start : start + BATCH]
             fates = self._broker.enqueue(batch).results
-            self.jobs += map(_enqueued_job, batch, fates)
+            self.jobs += [EnqueuedJob(entry.job.id, fate) for entry, fate in zip(batch, fates, strict=True)]
             self._spans.add([entry for entry, fate in zip(batch, fates, strict=True) if fate == "enqueued"])
 
     def send_spans(self) -> str:
         """Sends the `produce` spans; returns the reason why some were not sent, or ""."""
         return self._spans.send()
-
-
-def _enqueued_job(entry: Entry, fate: EnqueueResult) -> EnqueuedJob:
-    job = entry.job
-    return EnqueuedJob(job.id, fate)
 
 
 def requested(subjects: Sequence[str]) -> list[str | RequestedJob]:

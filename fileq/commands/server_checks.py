@@ -67,7 +67,7 @@ def _keys(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding
     if settings.api_key and loaded.origins["server.api_key"].layer == "file":
         yield unknown("server key", "server.api_key is in the configuration file", "prefer server.api_key_file")
     catalog = catalog_of(loaded.config, open_it)
-    keys = KeyStore(catalog, wall_clock_ms).load() if catalog is not None else {}
+    keys = KeyStore(catalog).load() if catalog is not None else {}
     valid = [key for key in keys.values() if not key.is_login and not key.is_expired(wall_clock_ms())]
     yield from expiring(valid)
     has_outside = bool(settings.api_key or settings.api_key_file)

@@ -1,4 +1,4 @@
-"""The definitions of all commands. Each module has COMMANDS and must import nothing heavy at import time."""
+"""The definitions of all commands. Each module must import nothing heavy at import time."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ MODULES = (
 @functools.cache
 def all_commands() -> tuple[Command, ...]:
     modules = [import_module(f"{__name__}.{name}") for name in MODULES]
-    return tuple(command for module in modules for command in module.COMMANDS)
+    return tuple(found for module in modules for found in vars(module).values() if isinstance(found, Command))

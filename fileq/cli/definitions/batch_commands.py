@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import utf8_text, whole_number
-from fileq.cli.command import Command, Invocation
+from fileq.cli.arguments import argument, utf8_text, whole_number
+from fileq.cli.command import Invocation, command
 from fileq.cli.json_fields import declared
 from fileq.cli.terminal import now_ms, plural, remark, screen_of_stdout
 from fileq.cli.worker_notes import print_untaken_note
@@ -14,38 +14,58 @@ from fileq.core.errors import BatchError, ConfigError
 from fileq.core.text import printable
 
 if TYPE_CHECKING:
+    from fileq.commands.batches import BatchPlan
     from fileq.queries.documents import BatchDocument
 
 _REDRAW_S = 0.25
 _AS_SHOWN = (("…", "the batch, as `fileq batch show --json` prints it"),)
 
 
-def add_callbacks(parser: argparse.ArgumentParser) -> None:
-    """The options of a new batch that `fileq enqueue --batch` has too."""
-    parser.add_argument("--then", metavar="TASK", help="of a batch: enqueued once, when all jobs are completed")
-    parser.add_argument("--catch", metavar="TASK", help="of a batch: enqueued once, when the first job dies")
-    parser.add_argument(
-        "--finally", dest="finally_", metavar="TASK", help="of a batch: enqueued once, when it is finished"
-    )
-    parser.add_argument("--allow-failures", action="store_true", help="of a batch: a dead job does not cancel the rest")
+CALLBACKS = (
+    argument("--then", metavar="TASK", help="of a batch: enqueued once, when all jobs are completed"),
+    argument("--catch", metavar="TASK", help="of a batch: enqueued once, when the first job dies"),
+    argument("--finally", dest="finally_", metavar="TASK", help="of a batch: enqueued once, when it is finished"),
+    argument("--allow-failures", action="store_true", help="of a batch: a dead job does not cancel the rest"),
+)
 
 
-def _create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="a file to enqueue as a member")
-    parser.add_argument("--name", default="", type=utf8_text, metavar="NAME", help="the first part of its id")
-    parser.add_argument(
+@command(
+    "admin batch create",
+    "create a batch, with or without files",
+    argument("paths", nargs="*", metavar="PATH", help="a file to enqueue as a member"),
+    argument("--name", default="", type=utf8_text, metavar="NAME", help="the first part of its id"),
+    argument(
         "--manifest", metavar="FILE", help="enqueue the files of this list: JSON, CSV, sha256sum output or plain paths"
-    )
-    add_callbacks(parser)
-    parser.add_argument("--parent", default="", type=utf8_text, metavar="BATCH", help="make it a member of this batch")
-    parser.add_argument("--priority", default="", metavar="QUEUE", help="the queue of its jobs")
-    parser.add_argument("--open", action="store_true", help="do not seal it: more jobs are added later")
-    parser.add_argument("--wait", action="store_true", help="wait until it is finished")
-
-
+    ),
+    *CALLBACKS,
+    argument("--parent", default="", type=utf8_text, metavar="BATCH", help="make it a member of this batch"),
+    argument("--priority", default="", metavar="QUEUE", help="the queue of its jobs"),
+    argument("--open", action="store_true", help="do not seal it: more jobs are added later"),
+    argument("--wait", action="store_true", help="wait until it is finished"),
+    examples=(
+        ("fileq batch create --name nightly --then load_partition", "an open batch; its id is printed"),
+        ("fileq batch create --manifest in/files.json --then report --wait", "process these files together"),
+        ("fileq batch create in/*.csv --allow-failures --finally report", "go on after failures"),
+    ),
+    json_fields=_AS_SHOWN,
+)
 def _create(invocation: Invocation) -> int:
+    """Creates a batch and prints its id. Jobs of a batch are counted together: --then is enqueued once all of them are
+    completed, --catch when the first one dies, --finally when none is left. Unless --allow-failures is given, the first
+    dead job cancels the rest.
+
+    With paths or --manifest: one job for each file, as `fileq enqueue` makes it; then the batch is sealed. Without
+    them it stays open: `fileq enqueue --batch ID` adds jobs and `fileq batch seal ID` says that there are no more.
+    An open batch that nothing is added to for 24 hours is cancelled.
+
+    A manifest is a JSON array of {"path", "size", "sha256"} or one such object on each line, CSV with these
+    columns, the output of sha256sum, or one path on each line. Relative paths are relative to its directory. Sizes
+    and checksums are compared first; if a file is missing or different, nothing is created.
+
+    With --wait the command waits until the batch is finished; a terminal shows how far it is. The exit code is 0 if
+    all jobs were completed, 3 if one is dead, 1 if one was cancelled or deleted. Ctrl-C ends only the wait."""
     from fileq.client.options import JobOptions
-    from fileq.commands.batches import fill, manifest_paths, planned_batch
+    from fileq.commands.batches import fill, manifest_paths
     from fileq.commands.enqueue import Enqueuing, entries_for, requested
 
     given, config = invocation.options, invocation.loaded().config
@@ -53,17 +73,8 @@ def _create(invocation: Invocation) -> int:
     is_sealed = bool(paths or given.manifest is not None) and not given.open
     if given.wait and not is_sealed:
         raise ConfigError("--wait would never end, because the batch stays open; name files, or leave out --open")
-    plan = planned_batch(
-        name=given.name,
-        then=given.then,
-        catch=given.catch,
-        finally_=given.finally_,
-        allow_failures=given.allow_failures,
-        parent=given.parent,
-        priority=given.priority,
-    )
-    is_traced = config.observability.tracing.enabled
-    options = JobOptions(priority=given.priority, batch=plan.id, is_traced=is_traced)
+    plan = planned_batch(given, given.name, given.parent)
+    options = JobOptions(priority=given.priority, batch=plan.id, is_traced=config.observability.tracing.enabled)
     entries = entries_for(config, requested(paths), options) if paths else []
     broker = invocation.broker()
     enqueuing = Enqueuing(broker, config)
@@ -86,6 +97,16 @@ def _create(invocation: Invocation) -> int:
     return 0
 
 
+def planned_batch(given: argparse.Namespace, name: str, parent: str = "") -> BatchPlan:
+    """A new batch with the callbacks of the line."""
+    from fileq.client.batch_handle import BatchKeywords, batch_request
+    from fileq.commands.batches import BatchPlan
+
+    callbacks = {"then": given.then, "catch": given.catch, "finally_": given.finally_}
+    options = BatchKeywords(**callbacks, allow_failures=given.allow_failures, parent=parent, priority=given.priority or "")
+    return BatchPlan(batch_request(name, **options), is_new=True)
+
+
 def _wait(invocation: Invocation, id: str) -> int:
     """Shows how far the batch is, on a terminal. Ctrl-C ends only the wait."""
     from fileq.cli.batch_text import ending_line, exit_code_of, shown_wait
@@ -101,14 +122,16 @@ def _wait(invocation: Invocation, id: str) -> int:
     return invocation.answer(report, lambda: [ending_line(report)], exit_code_of(status))
 
 
-def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--unfinished", action="store_true", help="only batches that are not finished")
-    parser.add_argument(
-        "--limit", type=whole_number(1), default=50, metavar="N", help="at most N (default: %(default)s)"
-    )
-
-
+@command(
+    "admin batch list",
+    "list batches with their counts",
+    argument("--unfinished", action="store_true", help="only batches that are not finished"),
+    argument("--limit", type=whole_number(1), default=50, metavar="N", help="at most N (default: %(default)s)"),
+    examples=(("fileq batch list --unfinished", "what is under way"), ("fileq batch list --json", "for a program")),
+    json_fields=(("batches[]", "one object each, as `fileq batch show --json`, without failures"),),
+)
 def _list(invocation: Invocation) -> int:
+    """Lists the batches, newest first. A finished one is kept for 30 days, an unfinished one for ever."""
     from fileq.cli.batch_text import render_batches
     from fileq.commands.batches import list_batches
 
@@ -117,18 +140,36 @@ def _list(invocation: Invocation) -> int:
     return invocation.answer({"batches": batches}, lambda: render_batches(batches, screen_of_stdout(), now_ms()))
 
 
-def _id(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", type=utf8_text, metavar="BATCH", help="id of the batch")
+_ID = (argument("id", type=utf8_text, metavar="BATCH", help="id of the batch"),)
 
 
+@command(
+    "admin batch show",
+    "show one batch: counts, callbacks, failures",
+    *_ID,
+    examples=(("fileq batch show nightly-3f9c12ab77de", "how far is it?"),),
+    json_fields=declared("fileq.queries.documents:BatchDocument"),
+)
 def _show(invocation: Invocation) -> int:
+    """Shows a batch: its status, the counts of its jobs, its callbacks with the statuses of their jobs, and the first
+    dead jobs with their errors. A child batch is one member. `fileq list --batch ID` lists the jobs."""
     from fileq.cli.batch_text import render_batch
 
     report = _report(invocation, invocation.options.id)
     return invocation.answer(report, lambda: render_batch(report, screen_of_stdout(), now_ms()))
 
 
+@command(
+    "admin batch seal",
+    "close a batch to new jobs",
+    *_ID,
+    examples=(("fileq batch seal nightly-3f9c12ab77de", "all jobs are added"),),
+    json_fields=_AS_SHOWN,
+    only_confirms=True,
+)
 def _seal(invocation: Invocation) -> int:
+    """Seals an open batch, so that it can finish. Only its own running jobs can still add jobs. An empty batch is
+    finished by it. Exit code 1 if it is not open."""
     from fileq.client.broker_batches import seal_batch
 
     id = invocation.options.id
@@ -138,7 +179,18 @@ def _seal(invocation: Invocation) -> int:
     return _confirm(invocation, "is sealed")
 
 
+@command(
+    "admin batch cancel",
+    "cancel what is left of a batch",
+    *_ID,
+    examples=(("fileq batch cancel nightly-3f9c12ab77de", "stop it"),),
+    json_fields=_AS_SHOWN,
+    only_confirms=True,
+)
 def _cancel(invocation: Invocation) -> int:
+    """Seals the batch and cancels its jobs that have not ended: those that wait now, or when they are claimed; running
+    ones within a second. Child batches are cancelled too. --then is not enqueued, --finally is. Exit code 1 if the
+    batch is finished or was cancelled before."""
     from fileq.actions.bulk import JobAction
     from fileq.client.broker_batches import cancel_batch
     from fileq.commands.action_log import note_batch
@@ -152,7 +204,22 @@ def _cancel(invocation: Invocation) -> int:
     return _confirm(invocation, "is cancelled")
 
 
+@command(
+    "admin batch retry",
+    "run the dead jobs of a batch again",
+    *_ID,
+    examples=(("fileq batch retry nightly-3f9c12ab77de", "after the cause was fixed"),),
+    json_fields=(
+        ("id, retried", "string, number: the batch, and how many jobs were put back"),
+        ("left[]", "id and reason (strings) of each job that stays dead"),
+    ),
+    only_confirms=True,
+)
 def _retry(invocation: Invocation) -> int:
+    """Puts the dead jobs of a batch back into their queues; the batch is unfinished again, and not cancelled any more.
+    Without dead jobs nothing changes. Jobs that were cancelled stay cancelled, so --then is enqueued only if there are
+    none. --catch and --finally are never enqueued a second time. Child batches are retried by their own ids. Exit code
+    1 if a job stays dead."""
     from fileq.actions.bulk import JobAction
     from fileq.client.broker_batches import retry_batch
     from fileq.commands.action_log import note_batch
@@ -178,96 +245,3 @@ def _report(invocation: Invocation, id: str) -> BatchDocument:
     from fileq.commands.batches import show_batch
 
     return show_batch(invocation.broker(), id)
-
-
-COMMANDS = (
-    Command(
-        words=("admin", "batch", "create"),
-        summary="create a batch, with or without files",
-        description="""\
-Creates a batch and prints its id. Jobs of a batch are counted together: --then is enqueued once all of them are
-completed, --catch when the first one dies, --finally when none is left. Unless --allow-failures is given, the first
-dead job cancels the rest.
-
-With paths or --manifest: one job for each file, as `fileq enqueue` makes it; then the batch is sealed. Without them it
-stays open: `fileq enqueue --batch ID` adds jobs and `fileq batch seal ID` says that there are no more. An open batch
-that nothing is added to for 24 hours is cancelled.
-
-A manifest is a JSON array of {"path", "size", "sha256"} or one such object on each line, CSV with these columns, the
-output of sha256sum, or one path on each line. Relative paths are relative to its directory. Sizes and checksums are
-compared first; if a file is missing or different, nothing is created.
-
-With --wait the command waits until the batch is finished; a terminal shows how far it is. The exit code is 0 if all
-jobs were completed, 3 if one is dead, 1 if one was cancelled or deleted. Ctrl-C ends only the wait.""",
-        examples=(
-            ("fileq batch create --name nightly --then load_partition", "an open batch; its id is printed"),
-            ("fileq batch create --manifest in/files.json --then report --wait", "process these files together"),
-            ("fileq batch create in/*.csv --allow-failures --finally report", "go on after failures"),
-        ),
-        arguments=_create_arguments,
-        run=_create,
-        json_fields=_AS_SHOWN,
-    ),
-    Command(
-        words=("admin", "batch", "list"),
-        summary="list batches with their counts",
-        description="Lists the batches, newest first. A finished one is kept for 30 days, an unfinished one for ever.",
-        examples=(("fileq batch list --unfinished", "what is under way"), ("fileq batch list --json", "for a program")),
-        arguments=_list_arguments,
-        run=_list,
-        json_fields=(("batches[]", "one object each, as `fileq batch show --json`, without failures"),),
-    ),
-    Command(
-        words=("admin", "batch", "show"),
-        summary="show one batch: counts, callbacks, failures",
-        description="""\
-Shows a batch: its state, how many of its jobs wait, run and have ended, its callbacks with the states of their jobs,
-and the first dead jobs with their errors. A child batch is one member. `fileq list --batch ID` lists the jobs.""",
-        examples=(("fileq batch show nightly-3f9c12ab77de", "how far is it?"),),
-        arguments=_id,
-        run=_show,
-        json_fields=declared("fileq.queries.documents:BatchDocument"),
-    ),
-    Command(
-        words=("admin", "batch", "seal"),
-        summary="close a batch to new jobs",
-        description="""\
-Seals an open batch, so that it can finish. Only its own running jobs can still add jobs. An empty batch is finished by
-it. Exit code 1 if it is not open.""",
-        examples=(("fileq batch seal nightly-3f9c12ab77de", "all jobs are added"),),
-        arguments=_id,
-        run=_seal,
-        json_fields=_AS_SHOWN,
-        only_confirms=True,
-    ),
-    Command(
-        words=("admin", "batch", "cancel"),
-        summary="cancel what is left of a batch",
-        description="""\
-Seals the batch and cancels its jobs that have not ended: those that wait now, or when they are claimed; running ones
-within a second. Child batches are cancelled too. --then is not enqueued, --finally is. Exit code 1 if the batch is
-finished or was cancelled before.""",
-        examples=(("fileq batch cancel nightly-3f9c12ab77de", "stop it"),),
-        arguments=_id,
-        run=_cancel,
-        json_fields=_AS_SHOWN,
-        only_confirms=True,
-    ),
-    Command(
-        words=("admin", "batch", "retry"),
-        summary="run the dead jobs of a batch again",
-        description="""\
-Puts the dead jobs of a batch back into their queues; the batch is unfinished again, and not cancelled any more. Without
-dead jobs nothing changes. Jobs that were cancelled stay cancelled, so --then is enqueued only if there are none.
---catch and --finally are never enqueued a second time. Child batches are retried by their own ids. Exit code 1 if a
-job stays dead.""",
-        examples=(("fileq batch retry nightly-3f9c12ab77de", "after the cause was fixed"),),
-        arguments=_id,
-        run=_retry,
-        json_fields=(
-            ("id, retried", "string, number: the batch, and how many jobs were put back"),
-            ("left[]", "id and reason (strings) of each job that stays dead"),
-        ),
-        only_confirms=True,
-    ),
-)

@@ -7,9 +7,9 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import duration, utf8_text, whole_number, zoned_time
-from fileq.cli.command import Command, Invocation
-from fileq.cli.definitions.batch_commands import add_callbacks
+from fileq.cli.arguments import argument, duration, utf8_text, whole_number, zoned_time
+from fileq.cli.command import Invocation, command
+from fileq.cli.definitions.batch_commands import CALLBACKS, planned_batch
 from fileq.cli.terminal import age, remark
 from fileq.cli.worker_notes import print_payload_note, print_untaken_note
 from fileq.core.errors import ConfigError, FileqError
@@ -26,11 +26,7 @@ if TYPE_CHECKING:
     from fileq.queries.documents import JobDocument
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subjects", nargs="*", metavar="PATH", help='a file; or a job as JSON: \'{"command": "…"}\'')
-    parser.add_argument("--type", metavar="T", help="queue one job of this type, without a file")
-    parser.add_argument("--payload", metavar="JSON", help="job.payload of the job given by --type")
-    parser.add_argument("--priority", metavar="QUEUE", help="the queue (default: the one the producer would choose)")
+def _due_time(parser: argparse.ArgumentParser) -> None:
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--delay", type=duration, default=0.0, metavar="D", help="run after this delay, such as 10m")
     when.add_argument(
@@ -39,21 +35,76 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="run at 2026-01-31T18:00 (local time of this machine) or 2026-01-31T18:00Z, or later",
     )
-    parser.add_argument("--max-retries", type=whole_number(), metavar="N", help="overrides worker.max_retries")
-    parser.add_argument("--timeout", type=duration, metavar="D", help="limit of one attempt; overrides worker.timeout")
-    parser.add_argument("--id", metavar="ID", help="id of the job; if it is in use, nothing is queued")
-    parser.add_argument(
+
+
+@command(
+    "enqueue",
+    "queue jobs for files, commands, or a handler of a type",
+    argument("subjects", nargs="*", metavar="PATH", help='a file; or a job as JSON: \'{"command": "…"}\''),
+    argument("--type", metavar="T", help="queue one job of this type, without a file"),
+    argument("--payload", metavar="JSON", help="job.payload of the job given by --type"),
+    argument("--priority", metavar="QUEUE", help="the queue (default: the one the producer would choose)"),
+    _due_time,
+    argument("--max-retries", type=whole_number(), metavar="N", help="overrides worker.max_retries"),
+    argument("--timeout", type=duration, metavar="D", help="limit of one attempt; overrides worker.timeout"),
+    argument("--id", metavar="ID", help="id of the job; if it is in use, nothing is queued"),
+    argument(
         "--batch",
         type=utf8_text,
         metavar="NAME",
         help="the jobs form a new batch with this name, or join the one with this id",
-    )
-    add_callbacks(parser)
-    parser.add_argument("--wait", action="store_true", help="wait until the jobs have ended and show their results")
-
-
+    ),
+    *CALLBACKS,
+    argument("--wait", action="store_true", help="wait until the jobs have ended and show their results"),
+    examples=(
+        ("fileq enqueue inbox/a.pdf inbox/b.pdf", "process these files (again)"),
+        ("fileq enqueue inbox/big.zip --priority low --delay 10m", "in ten minutes, in the queue low"),
+        (
+            "fileq enqueue --type report --payload '{\"month\": 1}' --id report-2026-01",
+            "a job without a file, at most once under this id",
+        ),
+        ("fileq enqueue inbox/a.pdf --wait", "process this file now and show the result"),
+        ("fileq enqueue in/a.csv in/b.csv --batch nightly --then load_partition", "load when both are completed"),
+        ('fileq enqueue \'{"command": "df -h"}\' --timeout 30s', "a shell command, run by a worker"),
+        (
+            'fileq enqueue \'{"id": "sync", "command": "rsync -a a/ b/", "max_retries": 5}\'',
+            "a command with options of its own",
+        ),
+    ),
+    json_fields=(
+        ("jobs[]", "one object for each job, in the order of the arguments, as in `fileq admin list --json`, and:"),
+        ("jobs[].fate", "string: enqueued, or duplicate if a job with this id exists already"),
+        ("batch_id", "string or null: the batch, or else shared by all jobs of one call; null for a single job"),
+    ),
+)
 def _run(invocation: Invocation) -> int:
-    from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, entries_for, entry_of_type, requested
+    """Queues one job for each file, even if its version was processed before, and prints the ids of the jobs, one on
+    each line. The version is recorded as if a producer had found it, so a running producer does not queue it again.
+    Files must be below worker.allowed_roots or, if that is not set, below producer.scan_dir.
+
+    If another job of the same version is still pending, both run, one after the other. But if worker.after moves or
+    deletes the file after the first of them, the second is completed as skipped: the version was processed.
+
+    With --type: one job without a file, for the handler of that type. An argument that begins with a brace is a job
+    as JSON. Its keys are `command`, or else `type` and `payload`; `id`, `priority`, `max_retries`, `timeout`,
+    `delay` and `run_at`, which takes what --at takes. Durations are seconds, or texts such as "5m". An unknown key
+    is refused, and an option that contradicts the JSON too. A command runs on workers that have
+    worker.allow_commands.
+
+    --at without a zone is the local time of this machine; a remark says which time that is. A time in the past is
+    reported; then the job is due at once.
+
+    All arguments are checked before the first job is queued. If the connection was lost, repeat the command with
+    the same --id: an existing job is not queued twice; its id is printed, and the exit code is 0.
+
+    With --batch NAME the jobs form a batch of that name, which is sealed: --then is enqueued once all are
+    completed, --catch when the first dies, --finally when none is left. If NAME is the id of an open batch, the
+    jobs join it, and it stays open. `fileq batch show` shows how far it is.
+
+    With --wait the command waits until all its jobs have ended and prints the result or the error of each. The exit
+    code is 0 if all were completed, 3 if one is dead, 1 if one was cancelled. Ctrl-C ends only the wait: the jobs
+    stay queued."""
+    from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, JobWaiting, entries_for, entry_of_type, requested
 
     options = invocation.options
     _check(options)
@@ -73,7 +124,7 @@ def _run(invocation: Invocation) -> int:
         for job in subjects:
             _remark_time("run_at", None if isinstance(job, str) else job.run_at)
     broker = _open(invocation)
-    waiting = _start_waiting(broker) if options.wait else None
+    waiting = JobWaiting(broker, remark) if options.wait else None
     enqueuing = Enqueuing(broker, config)
     has_enqueued = False
     try:
@@ -118,14 +169,12 @@ def _moved_to(invocation: Invocation, path: bytes) -> bytes:
 
 def _batch(invocation: Invocation) -> BatchPlan:
     """The batch with this id; else a new one with this name."""
-    from fileq.commands.batches import existing_batch, planned_batch
+    from fileq.commands.batches import existing_batch
 
     given = invocation.options
     plan = existing_batch(_open(invocation), given.batch)
     if plan is None:
-        callbacks = {"then": given.then, "catch": given.catch, "finally_": given.finally_}
-        priority = given.priority or ""
-        return planned_batch(name=given.batch, **callbacks, allow_failures=given.allow_failures, priority=priority)
+        return planned_batch(given, given.batch)
     if given.then or given.catch or given.finally_ or given.allow_failures:
         raise ConfigError(
             f"batch {given.batch} exists; its callbacks and --allow-failures were chosen when it was created"
@@ -158,12 +207,6 @@ def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_trac
         batch=plan.id if plan is not None else "",
         is_traced=is_traced,
     )
-
-
-def _start_waiting(broker: FullBroker) -> JobWaiting:
-    from fileq.commands.enqueue import JobWaiting
-
-    return JobWaiting(broker, remark)
 
 
 def _wait(invocation: Invocation, waiting: JobWaiting, jobs: list[EnqueuedJob], batch_id: str | None) -> int:
@@ -266,58 +309,3 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--then, --catch, --finally and --allow-failures need --batch; see 'fileq enqueue --help'")
     if options.timeout == 0:
         raise ConfigError("--timeout is 0; it must be longer than 0")
-
-
-COMMANDS = (
-    Command(
-        words=("enqueue",),
-        summary="queue jobs for files, commands, or a handler of a type",
-        description="""\
-Queues one job for each file, even if its version was processed before, and prints the ids of the jobs, one on each
-line. The version is recorded as if a producer had found it, so a running producer does not queue it again. Files must
-be below worker.allowed_roots or, if that is not set, below producer.scan_dir.
-
-If another job of the same version still waits, both run, one after the other. But if worker.after moves or deletes the
-file after the first of them, the second is completed as skipped: the version was processed.
-
-With --type: one job without a file, for the handler of that type. An argument that begins with a brace is a job as
-JSON. Its keys are `command`, or else `type` and `payload`; `id`, `priority`, `max_retries`, `timeout`, `delay` and
-`run_at`, which takes what --at takes. Durations are seconds, or texts such as "5m". An unknown key is refused, and an
-option that contradicts the JSON too. A command runs on workers that have worker.allow_commands.
-
---at without a zone is the local time of this machine; a remark says which time that is. A time in the past is reported;
-then the job is due at once.
-
-All arguments are checked before the first job is queued. If the connection was lost, repeat the command with the same
---id: an existing job is not queued twice; its id is printed, and the exit code is 0.
-
-With --batch NAME the jobs form a batch of that name, which is sealed: --then is enqueued once all are completed,
---catch when the first dies, --finally when none is left. If NAME is the id of an open batch, the jobs join it, and it
-stays open. `fileq batch show` shows how far it is.
-
-With --wait the command waits until all its jobs have ended and prints the result or the error of each. The exit code is
-0 if all were completed, 3 if one is dead, 1 if one was cancelled. Ctrl-C ends only the wait: the jobs stay queued.""",
-        examples=(
-            ("fileq enqueue inbox/a.pdf inbox/b.pdf", "process these files (again)"),
-            ("fileq enqueue inbox/big.zip --priority low --delay 10m", "in ten minutes, in the queue low"),
-            (
-                "fileq enqueue --type report --payload '{\"month\": 1}' --id report-2026-01",
-                "a job without a file, at most once under this id",
-            ),
-            ("fileq enqueue inbox/a.pdf --wait", "process this file now and show the result"),
-            ("fileq enqueue in/a.csv in/b.csv --batch nightly --then load_partition", "load when both are completed"),
-            ('fileq enqueue \'{"command": "df -h"}\' --timeout 30s', "a shell command, run by a worker"),
-            (
-                'fileq enqueue \'{"id": "sync", "command": "rsync -a a/ b/", "max_retries": 5}\'',
-                "a command with options of its own",
-            ),
-        ),
-        arguments=_arguments,
-        run=_run,
-        json_fields=(
-            ("jobs[]", "one object for each job, in the order of the arguments, as in `fileq admin list --json`, and:"),
-            ("jobs[].fate", "string: enqueued, or duplicate if a job with this id exists already"),
-            ("batch_id", "string or null: the batch, or else shared by all jobs of one call; null for a single job"),
-        ),
-    ),
-)

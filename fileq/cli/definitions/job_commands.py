@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import (
-    UNFINISHED,
-    add_dry_run,
-    add_filters,
-    check_choice,
-    filter_of,
-    utf8_text,
-    whole_number,
-)
-from fileq.cli.command import Command, Invocation
+from fileq.cli.arguments import DRY_RUN, UNFINISHED, argument, check_choice, filter_of, filters, utf8_text, whole_number
+from fileq.cli.command import Invocation, command
 from fileq.cli.json_fields import declared
 from fileq.cli.terminal import now_ms, plural, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
 from fileq.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fileq.actions.bulk import JobAction
 
 DEAD = ("dead_letter",)
 _JOB = "fileq.queries.documents:JobDocument"
@@ -35,18 +21,25 @@ _PURGED = (
 )
 
 
-def _peek_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+@command(
+    "admin peek",
+    "show the next jobs of a queue",
+    argument(
         "--queue",
         metavar="PLACE",
         help="a queue, or dead_letter, completed, scheduled, cancelled (default: all queues)",
-    )
-    parser.add_argument(
-        "-n", type=whole_number(1), default=10, metavar="N", dest="limit", help="show at most N (default: 10)"
-    )
-
-
+    ),
+    argument("-n", type=whole_number(1), default=10, metavar="N", dest="limit", help="show at most N (default: 10)"),
+    examples=(
+        ("fileq peek", "the next ten jobs of each queue"),
+        ("fileq peek --queue high -n 3", "the next three jobs of one queue"),
+        ("fileq peek --queue completed", "the jobs that were completed last"),
+    ),
+    json_fields=declared(_JOB, "jobs[]", _EACH),
+)
 def _peek(invocation: Invocation) -> int:
+    """Shows the jobs that are claimed next from each queue, or from one. For `scheduled` it shows the jobs that are due
+    first; for `dead_letter`, `completed` and `cancelled` the newest. Changes nothing."""
     from fileq.cli.job_text import render_peek
     from fileq.queries.job_queries import peek, place_named
 
@@ -58,11 +51,27 @@ def _peek(invocation: Invocation) -> int:
     return invocation.answer(document, lambda: render_peek(found, queues, screen_of_stdout(), now_ms()))
 
 
-def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    add_filters(parser, limit=50)
-
-
+@command(
+    "admin list",
+    "list jobs by status, type, file, error, time and tag",
+    filters(limit=50),
+    examples=(
+        ("fileq list --status failed", "jobs that wait for another attempt"),
+        ("fileq list --type thumbnail --limit 5 --json", "five jobs of one type, as JSON"),
+        (
+            "fileq list --status dead --error Timeout --since 2h",
+            "what became dead by a timeout in the last two hours",
+        ),
+    ),
+    json_fields=declared(_JOB, "jobs[]", _EACH, more=(("has_more", "boolean: --limit left out others"),)),
+)
 def _list(invocation: Invocation) -> int:
+    """Lists jobs in one status, or in all: running, pending, retrying, deferred, scheduled, dead, completed, cancelled.
+    Jobs that have not ended are listed in the order in which they are claimed, ended jobs newest first. `processing` is
+    another name for running, `failed` for retrying.
+
+    A deferred job cannot run yet, though nothing failed: an open circuit breaker, a limit of its route, a missing
+    root or an earlier job of its file. The reason is below the table, and `deferred` in --json."""
     from msgspec.structs import replace
 
     from fileq.cli.job_text import job_table
@@ -91,11 +100,22 @@ def _check_batch(invocation: Invocation, found: int) -> None:
         raise unknown_batch(id)
 
 
-def _show_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", type=utf8_text, metavar="ID", help="id of a job, or its first characters")
-
-
+@command(
+    "admin show",
+    "show one job with all its attempts",
+    argument("id", type=utf8_text, metavar="ID", help="id of a job, or its first characters"),
+    examples=(("fileq show 2f6c1d0e", "what happened to this job"),),
+    json_fields=declared(_JOB),
+)
 def _show(invocation: Invocation) -> int:
+    """Shows everything known about a job: its status, its file, and every attempt with worker, duration and error.
+    `waits` says why a job does not run yet: a paused queue, no running worker, a time, the reason for which it was
+    deferred. `failed attempts` counts against max_retries; `fileq dlq retry` sets it to 0. `came from` is the first
+    path of a file that worker.after had moved before the job was put back. `after` an attempt is the duration that its
+    worker measured.
+
+    The record of a completed or cancelled job is kept for worker.history_ttl; the record of a dead job until it is
+    retried or deleted."""
     from fileq.cli.job_text import render_job
     from fileq.queries.job_ids import resolve_ids
     from fileq.queries.job_queries import show
@@ -106,11 +126,20 @@ def _show(invocation: Invocation) -> int:
     return invocation.answer(job, lambda: render_job(job, screen_of_stdout(), now_ms()))
 
 
-def _trace_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", help="path of the file on the producer; it need not exist any more")
-
-
+@command(
+    "admin trace",
+    "show everything known about a file, version by version",
+    argument("path", metavar="PATH", help="path of the file on the producer; it need not exist any more"),
+    examples=(("fileq trace inbox/invoice-17.pdf", "was it processed, and if not, why?"),),
+    json_fields=declared("fileq.commands.untaken_files:LocalTrace"),
+)
 def _trace(invocation: Invocation) -> int:
+    """Shows the history of a file. For every version that the ledger or a record still knows: when it was enqueued,
+    each attempt with worker, duration and error, and the outcome. The path is the one that the producer uses; a
+    relative path is resolved here. The path to which a worker moved the file (worker.after) works too. Exit code 1 if
+    nothing is known about the file. If it exists here, the error names the rule that leaves it out: a glob, a link, a
+    missing marker, … If it has changed here since its newest known version, the output says so, and why the new version
+    is not enqueued."""
     from fileq.cli.job_text import render_trace
     from fileq.commands.untaken_files import why_not_taken, with_scanned_directory, with_untaken
     from fileq.core.text import quoted_path
@@ -128,33 +157,48 @@ def _trace(invocation: Invocation) -> int:
     return invocation.answer(shown, lambda: render_trace(shown, screen_of_stdout(), now_ms()))
 
 
-def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", nargs="*", type=utf8_text, metavar="ID", help="id of a job, or its first characters")
-    parser.add_argument("--all", action="store_true", help="all jobs that have not ended and meet the filters")
-    parser.add_argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
-    add_dry_run(parser)
-    add_filters(parser, states=UNFINISHED)
-
-
+@command(
+    "admin cancel",
+    "cancel jobs that have not ended",
+    argument("ids", nargs="*", type=utf8_text, metavar="ID", help="id of a job, or its first characters"),
+    argument("--all", action="store_true", help="all jobs that have not ended and meet the filters"),
+    argument("--yes", action="store_true", help="confirms --all; without it the command only counts"),
+    DRY_RUN,
+    filters(states=UNFINISHED),
+    examples=(
+        ("fileq cancel 2f6c1d0e", "one job; several ids may be given"),
+        ("fileq cancel --all --queue low --match '*.tmp.pdf' --dry-run", "show which jobs would be cancelled"),
+        ("fileq cancel --all --status scheduled --yes", "all jobs that are not due yet"),
+    ),
+    json_fields=_ACTION,
+    only_confirms=True,
+)
 def _cancel(invocation: Invocation) -> int:
-    from fileq.actions.bulk import JobAction
+    """A job that is not running is removed at once. The worker of a running job sets context.cancelled within a second
+    (if it is stopping, or misses the message, at most a third of worker.heartbeat_ttl later), and stops a handler by
+    force that still runs 5 s after that. A job that has already ended or is unknown is not changed; then the exit code
+    is 1.
 
-    return _act(invocation, JobAction.CANCEL, command="cancel", what="job")
+    With --all: every job that has not ended, meets the filters and was enqueued before the command began;
+    deliveries of webhooks only with --type. Jobs that another program pushed are cancelled near the front of their
+    queue, or once a worker has claimed them. A cancelled job can't be put back, so --all needs --yes; without it
+    the command names what it would cancel and ends with exit code 2."""
+    return _act(invocation, "cancel")
 
 
-def _act(
-    invocation: Invocation, action: JobAction, *, command: str, what: str, places: Sequence[str] | None = None
-) -> int:
-    """Does an action on the jobs that the line names or chooses. `places` are searched for the first characters of
-    ids. What can't be undone needs --yes with --all."""
+def _act(invocation: Invocation, name: str) -> int:
+    """Does the action of this name on the jobs that the line names or chooses. What can't be undone needs --yes with
+    --all."""
     from fileq.actions.bulk import BulkActions, JobAction
     from fileq.cli.job_text import render_report
     from fileq.commands.action_log import note_command
     from fileq.queries.job_ids import resolve_ids
 
     options, config, broker = invocation.options, invocation.loaded().config, invocation.broker
+    action, command = JobAction(name), invocation.command.name
+    what, places = ("job", ()) if action is JobAction.CANCEL else ("dead job", DEAD)
     wanted = filter_of(options, config.worker.priorities)
-    check_choice(options, wanted, f"fileq admin {command}", f"{what}s")
+    check_choice(options, wanted, command, f"{what}s")
     is_unconfirmed = options.all and not options.dry_run and not getattr(options, "yes", True)
     is_dry_run = options.dry_run or is_unconfirmed
     actions = BulkActions(broker(), config)
@@ -163,7 +207,7 @@ def _act(
         report = actions.begin(action, jobs, limit=wanted.limit, is_dry_run=is_dry_run).complete()
         _check_batch(invocation, report.count)
     else:
-        ids = resolve_ids(broker(), options.ids, places=places) if places else resolve_ids(broker(), options.ids)
+        ids = resolve_ids(broker(), options.ids, places=places)
         report = actions.act_on(action, ids, is_dry_run=is_dry_run)
     if not is_dry_run:
         changed = {one.id: one.path for one in report.results if one.is_done}
@@ -172,23 +216,35 @@ def _act(
     if report.count and action is JobAction.RETRY:
         print_reload_note(invocation)
     ttl_s = config.worker.heartbeat_ttl
-    invocation.answer(report, lambda: render_report(report, action, ttl_s, screen_of_stdout()))
+    code = 1 if report.has_failed and not options.all else 0
+    invocation.answer(report, lambda: render_report(report, action, ttl_s, screen_of_stdout()), code)
     if is_unconfirmed:
-        raise ConfigError(f"{command} --all would {action} {plural(report.count, what)}; add --yes to confirm")
-    return 1 if report.has_failed and not options.all else 0
+        words = command.removeprefix("fileq admin ")
+        raise ConfigError(f"{words} --all would {action} {plural(report.count, what)}; add --yes to confirm")
+    return code
 
 
 # `fileq admin dlq list|groups|retry|delete` and `fileq admin purge-dlq`: the dead-letter queue.
 
 
+_GROUP_WORDS = ("fingerprint", "directory", "kind", "type")
 _GROUPED = 100_000  # dead jobs that `dlq groups` looks at
 
 
-def _list_dead_arguments(parser: argparse.ArgumentParser) -> None:
-    add_filters(parser, limit=50, time="jobs that became dead", states=("dead",))
-
-
+@command(
+    "admin dlq list",
+    "list dead jobs with attempts, error and times",
+    filters(limit=50, time="jobs that became dead", states=("dead",)),
+    examples=(
+        ("fileq dlq list", "the newest fifty"),
+        ("fileq dlq list --match '*.pdf' --error timeout", "only jobs that match both conditions"),
+    ),
+    json_fields=declared("fileq.queries.dead_jobs:DeadJobs"),
+)
 def _list_dead(invocation: Invocation) -> int:
+    """Lists the dead-letter queue, newest first: for each job its id, when it became dead, the number of its attempts,
+    its queue, its file and the first line of its error. Bytes that are not a job are listed under raw-<sha1>. `fileq
+    show ID` shows one job in full."""
     from fileq.cli.job_text import render_dead
     from fileq.queries.dead_jobs import list_dead
 
@@ -198,15 +254,28 @@ def _list_dead(invocation: Invocation) -> int:
     return invocation.answer(dead, lambda: render_dead(dead, screen_of_stdout(), now_ms()))
 
 
-def _groups_arguments(parser: argparse.ArgumentParser) -> None:
-    words = ("fingerprint", "directory", "kind", "type")
-    parser.add_argument(
-        "--by", choices=words, default="fingerprint", metavar="WORD", help=f"{', '.join(words)} (default: fingerprint)"
-    )
-    parser.add_argument("--limit", type=whole_number(1), default=20, metavar="N", help="at most N groups (default: 20)")
-
-
+@command(
+    "admin dlq groups",
+    "group dead jobs by their cause",
+    argument(
+        "--by",
+        choices=_GROUP_WORDS,
+        default="fingerprint",
+        metavar="WORD",
+        help=f"{', '.join(_GROUP_WORDS)} (default: fingerprint)",
+    ),
+    argument("--limit", type=whole_number(1), default=20, metavar="N", help="at most N groups (default: 20)"),
+    examples=(
+        ("fileq dlq groups", "what went wrong, and how often"),
+        ("fileq dlq groups --by directory", "where the files are"),
+    ),
+    json_fields=declared("fileq.queries.dead_jobs:DeadGroups"),
+)
 def _groups(invocation: Invocation) -> int:
+    """Groups dead jobs, the largest group first: how many there are, the newest error, when the first and the last
+    became dead, and the directories and extensions in which most of their files are. Jobs with the same fingerprint
+    died of the same cause: the same kind of error, the same handler, the same wording, raised in the same function of
+    your code. Looks at the newest 100,000 dead jobs and says so if there are more."""
     from fileq.cli.job_text import render_groups
     from fileq.queries.dead_jobs import group_dead
     from fileq.queries.job_filter import JobFilter
@@ -216,46 +285,77 @@ def _groups(invocation: Invocation) -> int:
     return invocation.answer(found, lambda: render_groups(found, screen_of_stdout(), now_ms()))
 
 
-def _retry_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "ids", nargs="*", type=utf8_text, metavar="ID", help="id of a dead job, or its first characters"
-    )
-    parser.add_argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first")
-    add_dry_run(parser)
-    add_filters(parser, time="jobs that became dead", states=("dead",))
-
-
+@command(
+    "admin dlq retry",
+    "put dead jobs back into their queues",
+    argument("ids", nargs="*", type=utf8_text, metavar="ID", help="id of a dead job, or its first characters"),
+    argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first"),
+    DRY_RUN,
+    filters(time="jobs that became dead", states=("dead",)),
+    examples=(
+        ("fileq dlq retry 2f6c1d0e", "one job; several ids may be given"),
+        ("fileq dlq retry --all --error 'connection refused' --dry-run", "show which jobs would be put back"),
+        ("fileq dlq retry --all --match '/srv/inbox/2026/**'", "all jobs for files of one directory"),
+        ("fileq dlq retry --all --fingerprint 3f9a", "one group of 'fileq dlq groups'"),
+    ),
+    json_fields=_ACTION,
+    only_confirms=True,
+)
 def _retry(invocation: Invocation) -> int:
-    from fileq.actions.bulk import JobAction
+    """Puts dead jobs back into the queues they came from, as new jobs with the same id: retries, recoveries and error
+    are reset. The command can be interrupted and repeated: no job is lost or runs twice. With --all, jobs that die
+    while it runs stay dead, also those that it has put back. Bytes that are not a job are refused, because a retry
+    would bury them again. Exit code 1 if a job that was named by its id could not be put back.
 
-    return _act(invocation, JobAction.RETRY, command="dlq retry", what="dead job", places=DEAD)
+    Workers that are running use the handlers and the configuration that they have loaded. After a fix reload them
+    (SIGHUP) or restart them first. The command and its dry run say so if a file that they have loaded has changed:
+    the configuration file, or a handler in the current directory, with the modules there that it imports."""
+    return _act(invocation, "retry")
 
 
-def _delete_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+@command(
+    "admin dlq delete",
+    "delete dead jobs permanently",
+    argument(
         "ids",
         type=utf8_text,
         nargs="*",
         metavar="ID",
         help="id of a dead job, or raw-<sha1> for bytes that are not a job; or its first characters",
-    )
-    parser.add_argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first")
-    parser.add_argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
-    add_dry_run(parser)
-    add_filters(parser, time="jobs that became dead", states=("dead",))
-
-
+    ),
+    argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first"),
+    argument("--yes", action="store_true", help="confirms --all; without it the command only counts"),
+    DRY_RUN,
+    filters(time="jobs that became dead", states=("dead",)),
+    examples=(
+        ("fileq dlq delete raw-da39a3ee5e6b4b0d3255bfef95601890afd80709", "bytes that are not a job"),
+        ("fileq dlq delete --all --error FileVanished --yes", "all jobs whose file was gone"),
+    ),
+    json_fields=_ACTION,
+    only_confirms=True,
+)
 def _delete(invocation: Invocation) -> int:
-    from fileq.actions.bulk import JobAction
+    """Deletes dead jobs and their records. Files are not touched. Exit code 1 if an id is not that of a dead job.
 
-    return _act(invocation, JobAction.DELETE, command="dlq delete", what="dead job", places=DEAD)
-
-
-def _purge_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="delete; without it the command only counts (or: --force)")
+    With --all: every dead job that meets the filters. Deleted jobs can't be put back, so --all needs --yes; without
+    it the command names what it would delete and ends with exit code 2."""
+    return _act(invocation, "delete")
 
 
+@command(
+    "admin purge-dlq",
+    "delete all dead jobs",
+    argument("--yes", action="store_true", help="delete; without it the command only counts (or: --force)"),
+    examples=(
+        ("fileq purge-dlq", "show how many jobs would be deleted"),
+        ("fileq purge-dlq --yes", "delete them"),
+    ),
+    json_fields=_PURGED,
+    only_confirms=True,
+)
 def _purge(invocation: Invocation) -> int:
+    """Deletes all dead jobs with their records and prints how many. Without --yes it only prints how many there are and
+    ends with exit code 2."""
     from fileq.actions.bulk import BulkActions, JobAction
     from fileq.commands.action_log import note_command
     from fileq.queries.job_filter import JobFilter
@@ -269,182 +369,3 @@ def _purge(invocation: Invocation) -> int:
     deleted = actions.begin(JobAction.DELETE, actions.matching(JobAction.DELETE, JobFilter())).complete().count
     invocation.note(note_command, JobAction.DELETE, {}, count=deleted)
     return invocation.answer({"deleted": deleted, "dead": deleted}, lambda: [f"{plural(deleted, 'dead job')} deleted"])
-
-
-COMMANDS = (
-    Command(
-        words=("admin", "peek"),
-        summary="show the next jobs of a queue",
-        description="""\
-Shows the jobs that are claimed next from each queue, or from one. For `scheduled` it shows the jobs that are due first;
-for `dead_letter`, `completed` and `cancelled` the newest. Changes nothing.""",
-        examples=(
-            ("fileq peek", "the next ten jobs of each queue"),
-            ("fileq peek --queue high -n 3", "the next three jobs of one queue"),
-            ("fileq peek --queue completed", "the jobs that were completed last"),
-        ),
-        arguments=_peek_arguments,
-        run=_peek,
-        json_fields=declared(_JOB, "jobs[]", _EACH),
-    ),
-    Command(
-        words=("admin", "list"),
-        summary="list jobs by status, type, file, error, time and tag",
-        description="""\
-Lists jobs in one status, or in all: running, pending, retrying, deferred, scheduled, dead, completed, cancelled.
-Waiting jobs are listed in the order in which they are claimed, ended jobs newest first. `processing` is another name
-for running, `failed` for retrying.
-
-A deferred job cannot run yet, though nothing failed: an open circuit breaker, a limit of its route, a missing root or
-an earlier job of its file. The reason is below the table, and `deferred` in --json.""",
-        examples=(
-            ("fileq list --status failed", "jobs that wait for another attempt"),
-            ("fileq list --type thumbnail --limit 5 --json", "five jobs of one type, as JSON"),
-            (
-                "fileq list --status dead --error Timeout --since 2h",
-                "what became dead by a timeout in the last two hours",
-            ),
-        ),
-        arguments=_list_arguments,
-        run=_list,
-        json_fields=declared(_JOB, "jobs[]", _EACH, more=(("has_more", "boolean: --limit left out others"),)),
-    ),
-    Command(
-        words=("admin", "show"),
-        summary="show one job with all its attempts",
-        description="""\
-Shows everything known about a job: its state, its file, and every attempt with worker, duration and error. `waits` says
-why a waiting job does not run: a paused queue, no running worker, a time, the reason for which it was deferred. `failed
-attempts` counts against max_retries; `fileq dlq retry` sets it to 0. `came from` is the first path of a file that
-worker.after had moved before the job was put back. `after` an attempt is the duration that its worker measured.
-
-The record of a completed or cancelled job is kept for worker.history_ttl; the record of a dead job until it is retried
-or deleted.""",
-        examples=(("fileq show 2f6c1d0e", "what happened to this job"),),
-        arguments=_show_arguments,
-        run=_show,
-        json_fields=declared(_JOB),
-    ),
-    Command(
-        words=("admin", "trace"),
-        summary="show everything known about a file, version by version",
-        description="""\
-Shows the history of a file. For every version that the ledger or a record still knows: when it was enqueued, each
-attempt with worker, duration and error, and the outcome. The path is the one that the producer uses; a relative path is
-resolved here. The path to which a worker moved the file (worker.after) works too. Exit code 1 if nothing is known about
-the file. If it exists here, the error names the rule that leaves it out: a glob, a link, a missing marker, … If it has
-changed here since its newest known version, the output says so, and why the new version is not enqueued.""",
-        examples=(("fileq trace inbox/invoice-17.pdf", "was it processed, and if not, why?"),),
-        arguments=_trace_arguments,
-        run=_trace,
-        json_fields=declared("fileq.commands.untaken_files:LocalTrace"),
-    ),
-    Command(
-        words=("admin", "cancel"),
-        summary="cancel waiting or running jobs",
-        description="""\
-A waiting job is removed from its queue at once. The worker of a running job sets context.cancelled within a second (if
-it is stopping, or misses the message, at most a third of worker.heartbeat_ttl later), and stops a handler by force that
-still runs 5 s after that. A job that has already ended or is unknown is not changed; then the exit code is 1.
-
-With --all: every job that has not ended, meets the filters and was enqueued before the command began; deliveries of
-webhooks only with --type. Jobs that another program pushed are cancelled near the front of their queue, or once a
-worker has claimed them. A cancelled job can't be put back, so --all needs --yes; without it the command names what it
-would cancel and ends with exit code 2.""",
-        examples=(
-            ("fileq cancel 2f6c1d0e", "one job; several ids may be given"),
-            ("fileq cancel --all --queue low --match '*.tmp.pdf' --dry-run", "show which jobs would be cancelled"),
-            ("fileq cancel --all --status scheduled --yes", "all jobs that are not due yet"),
-        ),
-        arguments=_cancel_arguments,
-        run=_cancel,
-        json_fields=_ACTION,
-        only_confirms=True,
-    ),
-    Command(
-        words=("admin", "dlq", "list"),
-        summary="list dead jobs with attempts, error and times",
-        description="""\
-Lists the dead-letter queue, newest first: for each job its id, when it became dead, the number of its attempts, its
-queue, its file and the first line of its error. Bytes that are not a job are listed under raw-<sha1>. `fileq show ID`
-shows one job in full.""",
-        examples=(
-            ("fileq dlq list", "the newest fifty"),
-            ("fileq dlq list --match '*.pdf' --error timeout", "only jobs that match both conditions"),
-        ),
-        arguments=_list_dead_arguments,
-        run=_list_dead,
-        json_fields=declared("fileq.queries.dead_jobs:DeadJobs"),
-    ),
-    Command(
-        words=("admin", "dlq", "groups"),
-        summary="group dead jobs by their cause",
-        description="""\
-Groups dead jobs, the largest group first: how many there are, the newest error, when the first and the last became
-dead, and the directories and extensions in which most of their files are. Jobs with the same fingerprint died of the
-same cause: the same kind of error, the same handler, the same wording, raised in the same function of your code. Looks
-at the newest 100,000 dead jobs and says so if there are more.""",
-        examples=(
-            ("fileq dlq groups", "what went wrong, and how often"),
-            ("fileq dlq groups --by directory", "where the files are"),
-        ),
-        arguments=_groups_arguments,
-        run=_groups,
-        json_fields=declared("fileq.queries.dead_jobs:DeadGroups"),
-    ),
-    Command(
-        words=("admin", "dlq", "retry"),
-        summary="put dead jobs back into their queues",
-        description="""\
-Puts dead jobs back into the queues they came from, as new jobs with the same id: retries, recoveries and error are
-reset. The command can be interrupted and repeated: no job is lost or runs twice. With --all, jobs that die while it
-runs stay dead, also those that it has put back. Bytes that are not a job are refused, because a retry would bury them
-again. Exit code 1 if a job that was named by its id could not be put back.
-
-Workers that are running use the handlers and the configuration that they have loaded. After a fix reload them (SIGHUP)
-or restart them first. The command and its dry run say so if a file that they have loaded has changed: the configuration
-file, or a handler in the current directory, with the modules there that it imports.""",
-        examples=(
-            ("fileq dlq retry 2f6c1d0e", "one job; several ids may be given"),
-            ("fileq dlq retry --all --error 'connection refused' --dry-run", "show which jobs would be put back"),
-            ("fileq dlq retry --all --match '/srv/inbox/2026/**'", "all jobs for files of one directory"),
-            ("fileq dlq retry --all --fingerprint 3f9a", "one group of 'fileq dlq groups'"),
-        ),
-        arguments=_retry_arguments,
-        run=_retry,
-        json_fields=_ACTION,
-        only_confirms=True,
-    ),
-    Command(
-        words=("admin", "dlq", "delete"),
-        summary="delete dead jobs permanently",
-        description="""\
-Deletes dead jobs and their records. Files are not touched. Exit code 1 if an id is not that of a dead job.
-
-With --all: every dead job that meets the filters. Deleted jobs can't be put back, so --all needs --yes; without it the
-command names what it would delete and ends with exit code 2.""",
-        examples=(
-            ("fileq dlq delete raw-da39a3ee5e6b4b0d3255bfef95601890afd80709", "bytes that are not a job"),
-            ("fileq dlq delete --all --error FileVanished --yes", "all jobs whose file was gone"),
-        ),
-        arguments=_delete_arguments,
-        run=_delete,
-        json_fields=_ACTION,
-        only_confirms=True,
-    ),
-    Command(
-        words=("admin", "purge-dlq"),
-        summary="delete all dead jobs",
-        description="""\
-Deletes all dead jobs with their records and prints how many. Without --yes it only prints how many there are and ends
-with exit code 2.""",
-        examples=(
-            ("fileq purge-dlq", "show how many jobs would be deleted"),
-            ("fileq purge-dlq --yes", "delete them"),
-        ),
-        arguments=_purge_arguments,
-        run=_purge,
-        json_fields=_PURGED,
-        only_confirms=True,
-    ),
-)

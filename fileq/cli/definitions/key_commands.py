@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import duration, utf8_text
-from fileq.cli.command import Command, Invocation
-from fileq.cli.definitions.role_commands import given_settings, server_arguments
+from fileq.cli.arguments import argument, duration, utf8_text
+from fileq.cli.command import Invocation, command
+from fileq.cli.definitions.role_commands import SERVER_OPTIONS
 from fileq.cli.json_fields import declared
 from fileq.cli.terminal import screen_of_stdout, table
 from fileq.core.api_key import Scope
@@ -20,9 +19,11 @@ if TYPE_CHECKING:
 _REVOKE_FIELDS = (("id", "string: the key that was revoked"),)
 
 
-def _create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", type=utf8_text, metavar="NAME", help="who uses it; each key has a name of its own")
-    parser.add_argument(
+@command(
+    "keys create",
+    "create a key of the REST API",
+    argument("name", type=utf8_text, metavar="NAME", help="who uses it; each key has a name of its own"),
+    argument(
         "--scope",
         action="append",
         required=True,
@@ -30,9 +31,9 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
         dest="scopes",
         metavar="SCOPE",
         help=f"what it may do; may be repeated: {', '.join(Scope)}",
-    )
-    parser.add_argument("--expires", type=duration, metavar="DURATION", help="accepted for this long, such as 90d")
-    parser.add_argument(
+    ),
+    argument("--expires", type=duration, metavar="DURATION", help="accepted for this long, such as 90d"),
+    argument(
         "--allow-type",
         action="append",
         type=utf8_text,
@@ -40,19 +41,34 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
         dest="types",
         metavar="TYPE",
         help="only jobs of this type, to enqueue, see and change; may be repeated",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--path-prefix",
         type=utf8_text,
         default="",
         metavar="DIR",
         help="only files below this directory and their jobs",
-    )
-
-
+    ),
+    examples=(
+        ("fileq keys create dashboard --scope read", "a key that changes nothing"),
+        (
+            "fileq keys create scanner --scope enqueue --allow-type ocr --expires 90d",
+            "adds jobs of one type, for 90 days",
+        ),
+    ),
+    json_fields=declared("fileq.commands.api_keys:NewKey"),
+)
 def _create(invocation: Invocation) -> int:
+    """Creates a key and prints it, only this once: the broker keeps its SHA-256. Programs send it as X-API-Key, or as
+    Authorization: Bearer. Servers accept it within 5 s.
+
+    Scopes: read (look at everything but the contents of files), enqueue (add jobs and uploads, look at jobs by id),
+    operate (read, and cancel, retry, run, pause, reprocess), files (contents of files), admin (everything). A key
+    with enqueue and without read looks only at jobs and batches that it made itself.
+
+    --allow-type and --path-prefix restrict a key: it enqueues, sees and changes only what they name. With
+    --path-prefix alone it has no types and no commands, with --allow-type alone no files."""
     from fileq.brokers.clocks import wall_clock_ms
-    from fileq.commands.action_log import note_change
     from fileq.commands.api_keys import KeyOptions, KeyStore
     from fileq.commands.audit_entries import new_key_facts
 
@@ -62,18 +78,25 @@ def _create(invocation: Invocation) -> int:
         options.name, tuple(map(Scope, options.scopes)), expires_ms, tuple(options.types), options.path_prefix
     )
     broker = invocation.broker(create=True)
-    made = KeyStore(broker, wall_clock_ms).create(wanted)
-    invocation.note(note_change, "create_key", "/keys", {}, new_key_facts(made, wanted))
+    made = KeyStore(broker).create(wanted)
+    invocation.note_change("create_key", "/keys", {}, new_key_facts(made, wanted))
     until = f" until {made.expires}" if made.expires else ""
     head = f"key {made.id} ({made.name}) is accepted within 5 s{until}; it is shown only this once:"
     return invocation.answer(made, lambda: [head, made.key])
 
 
+@command(
+    "keys list",
+    "list the keys of the REST API",
+    examples=(("fileq keys list", "all keys"), ("fileq keys list --json", "as JSON")),
+    json_fields=declared("fileq.commands.api_keys:KeyList"),
+)
 def _list(invocation: Invocation) -> int:
-    from fileq.brokers.clocks import wall_clock_ms
+    """Lists the keys with their scopes, their restrictions and when each was last used, to the minute. The keys
+    themselves can't be shown."""
     from fileq.commands.api_keys import KeyStore
 
-    found = KeyStore(invocation.broker(), wall_clock_ms).summaries()
+    found = KeyStore(invocation.broker()).summaries()
     return invocation.answer(found, lambda: _key_table(found))
 
 
@@ -90,27 +113,50 @@ def _key_table(found: KeyList) -> list[str]:
     return table(rows, screen_of_stdout())
 
 
-def _key_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", type=utf8_text, metavar="ID", help="id or name of the key")
-
-
+@command(
+    "keys revoke",
+    "revoke a key of the REST API",
+    argument("key", type=utf8_text, metavar="ID", help="id or name of the key"),
+    examples=(("fileq keys revoke scanner", "by its name"),),
+    json_fields=_REVOKE_FIELDS,
+    only_confirms=True,
+)
 def _revoke(invocation: Invocation) -> int:
-    from fileq.brokers.clocks import wall_clock_ms
-    from fileq.commands.action_log import note_change
+    """Removes a key. Servers refuse it within 5 s, and the sessions that it began too."""
     from fileq.commands.api_keys import KeyStore
     from fileq.commands.audit_entries import key_facts
 
     broker = invocation.broker()
-    store = KeyStore(broker, wall_clock_ms)
+    store = KeyStore(broker)
     known = store.load()
     id = store.revoke(invocation.options.key)
-    invocation.note(note_change, "revoke_key", f"/keys/{id}", key_facts(known.get(id)), {})
+    invocation.note_change("revoke_key", f"/keys/{id}", key_facts(known.get(id)), {})
     return invocation.answer({"id": id}, lambda: [f"key {id} is revoked; servers refuse it within 5 s"])
 
 
+@command(
+    "login-link",
+    "print a new one-time link to the web console",
+    *SERVER_OPTIONS,
+    examples=(
+        ("fileq login-link", "open this link in a browser"),
+        ("fileq login-link --port 9000 --login-name maria", "the server on port 9000; the session is called maria"),
+    ),
+    json_fields=(
+        ("url", "string: the link; it works once"),
+        ("name", "string: what the session is called after"),
+        ("expires", "string (RFC 3339): until when it works"),
+    ),
+)
 def _link(invocation: Invocation) -> int:
+    """Prints a link to the running server of this configuration. It logs a browser in once, within 10 minutes, with the
+    scope admin, for a session of 12 hours. As `fileq keys create` it needs access to the broker. Only the SHA-256 of
+    the link is stored, and the audit names who created it.
+
+    The address is that of server.bind and server.port; give --bind and --port as the server got them. Exit code 1
+    if no server answers there. It does not work with broker: memory, which only the process of the server can
+    reach."""
     from fileq.brokers.clocks import wall_clock_ms
-    from fileq.commands.action_log import note_change
     from fileq.commands.api_keys import LINK_MS, KeyStore
     from fileq.commands.audit_entries import os_user
     from fileq.commands.server_checks import answers_health
@@ -118,84 +164,13 @@ def _link(invocation: Invocation) -> int:
     from fileq.core.job import stamp
 
     options = invocation.options
-    settings = invocation.loaded(*given_settings(invocation)).config.server
+    settings = invocation.loaded().config.server
     url = url_here(settings.bind, settings.port)
     broker = invocation.broker()
     if not answers_health(settings.bind, settings.port, "X-Request-Id"):
         raise FileqError(f"no fileq server answers at {url}; start it by 'fileq serve', or give its --bind and --port")
     name, expires = options.login_name or os_user(), stamp(wall_clock_ms() + LINK_MS)
-    token = KeyStore(broker, wall_clock_ms).create_link(name)
-    invocation.note(note_change, "create_login_link", "/login", {}, {"name": name, "expires": expires})
+    token = KeyStore(broker).create_link(name)
+    invocation.note_change("create_login_link", "/login", {}, {"name": name, "expires": expires})
     link = f"{url}{settings.base_path}/login?once={token}"
     return invocation.answer({"url": link, "name": name, "expires": expires}, lambda: [link])
-
-
-COMMANDS = (
-    Command(
-        words=("keys", "create"),
-        summary="create a key of the REST API",
-        description="""\
-Makes a key and prints it, only this once: the broker keeps its SHA-256. Programs send it as X-API-Key, or as
-Authorization: Bearer. Servers accept it within 5 s.
-
-Scopes: read (look at everything but the contents of files), enqueue (add jobs and uploads, look at jobs by id), operate
-(read, and cancel, retry, run, pause, reprocess), files (contents of files), admin (everything). A key with enqueue and
-without read looks only at jobs and batches that it made itself.
-
---allow-type and --path-prefix restrict a key: it enqueues, sees and changes only what they name. With --path-prefix
-alone it has no types and no commands, with --allow-type alone no files.""",
-        examples=(
-            ("fileq keys create dashboard --scope read", "a key that changes nothing"),
-            (
-                "fileq keys create scanner --scope enqueue --allow-type ocr --expires 90d",
-                "adds jobs of one type, for 90 days",
-            ),
-        ),
-        arguments=_create_arguments,
-        run=_create,
-        json_fields=declared("fileq.commands.api_keys:NewKey"),
-    ),
-    Command(
-        words=("keys", "list"),
-        summary="list the keys of the REST API",
-        description="""\
-Lists the keys with their scopes, their restrictions and when each was last used, to the minute. The keys themselves
-can't be shown.""",
-        examples=(("fileq keys list", "all keys"), ("fileq keys list --json", "as JSON")),
-        run=_list,
-        json_fields=declared("fileq.commands.api_keys:KeyList"),
-    ),
-    Command(
-        words=("keys", "revoke"),
-        summary="revoke a key of the REST API",
-        description="""\
-Removes a key. Servers refuse it within 5 s, and the sessions that it began too.""",
-        examples=(("fileq keys revoke scanner", "by its name"),),
-        arguments=_key_argument,
-        run=_revoke,
-        json_fields=_REVOKE_FIELDS,
-        only_confirms=True,
-    ),
-    Command(
-        words=("login-link",),
-        summary="print a new one-time link to the web console",
-        description="""\
-Prints a link to the running server of this configuration. It logs a browser in once, within 10 minutes, with the scope
-admin, for a session of 12 hours. As `fileq keys create` it needs access to the broker. Only the SHA-256 of the link is
-stored, and the audit names who created it.
-
-The address is that of server.bind and server.port; give --bind and --port as the server got them. Exit code 1 if no
-server answers there. It does not work with broker: memory, which only the process of the server can reach.""",
-        examples=(
-            ("fileq login-link", "open this link in a browser"),
-            ("fileq login-link --port 9000 --login-name maria", "the server on port 9000; the session is called maria"),
-        ),
-        arguments=server_arguments,
-        run=_link,
-        json_fields=(
-            ("url", "string: the link; it works once"),
-            ("name", "string: what the session is called after"),
-            ("expires", "string (RFC 3339): until when it works"),
-        ),
-    ),
-)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import ENDED, add_app_dir, add_dry_run, add_filters, check_filtered, filter_of
-from fileq.cli.command import Command, Invocation
+from fileq.cli.arguments import APP_DIR, DRY_RUN, ENDED, argument, check_filtered, filter_of, filters
+from fileq.cli.command import Invocation, command
 from fileq.cli.json_fields import declared
 from fileq.cli.terminal import Screen, number, plural, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
@@ -18,13 +17,32 @@ if TYPE_CHECKING:
     from fileq.commands.admin.fsck.report import Balance, Repair, Report
 
 
-def _reprocess_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--all", action="store_true", help="all known files; needed if no filter is given")
-    add_dry_run(parser)
-    add_filters(parser, time="files modified", states=ENDED, has_batch=False)
-
-
+@command(
+    "admin reprocess",
+    "enqueue known files again",
+    argument("--all", action="store_true", help="all known files; needed if no filter is given"),
+    DRY_RUN,
+    filters(time="files modified", states=ENDED, has_batch=False),
+    examples=(
+        ("fileq reprocess --match '*.pdf' --since 2h --dry-run", "show which files would be enqueued"),
+        ("fileq reprocess --status completed --queue high", "files whose last job was completed in this queue"),
+        (
+            "fileq reprocess --match '/srv/inbox/2026/**' --since 2026-11-01",
+            "all files of a directory modified since then",
+        ),
+        ("fileq reprocess --all --dry-run", "show that every known file would be enqueued"),
+    ),
+    json_fields=declared("fileq.actions.reprocess:ReprocessReport"),
+    only_confirms=True,
+)
 def _reprocess(invocation: Invocation) -> int:
+    """Enqueues the newest known version of each file again, whether its last job was completed or is dead; for example
+    after a handler was fixed. Skips and reports files that no longer exist, and files whose last job has not ended yet.
+    The line must give a filter or --all.
+
+    --match, --since and --until are about the files; --status, --type, --error and --queue are about the last job
+    of each file. A job whose record has expired (worker.history_ttl) meets none of these. A pattern with a slash
+    also matches the path that worker.after moved a file to, until the record of its job expires."""
     from fileq.actions.reprocess import reprocess
     from fileq.commands.action_log import note_reprocess
 
@@ -48,12 +66,28 @@ def _reprocess(invocation: Invocation) -> int:
     return invocation.answer(report, lambda: render_reprocess(report))
 
 
-def _fsck_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--repair", action="store_true", help="repair what can be repaired, and report it")
-    add_app_dir(parser)
-
-
+@command(
+    "admin fsck",
+    "prove that no job was lost, and repair",
+    argument("--repair", action="store_true", help="repair what can be repaired, and report it"),
+    APP_DIR,
+    examples=(
+        ("fileq fsck", "is anything lost?"),
+        ("fileq fsck --repair", "repair it"),
+    ),
+    json_fields=declared("fileq.commands.admin.fsck.report:Report"),
+)
 def _fsck(invocation: Invocation) -> int:
+    """Proves, while workers are running, that every job that entered the broker is accounted for: produced + adopted =
+    pending + scheduled + retrying + deferred + running + dead + completed + cancelled + deleted. Also checks that
+    lists, records, slots and counters agree. Every problem is checked twice before it is reported, so a check that
+    finds one takes some seconds. Exit code 1 if there is a problem.
+
+    With --repair: jobs of dead slots return to their queues; jobs that are missing from the list that their record
+    names are restored; jobs without a record get one; files whose job left no trace are enqueued again; the
+    difference that remains is counted as deleted or adopted. Each repair is one atomic step that checks again
+    first. The command can be interrupted and repeated while workers are running. It lists what it did. Exit code 0
+    if no problem remains."""
     from fileq.commands.admin.fsck import fsck
 
     config = invocation.loaded().config
@@ -62,56 +96,6 @@ def _fsck(invocation: Invocation) -> int:
         invocation.broker(), config, is_repairing=options.repair, here=config.paths.here, app_dir=options.app_dir
     )
     return invocation.answer(report, lambda: render_fsck(report, screen_of_stdout()), 0 if report.is_clean else 1)
-
-
-COMMANDS = (
-    Command(
-        words=("admin", "reprocess"),
-        summary="enqueue known files again",
-        description="""\
-Enqueues the newest known version of each file again, whether its last job was completed or is dead; for example after a
-handler was fixed. Skips and reports files that no longer exist, and files whose last job has not ended yet. The line
-must give a filter or --all.
-
---match, --since and --until are about the files; --status, --type, --error and --queue are about the last job of each
-file. A job whose record has expired (worker.history_ttl) meets none of these. A pattern with a slash also matches the
-path that worker.after moved a file to, until the record of its job expires.""",
-        examples=(
-            ("fileq reprocess --match '*.pdf' --since 2h --dry-run", "show which files would be enqueued"),
-            ("fileq reprocess --status completed --queue high", "files whose last job was completed in this queue"),
-            (
-                "fileq reprocess --match '/srv/inbox/2026/**' --since 2026-11-01",
-                "all files of a directory modified since then",
-            ),
-            ("fileq reprocess --all --dry-run", "show that every known file would be enqueued"),
-        ),
-        arguments=_reprocess_arguments,
-        run=_reprocess,
-        json_fields=declared("fileq.actions.reprocess:ReprocessReport"),
-        only_confirms=True,
-    ),
-    Command(
-        words=("admin", "fsck"),
-        summary="prove that no job was lost, and repair",
-        description="""\
-Proves, while workers are running, that every job that entered the broker is accounted for: produced + adopted = pending
-+ scheduled + retrying + deferred + running + dead + completed + cancelled + deleted. Also checks that lists, records,
-slots and counters agree. Every problem is checked twice before it is reported, so a check that finds one takes some
-seconds. Exit code 1 if there is a problem.
-
-With --repair: jobs of dead slots return to their queues; jobs that are missing from the list that their record names
-are restored; jobs without a record get one; files whose job left no trace are enqueued again; the difference that
-remains is counted as deleted or adopted. Each repair is one atomic step that checks again first. The command can be
-interrupted and repeated while workers are running. It lists what it did. Exit code 0 if no problem remains.""",
-        examples=(
-            ("fileq fsck", "is anything lost?"),
-            ("fileq fsck --repair", "repair it"),
-        ),
-        arguments=_fsck_arguments,
-        run=_fsck,
-        json_fields=declared("fileq.commands.admin.fsck.report:Report"),
-    ),
-)
 
 
 _NAMED = 20  # files that the text of a dry run names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fileq.cli.arguments import utf8_text, whole_number
-from fileq.cli.command import Command, Invocation
+from fileq.cli.arguments import argument, utf8_text, whole_number
+from fileq.cli.command import Invocation, command
 from fileq.cli.json_fields import declared
 from fileq.cli.terminal import Cell, Screen, screen_of_stdout, table, wrapped
 from fileq.cli.worker_notes import print_payload_note, print_untaken_note
@@ -24,48 +23,38 @@ if TYPE_CHECKING:
     from fileq.commands.admin.schedules import ScheduledTime, ScheduleView
     from fileq.config import Loaded
 
-_TIMES, _TIMES_MAX = 5, 1000
+_TIMES = 5
 _LINE = "fileq schedule add"  # where the definition comes from
 
 
-def _name(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", type=utf8_text, metavar="SCHEDULE", help="name of the schedule")
+_NAME = (argument("name", type=utf8_text, metavar="SCHEDULE", help="name of the schedule"),)
 
 
-def _next_arguments(parser: argparse.ArgumentParser) -> None:
-    _name(parser)
-    count = whole_number(1, _TIMES_MAX)
-    parser.add_argument("-n", type=count, default=_TIMES, metavar="N", help="how many (default %(default)s)")
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", type=utf8_text, metavar="NAME", help="letters, digits, '.', '_' and '-'")
-    parser.add_argument("cron", metavar="CRON", help="'30 2 * * 1-5', @daily or '@every 15m'")
-    parser.add_argument("--type", metavar="T", help="the type of the jobs")
-    parser.add_argument("--payload", metavar="JSON", help="an object; jobs get it with scheduled_for and missed added")
-    parser.add_argument("--scan", metavar="DIR", help="instead of --type: enqueue the new files of this directory")
-    parser.add_argument("--reprocess", metavar="GLOB", help="instead of --type: process matching known files again")
-    parser.add_argument("--since", metavar="D", help="with --reprocess: only files modified in this time before")
-    parser.add_argument("--timezone", default="UTC", metavar="ZONE", help="IANA name (default %(default)s)")
-    parser.add_argument("--priority", metavar="QUEUE", help="the queue of the jobs")
-    parser.add_argument("--missed", metavar="POLICY", help="skip, last or all:N (default last)")
-    parser.add_argument(
-        "--overlap", choices=("allow", "skip", "queue", "cancel"), help="while the last job runs (default skip)"
-    )
-    parser.add_argument("--within", metavar="D", help="a time that is later than this is missed (default 10m)")
-    parser.add_argument("--max-retries", type=whole_number(), metavar="N", help="of its jobs")
-    parser.add_argument("--timeout", metavar="D", help="of one attempt of its jobs")
-    parser.add_argument("--paused", action="store_true", help="define it, but do not fire it")
-
-
+@command(
+    "schedule list",
+    "list schedules with their next times",
+    examples=(("fileq schedule list", "all schedules"), ("fileq schedule list --json", "for a program")),
+    json_fields=(("schedules[]", "one object each, as `fileq schedule show --json` prints it"),),
+)
 def _list(invocation: Invocation) -> int:
+    """Lists every schedule, of the configuration and of programs: its status, its expression and zone, its next time in
+    that zone, the state of its last job, and how many times had a job or were missed. A schedule is late if its time
+    has passed by more than a minute and no worker has fired it."""
     from fileq.commands.admin.schedules import list_schedules
 
     schedules = list_schedules(invocation.broker())
     return invocation.answer({"schedules": schedules}, lambda: render_list(schedules, screen_of_stdout()))
 
 
+@command(
+    "schedule show",
+    "show one schedule in full",
+    *_NAME,
+    examples=(("fileq schedule show nightly-report", "one schedule"),),
+    json_fields=declared("fileq.commands.admin.schedules:ScheduleView"),
+)
 def _show(invocation: Invocation) -> int:
+    """Shows the definition of a schedule, in plain words too, its state, and its next times."""
     from fileq.commands.admin.schedules import next_times, show_schedule
 
     broker, name = invocation.broker(), invocation.options.name
@@ -78,37 +67,63 @@ def _show(invocation: Invocation) -> int:
     return invocation.answer(schedule, text)
 
 
+@command(
+    "schedule next",
+    "show the next times of a schedule",
+    *_NAME,
+    argument("-n", type=whole_number(1, 1000), default=_TIMES, metavar="N", help="how many (default %(default)s)"),
+    examples=(("fileq schedule next nightly-report -n 10", "the next ten times"),),
+    json_fields=declared("fileq.commands.admin.schedules:ScheduledTime", "times[]", "the next one first"),
+)
 def _next(invocation: Invocation) -> int:
+    """Shows when a schedule is due next. A pause is ignored."""
     from fileq.commands.admin.schedules import next_times
 
     times = next_times(invocation.broker(), invocation.options.name, invocation.options.n)
     return invocation.answer({"times": times}, lambda: render_times(times, screen_of_stdout()))
 
 
+@command(
+    "schedule add",
+    "define a schedule, or change one",
+    argument("name", type=utf8_text, metavar="NAME", help="letters, digits, '.', '_' and '-'"),
+    argument("cron", metavar="CRON", help="'30 2 * * 1-5', @daily or '@every 15m'"),
+    argument("--type", metavar="T", help="the type of the jobs"),
+    argument("--payload", metavar="JSON", help="an object; jobs get it with scheduled_for and missed added"),
+    argument("--scan", metavar="DIR", help="instead of --type: enqueue the new files of this directory"),
+    argument("--reprocess", metavar="GLOB", help="instead of --type: process matching known files again"),
+    argument("--since", metavar="D", help="with --reprocess: only files modified in this time before"),
+    argument("--timezone", default="UTC", metavar="ZONE", help="IANA name (default %(default)s)"),
+    argument("--priority", default="", metavar="QUEUE", help="the queue of the jobs"),
+    argument("--missed", metavar="POLICY", help="skip, last or all:N (default last)"),
+    argument("--overlap", choices=("allow", "skip", "queue", "cancel"), help="while the last job runs (default skip)"),
+    argument("--within", metavar="D", help="a time that is later than this is missed (default 10m)"),
+    argument("--max-retries", type=whole_number(), metavar="N", help="of its jobs"),
+    argument("--timeout", metavar="D", help="of one attempt of its jobs"),
+    argument("--paused", action="store_const", const=True, help="define it, but do not fire it"),
+    examples=(
+        ("fileq schedule add report '30 2 * * 1-5' --type report --timezone Asia/Tokyo", "on working days"),
+        ("fileq schedule add inbox '@every 15m' --scan /srv/inbox", "enqueue the new files of a directory"),
+    ),
+    json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
+    only_confirms=True,
+)
 def _add(invocation: Invocation) -> int:
+    """Defines a schedule on the broker; running workers fire it from its next time on. The same command again changes
+    nothing; with other options it replaces the definition and keeps what is known of the last times. A paused schedule
+    stays paused. A schedule that the configuration has can't be changed here.
+
+    Give --type with or without --payload, or --scan, or --reprocess."""
     from fileq.brokers.schedule_definitions import KIND
     from fileq.client.options import WantedReprocess, WantedSchedule
-    from fileq.client.schedule_changes import add_schedule, pause_schedule
+    from fileq.client.schedule_changes import add_schedule
 
     given = invocation.options
     if given.since is not None and given.reprocess is None:
         raise ConfigError("--since goes with --reprocess; give both")
     reprocess = None if given.reprocess is None else WantedReprocess(given.reprocess, given.since)
-    options = WantedSchedule(
-        cron=given.cron,
-        type=given.type,
-        payload=_payload(given.payload),
-        timezone=given.timezone,
-        priority=given.priority or "",
-        missed=given.missed,
-        overlap=given.overlap,
-        within=given.within,
-        max_retries=given.max_retries,
-        timeout=given.timeout,
-        scan=given.scan,
-        reprocess=reprocess,
-        paused=given.paused or None,
-    )
+    wanted = {name: value for name, value in vars(given).items() if name in WantedSchedule.__struct_fields__}
+    options = WantedSchedule(**{**wanted, "payload": _payload(given.payload), "reprocess": reprocess})
     broker = invocation.broker(create=True)
     known = broker.documents(KIND).get(given.name)
     try:
@@ -116,7 +131,7 @@ def _add(invocation: Invocation) -> int:
     except ConfigError as error:
         raise ConfigError([_in_words_of_the_line(given.name, problem) for problem in error.problems]) from None
     if given.paused:
-        _note_pause(invocation, pause_schedule(broker, given.name), is_paused=True)
+        _set_paused(invocation, is_paused=True)
     defined = broker.documents(KIND).get(given.name)
     _note_definition(invocation, "put_schedule", known, defined)
     _note_jobs(invocation)
@@ -173,7 +188,17 @@ def _payload(text: str | None) -> dict[str, Any]:
     return payload
 
 
+@command(
+    "schedule remove",
+    "remove a schedule",
+    *_NAME,
+    examples=(("fileq schedule remove nightly", "stop it"),),
+    json_fields=(("name, removed", "string, true"),),
+    only_confirms=True,
+)
 def _remove(invocation: Invocation) -> int:
+    """Removes a schedule that was defined by `fileq schedule add` or by a program. Its jobs stay. One that a worker has
+    in its configuration is removed there."""
     from fileq.brokers.schedule_definitions import KIND
     from fileq.client.schedule_changes import remove_schedule
 
@@ -186,36 +211,51 @@ def _remove(invocation: Invocation) -> int:
 
 def _note_definition(invocation: Invocation, action: str, old: Document | None, new: Document | None) -> None:
     """The audit has what was changed. The same definition again is no change."""
-    from fileq.commands.action_log import note_change
     from fileq.commands.audit_entries import schedule_facts
 
     is_change = old is not None and new is not None
     before, after = schedule_facts(old, is_whole=is_change), schedule_facts(new, is_whole=is_change)
     if before != after or not is_change:
-        invocation.note(note_change, action, f"/schedules/{invocation.options.name}", before, after)
+        invocation.note_change(action, f"/schedules/{invocation.options.name}", before, after)
 
 
+@command(
+    "schedule pause",
+    "stop firing a schedule",
+    *_NAME,
+    examples=(("fileq schedule pause nightly", "for now"),),
+    json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
+    only_confirms=True,
+)
 def _pause(invocation: Invocation) -> int:
-    from fileq.client.schedule_changes import pause_schedule
-
-    has_changed = pause_schedule(invocation.broker(), invocation.options.name)
-    _note_pause(invocation, has_changed, is_paused=True)
+    """The schedule stops firing, also across restarts, until `fileq schedule resume`."""
+    has_changed = _set_paused(invocation, is_paused=True)
     return _confirm(invocation, "is paused" if has_changed else "is already paused")
 
 
+@command(
+    "schedule resume",
+    "fire a paused schedule again",
+    *_NAME,
+    examples=(("fileq schedule resume nightly", "continue"),),
+    json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
+    only_confirms=True,
+)
 def _resume(invocation: Invocation) -> int:
-    from fileq.client.schedule_changes import resume_schedule
-
-    has_changed = resume_schedule(invocation.broker(), invocation.options.name)
-    _note_pause(invocation, has_changed, is_paused=False)
+    """The schedule fires from its next time on. Times in the pause are neither made up nor counted."""
+    has_changed = _set_paused(invocation, is_paused=False)
     return _confirm(invocation, "is resumed" if has_changed else "was not paused")
 
 
-def _note_pause(invocation: Invocation, has_changed: bool, *, is_paused: bool) -> None:
-    from fileq.commands.action_log import note_pause
+def _set_paused(invocation: Invocation, *, is_paused: bool) -> bool:
+    from fileq.client.schedule_changes import pause_schedule, resume_schedule
 
+    name, verb = invocation.options.name, "pause" if is_paused else "resume"
+    has_changed = (pause_schedule if is_paused else resume_schedule)(invocation.broker(), name)
     if has_changed:
-        invocation.note(note_pause, "one_schedule", invocation.options.name, is_paused=is_paused)
+        old, new = {"paused": not is_paused}, {"paused": is_paused}
+        invocation.note_change(f"{verb}_one_schedule", f"/schedules/{name}/{verb}", old, new)
+    return has_changed
 
 
 def _confirm(invocation: Invocation, what: str, *, has_words: bool = False) -> int:
@@ -228,7 +268,17 @@ def _confirm(invocation: Invocation, what: str, *, has_words: bool = False) -> i
     return invocation.answer(schedule, lambda: [printable(f"{schedule.name} {what}{when}{paused or next_time}")])
 
 
+@command(
+    "schedule run",
+    "enqueue a job of a schedule now",
+    *_NAME,
+    examples=(("fileq schedule run nightly", "try it"),),
+    json_fields=(("name, id", "strings: the schedule, and its new job"),),
+    only_confirms=True,
+)
 def _run_now(invocation: Invocation) -> int:
+    """Enqueues one job of the schedule beside its times: the next time, the counters and the overlap rule are not
+    affected. A paused schedule can be run too."""
     from fileq.client.schedule_changes import run_now
     from fileq.commands.action_log import note_run
 
@@ -238,101 +288,6 @@ def _run_now(invocation: Invocation) -> int:
     _note_jobs(invocation)
     text = f"{id} is enqueued; the next time of {name} stays as it is"
     return invocation.answer({"name": name, "id": id}, lambda: [text])
-
-
-COMMANDS = (
-    Command(
-        words=("schedule", "list"),
-        summary="list schedules with their next times",
-        description="""\
-Lists every schedule, of the configuration and of programs: its status, its expression and zone, its next time in that
-zone, the state of its last job, and how many times had a job or were missed. A schedule is late if its time has passed
-by more than a minute and no worker has fired it.""",
-        examples=(("fileq schedule list", "all schedules"), ("fileq schedule list --json", "for a program")),
-        run=_list,
-        json_fields=(("schedules[]", "one object each, as `fileq schedule show --json` prints it"),),
-    ),
-    Command(
-        words=("schedule", "show"),
-        summary="show one schedule in full",
-        description="Shows the definition of a schedule, in plain words too, its state, and its next times.",
-        examples=(("fileq schedule show nightly-report", "one schedule"),),
-        arguments=_name,
-        run=_show,
-        json_fields=declared("fileq.commands.admin.schedules:ScheduleView"),
-    ),
-    Command(
-        words=("schedule", "next"),
-        summary="show the next times of a schedule",
-        description="Shows when a schedule is due next. A pause is ignored.",
-        examples=(("fileq schedule next nightly-report -n 10", "the next ten times"),),
-        arguments=_next_arguments,
-        run=_next,
-        json_fields=declared("fileq.commands.admin.schedules:ScheduledTime", "times[]", "the next one first"),
-    ),
-    Command(
-        words=("schedule", "add"),
-        summary="define a schedule, or change one",
-        description="""\
-Defines a schedule on the broker; running workers fire it from its next time on. The same command again changes nothing;
-with other options it replaces the definition and keeps what is known of the last times. A paused schedule stays paused.
-A schedule that the configuration has can't be changed here.
-
-Give --type with or without --payload, or --scan, or --reprocess.""",
-        examples=(
-            ("fileq schedule add report '30 2 * * 1-5' --type report --timezone Asia/Tokyo", "on working days"),
-            ("fileq schedule add inbox '@every 15m' --scan /srv/inbox", "enqueue the new files of a directory"),
-        ),
-        arguments=_add_arguments,
-        run=_add,
-        json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
-        only_confirms=True,
-    ),
-    Command(
-        words=("schedule", "remove"),
-        summary="remove a schedule",
-        description="""\
-Removes a schedule that was defined by `fileq schedule add` or by a program. Its jobs stay. One that a worker has in its
-configuration is removed there.""",
-        examples=(("fileq schedule remove nightly", "it fires no more"),),
-        arguments=_name,
-        run=_remove,
-        json_fields=(("name, removed", "string, true"),),
-        only_confirms=True,
-    ),
-    Command(
-        words=("schedule", "pause"),
-        summary="stop firing a schedule",
-        description="The schedule fires no more, also across restarts, until `fileq schedule resume`.",
-        examples=(("fileq schedule pause nightly", "for now"),),
-        arguments=_name,
-        run=_pause,
-        json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
-        only_confirms=True,
-    ),
-    Command(
-        words=("schedule", "resume"),
-        summary="fire a paused schedule again",
-        description="The schedule fires from its next time on. Times in the pause are neither made up nor counted.",
-        examples=(("fileq schedule resume nightly", "continue"),),
-        arguments=_name,
-        run=_resume,
-        json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
-        only_confirms=True,
-    ),
-    Command(
-        words=("schedule", "run"),
-        summary="enqueue a job of a schedule now",
-        description="""\
-Enqueues one job of the schedule beside its times: the next time, the counters and the overlap rule are not affected. A
-paused schedule can be run too.""",
-        examples=(("fileq schedule run nightly", "try it"),),
-        arguments=_name,
-        run=_run_now,
-        json_fields=(("name, id", "strings: the schedule, and its new job"),),
-        only_confirms=True,
-    ),
-)
 
 
 # The text of `fileq schedule list|show|next`.
@@ -366,7 +321,7 @@ def render_one(one: ScheduleView, times: Sequence[ScheduledTime], screen: Screen
         "in words": one.words,
         "job type": one.type,
         "payload": payload,
-        "priority": one.priority,
+        "queue": one.priority,
         "missed": one.missed,
         "overlap": one.overlap,
         "within": format_duration(one.within_s),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from fileq.cli.arguments import add_app_dir, text_or_empty
-from fileq.cli.command import Command, Invocation
+from fileq.cli.arguments import APP_DIR, argument, text_or_empty
+from fileq.cli.command import Invocation, command
 from fileq.cli.json_fields import declared
 from fileq.cli.terminal import remark, screen_of_stdout, table
 from fileq.core.errors import ConfigError
@@ -22,11 +21,30 @@ if TYPE_CHECKING:
     from fileq.core.finding import Finding
 
 
-def _tasks_arguments(parser: argparse.ArgumentParser) -> None:
-    add_app_dir(parser)
+_SETTINGS = (
+    ("settings", "list: one object for each setting, in the order of config.example.yaml"),
+    ("settings[].key", "string: the dotted path of the setting"),
+    ("settings[].value", "any: the value as written in a file; durations as text, secrets as ***"),
+    ("settings[].layer", "string: where the value comes from: default, file, env or --set"),
+    ("settings[].origin", "string: the line of the file or the name of the variable; else empty"),
+)
+_LISTED = (("path", "string or null: the file that was read, if any"), *_SETTINGS)
 
 
+@command(
+    "tasks",
+    "list the tasks that programs can enqueue by name",
+    APP_DIR,
+    examples=(
+        ("fileq tasks", "the tasks of ./config.yaml"),
+        ("fileq tasks --app-dir /opt/app --json", "of another directory, for a program"),
+    ),
+    json_fields=declared("fileq.commands.configured_handlers:TaskSummary", "tasks[]", "one object each, by name"),
+)
 def _tasks(invocation: Invocation) -> int:
+    """Imports the modules that `imports` names, as a worker would, and lists the functions with @fileq.task: the name
+    by which jobs name them, the type of their payload, the queue of their jobs, and the options under which a worker
+    runs them."""
     from fileq.commands.configured_handlers import list_tasks
 
     tasks = list_tasks(invocation.loaded().config, invocation.options.app_dir)
@@ -53,31 +71,162 @@ def _task_table(tasks: tuple[TaskSummary, ...]) -> list[str]:
 # `fileq config …`: show, check and change the configuration.
 
 
-def _key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", metavar="KEY", help="a setting such as worker.count, or a section such as redis")
-    parser.add_argument("--origin", action="store_true", help="also print the key and where the value comes from")
+@command(
+    "config list",
+    "show every setting and where its value comes from",
+    examples=(("fileq config list", "the configuration that fileq would use in this directory"),),
+    json_fields=_LISTED,
+)
+def _list(invocation: Invocation) -> int:
+    """Prints every setting, its value and where the value comes from. Secrets are shown as ***."""
+    from fileq.config.show import to_listing
+
+    loaded = invocation.loaded()
+    rows = to_listing(loaded, getattr(invocation.options, "key", ""))
+    document = {"path": loaded.path, "settings": list(map(_setting_as_json, rows))}
+    return invocation.answer(document, lambda: _setting_lines(rows))
 
 
-def _key_and_value(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", metavar="KEY", help="a setting such as worker.count")
-    parser.add_argument(
+@command(
+    "config get",
+    "show one setting or one section",
+    argument("key", metavar="KEY", help="a setting such as worker.count, or a section such as redis"),
+    argument("--origin", action="store_true", help="also print the key and where the value comes from"),
+    examples=(
+        ("fileq config get worker.count", "16"),
+        ("fileq config get worker.count --origin", "where the value comes from"),
+        ("fileq config get redis", "a section"),
+    ),
+    json_fields=_LISTED,
+)
+def _get(invocation: Invocation) -> int:
+    """Prints the value of one setting and nothing else, for scripts. Of a section it prints each setting with its
+    value. With --origin it prints what `config list` prints: key, value and where the value comes from. Secrets are
+    shown as ***."""
+    options = invocation.options
+    if options.json or options.origin:
+        return _list.run(invocation)
+    from fileq.config.show import to_listing
+
+    rows = to_listing(invocation.loaded(), options.key)
+    if len(rows) == 1 and rows[0].key == options.key:
+        print(rows[0].plain if isinstance(rows[0].plain, str) else rows[0].value)
+        return 0
+    wide = max(len(row.key) for row in rows)
+    for row in rows:
+        print(f"{row.key:<{wide}}  {row.value}")
+    return 0
+
+
+def _setting_as_json(row: ListedSetting) -> dict[str, Any]:
+    return {"key": row.key, "value": row.plain, "layer": row.origin.layer, "origin": row.origin.name}
+
+
+def _setting_lines(rows: list[ListedSetting]) -> list[str]:
+    wide = max(len(row.key) for row in rows)
+    return [f"{row.key:<{wide}}  {row.value}  ({row.origin})" for row in rows]
+
+
+@command(
+    "config set",
+    "change one setting in the file, keeping comments",
+    argument("key", metavar="KEY", help="a setting such as worker.count"),
+    argument(
         "value",
         type=text_or_empty,
         metavar="VALUE",
         help="as for --set: 8, 30s, a,b or [a, b]; - reads one line of stdin",
-    )
+    ),
+    examples=(
+        ("fileq config set worker.count 8", "eight slots, effective at the next start"),
+        ("fileq config set producer.include_globs '**/*.pdf,**/*.docx'", "a list"),
+        ("fileq config set redis.password - < /run/secrets/redis", "a secret, read from a file"),
+    ),
+    json_fields=(
+        ("path", "string: the file that was written"),
+        ("is_new_file", "boolean: the file did not exist before"),
+        *_SETTINGS,
+        ("overriding", "list: settings, with the same fields, that the environment or --set overrides"),
+        ("problems", "list of strings: what is still wrong with the configuration"),
+        ("needs_reload", "boolean: running workers use the value after SIGHUP; false if overridden"),
+        ("needs_restart", "boolean: running processes must be restarted to use the value; false if overridden"),
+    ),
+    only_confirms=True,
+)
+def _set(invocation: Invocation) -> int:
+    """Changes one setting in the file that fileq loads here (--config, else $FILEQ_CONFIG, else ./config.yaml).
+    Everything else in the file stays as it is, comments included. If there is no file, ./config.yaml is created.
+
+    The result is checked before it is written; a change that makes the configuration invalid is refused. A remark
+    says if the environment or --set overrides the file. A secret is never printed; to keep it out of the shell's
+    history, give - and type it. Roles read the file when they start; a remark says whether workers take over the
+    value on SIGHUP or must be restarted."""
+    from fileq.config.edit import set_in_file
+    from fileq.config.load import is_reloadable
+
+    options = invocation.options
+    value = sys.stdin.readline().rstrip("\n") if options.value == "-" else options.value
+    changed = set_in_file(options.key, value, path=options.config, sets=options.sets)
+    # A value that is overridden here has no effect, with or without a restart.
+    needs_reload = not changed.overriding and is_reloadable(options.key)
+    needs_restart = not changed.overriding and not needs_reload
+    if changed.is_exposed:
+        remark(f"all users of this machine can read {changed.path}, which holds a secret; chmod o-r {changed.path}")
+    document = {
+        "path": changed.path,
+        "is_new_file": changed.is_new_file,
+        "settings": list(map(_setting_as_json, changed.written)),
+        "overriding": list(map(_setting_as_json, changed.overriding)),
+        "problems": changed.problems,
+        "needs_reload": needs_reload,
+        "needs_restart": needs_restart,
+    }
+    text = _setting_lines(changed.written) if changed.written else [f"{options.key} is set in {changed.path}"]
+    invocation.answer(document, lambda: text)
+    if options.json:
+        return 0
+    if changed.is_new_file:
+        remark(f"there was no configuration file; wrote a new {changed.path}")
+    for problem in changed.problems:
+        remark(f"still wrong: {problem}")
+    for row in changed.overriding:
+        source = f"{row.origin} in the environment" if row.origin.layer == "env" else f"{row.origin}"
+        remark(f"{row.key} stays {row.value} here: {source} overrides the file")
+    if (needs_restart or needs_reload) and not options.quiet:
+        advice = "send SIGHUP to workers, or restart them" if needs_reload else "restart them"
+        remark(f"fileq processes that are running keep the value they started with; {advice}")
+    return 0
 
 
-def _file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", default="config.yaml", metavar="FILE", help="file to write")
-
-
-def _check_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--handlers", action="store_true", help="also import the handlers, as a worker would")
-    add_app_dir(parser)
-
-
+@command(
+    "config check",
+    "check the configuration and report every problem",
+    argument("--handlers", action="store_true", help="also import the handlers, as a worker would"),
+    APP_DIR,
+    examples=(
+        ("fileq config check --config staging.yaml", "is this file valid?"),
+        ("fileq config check --handlers --app-dir /opt/handlers", "and can its handlers be imported?"),
+    ),
+    json_fields=(
+        ("is_ok", "boolean: there is no problem; else the exit code is 2"),
+        ("problems", "list of strings: all problems"),
+        ("path", "string or null: the file that was read, if any"),
+        ("broker", "string or null: which broker, its address, and the setting that selected it"),
+        ("ignored", "list of strings: FILEQ_ variables in the environment that name no setting"),
+        ("warnings", "list of strings: what is valid and may surprise"),
+        ("handlers", "list of strings: the routes in their order, with --handlers; else null"),
+    ),
+)
 def _check(invocation: Invocation) -> int:
+    """Reads the file, the environment and --set, and reports all problems at once, one line each.
+
+    Also warns of what is valid and may surprise: a route whose glob has no **/ and so matches the files of one
+    directory only; routes that leave files without a handler; an empty `handlers`; files in scan_dir that a glob of
+    include_globs misses by upper and lower case only, such as A.PDF and **/*.pdf. Warnings do not change the exit
+    code.
+
+    Handlers are imported only with --handlers, because that runs their code. Then a schedule whose type no task or
+    route takes is a problem too."""
     from fileq.commands.configured_handlers import check_config
     from fileq.config.load import describe_broker_choice
 
@@ -118,80 +267,15 @@ def _checked_lines(loaded: Loaded, checked: ConfigCheck, broker: str) -> Iterato
         yield f"handler: {route}"
 
 
-def _get(invocation: Invocation) -> int:
-    """Prints the value only, so that a script can use it; of a section, one line for each setting."""
-    options = invocation.options
-    if options.json or options.origin:
-        return _list(invocation)
-    from fileq.config.show import to_listing
-
-    rows = to_listing(invocation.loaded(), options.key)
-    if len(rows) == 1 and rows[0].key == options.key:
-        print(rows[0].plain if isinstance(rows[0].plain, str) else rows[0].value)
-        return 0
-    wide = max(len(row.key) for row in rows)
-    for row in rows:
-        print(f"{row.key:<{wide}}  {row.value}")
-    return 0
-
-
-def _list(invocation: Invocation) -> int:
-    from fileq.config.show import to_listing
-
-    loaded = invocation.loaded()
-    rows = to_listing(loaded, getattr(invocation.options, "key", ""))
-    document = {"path": loaded.path, "settings": list(map(_setting_as_json, rows))}
-    return invocation.answer(document, lambda: _setting_lines(rows))
-
-
-def _setting_as_json(row: ListedSetting) -> dict[str, Any]:
-    return {"key": row.key, "value": row.plain, "layer": row.origin.layer, "origin": row.origin.name}
-
-
-def _setting_lines(rows: list[ListedSetting]) -> list[str]:
-    wide = max(len(row.key) for row in rows)
-    return [f"{row.key:<{wide}}  {row.value}  ({row.origin})" for row in rows]
-
-
-def _set(invocation: Invocation) -> int:
-    from fileq.config.edit import set_in_file
-    from fileq.config.load import is_reloadable
-
-    options = invocation.options
-    value = sys.stdin.readline().rstrip("\n") if options.value == "-" else options.value
-    changed = set_in_file(options.key, value, path=options.config, sets=options.sets)
-    # A value that is overridden here has no effect, with or without a restart.
-    needs_reload = not changed.overriding and is_reloadable(options.key)
-    needs_restart = not changed.overriding and not needs_reload
-    if changed.is_exposed:
-        remark(f"all users of this machine can read {changed.path}, which holds a secret; chmod o-r {changed.path}")
-    document = {
-        "path": changed.path,
-        "is_new_file": changed.is_new_file,
-        "settings": list(map(_setting_as_json, changed.written)),
-        "overriding": list(map(_setting_as_json, changed.overriding)),
-        "problems": changed.problems,
-        "needs_reload": needs_reload,
-        "needs_restart": needs_restart,
-    }
-    text = _setting_lines(changed.written) if changed.written else [f"{options.key} is set in {changed.path}"]
-    invocation.answer(document, lambda: text)
-    if options.json:
-        return 0
-    if changed.is_new_file:
-        remark(f"there was no configuration file; wrote a new {changed.path}")
-    for problem in changed.problems:
-        remark(f"still wrong: {problem}")
-    for row in changed.overriding:
-        source = f"{row.origin} in the environment" if row.origin.layer == "env" else f"{row.origin}"
-        remark(f"{row.key} stays {row.value} here: {source} overrides the file")
-    if (needs_restart or needs_reload) and not options.quiet:
-        advice = "send SIGHUP to workers, or restart them" if needs_reload else "restart them"
-        remark(f"fileq processes that are running keep the value they started with; {advice}")
-    return 0
-
-
+@command(
+    "config init",
+    "write a file with every setting, its default and meaning",
+    argument("file", nargs="?", default="config.yaml", metavar="FILE", help="file to write"),
+    examples=(("fileq config init", "write ./config.yaml"),),
+    is_configured=False,
+)
 def _init(invocation: Invocation) -> int:
+    """Writes a configuration file with every setting, its default and its meaning. Never overwrites a file."""
     from fileq.config.show import example_yaml
 
     file = invocation.options.file
@@ -206,16 +290,6 @@ def _init(invocation: Invocation) -> int:
     return 0
 
 
-_SETTINGS = (
-    ("settings", "list: one object for each setting, in the order of config.example.yaml"),
-    ("settings[].key", "string: the dotted path of the setting"),
-    ("settings[].value", "any: the value as written in a file; durations as text, secrets as ***"),
-    ("settings[].layer", "string: where the value comes from: default, file, env or --set"),
-    ("settings[].origin", "string: the line of the file or the name of the variable; else empty"),
-)
-_LISTED = (("path", "string or null: the file that was read, if any"), *_SETTINGS)
-
-
 # `fileq doctor`: check the environment of fileq, one line for each check.
 
 
@@ -225,19 +299,45 @@ _COLOURS = {True: "green", False: "red", None: "yellow"}
 _NAME_WIDTH = 18
 
 
-def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+@command(
+    "doctor",
+    "check the environment and say how to fix it",
+    argument(
         "role",
         nargs="?",
         choices=("producer", "worker", "all", "serve", "start"),
         default="all",
         metavar="ROLE",
         help="the role that runs on this machine: producer, worker, all, serve or start",
-    )
-    add_app_dir(parser)
-
-
+    ),
+    APP_DIR,
+    examples=(
+        ("fileq doctor", "before the first start, or when something does not work"),
+        ("fileq doctor worker --app-dir /opt/handlers", "only what a worker needs"),
+        ("fileq doctor serve", "what the REST server needs: address, keys, proxy, uploads"),
+        ("fileq doctor --json", "for a health check in CI"),
+    ),
+    json_fields=(
+        ("is_ok", "boolean: no check found a problem; else the exit code is 1"),
+        ("checks", "list: one object for each check, in the order in which they ran"),
+        ("checks[].name", "string: what was checked; several checks may share a name"),
+        ("checks[].status", "string: ok, wrong or unknown"),
+        ("checks[].detail", "string: what was found"),
+        ("checks[].advice", "string: what to do; empty if nothing needs to be done"),
+    ),
+)
 def _doctor(invocation: Invocation) -> int:
+    """Checks everything that fileq needs and prints one line for each check: ✓ ok; ✗ a problem, with advice; – unknown,
+    or a note. Exit code 1 if there is a problem.
+
+    Checks the configuration; the broker: on Redis its version, eviction, persistence, clock and the permissions of
+    our user, on SQLite the directory, file system, disk space and schema; producer.scan_dir, files there that globs
+    miss by their case, and how it is watched, with the limits of inotify; the roots from which workers read files,
+    and what worker.after needs; that handlers can be imported and programs are on the PATH; the port of /metrics.
+    With serve or start, or with all if a setting of the server is set: the address of the server, its keys, whether
+    they are sent unencrypted, and server.upload_dir.
+
+    Creates and changes nothing. Handlers are imported, as a worker would do."""
     findings = []
     for finding in _findings(invocation):
         findings.append(finding)
@@ -291,173 +391,27 @@ def _print_finding(invocation: Invocation, finding: Finding) -> None:
 # `fileq completion`: print a completion script for a shell.
 
 
-def _completion_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
-
-
+@command(
+    "completion",
+    "print a shell completion script",
+    argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish"),
+    examples=(
+        (
+            "fileq completion bash > ~/.local/share/bash-completion/completions/fileq",
+            "bash, effective in new shells",
+        ),
+        ("fileq completion zsh > ~/.zfunc/_fileq", "zsh, with ~/.zfunc in fpath before compinit"),
+        ("fileq completion fish > ~/.config/fish/completions/fileq.fish", "fish"),
+    ),
+    is_configured=False,
+)
 def _completion(invocation: Invocation) -> int:
+    """Prints a script that lets the Tab key complete commands, with and without the word `admin`, options, their
+    values, queues, schedules, configuration keys and files. At each Tab the script runs `fileq __complete`, which reads
+    the configuration of the line (--config, else $FILEQ_CONFIG, else ./config.yaml) and never the broker.
+
+    To try it in the current bash: eval "$(fileq completion bash)"."""
     from fileq.cli.completion import SCRIPTS
 
     print(SCRIPTS[invocation.options.shell], end="")
     return 0
-
-
-COMMANDS = (
-    Command(
-        words=("tasks",),
-        summary="list the tasks that programs can enqueue by name",
-        description="""\
-Imports the modules that `imports` names, as a worker would, and lists the functions with @fileq.task: the name by which
-jobs name them, the type of their payload, the queue of their jobs, and the options under which a worker runs them.""",
-        examples=(
-            ("fileq tasks", "the tasks of ./config.yaml"),
-            ("fileq tasks --app-dir /opt/app --json", "of another directory, for a program"),
-        ),
-        arguments=_tasks_arguments,
-        run=_tasks,
-        json_fields=declared("fileq.commands.configured_handlers:TaskSummary", "tasks[]", "one object each, by name"),
-    ),
-    Command(
-        words=("config", "list"),
-        summary="show every setting and where its value comes from",
-        description="Prints every setting, its value and where the value comes from. Secrets are shown as ***.",
-        examples=(("fileq config list", "the configuration that fileq would use in this directory"),),
-        run=_list,
-        json_fields=_LISTED,
-    ),
-    Command(
-        words=("config", "get"),
-        summary="show one setting or one section",
-        description="""\
-Prints the value of one setting and nothing else, for scripts. Of a section it prints each setting with its value. With
---origin it prints what `config list` prints: key, value and where the value comes from. Secrets are shown as ***.""",
-        examples=(
-            ("fileq config get worker.count", "16"),
-            ("fileq config get worker.count --origin", "where the value comes from"),
-            ("fileq config get redis", "a section"),
-        ),
-        arguments=_key,
-        run=_get,
-        json_fields=_LISTED,
-    ),
-    Command(
-        words=("config", "set"),
-        summary="change one setting in the file, keeping comments",
-        description="""\
-Changes one setting in the file that fileq loads here (--config, else $FILEQ_CONFIG, else ./config.yaml). Everything
-else in the file stays as it is, comments included. If there is no file, ./config.yaml is created.
-
-The result is checked before it is written; a change that makes the configuration invalid is refused. A remark says if
-the environment or --set overrides the file. A secret is never printed; to keep it out of the shell's history, give -
-and type it. Roles read the file when they start; a remark says whether workers take over the value on SIGHUP or must be
-restarted.""",
-        examples=(
-            ("fileq config set worker.count 8", "eight slots, effective at the next start"),
-            ("fileq config set producer.include_globs '**/*.pdf,**/*.docx'", "a list"),
-            ("fileq config set redis.password - < /run/secrets/redis", "a secret, read from a file"),
-        ),
-        arguments=_key_and_value,
-        run=_set,
-        only_confirms=True,
-        json_fields=(
-            ("path", "string: the file that was written"),
-            ("is_new_file", "boolean: the file did not exist before"),
-            *_SETTINGS,
-            ("overriding", "list: settings, with the same fields, that the environment or --set overrides"),
-            ("problems", "list of strings: what is still wrong with the configuration"),
-            ("needs_reload", "boolean: running workers use the value after SIGHUP; false if overridden"),
-            ("needs_restart", "boolean: running processes must be restarted to use the value; false if overridden"),
-        ),
-    ),
-    Command(
-        words=("config", "check"),
-        summary="check the configuration and report every problem",
-        description="""\
-Reads the file, the environment and --set, and reports all problems at once, one line each.
-
-Also warns of what is valid and may surprise: a route whose glob has no **/ and so matches the files of one directory
-only; routes that leave files without a handler; an empty `handlers`; files in scan_dir that a glob of include_globs
-misses by upper and lower case only, such as A.PDF and **/*.pdf. Warnings do not change the exit code.
-
-Handlers are imported only with --handlers, because that runs their code. Then a schedule whose type no task or route
-takes is a problem too.""",
-        examples=(
-            ("fileq config check --config staging.yaml", "is this file valid?"),
-            ("fileq config check --handlers --app-dir /opt/handlers", "and can its handlers be imported?"),
-        ),
-        arguments=_check_arguments,
-        run=_check,
-        json_fields=(
-            ("is_ok", "boolean: there is no problem; else the exit code is 2"),
-            ("problems", "list of strings: all problems"),
-            ("path", "string or null: the file that was read, if any"),
-            ("broker", "string or null: which broker, its address, and the setting that selected it"),
-            ("ignored", "list of strings: FILEQ_ variables in the environment that name no setting"),
-            ("warnings", "list of strings: what is valid and may surprise"),
-            ("handlers", "list of strings: the routes in their order, with --handlers; else null"),
-        ),
-    ),
-    Command(
-        words=("config", "init"),
-        summary="write a file with every setting, its default and meaning",
-        description="""\
-Writes a configuration file with every setting, its default and its meaning. Never overwrites a file.""",
-        examples=(("fileq config init", "write ./config.yaml"),),
-        arguments=_file,
-        run=_init,
-        is_configured=False,
-    ),
-    Command(
-        words=("doctor",),
-        summary="check the environment and say how to fix it",
-        description="""\
-Checks everything that fileq needs and prints one line for each check: ✓ ok; ✗ a problem, with advice; – unknown, or a
-note. Exit code 1 if there is a problem.
-
-Checks the configuration; the broker: on Redis its version, eviction, persistence, clock and the permissions of our
-user, on SQLite the directory, file system, disk space and schema; producer.scan_dir, files there that globs miss by
-their case, and how it is watched, with the limits of inotify; the roots from which workers read files, and what
-worker.after needs; that handlers can be imported and programs are on the PATH; the port of /metrics. With serve or
-start, or with all if a setting of the server is set: the address of the server, its keys, whether they are sent
-unencrypted, and server.upload_dir.
-
-Creates and changes nothing. Handlers are imported, as a worker would do.""",
-        examples=(
-            ("fileq doctor", "before the first start, or when something does not work"),
-            ("fileq doctor worker --app-dir /opt/handlers", "only what a worker needs"),
-            ("fileq doctor serve", "what the REST server needs: address, keys, proxy, uploads"),
-            ("fileq doctor --json", "for a health check in CI"),
-        ),
-        arguments=_doctor_arguments,
-        run=_doctor,
-        json_fields=(
-            ("is_ok", "boolean: no check found a problem; else the exit code is 1"),
-            ("checks", "list: one object for each check, in the order in which they ran"),
-            ("checks[].name", "string: what was checked; several checks may share a name"),
-            ("checks[].status", "string: ok, wrong or unknown"),
-            ("checks[].detail", "string: what was found"),
-            ("checks[].advice", "string: what to do; empty if nothing needs to be done"),
-        ),
-    ),
-    Command(
-        words=("completion",),
-        summary="print a shell completion script",
-        description="""\
-Prints a script that lets the Tab key complete commands, with and without the word `admin`, options, their values,
-queues, schedules, configuration keys and files. At each Tab the script runs `fileq __complete`, which reads the
-configuration of the line (--config, else $FILEQ_CONFIG, else ./config.yaml) and never the broker.
-
-To try it in the current bash: eval "$(fileq completion bash)".""",
-        examples=(
-            (
-                "fileq completion bash > ~/.local/share/bash-completion/completions/fileq",
-                "bash, effective in new shells",
-            ),
-            ("fileq completion zsh > ~/.zfunc/_fileq", "zsh, with ~/.zfunc in fpath before compinit"),
-            ("fileq completion fish > ~/.config/fish/completions/fileq.fish", "fish"),
-        ),
-        arguments=_completion_arguments,
-        run=_completion,
-        is_configured=False,
-    ),
-)

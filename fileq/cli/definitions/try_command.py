@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import add_app_dir
-from fileq.cli.command import Command, Invocation
+from fileq.cli.arguments import APP_DIR, argument
+from fileq.cli.command import Invocation, command
 
 if TYPE_CHECKING:
     from fileq.config import Loaded
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", help="the file")
-    add_app_dir(parser)
-
-
+@command(
+    "try",
+    "run the handler of one file here, without a queue",
+    argument("path", metavar="PATH", help="the file"),
+    APP_DIR,
+    examples=(
+        ("fileq try inbox/report.pdf", "which handler is chosen, what it returns, how long it takes"),
+        ("fileq try ~/Desktop/sample.pdf", "a sample that is not in scan_dir"),
+    ),
+)
 def _run(invocation: Invocation) -> int:
+    """Runs the handler that a worker would choose for this file, as a worker would: in a child process, with the same
+    timeout and memory limit. There is no queue, no retry and no record. Prints the handler's result to stdout as JSON,
+    and everything else to stderr. For a file outside of the roots, routes are matched against its name only. Ctrl-C
+    ends the handler and the processes that it started. Exit code 1 if the handler failed.
+
+    The handler is loaded as it is in its file now. Workers that are running use the one that they have loaded,
+    until SIGHUP or a restart."""
     return try_and_print(invocation.loaded(), invocation.options.path, invocation.options.app_dir)
 
 
@@ -49,25 +60,3 @@ def _remark(text: str) -> None:
     from fileq.core.text import printable
 
     print(printable(text), file=sys.stderr)
-
-
-COMMANDS = (
-    Command(
-        words=("try",),
-        summary="run the handler of one file here, without a queue",
-        description="""\
-Runs the handler that a worker would choose for this file, as a worker would: in a child process, with the same timeout
-and memory limit. There is no queue, no retry and no record. Prints the handler's result to stdout as JSON, and
-everything else to stderr. For a file outside of the roots, routes are matched against its name only. Ctrl-C ends the
-handler and the processes that it started. Exit code 1 if the handler failed.
-
-The handler is loaded as it is in its file now. Workers that are running use the one that they have loaded, until SIGHUP
-or a restart.""",
-        examples=(
-            ("fileq try inbox/report.pdf", "which handler is chosen, what it returns, how long it takes"),
-            ("fileq try ~/Desktop/sample.pdf", "a sample that is not in scan_dir"),
-        ),
-        arguments=_arguments,
-        run=_run,
-    ),
-)

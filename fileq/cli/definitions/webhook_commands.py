@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import utf8_text, whole_number
-from fileq.cli.command import Command, Invocation
+from fileq.cli.arguments import argument, utf8_text, whole_number
+from fileq.cli.command import Invocation, command
 from fileq.cli.json_fields import declared
 from fileq.cli.terminal import plural, screen_of_stdout, table
 from fileq.core.text import printable
@@ -19,14 +18,15 @@ _SECRET = declared("fileq.commands.webhooks:NewSecret")
 _CHANGE = declared("fileq.commands.webhooks:WebhookChange")
 
 
-def _name_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", type=utf8_text, metavar="NAME", help="name of the webhook")
+_NAME_ARGUMENT = (argument("name", type=utf8_text, metavar="NAME", help="name of the webhook"),)
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", type=utf8_text, metavar="NAME", help="letters, digits, '.', '_' and '-'")
-    parser.add_argument("url", type=utf8_text, metavar="URL", help="where to send, https")
-    parser.add_argument(
+@command(
+    "webhook add",
+    "send events to a URL",
+    argument("name", type=utf8_text, metavar="NAME", help="letters, digits, '.', '_' and '-'"),
+    argument("url", type=utf8_text, metavar="URL", help="where to send, https"),
+    argument(
         "--event",
         action="append",
         required=True,
@@ -34,15 +34,28 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="events",
         metavar="EVENT",
         help=f"an event; may be repeated: {', '.join(WEBHOOK_EVENTS)}",
-    )
-    parser.add_argument("--type", type=utf8_text, default="", metavar="TYPE", help="only jobs of this type")
-    parser.add_argument("--match", type=utf8_text, default="", metavar="GLOB", help="only files that match it")
-    parser.add_argument("--queue", type=utf8_text, default="", metavar="QUEUE", help="only jobs of this queue")
-    parser.add_argument("--batch", type=utf8_text, default="", metavar="ID", help="only jobs of this batch")
-
-
+    ),
+    argument("--type", type=utf8_text, default="", metavar="TYPE", help="only jobs of this type"),
+    argument("--match", type=utf8_text, default="", metavar="GLOB", help="only files that match it"),
+    argument("--queue", type=utf8_text, default="", metavar="QUEUE", help="only jobs of this queue"),
+    argument("--batch", type=utf8_text, default="", metavar="ID", help="only jobs of this batch"),
+    examples=(
+        ("fileq webhook add alerts https://example.org/hook --event job.dead", "tell a program about dead jobs"),
+        (
+            "fileq webhook add r https://example.org/r --event job.failed --type report",
+            "about failed attempts of jobs of one type",
+        ),
+    ),
+    json_fields=_SECRET,
+)
 def _add(invocation: Invocation) -> int:
-    from fileq.commands.action_log import note_change
+    """Defines a webhook: when one of these events happens to a job that meets the filters, a signed message is sent to
+    the URL. Workers use the definition within 5 s. Prints the secret that signs the messages; it is shown only this
+    once.
+
+    The URL must be https and lead to a public address, unless `webhooks.allow_http`, `allow_ports` and
+    `allow_networks` say otherwise. The address is checked at each delivery. docs/webhooks.md shows how a receiver
+    verifies a message."""
     from fileq.commands.audit_entries import webhook_facts
     from fileq.commands.webhooks import add
     from fileq.core.webhook import Webhook, WebhookFilter
@@ -52,12 +65,20 @@ def _add(invocation: Invocation) -> int:
     config, broker = invocation.loaded().config, invocation.broker(create=True)
     made = add(broker, config, options.name, options.url, options.events, wanted)
     facts = webhook_facts(Webhook(made.name, options.url, tuple(options.events), wanted))
-    invocation.note(note_change, "add_webhook", "/webhooks", {}, {"name": made.name, **facts})
+    invocation.note_change("add_webhook", "/webhooks", {}, {"name": made.name, **facts})
     head = f"webhook {made.name} is in effect within 5 s; its secret, shown only this once:"
     return invocation.answer(made, lambda: [head, made.secret])
 
 
+@command(
+    "webhook list",
+    "list webhooks and the state of their receivers",
+    examples=(("fileq webhook list", "all webhooks"), ("fileq webhook list --json", "as JSON")),
+    json_fields=declared("fileq.commands.webhooks:WebhookList"),
+)
 def _list(invocation: Invocation) -> int:
+    """Lists the webhooks of the configuration and those added by command. Shows no secret, and no query of a URL. A
+    disabled webhook gets no more deliveries: its receiver answered 410, or failed 50 times in a row over a day."""
     from fileq.commands.webhooks import list_all
 
     found = list_all(invocation.broker(), invocation.loaded().config)
@@ -79,8 +100,17 @@ def _webhook_lines(found: WebhookList) -> list[str]:
     return [*lines, *map(printable, (*notes, *found.problems))]
 
 
+@command(
+    "webhook remove",
+    "remove a webhook",
+    *_NAME_ARGUMENT,
+    examples=(("fileq webhook remove alerts", "send no more"),),
+    json_fields=_CHANGE,
+    only_confirms=True,
+)
 def _remove(invocation: Invocation) -> int:
-    from fileq.commands.action_log import note_change
+    """Removes a webhook that was added by command. Pending deliveries are completed without being sent. A webhook of
+    the configuration is removed there."""
     from fileq.commands.audit_entries import webhook_facts
     from fileq.commands.webhooks import remove, store_of
 
@@ -88,57 +118,41 @@ def _remove(invocation: Invocation) -> int:
     known = store_of(broker, config).load().get(name)
     result = remove(broker, config, name)
     facts = webhook_facts(known.webhook) if known is not None else {}
-    invocation.note(note_change, "remove_webhook", f"/webhooks/{name}", facts, {})
-    return invocation.answer(result, lambda: [f"webhook {result.name} is removed; deliveries that wait are not sent"])
+    invocation.note_change("remove_webhook", f"/webhooks/{name}", facts, {})
+    return invocation.answer(result, lambda: [f"webhook {result.name} is removed; pending deliveries are not sent"])
 
 
-def _enable(invocation: Invocation) -> int:
-    from fileq.commands.webhooks import enable
-
-    result = enable(invocation.broker(), invocation.loaded().config, invocation.options.name)
-    if result.has_changed:
-        _note(invocation, "enable_webhook", "enable", {"state": "disabled"}, {"state": "enabled"})
-    again = "then 'fileq dlq retry --all --type fileq.webhook' sends again what it missed"
-    changed = f"is enabled; workers learn of it within 5 s, {again}" if result.has_changed else "was not disabled"
-    return invocation.answer(result, lambda: [f"webhook {result.name} {changed}"])
-
-
-def _note(invocation: Invocation, action: str, verb: str, old: dict[str, str], new: dict[str, str]) -> None:
-    from fileq.commands.action_log import note_change
-
-    invocation.note(note_change, action, f"/webhooks/{invocation.options.name}/{verb}", old, new)
-
-
-def _rotate(invocation: Invocation) -> int:
-    from fileq.commands.webhooks import rotate
-
-    made = rotate(invocation.broker(), invocation.loaded().config, invocation.options.name)
-    _note(invocation, "rotate_webhook", "rotate", {}, {"secret": "replaced"})
-    until = f"the one before signs too until {made.previous_secret_until}"
-    head = f"the new secret of webhook {made.name}, shown only this once; {until}"
-    return invocation.answer(made, lambda: [head, made.secret])
-
-
+@command(
+    "webhook test",
+    "send one message now and show the answer",
+    *_NAME_ARGUMENT,
+    examples=(("fileq webhook test alerts", "does the receiver accept messages?"),),
+    json_fields=declared("fileq.commands.webhooks:WebhookTest"),
+)
 def _test(invocation: Invocation) -> int:
+    """Sends a message of type `webhook.test` from this machine and waits for the answer, at most 20 s. Nothing is
+    retried and no job is created. Exit code 1 if the receiver does not accept it."""
     from fileq.commands.webhooks import test
 
     done = test(invocation.broker(), invocation.loaded().config, invocation.options.name)
-    _note(invocation, "send_test_message", "test", {}, {})
-    accepted = (
-        f"accepted with {done.answer_status} after {done.duration_s:g}s" if not done.error else f"failed: {done.error}"
-    )
-    lines = [printable(accepted), *([f"answer: {done.answer}"] if done.answer else [])]
+    invocation.note_change("send_test_message", f"/webhooks/{invocation.options.name}/test", {}, {})
+    fate = f"failed: {done.error}" if done.error else f"accepted with {done.answer_status} after {done.duration_s:g}s"
+    lines = [printable(fate), *([f"answer: {done.answer}"] if done.answer else [])]
     return invocation.answer(done, lambda: lines, 1 if done.error else 0)
 
 
-def _deliveries_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", type=utf8_text, metavar="NAME", help="name of the webhook")
-    parser.add_argument(
-        "-n", type=whole_number(1), default=20, metavar="N", dest="limit", help="show at most N (default: 20)"
-    )
-
-
+@command(
+    "webhook deliveries",
+    "list the deliveries of a webhook",
+    argument("name", type=utf8_text, metavar="NAME", help="name of the webhook"),
+    argument("-n", type=whole_number(1), default=20, metavar="N", dest="limit", help="show at most N (default: 20)"),
+    examples=(("fileq webhook deliveries alerts", "what was sent?"),),
+    json_fields=declared("fileq.commands.webhooks:DeliveryList"),
+)
 def _deliveries(invocation: Invocation) -> int:
+    """Lists the newest deliveries with the answer or the error of the last attempt. A delivery is a job of type
+    fileq.webhook: `fileq show ID` shows all its attempts, `fileq dlq retry ID` sends a dead one again. Looks at the
+    newest 10,000 jobs of each list; records are kept for worker.history_ttl."""
     from fileq.commands.webhooks import deliveries
 
     options = invocation.options
@@ -164,93 +178,44 @@ def _delivery_table(found: DeliveryList) -> list[str]:
     return table(rows, screen_of_stdout(), from_left=False)
 
 
-COMMANDS = (
-    Command(
-        words=("webhook", "add"),
-        summary="send events to a URL",
-        description="""\
-Defines a webhook: when one of these events happens to a job that meets the filters, a signed message is sent to the
-URL. Workers use the definition within 5 s. Prints the secret that signs the messages; it is shown only this once.
-
-The URL must be https and lead to a public address, unless `webhooks.allow_http`, `allow_ports` and `allow_networks` say
-otherwise. The address is checked at each delivery. docs/webhooks.md shows how a receiver verifies a message.""",
-        examples=(
-            ("fileq webhook add alerts https://example.org/hook --event job.dead", "tell a program about dead jobs"),
-            (
-                "fileq webhook add r https://example.org/r --event job.failed --type report",
-                "about failed attempts of jobs of one type",
-            ),
-        ),
-        arguments=_add_arguments,
-        run=_add,
-        json_fields=_SECRET,
-    ),
-    Command(
-        words=("webhook", "list"),
-        summary="list webhooks and the state of their receivers",
-        description="""\
-Lists the webhooks of the configuration and those added by command. Shows no secret, and no query of a URL. A disabled
-webhook gets no more deliveries: its receiver answered 410, or failed 50 times in a row over a day.""",
-        examples=(("fileq webhook list", "all webhooks"), ("fileq webhook list --json", "as JSON")),
-        run=_list,
-        json_fields=declared("fileq.commands.webhooks:WebhookList"),
-    ),
-    Command(
-        words=("webhook", "remove"),
-        summary="remove a webhook",
-        description="""\
-Removes a webhook that was added by command. Deliveries that still wait are completed without being sent. A webhook of
-the configuration is removed there.""",
-        examples=(("fileq webhook remove alerts", "send no more"),),
-        arguments=_name_argument,
-        run=_remove,
-        json_fields=_CHANGE,
-        only_confirms=True,
-    ),
-    Command(
-        words=("webhook", "test"),
-        summary="send one message now and show the answer",
-        description="""\
-Sends a message of type `webhook.test` from this machine and waits for the answer, at most 20 s. Nothing is retried and
-no job is made. Exit code 1 if the receiver does not accept it.""",
-        examples=(("fileq webhook test alerts", "does the receiver accept messages?"),),
-        arguments=_name_argument,
-        run=_test,
-        json_fields=declared("fileq.commands.webhooks:WebhookTest"),
-    ),
-    Command(
-        words=("webhook", "deliveries"),
-        summary="list the deliveries of a webhook",
-        description="""\
-Lists the newest deliveries with the answer or the error of the last attempt. A delivery is a job of type fileq.webhook:
-`fileq show ID` shows all its attempts, `fileq dlq retry ID` sends a dead one again. Looks at the newest 10,000 jobs of
-each list; records are kept for worker.history_ttl.""",
-        examples=(("fileq webhook deliveries alerts", "what was sent?"),),
-        arguments=_deliveries_arguments,
-        run=_deliveries,
-        json_fields=declared("fileq.commands.webhooks:DeliveryList"),
-    ),
-    Command(
-        words=("webhook", "rotate"),
-        summary="replace the secret of a webhook",
-        description="""\
-Makes a new secret and prints it, only this once. For 24 hours messages are signed with both, so that receivers can
-change theirs at any time. The secret of a webhook of the configuration is replaced there.""",
-        examples=(("fileq webhook rotate alerts", "a new secret"),),
-        arguments=_name_argument,
-        run=_rotate,
-        json_fields=_SECRET,
-    ),
-    Command(
-        words=("webhook", "enable"),
-        summary="send to a disabled webhook again",
-        description="""\
-Enables a webhook that was disabled because its receiver answered 410 or failed for a day, and forgets its failures.
-Deliveries that failed in the meantime are in the dead-letter queue; `fileq dlq retry` sends them again.""",
-        examples=(("fileq webhook enable alerts", "the receiver is back"),),
-        arguments=_name_argument,
-        run=_enable,
-        json_fields=_CHANGE,
-        only_confirms=True,
-    ),
+@command(
+    "webhook rotate",
+    "replace the secret of a webhook",
+    *_NAME_ARGUMENT,
+    examples=(("fileq webhook rotate alerts", "a new secret"),),
+    json_fields=_SECRET,
 )
+def _rotate(invocation: Invocation) -> int:
+    """Creates a new secret and prints it, only this once. For 24 hours messages are signed with both, so that receivers
+    can change theirs at any time. The secret of a webhook of the configuration is replaced there."""
+    from fileq.commands.webhooks import rotate
+
+    made = rotate(invocation.broker(), invocation.loaded().config, invocation.options.name)
+    invocation.note_change("rotate_webhook", f"/webhooks/{invocation.options.name}/rotate", {}, {"secret": "replaced"})
+    until = f"the one before signs too until {made.previous_secret_until}"
+    head = f"the new secret of webhook {made.name}, shown only this once; {until}"
+    return invocation.answer(made, lambda: [head, made.secret])
+
+
+@command(
+    "webhook enable",
+    "send to a disabled webhook again",
+    *_NAME_ARGUMENT,
+    examples=(("fileq webhook enable alerts", "the receiver is back"),),
+    json_fields=_CHANGE,
+    only_confirms=True,
+)
+def _enable(invocation: Invocation) -> int:
+    """Enables a webhook that was disabled because its receiver answered 410 or failed for a day, and forgets its
+    failures. Deliveries that failed in the meantime are in the dead-letter queue; `fileq dlq retry` sends them again.
+    """
+    from fileq.commands.webhooks import enable
+
+    result = enable(invocation.broker(), invocation.loaded().config, invocation.options.name)
+    if result.has_changed:
+        invocation.note_change(
+            "enable_webhook", f"/webhooks/{invocation.options.name}/enable", {"state": "disabled"}, {"state": "enabled"}
+        )
+    again = "then 'fileq dlq retry --all --type fileq.webhook' sends again what it missed"
+    changed = f"is enabled; workers learn of it within 5 s, {again}" if result.has_changed else "was not disabled"
+    return invocation.answer(result, lambda: [f"webhook {result.name} {changed}"])

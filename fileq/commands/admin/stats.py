@@ -22,8 +22,8 @@ class QueueStats(Struct, frozen=True):
     """One queue."""
 
     name: str
-    length: Annotated[int, Meta(description="jobs that wait")]
-    oldest_age_s: Annotated[float | None, Meta(description="for how long the next job has been waiting")]
+    length: Annotated[int, Meta(description="pending jobs")]
+    oldest_age_s: Annotated[float | None, Meta(description="for how long the next job has been pending")]
     is_paused: bool
     pause: Annotated[
         PauseNote | None, Meta(description="null if it is not paused, or if it is not known who paused it")

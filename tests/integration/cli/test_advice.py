@@ -42,7 +42,7 @@ def test_cancel_says_when_a_handler_is_stopped_by_force(shell: CommandLine) -> N
 def test_stats_count_the_jobs_that_wait_for_a_time_or_a_limit(shell: CommandLine) -> None:
     enqueue(shell, "later", delay_ms=60_000)
     settle(shell, deferred(running(shell, "limited"), delay_ms=60_000))
-    assert "0 jobs are waiting; 2 scheduled or deferred." in shell.run("stats")
+    assert "0 jobs are pending; 2 scheduled or deferred." in shell.run("stats")
     enqueue(shell, "now")
     assert "1 job to do; none was completed recently; 2 scheduled or deferred." in shell.run("stats")
 

@@ -195,7 +195,7 @@ def test_deferred_jobs_have_a_state_of_their_own_and_their_reasons_are_below_the
         ["r", "retrying"],
     ]
     assert lines[4:] == [f"deferred (1): {limit}", "deferred (2): the root /data is missing"]
-    assert "state     deferred\n" in shell.run("show", "d1")
+    assert "status    deferred\n" in shell.run("show", "d1")
     assert "'deferred'; the dead-letter queue holds dead jobs only" in shell.fail(
         "dlq", "list", "--state", "deferred", code=2
     )

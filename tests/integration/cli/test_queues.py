@@ -20,8 +20,8 @@ def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(shell: Comm
     assert shell.json("admin", "pause", "low") == expected
     assert shell.json("pause", "low") == {**expected, "has_changed": False}
     assert shell.broker.census().paused == {"low"}
-    assert shell.run("resume", "low") == "low is resumed, 1 job waiting\n"
-    assert shell.run("resume", "low") == "low was not paused, 1 job waiting\n"
+    assert shell.run("resume", "low") == "low is resumed, 1 job pending\n"
+    assert shell.run("resume", "low") == "low was not paused, 1 job pending\n"
     assert shell.json("resume", "low") == {**expected, "is_paused": False, "has_changed": False}
     assert shell.broker.census().paused == frozenset()
 
@@ -29,8 +29,8 @@ def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(shell: Comm
 def test_a_new_reason_of_a_paused_queue_is_named_with_the_one_before(shell: CommandLine) -> None:
     words = ("pause", "low", "--reason")
     assert shell.run(*words, "disk").startswith("low is paused, ")
-    assert shell.run(*words, "disk").startswith("low is already paused, 0 jobs waiting; running jobs finish")
-    replaced = "low is already paused, 0 jobs waiting; the reason is now: fan (before: disk)\n"
+    assert shell.run(*words, "disk").startswith("low is already paused, 0 jobs pending; running jobs finish")
+    replaced = "low is already paused, 0 jobs pending; the reason is now: fan (before: disk)\n"
     assert shell.run(*words, "fan") == replaced
 
 
@@ -121,8 +121,8 @@ def test_the_audit_has_what_commands_defined_and_never_a_secret(shell: CommandLi
 def test_several_queues_are_paused_and_resumed_at_once(shell: CommandLine) -> None:
     enqueue(shell, "a")
     assert shell.run("pause", "high", "low") == (
-        "high is paused, 0 jobs waiting; running jobs finish, new ones wait\n"
-        "low is paused, 1 job waiting; running jobs finish, new ones wait\n"
+        "high is paused, 0 jobs pending; running jobs finish, new ones stay pending\n"
+        "low is paused, 1 job pending; running jobs finish, new ones stay pending\n"
     )
     assert shell.broker.census().paused == {"high", "low"}
     resumed = shell.json("resume", "low", "high")["queues"]

@@ -52,7 +52,7 @@ from tests.support.waiting import wait_until
 def test_an_empty_broker(shell: CommandLine) -> None:
     out = shell.run("admin", "stats")
     assert out.startswith(f"fileq on {broker_name(shell.broker.kind)} {shell.broker.where}, ")
-    assert "No job is waiting." in out
+    assert "No job is pending." in out
     assert "no workers" in out
     stats = shell.json("stats")
     assert [(queue["name"], queue["length"], queue["oldest_age_s"]) for queue in stats["queues"]] == [
@@ -212,7 +212,7 @@ def test_the_eta_follows_from_the_rate_of_the_last_minute(shell: CommandLine) ->
     assert shell.json("stats")["eta_s"] is None
     assert "3 jobs to do; no worker is running." in shell.run("stats")
     shell.broker.pause("low")
-    assert "No job is waiting; 3 more in paused queues." in shell.run("stats")
+    assert "No job is pending; 3 more in paused queues." in shell.run("stats")
 
 
 def test_the_rates_of_a_watch_are_computed_between_refreshes(shell: CommandLine) -> None:
@@ -313,10 +313,10 @@ def test_on_a_terminal_a_watch_refreshes_in_place_and_restores_the_screen(shell:
 def test_only_terminals_without_no_color_get_colours(shell: CommandLine) -> None:
     dead(shell, "a")
     with on_a_terminal(shell, "stats") as (process, ours):
-        assert b"\x1b[31mdead" in read_until(ours, b"No job is waiting.")
+        assert b"\x1b[31mdead" in read_until(ours, b"No job is pending.")
         assert process.wait(20) == 0
     with on_a_terminal(shell, "stats", NO_COLOR="1") as (process, ours):
-        assert b"\x1b[" not in read_until(ours, b"No job is waiting.")
+        assert b"\x1b[" not in read_until(ours, b"No job is pending.")
         assert process.wait(20) == 0
     assert "\x1b" not in shell.run("stats")
 

@@ -74,7 +74,7 @@ def told(receiver: Receiver, id: str) -> list[str]:
 def test_each_event_of_a_job_is_sent_once_signed_and_listed(each_setup: WorkerSetup, receiver: Receiver) -> None:
     setup = each_setup
     secret = add(setup, receiver, "all", *ENDINGS)
-    assert webhooks.test(setup.broker, configured(setup, receiver), "all").status == 204
+    assert webhooks.test(setup.broker, configured(setup, receiver), "all").answer_status == 204
     setup.enqueue("note", "waiting")
     cancel(setup, receiver, "waiting")
     setup.enqueue("note", "done")
@@ -185,7 +185,7 @@ def test_receivers_that_fail_redirect_and_are_gone(each_setup: WorkerSetup, rece
     [gone] = deliveries(setup, receiver, "gone")
     setup.wait_for(State.DEAD, [gone.id])
     assert sorted(one.path for one in receiver.received) == ["/hook/down", "/hook/gone", "/hook/moved"]
-    state = {one.name: one.state for one in webhooks.list_all(setup.broker, configured(setup, receiver)).webhooks}
+    state = {one.name: one.status for one in webhooks.list_all(setup.broker, configured(setup, receiver)).webhooks}
     assert state == {"down": "enabled", "moved": "enabled", "gone": "disabled"}
     assert worker.metric("webhook_failures_total") == 3
     assert worker.metric("webhooks_disabled_total") == 1
@@ -195,7 +195,7 @@ def test_receivers_that_fail_redirect_and_are_gone(each_setup: WorkerSetup, rece
 
 def failed(setup: WorkerSetup, receiver: Receiver, name: str) -> DeliverySummary | None:
     found = deliveries(setup, receiver, name)
-    return found[0] if found and found[0].state == "retrying" else None
+    return found[0] if found and found[0].status == "retrying" else None
 
 
 def after_s(setup: WorkerSetup, id: str) -> float:

@@ -102,7 +102,7 @@ class Outside:
 
         def tried() -> DeliverySummary | None:
             found = webhooks.deliveries(self._setup.broker, self.config, name, 10).deliveries
-            return next((one for one in found if one.state not in ("pending", "running")), None)
+            return next((one for one in found if one.status not in ("pending", "running")), None)
 
         return wait_until(tried, TIMEOUT_S + 15, name)
 
@@ -123,14 +123,14 @@ def test_a_worker_calls_only_what_it_has_checked_and_gives_up_after_20_seconds(s
         wait_until(lambda: plain.running == 1, 20, "one receiver hangs")
 
         # The name leads inside after its first use: the address that was checked is called.
-        assert outside.delivery("rebinds").state == "completed"
+        assert outside.delivery("rebinds").status == "completed"
         [rebound] = [one for one in plain.received if one.path == "/rebinds"]
         assert rebound.headers["host"] == f"rebinds.test:{plain.port}"
         refused = f"rebinds-later.test resolves to an address that is not allowed: {INSIDE} is not a public address"
         assert outside.delivery("rebinds-later").error == refused
 
         # The certificate is that of the name, not of the address that is called.
-        assert outside.delivery("tls").state == "completed"
+        assert outside.delivery("tls").status == "completed"
         [secured] = trusted.received
         assert secured.headers["host"] == f"localhost:{trusted.port}"
         assert "the certificate of other.test is not valid" in outside.delivery("wrong-name").error
@@ -139,7 +139,7 @@ def test_a_worker_calls_only_what_it_has_checked_and_gives_up_after_20_seconds(s
 
         assert outside.delivery("moved").error == "the receiver answered 302"
         assert outside.delivery("down").error == "the receiver answered 503"
-        assert outside.delivery("gone").state == "dead"
+        assert outside.delivery("gone").status == "dead"
         assert worker.wait_for("webhook.disabled")["webhook"] == "gone"
         assert worker.metric("webhook_deliveries_total") == 2
 

@@ -29,7 +29,7 @@ def command(*words: str, arguments: tuple[str, ...] = ()) -> Command:
         summary=f"does {words[-1]}",
         description="It does.",
         examples=((f"fileq {' '.join(words)}", "so"),),
-        arguments=add,
+        arguments=(add,),
         run=lambda invocation: 0,
         json_fields=(("done", "boolean"),),
     )

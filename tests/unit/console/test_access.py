@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from fileq.brokers.catalog import entry_name
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.commands.api_keys import KeyOptions
-from fileq.commands.audit_entries import AuditChange, AuditEntry, write_command
+from fileq.commands.audit_entries import AUDIT, AuditChange, AuditEntry
 from fileq.core.api_key import Scope
+from fileq.core.job import stamp
 from fileq.server.console.admin_views import in_words
 from tests.support.console_jobs import in_order
 from tests.support.console_pages import ConsolePages
@@ -47,7 +48,10 @@ def test_the_audit_is_narrowed_to_a_person_and_an_action() -> None:
     for number, (who, action) in enumerate(
         (("anna <b>", "retry_job"), ("anna <b>", "cancel_job"), ("bob", "retry_job"))
     ):
-        write_command(pages.broker, who, action, f"/jobs/{number}", wall_clock_ms(), job_id=f"job-{number}")
+        now_ms, target = wall_clock_ms(), f"/jobs/{number}"
+        at = stamp(now_ms) or ""
+        entry = AuditEntry(at, who, "me", action, target, 1, 200, f"request-{number}", job_id=f"job-{number}")
+        AUDIT.add(pages.broker, entry_name(now_ms), [entry])
     own = "/admin/audit?who=anna+%3Cb%3E"
     found = pages.show(["/admin/audit", own, f"{own}&action=retry_job", "/admin/audit?who=x"])
     everything, anna, both, none = (text for _, text in found)

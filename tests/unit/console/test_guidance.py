@@ -226,7 +226,7 @@ def test_a_delivery_that_is_retried_has_the_last_answer() -> None:
     error = "the receiver answered 503: come back later"
     pages.broker.settle_and_claim([retry(claim, claim.raw, delay_ms=60_000, error=error, kind="HTTP503")], [])
     [found] = latest_deliveries(pages.broker, pages.config, 3)["alerts"]
-    assert (found.state, found.status) == ("retrying", 503)
+    assert (found.status, found.answer_status) == ("retrying", 503)
 
 
 def test_a_time_has_its_weekday_and_its_zone_and_another_year() -> None:
