@@ -102,8 +102,8 @@ def planned_batch(given: argparse.Namespace, name: str, parent: str = "") -> Bat
     from fileq.client.batch_handle import BatchKeywords, batch_request
     from fileq.commands.batches import BatchPlan
 
-    callbacks = {"then": given.then, "catch": given.catch, "finally_": given.finally_}
-    options = BatchKeywords(**callbacks, allow_failures=given.allow_failures, parent=parent, priority=given.priority or "")
+    options = BatchKeywords(then=given.then, catch=given.catch, finally_=given.finally_, parent=parent)
+    options |= {"allow_failures": given.allow_failures, "priority": given.priority or ""}
     return BatchPlan(batch_request(name, **options), is_new=True)
 
 
