@@ -15,6 +15,7 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -28,56 +29,7 @@ from fileq.core.errors import ConfigError
 if TYPE_CHECKING:
     from fileq.config import Config
 
-_BASH = """\
-# fileq completion for bash: eval "$(fileq completion bash)", best in ~/.bashrc
-_fileq() {
-    local kind="" cur=${COMP_WORDS[COMP_CWORD]}
-    { read -r kind; mapfile -t COMPREPLY; } < <(fileq __complete bash "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
-    [[ $cur == "=" ]] && cur=""
-    case $kind in
-        files) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
-        directories) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
-        keys) compopt -o nospace 2>/dev/null ;;
-    esac
-}
-complete -F _fileq fileq
-"""
-_ZSH = """\
-#compdef fileq
-# fileq completion for zsh: fileq completion zsh > ~/.zfunc/_fileq, with ~/.zfunc in fpath before compinit
-_fileq() {
-    local -a lines found
-    lines=("${(@f)$(fileq __complete zsh "${(@Q)words[2,CURRENT-1]}" "${(Q)PREFIX}" 2>/dev/null)}")
-    found=("${(@)${(@)lines[2,-1]//:/\\\\:}/$'\\t'/:}")
-    case $lines[1] in
-        (files|directories)
-            [[ -n $lines[2] ]] && compset -P "${(b)lines[2]}"
-            if [[ $lines[1] == files ]]; then _files; else _files -/; fi ;;
-        (words) _describe fileq found ;;
-        (keys) _describe fileq found -S '' ;;
-    esac
-}
-if [[ $funcstack[1] == _fileq ]]; then _fileq "$@"; else compdef _fileq fileq; fi
-"""
-_FISH = """\
-# fileq completion for fish: fileq completion fish > ~/.config/fish/completions/fileq.fish
-function __fileq_complete
-    set -l current (commandline -ct)
-    set -l lines (fileq __complete fish (commandline -opc)[2..-1] "$current" 2>/dev/null)
-    set -l path (string replace -- "$lines[2]" '' "$current")
-    switch "$lines[1]"
-        case files
-            printf "$lines[2]%s\\n" (__fish_complete_path "$path")
-        case directories
-            printf "$lines[2]%s\\n" (__fish_complete_directories "$path")
-        case words keys
-            printf '%s\\n' $lines[2..-1]
-    end
-end
-complete -c fileq -f -a '(__fileq_complete)'
-"""
-SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-
+SHELLS = ("bash", "zsh", "fish")
 _PLACES = ("dead_letter", "completed", "scheduled", "cancelled")
 _PATHS = {"FILE": "files", "PATH": "files", "DIR": "directories"}
 _SAFE = re.compile(r"[\w.@%+,/-][\w.@%+:,/=-]*")  # no shell gives a meaning to these
@@ -97,6 +49,11 @@ class Offer(Struct, frozen=True):
         texts = {word: "" if shell == "bash" else f"\t{' '.join(help.split())}" for word, help in self.words.items()}
         fitting = [word for word in texts if word.startswith(typed) and _SAFE.fullmatch(word)]
         return "".join((f"{self.kind}\n", *(f"{prefix}{word}{texts[word]}\n" for word in fitting)))
+
+
+def script(shell: str) -> str:
+    """What makes this shell ask `fileq __complete`."""
+    return (resources.files(__package__) / "completion_scripts" / f"fileq.{shell}").read_text()
 
 
 def answer(shell: str, words: Sequence[str]) -> str:

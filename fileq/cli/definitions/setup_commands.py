@@ -293,9 +293,7 @@ def _init(invocation: Invocation) -> int:
 # `fileq doctor`: check the environment of fileq, one line for each check.
 
 
-_SIGNS = {True: "✓", False: "✗", None: "–"}
-_STATES = {True: "ok", False: "wrong", None: "unknown"}
-_COLOURS = {True: "green", False: "red", None: "yellow"}
+_SIGNS = {True: ("✓", "green", "ok"), False: ("✗", "red", "wrong"), None: ("–", "yellow", "unknown")}
 _NAME_WIDTH = 18
 
 
@@ -367,7 +365,7 @@ def _findings(invocation: Invocation) -> Iterator[Finding]:
 def _finding_as_json(finding: Finding) -> dict[str, str]:
     return {
         "name": finding.name,
-        "status": _STATES[finding.is_sound],
+        "status": _SIGNS[finding.is_sound][2],
         "detail": finding.detail,
         "advice": finding.advice,
     }
@@ -384,7 +382,8 @@ def _print_finding(invocation: Invocation, finding: Finding) -> None:
         wrapper = textwrap.TextWrapper(max(40, invocation.console.width - 1), indent, indent, break_long_words=False)
         wrapper.break_on_hyphens = False
         text = wrapper.fill(text)[len(indent) :]
-    invocation.console.print(_SIGNS[finding.is_sound], style=_COLOURS[finding.is_sound], end=" ")
+    sign, colour, _ = _SIGNS[finding.is_sound]
+    invocation.console.print(sign, style=colour, end=" ")
     print(start + text, flush=True)
 
 
@@ -411,7 +410,7 @@ def _completion(invocation: Invocation) -> int:
     the configuration of the line (--config, else $FILEQ_CONFIG, else ./config.yaml) and never the broker.
 
     To try it in the current bash: eval "$(fileq completion bash)"."""
-    from fileq.cli.completion import SCRIPTS
+    from fileq.cli.completion import script
 
-    print(SCRIPTS[invocation.options.shell], end="")
+    print(script(invocation.options.shell), end="")
     return 0

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fileq.cli import main
-from fileq.cli.completion import SCRIPTS, Offer, answer
+from fileq.cli.completion import SHELLS, Offer, answer, script
 from fileq.cli.definitions import all_commands
 from fileq.cli.parser import parser_of
 from tests.integration.cli.test_cli import SLOW, imported_by
@@ -122,7 +122,7 @@ def test_queues_and_schedules_are_those_of_the_configuration(tmp_path: Path, mon
     assert offered("--config", "pipe", "pause", "") == {"high", "low"}
 
 
-@pytest.mark.parametrize("shell", SCRIPTS)
+@pytest.mark.parametrize("shell", SHELLS)
 def test_a_name_that_a_shell_would_have_to_quote_is_not_offered(shell: str) -> None:
     hostile = (
         "$(touch x)",
@@ -167,10 +167,10 @@ def test_an_unknown_shell_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[s
 
 
 def test_the_script_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    for shell, script in SCRIPTS.items():
+    for shell in SHELLS:
         assert main(["completion", shell]) == 0
-        assert capsys.readouterr().out == script
-        assert f"fileq completion for {shell}" in script
+        assert capsys.readouterr().out == script(shell)
+        assert f"fileq completion for {shell}" in script(shell)
 
 
 # The scripts in the shells that are installed. Each line ends where Tab is pressed.
@@ -196,8 +196,8 @@ def home(tmp_path: Path) -> Path:
     program.chmod(0o755)
     (tmp_path / "a.pdf").touch()
     (tmp_path / "apples").mkdir()
-    for shell, script in SCRIPTS.items():
-        (tmp_path / f"script.{shell}").write_text(script)
+    for shell in SHELLS:
+        (tmp_path / f"script.{shell}").write_text(script(shell))
     return tmp_path
 
 
