@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fileq.cli.command import Argument
 from fileq.core.errors import ConfigError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fileq.core.units import PointInTime
     from fileq.queries.job_filter import JobFilter
 
+T = TypeVar("T")
 LARGEST_NUMBER = 10**9
 
 
@@ -63,10 +64,7 @@ def duration(text: str) -> float:
     """Seconds."""
     from fileq.core.units import parse_duration
 
-    try:
-        return parse_duration(text)
-    except ValueError as wrong:
-        raise argparse.ArgumentTypeError(f"is {text!r}; it must be {wrong}") from None
+    return _parsed(parse_duration, text)
 
 
 def point_in_time(text: str) -> int:
@@ -78,8 +76,12 @@ def zoned_time(text: str) -> PointInTime:
     """A time without a zone is local time."""
     from fileq.core.units import parse_point_in_time
 
+    return _parsed(parse_point_in_time, text)
+
+
+def _parsed(parse: Callable[[str], T], text: str) -> T:
     try:
-        return parse_point_in_time(text)
+        return parse(text)
     except ValueError as wrong:
         raise argparse.ArgumentTypeError(f"is {text!r}; it must be {wrong}") from None
 

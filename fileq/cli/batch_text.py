@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fileq.cli.job_text import STATE_STYLES, ago, error_lines, when
 from fileq.cli.stats_text import name_of
-from fileq.cli.terminal import ENDLESS, Cell, Screen, columns, cut, number, plural, table
+from fileq.cli.terminal import Cell, Screen, columns, cut, number, plural, record, table
 from fileq.client.batch_handle import RECHECK_S, wait_for_batch
 from fileq.core.text import printable
 
@@ -57,9 +57,7 @@ def render_batch(one: BatchDocument, screen: Screen, at_ms: int) -> list[str]:
         ("finished", when(one.finished_at, at_ms)),
         *((callback.kind, _callback(callback)) for callback in one.callbacks),
     ]
-    rows = [(Cell(name, "dim"), value) for name, value in facts if value not in ("", Cell(""))]
-    lines = table(rows, screen._replace(width=ENDLESS), has_header=False)
-    return [*lines, *_failures(one, screen)]
+    return [*record(facts, screen), *_failures(one, screen)]
 
 
 def _callback(callback: CallbackDocument) -> Cell:

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from fileq.cli.stats_text import name_of
-from fileq.cli.terminal import ENDLESS, ERROR_SHOWN, Cell, Screen, age, cut, moment, number, plural, table
+from fileq.cli.terminal import ERROR_SHOWN, Cell, Screen, age, cut, moment, number, plural, record, table
 from fileq.core.job import DELAYED_STATES, parse_time, split_signature
 from fileq.core.outcome import CRASH, WORKER_DIED, kind_of
 from fileq.core.text import printable
@@ -119,9 +119,7 @@ def render_job(job: JobDocument, screen: Screen, at_ms: int) -> list[str]:
         ("result", _json(job.result)),
         *made_facts(job),
     ]
-    rows = [(Cell(name, "dim"), value) for name, value in facts if value not in ("", Cell(""))]
-    # Nothing is cut here, so that values can be copied.
-    lines = table(rows, screen._replace(width=ENDLESS), has_header=False)
+    lines = record(facts, screen)
     if job.error:
         lines += [screen.paint("error", "dim"), *(f"  {screen.paint(line, 'red')}" for line in error_lines(job.error))]
         lines += [f"  {line}" for line in crash_hint(job.error)]

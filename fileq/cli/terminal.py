@@ -85,25 +85,21 @@ def table(
     widths = [width if i == flexible else min(width, CELL_SHOWN) for i, width in enumerate(widths)]
     others = sum(widths) - widths[flexible] + 2 * (len(widths) - 1) + indent
     widths[flexible] = max(8, min(widths[flexible], screen.width - others))
-    return [_line(row, widths, screen, right, flexible, indent, from_left) for row in cells]
+    lines = []
+    for row in cells:
+        parts = []
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            text = cut(cell.text, width, from_left=from_left and i == flexible)
+            blanks, painted = " " * (width - columns(text)), screen.paint(text, cell.style)
+            parts.append(blanks + painted if i in right else painted + blanks)
+        lines.append((" " * indent + "  ".join(parts)).rstrip())
+    return lines
 
 
-def _line(
-    row: Sequence[Cell],
-    widths: Sequence[int],
-    screen: Screen,
-    right: Sequence[int],
-    flexible: int,
-    indent: int,
-    from_left: bool,
-) -> str:
-    parts = []
-    for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
-        text = cut(cell.text, width, from_left=from_left and i == flexible)
-        blanks = " " * (width - columns(text))
-        painted = screen.paint(text, cell.style)
-        parts.append(blanks + painted if i in right else painted + blanks)
-    return (" " * indent + "  ".join(parts)).rstrip()
+def record(facts: Iterable[tuple[str, str | Cell]], screen: Screen) -> list[str]:
+    """A line for each fact that is known. Nothing is cut, so that values can be copied."""
+    rows = [(Cell(name, "dim"), value) for name, value in facts if value not in ("", Cell(""))]
+    return table(rows, screen._replace(width=ENDLESS), has_header=False)
 
 
 def age(seconds: float | None) -> str:

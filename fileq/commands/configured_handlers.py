@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from fileq.commands.untaken_files import missed_by_case
 from fileq.config import Config
 from fileq.core.errors import ConfigError
+from fileq.handlers.extensions import load_before_enqueue
 from fileq.handlers.registry import REGISTRY
 from fileq.handlers.routes import Routes, made_job_problems, warnings_before_import, warnings_of
 
@@ -31,17 +32,20 @@ def check_config(config: Config, app_dir: str | None = None) -> ConfigCheck:
     missed = missed_by_case(config) if os.path.isdir(config.producer.scan_dir) else []
     if app_dir is None:
         return ConfigCheck([*warnings_before_import(config), *missed], None)
-    from fileq.handlers.extensions import load_before_enqueue
-    from fileq.handlers.routes import Routes
+    routes = load_handlers(config, app_dir)
+    if problems := list(made_job_problems(config, routes)):
+        raise ConfigError(problems)
+    return ConfigCheck([*routes.warnings, *warnings_of(config, routes), *missed], [str(route) for route in routes])
 
-    # stdout is for the report: what a module prints while it is imported goes to stderr.
+
+def load_handlers(config: Config, app_dir: str) -> Routes:
+    """Imports everything that a worker and a producer would, and runs none of it. stdout is for the report: what a
+    module prints while it is imported goes to stderr."""
     with contextlib.redirect_stdout(sys.stderr):
         routes = Routes.load(config, app_dir=app_dir)
         load_before_enqueue(config, app_dir=app_dir)
     routes.loop.close()
-    if problems := list(made_job_problems(config, routes)):
-        raise ConfigError(problems)
-    return ConfigCheck([*routes.warnings, *warnings_of(config, routes), *missed], [str(route) for route in routes])
+    return routes
 
 
 # The tasks of the configured modules, with the options under which a worker runs them. Imports the modules.

@@ -6,9 +6,7 @@ webhooks, the schedules and the port of /metrics.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
+from fileq.commands.configured_handlers import load_handlers
 from fileq.commands.server_checks import check_port, check_schedules, check_server, check_webhooks, is_configured
 from fileq.commands.untaken_files import missed_by_case
 from fileq.config import Config, Loaded
@@ -25,11 +24,8 @@ from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.finding import Finding, sound, unknown, wrong
 from fileq.files.mounts import ScanDirMounts
 from fileq.files.paths import advice_for, directory_problem
-from fileq.handlers.extensions import load_before_enqueue
-from fileq.handlers.routes import Routes, made_job_problems, warnings_of
+from fileq.handlers.routes import made_job_problems, warnings_of
 from fileq.producer.finder.watch import WatchModes
-
-ROLES = ("producer", "worker", "all", "serve", "start")
 
 
 def check_environment(
@@ -37,25 +33,23 @@ def check_environment(
 ) -> Iterator[Finding]:
     """Yields every finding as soon as it is known."""
     yield sound("configuration", loaded.source)
-    checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
-        ("broker", lambda: check_broker(loaded, open_broker)),
-    ]
-    if role in ("producer", "all", "start"):
-        checks += [("scan_dir", lambda: check_scan_dir(loaded)), ("watching", lambda: check_watching(loaded.config))]
-    if role in ("worker", "all", "start"):
-        checks += [
-            ("roots", lambda: check_roots(loaded)),
-            ("after", lambda: check_after(loaded.config)),
-            ("handlers", lambda: check_handlers(loaded, app_dir)),
-            ("schedules", lambda: check_schedules(loaded.config)),
-            ("webhooks", lambda: check_webhooks(loaded, open_broker)),
-        ]
-    if role in ("serve", "start") or (role == "all" and is_configured(loaded)):
-        checks.append(("server", lambda: check_server(loaded, open_broker)))
-    checks.append(("metrics port", lambda: check_port(loaded)))
-    for name, check in checks:
+    config, is_serving = loaded.config, role in ("serve", "start") or (role == "all" and is_configured(loaded))
+    is_producing, is_working = role in ("producer", "all", "start"), role in ("worker", "all", "start")
+    checks: tuple[tuple[bool, str, Iterable[Finding]], ...] = (
+        (True, "broker", check_broker(loaded, open_broker)),
+        (is_producing, "scan_dir", check_scan_dir(loaded)),
+        (is_producing, "watching", check_watching(config)),
+        (is_working, "roots", check_roots(loaded)),
+        (is_working, "after", check_after(config)),
+        (is_working, "handlers", check_handlers(loaded, app_dir)),
+        (is_working, "schedules", check_schedules(config)),
+        (is_working, "webhooks", check_webhooks(loaded, open_broker)),
+        (is_serving, "server", check_server(loaded, open_broker)),
+        (True, "metrics port", check_port(loaded)),
+    )
+    for is_wanted, name, findings in checks:
         try:
-            yield from check()
+            yield from findings if is_wanted else ()
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             yield wrong(name, f"{where}{error.strerror or error}", "fix it, then run 'fileq doctor' again")
@@ -272,15 +266,11 @@ _ADVICE = "--app-dir names the directory of the handlers; 'fileq try PATH' runs 
 
 def check_handlers(loaded: Loaded, app_dir: str) -> Iterator[Finding]:
     try:
-        # stdout is for findings: what a module prints while it is imported goes to stderr.
-        with contextlib.redirect_stdout(sys.stderr):
-            routes = Routes.load(loaded.config, app_dir=app_dir)
-            load_before_enqueue(loaded.config, app_dir=app_dir)
+        routes = load_handlers(loaded.config, app_dir)
     except ConfigError as error:
         for problem in error.problems:
             yield wrong("handlers", problem, _ADVICE if "module" in problem else "")
         return
-    routes.loop.close()
     for problem in made_job_problems(loaded.config, routes):
         yield unknown("handlers", problem, "'fileq tasks' lists the tasks of the configuration")
     for warning in routes.warnings:

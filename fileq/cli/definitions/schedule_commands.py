@@ -12,7 +12,7 @@ import msgspec
 from fileq.cli.arguments import argument, utf8_text, whole_number
 from fileq.cli.command import Invocation, command
 from fileq.cli.json_fields import declared
-from fileq.cli.terminal import Cell, Screen, screen_of_stdout, table, wrapped
+from fileq.cli.terminal import Cell, Screen, record, screen_of_stdout, table, wrapped
 from fileq.cli.worker_notes import print_payload_note, print_untaken_note
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
@@ -331,7 +331,7 @@ def render_one(one: ScheduleView, times: Sequence[ScheduledTime], screen: Screen
         "last job": job,
         "runs": f"{one.runs}, missed {one.missed_count}",
     }
-    lines = [f"{name:<12} {printable(value)}" for name, value in rows.items() if value]
+    lines = record(((name, printable(value)) for name, value in rows.items()), screen)
     return [*lines, *(["", "next times", *render_times(times, screen)] if times else [])]
 
 

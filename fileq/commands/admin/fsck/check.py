@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.clocks import wall_clock_ms
@@ -47,21 +48,20 @@ Sleep = Callable[[float], None]
 T = TypeVar("T")
 
 
-class Discrepancy:
+class Discrepancy(Struct):
     """What two checks found."""
 
-    def __init__(self, walk: BrokerWalk, first: Measurement) -> None:
-        self.walk = walk
-        self.first = first
-        self.second = first
-        self.excess = 0
-        self.lost: dict[str, Record] = {}
-        self.unrecorded: list[UnrecordedJob] = []  # in places that are not queues
-        self.unrecorded_in_queues: list[UnrecordedJob] = []
-        self.silent: list[Suspect] = []
-        self.lost_files: list[LostFile] = []
-        self.batches = 0
-        self.batch_faults: list[BatchFault] = []
+    walk: BrokerWalk
+    first: Measurement
+    second: Measurement
+    excess: int = 0
+    lost: dict[str, Record] = {}
+    unrecorded: list[UnrecordedJob] = []  # in places that are not queues
+    unrecorded_in_queues: list[UnrecordedJob] = []
+    silent: list[Suspect] = []
+    lost_files: list[LostFile] = []
+    batches: int = 0
+    batch_faults: list[BatchFault] = []
 
     @property
     def is_complete(self) -> bool:
@@ -148,9 +148,8 @@ def check_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Discrepancy
         # The jobs in these queues can't be counted: only worker.priorities says which lists exist.
         names = ", ".join(sorted(map(repr, walk.unknown_queues)))
         raise ConfigError(f"there are jobs of the queue {names}, which is not in worker.priorities; add it first")
-    found = Discrepancy(walk, measurement_from(before, broker.census(sweep=True), walk))
-    batches = BatchCheck(broker)
-    found.batches = batches.batches
+    first, batches = measurement_from(before, broker.census(sweep=True), walk), BatchCheck(broker)
+    found = Discrepancy(walk, first, first, batches=batches.batches)
     is_doubtful = not found.first.is_exact or bool(found.first.excess)
     if is_doubtful or batches.faults or walk.lost or walk.unrecorded_jobs or walk.silent or walk.copies:
         sleep(max(PAUSE_S, config.worker.heartbeat_ttl / 2) if walk.silent else PAUSE_S)

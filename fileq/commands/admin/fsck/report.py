@@ -111,17 +111,7 @@ class Report(Struct, frozen=True):
 
 def balance_of(census: Census, unclaimed: int, excess: int, *, is_exact: bool) -> Balance:
     counters: Mapping[str, int] = census.counters
-    return Balance(
-        produced=counters.get("produced", 0),
-        adopted=counters.get("adopted", 0),
-        pending=sum(census.pending.values()),
-        scheduled=census.scheduled,
-        running=census.running,
-        dead=census.dead,
-        completed=counters.get("completed", 0),
-        cancelled=counters.get("cancelled", 0),
-        deleted=counters.get("deleted", 0),
-        unclaimed=unclaimed,
-        is_exact=is_exact,
-        excess=excess,
-    )
+    counted = {name: counters.get(name, 0) for name in ("produced", "adopted", "completed", "cancelled", "deleted")}
+    places = {"scheduled": census.scheduled, "running": census.running, "dead": census.dead}
+    pending = sum(census.pending.values())
+    return Balance(**counted, **places, pending=pending, unclaimed=unclaimed, is_exact=is_exact, excess=excess)
