@@ -97,6 +97,10 @@ class Invocation:
             self._loaded = self.load_again()
         return self._loaded
 
+    @property
+    def config(self) -> Config:
+        return self.loaded().config
+
     def load_again(self) -> Loaded:
         """The configuration as it is in its sources now. --set precedes -v and -q, and the other flags precede it."""
         from fileq.config import load
@@ -113,7 +117,7 @@ class Invocation:
 
         A missing SQLite database is created only with `create`: a command that only reads must not leave a file."""
         if self._broker is None:
-            self._broker = open_for_operator(self.loaded().config, create=create)
+            self._broker = open_for_operator(self.config, create=create)
         return self._broker
 
     def note_change(self, action: str, target: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

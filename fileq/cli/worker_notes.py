@@ -33,7 +33,7 @@ def print_untaken_note(invocation: Invocation, types: Iterable[str | None], path
     from fileq.queries.untaken_jobs import note_of_unknown_types, note_of_unrouted_files
 
     try:
-        config, workers = invocation.loaded().config, invocation.broker().workers()
+        config, workers = invocation.config, invocation.broker().workers()
     except FileqError:
         return
     for note in note_of_unknown_types(named, config, workers), note_of_unrouted_files(paths, config, workers):
@@ -45,7 +45,7 @@ def print_payload_note(invocation: Invocation, made: Iterable[tuple[str | None, 
     """For jobs of these types and payloads, after they were enqueued: on stderr, not with -q. Imports the modules of
     `imports`, as a worker would; says nothing of tasks that can't be imported here."""
     jobs = dict.fromkeys((type, payload) for type, payload in made if type and not is_own_type(type))
-    config = invocation.loaded().config
+    config = invocation.config
     if not jobs or not config.imports or invocation.options.quiet:
         return
     from fileq.handlers.importing import Importer, InvalidTarget

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -152,31 +152,32 @@ def deliveries(broker: FullBroker, config: Config, name: str, limit: int, *, is_
 
     Bounded: of each place the 10,000 jobs that are found first are looked at. Unknown if there is none and no
     webhook has this name, unless the caller knows that one has."""
-    found = [
-        _delivery(stored, payload)
-        for stored in _stored_deliveries(broker, config.worker.priorities[-1])
-        if (payload := _payload(stored.job)) is not None and payload.webhook == name
-    ]
+    found = _newest_deliveries(broker, config, lambda webhook: webhook == name).get(name, [])
     if not found and not is_known:
         store_of(broker, config).get(name)
-    found.sort(key=lambda one: one.created_at or "", reverse=True)
     return DeliveryList(name, tuple(found[:limit]))
 
 
 def latest_deliveries(broker: FullBroker, config: Config, limit: int) -> dict[str, tuple[DeliverySummary, ...]]:
     """The newest deliveries of each webhook, by its name. Cheaper than `deliveries`: of each place only the first
     PAGE jobs are looked at, so those of a webhook that is rarely used may be missing."""
+    found = _newest_deliveries(broker, config, lambda webhook: True, pages_max=1)
+    return {name: tuple(some[:limit]) for name, some in found.items()}
+
+
+def _newest_deliveries(
+    broker: FullBroker, config: Config, is_wanted: Callable[[str], bool], pages_max: int = PAGES_MAX
+) -> dict[str, list[DeliverySummary]]:
     found: dict[str, list[DeliverySummary]] = {}
-    for stored in _stored_deliveries(broker, config.worker.priorities[-1], pages_max=1):
-        if (payload := _payload(stored.job)) is not None:
+    for stored in _stored_deliveries(broker, config.worker.priorities[-1], pages_max):
+        if (payload := _payload(stored.job)) is not None and is_wanted(payload.webhook):
             found.setdefault(payload.webhook, []).append(_delivery(stored, payload))
-    newest_first = {
-        name: sorted(some, key=lambda one: one.created_at or "", reverse=True) for name, some in found.items()
-    }
-    return {name: tuple(some[:limit]) for name, some in newest_first.items()}
+    for some in found.values():
+        some.sort(key=lambda one: one.created_at or "", reverse=True)
+    return found
 
 
-def _stored_deliveries(broker: FullBroker, queue: str, pages_max: int = PAGES_MAX) -> Iterator[StoredJob]:
+def _stored_deliveries(broker: FullBroker, queue: str, pages_max: int) -> Iterator[StoredJob]:
     conditions = Conditions(JobFilter(type=DELIVERY_TYPE))
     yield from matching(broker, _perhaps(view.raw for view in broker.workers()), "processing", conditions)
     for place in (queue, "scheduled"):

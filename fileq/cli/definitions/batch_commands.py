@@ -68,7 +68,7 @@ def _create(invocation: Invocation) -> int:
     from fileq.commands.batches import fill, manifest_paths
     from fileq.commands.enqueue import Enqueuing, entries_for, requested
 
-    given, config = invocation.options, invocation.loaded().config
+    given, config = invocation.options, invocation.config
     paths = [*given.paths, *(manifest_paths(given.manifest) if given.manifest is not None else ())]
     is_sealed = bool(paths or given.manifest is not None) and not given.open
     if given.wait and not is_sealed:
@@ -197,7 +197,7 @@ def _cancel(invocation: Invocation) -> int:
 
     id, broker = invocation.options.id, invocation.broker()
     report = _report(invocation, id)
-    if not cancel_batch(broker, invocation.loaded().config, id):
+    if not cancel_batch(broker, invocation.config, id):
         status = "cancelled" if report.is_cancelled else report.status
         raise BatchError(f"batch {id} can't be cancelled: it is {status}")
     invocation.note(note_batch, JobAction.CANCEL, id)
@@ -226,7 +226,7 @@ def _retry(invocation: Invocation) -> int:
 
     id = invocation.options.id
     _report(invocation, id)
-    done = retry_batch(invocation.broker(), invocation.loaded().config, id)
+    done = retry_batch(invocation.broker(), invocation.config, id)
     invocation.note(note_batch, JobAction.RETRY, id, count=done.count)
     left = [{"id": job_id, "reason": why} for job_id, why in done.left.items()]
     lines = [f"{plural(done.count, 'dead job')} of {printable(id)} put back"]

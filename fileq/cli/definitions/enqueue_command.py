@@ -110,7 +110,7 @@ def _run(invocation: Invocation) -> int:
     _check(options)
     subjects = requested(options.subjects)
     _check_contradictions(options, subjects)
-    config = invocation.loaded().config
+    config = invocation.config
     plan = _batch(invocation) if options.batch is not None else None
     job_options = _job_options(options, plan, is_traced=config.observability.tracing.enabled)
     if options.type is not None:
@@ -187,7 +187,7 @@ def _enqueue_in_batch(invocation: Invocation, plan: BatchPlan, entries: Sequence
     from fileq.commands.batches import fill
 
     broker = invocation.broker()
-    fill(broker, invocation.loaded().config, plan, entries, enqueuing)
+    fill(broker, invocation.config, plan, entries, enqueuing)
     if plan.is_new:
         broker.seal_batch(plan.id)
         if not invocation.options.quiet:

@@ -43,7 +43,7 @@ def _peek(invocation: Invocation) -> int:
     from fileq.cli.job_text import render_peek
     from fileq.queries.job_queries import peek, place_named
 
-    queues = invocation.loaded().config.worker.priorities
+    queues = invocation.config.worker.priorities
     name = invocation.options.queue
     places = [place_named(name, queues)] if name is not None else list(queues)
     found = {place: peek(invocation.broker(), place, invocation.options.limit) for place in places}
@@ -77,7 +77,7 @@ def _list(invocation: Invocation) -> int:
     from fileq.cli.job_text import job_table
     from fileq.queries.job_queries import list_jobs
 
-    queues = invocation.loaded().config.worker.priorities
+    queues = invocation.config.worker.priorities
     limit = invocation.options.limit
     found = list_jobs(invocation.broker(), queues, replace(filter_of(invocation.options, queues), limit=limit + 1))
     jobs, has_more = found[:limit], len(found) > limit
@@ -146,7 +146,7 @@ def _trace(invocation: Invocation) -> int:
     from fileq.queries.job_queries import FileNotKnown, trace
 
     path, broker = os.path.abspath(os.fsencode(invocation.options.path)), invocation.broker()
-    config = with_scanned_directory(invocation.loaded().config, path, broker.producers())
+    config = with_scanned_directory(invocation.config, path, broker.producers())
     try:
         traced = trace(broker, path)
     except FileNotKnown as error:
@@ -194,7 +194,7 @@ def _act(invocation: Invocation, name: str) -> int:
     from fileq.commands.action_log import note_command
     from fileq.queries.job_ids import resolve_ids
 
-    options, config, broker = invocation.options, invocation.loaded().config, invocation.broker
+    options, config, broker = invocation.options, invocation.config, invocation.broker
     action, command = JobAction(name), invocation.command.name
     what, places = ("job", ()) if action is JobAction.CANCEL else ("dead job", DEAD)
     wanted = filter_of(options, config.worker.priorities)
@@ -248,7 +248,7 @@ def _list_dead(invocation: Invocation) -> int:
     from fileq.cli.job_text import render_dead
     from fileq.queries.dead_jobs import list_dead
 
-    queues = invocation.loaded().config.worker.priorities
+    queues = invocation.config.worker.priorities
     dead = list_dead(invocation.broker(), queues, filter_of(invocation.options, queues))
     _check_batch(invocation, len(dead.jobs))
     return invocation.answer(dead, lambda: render_dead(dead, screen_of_stdout(), now_ms()))
@@ -365,7 +365,7 @@ def _purge(invocation: Invocation) -> int:
         count = broker.census().dead
         invocation.answer({"deleted": 0, "dead": count}, lambda: [f"{plural(count, 'dead job')}; nothing was deleted"])
         raise ConfigError("purge-dlq deletes all dead jobs permanently; add --yes to confirm")
-    actions = BulkActions(broker, invocation.loaded().config)
+    actions = BulkActions(broker, invocation.config)
     deleted = actions.begin(JobAction.DELETE, actions.matching(JobAction.DELETE, JobFilter())).complete().count
     invocation.note(note_command, JobAction.DELETE, {}, count=deleted)
     return invocation.answer({"deleted": deleted, "dead": deleted}, lambda: [f"{plural(deleted, 'dead job')} deleted"])

@@ -164,7 +164,7 @@ def _link(invocation: Invocation) -> int:
     from fileq.core.job import stamp
 
     options = invocation.options
-    settings = invocation.loaded().config.server
+    settings = invocation.config.server
     url = url_here(settings.bind, settings.port)
     broker = invocation.broker()
     if not answers_health(settings.bind, settings.port, "X-Request-Id"):

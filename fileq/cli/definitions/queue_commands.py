@@ -39,7 +39,7 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
     from fileq.commands.admin.pauses import check_queues, set_paused
     from fileq.commands.audit_entries import command_line_user
 
-    queues = invocation.loaded().config.worker.priorities
+    queues = invocation.config.worker.priorities
     named = list(dict.fromkeys(invocation.options.queues))
     check_queues(named, queues)
     broker, who = invocation.broker(), command_line_user()
@@ -124,7 +124,7 @@ def _reset(invocation: Invocation) -> int:
     them."""
     from fileq.commands.admin.running_workers import reset_breaker
 
-    result = reset_breaker(invocation.broker(), invocation.loaded().config, invocation.options.route)
+    result = reset_breaker(invocation.broker(), invocation.config, invocation.options.route)
     invocation.answer(result, lambda: _reset_lines(result))
     print_reload_note(invocation)
     return 0

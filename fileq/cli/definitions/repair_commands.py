@@ -46,7 +46,7 @@ def _reprocess(invocation: Invocation) -> int:
     from fileq.actions.reprocess import reprocess
     from fileq.commands.action_log import note_reprocess
 
-    options, config = invocation.options, invocation.loaded().config
+    options, config = invocation.options, invocation.config
     wanted = filter_of(options, config.worker.priorities)
     check_filtered(options, wanted, "fileq admin reprocess", "files")
     wanted.states(
@@ -90,7 +90,7 @@ def _fsck(invocation: Invocation) -> int:
     if no problem remains."""
     from fileq.commands.admin.fsck import fsck
 
-    config = invocation.loaded().config
+    config = invocation.config
     options = invocation.options
     report = fsck(
         invocation.broker(), config, is_repairing=options.repair, here=config.paths.here, app_dir=options.app_dir

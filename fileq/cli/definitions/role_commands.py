@@ -192,6 +192,6 @@ def _start(invocation: Invocation) -> int:
     from fileq.server.role import server_beside
 
     def beside(broker: FullBroker, emit: Emit) -> Service:
-        return server_beside(invocation.loaded().config, broker, emit, invocation.options.login_name or "")
+        return server_beside(invocation.config, broker, emit, invocation.options.login_name or "")
 
     return _work(invocation, is_producing=True, beside=beside)

@@ -127,7 +127,7 @@ def _add(invocation: Invocation) -> int:
     broker = invocation.broker(create=True)
     known = broker.documents(KIND).get(given.name)
     try:
-        add_schedule(broker, invocation.loaded().config, given.name, options, where=_LINE)
+        add_schedule(broker, invocation.config, given.name, options, where=_LINE)
     except ConfigError as error:
         raise ConfigError([_in_words_of_the_line(given.name, problem) for problem in error.problems]) from None
     if given.paused:
@@ -204,7 +204,7 @@ def _remove(invocation: Invocation) -> int:
 
     name = invocation.options.name
     known = invocation.broker().documents(KIND).get(name)
-    remove_schedule(invocation.broker(), invocation.loaded().config, name)
+    remove_schedule(invocation.broker(), invocation.config, name)
     _note_definition(invocation, "delete_schedule", known, None)
     return invocation.answer({"name": name, "removed": True}, lambda: [f"{name} is removed; its jobs stay"])
 
@@ -283,7 +283,7 @@ def _run_now(invocation: Invocation) -> int:
     from fileq.commands.action_log import note_run
 
     name = invocation.options.name
-    id = run_now(invocation.broker(), invocation.loaded().config, name)
+    id = run_now(invocation.broker(), invocation.config, name)
     invocation.note(note_run, name, id)
     _note_jobs(invocation)
     text = f"{id} is enqueued; the next time of {name} stays as it is"

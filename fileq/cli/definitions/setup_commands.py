@@ -47,7 +47,7 @@ def _tasks(invocation: Invocation) -> int:
     runs them."""
     from fileq.commands.configured_handlers import list_tasks
 
-    tasks = list_tasks(invocation.loaded().config, invocation.options.app_dir)
+    tasks = list_tasks(invocation.config, invocation.options.app_dir)
     invocation.answer({"tasks": tasks}, lambda: _task_table(tasks))
     for task in tasks:
         if task.is_shadowed and not invocation.options.json:

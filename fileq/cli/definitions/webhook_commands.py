@@ -62,7 +62,7 @@ def _add(invocation: Invocation) -> int:
 
     options = invocation.options
     wanted = WebhookFilter(options.type, options.match, options.queue, options.batch)
-    config, broker = invocation.loaded().config, invocation.broker(create=True)
+    config, broker = invocation.config, invocation.broker(create=True)
     made = add(broker, config, options.name, options.url, options.events, wanted)
     facts = webhook_facts(Webhook(made.name, options.url, tuple(options.events), wanted))
     invocation.note_change("add_webhook", "/webhooks", {}, {"name": made.name, **facts})
@@ -81,7 +81,7 @@ def _list(invocation: Invocation) -> int:
     disabled webhook gets no more deliveries: its receiver answered 410, or failed 50 times in a row over a day."""
     from fileq.commands.webhooks import list_all
 
-    found = list_all(invocation.broker(), invocation.loaded().config)
+    found = list_all(invocation.broker(), invocation.config)
     return invocation.answer(found, lambda: _webhook_lines(found))
 
 
@@ -114,7 +114,7 @@ def _remove(invocation: Invocation) -> int:
     from fileq.commands.audit_entries import webhook_facts
     from fileq.commands.webhooks import remove, store_of
 
-    broker, config, name = invocation.broker(), invocation.loaded().config, invocation.options.name
+    broker, config, name = invocation.broker(), invocation.config, invocation.options.name
     known = store_of(broker, config).load().get(name)
     result = remove(broker, config, name)
     facts = webhook_facts(known.webhook) if known is not None else {}
@@ -134,7 +134,7 @@ def _test(invocation: Invocation) -> int:
     retried and no job is created. Exit code 1 if the receiver does not accept it."""
     from fileq.commands.webhooks import test
 
-    done = test(invocation.broker(), invocation.loaded().config, invocation.options.name)
+    done = test(invocation.broker(), invocation.config, invocation.options.name)
     invocation.note_change("send_test_message", f"/webhooks/{invocation.options.name}/test", {}, {})
     fate = f"failed: {done.error}" if done.error else f"accepted with {done.answer_status} after {done.duration_s:g}s"
     lines = [printable(fate), *([f"answer: {done.answer}"] if done.answer else [])]
@@ -156,7 +156,7 @@ def _deliveries(invocation: Invocation) -> int:
     from fileq.commands.webhooks import deliveries
 
     options = invocation.options
-    found = deliveries(invocation.broker(), invocation.loaded().config, options.name, options.limit)
+    found = deliveries(invocation.broker(), invocation.config, options.name, options.limit)
     return invocation.answer(found, lambda: _delivery_table(found))
 
 
@@ -190,7 +190,7 @@ def _rotate(invocation: Invocation) -> int:
     can change theirs at any time. The secret of a webhook of the configuration is replaced there."""
     from fileq.commands.webhooks import rotate
 
-    made = rotate(invocation.broker(), invocation.loaded().config, invocation.options.name)
+    made = rotate(invocation.broker(), invocation.config, invocation.options.name)
     invocation.note_change("rotate_webhook", f"/webhooks/{invocation.options.name}/rotate", {}, {"secret": "replaced"})
     until = f"the one before signs too until {made.previous_secret_until}"
     head = f"the new secret of webhook {made.name}, shown only this once; {until}"
@@ -211,7 +211,7 @@ def _enable(invocation: Invocation) -> int:
     """
     from fileq.commands.webhooks import enable
 
-    result = enable(invocation.broker(), invocation.loaded().config, invocation.options.name)
+    result = enable(invocation.broker(), invocation.config, invocation.options.name)
     if result.has_changed:
         invocation.note_change(
             "enable_webhook", f"/webhooks/{invocation.options.name}/enable", {"state": "disabled"}, {"state": "enabled"}

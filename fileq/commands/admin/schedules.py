@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.schedule_definitions import KnownSchedule, broker_now_ms, known_schedules
@@ -102,17 +103,8 @@ def _view(known: KnownSchedule, outcome: str | None, by_hand_status: str | None,
         status=status,
         problem=problem,
         source=known.document.source if known.document is not None else "",
-        cron=definition.cron,
+        **asdict(definition),
         words=words,
-        timezone=definition.timezone,
-        type=definition.type,
-        payload=definition.payload,
-        priority=definition.priority,
-        missed=definition.missed,
-        overlap=definition.overlap,
-        within_s=definition.within_s,
-        max_retries=definition.max_retries,
-        timeout_s=definition.timeout_s,
         next=_time(state.next_ms, shown) if state is not None and has_next else None,
         last=_time(state.last_ms, shown) if state is not None and state.last_ms else None,
         last_job_id=state.last_job_id if state is not None else "",

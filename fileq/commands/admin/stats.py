@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.protocol import FullBroker
@@ -97,21 +98,15 @@ def summarise(views: Iterable[ProducerView]) -> tuple[ProducerProcess, ...]:
 
 def _summary(view: ProducerView, neighbours: Neighbours) -> ProducerProcess:
     info = view.info
-    is_gone = neighbours.is_gone(info.process)
+    if neighbours.is_gone(info.process):
+        info = replace(info, state=GONE_STATE, problem="", held_by="", held_since_ms=0)
+    same = ("host", "pid", "version", "roots", "state", "problem", "held_by", "enqueued", "waiting")
     return ProducerProcess(
         id=view.id,
-        host=info.host,
-        pid=info.pid,
-        version=info.version,
         started_at=stamp(info.started_ms),
-        roots=info.roots,
-        state=GONE_STATE if is_gone else info.state,
-        problem="" if is_gone else info.problem,
-        held_by="" if is_gone else info.held_by,
-        held_since=None if is_gone else stamp(info.held_since_ms),
+        held_since=stamp(info.held_since_ms),
         last_scan=_scan(info.last_scan) if info.last_scan is not None else None,
-        enqueued=info.enqueued,
-        waiting=info.waiting,
+        **{name: getattr(info, name) for name in same},
     )
 
 
@@ -322,7 +317,8 @@ def eta_of(overview: Overview, last_minute: Callable[[], float]) -> Eta:
         return Eta(None)
     per_second, basis = last_minute(), LAST_MINUTE
     if not per_second:
-        per_second, basis = _ended_per_second(_since_first_worker(overview, *_throughputs(overview))), LAST_HOURS
+        recent = _since_first_worker(overview, *_throughputs(overview))
+        per_second, basis = recent.per_second("completed") + recent.per_second("dead"), LAST_HOURS
     if not per_second:
         return Eta(None)
     usual_s = backlog / per_second  # at least what a job takes, because all that run are in the backlog
@@ -336,19 +332,16 @@ def _longest_running_s(overview: Overview) -> float:
     return max((now_ms - view.since_ms for view in overview.workers if view.raw and view.since_ms), default=0) / 1000
 
 
-def _ended_per_second(throughput: Throughput) -> float:
-    return throughput.per_second("completed") + throughput.per_second("dead")
-
-
 def _since_first_worker(overview: Overview, this_hour: Throughput, last_hour: Throughput) -> Throughput:
     """This hour and the last. Excludes the time before the first worker started."""
-    now_ms = overview.census.now_ms
-    started_ms = min((view.info.started_ms for view in overview.workers if view.is_alive), default=0)
+    now_ms, started_ms = overview.census.now_ms, _first_started_ms(overview)
     seconds = min(this_hour.seconds + last_hour.seconds, max(1.0, (now_ms - started_ms) / 1000))
-    both = {name: getattr(this_hour, name) + getattr(last_hour, name) for name in _RATES}
-    if seconds <= this_hour.seconds:
-        both = {name: getattr(this_hour, name) for name in _RATES}
-    return Throughput(seconds, **both)
+    hours = (this_hour,) if seconds <= this_hour.seconds else (this_hour, last_hour)
+    return Throughput(seconds, **{name: sum(getattr(hour, name) for hour in hours) for name in _RATES})
+
+
+def _first_started_ms(overview: Overview) -> int:
+    return min((view.info.started_ms for view in overview.workers if view.is_alive), default=0)
 
 
 def _errors(overview: Overview) -> tuple[ErrorCount, ...]:
@@ -372,8 +365,7 @@ MOST = 1000  # ended jobs of one list that are looked at
 def ended_per_second(broker: FullBroker, overview: Overview) -> float:
     """Jobs that were completed or died in the last minute, per second. The time before the first worker started does
     not count. If more than `MOST` jobs ended, it is the rate over the newest `MOST`."""
-    now_ms = overview.census.now_ms
-    started_ms = min((view.info.started_ms for view in overview.workers if view.is_alive), default=0)
+    now_ms, started_ms = overview.census.now_ms, _first_started_ms(overview)
     window_ms = max(1000, min(WINDOW_MS, now_ms - started_ms))
     completed = _rate(broker, "completed", overview.census.counters.get("completed", 0), now_ms, window_ms)
     return completed + _rate(broker, "dead_letter", overview.census.dead, now_ms, window_ms)
