@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -41,9 +40,8 @@ class Command(Struct, frozen=True, kw_only=True):
 
     words: tuple[str, ...]  # ("admin", "stats"), ("enqueue",)
     summary: str  # one line, for lists of commands
-    description: str  # paragraphs separated by an empty line, for --help and docs/cli.md
     examples: Pairs  # (command line, what it does); at least one
-    run: Callable[[Invocation], int]  # returns the exit code; imports what it needs inside
+    run: Callable[[Invocation], int]  # returns the exit code; imports what it needs inside; see description
     arguments: tuple[Argument, ...] = ()
     json_fields: Pairs | Callable[[], Pairs] = ()  # (field, type and meaning) of the --json document; see fields
     is_configured: bool = True
@@ -52,6 +50,13 @@ class Command(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return f"fileq {' '.join(self.words)}"
+
+    @property
+    def description(self) -> str:
+        """Paragraphs separated by an empty line, for --help and docs/cli.md: the docstring of `run`."""
+        import inspect  # slow to import
+
+        return inspect.cleandoc(self.run.__doc__ or "")
 
     @property
     def fields(self) -> Pairs:
@@ -68,11 +73,10 @@ def command(
     is_configured: bool = True,
     only_confirms: bool = False,
 ) -> Callable[[Callable[[Invocation], int]], Command]:
-    """Makes a command of the function that runs it. Its docstring is the description."""
+    """Makes a command of the function that runs it."""
     return lambda run: Command(
         words=tuple(words.split()),
         summary=summary,
-        description=inspect.cleandoc(run.__doc__ or ""),
         examples=examples,
         run=run,
         arguments=arguments,

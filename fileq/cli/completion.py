@@ -15,7 +15,6 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -53,6 +52,8 @@ class Offer(Struct, frozen=True):
 
 def script(shell: str) -> str:
     """What makes this shell ask `fileq __complete`."""
+    from importlib import resources  # slow to import
+
     return (resources.files(__package__) / "completion_scripts" / f"fileq.{shell}").read_text()
 
 
@@ -138,7 +139,6 @@ class _Line:
 
 
 def _without_command() -> Parser:
-    """The options that stand before a command, or without one."""
     parser = Parser(prog="fileq", allow_abbrev=False, add_help=False)
     parser.add_argument("--role", choices=ROLES, help="the role, instead of a command")
     add_common(parser)
@@ -165,7 +165,6 @@ def _summary(command: Command, length: int) -> str:
 
 
 def _value(action: argparse.Action | None, line: _Line, prefix: str = "") -> Offer:
-    """What the value of this option or argument may be."""
     if action is None or action.nargs == 0:
         return Offer()
     metavar = str(action.metavar)

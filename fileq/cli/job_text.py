@@ -165,21 +165,19 @@ def _attempts(job: JobDocument, screen: Screen) -> list[str]:
         # The error of the last one is the job's own and was printed above.
         is_printed = following is None and job.status != "completed"
         lines += attempt_lines(attempt, following, screen, with_error=not is_printed)
-        if following is None or following.traceback != attempt.traceback:  # repeated failures are often the same
-            lines += [f"     {screen.paint(line, 'dim')}" for line in _block(attempt.traceback)]
-        if attempt.output and (following is None or following.output != attempt.output):
+        # Repeated failures are often the same.
+        later = (following.traceback, following.output) if following is not None else ("", "")
+        if attempt.traceback not in ("", later[0]):
+            lines += [f"     {screen.paint(line, 'dim')}" for line in error_lines(attempt.traceback)]
+        if attempt.output not in ("", later[1]):
             lines.append(f"     {screen.paint('printed:', 'dim')}")
-            lines += [f"       {line}" for line in _block(attempt.output)]
+            lines += [f"       {line}" for line in error_lines(attempt.output)]
     return lines
 
 
 def _with_next(attempts: Sequence[AttemptDocument]) -> Iterator[tuple[AttemptDocument, AttemptDocument | None]]:
     """Each attempt with the next one: what two of them have in common is printed once, with the later one."""
     return zip_longest(attempts, attempts[1:])
-
-
-def _block(text: str) -> list[str]:
-    return [printable(line) for line in text.splitlines()]
 
 
 def attempt_lines(
@@ -390,7 +388,6 @@ def _group_lines(group: DeadGroup, screen: Screen, at_ms: int) -> list[str]:
 
 
 def render_report(report: ActionReport, action: JobAction, heartbeat_ttl_s: float, screen: Screen) -> list[str]:
-    """A line for each of the first jobs, and the number of all."""
     from fileq.actions.bulk import DONE, REQUESTED, REQUESTED_BEFORE
 
     lines = []

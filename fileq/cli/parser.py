@@ -97,7 +97,8 @@ def parse(arguments: Sequence[str], commands: Iterable[Command] | None = None) -
         raise ConfigError(_no_command(found, known))
     parser = parser_of(command)
     if found.wants_help:
-        parser.epilog = epilog(command)  # not sooner: it imports the modules that describe the fields of --json
+        # Not sooner: this imports the modules that describe the fields of --json.
+        parser.description, parser.epilog = command.description, epilog(command)
         return ParsedLine(text=parser.format_help())
     return ParsedLine(command, parser.read([*found.options, *found.tail]))
 
@@ -134,7 +135,6 @@ def _extend(words: tuple[str, ...], word: str, names: Sequence[tuple[str, ...]])
 
 
 def _without_role(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The value of --role, which may stand anywhere, and the other arguments."""
     tokens = list(arguments)
     end = tokens.index("--") if "--" in tokens else len(tokens)
     role = ""
@@ -158,7 +158,6 @@ def _without_role(arguments: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _no_command(found: CommandWords, known: Sequence[Command]) -> str:
-    """The error message for a line that names no command."""
     words = found.words
     typed = " ".join(("fileq", *words))
     advice = f"see '{typed} --help'"
@@ -286,14 +285,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def help_of(action: argparse.Action) -> str:
-    """The help of one argument, with its default filled in."""
-    return (action.help or "").replace("%(default)s", str(action.default))
+    """The help of one argument, with the default that it has."""
+    text = action.help or ""
+    if action.default and action.default != argparse.SUPPRESS and "default" not in text:
+        text += " (default: %(default)s)"
+    return text.replace("%(default)s", str(action.default))
 
 
 def parser_of(command: Command) -> Parser:
     parser = Parser(
         prog=command.name,
-        description=command.description,
         formatter_class=HelpFormatter,
         allow_abbrev=False,
         add_help=False,
@@ -356,10 +357,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         )
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        text = action.help or ""
-        if not action.default or action.default == argparse.SUPPRESS or "default" in text:
-            return text
-        return f"{text} (default: %(default)s)"
+        return help_of(action).replace("%", "%%")
 
 
 def _is_laid_out(paragraph: str) -> bool:

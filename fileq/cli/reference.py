@@ -56,9 +56,7 @@ def _row(action: argparse.Action) -> str:
         return ""
     takes = f" {action.metavar or action.dest.upper()}" if action.option_strings and action.nargs != 0 else ""
     name = ", ".join(action.option_strings) or str(action.metavar or action.dest)
-    help = help_of(action)
-    default = f" (default: `{action.default}`)" if action.default and "default" not in help else ""
-    return f"| `{name}{takes}` | {_cell(help)}{default} |"
+    return f"| `{name}{takes}` | {_cell(help_of(action))} |"
 
 
 def _cell(text: str) -> str:

@@ -7,18 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fileq.brokers.protocol import FullBroker
-from fileq.cli.terminal import (
-    ENDLESS,
-    Cell,
-    Screen,
-    age,
-    cut,
-    number,
-    plural,
-    rate,
-    seconds_between,
-    table,
-)
+from fileq.cli.terminal import ENDLESS, Cell, Screen, age, cut, number, plural, rate, seconds_between, table
 from fileq.commands.admin.stats import (
     GONE_STATE,
     LAST_MINUTE,
@@ -76,15 +65,8 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
     rows.append(("completed", number(stats.completed), "", kept))
     if stats.cancelled:
         rows.append(("cancelled", number(stats.cancelled), "", ""))
-    is_bad = stats.dead > 0
-    rows.append(
-        (
-            Cell("dead", "red" if is_bad else ""),
-            Cell(number(stats.dead), "red" if is_bad else ""),
-            "",
-            "see: fileq dlq list" if is_bad else "",
-        )
-    )
+    style, advice = ("red", "see: fileq dlq list") if stats.dead else ("", "")
+    rows.append((Cell("dead", style), Cell(number(stats.dead), style), "", advice))
     if stats.orders:
         rows.append(("orders", number(stats.orders), "", "files to be moved or deleted"))
     if stats.schedules.count:
@@ -134,12 +116,8 @@ def _rates(stats: Stats, screen: Screen) -> list[str]:
         del shown["refused"]
     for name, title in shown.items():
         style = "red" if name == "dead" and any(throughput.dead for _, throughput in columns) else ""
-        rows.append(
-            [
-                Cell(title, style),
-                *(Cell(_amount(throughput, name, throughput is stats.now), style) for _, throughput in columns),
-            ]
-        )
+        amounts = (_amount(throughput, name, throughput is stats.now) for _, throughput in columns)
+        rows.append([Cell(text, style) for text in (title, *amounts)])
     return [*table(rows, screen, right=(1, 2, 3)), _eta(stats, screen)]
 
 
@@ -195,21 +173,16 @@ def _workers(stats: Stats, screen: Screen, most_jobs: int) -> list[str]:
 
 
 def process_table(workers: tuple[WorkerDocument, ...], screen: Screen, at: str) -> list[str]:
-    """A header and one line for each process."""
     rows: list[tuple[str | Cell, ...]] = [("worker", "busy", "breaker", "state", "heartbeat", "up", "version")]
     for process in workers:
-        rows.append(
-            (
-                Cell(f"{printable(process.host)} {process.pid}", "bold"),
-                _busy(process),
-                Cell(process.breaker, _BREAKERS.get(process.breaker, "")),
-                _life(process),
-                _heartbeat(process),
-                age(seconds_between(process.started_at, at)),
-                printable(process.version),
-            )
-        )
+        breaker = Cell(process.breaker, _BREAKERS.get(process.breaker, ""))
+        states = (_busy(process), breaker, _life(process), _heartbeat(process))
+        rows.append((_name(process), *states, age(seconds_between(process.started_at, at)), printable(process.version)))
     return table(rows, screen, flexible=0, from_left=False)
+
+
+def _name(process: WorkerDocument | ProducerProcess) -> Cell:
+    return Cell(f"{printable(process.host)} {process.pid}", "bold")
 
 
 def _busy(process: WorkerDocument) -> str:
@@ -229,7 +202,6 @@ def _life(process: WorkerDocument) -> Cell:
 
 
 def _heartbeat(process: WorkerDocument) -> str:
-    """When the last one was."""
     if process.heartbeat_age_s is not None:
         return f"{age(process.heartbeat_age_s)} ago"
     is_known = not process.is_alive and process.heartbeat_ttl_s is not None
@@ -237,7 +209,6 @@ def _heartbeat(process: WorkerDocument) -> str:
 
 
 def lost_lines(lost: Sequence[LostWorker], screen: Screen) -> list[str]:
-    """One line for each process that died."""
     lines = []
     for one in lost:
         held = f"its {plural(one.jobs, 'job')} moved" if one.jobs else "held no job"
@@ -322,16 +293,9 @@ def producer_lines(producers: tuple[ProducerProcess, ...], screen: Screen, at: s
     most = len(producers) if is_endless else _PRODUCERS_SHOWN
     rows: list[tuple[str | Cell, ...]] = [("producer", "state", "last scan", "enqueued", "up", "version")]
     for one in producers[:most]:
-        rows.append(
-            (
-                Cell(f"{printable(one.host)} {one.pid}", "bold"),
-                Cell(printable(one.state), _PRODUCER_STYLES.get(one.state, "")),
-                _scan_text(one, at),
-                number(one.enqueued),
-                age(seconds_between(one.started_at, at)),
-                printable(one.version),
-            )
-        )
+        state = Cell(printable(one.state), _PRODUCER_STYLES.get(one.state, ""))
+        up = age(seconds_between(one.started_at, at))
+        rows.append((_name(one), state, _scan_text(one, at), number(one.enqueued), up, printable(one.version)))
     header, *lines = table(rows, screen, right=(3,), flexible=0, from_left=False)
     shown = [header]
     for one, line in zip(producers, lines, strict=False):

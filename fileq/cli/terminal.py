@@ -36,7 +36,6 @@ class Screen(NamedTuple):
 
 
 def columns(text: str) -> int:
-    """The number of terminal columns that a text occupies."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
@@ -168,7 +167,6 @@ def wrapped(text: str, stream: TextIO) -> str:
 
 
 def remark(text: str) -> None:
-    """Says on stderr what is not the result of the command."""
     print(f"fileq: {text}", file=sys.stderr, flush=True)
 
 

@@ -47,8 +47,6 @@ def group_state(known: Acknowledgement | None, last_death: str | None) -> GroupS
 
 
 class AcknowledgementStore:
-    """The acknowledgements of one broker."""
-
     def __init__(self, catalog: Catalog, now_ms: Callable[[], int]) -> None:
         self._catalog = catalog
         self._now_ms = now_ms

@@ -50,8 +50,6 @@ ACTIONS = CappedLog[LoggedAction]("job-actions", LoggedAction, IDS_KEPT, lambda 
 
 
 class ActionLog:
-    """The actions of one broker."""
-
     def __init__(self, catalog: Catalog, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._catalog = catalog
         self._now_ms = now_ms
@@ -152,7 +150,6 @@ def note_change(catalog: Catalog, action: str, target: str, old: Mapping[str, An
 
 
 def note_reprocess(catalog: Catalog, count: int, wanted: JobFilter) -> None:
-    """`count` files were enqueued again."""
     if count:
         detail = _in_words(_conditions(wanted)) or "all"
         write_command(catalog, "reprocess_files", "/files/reprocess", count=count, detail=detail)

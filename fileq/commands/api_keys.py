@@ -102,8 +102,6 @@ class KeyOptions(Struct, frozen=True):
 
 
 class KeyStore:
-    """The keys of one broker."""
-
     def __init__(self, catalog: Catalog, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._catalog = catalog
         self._now_ms = now_ms

@@ -123,7 +123,6 @@ def write_command(catalog: Catalog, action: str, target: str, *, count: int = 1,
 
 
 def read_audit(catalog: Catalog, limit: int) -> list[AuditEntry]:
-    """The newest entries, newest first."""
     return audit_page(catalog, limit, None)[0]
 
 

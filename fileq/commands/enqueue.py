@@ -34,8 +34,6 @@ COMMAND_TYPE = "command"
 
 
 class EnqueuedJob(Struct, frozen=True):
-    """One job of the call."""
-
     id: str
     fate: EnqueueResult
 
@@ -185,7 +183,6 @@ def _entry_of_request(config: Config, job: RequestedJob, options: JobOptions, ba
 
 
 def entry_of_type(config: Config, type: str, payload: str | None, options: JobOptions) -> Entry:
-    """The entry of a job without a file."""
     _check_options(config, options, 1)
     _checked_type("--type", type)
     value = None if payload is None else json_argument(payload, "--payload", """'{"key": "value"}'""")

@@ -158,9 +158,8 @@ def check_port(loaded: Loaded) -> Iterator[Finding]:
         yield sound("metrics port", "any free port")
         return
     error = bind_error(bind, port)
-    yield (
-        sound("metrics port", f"{port} on {bind} is free") if error is None else _port_in_use(loaded, bind, port, error)
-    )
+    is_free = sound("metrics port", f"{port} on {bind} is free")
+    yield is_free if error is None else _port_in_use(loaded, bind, port, error)
 
 
 def bind_error(bind: str, port: int) -> OSError | None:

@@ -1,6 +1,6 @@
 """Runs fsck on the broker of a harness, and asserts what a repair leaves."""
 
-from fileq.commands.admin.fsck import fsck
+from fileq.commands.admin.fsck.check import fsck
 from fileq.core.settlement import cancel
 from fileq.testing.conformance.builders import (
     completed,

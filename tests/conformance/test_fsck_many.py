@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from fileq.brokers.redis import open_redis
 from fileq.brokers.sqlite import SqliteBroker
-from fileq.commands.admin.fsck import broker_walk, fsck
+from fileq.commands.admin.fsck import broker_walk
+from fileq.commands.admin.fsck.check import fsck
 from fileq.core.errors import ConfigError
 from fileq.core.settlement import cancel, complete
 from fileq.testing.conformance.builders import (

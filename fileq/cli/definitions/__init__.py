@@ -10,7 +10,6 @@ from fileq.cli.command import Command
 # In the order in which --help lists them.
 MODULES = (
     "role_commands",
-    "try_command",
     "enqueue_command",
     "setup_commands",
     "stats_commands",

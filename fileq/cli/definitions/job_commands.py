@@ -11,7 +11,9 @@ from fileq.cli.terminal import now_ms, plural, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
 from fileq.core.errors import ConfigError
 
-DEAD = ("dead_letter",)
+_DEAD_FILTERS = filters(time="jobs that became dead", states=("dead",))
+_ALL_DEAD = argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first")
+_CONFIRM = argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
 _JOB = "fileq.queries.documents:JobDocument"
 _EACH = "one object for each job"
 _ACTION = declared("fileq.actions.bulk:ActionReport")
@@ -162,7 +164,7 @@ def _trace(invocation: Invocation) -> int:
     "cancel jobs that have not ended",
     argument("ids", nargs="*", type=utf8_text, metavar="ID", help="id of a job, or its first characters"),
     argument("--all", action="store_true", help="all jobs that have not ended and meet the filters"),
-    argument("--yes", action="store_true", help="confirms --all; without it the command only counts"),
+    _CONFIRM,
     DRY_RUN,
     filters(states=UNFINISHED),
     examples=(
@@ -196,7 +198,7 @@ def _act(invocation: Invocation, name: str) -> int:
 
     options, config, broker = invocation.options, invocation.config, invocation.broker
     action, command = JobAction(name), invocation.command.name
-    what, places = ("job", ()) if action is JobAction.CANCEL else ("dead job", DEAD)
+    what, places = ("job", ()) if action is JobAction.CANCEL else ("dead job", ("dead_letter",))
     wanted = filter_of(options, config.worker.priorities)
     check_choice(options, wanted, command, f"{what}s")
     is_unconfirmed = options.all and not options.dry_run and not getattr(options, "yes", True)
@@ -289,9 +291,9 @@ def _groups(invocation: Invocation) -> int:
     "admin dlq retry",
     "put dead jobs back into their queues",
     argument("ids", nargs="*", type=utf8_text, metavar="ID", help="id of a dead job, or its first characters"),
-    argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first"),
+    _ALL_DEAD,
     DRY_RUN,
-    filters(time="jobs that became dead", states=("dead",)),
+    _DEAD_FILTERS,
     examples=(
         ("fileq dlq retry 2f6c1d0e", "one job; several ids may be given"),
         ("fileq dlq retry --all --error 'connection refused' --dry-run", "show which jobs would be put back"),
@@ -323,10 +325,10 @@ def _retry(invocation: Invocation) -> int:
         metavar="ID",
         help="id of a dead job, or raw-<sha1> for bytes that are not a job; or its first characters",
     ),
-    argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first"),
-    argument("--yes", action="store_true", help="confirms --all; without it the command only counts"),
+    _ALL_DEAD,
+    _CONFIRM,
     DRY_RUN,
-    filters(time="jobs that became dead", states=("dead",)),
+    _DEAD_FILTERS,
     examples=(
         ("fileq dlq delete raw-da39a3ee5e6b4b0d3255bfef95601890afd80709", "bytes that are not a job"),
         ("fileq dlq delete --all --error FileVanished --yes", "all jobs whose file was gone"),

@@ -88,7 +88,7 @@ def _fsck(invocation: Invocation) -> int:
     difference that remains is counted as deleted or adopted. Each repair is one atomic step that checks again
     first. The command can be interrupted and repeated while workers are running. It lists what it did. Exit code 0
     if no problem remains."""
-    from fileq.commands.admin.fsck import fsck
+    from fileq.commands.admin.fsck.check import fsck
 
     config = invocation.config
     options = invocation.options

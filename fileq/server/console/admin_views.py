@@ -18,7 +18,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
-from fileq.commands.admin.fsck import Report, fsck
+from fileq.commands.admin.fsck.check import fsck
+from fileq.commands.admin.fsck.report import Report
 from fileq.commands.api_keys import SESSION_MARK
 from fileq.commands.audit_entries import AuditChange, AuditEntry
 from fileq.commands.server_checks import check_schedules, check_server, check_webhooks

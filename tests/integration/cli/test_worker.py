@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fileq.actions.bulk import BulkActions, JobAction
 from fileq.commands.admin import pauses, running_workers
-from fileq.commands.admin.fsck import Report, fsck
+from fileq.commands.admin.fsck.check import fsck
+from fileq.commands.admin.fsck.report import Report
 from fileq.commands.admin.stats import gather
 from fileq.config import Config, config_from
 from fileq.core.job import State

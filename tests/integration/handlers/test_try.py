@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from fileq.cli import main
-from fileq.cli.definitions.try_command import try_and_print
+from fileq.cli.definitions.enqueue_command import try_and_print
 from fileq.config import load
 from fileq.core.errors import ConfigError
 from fileq.handlers import extensions, registry

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fileq.brokers.types import Entry
-from fileq.commands.admin.fsck import fsck
+from fileq.commands.admin.fsck.check import fsck
 from fileq.core.job import State, file_job, rfc3339_ms
 from fileq.testing.conformance.builders import a_job
 from fileq.worker.deadlines import Deadlines

@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from fileq.cli.arguments import point_in_time, point_in_time_or_ago, whole_number
-from fileq.cli.command import Command
+from fileq.cli.command import Command, Invocation
 from fileq.cli.definitions import all_commands
 from fileq.cli.parser import ParsedLine, parse, parser_of
 from fileq.core.errors import ConfigError
@@ -24,13 +24,16 @@ def command(*words: str, arguments: tuple[str, ...] = ()) -> Command:
             else:
                 parser.add_argument(argument.strip("*"), nargs="*" if "*" in argument else None)
 
+    def do(invocation: Invocation) -> int:
+        """It does."""
+        return 0
+
     return Command(
         words=words,
         summary=f"does {words[-1]}",
-        description="It does.",
         examples=((f"fileq {' '.join(words)}", "so"),),
         arguments=(add,),
-        run=lambda invocation: 0,
+        run=do,
         json_fields=(("done", "boolean"),),
     )
 

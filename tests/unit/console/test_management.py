@@ -16,8 +16,8 @@ from fileq.brokers.schedule_definitions import known_schedules
 from fileq.brokers.types import Entry, Record, WorkerInfo
 from fileq.client.options import WantedReprocess, WantedSchedule
 from fileq.client.schedule_changes import add_schedule
-from fileq.commands.admin.fsck import Report, fsck
-from fileq.commands.admin.fsck.report import Problem
+from fileq.commands.admin.fsck.check import fsck
+from fileq.commands.admin.fsck.report import Problem, Report
 from fileq.commands.admin.schedules import list_schedules
 from fileq.commands.api_keys import KeyOptions
 from fileq.core.api_key import Scope

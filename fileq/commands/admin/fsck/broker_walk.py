@@ -232,7 +232,7 @@ def record_for(place: str, raw: bytes, job: Job | None, queues: Sequence[str], s
     return Record(job.id, state, raw, queue, slot, created_ms, error=job.error or "", unique_key=unique_key)
 
 
-# Measures the balance: how many jobs are certainly missing or surplus. The package's docstring explains it.
+# Measures the balance: how many jobs are certainly missing or surplus. The docstring of check.py explains it.
 
 
 MEASUREMENTS = 3
