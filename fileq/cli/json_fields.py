@@ -12,22 +12,22 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any, TypeAlias
+    from typing import Any
 
     from msgspec import Struct
 
-    Fields: TypeAlias = tuple[tuple[str, str], ...]
+    from fileq.cli.command import Pairs
 
 # Documents whose fields are described at one command only.
 _AT_COMMANDS = {"JobDocument": "admin list", "WorkerDocument": "admin workers", "BatchDocument": "batch show"}
 
 
-def declared(document: str, inside: str = "", meaning: str = "", *, more: Fields = ()) -> Callable[[], Fields]:
+def declared(document: str, inside: str = "", meaning: str = "", *, more: Pairs = ()) -> Callable[[], Pairs]:
     """The fields of a document, which is named as package.module:Class, with the descriptions that it declares.
 
     `inside` is the field that holds such documents, such as `jobs[]`. `more` are fields that no document declares."""
 
-    def read() -> Fields:
+    def read() -> Pairs:
         module, _, name = document.partition(":")
         kind: type[Struct] = getattr(import_module(module), name)
         head = ((inside, meaning),) if inside else ()

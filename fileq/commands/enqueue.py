@@ -7,7 +7,7 @@ the same --id, the command enqueues nothing twice.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry, Record
 from fileq.client.job_endings import JobEndings
 from fileq.client.new_entries import FileEntries, typed_entry
-from fileq.client.options import EnqueueOptions, JobOptions, options_of
+from fileq.client.options import EnqueueOptions, JobOptions, declared_options, options_of
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError, JobError
 from fileq.core.job import State
@@ -127,9 +127,8 @@ def _requested_job(text: str) -> RequestedJob:
         raise ConfigError([f"{shown}; {problem}" for problem in error.problems]) from None
     if run_at is not None and given.delay is not None:
         raise ConfigError(f"{shown}; delay and run_at are both set; give one of them")
-    fields = {"timeout": "timeout_s", "delay": "delay_ms"}
-    chosen = {fields.get(name, name): getattr(options, fields.get(name, name)) for name in own}
-    chosen |= {"at_ms": run_at.ms} if run_at is not None else {}
+    fields = [option.field for name, option in declared_options().items() if name in own]
+    chosen = {field: getattr(options, field) for field in fields} | ({"at_ms": run_at.ms} if run_at is not None else {})
     return RequestedJob(type, None if payload is None else msgspec.json.encode(payload), chosen, run_at)
 
 
@@ -228,29 +227,18 @@ def json_argument(text: str, what: str, example: str) -> Any:
 RECHECK_S = 10.0
 
 
-class JobWaiting:
-    """Make one before the jobs are enqueued. `report` gets the begin and the end of each outage of the broker, and once
+def endings_of_jobs(broker: FullBroker, report: Callable[[str], None]) -> JobEndings:
+    """Make it before the jobs are enqueued. `report` gets the begin and the end of each outage of the broker, and once
     each what keeps the jobs from running, such as a paused queue."""
+    reported: set[str] = set()
 
-    def __init__(self, broker: FullBroker, report: Callable[[str], None]) -> None:
-        self._broker = broker
-        self._report = report
-        self._endings = JobEndings(broker, report=report, on_recheck=self._report_waits, recheck_s=RECHECK_S)
-        self._reported: set[str] = set()
+    def report_waits(records: Sequence[Record | None]) -> None:
+        for text in dict.fromkeys(text for texts in wait_reasons(broker, records).values() for text in texts):
+            if text not in reported:
+                reported.add(text)
+                report(f"still waiting: {text}")
 
-    def ended(self, ids: Sequence[str]) -> Iterator[JobDocument]:
-        """Yields each job once, when it has ended."""
-        return (ending.job for ending in self._endings.of(ids))
-
-    def close(self) -> None:
-        self._endings.close()
-
-    def _report_waits(self, records: Sequence[Record | None]) -> None:
-        reasons = dict.fromkeys(text for texts in wait_reasons(self._broker, records).values() for text in texts)
-        for text in reasons:
-            if text not in self._reported:
-                self._reported.add(text)
-                self._report(f"still waiting: {text}")
+    return JobEndings(broker, report=report, on_recheck=report_waits, recheck_s=RECHECK_S)
 
 
 def documents_of(broker: FullBroker, ids: Sequence[str]) -> list[JobDocument]:

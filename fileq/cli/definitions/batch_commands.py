@@ -140,13 +140,13 @@ def _list(invocation: Invocation) -> int:
     return invocation.answer({"batches": batches}, lambda: render_batches(batches, screen_of_stdout(), now_ms()))
 
 
-_ID = (argument("id", type=utf8_text, metavar="BATCH", help="id of the batch"),)
+_ID = argument("id", type=utf8_text, metavar="BATCH", help="id of the batch")
 
 
 @command(
     "admin batch show",
     "show one batch: counts, callbacks, failures",
-    *_ID,
+    _ID,
     examples=(("fileq batch show nightly-3f9c12ab77de", "how far is it?"),),
     json_fields=declared("fileq.queries.documents:BatchDocument"),
 )
@@ -162,7 +162,7 @@ def _show(invocation: Invocation) -> int:
 @command(
     "admin batch seal",
     "close a batch to new jobs",
-    *_ID,
+    _ID,
     examples=(("fileq batch seal nightly-3f9c12ab77de", "all jobs are added"),),
     json_fields=_AS_SHOWN,
     only_confirms=True,
@@ -182,7 +182,7 @@ def _seal(invocation: Invocation) -> int:
 @command(
     "admin batch cancel",
     "cancel what is left of a batch",
-    *_ID,
+    _ID,
     examples=(("fileq batch cancel nightly-3f9c12ab77de", "stop it"),),
     json_fields=_AS_SHOWN,
     only_confirms=True,
@@ -207,7 +207,7 @@ def _cancel(invocation: Invocation) -> int:
 @command(
     "admin batch retry",
     "run the dead jobs of a batch again",
-    *_ID,
+    _ID,
     examples=(("fileq batch retry nightly-3f9c12ab77de", "after the cause was fixed"),),
     json_fields=(
         ("id, retried", "string, number: the batch, and how many jobs were put back"),

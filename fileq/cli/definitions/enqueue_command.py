@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from fileq.brokers.protocol import FullBroker
     from fileq.brokers.types import Entry
+    from fileq.client.job_endings import JobEndings
     from fileq.client.options import JobOptions
     from fileq.commands.batches import BatchPlan
-    from fileq.commands.enqueue import EnqueuedJob, Enqueuing, JobWaiting, RequestedJob
+    from fileq.commands.enqueue import EnqueuedJob, Enqueuing, RequestedJob
     from fileq.config import Loaded
     from fileq.core.units import PointInTime
     from fileq.queries.documents import JobDocument
@@ -155,7 +156,7 @@ def _run(invocation: Invocation) -> int:
     With --wait the command waits until all its jobs have ended and prints the result or the error of each. The exit
     code is 0 if all were completed, 3 if one is dead, 1 if one was cancelled. Ctrl-C ends only the wait: the jobs
     stay queued."""
-    from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, JobWaiting, entries_for, entry_of_type, requested
+    from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, endings_of_jobs, entries_for, entry_of_type, requested
 
     options = invocation.options
     _check(options)
@@ -175,7 +176,7 @@ def _run(invocation: Invocation) -> int:
         for job in subjects:
             _remark_time("run_at", None if isinstance(job, str) else job.run_at)
     broker = _open(invocation)
-    waiting = JobWaiting(broker, remark) if options.wait else None
+    endings = endings_of_jobs(broker, remark) if options.wait else None
     enqueuing = Enqueuing(broker, config)
     has_enqueued = False
     try:
@@ -197,9 +198,9 @@ def _run(invocation: Invocation) -> int:
                 remark(f"not all spans of these jobs were sent: {unsent}")
         finally:
             # With --wait one JSON document is printed, at the end of all jobs.
-            if not (waiting is not None and options.json and has_enqueued):
+            if not (endings is not None and options.json and has_enqueued):
                 _print(invocation, enqueuing.jobs, entries[0].job.batch_id)
-    return 0 if waiting is None else _wait(invocation, waiting, enqueuing.jobs, entries[0].job.batch_id)
+    return 0 if endings is None else _wait(invocation, endings, enqueuing.jobs, entries[0].job.batch_id)
 
 
 def _open(invocation: Invocation) -> FullBroker:
@@ -260,14 +261,14 @@ def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_trac
     )
 
 
-def _wait(invocation: Invocation, waiting: JobWaiting, jobs: list[EnqueuedJob], batch_id: str | None) -> int:
+def _wait(invocation: Invocation, endings: JobEndings, jobs: list[EnqueuedJob], batch_id: str | None) -> int:
     from fileq.commands.enqueue import exit_code
 
     is_json = invocation.options.json
     ended: dict[str, JobDocument] = {}
     try:
         sys.stdout.flush()
-        for job in waiting.ended([job.id for job in jobs]):
+        for job in (ending.job for ending in endings.of([job.id for job in jobs])):
             ended[job.id] = job
             if not is_json:
                 print(_ended_line(job), flush=True)
@@ -275,7 +276,7 @@ def _wait(invocation: Invocation, waiting: JobWaiting, jobs: list[EnqueuedJob], 
         remark(f"{len(jobs) - len(ended)} of {len(jobs)} jobs have not ended; they stay queued")
         raise
     finally:
-        waiting.close()
+        endings.close()
         if is_json:
             _print_documents(invocation, jobs, batch_id, ended)
             sys.stdout.flush()

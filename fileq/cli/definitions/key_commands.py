@@ -16,8 +16,6 @@ from fileq.core.text import printable
 if TYPE_CHECKING:
     from fileq.commands.api_keys import KeyList
 
-_REVOKE_FIELDS = (("id", "string: the key that was revoked"),)
-
 
 @command(
     "keys create",
@@ -118,7 +116,7 @@ def _key_table(found: KeyList) -> list[str]:
     "revoke a key of the REST API",
     argument("key", type=utf8_text, metavar="ID", help="id or name of the key"),
     examples=(("fileq keys revoke scanner", "by its name"),),
-    json_fields=_REVOKE_FIELDS,
+    json_fields=(("id", "string: the key that was revoked"),),
     only_confirms=True,
 )
 def _revoke(invocation: Invocation) -> int:

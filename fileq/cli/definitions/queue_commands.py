@@ -24,7 +24,7 @@ _FIELDS = declared(
 )
 
 
-_ARGUMENTS = (argument("queues", nargs="+", metavar="QUEUE", help="one or more of worker.priorities, such as low"),)
+_ARGUMENTS = argument("queues", nargs="+", metavar="QUEUE", help="one or more of worker.priorities, such as low")
 
 
 def _reason(text: str) -> str:
@@ -58,7 +58,7 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
 @command(
     "admin pause",
     "stop claiming from one or more queues",
-    *_ARGUMENTS,
+    _ARGUMENTS,
     argument("--reason", type=_reason, default="", metavar="TEXT", help="why; others see it with your name"),
     examples=(
         ("fileq pause low", "process only urgent jobs for now"),
@@ -80,7 +80,7 @@ def _pause(invocation: Invocation) -> int:
 @command(
     "admin resume",
     "claim from paused queues again",
-    *_ARGUMENTS,
+    _ARGUMENTS,
     examples=(("fileq resume low", "continue"),),
     json_fields=_FIELDS,
     only_confirms=True,

@@ -14,7 +14,7 @@ from fileq.core.text import printable
 
 if TYPE_CHECKING:
     from fileq.actions.reprocess import ReprocessReport
-    from fileq.commands.admin.fsck.report import Balance, Repair, Report
+    from fileq.commands.admin.fsck.report import Balance, Report
 
 
 @command(
@@ -122,7 +122,8 @@ def render_fsck(report: Report, screen: Screen) -> list[str]:
     lines = [*_balance_lines(report.balance, screen), ""]
     if report.repairs:
         lines += [screen.paint("repairs", "bold")]
-        lines += [_repair_line(repair) for repair in report.repairs[:_SHOWN]]
+        for repair in report.repairs[:_SHOWN]:
+            lines.append(f"  {repair.action} {printable(repair.id)}{': ' if repair.detail else ''}{repair.detail}")
         lines += _more(len(report.repairs), screen)
         lines.append("")
     for problem in report.problems[:_SHOWN]:
@@ -136,10 +137,6 @@ def render_fsck(report: Report, screen: Screen) -> list[str]:
         undecodable = plural(report.undecodable, "list element is not a job", "list elements are not jobs")
         lines.append(f"note: {undecodable}; see 'fileq dlq list'")
     return [*lines, _verdict(report, screen)]
-
-
-def _repair_line(repair: Repair) -> str:
-    return f"  {repair.action} {printable(repair.id)}{': ' if repair.detail else ''}{repair.detail}"
 
 
 def _more(count: int, screen: Screen) -> list[str]:

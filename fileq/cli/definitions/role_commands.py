@@ -20,17 +20,9 @@ if TYPE_CHECKING:
     from fileq.runtime.service import Service
 
 
-_PRODUCER_ARGUMENTS = (
-    argument("scan_dir", nargs="?", metavar="DIR", help="directory of the files; it must exist (producer.scan_dir)"),
-    APP_DIR,
-    argument("--once", action="store_true", help="do what can be done now, then exit"),
-)
-
-
-_WORKER_ARGUMENTS = (
-    *_PRODUCER_ARGUMENTS,
-    argument("--count", type=whole_number(1), metavar="N", help="jobs that run at the same time (worker.count)"),
-)
+_DIR = argument("scan_dir", nargs="?", metavar="DIR", help="directory of the files; it must exist (producer.scan_dir)")
+_ONCE = argument("--once", action="store_true", help="do what can be done now, then exit")
+_COUNT = argument("--count", type=whole_number(1), metavar="N", help="jobs that run at the same time (worker.count)")
 
 
 def _person(text: str) -> str:
@@ -85,7 +77,9 @@ def _work(
 @command(
     "producer",
     "find files and queue one job for each version",
-    *_PRODUCER_ARGUMENTS,
+    _DIR,
+    APP_DIR,
+    _ONCE,
     examples=(
         ("fileq producer /srv/inbox", "watch /srv/inbox until SIGTERM or Ctrl-C"),
         ("fileq producer --once --set producer.rate_limit_per_sec=0", "one scan without a rate limit"),
@@ -107,7 +101,10 @@ def _producer(invocation: Invocation) -> int:
 @command(
     "worker",
     "run the handlers of queued jobs",
-    *_WORKER_ARGUMENTS,
+    _DIR,
+    APP_DIR,
+    _ONCE,
+    _COUNT,
     examples=(
         ("fileq worker --count 8", "eight jobs at a time"),
         ("fileq worker --app-dir /opt/handlers --set redis.addr=redis:6379", "handlers from another directory"),
@@ -130,7 +127,10 @@ def _worker(invocation: Invocation) -> int:
 @command(
     "all",
     "producer and worker in one process",
-    *_WORKER_ARGUMENTS,
+    _DIR,
+    APP_DIR,
+    _ONCE,
+    _COUNT,
     examples=(
         ("fileq all ./inbox", "process files dropped into ./inbox; needs no server, only an SQLite file"),
         ("fileq all ./inbox --once", "process the files that are there now, then exit"),
@@ -180,9 +180,9 @@ def _serve(invocation: Invocation) -> int:
 @command(
     "start",
     "producer, worker, console and API in one process",
-    argument("scan_dir", nargs="?", metavar="DIR", help="directory of the files; it must exist (producer.scan_dir)"),
+    _DIR,
     APP_DIR,
-    argument("--count", type=whole_number(1), metavar="N", help="jobs that run at the same time (worker.count)"),
+    _COUNT,
     *SERVER_OPTIONS,
     examples=(("fileq start ./inbox", "process files dropped into ./inbox; open the link that it prints"),),
 )

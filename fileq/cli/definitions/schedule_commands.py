@@ -27,7 +27,7 @@ _TIMES = 5
 _LINE = "fileq schedule add"  # where the definition comes from
 
 
-_NAME = (argument("name", type=utf8_text, metavar="SCHEDULE", help="name of the schedule"),)
+_NAME = argument("name", type=utf8_text, metavar="SCHEDULE", help="name of the schedule")
 
 
 @command(
@@ -49,7 +49,7 @@ def _list(invocation: Invocation) -> int:
 @command(
     "schedule show",
     "show one schedule in full",
-    *_NAME,
+    _NAME,
     examples=(("fileq schedule show nightly-report", "one schedule"),),
     json_fields=declared("fileq.commands.admin.schedules:ScheduleView"),
 )
@@ -70,7 +70,7 @@ def _show(invocation: Invocation) -> int:
 @command(
     "schedule next",
     "show the next times of a schedule",
-    *_NAME,
+    _NAME,
     argument("-n", type=whole_number(1, 1000), default=_TIMES, metavar="N", help="how many (default %(default)s)"),
     examples=(("fileq schedule next nightly-report -n 10", "the next ten times"),),
     json_fields=declared("fileq.commands.admin.schedules:ScheduledTime", "times[]", "the next one first"),
@@ -191,7 +191,7 @@ def _payload(text: str | None) -> dict[str, Any]:
 @command(
     "schedule remove",
     "remove a schedule",
-    *_NAME,
+    _NAME,
     examples=(("fileq schedule remove nightly", "stop it"),),
     json_fields=(("name, removed", "string, true"),),
     only_confirms=True,
@@ -222,7 +222,7 @@ def _note_definition(invocation: Invocation, action: str, old: Document | None, 
 @command(
     "schedule pause",
     "stop firing a schedule",
-    *_NAME,
+    _NAME,
     examples=(("fileq schedule pause nightly", "for now"),),
     json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
     only_confirms=True,
@@ -236,7 +236,7 @@ def _pause(invocation: Invocation) -> int:
 @command(
     "schedule resume",
     "fire a paused schedule again",
-    *_NAME,
+    _NAME,
     examples=(("fileq schedule resume nightly", "continue"),),
     json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
     only_confirms=True,
@@ -271,7 +271,7 @@ def _confirm(invocation: Invocation, what: str, *, has_words: bool = False) -> i
 @command(
     "schedule run",
     "enqueue a job of a schedule now",
-    *_NAME,
+    _NAME,
     examples=(("fileq schedule run nightly", "try it"),),
     json_fields=(("name, id", "strings: the schedule, and its new job"),),
     only_confirms=True,

@@ -18,7 +18,7 @@ _SECRET = declared("fileq.commands.webhooks:NewSecret")
 _CHANGE = declared("fileq.commands.webhooks:WebhookChange")
 
 
-_NAME_ARGUMENT = (argument("name", type=utf8_text, metavar="NAME", help="name of the webhook"),)
+_NAME_ARGUMENT = argument("name", type=utf8_text, metavar="NAME", help="name of the webhook")
 
 
 @command(
@@ -103,7 +103,7 @@ def _webhook_lines(found: WebhookList) -> list[str]:
 @command(
     "webhook remove",
     "remove a webhook",
-    *_NAME_ARGUMENT,
+    _NAME_ARGUMENT,
     examples=(("fileq webhook remove alerts", "send no more"),),
     json_fields=_CHANGE,
     only_confirms=True,
@@ -125,7 +125,7 @@ def _remove(invocation: Invocation) -> int:
 @command(
     "webhook test",
     "send one message now and show the answer",
-    *_NAME_ARGUMENT,
+    _NAME_ARGUMENT,
     examples=(("fileq webhook test alerts", "does the receiver accept messages?"),),
     json_fields=declared("fileq.commands.webhooks:WebhookTest"),
 )
@@ -181,7 +181,7 @@ def _delivery_table(found: DeliveryList) -> list[str]:
 @command(
     "webhook rotate",
     "replace the secret of a webhook",
-    *_NAME_ARGUMENT,
+    _NAME_ARGUMENT,
     examples=(("fileq webhook rotate alerts", "a new secret"),),
     json_fields=_SECRET,
 )
@@ -200,7 +200,7 @@ def _rotate(invocation: Invocation) -> int:
 @command(
     "webhook enable",
     "send to a disabled webhook again",
-    *_NAME_ARGUMENT,
+    _NAME_ARGUMENT,
     examples=(("fileq webhook enable alerts", "the receiver is back"),),
     json_fields=_CHANGE,
     only_confirms=True,

@@ -42,12 +42,6 @@ NOTES = Table[PauseNote]("pauses", PauseNote)
 HISTORIES = Table[tuple[PastPause, ...]]("past-pauses", tuple[PastPause, ...])  # the oldest pause first
 
 
-def write_note(catalog: Catalog, queue: str, note: PauseNote) -> None:
-    """A queue whose name can't be that of a document gets none."""
-    if is_name(queue):
-        NOTES.put(catalog, queue, note)
-
-
 def end_note(catalog: Catalog, queue: str, note: PauseNote | None, now_ms: int) -> None:
     """Adds the pause to the history, then removes its note. A full broker takes no history: the queue is resumed all
     the same."""
@@ -109,8 +103,8 @@ def set_paused(
         note = PauseNote(by, stamp(census.now_ms) or "", reason) if has_changed or reason else None
     elif reason:
         note = PauseNote(note.by, note.at, reason)
-    if note is not None:
-        write_note(broker, queue, note)
+    if note is not None and is_name(queue):  # another name can't be that of a document
+        NOTES.put(broker, queue, note)
     return PauseResult(
         queue, True, has_changed, census.pending[queue], note.reason if note is not None else "", old_reason
     )

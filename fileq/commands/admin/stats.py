@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -89,11 +89,6 @@ class ProducerProcess(Struct, frozen=True):
     last_scan: Annotated[LastScan | None, Meta(description="null, or the last full scan")]
     enqueued: Annotated[int, Meta(description="files since its start")]
     waiting: Annotated[int, Meta(description="files that were found and are not enqueued yet")]
-
-
-def summarise(views: Iterable[ProducerView]) -> tuple[ProducerProcess, ...]:
-    neighbours = Neighbours()
-    return tuple(_summary(view, neighbours) for view in views)
 
 
 def _summary(view: ProducerView, neighbours: Neighbours) -> ProducerProcess:
@@ -257,6 +252,7 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
     census = overview.census
     now = recent.add(census.now_ms, census.counters) if recent is not None else None
     this_hour, last_hour = _throughputs(overview)
+    neighbours = Neighbours()
     workers = worker_documents(overview.workers, census.now_ms)
     eta = eta_of(overview, lambda: ended_per_second(broker, overview))
     return Stats(
@@ -275,7 +271,7 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
         eta_per_second=eta.per_second,
         eta_basis=eta.basis,
         workers=workers,
-        producers=summarise(overview.producers),
+        producers=tuple(_summary(view, neighbours) for view in overview.producers),
         errors=_errors(overview),
         schedules=_schedules(broker, census.now_ms),
     )

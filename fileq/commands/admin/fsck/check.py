@@ -50,7 +50,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Census, EnqueueResult, Entry, Record, Suspect, UnrecordedJob
+from fileq.brokers.types import EnqueueResult, Entry, Record, Suspect, UnrecordedJob
 from fileq.commands.admin.fsck import broker_walk
 from fileq.commands.admin.fsck.broker_walk import (
     SEARCHES,
@@ -179,7 +179,7 @@ def _repair_jobs(found: Discrepancy, repairs: Repairs) -> None:
 def check_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Discrepancy:
     queues = config.worker.priorities
     before = broker.census(sweep=True)
-    walk = BrokerWalk(broker, queues, expected=_size_of(before))
+    walk = BrokerWalk(broker, queues, expected=sum(before.pending.values()) + before.scheduled + before.dead)
     walk.everything()
     if walk.unknown_queues:
         # The jobs in these queues can't be counted: only worker.priorities says which lists exist.
@@ -232,10 +232,6 @@ def _confirmed(check: Callable[[Sequence[T]], list[bool]], candidates: Sequence[
         batch = candidates[start : start + SEARCHES]
         confirmed += [candidate for candidate, is_so in zip(batch, check(batch), strict=True) if is_so]
     return confirmed
-
-
-def _size_of(census: Census) -> int:
-    return sum(census.pending.values()) + census.scheduled + census.dead
 
 
 def _report(found: Discrepancy, repairs: Sequence[Repair] = (), *, is_repair: bool = False) -> Report:
