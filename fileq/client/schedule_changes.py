@@ -31,13 +31,7 @@ from fileq.core.schedule import ScheduleDocument, encode_document, job_of, manua
 
 
 def add_schedule(
-    broker: FullBroker,
-    config: Config,
-    name: str,
-    options: WantedSchedule,
-    *,
-    where: str,
-    expected: int | None = None,
+    broker: FullBroker, config: Config, name: str, options: WantedSchedule, *, where: str, expected: int | None = None
 ) -> None:
     """Defines a schedule or replaces its definition; the same definition again changes nothing. Raises Conflict if its
     document has another revision than `expected`."""

@@ -115,8 +115,7 @@ class EndpointSettings(Section, frozen=True):
 class WebhookSettings(Section, frozen=True):
     allow_http: Annotated[bool, "also send to http:// URLs, unencrypted"] = False
     allow_networks: Annotated[
-        tuple[Annotated[str, NetworkKind()], ...],
-        "private networks that webhooks may send to, such as 10.1.0.0/16",
+        tuple[Annotated[str, NetworkKind()], ...], "private networks that webhooks may send to, such as 10.1.0.0/16"
     ] = ()
     allow_ports: Annotated[tuple[Port, ...], "ports to send to besides 443, 8443 and 80"] = ()
     endpoints: Annotated[

@@ -17,14 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from fileq.config.read import DEFAULT, Node, Origin, Reader, from_python
-from fileq.config.resolve import (
-    Draft,
-    backoff_problems,
-    complete_route,
-    replaced_at,
-    resolve,
-    value_at,
-)
+from fileq.config.resolve import Draft, backoff_problems, complete_route, replaced_at, resolve, value_at
 from fileq.config.schema import Config, RouteSettings, ScheduleSettings, every_key, is_setting
 from fileq.config.section import MapOf, Section, keys_of
 from fileq.config.sources import gather, parsed_file

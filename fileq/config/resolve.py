@@ -16,14 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from fileq.config.read import DEFAULT, Origin
-from fileq.config.schema import (
-    DEFAULT_PREFIX,
-    BackoffSettings,
-    Config,
-    RouteSettings,
-    WorkerSettings,
-    every_key,
-)
+from fileq.config.schema import DEFAULT_PREFIX, BackoffSettings, Config, RouteSettings, WorkerSettings, every_key
 from fileq.config.section import Section, keys_of, to_plain
 from fileq.config.sources import FOREIGN_VARIABLES, read_password
 from fileq.config.value_types import MOVE, Isolation, KeyNameKind, one_of

@@ -412,9 +412,7 @@ class WorkerSettings(Section, frozen=True):
 class ProducerSettings(Section, frozen=True):
     scan_dir: Annotated[Directory, "the directory to watch"] = "./data"
     include_globs: Annotated[
-        tuple[Glob, ...],
-        AtLeastOne,
-        "files to enqueue; *.pdf: top level only, **/*.pdf: any depth; case-sensitive",
+        tuple[Glob, ...], AtLeastOne, "files to enqueue; *.pdf: top level only, **/*.pdf: any depth; case-sensitive"
     ] = ("**/*",)
     exclude_globs: Annotated[tuple[Glob, ...], "files to skip even if include_globs matches them"] = (
         "**/*.tmp",

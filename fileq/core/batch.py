@@ -40,11 +40,7 @@ class Ending(enum.StrEnum):
 
 
 # How a job in this state counts. The others are unfinished.
-ENDINGS_OF_STATES = {
-    State.COMPLETED: Ending.COMPLETED,
-    State.DEAD: Ending.DEAD,
-    State.CANCELLED: Ending.CANCELLED,
-}
+ENDINGS_OF_STATES = {State.COMPLETED: Ending.COMPLETED, State.DEAD: Ending.DEAD, State.CANCELLED: Ending.CANCELLED}
 
 
 class CallbackKind(enum.StrEnum):

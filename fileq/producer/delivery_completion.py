@@ -306,10 +306,7 @@ class ChecksumReader:
     opens one for reading, or raises OSError."""
 
     def __init__(
-        self,
-        files: Iterable[tuple[bytes, int]],
-        open_file: Callable[[bytes], int],
-        monotonic: Callable[[], float],
+        self, files: Iterable[tuple[bytes, int]], open_file: Callable[[bytes], int], monotonic: Callable[[], float]
     ) -> None:
         self._left = list(files)
         self._open_file = open_file
