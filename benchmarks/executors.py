@@ -17,8 +17,7 @@ from typing import Any
 
 from benchmarks.proc import tree_times
 from fileq.config import config_from
-from fileq.core.claim import ClaimKey
-from fileq.core.job import Job, encode
+from fileq.core.job import ClaimKey, Job, encode
 from fileq.core.outcome import Done
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.routes import Routes

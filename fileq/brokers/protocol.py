@@ -52,9 +52,8 @@ from fileq.brokers.types import (
     WorkerInfo,
     WorkerView,
 )
-from fileq.core.claim import Claim
 from fileq.core.finding import Finding
-from fileq.core.job import State
+from fileq.core.job import Claim, State
 from fileq.core.outcome import FollowUp
 from fileq.core.settlement import Settlement, SettleResult
 

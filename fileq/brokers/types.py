@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from fileq.brokers.local_processes import ProcessId
-from fileq.core.claim import Buried, Claim
 from fileq.core.errors import BrokerError
 from fileq.core.job import (
     MAX_DECODED_NESTING,
     MAX_NESTING,
+    Buried,
+    Claim,
     Job,
     State,
     Version,

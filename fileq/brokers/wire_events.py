@@ -14,9 +14,8 @@ import msgspec
 from fileq.brokers.batches import BatchWireEvent
 from fileq.brokers.types import WireEvent
 from fileq.core.batch import Batch
-from fileq.core.claim import Buried, Claim
 from fileq.core.events import JobCancelled, JobClaimed, JobDead, JobProduced, event_type
-from fileq.core.job import Job, decode_or_none
+from fileq.core.job import Buried, Claim, Job, decode_or_none
 from fileq.core.settlement import Settlement
 
 _encoder = msgspec.json.Encoder()

@@ -26,8 +26,6 @@ from fileq.core.text import quoted_path
 from fileq.files.globs import exact_glob
 from fileq.files.mounts import keeps_inodes, mount_of, mounts
 from fileq.files.version import found_at
-from fileq.producer.finder.database_files import DatabaseFiles
-from fileq.producer.identity import CONTENT, INODE, STAT
 from fileq.queries.job_filter import file_place
 
 _ADVICE = {
@@ -72,6 +70,8 @@ class FileEntries:
     `moved_to` is called for files that do not exist, and returns where a worker moved the file, or b""."""
 
     def __init__(self, config: Config, moved_to: Callable[[bytes], bytes] = lambda path: b"") -> None:
+        from fileq.producer.finder.scan import DatabaseFiles  # imports events, which jobs of a type do not need
+
         self._moved_to = moved_to
         self._paths = config.paths
         self._priority_of = priority_chooser(config)
@@ -91,7 +91,7 @@ class FileEntries:
             raise ConfigError(f"{quoted_path(name)} can't be enqueued: {error.strerror}") from error
         path = self._as_produced(where)
         mount = mount_of(os.path.realpath(os.path.dirname(where)), self._mounts) if path == where else None
-        inode = found.inode if mount is not None and keeps_inodes(mount.kind) and self._identity != STAT else 0
+        inode = found.inode if mount is not None and keeps_inodes(mount.kind) and self._identity != "stat" else 0
         queue = options.priority or self._priority_of(path)
         job = file_job(
             path,
@@ -99,13 +99,13 @@ class FileEntries:
             priority=queue,
             now=now,
             signature=found.signature,
-            inode=inode if self._identity == INODE else 0,
+            inode=inode if self._identity == "inode" else 0,
             id=options.id,
         )
         device = mount.device if mount is not None else "?" if path == where else ""
         # As the producer does: else it would read the file again, and take it for new after a touch.
         content = ""
-        if self._identity == CONTENT:
+        if self._identity == "content":
             from fileq.producer.content_check import content_of  # as check_file below
 
             content = content_of(found, follows_links=True)

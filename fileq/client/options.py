@@ -12,7 +12,17 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import COUNT_MAX, FIRST_MS, LAST_MS, UNIQUE_KEY_LENGTH, Job, checked_id, encoded_tags, rfc3339_ms
+from fileq.core.job import (
+    COUNT_MAX,
+    FIRST_MS,
+    LAST_MS,
+    UNIQUE_KEY_LENGTH,
+    Job,
+    checked_id,
+    encoded_tags,
+    new_ids,
+    rfc3339_ms,
+)
 from fileq.core.text import check_names
 from fileq.core.units import format_duration, seconds
 
@@ -160,8 +170,6 @@ class JobOptions(Struct, frozen=True):
         deadline = self.deadline
         trace_id, span_id = self.trace_id, self.span_id
         if self.is_traced and not trace_id:
-            from fileq.core.trace import new_ids  # slow to import: secrets, hashlib
-
             trace_id, span_id = new_ids()
         return job.but(
             trace_id=trace_id,

@@ -25,7 +25,7 @@ from fileq.core.finding import Finding, sound, unknown, wrong
 from fileq.files.mounts import ScanDirMounts
 from fileq.files.paths import advice_for, directory_problem
 from fileq.handlers.routes import made_job_problems, warnings_of
-from fileq.producer.finder.watch import WatchModes
+from fileq.producer.finder.finder import WatchModes
 
 
 def check_environment(
@@ -141,7 +141,7 @@ def check_watching(config: Config) -> Iterator[Finding]:
 
 
 def _watches(root: bytes) -> Finding:
-    from fileq.producer.finder.watch import DirectoryWatcher  # imported late: it loads watchdog
+    from fileq.producer.finder.finder import DirectoryWatcher  # imported late: it loads watchdog
 
     try:
         watcher = DirectoryWatcher(threading.Event())

@@ -22,9 +22,8 @@ from msgspec import Struct
 
 from fileq.config import Config, Loaded
 from fileq.config.show import secret_variables, without_secrets
-from fileq.core.claim import ClaimKey
 from fileq.core.errors import ConfigError
-from fileq.core.job import encode, file_job
+from fileq.core.job import ClaimKey, encode, file_job
 from fileq.core.outcome import Died, Done, Failed, Made
 from fileq.core.text import printable_lines, quoted_path
 from fileq.core.units import format_duration, short_duration

@@ -21,8 +21,7 @@ from fileq.core.events import SkipReason
 from fileq.core.job import is_same_version, signature_text, split_signature
 from fileq.core.text import quoted_path
 from fileq.core.units import format_duration, short_duration
-from fileq.producer.counts import ProducerCounts
-from fileq.producer.finder.scan import DirectoryWalk, ScanRules, text_of
+from fileq.producer.finder.scan import DirectoryWalk, ProducerCounts, ScanRules, text_of
 from fileq.producer.markers import Markers
 from fileq.queries.job_queries import FileTrace
 

@@ -14,8 +14,7 @@ from typing import ClassVar, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from fileq.core.claim import Buried, Claim
-from fileq.core.job import Job, parse_time
+from fileq.core.job import Buried, Claim, Job, parse_time
 from fileq.core.outcome import Cancelled, Failed, Released
 from fileq.core.settlement import Settlement, Verb
 

@@ -1,4 +1,5 @@
-"""The job: its fields, its states and its JSON, its tags, and the version of its file. Does no I/O and knows no broker.
+"""The job: its fields, its states and its JSON, its tags, the version of its file, the claim of a slot on it, and its
+trace. Does no I/O and knows no broker.
 
 A job is one JSON object. Eight fields are always present and come first, in a fixed order, so that any program can
 read or write a job. The others are left out while unset. Fields that this version does not know are kept unchanged, so
@@ -14,7 +15,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import accumulate
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -514,3 +515,111 @@ def is_same_version(one: str, other: str) -> bool:
     if a.content and b.content:
         return a.content == b.content
     return not (a.inode and b.inode) or a.inode == b.inode
+
+
+# claims
+
+
+class ClaimKey(NamedTuple):
+    """Identifies one claim: no slot uses a token twice."""
+
+    slot: str
+    token: int
+
+
+class Claim(Struct, frozen=True):
+    """One job that one slot holds."""
+
+    slot: str
+    token: int  # counts the slot's claims; a settlement whose token is settled already is a repeat
+    queue: str
+    raw: bytes  # exactly as in the slot's processing list
+    job: Job | None  # None if the bytes are not a job
+    record_id: str | None = None  # of the record that the claim wrote; None if the bytes have no readable id
+    claimed_ms: int = 0
+    defect: str = ""  # why the bytes are not a job
+    # An earlier job of the same file is running, or a job that it waits for is unfinished. Set in a claim to run.
+    is_blocked: bool = False
+    is_cancelled: bool = False  # its batch is cancelled: it must be settled as cancelled. Set in a claim to run.
+
+    @property
+    def key(self) -> ClaimKey:
+        return ClaimKey(self.slot, self.token)
+
+    @property
+    def id(self) -> str:
+        return self.job.id if self.job is not None else raw_id(self.raw)
+
+    @property
+    def version(self) -> str | None:
+        """The signature of the file that the job is about."""
+        return self.job.version if self.job is not None else None
+
+    @property
+    def is_probe(self) -> bool:
+        """An operator tries this job to see if a cause is fixed."""
+        return self.job is not None and self.job.breaker_probe
+
+    @property
+    def has_failed(self) -> bool:
+        """An attempt of it has failed or died, since an operator put it back last."""
+        return self.job is not None and (self.job.retries > 0 or self.job.recoveries > 0)
+
+
+class Buried(Struct, frozen=True):
+    """Bytes that a broker buried instead of giving them to the slot: they are too long to be decoded, or another job
+    has their id."""
+
+    id: str
+    slot: str
+    queue: str
+    error: str
+
+
+# The trace of a job and the ids of its spans.
+#
+# A job carries the ids of the span it was produced in. Without them, its trace id is derived from the job's id and
+# creation time, so that all its attempts share one trace. The span id of an attempt is derived too: the worker that
+# exports the span and the process that runs the handler compute the same id without a message.
+
+_TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
+_SPAN_ID = re.compile(r"(?!0{16})[0-9a-f]{16}")
+
+
+def new_ids() -> tuple[str, str]:
+    return os.urandom(16).hex(), new_span_id()
+
+
+def new_span_id() -> str:
+    return os.urandom(8).hex()
+
+
+def parent_of(job: Job) -> tuple[str, str]:
+    """The ids of the job's trace and of the span it was produced in; the latter is "" if missing or malformed."""
+    trace_id, span_id = job.trace_id.lower(), job.span_id.lower()
+    if _TRACE_ID.fullmatch(trace_id) is None:
+        return _hash(16, job.id, job.creation_time), ""
+    return trace_id, span_id if _SPAN_ID.fullmatch(span_id) else ""
+
+
+def attempt_span_id(job: Job, slot: str) -> str:
+    return _hash(8, job.id, slot, str(attempt_of(job)))
+
+
+def attempt_of(job: Job) -> int:
+    """The number of the current attempt, from 1."""
+    return job.retries + job.recoveries + 1
+
+
+def traceparent(trace_id: str, span_id: str) -> str:
+    """The ids in W3C's `traceparent` format; "" if one is malformed."""
+    if _TRACE_ID.fullmatch(trace_id) is None or _SPAN_ID.fullmatch(span_id) is None:
+        return ""
+    return f"00-{trace_id}-{span_id}-01"
+
+
+def _hash(size: int, *parts: str) -> str:
+    import hashlib  # it loads OpenSSL, and commands should start fast
+
+    text = "\0".join(parts).encode(errors="surrogatepass")
+    return hashlib.blake2b(text, digest_size=size).hexdigest()

@@ -14,8 +14,7 @@ from typing import Protocol, assert_never
 from msgspec import Struct
 
 from fileq.core import settlement
-from fileq.core.claim import Claim
-from fileq.core.job import COUNT_MAX, MADE_BY_TAG, Job, Version, encode, rfc3339_ms
+from fileq.core.job import COUNT_MAX, MADE_BY_TAG, Claim, Job, Version, encode, rfc3339_ms
 from fileq.core.outcome import Cancelled, Died, Done, Failed, FinalOutcome, Refused, Released, kind_of_death
 from fileq.core.settlement import Details, Settlement
 

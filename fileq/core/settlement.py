@@ -10,9 +10,8 @@ from typing import TypedDict, Unpack
 
 from msgspec import Struct
 
-from fileq.core.claim import Claim
 from fileq.core.fingerprint import fingerprint
-from fileq.core.job import Version
+from fileq.core.job import Claim, Version
 from fileq.core.outcome import FollowUp, Output
 
 

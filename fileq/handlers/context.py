@@ -33,6 +33,7 @@ from fileq.core.job import (
     is_nested_deeper,
     parse_time,
     rfc3339,
+    traceparent,
 )
 from fileq.core.outcome import (
     FOLLOW_UPS_MAX,
@@ -46,7 +47,6 @@ from fileq.core.outcome import (
 from fileq.core.own_jobs import check_id, check_type
 from fileq.core.public_name import public
 from fileq.core.text import check_names
-from fileq.core.trace import traceparent
 from fileq.core.units import LONGEST_S, seconds
 from fileq.files.version import signature_of
 from fileq.handlers.job_file import JobFile, check_file

@@ -15,9 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from fileq.core.errors import Permanent, Undecodable
-from fileq.core.job import Job, decode
+from fileq.core.job import Job, attempt_span_id, decode, parent_of
 from fileq.core.outcome import Done, Failed
-from fileq.core.trace import attempt_span_id, parent_of
 from fileq.handlers.command_handler import run_command, run_shell
 from fileq.handlers.context import CancelFlag, Context, JobView, Log, view_of
 from fileq.handlers.event_loop import EventLoop

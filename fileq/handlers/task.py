@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from fileq.core.claim import ClaimKey
+from fileq.core.job import ClaimKey
 from fileq.core.outcome import Changed, Died, Done, Failed, Refused, Released
 
 # What a run can give. Died is reported by the executor when the process of the run ended. Refused and Released are only

@@ -38,8 +38,7 @@ from fileq.core.events import (
     JobProduced,
     OutputEvent,
 )
-from fileq.core.job import Job, parse_time
-from fileq.core.trace import attempt_of, attempt_span_id, new_span_id, parent_of
+from fileq.core.job import Job, attempt_of, attempt_span_id, new_span_id, parent_of, parse_time
 
 DEFAULT_ENDPOINT = "http://localhost:4318"
 CLOSE_S = 1.5  # for sending the last spans; stopping may take 3 s in all

@@ -24,10 +24,8 @@ from fileq.brokers.protocol import Broker
 from fileq.brokers.types import LedgerEntry
 from fileq.files.beneath import open_regular
 from fileq.files.version import FoundFile, found_at
-from fileq.producer.counts import ProducerCounts
-from fileq.producer.finder.scan import ScanRules
-from fileq.producer.identity import FileIdentity
-from fileq.producer.ledger_stages import Change, without_mark
+from fileq.producer.finder.scan import ProducerCounts, ScanRules
+from fileq.producer.ledger_stages import Change, FileIdentity, without_mark
 
 CHUNK = 1 << 20
 PART = 16  # chunks of one file, before it is the next one's turn

@@ -65,7 +65,7 @@ from fileq.producer.delivery_completion import (
     to_be_read,
 )
 from fileq.producer.finder.scan import DeliveryPlace, ScanRules
-from fileq.producer.identity import FileIdentity
+from fileq.producer.ledger_stages import FileIdentity
 from fileq.producer.markers import Markers
 
 PAGE = 500  # jobs of one broker call

@@ -25,14 +25,12 @@ from fileq.config import Config
 from fileq.config.schema import priority_chooser
 from fileq.core.errors import BrokerError, JobError
 from fileq.core.events import BeforeEnqueueFailed, Emit, SkipReason, ignore
-from fileq.core.job import Job, file_job, rfc3339_ms
-from fileq.core.trace import new_ids
+from fileq.core.job import Job, file_job, new_ids, rfc3339_ms
 from fileq.files.version import FoundFile
 from fileq.handlers.outcomes import failed
-from fileq.producer.counts import ProducerCounts
 from fileq.producer.deliveries import DeliveryStage
-from fileq.producer.finder.scan import ScanRules
-from fileq.producer.identity import FileIdentity
+from fileq.producer.finder.scan import ProducerCounts, ScanRules
+from fileq.producer.ledger_stages import FileIdentity
 from fileq.producer.markers import Markers
 
 BATCH = 500  # files of one broker call

@@ -21,13 +21,11 @@ from fileq.core.events import Emit, ignore, produced
 from fileq.files.mounts import ScanDirMounts
 from fileq.files.paths import advice_for, directory_problem
 from fileq.producer.content_check import ContentCheck
-from fileq.producer.counts import ProducerCounts
 from fileq.producer.deliveries import DeliveryStage
 from fileq.producer.enqueuer import BeforeEnqueue, EnqueueCheck, Enqueuer, Hold, SentBatch
 from fileq.producer.finder.finder import EndedScan, Finder
-from fileq.producer.finder.scan import ScanRules
-from fileq.producer.identity import FileIdentity
-from fileq.producer.ledger_stages import DAY_MS, LedgerLookup, LedgerSweep
+from fileq.producer.finder.scan import ProducerCounts, ScanRules
+from fileq.producer.ledger_stages import DAY_MS, FileIdentity, LedgerLookup, LedgerSweep
 from fileq.producer.markers import Markers
 from fileq.producer.stability import ClockGuard, Stability
 

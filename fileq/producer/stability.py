@@ -20,8 +20,7 @@ from fileq.config import Config
 from fileq.core.events import SkipReason
 from fileq.files.mounts import ScanDirMounts
 from fileq.files.version import FoundFile
-from fileq.producer.counts import ProducerCounts
-from fileq.producer.finder.scan import ScanRules
+from fileq.producer.finder.scan import ProducerCounts, ScanRules
 from fileq.producer.markers import Markers
 
 WAITING_MAX = 50_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Sequence
 
-from fileq.core.claim import ClaimKey
+from fileq.core.job import ClaimKey
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import TimedOut
 from fileq.handlers.routes import Routes

@@ -3,8 +3,7 @@
 | module           | owns                                                                              |
 |------------------|-----------------------------------------------------------------------------------|
 | store.py         | the definitions: those of the configuration and those of the catalog; their state  |
-| subscriptions.py | which deliveries follow from a settlement or a cancellation, and their bodies      |
-| watch.py         | keeps the definitions of a worker up to date                                       |
+| subscriptions.py | which deliveries follow, and their bodies; keeps a worker's definitions up to date    |
 | sender.py        | one request within its time: resolved once, to an address that may be called       |
 | attempt.py       | one attempt of a delivery: what the answer means for the job and for the webhook   |
 

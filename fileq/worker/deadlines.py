@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from fileq.brokers.protocol import Broker
 from fileq.config import Config
-from fileq.core.claim import Claim
 from fileq.core.events import Emit, followed, ignore, settled
+from fileq.core.job import Claim
 from fileq.core.retry import decide
 from fileq.core.settlement import Settlement, SettleResult
 from fileq.worker.pump import DEADLINE_PASSED, is_overdue

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fileq.brokers.types import Admission, AdmitRequest, AdmitResult
-from fileq.core.claim import Claim
+from fileq.core.job import Claim
 from fileq.handlers.routes import BoundRoute, Routes
 from fileq.worker.deferrals import Deferrals
 

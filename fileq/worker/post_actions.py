@@ -26,10 +26,9 @@ from fileq.brokers.protocol import Broker, FullBroker, Order
 from fileq.brokers.types import LEDGER_DEPTH, LedgerEntry, Record
 from fileq.config import Config
 from fileq.config.value_types import MOVE
-from fileq.core.claim import Claim
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, FileKept, ignore
-from fileq.core.job import State, Version, decode_or_none, split_signature
+from fileq.core.job import Claim, State, Version, decode_or_none, split_signature
 from fileq.core.settlement import Settlement, Verb
 from fileq.files.beneath import make_directories, open_directory_in, open_without_links
 from fileq.files.exclusive_move import Place, lasting_names, move_into, private_name, take

@@ -42,7 +42,6 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker, PendingReply
 from fileq.brokers.types import AdmitResult, LeaseStatus, LedgerEntry, Renewal, TurnReply
 from fileq.config import Config
-from fileq.core.claim import Claim, ClaimKey
 from fileq.core.errors import BrokerError
 from fileq.core.events import (
     Emit,
@@ -59,7 +58,7 @@ from fileq.core.events import (
     result_dropped,
     settled,
 )
-from fileq.core.job import MADE_BY_TAG, Version
+from fileq.core.job import MADE_BY_TAG, Claim, ClaimKey, Version
 from fileq.core.outcome import Cancelled, Changed, Done, Failed, FinalOutcome, Made, Refused, Released
 from fileq.core.retry import Policy, decide, decide_changed
 from fileq.core.settlement import Settlement, SettleResult, Verb, defer

@@ -18,13 +18,11 @@ from msgspec.structs import replace
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.config.schema import AfterSettings, WorkerSettings
-from fileq.core.claim import Claim
-from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
+from fileq.core.job import Claim, Job, Version, attempt_span_id, file_job, parent_of, rfc3339_ms, typed_job
 from fileq.core.outcome import EndingPayload, FollowUp, FollowUpRequest, Made, follow_up_id
 from fileq.core.own_jobs import is_own_type
 from fileq.core.retry import Backoff, Policy
 from fileq.core.settlement import Settlement, Verb
-from fileq.core.trace import attempt_span_id, parent_of
 from fileq.core.webhook import DELIVERY_ROUTE
 from fileq.files.paths import Paths
 

@@ -6,7 +6,7 @@ import select
 import time
 from collections.abc import Callable
 
-from fileq.core.claim import ClaimKey
+from fileq.core.job import ClaimKey
 from fileq.core.outcome import Done
 from fileq.handlers.task import Task
 from fileq.worker.executors.protocol import Executor, TaskOutcome

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from multiprocessing import resource_tracker, shared_memory
 
-from fileq.core.claim import ClaimKey
 from fileq.core.errors import ConfigError
+from fileq.core.job import ClaimKey
 from fileq.core.outcome import Done
 from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from fileq.config import config_from
-from fileq.core.claim import ClaimKey
-from fileq.core.job import Job, encode, file_job, typed_job
+from fileq.core.job import ClaimKey, Job, encode, file_job, typed_job
 from fileq.core.outcome import Done, Failed
 from fileq.handlers.registry import REGISTRY, Registration
 from fileq.handlers.routes import Routes

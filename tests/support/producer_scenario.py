@@ -12,7 +12,7 @@ from fileq.brokers.types import LedgerEntry
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import Job, decode
-from fileq.producer.finder.watch import WatchEvents, no_events
+from fileq.producer.finder.finder import WatchEvents, no_events
 from fileq.producer.producer import Producer
 from tests.support.clocks import ManualClocks, RecordedEvents
 

@@ -9,10 +9,9 @@ from typing import Any
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Entry, Renewal, TurnReply
 from fileq.config import Config, config_from
-from fileq.core.claim import ClaimKey
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import Event
-from fileq.core.job import State, Version, decode, file_job, typed_job
+from fileq.core.job import ClaimKey, State, Version, decode, file_job, typed_job
 from fileq.core.outcome import Released
 from fileq.core.settlement import Settlement, release
 from fileq.core.webhook import DELIVERIES_MAX, Webhook

@@ -6,8 +6,7 @@ from typing import Any
 
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import Revival
-from fileq.core.claim import Claim
-from fileq.core.job import decode, encode
+from fileq.core.job import Claim, decode, encode
 from fileq.core.settlement import Settlement, cancel, complete
 from fileq.testing.conformance.batch_builders import EVERY_KIND, callback, create, dead_raw, end, member
 from fileq.testing.conformance.builders import a_job, burial, register

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.redis import RedisBroker
 from fileq.brokers.types import AdmitRequest, LedgerEntry, Record, Revival, Revived, TurnReply, UnrecordedJob
-from fileq.core.claim import Claim
-from fileq.core.job import State, Version, decode, encode, raw_id
+from fileq.core.job import Claim, State, Version, decode, encode, raw_id
 from fileq.core.settlement import cancel, complete, release, retry
 from fileq.testing.conformance.builders import an_entry, burial, deferred, enqueue, failed, foreign, recovered, register
 from fileq.testing.conformance.harness import START_MS

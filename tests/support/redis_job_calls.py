@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.schedules import Fire, FireResult, Overlap
 from fileq.brokers.types import Entry, Revival, Revived
-from fileq.core.claim import Claim
-from fileq.core.job import Version, encode, rfc3339_ms
+from fileq.core.job import Claim, Version, encode, rfc3339_ms
 from fileq.core.outcome import FollowUp, Output
 from fileq.core.settlement import Settlement, complete
 from fileq.testing.conformance.builders import a_job, burial, claim_one, enqueue, failed, settle

@@ -16,7 +16,7 @@ from fileq.brokers.redis import RedisBroker, open_redis
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.redis.scripts import VARIANTS, script
 from fileq.config import Config, config_from
-from fileq.core.claim import Claim
+from fileq.core.job import Claim
 from fileq.testing.conformance.builders import enqueue, register
 from fileq.testing.conformance.harness import START_MS, FakeClock, nested
 from tests.support.servers import Server

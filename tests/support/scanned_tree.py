@@ -6,8 +6,7 @@ from pathlib import Path
 
 from fileq.config import config_from
 from fileq.files.version import FoundFile
-from fileq.producer.counts import ProducerCounts
-from fileq.producer.finder.scan import DirectoryWalk, ScanRules
+from fileq.producer.finder.scan import DirectoryWalk, ProducerCounts, ScanRules
 
 
 class EnteredDirectories:

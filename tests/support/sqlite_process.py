@@ -18,9 +18,8 @@ from pathlib import Path
 from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.types import Entry, WorkerInfo
 from fileq.config import Config, config_from
-from fileq.core.claim import Claim
 from fileq.core.errors import BrokerError
-from fileq.core.job import Job, encode
+from fileq.core.job import Claim, Job, encode
 from fileq.core.settlement import Settlement, bury, complete, release, retry
 
 REPOSITORY = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.producer.finder import watch
+from fileq.producer.finder import finder
 from tests.support.producer_scenario import FakeWatcher, Scenario
 
 
@@ -14,7 +14,7 @@ def fake_watchers(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeWatcher]
     """Producers watch with FakeWatcher, and are closed after the test."""
     monkeypatch.setattr(FakeWatcher, "made", [])
     monkeypatch.setattr(Scenario, "producers", [])
-    monkeypatch.setattr(watch, "DirectoryWatcher", FakeWatcher)
+    monkeypatch.setattr(finder, "DirectoryWatcher", FakeWatcher)
     yield FakeWatcher
     for producer in Scenario.producers:
         producer.close()

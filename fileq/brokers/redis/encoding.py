@@ -16,9 +16,8 @@ from fileq.brokers import wire_events
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.types import Attempt, Entry, LedgerEntry, Record, entry_of, origin_of_entry
-from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
-from fileq.core.job import State, Version, decode, encode, first_id
+from fileq.core.job import Claim, State, Version, decode, encode, first_id
 from fileq.core.outcome import FollowUp, Output
 from fileq.core.settlement import Settlement, Verb
 

@@ -55,9 +55,8 @@ from fileq.brokers.types import (
     check_entries,
     check_follow_ups,
 )
-from fileq.core.claim import Buried, Claim
 from fileq.core.errors import BrokerError
-from fileq.core.job import encode
+from fileq.core.job import Buried, Claim, encode
 from fileq.core.settlement import Settlement, SettleResult, Verb
 
 PAGE = 1000  # records or entries of one call; more would block the server too long

@@ -35,8 +35,7 @@ from fileq.brokers.types import (
     check_entries,
     check_follow_ups,
 )
-from fileq.core.claim import Buried, Claim
-from fileq.core.job import DELAYED_STATES, State, decode_or_none, raw_id
+from fileq.core.job import DELAYED_STATES, Buried, Claim, State, decode_or_none, raw_id
 from fileq.core.settlement import Settlement, SettleResult
 
 GONE_SLOTS_KEPT = 1000  # deregistered slots whose last token is kept

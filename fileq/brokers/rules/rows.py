@@ -14,9 +14,8 @@ import msgspec
 
 from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, Record, WorkerInfo
-from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
-from fileq.core.job import State, decode
+from fileq.core.job import Claim, State, decode
 from fileq.core.outcome import Output
 
 _encoder = msgspec.json.Encoder()

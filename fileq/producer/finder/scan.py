@@ -20,14 +20,12 @@ from msgspec import Struct
 
 from fileq.config import Config
 from fileq.config.schema import FAILED_MARKER, DeliverySettings
-from fileq.core.events import SkipReason
+from fileq.core.events import Emit, FileSkipped, SkippedFilesCounted, SkipReason, ignore
 from fileq.core.text import quoted_path
 from fileq.files.exclusive_move import PREFIX, is_private
 from fileq.files.globs import FileFilter, Globs
 from fileq.files.paths import MAX_DEPTH
 from fileq.files.version import FoundFile, found_at
-from fileq.producer.counts import ProducerCounts
-from fileq.producer.finder.database_files import DatabaseFiles
 
 STEP_ENTRIES = 1_000
 STACK_MAX = 10_000  # directories that wait to be entered
@@ -568,3 +566,51 @@ class DeliveryPlaces:
                 if globs.match(prefix, _text(name)):
                     return DeliveryPlace(b"/".join((self._root, *names[: depth + 1])), settings)
         return None
+
+
+# The side files that brokers/sqlite keeps next to its database.
+_SIDE_FILES = (b"", b"-wal", b"-shm", b"-journal", b"-lock", b"-listen")
+
+
+class DatabaseFiles:
+    """The database of the SQLite broker and its side files, which may lie inside scan_dir and never become jobs. With
+    another broker there are none."""
+
+    def __init__(self, config: Config) -> None:
+        self._directory, name = os.path.split(os.path.realpath(os.fsencode(config.sqlite.path)))
+        self.name = name if config.broker_kind == "sqlite" else b"\0"  # no file name contains it
+        self._names = frozenset(self.name + end for end in _SIDE_FILES)
+
+    def owns(self, directory: bytes, name: bytes) -> bool:
+        return name in self._names and os.path.realpath(directory) == self._directory
+
+
+LOGGED_MAX = 1_000  # skipped files that get a log line
+_LOGGED = (SkipReason.UNREADABLE, SkipReason.LOOP, SkipReason.OUTSIDE, SkipReason.DEEP, SkipReason.OLD_MARKER)
+
+
+class ProducerCounts:
+    """What one producer has done since its start. A skipped file that an operator should look at is logged, once."""
+
+    def __init__(self, emit: Emit = ignore) -> None:
+        self.found = 0
+        self.known = 0
+        self.enqueued = 0
+        self.forgotten = 0
+        self.skipped: Counter[SkipReason] = Counter()
+        self._emit = emit
+        self._reported: Counter[SkipReason] = Counter()
+        self._logged: set[tuple[SkipReason, bytes]] = set()
+
+    def skip(self, reason: SkipReason, path: bytes, *, is_directory: bool = False) -> None:
+        self.skipped[reason] += 1
+        if reason in _LOGGED and (reason, path) not in self._logged and len(self._logged) < LOGGED_MAX:
+            self._logged.add((reason, path))
+            action = "this is a directory; each scan tries to read it again" if is_directory else None
+            self._emit(FileSkipped(reason, os.fsdecode(path), action))
+
+    def report(self) -> None:
+        """Emits the skips since the last report. One event per turn, not per file, because a scan can skip millions."""
+        if news := self.skipped - self._reported:
+            self._reported = self.skipped.copy()
+            self._emit(SkippedFilesCounted(dict(news)))

@@ -6,7 +6,7 @@ import pytest
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Admission, AdmitRequest, AdmitResult
-from fileq.core.claim import Claim
+from fileq.core.job import Claim
 from fileq.core.settlement import Verb, complete
 from fileq.testing.conformance.builders import (
     EVERY_SETTLEMENT,

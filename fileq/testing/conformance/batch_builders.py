@@ -8,8 +8,7 @@ from msgspec import Raw
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import EnqueueResult, Entry, Revival
 from fileq.core.batch import FACTS_MARK, Batch, Callback, CallbackKind, callback_id, callback_job
-from fileq.core.claim import Claim
-from fileq.core.job import encode
+from fileq.core.job import Claim, encode
 from fileq.core.settlement import SettleResult
 from fileq.testing.conformance.builders import a_job, claim_one, id_of, raws_in, record_of, settle
 from fileq.testing.conformance.harness import Harness

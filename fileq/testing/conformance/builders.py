@@ -12,9 +12,8 @@ import msgspec
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Enqueued, Entry, LedgerEntry, Record, WireEvent, WorkerInfo, WorkerView
-from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
-from fileq.core.job import Job, Version, decode, encode, raw_id, rfc3339_ms
+from fileq.core.job import Claim, Job, Version, decode, encode, raw_id, rfc3339_ms
 from fileq.core.settlement import Settlement, SettleResult, Verb, bury, cancel, complete, defer, release, retry
 from fileq.testing.conformance.harness import Harness
 

@@ -10,8 +10,7 @@ import msgspec
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from fileq.brokers.types import Suspect
-from fileq.core.claim import Claim
-from fileq.core.job import DELAYED_STATES, State
+from fileq.core.job import DELAYED_STATES, Claim, State
 from fileq.testing.conformance.builders import id_of, places, without_left_ms
 from fileq.testing.conformance.harness import FakeClock, Harness
 from fileq.testing.conformance.memory_harness import MemoryHarness

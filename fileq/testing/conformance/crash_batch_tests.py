@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from fileq.brokers.batches import JoinResult, NewBatch
 from fileq.brokers.types import EnqueueResult, Revival
 from fileq.core.batch import BatchState, CallbackKind
-from fileq.core.claim import Claim
-from fileq.core.job import MAX_DECODED_BYTES, raw_id
+from fileq.core.job import MAX_DECODED_BYTES, Claim, raw_id
 from fileq.core.outcome import FollowUp
 from fileq.core.settlement import Settlement, SettleResult, cancel, complete
 from fileq.testing.conformance.batch_builders import (

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.schedules import Fire, FireResult, Overlap
 from fileq.brokers.types import EnqueueResult, Entry, Revival
-from fileq.core.claim import Claim
-from fileq.core.job import State, encode
+from fileq.core.job import Claim, State, encode
 from fileq.core.outcome import FollowUp, Output
 from fileq.core.settlement import Settlement, SettleResult, cancel, complete
 from fileq.testing.conformance.builders import (

@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from fileq.brokers.types import AdmitRequest, AdmitResult, Entry, Revival
-from fileq.core.claim import Claim
-from fileq.core.job import DELAYED_STATES, State, Version, encode
+from fileq.core.job import DELAYED_STATES, Claim, State, Version, encode
 from fileq.core.settlement import SettleResult, cancel, complete, release
 from fileq.testing.conformance.builders import (
     UNDECODABLE,

@@ -3,8 +3,7 @@
 from typing import Any
 
 from fileq.brokers.types import EnqueueResult, Revival
-from fileq.core.claim import Claim
-from fileq.core.job import State, Version, encode
+from fileq.core.job import Claim, State, Version, encode
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import (
     EVERY_SETTLEMENT,

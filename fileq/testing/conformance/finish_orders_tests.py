@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from fileq.brokers.types import Revival, Revived
-from fileq.core.claim import Claim
-from fileq.core.job import State, encode
+from fileq.core.job import Claim, State, encode
 from fileq.core.settlement import Settlement, SettleResult, complete
 from fileq.testing.conformance.builders import (
     a_job,

@@ -7,9 +7,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from fileq.brokers.types import FOLLOW_UPS_KEPT, CancelResult, Revival
-from fileq.core.claim import Claim
 from fileq.core.errors import BrokerError, JobError
-from fileq.core.job import MAX_JOB_BYTES, State, Version, encode
+from fileq.core.job import MAX_JOB_BYTES, Claim, State, Version, encode
 from fileq.core.outcome import FollowUp
 from fileq.core.settlement import Settlement, SettleResult, Verb, cancel, complete, release
 from fileq.testing.conformance.builders import (

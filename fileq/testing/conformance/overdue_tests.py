@@ -10,8 +10,7 @@ from fileq.brokers.protocol import FullBroker, Order
 from fileq.brokers.schedules import Fire
 from fileq.brokers.types import Entry, Revival
 from fileq.core.batch import BatchState, CallbackKind
-from fileq.core.claim import Claim
-from fileq.core.job import State, decode, encode, rfc3339_ms
+from fileq.core.job import Claim, State, decode, encode, rfc3339_ms
 from fileq.core.outcome import FollowUp
 from fileq.core.settlement import Settlement, SettleResult, cancel, complete, release
 from fileq.testing.conformance.batch_builders import batch_of, callback_jobs, counts, create

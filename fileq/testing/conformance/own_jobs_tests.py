@@ -12,10 +12,9 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.schedules import Fire, FireResult
 from fileq.brokers.types import EnqueueResult, Entry, Revival, Revived
 from fileq.core.batch import BatchState, Callback, CallbackKind
-from fileq.core.claim import Buried, Claim
 from fileq.core.errors import JobError
 from fileq.core.fingerprint import fingerprint
-from fileq.core.job import Job, State, encode, raw_id
+from fileq.core.job import Buried, Claim, Job, State, encode, raw_id
 from fileq.core.outcome import FollowUp
 from fileq.core.own_jobs import OWN, foreign_error, origin_of
 from fileq.core.settlement import SettleResult, cancel, complete, release

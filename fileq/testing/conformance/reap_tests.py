@@ -4,9 +4,8 @@ import subprocess
 
 from fileq.brokers.local_processes import ProcessId, this_process
 from fileq.brokers.types import LeaseStatus, Suspect, WorkerInfo
-from fileq.core.claim import Claim
 from fileq.core.fingerprint import fingerprint
-from fileq.core.job import State, decode, encode
+from fileq.core.job import Claim, State, decode, encode
 from fileq.core.settlement import SettleResult, bury, complete, retry
 from fileq.testing.conformance.builders import (
     a_job,

@@ -1,7 +1,7 @@
 """renew: prolongs each lease and returns what each slot holds."""
 
 from fileq.brokers.types import LeaseStatus, Renewal
-from fileq.core.claim import Claim
+from fileq.core.job import Claim
 from fileq.core.settlement import SettleResult, complete
 from fileq.testing.conformance.builders import (
     claim_one,

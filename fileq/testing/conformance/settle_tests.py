@@ -2,7 +2,7 @@
 
 import pytest
 
-from fileq.core.claim import Claim
+from fileq.core.job import Claim
 from fileq.core.settlement import SettleResult, Verb, complete, release
 from fileq.testing.conformance.builders import (
     DESTINATION,

@@ -17,8 +17,7 @@ from msgspec.structs import astuple
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import AdmitRequest, Enqueued, EnqueueResult, Entry, LeaseStatus, LedgerEntry, Renewal, Suspect
-from fileq.core.claim import Claim
-from fileq.core.job import Version
+from fileq.core.job import Claim, Version
 from fileq.core.settlement import SettleResult, complete, release
 from fileq.testing.conformance.builders import burial, id_of, recovered, worker_info
 from fileq.testing.conformance.compared_brokers import Pair

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fileq.brokers.types import Entry, Revival
-from fileq.core.claim import Claim
-from fileq.core.job import Version, decode, encode, rfc3339_ms
+from fileq.core.job import Claim, Version, decode, encode, rfc3339_ms
 from fileq.core.outcome import FollowUp, Output
 from fileq.core.settlement import (
     Settlement,

@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from fileq.brokers.types import CancelResult, Revival, Revived
-from fileq.core.claim import Claim
 from fileq.core.fingerprint import fingerprint
-from fileq.core.job import MAX_DECODED_BYTES, MAX_PARSED_BYTES, State, encode, raw_id
+from fileq.core.job import MAX_DECODED_BYTES, MAX_PARSED_BYTES, Claim, State, encode, raw_id
 from fileq.core.settlement import SettleResult, complete, release
 from fileq.testing.conformance.builders import (
     UNDECODABLE,

@@ -16,10 +16,9 @@ from typing import TypeAlias
 
 from fileq.brokers.types import Record
 from fileq.config.schema import WorkerSettings
-from fileq.core.claim import ClaimKey
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import Emit, ignore
-from fileq.core.job import decode_or_none
+from fileq.core.job import ClaimKey, decode_or_none
 from fileq.core.outcome import Refused, Released
 from fileq.core.own_jobs import origin_of
 from fileq.core.webhook import DELIVERIES_MAX, DELIVERY_ROUTE

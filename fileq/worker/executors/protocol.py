@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from fileq.core.claim import ClaimKey
+from fileq.core.job import ClaimKey
 from fileq.core.outcome import Cancelled, Changed, Done, Failed, Released
 from fileq.core.units import format_duration
 from fileq.handlers.context import CancelFlag

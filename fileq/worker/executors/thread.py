@@ -23,9 +23,8 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from contextlib import suppress
 from queue import SimpleQueue
 
-from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit, ThreadAbandoned, ignore
-from fileq.core.job import decode_or_none
+from fileq.core.job import ClaimKey, decode_or_none
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
 from fileq.handlers.output import task_sink, uncaptured

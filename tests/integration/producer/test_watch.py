@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fileq.producer.finder import watch as module
-from fileq.producer.finder.watch import DirectoryWatcher, WatchEvents, no_events
+from fileq.producer.finder import finder as module
+from fileq.producer.finder.finder import DirectoryWatcher, WatchEvents, no_events
 from tests.support.waiting import wait_until
 
 

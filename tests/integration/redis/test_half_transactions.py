@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.schedules import Fire, Overlap
 from fileq.brokers.types import Revival
-from fileq.core.claim import Claim
-from fileq.core.job import State, encode
+from fileq.core.job import Claim, State, encode
 from fileq.core.outcome import FollowUp, Output
 from fileq.core.settlement import Settlement, Verb, bury, complete
 from fileq.testing.conformance.builders import (

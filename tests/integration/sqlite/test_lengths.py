@@ -11,8 +11,7 @@ import pytest
 
 from fileq.brokers.sqlite import SqliteBroker
 from fileq.config import config_from
-from fileq.core.claim import Claim
-from fileq.core.job import decode, encode
+from fileq.core.job import Claim, decode, encode
 from fileq.core.settlement import complete, release
 from fileq.testing.conformance.builders import an_entry, worker_info
 from tests.support.sqlite_store import push_raw

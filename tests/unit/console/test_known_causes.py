@@ -11,7 +11,7 @@ from fileq.brokers.types import Entry
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.pauses import set_paused
-from fileq.core.claim import Claim
+from fileq.core.job import Claim
 from fileq.core.settlement import Settlement
 from fileq.testing.conformance.builders import a_job
 from tests.support.console_jobs import HOSTILE, QUEUES, dies, end, held, in_order, pages_with_worker, shown, words

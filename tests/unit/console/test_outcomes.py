@@ -18,8 +18,7 @@ from fileq.commands.api_keys import KeyOptions
 from fileq.commands.audit_entries import AuditChange, AuditEntry
 from fileq.config.schema import AfterSettings
 from fileq.core.api_key import Scope
-from fileq.core.claim import Claim
-from fileq.core.job import Job, State, Version, encode, file_job, stamp
+from fileq.core.job import Claim, Job, State, Version, encode, file_job, stamp
 from fileq.core.settlement import Settlement, cancel, complete
 from fileq.queries.documents import job_document
 from fileq.queries.job_queries import FileTrace

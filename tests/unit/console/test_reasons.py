@@ -16,8 +16,7 @@ from fileq.brokers.types import Entry, OpenBreaker, Record, WorkerInfo
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.pauses import NOTES, set_paused
-from fileq.core.claim import Claim
-from fileq.core.job import State, Version, encode, file_job, rfc3339_ms
+from fileq.core.job import Claim, State, Version, encode, file_job, rfc3339_ms
 from fileq.core.settlement import Settlement, bury, complete
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.queries.documents import AttemptDocument, JobDocument, job_document

@@ -13,8 +13,7 @@ from fileq.client.broker_transport import BrokerTransport
 from fileq.client.options import WantedSchedule
 from fileq.client.schedule_changes import add_schedule, run_now
 from fileq.commands.action_log import ActionLog
-from fileq.core.claim import Claim
-from fileq.core.job import State, encode
+from fileq.core.job import Claim, State, encode
 from fileq.core.outcome import Done, Failed, FinalOutcome, Released
 from fileq.core.retry import Policy, decide
 from fileq.core.schedule import job_id_of, schedule_of

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fileq.config.schema import BackoffSettings
-from fileq.core.claim import Claim
 from fileq.core.fingerprint import fingerprint
-from fileq.core.job import decode, encode, file_job
+from fileq.core.job import Claim, decode, encode, file_job
 from fileq.core.outcome import WORKER_DIED, Cancelled, Died, Done, Failed, FinalOutcome, Refused, Released
 from fileq.core.retry import ERROR_MAX, Policy, decide, decide_changed, delay_s
 from fileq.core.settlement import Settlement, Verb

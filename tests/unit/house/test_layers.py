@@ -43,7 +43,7 @@ OWNERS = {
     "sqlite3": "fileq.brokers.sqlite",
     "yaml": "fileq.config",
     "bracex": "fileq.files.globs",
-    "watchdog": "fileq.producer.finder.watch",
+    "watchdog": "fileq.producer.finder.finder",
     "structlog": "fileq.observe.logs",
     "prometheus_client": "fileq.observe.metrics",
     "opentelemetry": "fileq.observe.tracing",

@@ -23,7 +23,6 @@ MADE_OF_VALUES: dict[str, list[tuple[str, str]]] = {
     "fileq/config/value_types.py: re.fullmatch(self.pattern, text)": [],  # of the operator's configuration
     "fileq/files/globs.py: re.compile(found, re.DOTALL)": [],  # test_globs.py counts their steps
     "fileq/handlers/job_file.py: re.search(": [(r"/(proc/(self|thread-self|\d+)|dev)/fd/12(?!\d)", "search")],
-    "fileq/producer/finder/database_files.py: re.compile(re.escape(self.name) + _SIDE_FILES)": [],
     "fileq/server/console/view.py": [(r"/dashboard/jobs/(?P<id>.+)", "fullmatch")],
     "fileq/server/hidden_paths.py: re.compile(f'[{firsts}]')": [],  # one character
     "fileq/server/route.py": [(r"/files/content/(?P<path>.+)", "fullmatch"), (r"/jobs/(?P<id>[^/]+)/log", "fullmatch")],

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fileq.core.claim import Claim
 from fileq.core.events import (
     BatchFinished,
     BatchReconciled,
@@ -38,7 +37,7 @@ from fileq.core.events import (
     WebhookFailed,
     claimed,
 )
-from fileq.core.job import encode, typed_job
+from fileq.core.job import Claim, encode, typed_job
 from fileq.observe.depths import Depths
 from fileq.observe.metrics import Metrics
 from tests.support.event_samples import claim_event, end_event, fence_event

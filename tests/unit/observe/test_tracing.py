@@ -23,8 +23,7 @@ from fileq.core.events import (
     JobRecovered,
     JobReleased,
 )
-from fileq.core.job import Job, typed_job
-from fileq.core.trace import attempt_span_id, new_ids, parent_of, traceparent
+from fileq.core.job import Job, attempt_span_id, new_ids, parent_of, traceparent, typed_job
 from fileq.observe import tracing
 from fileq.observe.tracing import BATCH, SPANS_MAX, Tracing, make_exporter
 from tests.support.clocks import RecordedEvents

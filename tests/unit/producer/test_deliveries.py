@@ -35,7 +35,7 @@ LOOK = UNCLOSED  # the time between two looks
 @pytest.fixture(autouse=True)
 def watchers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeWatcher, "made", [])
-    monkeypatch.setattr("fileq.producer.finder.watch.DirectoryWatcher", FakeWatcher)
+    monkeypatch.setattr("fileq.producer.finder.finder.DirectoryWatcher", FakeWatcher)
 
 
 def scenario(root: Path, **delivery: Any) -> Scenario:

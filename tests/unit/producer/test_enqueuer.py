@@ -15,9 +15,9 @@ from fileq.files import mounts
 from fileq.files.mounts import ScanDirMounts
 from fileq.files.version import FoundFile
 from fileq.producer import enqueuer as module
-from fileq.producer.counts import ProducerCounts
 from fileq.producer.enqueuer import REPORT_EVERY_S, STALE_S, BeforeEnqueue, EnqueueCheck, Enqueuer, SentBatch
-from fileq.producer.identity import FileIdentity
+from fileq.producer.finder.scan import ProducerCounts
+from fileq.producer.ledger_stages import FileIdentity
 from fileq.producer.markers import Markers
 from fileq.testing.conformance.builders import worker_info
 from fileq.testing.conformance.harness import FakeClock

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from fileq.producer.finder import scan, watch
+from fileq.producer.finder import finder, scan
 from tests.support.producer_scenario import RESCAN, SETTLE, UNCLOSED, FakeWatcher, Scenario
 
 pytestmark = pytest.mark.usefixtures("fake_watchers")
@@ -143,7 +143,7 @@ def test_without_an_inotify_instance_the_producer_polls(tmp_path, monkeypatch):
     def refuse(wake):
         raise OSError(errno.EMFILE, "too many instances")
 
-    monkeypatch.setattr(watch, "DirectoryWatcher", refuse)
+    monkeypatch.setattr(finder, "DirectoryWatcher", refuse)
     scenario = Scenario(tmp_path / "in")
     scenario.run()
     scenario.add("a")

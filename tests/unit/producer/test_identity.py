@@ -118,7 +118,7 @@ def test_a_scan_of_known_files_reads_no_mount_table(scenario, monkeypatch):
     scenario.add("a", "b/c")
     scenario.run(UNCLOSED + 1)
     monkeypatch.setattr(mounts, "keeps_inodes", lambda filesystem: pytest.fail("the inodes are equal"))
-    monkeypatch.setattr("fileq.producer.identity.keeps_inodes", mounts.keeps_inodes)
+    monkeypatch.setattr("fileq.producer.ledger_stages.keeps_inodes", mounts.keeps_inodes)
     scenario.run(RESCAN)
     assert scenario.names() == ["a", "b/c"]
 

@@ -9,8 +9,7 @@ import pytest
 from fileq.core.batch import BatchState
 from fileq.core.events import SkipReason
 from fileq.producer import markers
-from fileq.producer.counts import ProducerCounts
-from fileq.producer.finder.scan import ScanRules
+from fileq.producer.finder.scan import ProducerCounts, ScanRules
 from fileq.producer.markers import Markers
 from tests.support.producer_scenario import RESCAN, SETTLE, UNCLOSED, Scenario
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from fileq.files import mounts
-from fileq.producer import counts, enqueuer, stability
+from fileq.producer import enqueuer, stability
 from fileq.producer.finder import scan
 from tests.support.producer_scenario import RESCAN, SETTLE, UNCLOSED, Scenario
 
@@ -214,7 +214,7 @@ def test_while_the_enqueuer_is_full_stable_files_stay_in_stability(tmp_path, mon
 
 
 def test_skipped_files_are_logged_once_each_and_up_to_a_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(counts, "LOGGED_MAX", 3)
+    monkeypatch.setattr(scan, "LOGGED_MAX", 3)
     scenario = Scenario(tmp_path / "in", follow_symlinks=True)
     for n in range(5):
         (scenario.root / f"out{n}").symlink_to("/etc/passwd")

@@ -10,8 +10,7 @@ from fileq.commands.untaken_files import why_not_taken
 from fileq.config import Config, config_from
 from fileq.core.events import FileSkipped, SkipReason
 from fileq.files.exclusive_move import private_name
-from fileq.producer.counts import ProducerCounts
-from fileq.producer.finder.scan import DirectoryWalk, ScanRules
+from fileq.producer.finder.scan import DirectoryWalk, ProducerCounts, ScanRules
 from tests.support.scanned_tree import EnteredDirectories, ScannedTree, following
 from tests.support.unprivileged import open_path, unprivileged
 

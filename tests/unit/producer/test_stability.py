@@ -6,7 +6,7 @@ from fileq.config import config_from
 from fileq.files.mounts import ScanDirMounts
 from fileq.files.version import FoundFile
 from fileq.producer import stability as module
-from fileq.producer.counts import ProducerCounts
+from fileq.producer.finder.scan import ProducerCounts
 from fileq.producer.markers import Markers
 from fileq.producer.stability import ClockGuard, Stability
 from tests.support.clocks import ManualClocks

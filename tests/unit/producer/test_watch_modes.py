@@ -6,7 +6,7 @@ import pytest
 
 from fileq.files import mounts
 from fileq.files.mounts import ScanDirMounts
-from fileq.producer.finder.watch import WatchModes
+from fileq.producer.finder.finder import WatchModes
 
 SYSTEM = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard

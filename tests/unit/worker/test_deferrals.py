@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from fileq.brokers.types import Record
-from fileq.core.claim import Claim
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.job import State, encode
+from fileq.core.job import Claim, State, encode
 from fileq.core.settlement import Settlement, defer
 from fileq.testing.conformance.builders import a_job
 from fileq.worker.deferrals import DELIVERIES_RUN, PAGE, Deferrals

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fileq.core.claim import ClaimKey
 from fileq.core.events import Event, HandlerOutputSkipped, HandlerPrinted
+from fileq.core.job import ClaimKey
 from fileq.core.outcome import Failed
 from fileq.handlers.output import Tail
 from fileq.handlers.task import Task

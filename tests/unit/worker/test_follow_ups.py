@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import Entry, Record, Revival
-from fileq.core.claim import Claim
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.job import State, decode, encode, file_job, typed_job
+from fileq.core.job import Claim, State, decode, encode, file_job, typed_job
 from fileq.core.outcome import (
     Cancelled,
     Changed,

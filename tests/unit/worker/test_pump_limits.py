@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fileq.brokers.types import Admission, AdmitRequest
-from fileq.core.claim import Claim
 from fileq.core.errors import BrokerUnavailable
+from fileq.core.job import Claim
 from fileq.core.outcome import Done, Failed
 from fileq.core.settlement import defer
 from tests.support.pump_setup import PumpSetup, UnreliableBroker

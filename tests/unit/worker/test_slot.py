@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from fileq.brokers.types import WorkerInfo
-from fileq.core.claim import Claim, ClaimKey
-from fileq.core.job import encode, file_job
+from fileq.core.job import Claim, ClaimKey, encode, file_job
 from fileq.core.settlement import complete
 from fileq.worker.pump import Free, Gone, Running, Settling, Slot, SlotDefect, Slots, SlotState
 from tests.support.pump_setup import PumpSetup

@@ -34,8 +34,8 @@ import select
 import time
 from collections.abc import Sequence
 
-from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit, ignore
+from fileq.core.job import ClaimKey
 from fileq.core.outcome import Died, Failed
 from fileq.core.units import format_size
 from fileq.handlers.task import Ran, Task
