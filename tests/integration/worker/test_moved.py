@@ -89,7 +89,7 @@ def test_a_moved_file_is_reprocessed_where_it_is(each_setup: WorkerSetup, shell:
         report = shell.json("admin", "reprocess", "--all")
         assert (report["enqueued"], report["missing"]) == (1, 0)
         [again] = report["files"]
-        assert again["filepath"] == str(done / "a/good.txt")
+        assert again["path"] == str(done / "a/good.txt")
         setup.wait_for(State.COMPLETED, [again["job_id"]])
     assert worker.stop() == 0
     assert (done / "a/good.txt").read_text() == "text"
