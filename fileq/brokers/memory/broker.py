@@ -163,11 +163,7 @@ class MemoryWork(UnitOfWork):
     def __init__(self, store: MemoryStore) -> None:
         now_ms = store.clock()
         super().__init__(
-            store.config,
-            boot=_BOOT,
-            now_ms=now_ms,
-            monotonic_ms=now_ms,
-            has_subscribers=bool(store.subscriptions),
+            store.config, boot=_BOOT, now_ms=now_ms, monotonic_ms=now_ms, has_subscribers=bool(store.subscriptions)
         )
         self.store = store
         self.queued = MemoryQueueTable(store)

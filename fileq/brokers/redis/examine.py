@@ -106,11 +106,7 @@ def _persistence(store: RedisStore, info: dict[str, str]) -> Iterator[Finding]:
     elif saves:
         yield wrong("persistence", f"snapshots only ({saves}): a crash loses every job since the last one", _APPEND)
     elif appends == "0" and saves == "":
-        yield wrong(
-            "persistence",
-            "neither an append-only file nor snapshots: a restart loses every job",
-            _APPEND,
-        )
+        yield wrong("persistence", "neither an append-only file nor snapshots: a restart loses every job", _APPEND)
     else:
         yield unknown("persistence", f"{_FORBIDDEN} for appendonly and save", "see that appendonly is yes")
     for field, what in (("aof_last_write_status", "append-only file"), ("rdb_last_bgsave_status", "snapshot")):

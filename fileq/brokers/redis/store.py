@@ -55,10 +55,7 @@ class RedisStore:
         self.link.close()
 
     def send(
-        self,
-        commands: Sequence[Command],
-        decode: Callable[[Replies], T],
-        on_failure: Callable[[], None] | None = None,
+        self, commands: Sequence[Command], decode: Callable[[Replies], T], on_failure: Callable[[], None] | None = None
     ) -> InFlightCall[T]:
         """Send these commands now; the result is taken later."""
         return InFlightCall(self.link, commands, decode, on_failure)

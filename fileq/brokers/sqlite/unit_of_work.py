@@ -503,11 +503,7 @@ class SqliteWork(UnitOfWork):
 
     def _write_counts(self) -> None:
         hour = self.now_ms // HOUR_MS
-        _execute_each(
-            self.db,
-            _ADD_TO_COUNTER,
-            list(self.counts.items()),
-        )
+        _execute_each(self.db, _ADD_TO_COUNTER, list(self.counts.items()))
         _execute_each(
             self.db,
             "INSERT INTO hourly VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
