@@ -6,7 +6,7 @@ which know only offsets: an offset, and a digest of the job before it, to find t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
@@ -76,6 +76,15 @@ class PlacePages(Protocol):
 
         Looks at about `size` entries, so a page may be empty before the end, which is a cursor of "". Following the
         cursors returns every entry that stays, and perhaps one twice. Raises BrokerError for a wrong cursor."""
+
+
+def ledger_entries(page_after: Callable[[bytes, str], LedgerPage], under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
+    """All entries of the pages of ledger_page()."""
+    page = page_after(under, "")
+    yield from page.entries
+    while page.next_cursor:
+        page = page_after(under, page.next_cursor)
+        yield from page.entries
 
 
 class Offset(Struct, frozen=True):

@@ -25,7 +25,7 @@ from fileq.core.job import (
     is_same_version,
 )
 from fileq.core.outcome import FollowUp, Output
-from fileq.core.own_jobs import check_batch, check_job, origin_of
+from fileq.core.own_jobs import check_batch, check_job
 from fileq.core.settlement import SettleResult
 
 # What a producer reports of itself, as the registry of producers keeps it. Values only.
@@ -139,11 +139,6 @@ def entry_of(added: FollowUp) -> Entry:
     """The entry that enqueues this follow-up, also if the ledger knows its version."""
     due = added.delay_ms, added.at_ms
     return Entry(added.job, added.queue, added.version, True, *due, added.joins, added.is_own)
-
-
-def origin_of_entry(entry: Entry) -> str:
-    """What the record of the job says about its origin."""
-    return origin_of(entry.job) if entry.is_own else ""
 
 
 class EnqueueResult(enum.StrEnum):

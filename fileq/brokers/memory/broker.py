@@ -69,7 +69,6 @@ class MemoryStore:
         self.hourly: dict[int, Counter[str]] = defaultdict(Counter)
         self.paused: set[str] = set()
         self.breaker_resets: Counter[str] = Counter()
-        self.cancel_requests = 0
         self.producers: dict[str, tuple[int, ProducerInfo]] = {}  # id → when its lease ends, what it reported
         self.rate_window: tuple[int, int] = (0, 0)
         self.holders: dict[str, dict[str, bytes]] = defaultdict(dict)  # route → slot → the raw that was admitted
@@ -331,8 +330,9 @@ class MemoryWork(UnitOfWork):
 
     # batches
 
-    def find_batch(self, id: str) -> Batch | None:
-        return copy.copy(self.store.batches.get(id))
+    def find_batches(self, ids: Sequence[str]) -> dict[str, Batch | None]:
+        found = ((id, self.store.batches.get(id)) for id in ids)
+        return {id: copy.copy(batch) for id, batch in found if batch is not None and not is_over(batch, self.now_ms)}
 
     def insert_batch(self, batch: Batch) -> None:
         self.store.unmarked.pop(batch.id, None)
@@ -386,12 +386,6 @@ class MemoryWork(UnitOfWork):
 
     def count_breaker_reset(self, route: str) -> None:
         self.store.breaker_resets[route] += 1
-
-    def cancel_requests(self) -> int:
-        return self.store.cancel_requests
-
-    def count_cancel_request(self) -> None:
-        self.store.cancel_requests += 1
 
     def schedule_states(self) -> dict[str, ScheduleState]:
         return dict(self.store.schedule_states)

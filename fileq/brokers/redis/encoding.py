@@ -15,10 +15,11 @@ import msgspec
 from fileq.brokers import wire_events
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.redis.scripts import Argument
-from fileq.brokers.types import Attempt, Entry, LedgerEntry, Record, entry_of, origin_of_entry
+from fileq.brokers.types import Attempt, Entry, LedgerEntry, Record, entry_of
 from fileq.core.errors import Undecodable
 from fileq.core.job import Claim, State, Version, decode, encode, first_id
 from fileq.core.outcome import FollowUp, Output
+from fileq.core.own_jobs import origin_of
 from fileq.core.settlement import Settlement, Verb
 
 MISSING, SEEN_ON = "missing", "on"
@@ -270,7 +271,7 @@ def entry_args(entry: Entry, keys: Keys) -> tuple[Argument, ...]:
         entry.at_ms,
         job.unique_key or "",
         (job.batch_id or "") if entry.joins else "",
-        origin_of_entry(entry),
+        origin_of(job) if entry.is_own else "",
         "" if (deadline_ms := job.deadline_ms) is None else deadline_ms,
     )
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from fileq.brokers import wire_events
 from fileq.brokers.clocks import FULL_WAIT_MS, RETURNED_LOOK_MS, RUNNING_LOOK_MS, STEP_TOLERANCE_MS
 from fileq.brokers.local_processes import ProcessId
-from fileq.brokers.place_pages import LedgerPage
+from fileq.brokers.place_pages import LedgerPage, ledger_entries, wrong_cursor
 from fileq.brokers.protocol import PendingReply, ReadyReply
 from fileq.brokers.redis.connection import ReplyError
 from fileq.brokers.redis.due_watch import as_promoted
@@ -55,7 +55,6 @@ from fileq.brokers.types import (
     check_entries,
     check_follow_ups,
 )
-from fileq.core.errors import BrokerError
 from fileq.core.job import Buried, Claim, encode
 from fileq.core.settlement import Settlement, SettleResult, Verb
 
@@ -380,16 +379,11 @@ class RedisQueues:
         ]
 
     def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
-        cursor = ""
-        while True:
-            page = self.ledger_page(under, cursor, PAGE)
-            yield from page.entries
-            if not (cursor := page.next_cursor):
-                return
+        return ledger_entries(self.ledger_page, under)
 
     def ledger_page(self, under: bytes, cursor: str = "", size: int = PAGE) -> LedgerPage:
         if cursor and not cursor.isdecimal():
-            raise BrokerError(f"cursor {cursor!r} does not belong to this list; begin without a cursor")
+            raise wrong_cursor(cursor)
         pattern = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in under) + b"*"
         key, store = self._store.keys.ledger, self._store
         following, flat = store.call("HSCAN", key, cursor or 0, "MATCH", pattern, "COUNT", size)

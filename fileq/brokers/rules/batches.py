@@ -23,7 +23,7 @@ from fileq.brokers.batches import (
 )
 from fileq.brokers.rules.entries import add, existing_job, join_batch
 from fileq.brokers.rules.rows import MemberState, RecordRow
-from fileq.brokers.rules.unit_of_work import Store, UnitOfWork
+from fileq.brokers.rules.unit_of_work import CANCELS, Store, UnitOfWork
 from fileq.brokers.types import entry_of
 from fileq.core import batch as rules
 from fileq.core.batch import ENDINGS_OF_STATES, LEVELS_MAX, Batch, BatchState, Callback, Ending
@@ -47,7 +47,8 @@ class BatchVerbs:
                 rules.add_member(work.change_batch(parent), work.now_ms)
             batch = Batch(new.id, new.name, new.parent, new.allow_failures, new.callbacks, new.info)
             batch.created_ms = batch.touched_ms = work.now_ms
-            work.create_batch(batch)
+            work.insert_batch(batch)
+            work.batches.put(batch.id, batch)
             return True
 
     def seal_batch(self, id: str) -> bool:
@@ -65,7 +66,7 @@ class BatchVerbs:
             if batch is None or not rules.is_cancellable(batch, untouched_since_ms):
                 return False
             _cancel(work, batch)
-            work.count_cancel_request()
+            work.next_revision(CANCELS)
             level, left = [batch], CHILDREN_CANCELLED
             for _ in range(LEVELS_MAX):
                 below = list[Batch]()
@@ -121,7 +122,13 @@ class BatchVerbs:
     def count_members(self, id: str, job_ids: Sequence[str]) -> int:
         with self._store.unit_of_work() as work:
             work.records.read(job_ids)
-            return sum(_count(work, id, job_id) for job_id in job_ids)
+            counted = 0
+            for job_id in job_ids:
+                record = work.records.get(job_id)
+                ending = ENDINGS_OF_STATES.get(State(record.state)) if record is not None else Ending.DELETED
+                error = record.error if record is not None else ""
+                counted += ending is not None and count_member(work, id, job_id, ending, error)
+            return counted
 
 
 def _levels(work: UnitOfWork, batch: Batch | None) -> int:
@@ -140,7 +147,7 @@ def _join(work: UnitOfWork, batch: Batch, id: str) -> JoinResult:
         return JoinResult.MEMBER
     if not batch.is_takeable:
         return JoinResult.CLOSED
-    ending = _ending_of(record) if record is not None else Ending.COMPLETED
+    ending = ENDINGS_OF_STATES.get(State(record.state)) if record is not None else Ending.COMPLETED
     if other and ending in (None, Ending.DEAD):
         return JoinResult.ELSEWHERE
     if record is not None and not other:
@@ -153,38 +160,20 @@ def _join(work: UnitOfWork, batch: Batch, id: str) -> JoinResult:
     return JoinResult.JOINED
 
 
-def _count(work: UnitOfWork, batch_id: str, id: str) -> bool:
-    record = work.records.get(id)
-    ending = _ending_of(record) if record is not None else Ending.DELETED
-    error = record.error if record is not None else ""
-    return ending is not None and count_member(work, batch_id, id, ending, error)
-
-
-def _ending_of(record: RecordRow) -> Ending | None:
-    """How a job ended; None if it has not."""
-    return ENDINGS_OF_STATES.get(State(record.state))
-
-
 def _with_running(work: UnitOfWork, ids: Sequence[str]) -> list[Batch | None]:
     """These batches, with the number of their members that run."""
     batches = [work.batches.get(id) for id in ids]
     jobs = (decode_or_none(slot_row.raw) for slot_row in work.all_slots() if slot_row.raw is not None)
     held = {job.id for job in jobs if job is not None}
     work.records.read(held)
-    for batch in batches:
-        if batch is not None:
-            batch.running = _running(work, batch, held)
+    for batch in filter(None, batches):
+        # A record that names another batch, or none, is of another job, enqueued again after its record was lost.
+        batch.running = sum(
+            work.members.has(batch, id, MemberState.UNFINISHED)
+            for id in held
+            if (record := work.records.get(id)) is None or record.batch == batch.id
+        )
     return batches
-
-
-def _running(work: UnitOfWork, batch: Batch, held: Iterable[str]) -> int:
-    """How many of these jobs are unfinished members. One whose record names another batch, or none, is another job: it
-    was enqueued again after the record was lost."""
-    return sum(
-        work.members.has(batch, id, MemberState.UNFINISHED)
-        for id in held
-        if (record := work.records.get(id)) is None or record.batch == batch.id
-    )
 
 
 def is_batch_cancelled(work: UnitOfWork, record: RecordRow | None) -> bool:
@@ -194,7 +183,7 @@ def is_batch_cancelled(work: UnitOfWork, record: RecordRow | None) -> bool:
 
 
 def count_member(work: UnitOfWork, batch_id: str, id: str, ending: Ending, error: str) -> bool:
-    """Counts a member that has ended, and finishes the batch if it was the last. False if it is counted already."""
+    """Counts a member that has ended, and finishes the batch if it was the last. False if it was counted before."""
     batch = work.batches.get(batch_id)
     if batch is None or not work.members.take(batch, id, MemberState.UNFINISHED):
         return False

@@ -8,26 +8,26 @@ from fileq.brokers import wire_events
 from fileq.brokers.clocks import RATE_WINDOW_MS
 from fileq.brokers.rules.rows import MemberState, RecordRow
 from fileq.brokers.rules.unit_of_work import UnitOfWork
-from fileq.brokers.types import FOLLOW_UPS_KEPT, EnqueueResult, Entry, entry_of, origin_of_entry
+from fileq.brokers.types import FOLLOW_UPS_KEPT, EnqueueResult, Entry, entry_of
 from fileq.core.batch import Batch, add_member
 from fileq.core.job import ENDED_STATES, State, encode
 from fileq.core.outcome import FollowUp
-from fileq.core.own_jobs import is_own_batch
+from fileq.core.own_jobs import is_own_batch, origin_of
 
 
 def enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> tuple[EnqueueResult, str]:
     """The result, and the job that is there already if it is DUPLICATE."""
-    version = entry.version
+    version = None if entry.always else entry.version
     if existing := existing_job(work, entry):
         return EnqueueResult.DUPLICATE, existing
-    if version is not None and not entry.always:
+    if version is not None:
         known = work.ledger.get(version.path)
         if known is not None and known.knows(version.signature):
             return EnqueueResult.KNOWN, ""
     batch = batch_to_join(work, entry) if entry.joins else None
     if entry.joins and batch is None:
         return EnqueueResult.REFUSED, ""
-    if version is not None and not entry.always and not window.take():
+    if version is not None and not window.take():
         return EnqueueResult.THROTTLED, ""
     add(work, entry, batch=batch)
     return EnqueueResult.ENQUEUED, ""
@@ -85,7 +85,7 @@ def add(work: UnitOfWork, entry: Entry, *, waits_for: str = "", batch: Batch | N
         # Foreign from now on: the claim that meets a copy in a queue buries it, and counts it as adopted again.
         work.count("adopted", -foreign.queued)
     if entry.is_own:
-        record.change_facts(origin=origin_of_entry(entry))
+        record.change_facts(origin=origin_of(job))
     if waits_for:
         record.change_facts(waits_for=waits_for)
     if batch is not None:
@@ -139,14 +139,11 @@ def unfinished_before(work: UnitOfWork, id: str | None) -> list[str]:
     return [id for id, other in found if other is not None and other.state not in ENDED_STATES]
 
 
-# The producers' shared rate limit: one window for all of them.
-#
-# It runs on the monotonic clock, which no step of the wall clock changes. A window begins with its first permit and
-# ends by time alone, so a producer killed in between does not block the others.
-
-
 class RateWindow:
-    """The permits of one `enqueue`."""
+    """The permits that one `enqueue` takes of the producers' shared rate limit: one window for all of them.
+
+    It runs on the monotonic clock, which no step of the wall clock changes. A window begins with its first permit and
+    ends by time alone, so a producer killed in between does not block the others."""
 
     def __init__(self, work: UnitOfWork, limit: int) -> None:
         self._work = work

@@ -242,8 +242,7 @@ def _workers(work: UnitOfWork) -> list[WorkerView]:
     for row in slots:
         info = row.worker
         is_alive = work.is_alive(row) and not neighbours.is_gone(info.process)
-        left_ms = row.left_ms(work.boot, work.monotonic_ms)
-        views.append(WorkerView(row.slot, info, is_alive, row.raw or b"", since_ms.get(row.slot, 0), left_ms))
+        views.append(WorkerView(row.slot, info, is_alive, row.raw or b"", since_ms.get(row.slot, 0), work.left_ms(row)))
     return views
 
 

@@ -10,13 +10,13 @@ from fileq.brokers import wire_events
 from fileq.brokers.clocks import FULL_WAIT_MS, LONGEST_LOOK_MS, RETURNED_LOOK_MS, RUNNING_LOOK_MS, due_after_step
 from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.local_waiter import LocalWaiter
-from fileq.brokers.place_pages import LedgerPage, wrong_cursor
+from fileq.brokers.place_pages import LedgerPage, ledger_entries, wrong_cursor
 from fileq.brokers.protocol import PendingReply, ReadyReply, Subscription
 from fileq.brokers.rules.batches import is_batch_cancelled
 from fileq.brokers.rules.entries import RateWindow, enqueue, is_holder
-from fileq.brokers.rules.rows import RecordRow, SlotRow, claim_of
+from fileq.brokers.rules.rows import RecordRow, SlotRow
 from fileq.brokers.rules.settlements import bury_overdue, reap, settle
-from fileq.brokers.rules.unit_of_work import QueuedJob, Store, UnitOfWork
+from fileq.brokers.rules.unit_of_work import CANCELS, QueuedJob, Store, UnitOfWork, claim_of
 from fileq.brokers.types import (
     SWEEP_PAGE,
     Admission,
@@ -92,35 +92,32 @@ class QueueVerbs:
         is_full = False
         for slot_row in slots:
             if slot_row.raw is not None:
-                claims.append(self._held(work, slot_row, slot_row.raw))
+                claims.append(_held(work, slot_row))
                 continue
             while not is_full and (found := _next_front(order.next_order(), fronts)) is not None:
                 queue, queued = found
                 is_foreign = work.is_foreign(queued.raw, queued.job, State.PENDING)
-                is_full = is_foreign and bool(buried)
-                if is_full:
+                if is_full := is_foreign and bool(buried):
                     break
                 claimed.append((queue, queued.position))
                 if not is_foreign:
                     order.claimed()
                     claims.append(_start(work, slot_row, queue, queued))
                     break
-                buried.append(_bury(work, slot_row.slot, queue, queued))
+                assert queued.job is not None
+                work.count("adopted")
+                work.count("consumed")
+                error = work.bury_foreign(slot_row.slot, queue, queued.raw, queued.job.id)
+                buried.append(Buried(raw_id(queued.raw), slot_row.slot, queue, error))
+                work.publish(wire_events.buried(buried[-1]) if work.has_subscribers else b"")
         work.queued.remove_first(claimed)
         return claims, buried
-
-    def _held(self, work: UnitOfWork, slot_row: SlotRow, raw: bytes) -> Claim:
-        token = work.change_slot(slot_row).next_token()
-        claim = claim_of(slot_row.slot, raw, work.records.get, queue=self._store.queue_names[-1], token=token)
-        record = work.records.get(claim.id)
-        flags = {"is_blocked": is_blocked(work, record), "is_cancelled": is_batch_cancelled(work, record)}
-        return msgspec.structs.replace(claim, **flags)
 
     def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
         with self._store.unit_of_work() as work:
             work.slots.read(request.slot for request in requests)
             holders = {route: set(work.holders(route)) for route in {request.route for request in requests}}
-            return [admit(work, request, holders[request.route]) for request in requests]
+            return [_admit(work, request, holders[request.route]) for request in requests]
 
     # renew, promote, reap
 
@@ -129,18 +126,7 @@ class QueueVerbs:
             return []
         with self._store.unit_of_work() as work:
             work.slots.read(slot for slot, _ in holdings)
-            return [self._renew(work, slot, believed) for slot, believed in holdings]
-
-    def _renew(self, work: UnitOfWork, slot: str, believed: bytes) -> Renewal:
-        slot_row = work.slots.get(slot)
-        if slot_row is None or not slot_row.is_registered:
-            return Renewal(slot, LeaseStatus.GONE)
-        work.renew_heartbeat(slot_row)
-        if (slot_row.raw or b"") == believed:
-            return Renewal(slot, _status_of(work, slot_row.raw))
-        if believed or slot_row.raw is None:
-            return Renewal(slot, LeaseStatus.LOST)
-        return Renewal(slot, LeaseStatus.UNEXPECTED, self._held(work, slot_row, slot_row.raw))
+            return [_renew(work, slot, believed) for slot, believed in holdings]
 
     def promote(self, limit: int = 500) -> Promoted:
         with self._store.reading() as work:  # almost always nothing is due, and a read needs no lock
@@ -181,26 +167,33 @@ class QueueVerbs:
 
     def realign(self, offset: int = 0, limit: int = 500) -> int | None:
         with self._store.unit_of_work() as work:
-            page = work.latest_due(offset, limit)
-            changed = sum(_realign(work, raw) for raw in page)
+            page, changed = work.latest_due(offset, limit), 0
+            for raw in page:
+                job = decode_or_none(raw)
+                record = work.records.get(job.id) if job is not None else None
+                if record is None or record.raw != raw or record.state not in DELAYED_STATES:
+                    continue
+                if (due_ms := due_after_step(record.due_ms, record.since_ms, work.now_ms)) is not None:
+                    work.change_record(record).due_ms, record.since_ms = due_ms, work.now_ms
+                    work.put_scheduled(raw, due_ms)
+                    changed += 1
             # A changed job is due earlier, so the jobs of the next pages take its place.
             return offset + len(page) - changed if len(page) == limit else None
 
     def due_now(self, ids: Sequence[str]) -> list[bool]:
         if not ids:
             return []
+        moved = [False] * len(ids)
         with self._store.unit_of_work() as work:
             work.records.read(ids)
-            return [self._due_now(work, id) for id in ids]
-
-    def _due_now(self, work: UnitOfWork, id: str) -> bool:
-        record = work.records.get(id)
-        if record is None or record.state not in DELAYED_STATES:
-            return False
-        if not work.unschedule(record.raw):
-            return False
-        self._promote(work, record.raw)
-        return True
+            for i, id in enumerate(ids):
+                record = work.records.get(id)
+                if record is None or record.state not in DELAYED_STATES:
+                    continue
+                if work.unschedule(record.raw):
+                    self._promote(work, record.raw)
+                    moved[i] = True
+        return moved
 
     def sweep_unique(self, cursor: str = "") -> str | None:
         with self._store.unit_of_work() as work:
@@ -216,15 +209,10 @@ class QueueVerbs:
             slots = [slot_row for slot_row in work.all_slots() if sweep or slot_row.is_registered]
             gone = {row.slot for row in slots if is_gone is not None and row.is_registered and is_gone(row.process)}
             return [
-                Suspect(slot_row.slot, self._claims_of(work, slot_row), slot_row.slot in gone)
-                for slot_row in slots
-                if slot_row.slot in gone or not work.is_alive(slot_row)
+                Suspect(row.slot, () if row.raw is None else (claim_of(work, row),), row.slot in gone)
+                for row in slots
+                if row.slot in gone or not work.is_alive(row)
             ]
-
-    def _claims_of(self, work: UnitOfWork, slot_row: SlotRow) -> tuple[Claim, ...]:
-        if slot_row.raw is None:
-            return ()
-        return (claim_of(slot_row.slot, slot_row.raw, work.records.get, queue=self._store.queue_names[-1]),)
 
     def reap(self, slot: str, settlements: Sequence[Settlement], *, is_gone: bool = False) -> tuple[SettleResult, ...]:
         check_follow_ups((s.follow_ups for s in settlements), self._store.queue_names)
@@ -251,11 +239,10 @@ class QueueVerbs:
             work.forget_slots(GONE_SLOTS_KEPT)
 
     def deregister(self, slots: Sequence[str]) -> None:
-        last_queue = self._store.queue_names[-1]
         with self._store.unit_of_work() as work:
             for slot_row in filter(None, map(work.slots.get, slots)):
                 if slot_row.raw is not None:
-                    _give_back(work, claim_of(slot_row.slot, slot_row.raw, work.records.get, queue=last_queue))
+                    _give_back(work, claim_of(work, slot_row))
                 work.change_slot(slot_row).forget(work.now_ms)
 
     def breaker_resets(self) -> Mapping[str, int]:
@@ -277,11 +264,7 @@ class QueueVerbs:
         ]
 
     def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
-        page = self.ledger_page(under)
-        yield from page.entries
-        while page.next_cursor:
-            page = self.ledger_page(under, page.next_cursor)
-            yield from page.entries
+        return ledger_entries(self.ledger_page, under)
 
     def ledger_page(self, under: bytes, cursor: str = "", size: int = 500) -> LedgerPage:
         """The cursor is the last path of the page before."""
@@ -298,7 +281,12 @@ class QueueVerbs:
             return []
         with self._store.unit_of_work() as work:
             work.ledger.read(path for path, _, _ in changes)
-            return [_update_entry(work, *change) for change in changes]
+            is_replaced = []
+            for path, was, becomes in changes:
+                is_replaced.append(work.ledger.get(path) == was)
+                if is_replaced[-1]:
+                    work.ledger.put(path, becomes)
+            return is_replaced
 
     # waking and events
 
@@ -309,16 +297,9 @@ class QueueVerbs:
         return self._store.subscribe()
 
 
-def _update_entry(work: UnitOfWork, path: bytes, was: LedgerEntry, becomes: LedgerEntry | None) -> bool:
-    if work.ledger.get(path) != was:
-        return False
-    work.ledger.put(path, becomes)
-    return True
-
-
 def _promoted(work: UnitOfWork, count: int) -> Promoted:
     times = work.next_due_ms(), work.now_ms, work.next_fire_ms()
-    return Promoted(count, *times, False, work.cancel_requests(), work.next_look_ms())
+    return Promoted(count, *times, False, work.catalog_revision(CANCELS), work.next_look_ms())
 
 
 def _look(work: UnitOfWork, id: str) -> Claim | None:
@@ -328,32 +309,16 @@ def _look(work: UnitOfWork, id: str) -> Claim | None:
     if record is None or deadline_ms is None or not State(record.state).is_unfinished:
         work.take_deadline(id)
         return None
-    again_ms, claim = RUNNING_LOOK_MS, None
     if deadline_ms > now_ms:
-        again_ms = min(deadline_ms - now_ms, LONGEST_LOOK_MS)
-    elif _is_overdue(work, record):
-        again_ms = RETURNED_LOOK_MS
-        claim = Claim("", 0, record.queue, record.raw, decode_or_none(record.raw), id, now_ms)
-    work.look_again(id, now_ms + again_ms)
-    return claim if claim is not None and claim.job is not None else None
-
-
-def _is_overdue(work: UnitOfWork, record: RecordRow) -> bool:
-    is_ours = State(record.state).is_waiting and record.queue in work.config.worker.priorities
-    return is_ours and not is_batch_cancelled(work, record)
-
-
-def _realign(work: UnitOfWork, raw: bytes) -> bool:
-    job = decode_or_none(raw)
-    record = work.records.get(job.id) if job is not None else None
-    if record is None or record.raw != raw or record.state not in DELAYED_STATES:
-        return False
-    due_ms = due_after_step(record.due_ms, record.since_ms, work.now_ms)
-    if due_ms is None:
-        return False
-    work.change_record(record).due_ms, record.since_ms = due_ms, work.now_ms
-    work.put_scheduled(raw, due_ms)
-    return True
+        work.look_again(id, now_ms + min(deadline_ms - now_ms, LONGEST_LOOK_MS))
+        return None
+    is_ours = State(record.state).is_waiting and record.queue in work.queue_names
+    if not is_ours or is_batch_cancelled(work, record):
+        work.look_again(id, now_ms + RUNNING_LOOK_MS)
+        return None
+    work.look_again(id, now_ms + RETURNED_LOOK_MS)
+    job = decode_or_none(record.raw)
+    return Claim("", 0, record.queue, record.raw, job, id, now_ms) if job is not None else None
 
 
 def _fronts(work: UnitOfWork, queue: str, wanted: int) -> Iterator[QueuedJob]:
@@ -371,15 +336,12 @@ def _next_front(order: Iterable[str], fronts: Mapping[str, Iterator[QueuedJob]])
     return None
 
 
-def _bury(work: UnitOfWork, slot: str, queue: str, queued: QueuedJob) -> Buried:
-    """Buries foreign bytes. The caller removes them from their queue."""
-    for name in ("adopted", "consumed"):
-        work.count(name)
-    assert queued.job is not None
-    error = work.bury_foreign(slot, queue, queued.raw, queued.job.id)
-    found = Buried(raw_id(queued.raw), slot, queue, error)
-    work.publish(wire_events.buried(found) if work.has_subscribers else b"")
-    return found
+def _held(work: UnitOfWork, slot_row: SlotRow) -> Claim:
+    """The claim of the job that the slot holds, with a new token."""
+    claim = claim_of(work, slot_row, work.change_slot(slot_row).next_token())
+    record = work.records.get(claim.id)
+    flags = {"is_blocked": is_blocked(work, record), "is_cancelled": is_batch_cancelled(work, record)}
+    return msgspec.structs.replace(claim, **flags)
 
 
 def _start(work: UnitOfWork, slot_row: SlotRow, queue: str, queued: QueuedJob) -> Claim:
@@ -391,7 +353,7 @@ def _start(work: UnitOfWork, slot_row: SlotRow, queue: str, queued: QueuedJob) -
     token = slot_row.next_token()
     if job is None:
         work.count("adopted")
-        return claim_of(slot_row.slot, raw, work.records.get, queue=queue, token=token)
+        return claim_of(work, slot_row, token, queue=queue)
     record = work.record_for(job.id, queue, raw)
     if record.queued:
         record.queued -= 1
@@ -406,13 +368,21 @@ def _start(work: UnitOfWork, slot_row: SlotRow, queue: str, queued: QueuedJob) -
     return claim
 
 
-def _status_of(work: UnitOfWork, raw: bytes | None) -> LeaseStatus:
-    if not raw:
-        return LeaseStatus.IDLE
-    job = decode_or_none(raw)
+def _renew(work: UnitOfWork, slot: str, believed: bytes) -> Renewal:
+    slot_row = work.slots.get(slot)
+    if slot_row is None or not slot_row.is_registered:
+        return Renewal(slot, LeaseStatus.GONE)
+    work.renew_heartbeat(slot_row)
+    if (slot_row.raw or b"") != believed:
+        if believed or slot_row.raw is None:
+            return Renewal(slot, LeaseStatus.LOST)
+        return Renewal(slot, LeaseStatus.UNEXPECTED, _held(work, slot_row))
+    if not slot_row.raw:
+        return Renewal(slot, LeaseStatus.IDLE)
+    job = decode_or_none(slot_row.raw)
     record = work.records.get(job.id) if job else None
     is_cancelled = record is not None and (record.is_cancel_requested or is_batch_cancelled(work, record))
-    return LeaseStatus.CANCEL if is_cancelled else LeaseStatus.HELD
+    return Renewal(slot, LeaseStatus.CANCEL if is_cancelled else LeaseStatus.HELD)
 
 
 def _give_back(work: UnitOfWork, claim: Claim) -> None:
@@ -439,12 +409,7 @@ def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
     return any(other.state == State.RUNNING for other in earlier if other is not None)
 
 
-# The limits of routes: which jobs hold a permit, and how many started in the current window.
-#
-# Windows run on the monotonic clock, which no step of the wall clock changes. A window of an earlier boot has ended.
-
-
-def admit(work: UnitOfWork, request: AdmitRequest, holders: set[str]) -> Admission:
+def _admit(work: UnitOfWork, request: AdmitRequest, holders: set[str]) -> Admission:
     """Answers one request. `holders` are the slots with a permit of its route; one that is admitted joins them."""
     slot_row = work.slots.get(request.slot)
     if slot_row is None or slot_row.raw != request.raw:
@@ -454,20 +419,15 @@ def admit(work: UnitOfWork, request: AdmitRequest, holders: set[str]) -> Admissi
         return Admission(AdmitResult.ADMITTED)
     if request.max_running_total and len(holders) >= request.max_running_total:
         return Admission(AdmitResult.FULL, FULL_WAIT_MS)
-    if request.rate and (wait_ms := _start_in_window(work, request)):
-        return Admission(AdmitResult.THROTTLED, wait_ms)
+    if request.rate:
+        # On the monotonic clock, which no step of the wall clock changes. A window of an earlier boot has ended.
+        ends_ms, started = work.route_window(request.route)
+        now_ms = work.monotonic_ms
+        if not now_ms < ends_ms <= now_ms + request.window_ms:
+            ends_ms, started = now_ms + request.window_ms, 0
+        if started >= request.rate:
+            return Admission(AdmitResult.THROTTLED, ends_ms - now_ms)
+        work.put_route_window(request.route, ends_ms, started + 1)
     work.add_holder(request.route, request.slot, request.raw)
     holders.add(request.slot)
     return Admission(AdmitResult.ADMITTED)
-
-
-def _start_in_window(work: UnitOfWork, request: AdmitRequest) -> int:
-    """Counts the job in the window of its route and returns 0; if the window is full, returns how long it lasts."""
-    ends_ms, started = work.route_window(request.route)
-    now_ms = work.monotonic_ms
-    if not now_ms < ends_ms <= now_ms + request.window_ms:
-        ends_ms, started = now_ms + request.window_ms, 0
-    if started >= request.rate:
-        return ends_ms - now_ms
-    work.put_route_window(request.route, ends_ms, started + 1)
-    return 0

@@ -6,7 +6,6 @@ Long or rare facts are kept encoded, so that a backing with columns reads and wr
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
@@ -14,8 +13,7 @@ import msgspec
 
 from fileq.brokers.local_processes import ProcessId
 from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, Record, WorkerInfo
-from fileq.core.errors import Undecodable
-from fileq.core.job import Claim, State, decode
+from fileq.core.job import State
 from fileq.core.outcome import Output
 
 _encoder = msgspec.json.Encoder()
@@ -49,9 +47,8 @@ _NO_FACTS = RareFacts()
 _facts_decoder = msgspec.json.Decoder(RareFacts)
 
 
-def fingerprint_in(extra: bytes) -> str:
-    """The fingerprint in RareFacts as a record keeps them."""
-    return _facts_decoder.decode(extra).fingerprint if extra else ""
+def facts_in(extra: bytes) -> RareFacts:
+    return _facts_decoder.decode(extra) if extra else _NO_FACTS
 
 
 class RecordRow(msgspec.Struct):
@@ -91,7 +88,7 @@ class RecordRow(msgspec.Struct):
 
     @property
     def facts(self) -> RareFacts:
-        return _facts_decoder.decode(self.extra) if self.extra else _NO_FACTS
+        return facts_in(self.extra)
 
     def change_facts(self, **changes: Any) -> None:
         facts = msgspec.structs.replace(self.facts, **changes)
@@ -161,13 +158,6 @@ class SlotRow(msgspec.Struct):
         """The process in the registry entry of a registered slot."""
         return _process_decoder.decode(self.info or b"")
 
-    def is_alive(self, boot: str, monotonic_ms: int) -> bool:
-        return self.boot == boot and self.alive_until_ms > monotonic_ms
-
-    def left_ms(self, boot: str, monotonic_ms: int) -> int:
-        """Until its heartbeat ends; 0 if that has ended."""
-        return self.alive_until_ms - monotonic_ms if self.is_alive(boot, monotonic_ms) else 0
-
     def next_token(self) -> int:
         self.token += 1
         return self.token
@@ -176,15 +166,3 @@ class SlotRow(msgspec.Struct):
         """Clears everything but the token: a slot registered again under this id must not use a token twice."""
         self.info = self.raw = self.settled_token = None
         self.boot, self.alive_until_ms, self.gone_ms = "", 0, now_ms
-
-
-def claim_of(slot: str, raw: bytes, find: Callable[[str], RecordRow | None], *, queue: str, token: int = 0) -> Claim:
-    """The claim of a slot that holds these bytes. Without a record the claim's queue is `queue`."""
-    try:
-        job = decode(raw)
-    except Undecodable as defect:
-        return Claim(slot, token, queue, raw, None, defect=str(defect))
-    record = find(job.id)
-    if record is None:
-        return Claim(slot, token, queue, raw, job, job.id)
-    return Claim(slot, token, record.queue, raw, job, job.id, record.started_ms)

@@ -13,7 +13,7 @@ from fileq.brokers.protocol import Order
 from fileq.brokers.rules.batches import count_member
 from fileq.brokers.rules.entries import add_follow_ups
 from fileq.brokers.rules.rows import RecordRow, SlotRow
-from fileq.brokers.rules.unit_of_work import UnitOfWork
+from fileq.brokers.rules.unit_of_work import CANCELS, UnitOfWork
 from fileq.brokers.types import CLEAR_REACH, Attempt, CancelResult
 from fileq.core.batch import Ending
 from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none
@@ -156,7 +156,7 @@ def cancel(work: UnitOfWork, ids: Sequence[str], follow_ups: Mapping[str, Sequen
     """Cancels jobs that wait, and requests it of those that run. The list of cancelled jobs is trimmed at the end."""
     results = [_cancel(work, work.records.get(id), follow_ups.get(id, ())) for id in ids]
     if CancelResult.REQUESTED in results:
-        work.count_cancel_request()
+        work.next_revision(CANCELS)
     if CancelResult.CANCELLED in results:
         work.trim_ended(State.CANCELLED)
     return results

@@ -24,8 +24,9 @@ from fileq.brokers.types import Attempt, Census, LedgerEntry, ProducerInfo, Prod
 from fileq.brokers.wire_events import stamped
 from fileq.config import Config
 from fileq.core.batch import KEPT_MS, Batch, BatchState
+from fileq.core.errors import Undecodable
 from fileq.core.fingerprint import fingerprint
-from fileq.core.job import Job, State, Version, decode_or_none, raw_id
+from fileq.core.job import Claim, Job, State, Version, decode, decode_or_none, raw_id
 from fileq.core.own_jobs import foreign_error
 
 Key = TypeVar("Key")
@@ -201,7 +202,7 @@ class Backing(Protocol):
 
     # batches
 
-    def find_batch(self, id: str) -> Batch | None: ...
+    def find_batches(self, ids: Sequence[str]) -> Mapping[str, Batch | None]: ...
 
     def insert_batch(self, batch: Batch) -> None:
         """Replaces one of the same id whose time is over, with its members."""
@@ -235,10 +236,6 @@ class Backing(Protocol):
 
     def count_breaker_reset(self, route: str) -> None: ...
 
-    def cancel_requests(self) -> int: ...
-
-    def count_cancel_request(self) -> None: ...
-
     def schedule_states(self) -> dict[str, ScheduleState]: ...
 
     def schedule_state(self, name: str) -> ScheduleState | None: ...
@@ -256,7 +253,8 @@ class Backing(Protocol):
     def put_document(self, kind: str, name: str, document: Document | None) -> None:
         """Replaces a document; None removes it."""
 
-    def catalog_revision(self, kind: str) -> int: ...
+    def catalog_revision(self, kind: str) -> int:
+        """Of a kind of documents; that of CANCELS counts the requests to cancel running jobs."""
 
     def next_revision(self, kind: str) -> int: ...
 
@@ -325,7 +323,7 @@ class UnitOfWork(Backing):
         self.records = Known(self.find_records)
         self.slots = Known(self.find_slots)
         self.ledger = Known(self.find_ledger_entries)
-        self.batches = Known(self._find_batches)
+        self.batches = Known(self.find_batches)
         self.members = BatchMembers(self)
         self.finished_batches: list[str] = []  # in this unit of work
         self.counts: Counter[str] = Counter()
@@ -367,8 +365,12 @@ class UnitOfWork(Backing):
         self.slots.put(slot_row.slot, slot_row)
         return slot_row
 
+    def left_ms(self, slot_row: SlotRow) -> int:
+        """Until the heartbeat of a slot ends; 0 if that has ended."""
+        return max(0, slot_row.alive_until_ms - self.monotonic_ms) if slot_row.boot == self.boot else 0
+
     def is_alive(self, slot_row: SlotRow) -> bool:
-        return slot_row.is_alive(self.boot, self.monotonic_ms)
+        return self.left_ms(slot_row) > 0
 
     def renew_heartbeat(self, slot_row: SlotRow) -> None:
         ttl_ms = int(self.config.worker.heartbeat_ttl * 1000)
@@ -383,15 +385,6 @@ class UnitOfWork(Backing):
     def change_batch(self, batch: Batch) -> Batch:
         self.batches.change(batch.id)
         return batch
-
-    def create_batch(self, batch: Batch) -> None:
-        self.insert_batch(batch)
-        self.batches.put(batch.id, batch)
-
-    def _find_batches(self, ids: Sequence[str]) -> dict[str, Batch]:
-        """A batch whose time is over counts as absent."""
-        found = ((id, self.find_batch(id)) for id in ids if id)
-        return {id: batch for id, batch in found if batch is not None and not is_over(batch, self.now_ms)}
 
     # counters and events
 
@@ -467,15 +460,13 @@ class UnitOfWork(Backing):
     def trim_ended(self, state: State) -> None:
         """Removes the oldest jobs beyond completed_max from the list to which end() has added, with their records."""
         for raw in self.ended(state).trim(self.config.worker.completed_max):
-            if (unlisted := decode_or_none(raw)) is not None:
-                self._delete_unlisted(unlisted.id, state)
-
-    def _delete_unlisted(self, id: str, state: State) -> None:
-        """Deletes the record of a job that is no longer listed, unless the record is now about another run of it."""
-        if id not in self.records.rows:
-            self.delete_ended_record(id, state)
-        elif (record := self.records.rows[id]) is not None and record.state == state and not record.queued:
-            self.delete_record(id)
+            if (job := decode_or_none(raw)) is None:
+                continue
+            # Not a record that is now about another run of the job.
+            if job.id not in self.records.rows:
+                self.delete_ended_record(job.id, state)
+            elif (record := self.records.rows[job.id]) is not None and record.state == state and not record.queued:
+                self.delete_record(job.id)
 
     def index_deadline(self, record: RecordRow) -> None:
         """Lists the deadline of a job that is about to wait."""
@@ -484,11 +475,25 @@ class UnitOfWork(Backing):
 
 
 DEADLINE_FIELD = b'"deadline":'  # in the bytes of a job that has one
+CANCELS = "cancels"  # counts as the revision of a kind without documents
 
 
 def is_over(batch: Batch, now_ms: int) -> bool:
     """Whether the time of a finished batch is over."""
     return batch.state is BatchState.FINISHED and batch.finished_ms + KEPT_MS <= now_ms
+
+
+def claim_of(work: UnitOfWork, slot_row: SlotRow, token: int = 0, *, queue: str = "") -> Claim:
+    """The claim of the job that a slot holds. Without a record it is of `queue`, or of the last one."""
+    raw, queue = slot_row.raw or b"", queue or work.queue_names[-1]
+    try:
+        job = decode(raw)
+    except Undecodable as defect:
+        return Claim(slot_row.slot, token, queue, raw, None, defect=str(defect))
+    record = work.records.get(job.id)
+    if record is None:
+        return Claim(slot_row.slot, token, queue, raw, job, job.id)
+    return Claim(slot_row.slot, token, record.queue, raw, job, job.id, record.started_ms)
 
 
 class BatchMembers:
@@ -534,7 +539,6 @@ class BatchMembers:
         return self._may_be_unmarked(batch) and any(self._work.has_unmarked(batch.id, state, id) for state in states)
 
     def _marked(self, batch: Batch, id: str, state: MemberState) -> RecordRow | None:
-        """The record of this member, if it is marked there."""
         record = self._work.records.get(id)
         return record if record is not None and record.batch == batch.id and record.member == state else None
 

@@ -27,7 +27,7 @@ from fileq.brokers.place_pages import (
     wrong_cursor,
 )
 from fileq.brokers.rules import RulebookBroker
-from fileq.brokers.rules.rows import STATES, RecordRow, fingerprint_in
+from fileq.brokers.rules.rows import STATES, RecordRow, facts_in
 from fileq.brokers.sqlite.change_watcher import ChangeWatcher, SqliteSubscription
 from fileq.brokers.sqlite.database import Database
 from fileq.brokers.sqlite.database_schema import VERSION
@@ -155,7 +155,7 @@ class SqliteBroker(RulebookBroker):
         return self._facts(ids, "state, created_ms", lambda row: (STATES[row[0]], row[1]))
 
     def fingerprints(self, ids: Sequence[str]) -> list[str]:
-        return [found or "" for found in self._facts(ids, "extra", lambda row: fingerprint_in(row[0]))]
+        return [found or "" for found in self._facts(ids, "extra", lambda row: facts_in(row[0]).fingerprint)]
 
     def outlines(self, ids: Sequence[str]) -> list[Record | None]:
         return self._facts(ids, OUTLINE, _as_outline)

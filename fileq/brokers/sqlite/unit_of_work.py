@@ -20,7 +20,7 @@ from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.place_pages import NEWEST_FIRST
 from fileq.brokers.protocol import Order
 from fileq.brokers.rules.rows import MemberState, RecordRow, SlotRow
-from fileq.brokers.rules.unit_of_work import UnitOfWork
+from fileq.brokers.rules.unit_of_work import UnitOfWork, is_over
 from fileq.brokers.schedules import ScheduleState
 from fileq.brokers.sqlite.database_schema import rebuild_holes
 from fileq.brokers.types import Census, LedgerEntry, ProducerInfo, ProducerView
@@ -33,7 +33,6 @@ EVENTS_KEPT = 10_000
 EXPIRED_PER_TRANSACTION = 500  # bounds what one transaction spends on deleting expired records
 _OUTPUTS_FORGOTTEN = 500
 _BATCHES_FORGOTTEN = 10
-_CANCELS = "cancels"  # a row beside the revisions of the kinds of documents
 
 _SCHEDULE_COLUMNS = ", ".join(ScheduleState.__struct_fields__)
 _DUE_ORDERS = (
@@ -296,9 +295,15 @@ class SqliteWork(UnitOfWork):
 
     # batches
 
-    def find_batch(self, id: str) -> Batch | None:
-        row = self.db.execute("SELECT facts, fixed FROM batches WHERE id = ?", (id,)).fetchone()
-        return decode_batch(*row) if row is not None else None
+    def find_batches(self, ids: Sequence[str]) -> dict[str, Batch | None]:
+        found: dict[str, Batch | None] = {}
+        some = [id for id in ids if id]  # most jobs and batches name none
+        for id, facts, fixed in find_all(self.db, "SELECT id, facts, fixed FROM batches", "id", some):
+            batch, more = _facts_decoder.decode(facts), _fixed_decoder.decode(fixed)
+            batch.callbacks, batch.info = more.callbacks, more.info
+            if not is_over(batch, self.now_ms):
+                found[id] = batch
+        return found
 
     def insert_batch(self, batch: Batch) -> None:
         self._delete_batch(batch.id)
@@ -373,12 +378,6 @@ class SqliteWork(UnitOfWork):
     def count_breaker_reset(self, route: str) -> None:
         sql = "INSERT INTO breaker_resets VALUES (?, 1) ON CONFLICT DO UPDATE SET number = number + 1"
         self.db.execute(sql, (route,))
-
-    def cancel_requests(self) -> int:
-        return self.catalog_revision(_CANCELS)
-
-    def count_cancel_request(self) -> None:
-        self.next_revision(_CANCELS)
 
     def schedule_states(self) -> dict[str, ScheduleState]:
         rows = self.db.execute(f"SELECT name, {_SCHEDULE_COLUMNS} FROM schedules ORDER BY name")
@@ -755,10 +754,3 @@ class FixedFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _fixed_decoder = msgspec.json.Decoder(FixedFacts)
 _facts_decoder = msgspec.json.Decoder(Batch)
-
-
-def decode_batch(facts: bytes, fixed: bytes) -> Batch:
-    more = _fixed_decoder.decode(fixed)
-    batch = _facts_decoder.decode(facts)
-    batch.callbacks, batch.info = more.callbacks, more.info
-    return batch

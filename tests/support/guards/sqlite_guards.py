@@ -45,7 +45,7 @@ SQLITE_GUARDS = (
         "            if False:\n                claims.append(",
     ),
     guard(promises.LEAVES_QUEUE, "        work.queued.remove_first(claimed)\n", ""),
-    rule(promises.OWN_TOKEN, "token = work.change_slot(slot_row).next_token()", "token = slot_row.token"),
+    rule(promises.OWN_TOKEN, "work.change_slot(slot_row).next_token())", "slot_row.token)"),
     rule(
         promises.CLAIM_RENEWS,
         "    slot_row.raw = raw\n    work.renew_heartbeat(slot_row)\n",
@@ -64,13 +64,13 @@ SQLITE_GUARDS = (
     rule(promises.ADOPTED_ONCE, "queue, raw)\n    if record.queued:\n", "queue, raw)\n    if True:\n"),
     guard(
         promises.UNKNOWN_IS_GONE,
-        "        if slot_row is None or not slot_row.is_registered:\n            return Renewal",
-        "        if slot_row is None:\n            return Renewal",
+        "    if slot_row is None or not slot_row.is_registered:\n        return Renewal",
+        "    if slot_row is None:\n        return Renewal",
     ),
     rule(
         promises.RENEWED,
-        '        work.renew_heartbeat(slot_row)\n        if (slot_row.raw or b"") == believed:',
-        '        if (slot_row.raw or b"") == believed:',
+        '    work.renew_heartbeat(slot_row)\n    if (slot_row.raw or b"") != believed:',
+        '    if (slot_row.raw or b"") != believed:',
     ),
     rule(promises.LOST, "        if believed or slot_row.raw is None:\n", "        if slot_row.raw is None:\n"),
     rule(promises.UNEXPECTED, "        if believed or slot_row.raw is None:\n", "        if True:\n"),
@@ -84,10 +84,10 @@ SQLITE_GUARDS = (
         "if slot_row is None or (work.is_alive(slot_row) and not is_gone):",
         "if slot_row is None:",
     ),
-    rule(promises.LEASE_ENDS, "self.alive_until_ms > monotonic_ms", "self.alive_until_ms >= monotonic_ms"),
+    rule(promises.LEASE_ENDS, "return self.left_ms(slot_row) > 0", "return self.left_ms(slot_row) >= 0"),
     guard(
         promises.ONLY_SILENT_SUSPECTS,
-        "if slot_row.slot in gone or not work.is_alive(slot_row)",
+        "if row.slot in gone or not work.is_alive(row)",
         "if True",
     ),
     rule(
@@ -113,8 +113,8 @@ SQLITE_GUARDS = (
     ),
     rule(
         promises.LEDGER_UNCHANGED,
-        "    if work.ledger.get(path) != was:\n",
-        "    if False:\n",
+        "append(work.ledger.get(path) == was)",
+        "append(True)",
     ),
     guard(
         promises.PROMOTED_LEAVES,
@@ -129,8 +129,8 @@ SQLITE_GUARDS = (
     rule(promises.REALIGNED, "due_after_step(record.due_ms, record.since_ms, work.now_ms)", "None"),
     rule(
         promises.DUE_ONLY_THERE,
-        "        if not work.unschedule(record.raw):\n",
-        "        if work.unschedule(record.raw) and False:\n",
+        "                if work.unschedule(record.raw):\n",
+        "                if work.unschedule(record.raw) or True:\n",
     ),
     rule(
         promises.DUE_ONLY_WAITING,
@@ -149,7 +149,7 @@ SQLITE_GUARDS = (
     ),
     rule(
         promises.GIVEN_BACK,
-        "_give_back(work, claim_of(slot_row.slot, slot_row.raw, work.records.get, queue=last_queue))\n",
+        "_give_back(work, claim_of(work, slot_row))\n",
         "pass\n",
     ),
     rule(promises.RETRYING_STAYS, "        record.expires_ms = None\n", ""),
@@ -166,8 +166,8 @@ SQLITE_GUARDS = (
     Guard(
         "A heartbeat of another boot is none",
         "after a reboot the jobs of dead workers wait for ever",
-        "return self.boot == boot and self.alive_until_ms",
-        "return self.alive_until_ms",
+        " - self.monotonic_ms) if slot_row.boot == self.boot else 0",
+        " - self.monotonic_ms)",
         TRANSACTIONS + "test_a_lease_ends_with_a_reboot",
     ),
     Guard(
