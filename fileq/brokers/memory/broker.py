@@ -484,23 +484,23 @@ def _put(table: dict[Key, Value], key: Key, value: Value | None) -> None:
 
 class MemoryQueueTable:
     def __init__(self, store: MemoryStore) -> None:
-        self._store = store
+        self.store = store
         self.has_pushed = False
 
     def push(self, queue: str, raw: bytes, *, front: bool) -> int:
         self.has_pushed = True
-        return self._store.push(queue, raw, front=front)
+        return self.store.push(queue, raw, front=front)
 
     def first(self, queue: str, limit: int) -> list[tuple[int, bytes]]:
-        return list(islice(self._store.queues[queue], limit))
+        return list(islice(self.store.queues[queue], limit))
 
     def remove_first(self, positions: list[tuple[str, int]]) -> None:
         for queue, position in positions:
             self.remove_anywhere(queue, [position])
 
     def remove_anywhere(self, queue: str, positions: Sequence[int]) -> None:
-        for item in [item for item in self._store.queues[queue] if item[0] in positions]:
-            self._store.queues[queue].remove(item)
+        for item in [item for item in self.store.queues[queue] if item[0] in positions]:
+            self.store.queues[queue].remove(item)
 
     def locate(self, wanted: Collection[tuple[str, bytes]]) -> None:
         """Needs no help: `remove_newest` reads a queue of this process."""
@@ -509,13 +509,13 @@ class MemoryQueueTable:
         """As locate()."""
 
     def remove_newest(self, queue: str, raw: bytes) -> bool:
-        newest = next((item for item in reversed(self._store.queues.get(queue, ())) if item[1] == raw), None)
+        newest = next((item for item in reversed(self.store.queues.get(queue, ())) if item[1] == raw), None)
         if newest is not None:
-            self._store.queues[queue].remove(newest)
+            self.store.queues[queue].remove(newest)
         return newest is not None
 
     def found(self, wanted: Collection[tuple[str, bytes]]) -> set[tuple[str, bytes]]:
-        return {(queue, raw) for queue, raw in wanted if any(raw == r for _, r in self._store.queues.get(queue, ()))}
+        return {(queue, raw) for queue, raw in wanted if any(raw == r for _, r in self.store.queues.get(queue, ()))}
 
     def repair(self) -> None:
         """Keeps nothing beside the jobs."""
@@ -554,17 +554,14 @@ class MemorySubscription:
 
 
 class MemoryBroker(RulebookBroker):
-    _store: MemoryStore
+    """`store` is also the back door of tests: what another program or a failover can do to a broker's contents."""
+
+    store: MemoryStore
     kind = "memory"
     where = "this process"
 
     def __init__(self, config: Config, *, clock: Callable[[], int] = wall_clock_ms) -> None:
-        self._store = MemoryStore(config, clock=clock)
-
-    @property
-    def store(self) -> MemoryStore:
-        """The back door of tests: what another program or a failover can do to a broker's contents."""
-        return self._store
+        self.store = MemoryStore(config, clock=clock)
 
     def examine(self, *, permissions: bool = False) -> list[Finding]:
         """Finds nothing: this broker depends on nothing outside its process."""
@@ -574,17 +571,17 @@ class MemoryBroker(RulebookBroker):
         """Does nothing: no resource outlives the process."""
 
     def pages(self, place: str, size: int = 500) -> Iterator[list[bytes]]:
-        with self._store.lock:
-            raws = self._store.list_of(place)
+        with self.store.lock:
+            raws = self.store.list_of(place)
         for start in range(0, len(raws), size):
             yield raws[start : start + size]
 
     def page(self, place: str, cursor: str = "", size: int = 100) -> Page:
-        check_page(place, size, self._store.queue_names)
+        check_page(place, size, self.store.queue_names)
         if place == PROCESSING:
             return page_of_slots(self.workers(), cursor, size)
-        with self._store.lock:
-            raws = self._store.list_of(place)
+        with self.store.lock:
+            raws = self.store.list_of(place)
         if place in NEWEST_FIRST:
             raws.reverse()
         last = offset_of(cursor)
@@ -593,7 +590,7 @@ class MemoryBroker(RulebookBroker):
         return Page(tuple(found), last.after(start, found, len(raws)), len(raws))
 
     def ids(self, size: int = 500) -> Iterator[list[str]]:
-        with self._store.reading() as work:
-            found = [id for id, record in self._store.records.items() if not work.has_expired(record)]
+        with self.store.reading() as work:
+            found = [id for id, record in self.store.records.items() if not work.has_expired(record)]
         for start in range(0, len(found), size):
             yield found[start : start + size]

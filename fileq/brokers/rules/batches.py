@@ -31,11 +31,11 @@ from fileq.core.job import State, decode_or_none
 
 
 class BatchVerbs:
-    _store: Store
+    store: Store
 
     def create_batch(self, new: NewBatch) -> bool:
-        check_new_batch(new, self._store.queue_names)
-        with self._store.unit_of_work() as work:
+        check_new_batch(new, self.store.queue_names)
+        with self.store.unit_of_work() as work:
             if work.batches.get(new.id) is not None:
                 return False
             if new.parent:
@@ -52,7 +52,7 @@ class BatchVerbs:
             return True
 
     def seal_batch(self, id: str) -> bool:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             batch = work.batches.get(id)
             if batch is None or batch.state is not BatchState.OPEN:
                 return False
@@ -61,7 +61,7 @@ class BatchVerbs:
             return True
 
     def cancel_batch(self, id: str, *, untouched_since_ms: int | None = None) -> bool:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             batch = work.batches.get(id)
             if batch is None or not rules.is_cancellable(batch, untouched_since_ms):
                 return False
@@ -81,7 +81,7 @@ class BatchVerbs:
             return True
 
     def uncancel_batch(self, id: str) -> bool:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             batch = work.batches.get(id)
             if batch is None or not batch.is_cancelled:
                 return False
@@ -89,7 +89,7 @@ class BatchVerbs:
             return True
 
     def join_batch(self, id: str, job_ids: Sequence[str]) -> list[JoinResult]:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             batch = work.batches.get(id)
             if batch is None:
                 return [JoinResult.CLOSED for _ in job_ids]
@@ -97,12 +97,12 @@ class BatchVerbs:
             return [_join(work, batch, job_id) for job_id in job_ids]
 
     def batches_by_id(self, ids: Sequence[str]) -> list[Batch | None]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             return _with_running(work, ids)
 
     def batch_page(self, cursor: str = "", limit: int = 100, *, unfinished: bool = False) -> BatchPage:
         created_ms, _, id = cursor.partition(".")
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             found = work.batches_before((int(created_ms), id) if cursor else None, limit + 1, unfinished=unfinished)
             batches = _with_running(work, [id for _, id in found[:limit]])
             next_cursor = "{}.{}".format(*found[limit - 1]) if len(found) > limit else ""
@@ -115,12 +115,12 @@ class BatchVerbs:
         return self._members(id, MemberState.DEAD, cursor, limit)
 
     def _members(self, id: str, state: MemberState, cursor: str, limit: int) -> MemberPage:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             is_there = work.batches.get(id) is not None
             return work.member_page(id, state, cursor, limit) if is_there else MemberPage(())
 
     def count_members(self, id: str, job_ids: Sequence[str]) -> int:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             work.records.read(job_ids)
             counted = 0
             for job_id in job_ids:

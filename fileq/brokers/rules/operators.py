@@ -38,17 +38,17 @@ _ORDERS_PAGE = 500
 
 
 class OperatorVerbs:
-    _store: Store
+    store: Store
 
     # questions
 
     def census(self, *, sweep: bool = False) -> Census:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             return work.census(is_exact=sweep)
 
     def overview(self, hours: int = 2, jobs: int = 0) -> Overview:
-        queues = self._store.queue_names
-        with self._store.reading() as work:
+        queues = self.store.queue_names
+        with self.store.reading() as work:
             fronts = {queue: found[0][1] for queue in queues if (found := work.queued.first(queue, 1))}
             places = (*queues, "scheduled", *NEWEST_FIRST) if jobs > 0 else ()
             return Overview(
@@ -62,11 +62,11 @@ class OperatorVerbs:
             )
 
     def peek(self, place: str, limit: int) -> list[bytes]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             return work.peek(place, limit)
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             found = work.find_records(ids)
             return [record.view() if (record := found.get(id)) is not None else None for id in ids]
 
@@ -83,21 +83,21 @@ class OperatorVerbs:
         return [record.fingerprint if record is not None else "" for record in self.records(ids)]
 
     def workers(self) -> list[WorkerView]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             return _workers(work)
 
     def makers(self, paths: Sequence[bytes]) -> list[str | None]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             found = work.find_makers(paths)
             return [found.get(path) for path in paths]
 
     def known_files(self, paths: Sequence[bytes]) -> list[tuple[LedgerEntry | None, str | None]]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             entries, makers = work.find_ledger_entries(paths), work.find_makers(paths)
             return [(entries.get(path), makers.get(path)) for path in paths]
 
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             return _hours(work, hours)
 
     # changes
@@ -106,8 +106,8 @@ class OperatorVerbs:
         self, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
     ) -> list[CancelResult]:
         wanted = follow_ups or {}
-        check_follow_ups(wanted.values(), self._store.queue_names)
-        with self._store.unit_of_work() as work:
+        check_follow_ups(wanted.values(), self.store.queue_names)
+        with self.store.unit_of_work() as work:
             records = [record for id in ids if (record := work.records.get(id)) is not None]
             work.queued.locate({(r.queue, r.raw) for r in records if r.state == State.PENDING})
             return cancel(work, ids, wanted)
@@ -116,17 +116,17 @@ class OperatorVerbs:
         self, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
     ) -> list[bool]:
         wanted = follow_ups or {}
-        check_clear(queue, raws, self._store.queue_names)
-        check_follow_ups(wanted.values(), self._store.queue_names)
-        with self._store.unit_of_work() as work:
+        check_clear(queue, raws, self.store.queue_names)
+        check_follow_ups(wanted.values(), self.store.queue_names)
+        with self.store.unit_of_work() as work:
             return clear(work, queue, raws, wanted)
 
     def revive(self, revivals: Sequence[Revival]) -> list[Revived]:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             return [_revive(work, revival) for revival in revivals]
 
     def discard(self, dead: Sequence[tuple[str, bytes]]) -> list[bool]:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             discarded = [work.remove_dead(raw) for _, raw in dead]
             for (id, raw), is_discarded in zip(dead, discarded, strict=True):
                 if not is_discarded:
@@ -144,23 +144,23 @@ class OperatorVerbs:
             return discarded
 
     def pause(self, queue: str) -> None:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             work.put_paused(queue, is_paused=True)
 
     def resume(self, queue: str) -> None:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             work.put_paused(queue, is_paused=False)
-        self._store.wake()
+        self.store.wake()
 
     def reset_breaker(self, route: str) -> None:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             work.count_breaker_reset(route)
 
     # the catalog
 
     def documents(self, kind: str) -> dict[str, Document]:
         check_name("kind", kind)
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             return work.documents(kind)
 
     def documents_of(self, kinds: Sequence[str]) -> list[dict[str, Document]]:
@@ -170,7 +170,7 @@ class OperatorVerbs:
         self, kind: str, name: str, body: bytes, expected: int | None = None, *, frees_memory: bool = False
     ) -> int:
         check_document(kind, name, body)
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             was = work.document(kind, name)
             if was is not None and was.body == body:
                 return was.revision
@@ -181,7 +181,7 @@ class OperatorVerbs:
 
     def remove_document(self, kind: str, name: str, expected: int | None = None) -> bool:
         check_document(kind, name, b"")
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             was = work.document(kind, name)
             if was is None:
                 return False
@@ -192,7 +192,7 @@ class OperatorVerbs:
 
     def catalog_revision(self, kind: str) -> int:
         check_name("kind", kind)
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             return work.catalog_revision(kind)
 
     # orders for files
@@ -201,7 +201,7 @@ class OperatorVerbs:
         after = ""
         while True:
             # One view a page: one kept open while the caller works would let the -wal file of SQLite grow.
-            with self._store.reading() as work:
+            with self.store.reading() as work:
                 page = work.due_orders(after, work.now_ms - older_than_ms, _ORDERS_PAGE)
             yield from page
             if len(page) < _ORDERS_PAGE:
@@ -211,7 +211,7 @@ class OperatorVerbs:
     def finish_orders(self, done: Sequence[tuple[str, bytes]]) -> list[bool]:
         if not done:
             return []
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             work.remove_orders([id for id, _ in done])
             work.records.read([id for id, _ in done])
             return [_write_path(work, id, path) for id, path in done]
@@ -219,15 +219,15 @@ class OperatorVerbs:
     # producers
 
     def report_producer(self, id: str, info: ProducerInfo, ttl_ms: int) -> None:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             work.put_producer(id, info, ttl_ms)
 
     def remove_producer(self, id: str) -> None:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             work.put_producer(id, None)
 
     def producers(self) -> list[ProducerView]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             return work.producers()
 
 

@@ -42,15 +42,15 @@ GONE_SLOTS_KEPT = 1000  # deregistered slots whose last token is kept
 
 
 class QueueVerbs:
-    _store: Store
+    store: Store
 
     # enqueue
 
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
         if not entries:
             return Enqueued(())
-        check_entries(entries, self._store.queue_names)
-        with self._store.unit_of_work() as work:
+        check_entries(entries, self.store.queue_names)
+        with self.store.unit_of_work() as work:
             window = RateWindow(work, limit)
             work.records.read(entry.job.id for entry in entries)
             work.ledger.read(entry.version.path for entry in entries if entry.version is not None)
@@ -65,8 +65,8 @@ class QueueVerbs:
         return ReadyReply(self.settle_and_claim(settlements, slots))
 
     def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
-        check_follow_ups((s.follow_ups for s in settlements), self._store.queue_names)
-        with self._store.unit_of_work() as work:
+        check_follow_ups((s.follow_ups for s in settlements), self.store.queue_names)
+        with self.store.unit_of_work() as work:
             work.slots.read([*(s.claim.slot for s in settlements), *slots])
             work.records.read(s.claim.id for s in settlements)
             settled = tuple(settle(work, s) for s in settlements)
@@ -83,9 +83,9 @@ class QueueVerbs:
 
         Foreign bytes under the id of another job are buried. One call buries one of them: if another follows, the
         other slots get nothing, and the caller claims again."""
-        order = self._store.order
+        order = self.store.order
         wanted = sum(slot_row.raw is None for slot_row in slots)
-        fronts = {queue: _fronts(work, queue, wanted + 1) for queue in self._store.queue_names if queue not in paused}
+        fronts = {queue: _fronts(work, queue, wanted + 1) for queue in self.store.queue_names if queue not in paused}
         claimed: list[tuple[str, int]] = []
         claims: list[Claim] = []
         buried: list[Buried] = []
@@ -114,7 +114,7 @@ class QueueVerbs:
         return claims, buried
 
     def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             work.slots.read(request.slot for request in requests)
             holders = {route: set(work.holders(route)) for route in {request.route for request in requests}}
             return [_admit(work, request, holders[request.route]) for request in requests]
@@ -124,23 +124,23 @@ class QueueVerbs:
     def renew(self, holdings: Sequence[tuple[str, bytes]]) -> list[Renewal]:
         if not holdings:
             return []
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             work.slots.read(slot for slot, _ in holdings)
             return [_renew(work, slot, believed) for slot, believed in holdings]
 
     def promote(self, limit: int = 500) -> Promoted:
-        with self._store.reading() as work:  # almost always nothing is due, and a read needs no lock
+        with self.store.reading() as work:  # almost always nothing is due, and a read needs no lock
             next_due_ms = work.next_due_ms()
             if next_due_ms is None or next_due_ms > work.now_ms:
                 return _promoted(work, 0)
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             due = work.take_due(limit)
             for raw in due:
                 self._promote(work, raw)
             return _promoted(work, len(due))
 
     def _promote(self, work: UnitOfWork, raw: bytes) -> None:
-        job, last_queue = decode_or_none(raw), self._store.queue_names[-1]
+        job, last_queue = decode_or_none(raw), self.store.queue_names[-1]
         if job is None:  # another program put it here; the claim counts it as adopted
             work.queued.push(last_queue, raw, front=False)
             return
@@ -153,20 +153,20 @@ class QueueVerbs:
         work.push(record, front=False)
 
     def overdue(self, limit: int = 500) -> list[Claim]:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             ids = work.due_looks(limit)
             work.records.read(ids)
             found = (_look(work, id) for id in ids)
             return [claim for claim in found if claim is not None]
 
     def bury_overdue(self, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
-        check_follow_ups((s.follow_ups for s in settlements), self._store.queue_names)
-        with self._store.unit_of_work() as work:
+        check_follow_ups((s.follow_ups for s in settlements), self.store.queue_names)
+        with self.store.unit_of_work() as work:
             work.records.read(s.claim.id for s in settlements)
             return tuple(bury_overdue(work, s) for s in settlements)
 
     def realign(self, offset: int = 0, limit: int = 500) -> int | None:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             page, changed = work.latest_due(offset, limit), 0
             for raw in page:
                 job = decode_or_none(raw)
@@ -184,7 +184,7 @@ class QueueVerbs:
         if not ids:
             return []
         moved = [False] * len(ids)
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             work.records.read(ids)
             for i, id in enumerate(ids):
                 record = work.records.get(id)
@@ -196,7 +196,7 @@ class QueueVerbs:
         return moved
 
     def sweep_unique(self, cursor: str = "") -> str | None:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             page = work.key_page(cursor, SWEEP_PAGE)
             work.records.read(id for _, id in page)
             work.remove_keys([key for key, id in page if not is_holder(work.records.get(id), key)])
@@ -205,7 +205,7 @@ class QueueVerbs:
             return page[-1][0] if len(page) == SWEEP_PAGE else None
 
     def suspects(self, *, sweep: bool = False, is_gone: Callable[[ProcessId], bool] | None = None) -> list[Suspect]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             slots = [slot_row for slot_row in work.all_slots() if sweep or slot_row.is_registered]
             gone = {row.slot for row in slots if is_gone is not None and row.is_registered and is_gone(row.process)}
             return [
@@ -215,8 +215,8 @@ class QueueVerbs:
             ]
 
     def reap(self, slot: str, settlements: Sequence[Settlement], *, is_gone: bool = False) -> tuple[SettleResult, ...]:
-        check_follow_ups((s.follow_ups for s in settlements), self._store.queue_names)
-        with self._store.unit_of_work() as work:
+        check_follow_ups((s.follow_ups for s in settlements), self.store.queue_names)
+        with self.store.unit_of_work() as work:
             slot_row = work.slots.get(slot)
             if slot_row is None or (work.is_alive(slot_row) and not is_gone):
                 return tuple(SettleResult.FENCED for _ in settlements)
@@ -230,7 +230,7 @@ class QueueVerbs:
     # the registry
 
     def register(self, slots: Mapping[str, WorkerInfo]) -> None:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             for slot, info in slots.items():
                 slot_row = work.change_slot(work.slots.get(slot) or SlotRow(slot))
                 slot_row.info = msgspec.json.encode(info)
@@ -239,20 +239,20 @@ class QueueVerbs:
             work.forget_slots(GONE_SLOTS_KEPT)
 
     def deregister(self, slots: Sequence[str]) -> None:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             for slot_row in filter(None, map(work.slots.get, slots)):
                 if slot_row.raw is not None:
                     _give_back(work, claim_of(work, slot_row))
                 work.change_slot(slot_row).forget(work.now_ms)
 
     def breaker_resets(self) -> Mapping[str, int]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             return work.breaker_resets()
 
     # the ledger
 
     def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             found = work.find_ledger_entries(paths)
         return [found.get(path) for path in paths]
 
@@ -272,14 +272,14 @@ class QueueVerbs:
             last = bytes.fromhex(cursor)
         except ValueError:
             raise wrong_cursor(cursor) from None
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             found = work.ledger_after(under, last, size)
         return LedgerPage(tuple(found), found[-1][0].hex() if len(found) == size else "", len(found))
 
     def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
         if not changes:
             return []
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             work.ledger.read(path for path, _, _ in changes)
             is_replaced = []
             for path, was, becomes in changes:
@@ -291,10 +291,10 @@ class QueueVerbs:
     # waking and events
 
     def waiter(self) -> LocalWaiter:
-        return self._store.waiter()
+        return self.store.waiter()
 
     def subscribe(self) -> Subscription:
-        return self._store.subscribe()
+        return self.store.subscribe()
 
 
 def _promoted(work: UnitOfWork, count: int) -> Promoted:

@@ -11,17 +11,17 @@ from fileq.core.job import DELAYED_STATES, State
 
 
 class RepairVerbs:
-    _store: Store
+    store: Store
 
     def lost(self, ids: Sequence[str]) -> list[bool]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             work.records.read(ids)
             records = [work.records.get(id) for id in ids]
             waiting = _waiting(work, records)
             return [record is not None and _is_lost(work, record, waiting) for record in records]
 
     def restore(self, ids: Sequence[str]) -> list[bool]:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             work.records.read(ids)
             records = [work.records.get(id) for id in ids]
             waiting = _waiting(work, records)
@@ -31,19 +31,19 @@ class RepairVerbs:
             return results
 
     def unrecorded(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             work.records.read(job.record.id for job in jobs)
             waiting = _in_queues(work, jobs)
             return [_is_unrecorded(work, job, waiting) for job in jobs]
 
     def create_record(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             work.records.read(job.record.id for job in jobs)
             waiting = _in_queues(work, jobs)
             return [_create_record(work, job, waiting) for job in jobs]
 
     def balance(self, drift: int, becomes: int = 0) -> bool:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             if work.census(is_exact=True).drift != drift:
                 return False
             work.queued.repair()

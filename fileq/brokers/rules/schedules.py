@@ -14,15 +14,15 @@ from fileq.core.job import State
 
 
 class ScheduleVerbs:
-    _store: Store
+    store: Store
 
     def schedules(self) -> dict[str, ScheduleState]:
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             return work.schedule_states()
 
     def define_schedule(self, name: str, revision: str, next_ms: int) -> ScheduleState:
         check_name("schedule", name)
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             was = work.schedule_state(name)
             if was is not None and was.revision == revision:
                 return was
@@ -31,13 +31,13 @@ class ScheduleVerbs:
             return state
 
     def remove_schedule(self, name: str) -> bool:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             was = work.schedule_state(name)
             work.put_schedule_state(name, None)
             return was is not None
 
     def pause_schedule(self, name: str) -> bool:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             state = work.schedule_state(name)
             if state is None:
                 return False
@@ -45,7 +45,7 @@ class ScheduleVerbs:
             return True
 
     def resume_schedule(self, name: str, next_ms: int) -> bool:
-        with self._store.unit_of_work() as work:
+        with self.store.unit_of_work() as work:
             state = work.schedule_state(name)
             if state is None or not state.is_paused:
                 return False
@@ -53,8 +53,8 @@ class ScheduleVerbs:
             return True
 
     def fire(self, fire: Fire) -> FireResult:
-        check_fire(fire, self._store.queue_names)
-        with self._store.unit_of_work() as work:
+        check_fire(fire, self.store.queue_names)
+        with self.store.unit_of_work() as work:
             state = work.schedule_state(fire.name)
             if state is None or state.is_paused or (state.revision, state.next_ms) != (fire.revision, fire.slot_ms):
                 return FireResult.STALE

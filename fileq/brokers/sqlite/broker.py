@@ -113,7 +113,7 @@ class SqliteStore:
 
 
 class SqliteBroker(RulebookBroker):
-    _store: SqliteStore
+    store: SqliteStore
     kind = "sqlite"
 
     def __init__(
@@ -124,13 +124,8 @@ class SqliteBroker(RulebookBroker):
         monotonic: Callable[[], int] = monotonic_clock_ms,
         create: bool = True,
     ) -> None:
-        self._store = SqliteStore(config, clock=clock, monotonic=monotonic, create=create)
-        self.where = self._store.database.path
-
-    @property
-    def store(self) -> SqliteStore:
-        """The back door of tests: what another program can do to the database."""
-        return self._store
+        self.store = SqliteStore(config, clock=clock, monotonic=monotonic, create=create)
+        self.where = self.store.database.path
 
     def examine(self, *, permissions: bool = False) -> list[Finding]:
         """Checks the database's directory and file system. Their permissions are always checked."""
@@ -140,11 +135,11 @@ class SqliteBroker(RulebookBroker):
 
     def check_present(self) -> str:
         """Raises BrokerRemoved if the database file was deleted or replaced."""
-        self._store.database.check_present()
+        self.store.database.check_present()
         return ""
 
     def close(self) -> None:
-        self._store.close()
+        self.store.close()
 
     # lists by pages, and parts of records
 
@@ -163,7 +158,7 @@ class SqliteBroker(RulebookBroker):
     def _facts(self, ids: Sequence[str], columns: str, make: Callable[[tuple[Any, ...]], T]) -> list[T | None]:
         """What is made of these columns of each record; None without a record."""
         select = f"SELECT {columns}, id, expires_ms FROM records"
-        with self._store.reading() as work:
+        with self.store.reading() as work:
             rows = find_all(work.db, select, "id", ids)
             found = {row[-2]: make(row) for row in rows if row[-1] is None or row[-1] > work.now_ms}
             return [found.get(id) for id in ids]
@@ -172,7 +167,7 @@ class SqliteBroker(RulebookBroker):
         last: tuple[object, bytes] | None = None
         while True:
             # One snapshot a page: one kept open while the caller works would let the -wal file grow.
-            with self._store.reading() as work:
+            with self.store.reading() as work:
                 page = self._page(work.db, place, last, size)
             if not page:
                 return
@@ -180,11 +175,11 @@ class SqliteBroker(RulebookBroker):
             last = page[-1]
 
     def page(self, place: str, cursor: str = "", size: int = 100) -> Page:
-        check_page(place, size, self._store.queue_names)
+        check_page(place, size, self.store.queue_names)
         if place == PROCESSING:
             return page_of_slots(self.workers(), cursor, size)
-        with self._store.reading() as work:
-            return read_page(work.db, place, self._store.queue_names, cursor, size)
+        with self.store.reading() as work:
+            return read_page(work.db, place, self.store.queue_names, cursor, size)
 
     def _page(
         self, db: sqlite3.Connection, place: str, last: tuple[object, bytes] | None, limit: int
@@ -194,7 +189,7 @@ class SqliteBroker(RulebookBroker):
             after = "" if last is None else "WHERE (due_ms, raw) > (?, ?)"
             sql = f"SELECT due_ms, raw FROM scheduled {after} ORDER BY due_ms, raw LIMIT ?"
             return db.execute(sql, (*(last or ()), limit)).fetchall()
-        source, values = source_of(place, self._store.queue_names)
+        source, values = source_of(place, self.store.queue_names)
         after = "" if last is None else "AND position > ?"
         sql = f"SELECT position, raw FROM {source} {after} ORDER BY position LIMIT ?"
         return db.execute(sql, (*values, *(last or ())[:1], limit)).fetchall()
@@ -202,7 +197,7 @@ class SqliteBroker(RulebookBroker):
     def ids(self, size: int = 500) -> Iterator[list[str]]:
         last = 0
         while True:
-            with self._store.reading() as work:
+            with self.store.reading() as work:
                 sql = "SELECT number, id, expires_ms FROM records WHERE number > ? ORDER BY number LIMIT ?"
                 page = work.db.execute(sql, (last, size)).fetchall()
             if not page:

@@ -53,8 +53,8 @@ SQLITE_GUARDS = (
     ),
     rule(
         promises.PAUSED,
-        " for queue in self._store.queue_names if queue not in paused}",
-        " for queue in self._store.queue_names}",
+        " for queue in self.store.queue_names if queue not in paused}",
+        " for queue in self.store.queue_names}",
     ),
     guard(
         promises.NOT_STARVED,

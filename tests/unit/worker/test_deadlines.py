@@ -108,7 +108,7 @@ def test_bytes_without_a_deadline_that_have_the_record_of_the_job_wait_on() -> N
     setup = DeadlinesSetup()
     setup.enqueue_jobs(typed("a"))
     raw = setup.raw("a")
-    store = setup.broker._store
+    store = setup.broker.store
     record = store.records["a"]
     record.raw = foreign("a")
     store.queues["low"][0] = (1, record.raw)
