@@ -26,8 +26,6 @@ from fileq.producer.finder.scan import DeliveryPlace, ScanRules, is_manifest
 from fileq.producer.markers import Markers
 
 RECENT_NS = 2_000_000_000
-
-
 MANIFEST_MAX = 64 << 20
 LISTED_MAX = 2_000_000  # files, directories and links: twice as many as a manifest can name
 LONG_PATH = 256  # bytes; an entry counts once more for each of them
@@ -78,7 +76,9 @@ class ManifestReader:
                 found = self._read(file)
             # A file that changed a moment ago may change again without another time.
             if version == _version(os.fstat(fd)) and self._wall_ns() - version[-1] > RECENT_NS:
-                self._keep(version, found)
+                self._kept[version] = found
+                while sum(map(_weight, self._kept.values())) > self._limits.manifest_entries:
+                    del self._kept[next(iter(self._kept))]
         if isinstance(found, ConfigError):
             raise ConfigError(found.problems)
         return found
@@ -93,11 +93,6 @@ class ManifestReader:
         except ConfigError as error:
             return error
 
-    def _keep(self, version: tuple[int, ...], found: list[ManifestEntry] | ConfigError) -> None:
-        self._kept[version] = found
-        while sum(map(_weight, self._kept.values())) > self._limits.manifest_entries:
-            del self._kept[next(iter(self._kept))]
-
 
 def _version(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
@@ -110,10 +105,17 @@ def _weight(found: list[ManifestEntry] | ConfigError) -> int:
 def listed_files(
     place: DeliveryPlace, look: DirectoryLook, open_file: Callable[[bytes], int], reader: ManifestReader
 ) -> tuple[tuple[bytes, ManifestEntry], ...]:
-    """The files of the manifest, if there is one. Raises ConfigError or OSError if it can't be read."""
+    """The files of the manifest, whose paths are relative to its directory; () without one. Raises ConfigError or
+    OSError if it can't be read."""
     if look.manifest is None:
         return ()
-    return tuple(_listed(place.directory, reader.entries(open_file(look.manifest))))
+    top = place.directory
+    entries = reader.entries(open_file(look.manifest))
+    listed = [(os.path.normpath(os.path.join(top, os.fsencode(entry.path))), entry) for entry in entries]
+    outside = [entry.path for path, entry in listed if not path.startswith(top + b"/")]
+    if outside:
+        raise ConfigError(f"the manifest lists {outside[0]!r:.120}, which is not below its directory")
+    return tuple(listed)
 
 
 def completion_of(
@@ -141,15 +143,6 @@ def completion_of(
     if not absent:
         return Completion("", listed)
     return Completion(f"{len(absent)} of the {len(listed)} files of the manifest did not come", listed)
-
-
-def _listed(directory: bytes, entries: list[ManifestEntry]) -> list[tuple[bytes, ManifestEntry]]:
-    """The paths of a manifest are relative to its directory."""
-    listed = [(os.path.normpath(os.path.join(directory, os.fsencode(entry.path))), entry) for entry in entries]
-    outside = [entry.path for path, entry in listed if not path.startswith(directory + b"/")]
-    if outside:
-        raise ConfigError(f"the manifest lists {outside[0]!r:.120}, which is not below its directory")
-    return listed
 
 
 def problems_of(
@@ -275,7 +268,11 @@ def _walk(top: bytes, rules: ScanRules, listed_max: int) -> Iterator[tuple[bytes
                     status = os.stat(name, dir_fd=opened, follow_symlinks=False)
                     is_link = stat.S_ISLNK(status.st_mode)
                     if is_link and follows_links:
-                        status = _followed(path, roots)
+                        reference = open_beneath(path, roots)
+                        try:
+                            status = os.fstat(reference)
+                        finally:
+                            os.close(reference)
                 except OSError:
                     continue
                 if stat.S_ISREG(status.st_mode):
@@ -290,15 +287,6 @@ def _names_in(directory: int) -> Iterator[str]:
     with os.scandir(directory) as entries:
         for entry in entries:
             yield entry.name
-
-
-def _followed(path: bytes, roots: tuple[bytes, ...]) -> os.stat_result:
-    """Of what a link leads to. Raises OSError if that is outside of the roots."""
-    reference = open_beneath(path, roots)
-    try:
-        return os.fstat(reference)
-    finally:
-        os.close(reference)
 
 
 class ChecksumReader:
@@ -323,13 +311,20 @@ class ChecksumReader:
     def step(self) -> None:
         until_s = self._monotonic() + TURN_S
         while self._left and self._monotonic() < until_s:
-            path, size = self._left[-1]
+            path, size = self._left[-1]  # how many bytes of it are left
             try:
-                self._read(path, size)
+                if self._open is None:
+                    self._open = self._open_file(path), hashlib.sha256()
+                fd, digest = self._open
+                if size > 0 and (chunk := os.read(fd, min(CHUNK, size))):
+                    digest.update(chunk)
+                    self._left[-1] = path, size - len(chunk)
+                    continue
+                self.found[path] = digest.hexdigest()
             except OSError as error:
                 self.failed[path] = error.strerror or str(error)
-                self.close()
-                self._left.pop()
+            self.close()
+            self._left.pop()
 
     def give_up(self, why: str) -> None:
         """Reads no more; the files that are left have failed."""
@@ -341,16 +336,3 @@ class ChecksumReader:
         if self._open is not None:
             os.close(self._open[0])
             self._open = None
-
-    def _read(self, path: bytes, size: int) -> None:
-        """Reads a chunk of the file that is the last of those that are left; `size` bytes of it are left."""
-        if self._open is None:
-            self._open = self._open_file(path), hashlib.sha256()
-        fd, digest = self._open
-        if size > 0 and (chunk := os.read(fd, min(CHUNK, size))):
-            digest.update(chunk)
-            self._left[-1] = path, size - len(chunk)
-            return
-        self.found[path] = digest.hexdigest()
-        self.close()
-        self._left.pop()

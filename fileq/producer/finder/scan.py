@@ -47,6 +47,7 @@ class DirectoryWalk:
         rules.refresh()
         self.top = top
         self.started_s = now_s
+        self.is_whole = top == rules.root
         self.is_done = False
         self.is_complete = True  # nothing was missed so far
         self.found_count = 0
@@ -61,21 +62,32 @@ class DirectoryWalk:
         self._listing: _Listing | None = None
         self._suspended: list[tuple[bytes, str, _Listing]] = []
 
-    @property
-    def is_whole(self) -> bool:
-        return self.top == self._rules.root
-
     def step(self) -> list[FoundFile]:
         """Reads the next entries and returns the files among them that count, often none."""
         found: list[FoundFile] = []
         left = STEP_ENTRIES
         before = self._rules.counts.skipped.copy()
         while left > 0 and not self.is_done:
-            if self._listing is None:
-                left -= 1
-                self._open_next()
-            else:
+            if self._listing is not None:
                 left -= self._read(self._listing, left, found)
+                continue
+            left -= 1
+            if self._suspended and len(self._stack) < STACK_MAX:
+                self._directory, self._prefix, self._listing = self._suspended.pop()
+                continue
+            if not self._stack:
+                self.is_done = True
+                break
+            directory = self._stack.pop()
+            try:
+                self._watch.watch(directory)
+                self._listing = os.scandir(directory)
+            except OSError as error:
+                self._skip_error(error, directory, is_directory=True)
+                if directory == self.top:
+                    self.error = error.strerror or str(error)
+            else:
+                self._directory, self._prefix = directory, self._rules.prefix_of(directory)
         self.found_count += len(found)
         self.skipped += self._rules.counts.skipped - before
         return found
@@ -85,24 +97,6 @@ class DirectoryWalk:
         self._close_listing()
         while self._suspended:
             self._suspended.pop()[-1].close()
-
-    def _open_next(self) -> None:
-        if self._suspended and len(self._stack) < STACK_MAX:
-            self._directory, self._prefix, self._listing = self._suspended.pop()
-            return
-        if not self._stack:
-            self.is_done = True
-            return
-        directory = self._stack.pop()
-        try:
-            self._watch.watch(directory)
-            self._listing = os.scandir(directory)
-        except OSError as error:
-            self._skip_error(error, directory, is_directory=True)
-            if directory == self.top:
-                self.error = error.strerror or str(error)
-        else:
-            self._directory, self._prefix = directory, self._rules.prefix_of(directory)
 
     def _read(self, listing: _Listing, most: int, found: list[FoundFile]) -> int:
         """The hot loop of every scan: a plain file costs one `stat` and no call that is not needed."""
@@ -169,11 +163,6 @@ def text_of(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def _is_too_deep(name: bytes) -> bool:
-    """Of the path of a directory below scan_dir."""
-    return name.count(b"/") >= MAX_DEPTH
-
-
 class ScanRules:
     """The rules of one scan_dir. `root` is its absolute path.
 
@@ -230,11 +219,26 @@ class ScanRules:
             return ""
         if os.path.isdir(path) and not os.path.islink(path):
             return "it is a directory"
-        return (
-            self.filter.why_left_out(self.prefix_of(directory), text_of(name))
-            or self._why_own_file(directory, name)
-            or self._why_not_regular(path)
-        )
+        prefix = self.prefix_of(directory)
+        if reason := self.filter.why_left_out(prefix, text_of(name)):
+            return reason
+        if not self.takes(prefix, directory, name):
+            if self._has_deliveries and self.deliveries.is_control_file(directory, name):
+                return "it is a marker or manifest of a delivery (producer.deliveries)"
+            if self._marker and name.endswith(self._marker):
+                return "it is the marker of another file (producer.ready_suffix)"
+            return "it is a temporary file of fileq" if is_private(name) else "it belongs to fileq's own database"
+        try:
+            status = os.stat(path, follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
+                if not self.follows_links:
+                    return "it is a symbolic link (producer.follow_symlinks is off)"
+                if not self.may_follow(path):
+                    return "it is a symbolic link that leads out of producer.scan_dir"
+                status = os.stat(path)
+        except OSError as error:
+            return f"it can't be read: {error.strerror}"
+        return "it is a directory" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
 
     def _why_not_entered(self, directory: bytes) -> str:
         if directory != self.root and not directory.startswith(self.root.rstrip(b"/") + b"/"):
@@ -242,7 +246,7 @@ class ScanRules:
         if self.is_entered(directory):
             return ""
         below, real = self._name_of(directory), os.path.realpath(directory)
-        if _is_too_deep(below):
+        if below.count(b"/") >= MAX_DEPTH:
             return f"its directory is more than {MAX_DEPTH} levels below producer.scan_dir"
         if self._moved.contains_name(below) or self._moved.contains_real(real):
             return "worker.after moves files to its directory"
@@ -269,35 +273,11 @@ class ScanRules:
                 return f"{quoted_path(directory)} can't be read: {_user()} lacks the {permissions} on this directory"
         return ""
 
-    def _why_own_file(self, directory: bytes, name: bytes) -> str:
-        if self.takes(self.prefix_of(directory), directory, name):
-            return ""
-        if self._has_deliveries and self.deliveries.is_control_file(directory, name):
-            return "it is a marker or manifest of a delivery (producer.deliveries)"
-        if self._marker and name.endswith(self._marker):
-            return "it is the marker of another file (producer.ready_suffix)"
-        if is_private(name):
-            return "it is a temporary file of fileq"
-        return "it belongs to fileq's own database"
-
-    def _why_not_regular(self, path: bytes) -> str:
-        try:
-            status = os.stat(path, follow_symlinks=False)
-            if stat.S_ISLNK(status.st_mode):
-                if not self.follows_links:
-                    return "it is a symbolic link (producer.follow_symlinks is off)"
-                if not self.may_follow(path):
-                    return "it is a symbolic link that leads out of producer.scan_dir"
-                status = os.stat(path)
-        except OSError as error:
-            return f"it can't be read: {error.strerror}"
-        return "it is a directory" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
-
     def covers(self, path: bytes) -> bool:
         """Whether a file with this path would count, by its name alone."""
         directory, name = os.path.split(path)
         below = self._name_of(directory)
-        if _is_too_deep(below) or self._moved.contains_name(below) or is_private(name):
+        if below.count(b"/") >= MAX_DEPTH or self._moved.contains_name(below) or is_private(name):
             return False
         prefix = self.prefix_of(directory)
         return self._enters_all(prefix.split("/")[:-1]) and self.filter.takes(prefix, text_of(name))
@@ -306,7 +286,7 @@ class ScanRules:
         """Whether a scan comes here: below scan_dir, not excluded, not too deep, not through links that are not
         followed."""
         prefix, name = self.prefix_of(directory), self._name_of(directory)
-        if _is_too_deep(name):
+        if name.count(b"/") >= MAX_DEPTH:
             return False
         real = os.path.realpath(directory)
         if self._moved.contains_name(name) or self._moved.contains_real(real):
@@ -325,8 +305,6 @@ class ScanRules:
             above += f"{name}/"
         return True
 
-    # markers
-
     def marked_file(self, path: bytes) -> bytes | None:
         """The file that this marker belongs to, or None if the path is no marker."""
         return path.removesuffix(self._marker) if self._marker and path.endswith(self._marker) else None
@@ -340,7 +318,7 @@ class ScanRules:
 
     def enters(self, prefix: str, path: bytes, name: bytes) -> bool:
         """Whether a walk enters this directory, which is in one that it entered."""
-        if _is_too_deep(self._name_of(path)):
+        if self._name_of(path).count(b"/") >= MAX_DEPTH:
             self._skip(SkipReason.DEEP, path)
             return False
         if not self.filter.enters(prefix, text_of(name)) or self._moved.contains_name(self._name_of(path)):
@@ -388,7 +366,7 @@ class ScanRules:
         """Links are followed only if `producer.follow_symlinks` is set, and never out of scan_dir."""
         if not self.follows_links:
             self._skip(SkipReason.SYMLINK, path)
-        elif not self._is_inside(os.path.realpath(path)):
+        elif not _is_in(os.path.realpath(path), self._real_root):
             self._skip(SkipReason.OUTSIDE, path)
         else:
             return True
@@ -412,7 +390,7 @@ class ScanRules:
         events and deliveries find the same files."""
         if real == (os.path.join(self._real_root, name).rstrip(b"/") or b"/"):
             return True
-        if not self.follows_links or not self._is_inside(real):
+        if not self.follows_links or not _is_in(real, self._real_root):
             return False
         above, names = self._real_root, name.split(b"/")
         while names:
@@ -422,9 +400,6 @@ class ScanRules:
                 return real == os.path.join(target, *names) and not _is_in(above, target)
             above = path
         return False  # it has changed meanwhile
-
-    def _is_inside(self, real: bytes) -> bool:
-        return _is_in(real, self._real_root)
 
 
 def _user() -> str:
@@ -492,10 +467,6 @@ def _below(root: bytes, path: bytes) -> bytes:
 _REMEMBERED_MAX = 10_000
 
 
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")
-
-
 class DeliveryPlace(Struct, frozen=True):
     """The directory of a delivery, absolute, and its settings."""
 
@@ -509,11 +480,11 @@ class DeliveryPlace(Struct, frozen=True):
             return True
         if complete.manifest is not None and is_manifest(complete.manifest, name):
             return True
-        return bool(self.settings.done_marker) and _text(name) in (self.settings.done_marker, FAILED_MARKER)
+        return bool(self.settings.done_marker) and text_of(name) in (self.settings.done_marker, FAILED_MARKER)
 
 
 def is_manifest(pattern: str, name: bytes) -> bool:
-    return Globs([pattern]).match("", _text(name))
+    return Globs([pattern]).match("", text_of(name))
 
 
 class DeliveryPlaces:
@@ -561,9 +532,9 @@ class DeliveryPlaces:
         for depth, name in enumerate(names):
             if not name:
                 return None
-            prefix = "".join(f"{_text(above)}/" for above in names[:depth])
+            prefix = "".join(f"{text_of(above)}/" for above in names[:depth])
             for globs, settings in self._kinds:
-                if globs.match(prefix, _text(name)):
+                if globs.match(prefix, text_of(name)):
                     return DeliveryPlace(b"/".join((self._root, *names[: depth + 1])), settings)
         return None
 
