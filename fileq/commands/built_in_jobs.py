@@ -73,21 +73,14 @@ def scan(
     directory = _read(ScanPayload, job.payload).dir
     config = replace(config, producer=replace(config.producer, scan_dir=directory))
     before = load_before_enqueue(config, app_dir=app_dir)
-    producer = Producer(
-        config,
-        broker,
-        broker,
-        emit=emit,
-        is_once=True,
-        before_enqueue=before,
-        max_memory=config.worker.max_memory,
-    )
+    max_memory = config.worker.max_memory
+    producer = Producer(config, broker, emit=emit, is_once=True, before_enqueue=before, max_memory=max_memory)
     try:
         summary = produce_once(producer, lambda _: _continue(context))
     finally:
         producer.close()
-    if producer.problem:
-        raise FileqError(f"{producer.problem}; the scan is incomplete")
+    if producer.finder.problem:
+        raise FileqError(f"{producer.finder.problem}; the scan is incomplete")
     return {
         "found": summary.found,
         "enqueued": summary.enqueued,

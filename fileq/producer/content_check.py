@@ -1,4 +1,4 @@
-"""The stage that compares contents, for `producer.identity: content`. With another setting files pass straight through.
+"""The stage that compares contents, for `producer.identity: content`. With another setting there is none.
 
 It reads each stable file that the ledger does not know by size, time and inode. If the hash is the one that the ledger
 has for the newest version, the file is that version: touched, copied back or restored. Then the ledger gets the new
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -24,7 +23,7 @@ from fileq.brokers.protocol import Broker
 from fileq.brokers.types import LedgerEntry
 from fileq.files.beneath import open_regular
 from fileq.files.version import FoundFile, found_at
-from fileq.producer.finder.scan import ProducerCounts, ScanRules
+from fileq.producer.finder.scan import ScanRules
 from fileq.producer.ledger_stages import Change, FileIdentity, without_mark
 
 CHUNK = 1 << 20
@@ -45,17 +44,11 @@ class ContentCheck:
     """The files whose contents are still to be compared, by path."""
 
     def __init__(
-        self,
-        broker: Broker,
-        identity: FileIdentity,
-        rules: ScanRules,
-        counts: ProducerCounts,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, broker: Broker, identity: FileIdentity, rules: ScanRules, monotonic: Callable[[], float]
     ) -> None:
         self._broker = broker
         self._identity = identity
         self._rules = rules
-        self._counts = counts
         self._monotonic = monotonic
         self._added: dict[bytes, FoundFile] = {}  # to be looked up
         self._unread: dict[bytes, tuple[FoundFile, LedgerEntry | None]] = {}
@@ -67,34 +60,22 @@ class ContentCheck:
 
     def turn(self, stable: list[FoundFile]) -> CheckedBatch:
         """Takes files that are stable. Raises BrokerError; the next turn continues."""
-        if not self._identity.is_by_content:
-            return CheckedBatch(stable, [])
         for file in stable:
-            if not self._has(file):
-                self._drop(file.path)  # it was another version
+            held = self._unread.get(file.path) or self._read.get(file.path)
+            if held is None or not file.is_unchanged_since(held[0]):  # not a file that was found again
+                for files in (self._added, self._unread, self._read, self._readings):
+                    files.pop(file.path, None)  # it was another version
                 self._added[file.path] = file
         while self._added:
-            self._look_up(list(self._added.values())[:BATCH])
+            added = list(self._added.values())[:BATCH]
+            for file, entry in zip(added, self._broker.lookup([file.path for file in added]), strict=True):
+                del self._added[file.path]
+                if entry is not None and self._identity.entry_if_known(file, entry) is not None:
+                    self._rules.counts.known += 1  # by size, time and inode
+                else:
+                    self._unread[file.path] = (file, entry)
         # _compare() calls the broker and may raise, so it comes first: nothing that _read_some() returns gets lost.
         return CheckedBatch(self._compare(), self._read_some())
-
-    def _has(self, file: FoundFile) -> bool:
-        """Whether a scan or an event has found a file again that is here already."""
-        held = self._unread.get(file.path) or self._read.get(file.path)
-        return held is not None and file.is_unchanged_since(held[0])
-
-    def _drop(self, path: bytes) -> None:
-        for files in (self._added, self._unread, self._read, self._readings):
-            files.pop(path, None)
-
-    def _look_up(self, files: list[FoundFile]) -> None:
-        """Drops the files that the ledger knows by size, time and inode."""
-        for file, entry in zip(files, self._broker.lookup([file.path for file in files]), strict=True):
-            del self._added[file.path]
-            if entry is not None and self._identity.entry_if_known(file, entry) is not None:
-                self._counts.known += 1
-            else:
-                self._unread[file.path] = (file, entry)
 
     def _compare(self) -> list[FoundFile]:
         """The files whose content is new. The ledger learns the present size, time and inode of the others."""
@@ -110,7 +91,7 @@ class ContentCheck:
             # An entry that has changed since it was read stays as it is. The next scan finds the file again.
             self._broker.update_ledger(changes)
         self._read.clear()
-        self._counts.known += len(changes)
+        self._rules.counts.known += len(changes)
         return new
 
     def _read_some(self) -> list[FoundFile]:
@@ -119,7 +100,14 @@ class ContentCheck:
         until_s = self._monotonic() + TURN_S
         while self._unread and len(self._read) < BATCH:
             path, (file, entry) = next(iter(self._unread.items()))
-            content = self._read_part(file, until_s)
+            try:
+                reading = self._readings.get(path)
+                if reading is None:
+                    reading = ContentReading(file, follows_links=self._rules.follows_links, roots=(self._rules.root,))
+                    self._readings[path] = reading
+                content = reading.read_part(lambda: self._monotonic() < until_s)
+            except OSError:
+                content = ""
             del self._unread[path]
             if content is None:
                 self._unread[path] = (file, entry)  # the last one from now on
@@ -133,17 +121,6 @@ class ContentCheck:
             if self._monotonic() >= until_s:
                 break
         return changed
-
-    def _read_part(self, file: FoundFile, until_s: float) -> str | None:
-        """Reads a part of the file. The hash at its end; "" for a file that cannot be read, which has none."""
-        try:
-            reading = self._readings.get(file.path)
-            if reading is None:
-                reading = ContentReading(file, follows_links=self._rules.follows_links, roots=(self._rules.root,))
-                self._readings[file.path] = reading
-            return reading.read_part(lambda: self._monotonic() < until_s)
-        except OSError:
-            return ""
 
 
 def content_of(file: FoundFile, *, follows_links: bool) -> str:

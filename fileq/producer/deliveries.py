@@ -17,20 +17,19 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fileq.brokers.batches import Batches, JoinResult, NewBatch
+from fileq.brokers.batches import JoinResult, NewBatch
 from fileq.brokers.catalog import Catalog, Table
-from fileq.brokers.protocol import FullBroker, Inspector
-from fileq.brokers.types import Entry
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Entry, LedgerEntry
 from fileq.config import Config
 from fileq.config.schema import FAILED_MARKER
 from fileq.core.batch import Batch, BatchState, Callback, CallbackKind, callback_job
@@ -43,7 +42,6 @@ from fileq.core.events import (
     DeliverySealed,
     DeliveryUnreadable,
     Emit,
-    ignore,
 )
 from fileq.core.job import Job, decode_or_none, encode, split_signature, stamp, typed_job
 from fileq.core.outcome import follow_up_id
@@ -64,7 +62,7 @@ from fileq.producer.delivery_completion import (
     shown,
     to_be_read,
 )
-from fileq.producer.finder.scan import DeliveryPlace, ScanRules
+from fileq.producer.finder.scan import DeliveryPlace
 from fileq.producer.ledger_stages import FileIdentity
 from fileq.producer.markers import Markers
 
@@ -74,6 +72,7 @@ FAILED_MAX = 10_000  # files that a marker lists
 SHORTEST_LOOK_S = 0.2
 TURN_S = 1.0  # a turn begins no look after this time
 FAILURES_MAX = 1_000  # that are reported
+T = TypeVar("T")
 SHARE = 20  # the pause between two looks is this many times as long as one look took
 
 
@@ -96,14 +95,14 @@ class DeliveryStage:
         self,
         config: Config,
         broker: FullBroker,
-        rules: ScanRules,
         identity: FileIdentity,
         markers: Markers,
-        emit: Emit = ignore,
-        monotonic: Callable[[], float] = time.monotonic,
-        wall_ns: Callable[[], int] = time.time_ns,
-        max_memory: int | None = None,
+        emit: Emit,
+        monotonic: Callable[[], float],
+        wall_ns: Callable[[], int],
+        max_memory: int | None,
     ) -> None:
+        rules = markers.rules
         self._broker = broker
         self._rules = rules
         self._places = rules.deliveries
@@ -170,33 +169,26 @@ class DeliveryStage:
 
     def _create(self, place: DeliveryPlace, record: DeliveryRecord) -> None:
         settings, directory = place.settings, shown(place.directory)
-        given = {CallbackKind.THEN: settings.then, CallbackKind.CATCH: settings.catch}
-        callbacks = [self._callback(kind, type, record) for kind, type in given.items() if type is not None]
-        new = NewBatch(
-            record.batch_id,
-            name=directory[-200:],
-            allow_failures=settings.allow_failures,
-            callbacks=tuple(callbacks),
-            is_own=True,
-        )
+        callbacks = []
+        for kind, type in ((CallbackKind.THEN, settings.then), (CallbackKind.CATCH, settings.catch)):
+            if type is not None:
+                job = typed_job(type, {"directory": directory}, priority=self._queue, now=_now())
+                callbacks.append(Callback(kind, encode(callback_job(job, record.batch_id, kind)), self._queue))
+        may_fail, id = settings.allow_failures, record.batch_id
+        new = NewBatch(id, name=directory[-200:], allow_failures=may_fail, callbacks=tuple(callbacks), is_own=True)
         if self._broker.create_batch(new):
             if settings.done_marker:
+                # The markers of the delivery before would be read as those of this one.
                 with suppress(OSError), self._directory(place) as opened:
-                    remove_markers(opened, settings.done_marker)
+                    remove_marker(opened, settings.done_marker)
+                    remove_marker(opened, FAILED_MARKER)
             self._emit(DeliveryOpened(directory, record.batch_id))
         self._created.add(record.batch_id)
-
-    def _callback(self, kind: CallbackKind, type: str, record: DeliveryRecord) -> Callback:
-        payload = {"directory": shown(record.path)}
-        job = callback_job(typed_job(type, payload, priority=self._queue, now=_now()), record.batch_id, kind)
-        return Callback(kind, encode(job), self._queue)
 
     # looks
 
     def turn(self, now_s: float) -> None:
         """Looks at the deliveries that are due. Raises BrokerError; the next turn repeats what was not done."""
-        if not self._places:
-            return
         self._read_checksums(now_s)
         if now_s < self._rest_until_s:
             return
@@ -209,7 +201,17 @@ class DeliveryStage:
             self._rest_until_s = ended_s + (ended_s - began_s)
 
     def _look_at_due(self, now_s: float) -> None:
-        self._open_announced()
+        # The deliveries whose marker or manifest was found are opened, unless it is that of an earlier one.
+        for directory in self._places.take_announced():
+            place = self._places.of(directory)
+            if place is None or place.directory != directory:
+                continue
+            self._register.refresh()
+            record = self._register.record(directory)
+            with self._alone(directory, record.batch_id), suppress(OSError):
+                look = look_at(place, self._rules, self._markers, record.newest_ns, self._limits.listed)
+                if look.has_marker or look.manifest is not None:
+                    self._opened(place)
         if now_s < self._next_s and not any(one.next_s <= now_s for one in self._open.values()):
             return
         self._next_s = now_s + self._interval_s
@@ -246,19 +248,6 @@ class DeliveryStage:
                     one.checksums.step()
                     one.next_s = now_s if one.checksums.is_done else one.next_s
                 break
-
-    def _open_announced(self) -> None:
-        """Opens the deliveries whose marker or manifest was found, unless it is that of an earlier one."""
-        for directory in self._places.take_announced():
-            place = self._places.of(directory)
-            if place is None or place.directory != directory:
-                continue
-            self._register.refresh()
-            record = self._register.record(directory)
-            with self._alone(directory, record.batch_id), suppress(OSError):
-                look = look_at(place, self._rules, self._markers, record.newest_ns, self._limits.listed)
-                if look.has_marker or look.manifest is not None:
-                    self._opened(place)
 
     def _look(self, place: DeliveryPlace, record: DeliveryRecord, now_s: float) -> None:
         state = self._open.get(place.directory)
@@ -318,62 +307,56 @@ class DeliveryStage:
 
     def _add_enqueued(self, look: DirectoryLook) -> None:
         """Adds the files whose markers were removed because they are enqueued."""
-        paths = list(look.unmarked)
-        for start in range(0, len(paths), PAGE):
-            some = paths[start : start + PAGE]
-            for path, entry in zip(some, self._broker.lookup(some), strict=True):
-                file = look.unmarked[path]
-                if entry is not None and self._identity.entry_if_known(file, entry) is not None:
-                    look.files[path] = file
+        for path, entry in self._looked_up(look.unmarked):
+            file = look.unmarked[path]
+            if entry is not None and self._identity.entry_if_known(file, entry) is not None:
+                look.files[path] = file
 
     def _take_known(self, state: OpenDelivery, look: DirectoryLook) -> bool:
         """Makes files that the ledger knows from before members too. Returns whether every file is enqueued."""
-        paths = list(look.files)
         unjoined, unknown = list[str](), 0
-        for start in range(0, len(paths), PAGE):
-            some = paths[start : start + PAGE]
-            for path, entry in zip(some, self._broker.lookup(some), strict=True):
-                file = look.files[path]
-                known = self._identity.entry_if_known(file, entry) if entry is not None else None
-                job_id = known.job_of(self._identity.version(file).signature) if known is not None else None
-                if job_id is None:
-                    unknown += 1
-                elif job_id != _member_id(state.batch_id, path, file.signature):
-                    unjoined.append(job_id)
-        for start in range(0, len(unjoined), PAGE):
-            results = self._broker.join_batch(state.batch_id, unjoined[start : start + PAGE])
+        for path, entry in self._looked_up(look.files):
+            file = look.files[path]
+            known = self._identity.entry_if_known(file, entry) if entry is not None else None
+            job_id = known.job_of(self._identity.version(file).signature) if known is not None else None
+            if job_id is None:
+                unknown += 1
+            elif job_id != _member_id(state.batch_id, path, file.signature):
+                unjoined.append(job_id)
+        for page in _pages(unjoined):
+            results = self._broker.join_batch(state.batch_id, page)
             unknown += results.count(JoinResult.ELSEWHERE)  # the job of an earlier delivery; it may end soon
         return unknown == 0
 
     def _arrived(self, batch_id: str, absent: Sequence[bytes]) -> frozenset[bytes]:
         """Those of these files that were enqueued as members of the delivery before they were moved or deleted."""
         arrived = set[bytes]()
-        for start in range(0, len(absent), PAGE):
-            some = absent[start : start + PAGE]
-            for path, entry in zip(some, self._broker.lookup(some), strict=True):
-                versions = entry.versions if entry is not None else ()
-                if any(_member_id(batch_id, path, split_signature(text).short) == id for text, id in versions):
-                    arrived.add(path)
+        for path, entry in self._looked_up(absent):
+            versions = entry.versions if entry is not None else ()
+            if any(_member_id(batch_id, path, split_signature(text).short) == id for text, id in versions):
+                arrived.add(path)
         return frozenset(arrived)
+
+    def _looked_up(self, paths: Iterable[bytes]) -> Iterator[tuple[bytes, LedgerEntry | None]]:
+        for page in _pages(list(paths)):
+            yield from zip(page, self._broker.lookup(page), strict=True)
 
     # the end
 
     def _seal(
         self, place: DeliveryPlace, state: OpenDelivery, problems: Sequence[DeliveryCheck], files: int, is_late: bool
     ) -> None:
-        entries = [self._check_entry(state.batch_id, check) for check in problems]
-        for start in range(0, len(entries), PAGE):
-            self._broker.enqueue(entries[start : start + PAGE])  # repeated: duplicates, or refused as sealed already
+        entries = []
+        for check in problems:
+            id = follow_up_id(state.batch_id, "check", check.path)
+            job = typed_job(CHECK_TYPE, msgspec.to_builtins(check), priority=self._queue, now=_now(), id=id)
+            job = job.but(batch_id=state.batch_id, max_retries=0)
+            entries.append(Entry(job, self._queue, joins=True, is_own=True, fills_delivery=True))
+        for page in _pages(entries):
+            self._broker.enqueue(page)  # repeated: duplicates, or refused as sealed already
         if self._broker.seal_batch(state.batch_id):
             self._emit(DeliverySealed(shown(place.directory), state.batch_id, files, len(problems), is_late))
         self._close(place.directory, state.batch_id)
-
-    def _check_entry(self, batch_id: str, check: DeliveryCheck) -> Entry:
-        id = follow_up_id(batch_id, "check", check.path)
-        job = typed_job(CHECK_TYPE, msgspec.to_builtins(check), priority=self._queue, now=_now(), id=id)
-        return Entry(
-            job.but(batch_id=batch_id, max_retries=0), self._queue, joins=True, is_own=True, fills_delivery=True
-        )
 
     def _close(self, directory: bytes, batch_id: str) -> None:
         state = self._open.pop(directory, None)
@@ -446,6 +429,10 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+def _pages(items: list[T]) -> Iterator[list[T]]:
+    return (items[start : start + PAGE] for start in range(0, len(items), PAGE))
+
+
 class SealedDelivery(Struct, frozen=True):
     """A delivery whose jobs have not all ended yet."""
 
@@ -469,17 +456,6 @@ class DeliveryRecord(Struct, frozen=True, omit_defaults=True):
 RECORDS = Table[DeliveryRecord]("deliveries", DeliveryRecord)
 
 
-class RegisteredDelivery(Struct):
-    """A record as it was read, with its revision."""
-
-    record: DeliveryRecord
-    revision: int
-
-
-class DeliveryBroker(Batches, Catalog, Protocol):
-    """What deliveries need of a broker."""
-
-
 def document_name(path: bytes) -> str:
     return hashlib.sha256(path).hexdigest()[:32]
 
@@ -501,10 +477,10 @@ class DeliveryRegister:
     it. What a kill -9 leaves: a document whose batch does not exist yet (the next call creates it), or one that says
     `open` although its batch is sealed (the next look corrects it)."""
 
-    def __init__(self, broker: DeliveryBroker, root: bytes) -> None:
+    def __init__(self, broker: Catalog, root: bytes) -> None:
         self._broker = broker
         self._above = root.rstrip(b"/") + b"/"
-        self._known: dict[bytes, RegisteredDelivery] = {}
+        self._known: dict[bytes, tuple[DeliveryRecord, int]] = {}  # with the revision that was read
         self._revision = -1
 
     def refresh(self) -> None:
@@ -513,30 +489,28 @@ class DeliveryRegister:
         if revision != self._revision:
             documents = self._broker.documents(RECORDS.kind)
             self._known = {
-                record.path: RegisteredDelivery(record, documents[name].revision)
+                record.path: (record, documents[name].revision)
                 for name, record in RECORDS.read(documents).items()
                 if record.path.startswith(self._above)
             }
             self._revision = revision
 
     def records(self) -> list[DeliveryRecord]:
-        return [one.record for one in self._known.values()]
+        return [record for record, _ in self._known.values()]
 
     def record(self, path: bytes) -> DeliveryRecord:
-        known = self._known.get(path)
-        return known.record if known is not None else DeliveryRecord(path)
+        return self._known[path][0] if path in self._known else DeliveryRecord(path)
 
     def write(self, record: DeliveryRecord) -> DeliveryRecord:
         """Writes a changed record. If another producer was faster, nothing is written, and its record is returned."""
-        known = self._known.get(record.path)
-        expected = known.revision if known is not None else 0
+        expected = self._known[record.path][1] if record.path in self._known else 0
         try:
             revision = RECORDS.put(self._broker, document_name(record.path), record, expected)
         except Conflict:
             self._revision = -1
             self.refresh()
             return self.record(record.path)
-        self._known[record.path] = RegisteredDelivery(record, revision)
+        self._known[record.path] = record, revision
         if revision == self._revision + 1:  # no other producer has written in between, so there is nothing to read
             self._revision = revision
         return record
@@ -546,7 +520,7 @@ class DeliveryRegister:
         known = self._known.pop(path, None)
         if known is not None:
             try:
-                RECORDS.remove(self._broker, document_name(path), known.revision)
+                RECORDS.remove(self._broker, document_name(path), known[1])
             except (Conflict, BrokerError):
                 self._revision = -1
 
@@ -581,15 +555,14 @@ class DeliveryRegister:
 # not finished, so the next look writes the marker again.
 
 
-class EndedBroker(Batches, Inspector, Protocol):
-    """What is asked for the end of a delivery."""
-
-
-def write_marker(directory: int, done_marker: str, view: Batch, broker: EndedBroker) -> None:
+def write_marker(directory: int, done_marker: str, view: Batch, broker: FullBroker) -> None:
     """Writes into the open directory. Raises OSError if it can't be written to."""
     is_success = not (view.dead or view.cancelled or view.deleted)
     name = os.fsencode(done_marker if is_success else FAILED_MARKER)
-    content = msgspec.json.format(msgspec.json.encode(_content(view, broker)), indent=2) + b"\n"
+    counts = {name: getattr(view, name) for name in ("total", "completed", "dead", "cancelled", "deleted")}
+    facts = {"batch_id": view.id, "directory": view.name, "finished_at": stamp(view.finished_ms), **counts}
+    content = msgspec.json.encode({**facts, "failed": _failed(view.id, broker)})
+    content = msgspec.json.format(content, indent=2) + b"\n"
     private = private_name(f"marker{secrets.token_hex(12)}")
     try:
         with open(os.open(private, NEW_FILE, 0o666, dir_fd=directory), "wb") as file:
@@ -609,24 +582,7 @@ def remove_marker(directory: int, name: str) -> None:
         os.unlink(os.fsencode(name), dir_fd=directory)
 
 
-def remove_markers(directory: int, done_marker: str) -> None:
-    """A new delivery begins: the markers of the one before would be read as its own."""
-    remove_marker(directory, done_marker)
-    remove_marker(directory, FAILED_MARKER)
-
-
-def _content(view: Batch, broker: EndedBroker) -> dict[str, Any]:
-    counts = {name: getattr(view, name) for name in ("total", "completed", "dead", "cancelled", "deleted")}
-    return {
-        "batch_id": view.id,
-        "directory": view.name,
-        "finished_at": stamp(view.finished_ms),
-        **counts,
-        "failed": _failed(view.id, broker),
-    }
-
-
-def _failed(batch_id: str, broker: EndedBroker) -> list[dict[str, str]]:
+def _failed(batch_id: str, broker: FullBroker) -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
     cursor = ""
     while len(found) < FAILED_MAX:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TypeAlias
@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.clocks import wall_clock_ms
-from fileq.brokers.protocol import Broker, Inspector
+from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
@@ -29,7 +29,6 @@ from fileq.core.job import Job, file_job, new_ids, rfc3339_ms
 from fileq.files.version import FoundFile
 from fileq.handlers.outcomes import failed
 from fileq.producer.deliveries import DeliveryStage
-from fileq.producer.finder.scan import ProducerCounts, ScanRules
 from fileq.producer.ledger_stages import FileIdentity
 from fileq.producer.markers import Markers
 
@@ -60,31 +59,32 @@ class _Unsent(Struct):
 
 
 class Enqueuer:
-    """The stable files that are not sent yet, by path."""
+    """The stable files that are not sent yet, by path. Shows each job to the user's @fileq.before_enqueue functions. A
+    vetoed file counts as skipped, and what these functions raise never ends the producer."""
 
     def __init__(
         self,
         config: Config,
-        broker: Broker,
-        inspector: Inspector,
-        rules: ScanRules,
+        broker: FullBroker,
         identity: FileIdentity,
         markers: Markers,
-        check: EnqueueCheck,
-        monotonic: Callable[[], float] = time.monotonic,
         deliveries: DeliveryStage | None = None,
+        before_enqueue: BeforeEnqueue | None = None,
+        emit: Emit = ignore,
+        monotonic: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        self._wall_ms = wall_ms
-        self._deliveries = deliveries
         self._broker = broker
-        self._inspector = inspector
-        self._rules = rules
+        self._rules = markers.rules
         self._identity = identity
         self._markers = markers
-        self._check = check
+        self._deliveries = deliveries
+        self._before_enqueue = before_enqueue
+        self._emit = emit
         self._monotonic = monotonic
-        self._throttle = Throttle()
+        self._wall_ms = wall_ms
+        self.throttle = Throttle()
+        self._queues = config.worker.priorities
         self._max_pending = config.producer.max_pending
         self._is_traced = config.observability.tracing.enabled
         self._limit = permits_per_window(config)
@@ -92,6 +92,7 @@ class Enqueuer:
         self._batch = min(BATCH, self._limit + 1) if self._limit else BATCH
         self._priority_of = priority_chooser(config)
         self._unsent: dict[bytes, _Unsent] = {}
+        self._quiet_until_s = float("-inf")  # no error of a function is reported until then
 
     def __len__(self) -> int:
         return len(self._unsent)
@@ -103,18 +104,14 @@ class Enqueuer:
     @property
     def hold(self) -> Hold | None:
         """The setting that limits enqueueing at the moment; None if none does or nothing is to be sent."""
-        return self._throttle.hold if self._unsent else None
-
-    def left_s(self, now_s: float) -> float:
-        """Seconds until something may be sent."""
-        return self._throttle.left_s(now_s)
+        return self.throttle.hold if self._unsent else None
 
     def add(self, files: Iterable[FoundFile], now_s: float) -> None:
         """Takes files that are stable. A version that was not sent yet is replaced by a newer one."""
         for file in files:
             unsent = self._unsent.get(file.path)
             if unsent is None or not file.is_unchanged_since(unsent.file):
-                entry = self._check.entry(self._entry(file), file)
+                entry = self._entry(file)
                 if entry is not None:
                     self._unsent[file.path] = _Unsent(entry, file, now_s, now_s)
                 else:
@@ -125,18 +122,18 @@ class Enqueuer:
         batch = SentBatch([], 0, [])
         try:
             for _ in range(CALLS_PER_TURN):
-                if not self._unsent or self.left_s(now_s):
+                if not self._unsent or self.throttle.left_s(now_s):
                     break
                 oldest = list(islice(self._unsent.values(), self._allowed(now_s)))
                 if fresh := self._drop_changed(oldest, now_s, batch):
-                    self._stamp(fresh, now_s)
                     self._send(fresh, batch)
                 now_s = self._monotonic()  # the call took time
         except BrokerError as error:
             batch.error = error
         return batch
 
-    def _entry(self, file: FoundFile) -> Entry:
+    def _entry(self, file: FoundFile) -> Entry | None:
+        """The entry to send; None if the file is not to be enqueued now. The next scan finds it again."""
         queue = self._priority_of(file.path)
         job = file_job(
             file.path,
@@ -149,20 +146,38 @@ class Enqueuer:
         if self._is_traced:
             trace_id, span_id = new_ids()
             job = job.but(trace_id=trace_id, span_id=span_id)
+        if self._before_enqueue is not None:
+            try:
+                shown = self._before_enqueue(job)
+                if shown is not None and shown.priority not in self._queues:
+                    raise JobError(f"priority is {shown.priority!r}; it must be one of {', '.join(self._queues)}")
+            except Exception as error:
+                self._rules.counts.skip(SkipReason.VETO_FAILED, file.path)
+                now_s = self._monotonic()
+                if now_s >= self._quiet_until_s:
+                    self._quiet_until_s = now_s + REPORT_EVERY_S
+                    self._emit(BeforeEnqueueFailed(os.fsdecode(file.path), failed(error).error))
+                return None
+            if shown is None:
+                self._rules.counts.skip(SkipReason.VETOED, file.path)
+                return None
+            job, queue = shown, shown.priority
         return Entry(job, queue, self._identity.version(file))
 
     def _allowed(self, now_s: float) -> int:
         """How many entries one call may send. Reads the depths of the queues only if `max_pending` is set."""
         if not self._max_pending:
             return self._batch
-        allowed = self._max_pending - sum(self._inspector.census().pending.values())
+        allowed = self._max_pending - sum(self._broker.census().pending.values())
         if allowed <= 0:
-            self._throttle.too_many_pending(now_s)
+            self.throttle.too_many_pending(now_s)
         return max(0, min(self._batch, allowed))
 
     def _drop_changed(self, oldest: list[_Unsent], now_s: float, batch: SentBatch) -> list[_Unsent]:
-        """Reads the files again that have waited for long. Those that changed or vanished are not sent."""
-        fresh = []
+        """Reads the files again that have waited for long. Those that changed or vanished are not sent. A job is
+        created when it is sent: the time for which the rate limit, `max_pending` or an outage held it is not the time
+        that it waits for a worker."""
+        fresh, stamp = [], ""
         for unsent in oldest:
             if now_s - unsent.read_s > STALE_S:
                 file = self._rules.find(unsent.file.path)
@@ -172,34 +187,29 @@ class Enqueuer:
                         batch.changed.append(file)
                     continue
                 unsent.read_s = now_s
-            fresh.append(unsent)
-        return fresh
-
-    def _stamp(self, entries: list[_Unsent], now_s: float) -> None:
-        """A job is created when it is sent. The time for which the rate limit, `max_pending` or an outage held it is
-        not the time that it waits for a worker."""
-        stamp = ""
-        for unsent in entries:
             if now_s - unsent.stamped_s > RESTAMP_S:
                 stamp = stamp or rfc3339_ms(self._wall_ms())
                 unsent.entry = replace(unsent.entry, job=unsent.entry.job.but(creation_time=stamp))
                 unsent.stamped_s = now_s
+            fresh.append(unsent)
+        return fresh
 
     def _send(self, entries: list[_Unsent], batch: SentBatch) -> None:
         if self._deliveries:
-            joined = [(unsent, self._deliveries.joined(unsent.entry, unsent.file)) for unsent in entries]
-            for unsent, entry in joined:
-                if entry is None:
+            waiting, entries, sent = entries, [], []
+            for unsent in waiting:
+                if (entry := self._deliveries.joined(unsent.entry, unsent.file)) is None:
                     del self._unsent[unsent.file.path]
-            entries = [unsent for unsent, entry in joined if entry is not None]
-            sent = [entry for _, entry in joined if entry is not None]
+                else:
+                    entries.append(unsent)
+                    sent.append(entry)
         else:
             sent = [unsent.entry for unsent in entries]
         answer = self._broker.enqueue(sent, limit=self._limit)
         if answer.wait_ms:
-            self._throttle.window_is_full(self._monotonic(), answer.wait_ms)
+            self.throttle.window_is_full(self._monotonic(), answer.wait_ms)
         else:
-            self._throttle.clear()
+            self.throttle.clear()
         done: list[FoundFile] = []
         for unsent, entry, result in zip(entries, sent, answer.results, strict=True):
             if result is EnqueueResult.THROTTLED:
@@ -214,49 +224,6 @@ class Enqueuer:
             else:  # DUPLICATE is an entry of this producer, sent again after a lost reply
                 batch.enqueued.append(entry)
         self._markers.remove(done)
-
-
-class EnqueueCheck:
-    """Shows each job to the user's @fileq.before_enqueue functions before it is sent. A vetoed file counts as skipped.
-    Without functions nothing is called. What they raise never ends the producer."""
-
-    def __init__(
-        self,
-        function: BeforeEnqueue | None,
-        queues: Sequence[str],
-        counts: ProducerCounts,
-        emit: Emit = ignore,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._function = function
-        self._queues = queues
-        self._counts = counts
-        self._emit = emit
-        self._monotonic = monotonic
-        self._quiet_until_s = float("-inf")
-
-    def entry(self, entry: Entry, file: FoundFile) -> Entry | None:
-        """The entry to send; None if the file is not to be enqueued now. The next scan finds it again."""
-        if self._function is None:
-            return entry
-        try:
-            job = self._function(entry.job)
-            if job is not None and job.priority not in self._queues:
-                raise JobError(f"priority is {job.priority!r}; it must be one of {', '.join(self._queues)}")
-        except Exception as error:
-            self._counts.skip(SkipReason.VETO_FAILED, file.path)
-            self._report(file.path, failed(error).error)
-            return None
-        if job is None:
-            self._counts.skip(SkipReason.VETOED, file.path)
-            return None
-        return Entry(job, job.priority, entry.version)
-
-    def _report(self, path: bytes, error: str) -> None:
-        now_s = self._monotonic()
-        if now_s >= self._quiet_until_s:
-            self._quiet_until_s = now_s + REPORT_EVERY_S
-            self._emit(BeforeEnqueueFailed(os.fsdecode(path), error))
 
 
 # the rate limit

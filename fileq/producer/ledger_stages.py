@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 from hashlib import sha256
-from typing import Protocol
 
 from msgspec.structs import replace
 
-from fileq.brokers.catalog import Catalog, Table
-from fileq.brokers.protocol import Broker
+from fileq.brokers.catalog import Table
+from fileq.brokers.protocol import Broker, FullBroker
 from fileq.brokers.types import LedgerEntry
 from fileq.core.events import Emit, InodesNotCompared, ignore
 from fileq.core.job import SignatureParts, Version, signature_text, split_signature
 from fileq.files.mounts import ScanDirMounts, keeps_inodes
 from fileq.files.version import FoundFile
-from fileq.producer.finder.scan import ProducerCounts, ScanRules
+from fileq.producer.finder.scan import ScanRules
 from fileq.producer.markers import Markers
 from fileq.producer.stability import ClockGuard
 
@@ -132,21 +130,12 @@ class LedgerLookup:
     of a scan: while a call is unanswered, nothing more is scanned. A kill -9 loses them from memory; the next scan
     finds them."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        root: bytes,
-        identity: FileIdentity,
-        markers: Markers,
-        counts: ProducerCounts,
-        now_s: float,
-    ) -> None:
+    def __init__(self, broker: Broker, identity: FileIdentity, markers: Markers, now_s: float) -> None:
         self.is_answered = True
         self._broker = broker
-        self._root = root
+        self._rules = markers.rules
         self._identity = identity
         self._markers = markers
-        self._counts = counts
         self._unanswered: list[FoundFile] = []
         self._answered_s = now_s
 
@@ -162,7 +151,7 @@ class LedgerLookup:
             new = self._look_up()
             self._answered_s = now_s
         elif now_s - self._answered_s >= PROBE_S:
-            self._broker.lookup([self._root])
+            self._broker.lookup([self._rules.root])
             self._answered_s = now_s
         self.is_answered = True
         return new
@@ -172,38 +161,30 @@ class LedgerLookup:
         self._answered_s = float("-inf")
 
     def _look_up(self) -> list[FoundFile]:
-        files = self._unanswered
+        files, counts = self._unanswered, self._rules.counts
         # Most files are known and unchanged. Only the entries of the others are read and decoded.
         known = self._broker.knows(self._identity.recorded(files))
-        new = self._look_into([file for file, is_known in zip(files, known, strict=True) if not is_known])
-        self._unanswered = []
-        self._counts.found += len(files)
-        self._counts.known += len(files) - len(new)
-        if self._markers:  # a producer that was killed may have left them
-            paths = {file.path for file in new}
-            self._markers.remove(file for file in files if file.path not in paths)
-        return new
-
-    def _look_into(self, files: list[FoundFile]) -> list[FoundFile]:
-        """The files whose version is new. Corrects the entries of the others."""
-        if not files:
-            return []
+        unsure = [file for file, is_known in zip(files, known, strict=True) if not is_known]
         new: list[FoundFile] = []
         changes: list[Change] = []
-        for file, entry in zip(files, self._broker.lookup([file.path for file in files]), strict=True):
-            if entry is None:
+        entries = self._broker.lookup([file.path for file in unsure]) if unsure else ()
+        for file, entry in zip(unsure, entries, strict=True):
+            after = self._identity.entry_if_known(file, entry) if entry is not None else None
+            if after is None:
                 new.append(file)
-                continue
-            known = self._identity.entry_if_known(file, entry)
-            if known is None:
-                new.append(file)
-            after = entry if known is None else known
-            if after.missing_since_ms:  # the file has come back
+                after = entry
+            if after is not None and after.missing_since_ms:  # the file has come back
                 after = without_mark(after)
-            if after is not entry:
+            if entry is not None and after is not entry:
                 changes.append((file.path, entry, after))
         if changes:
             self._broker.update_ledger(changes)
+        self._unanswered = []
+        counts.found += len(files)
+        counts.known += len(files) - len(new)
+        if self._markers:  # a producer that was killed may have left them
+            paths = {file.path for file in new}
+            self._markers.remove(file for file in files if file.path not in paths)
         return new
 
 
@@ -214,10 +195,6 @@ SWEEP_INTERVAL_MS = 3600 * 1000
 SWEEPS = Table[int]("sweeps", int)  # when each began, in ms
 PAGE = 500
 Change = tuple[bytes, LedgerEntry, LedgerEntry | None]
-
-
-class SweptBroker(Broker, Catalog, Protocol):
-    """The ledger, and the documents with the times of sweeps."""
 
 
 class LedgerSweep:
@@ -232,7 +209,7 @@ class LedgerSweep:
     one after another, do not repeat it within the hour."""
 
     def __init__(
-        self, broker: SweptBroker, rules: ScanRules, mounts: ScanDirMounts, clock: ClockGuard, forget_after_ms: int
+        self, broker: FullBroker, rules: ScanRules, mounts: ScanDirMounts, clock: ClockGuard, forget_after_ms: int
     ) -> None:
         self._broker = broker
         self._rules = rules
@@ -242,6 +219,8 @@ class LedgerSweep:
         self._pass: Iterator[int] | None = None
         self._is_planned = False
         self._next_sweep_ms = 0
+        # The name of the document. Producers that take the same files of the same directory share it.
+        self._name = sha256(repr((rules.root, rules.filter.patterns)).encode()).hexdigest()[:32]
         # Whether the ledger may hold marks, now and after the pass that is running. At start that is unknown.
         self._may_have_marks = self._leaves_marks = True
 
@@ -289,11 +268,6 @@ class LedgerSweep:
             covers = self._rules.covers
             self._pass = sweep(self._broker, self._rules.root, self._mounts, covers, now_ms, self._forget_after_ms)
         self._is_planned = False
-
-    @cached_property
-    def _name(self) -> str:
-        """The name of the document. Producers that take the same files of the same directory share it."""
-        return sha256(repr((self._rules.root, self._rules.filter.patterns)).encode()).hexdigest()[:32]
 
 
 def sweep(
@@ -350,30 +324,20 @@ def _apply(broker: Broker, changes: list[Change]) -> int:
 
 def _change(path: bytes, entry: LedgerEntry, device: str, now_ms: int, after_ms: int) -> Iterator[Change]:
     """How the entry changes, if it does."""
-    exists = _exists(path)
-    if exists is None:
-        return
     after: LedgerEntry | None
-    if exists:
-        after = without_mark(entry, device)
-    elif device != entry.device:
-        after = without_mark(entry)
-    elif not entry.missing_since_ms:
-        after = LedgerEntry(entry.versions, now_ms, device)
-    elif now_ms - entry.missing_since_ms >= after_ms:
-        after = None
-    else:
-        return
-    if after != entry:
-        yield path, entry, after
-
-
-def _exists(path: bytes) -> bool | None:
-    """None if unknown, which is no reason to forget a file."""
     try:
         os.lstat(path)
+        after = without_mark(entry, device)
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        if device != entry.device:
+            after = without_mark(entry)
+        elif not entry.missing_since_ms:
+            after = LedgerEntry(entry.versions, now_ms, device)
+        elif now_ms - entry.missing_since_ms >= after_ms:
+            after = None
+        else:
+            return
     except (OSError, ValueError):
-        return None
-    return True
+        return  # whether it exists is unknown, which is no reason to forget it
+    if after != entry:
+        yield path, entry, after

@@ -39,7 +39,7 @@ class Markers:
 
     def __init__(self, suffix: str, rules: ScanRules, emit: Emit = ignore) -> None:
         self._suffix = os.fsencode(suffix)
-        self._rules = rules
+        self.rules = rules
         self._emit = emit
         self._has_reported = False
         self._kept: dict[bytes, _MarkerId] = {}  # path of the file → its marker that has done its part, and stayed
@@ -74,7 +74,7 @@ class Markers:
             marker = self.of(file.path)
             if marker is None or self._kept.get(file.path) == _id_of(marker):
                 continue
-            now = self._rules.find(file.path)
+            now = self.rules.find(file.path)
             if now is not None and not now.is_unchanged_since(file):
                 continue  # perhaps it is the marker of this newer version
             if self._is_older(marker, file):
@@ -94,7 +94,7 @@ class Markers:
         if marker.st_ctime_ns >= file.mtime_ns:
             return False
         try:
-            changed_ns = os.stat(file.path, follow_symlinks=self._rules.follows_links).st_ctime_ns
+            changed_ns = os.stat(file.path, follow_symlinks=self.rules.follows_links).st_ctime_ns
         except OSError:
             return True
         return marker.st_ctime_ns < changed_ns
@@ -103,7 +103,7 @@ class Markers:
         directory, name = os.path.split(path + self._suffix)
         if stat.S_ISDIR(marker.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        opened = open_directory(directory, (self._rules.root,), follows_links=self._rules.follows_links)
+        opened = open_directory(directory, (self.rules.root,), follows_links=self.rules.follows_links)
         try:
             private = private_name(f"marker{secrets.token_hex(12)}")
             take(opened, name, private)

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable
 
-from fileq.brokers.protocol import FullBroker, Inspector
+from fileq.brokers.protocol import FullBroker
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.events import Emit, ignore, produced
@@ -22,8 +22,8 @@ from fileq.files.mounts import ScanDirMounts
 from fileq.files.paths import advice_for, directory_problem
 from fileq.producer.content_check import ContentCheck
 from fileq.producer.deliveries import DeliveryStage
-from fileq.producer.enqueuer import BeforeEnqueue, EnqueueCheck, Enqueuer, Hold, SentBatch
-from fileq.producer.finder.finder import EndedScan, Finder
+from fileq.producer.enqueuer import BeforeEnqueue, Enqueuer
+from fileq.producer.finder.finder import Finder
 from fileq.producer.finder.scan import ProducerCounts, ScanRules
 from fileq.producer.ledger_stages import DAY_MS, FileIdentity, LedgerLookup, LedgerSweep
 from fileq.producer.markers import Markers
@@ -50,7 +50,6 @@ class Producer:
         self,
         config: Config,
         broker: FullBroker,
-        inspector: Inspector,
         *,
         emit: Emit = ignore,
         is_once: bool = False,
@@ -67,19 +66,16 @@ class Producer:
         self._clock = ClockGuard(config.producer.settle_unclosed, wall_ns, monotonic)
         rules = ScanRules(config, self.counts)
         mounts = ScanDirMounts(rules.root)
-        self._finder = Finder(config, rules, mounts, emit=emit, is_once=is_once, monotonic=monotonic)
+        self.finder = Finder(config, rules, mounts, emit=emit, is_once=is_once, monotonic=monotonic)
         identity = FileIdentity(config.producer.identity, mounts, emit)
         markers = Markers(config.producer.ready_suffix, rules, emit)
-        self._lookup = LedgerLookup(broker, rules.root, identity, markers, self.counts, monotonic())
-        self._content = ContentCheck(broker, identity, rules, self.counts, monotonic)
-        self._stability = Stability(config, rules, markers, mounts, self._clock, self.counts)
-        check = EnqueueCheck(before_enqueue, config.worker.priorities, self.counts, emit, monotonic)
-        self._deliveries = DeliveryStage(config, broker, rules, identity, markers, emit, monotonic, wall_ns, max_memory)
-        self._enqueuer = Enqueuer(
-            config, broker, inspector, rules, identity, markers, check, monotonic, self._deliveries
-        )
+        self._lookup = LedgerLookup(broker, identity, markers, monotonic())
+        self._content = ContentCheck(broker, identity, rules, monotonic) if identity.is_by_content else None
+        self.stability = Stability(config, markers, mounts, self._clock)
+        self._deliveries = DeliveryStage(config, broker, identity, markers, emit, monotonic, wall_ns, max_memory)
+        self.enqueuer = Enqueuer(config, broker, identity, markers, self._deliveries, before_enqueue, emit, monotonic)
         self._sweep = LedgerSweep(broker, rules, mounts, self._clock, forget_after_ms)
-        self.wake = self._finder.wake
+        self.wake = self.finder.wake
 
     def turn(self) -> float:
         """Does what can be done now and returns the seconds until there may be more. After a BrokerError the next turn
@@ -96,106 +92,80 @@ class Producer:
 
     def _turn(self, now_s: float) -> None:
         self._clock.check()
-        found = self._finder.turn(now_s, may_scan=self._may_scan)
+        found = self.finder.turn(now_s, may_scan=self._may_scan)
         if found.ended_scan is not None:
             self._sweep.plan(is_complete=found.ended_scan.is_complete)
 
         # The lookup may raise. Stability takes the files of events before it, because they are found only once.
-        self._rescan_unless(self._stability.add(found.closed, now_s, is_closed=True))
-        self._rescan_unless(self._stability.add(found.created, now_s, is_closed=False))
+        self._rescan_unless(self.stability.add(found.closed, now_s, is_closed=True))
+        self._rescan_unless(self.stability.add(found.created, now_s, is_closed=False))
 
         new = self._lookup.turn(now_s, found.scanned)
-        self._rescan_unless(self._stability.add_scanned(new, now_s))
+        self._rescan_unless(self.stability.add_scanned(new, now_s))
 
-        checked = self._content.turn(self._stability.turn(now_s, self._room))
-        self._rescan_unless(self._stability.add(checked.changed, now_s, is_closed=False))
-        self._enqueuer.add(checked.new, now_s)
+        stable = self.stability.turn(now_s, self._room)
+        if self._content is not None:
+            checked = self._content.turn(stable)
+            self._rescan_unless(self.stability.add(checked.changed, now_s, is_closed=False))
+            stable = checked.new
+        self.enqueuer.add(stable, now_s)
 
         now_s = self._monotonic()  # the lookup took time
-        sent = self._enqueuer.turn(now_s)
-        self._rescan_unless(self._stability.add(sent.changed, now_s, is_closed=False))
-        self._report(sent)
+        sent = self.enqueuer.turn(now_s)
+        self._rescan_unless(self.stability.add(sent.changed, now_s, is_closed=False))
+        self.counts.known += sent.known
+        self.counts.enqueued += len(sent.enqueued)
+        for entry in sent.enqueued:
+            self._emit(produced(entry.job, entry.queue))
         if sent.error is not None:
             raise sent.error
 
-        self._deliveries.turn(now_s)
+        if self._deliveries:
+            self._deliveries.turn(now_s)
         self.counts.forgotten += self._sweep.turn()
 
     def close(self) -> None:
-        self._finder.close()
+        self.finder.close()
         self._deliveries.close()
-
-    @property
-    def problem(self) -> str:
-        """Why scan_dir cannot be scanned; "" when it can."""
-        return self._finder.problem
 
     @property
     def is_idle(self) -> bool:
         """Every file that exists was found, was stable and was enqueued."""
-        is_done = self.waits_only_for_writers and not self._stability and not self._sweep.is_running
+        is_done = self.waits_only_for_writers and not self.stability and not self._sweep.is_running
         return is_done and not self._deliveries.is_sealing
 
     @property
     def waits_only_for_writers(self) -> bool:
         """Nothing is left to do but to wait until files are stable."""
-        return self._finder.is_at_rest and not self._lookup and not self._content and not self._enqueuer
-
-    @property
-    def unstable(self) -> int:
-        """Files that may still be changing."""
-        return len(self._stability)
+        return self.finder.is_at_rest and not self._lookup and not self._content and not self.enqueuer
 
     @property
     def unsent(self) -> int:
         """Files that were found and are not enqueued yet."""
-        return len(self._lookup) + len(self._stability) + len(self._content) + len(self._enqueuer)
-
-    @property
-    def hold(self) -> Hold | None:
-        """The setting that limits enqueueing at the moment; None if none does."""
-        return self._enqueuer.hold
-
-    @property
-    def is_scanning(self) -> bool:
-        return self._finder.is_scanning
-
-    @property
-    def last_scan(self) -> EndedScan | None:
-        """The last scan of the whole scan_dir that ended."""
-        return self._finder.last_scan
+        return len(self._lookup) + len(self.stability) + len(self._content or ()) + len(self.enqueuer)
 
     @property
     def _may_scan(self) -> bool:
-        return self._lookup.is_answered and self._room > 0 and not self._stability.is_full
+        return self._lookup.is_answered and self._room > 0 and not self.stability.is_full
 
     @property
     def _room(self) -> int:
-        return max(0, self._enqueuer.room - len(self._content))
+        return max(0, self.enqueuer.room - len(self._content or ()))
 
     def _rescan_unless(self, has_room: bool) -> None:
+        """A found file that could not be kept is found again by a scan of the whole scan_dir."""
         if not has_room:
-            self._finder.rescan()
-
-    def _report(self, sent: SentBatch) -> None:
-        self.counts.known += sent.known
-        self.counts.enqueued += len(sent.enqueued)
-        for entry in sent.enqueued:
-            self._emit(produced(entry.job, entry.queue))
+            self.finder.schedule.request_whole()
 
     def _pause_s(self, now_s: float) -> float:
-        if (
-            self._sweep.is_running
-            or self._content
-            or self._deliveries.is_reading
-            or (self._may_scan and not self._finder.is_at_rest)
-        ):
+        is_scan_due = self._may_scan and not self.finder.is_at_rest
+        if self._sweep.is_running or self._content or self._deliveries.is_reading or is_scan_due:
             return 0.0
         due = [now_s + IDLE_S]
         if self._may_scan:  # otherwise a scan that is due would make every pause 0
-            due.append(self._finder.next_due_s)
-        if self._enqueuer:
-            due.append(now_s + self._enqueuer.left_s(now_s))
-        if self._room and (stable_s := self._stability.next_due_s()) is not None:
+            due.append(self.finder.next_due_s)
+        if self.enqueuer:
+            due.append(now_s + self.enqueuer.throttle.left_s(now_s))
+        if self._room and (stable_s := self.stability.next_due_s()) is not None:
             due.append(stable_s)
         return max(0.0, min(due) - now_s)

@@ -20,7 +20,6 @@ from fileq.brokers.types import ProducerInfo, ScanInfo
 from fileq.config import Config
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable
 from fileq.core.events import BrokerRefused, Emit
-from fileq.producer.finder.finder import EndedScan
 from fileq.producer.producer import Producer
 
 REPORT_EVERY_S = 3.0
@@ -79,39 +78,38 @@ class ProducerReport:
 
     def info(self) -> ProducerInfo:
         own = this_process()
-        producer, hold, scan = self._producer, self._producer.hold, self._producer.last_scan
+        producer, finder = self._producer, self._producer.finder
+        hold, scan = producer.enqueuer.hold, finder.last_scan
+        last_scan = None
+        if scan is not None:
+            skipped = {reason.value: count for reason, count in scan.skipped.items()}
+            began_ms, ended_ms = self._wall_ms(scan.began_s), self._wall_ms(scan.ended_s)
+            last_scan = ScanInfo(began_ms, ended_ms, scan.found, scan.is_complete, skipped)
+        if not self._is_turning():
+            state = "stuck"
+        elif finder.problem:
+            state = "lost"
+        elif hold is not None:
+            state = "held"
+        else:
+            state = "scanning" if finder.is_scanning else "watching"
         return ProducerInfo(
             host=self._host,
             pid=os.getpid(),
             started_ms=self._wall_ms(self._started_s),
             version=__version__,
             roots=(self._root,),
-            state=self._state(),
-            problem=producer.problem,
+            state=state,
+            problem=finder.problem,
             held_by=hold.reason if hold is not None else "",
             held_since_ms=self._wall_ms(hold.since_s) if hold is not None else 0,
-            last_scan=self._scan_info(scan) if scan is not None else None,
+            last_scan=last_scan,
             enqueued=producer.counts.enqueued,
             waiting=producer.unsent,
             boot_id=own.boot_id,
             namespaces=own.namespaces,
             pid_start=own.pid_start,
         )
-
-    def _scan_info(self, scan: EndedScan) -> ScanInfo:
-        skipped = {reason.value: count for reason, count in scan.skipped.items()}
-        began_ms, ended_ms = self._wall_ms(scan.began_s), self._wall_ms(scan.ended_s)
-        return ScanInfo(began_ms, ended_ms, scan.found, scan.is_complete, skipped)
-
-    def _state(self) -> str:
-        producer = self._producer
-        if not self._is_turning():
-            return "stuck"
-        if producer.problem:
-            return "lost"
-        if producer.hold is not None:
-            return "held"
-        return "scanning" if producer.is_scanning else "watching"
 
     def _wall_ms(self, monotonic_s: float) -> int:
         """That moment on the wall clock as it is now: right even if the clock was set since then."""

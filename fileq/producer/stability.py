@@ -20,7 +20,6 @@ from fileq.config import Config
 from fileq.core.events import SkipReason
 from fileq.files.mounts import ScanDirMounts
 from fileq.files.version import FoundFile
-from fileq.producer.finder.scan import ProducerCounts, ScanRules
 from fileq.producer.markers import Markers
 
 WAITING_MAX = 50_000
@@ -37,22 +36,13 @@ class _Waiting(Struct):
 class Stability:
     """The files that may still be changing, by path."""
 
-    def __init__(
-        self,
-        config: Config,
-        rules: ScanRules,
-        markers: Markers,
-        mounts: ScanDirMounts,
-        clock: ClockGuard,
-        counts: ProducerCounts,
-    ) -> None:
+    def __init__(self, config: Config, markers: Markers, mounts: ScanDirMounts, clock: ClockGuard) -> None:
         self._closed_s = config.producer.settle
         self._unclosed_s = config.producer.settle_unclosed
-        self._rules = rules
+        self._rules = markers.rules
         self._markers = markers
         self._mounts = mounts
         self._clock = clock
-        self._counts = counts
         self._waiting: dict[bytes, _Waiting] = {}
         self._due: list[tuple[float, bytes]] = []  # a heap; entries of postponed files are stale
         self._aged: list[FoundFile] = []
@@ -76,7 +66,7 @@ class Stability:
         has_room = True
         for file in files:
             if refusal := self._markers.refusal(file, self._markers.of(file.path)):
-                self._counts.skip(refusal, file.path)
+                self._rules.counts.skip(refusal, file.path)
             elif self._has_aged(file):
                 self._aged.append(file)
             else:
@@ -84,14 +74,30 @@ class Stability:
         return has_room
 
     def turn(self, now_s: float, most: int) -> list[FoundFile]:
-        """The files that are stable now: all that were old enough when they came, and up to `most` others."""
+        """The files that are stable now: all that were old enough when they came, and up to `most` others, which are
+        read again first. A file that is gone is dropped."""
         stable, self._aged = self._aged, []
+        counts = self._rules.counts
         for _ in range(min(most, CHECKS_PER_TURN)):
             due_s = self.next_due_s()
             if due_s is None or due_s > now_s:
                 break
-            file = self._check_first(now_s)
-            if file is not None:
+            path = self._due[0][1]
+            marker = self._markers.of(path)
+            file = self._rules.find(path)
+            heapq.heappop(self._due)
+            was_full, earlier = self.is_full, self._waiting.pop(path).file
+            if file is None:
+                continue
+            if not file.is_unchanged_since(earlier):
+                counts.skip(SkipReason.CHANGING, path)
+                # While there is no room, a changing file gives way to others. Its next event or a scan brings it back.
+                if not was_full:
+                    self._wait(file, now_s, is_closed=False)
+            elif refusal := self._markers.refusal(file, marker):
+                # A missing marker is not waited for: the event of its creation, or a scan, brings the file back.
+                counts.skip(refusal, path)
+            else:
                 stable.append(file)
         return stable
 
@@ -115,27 +121,6 @@ class Stability:
             self._waiting[file.path] = _Waiting(file, due_s)
             heapq.heappush(self._due, (due_s, file.path))
         return True
-
-    def _check_first(self, now_s: float) -> FoundFile | None:
-        """Reads the first due file again and returns it if it is stable. A file that is gone is dropped."""
-        path = self._due[0][1]
-        marker = self._markers.of(path)
-        file = self._rules.find(path)
-        heapq.heappop(self._due)
-        was_full, earlier = self.is_full, self._waiting.pop(path).file
-        if file is None:
-            return None
-        if not file.is_unchanged_since(earlier):
-            self._counts.skip(SkipReason.CHANGING, path)
-            # While there is no room, a changing file gives way to others. Its next event or a scan brings it back.
-            if not was_full:
-                self._wait(file, now_s, is_closed=False)
-            return None
-        if refusal := self._markers.refusal(file, marker):
-            # A missing marker is not waited for: the event of its creation, or a scan, brings the file back.
-            self._counts.skip(refusal, path)
-            return None
-        return file
 
     def _has_aged(self, file: FoundFile) -> bool:
         """Whether the file has not been written to for long enough already.

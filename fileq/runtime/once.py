@@ -129,7 +129,7 @@ class _Run:
         )
         producer = None
         if is_producing:
-            producer = Producer(loaded.config, broker, broker, emit=emit, is_once=True, before_enqueue=before_enqueue)
+            producer = Producer(loaded.config, broker, emit=emit, is_once=True, before_enqueue=before_enqueue)
         self._producer = producer
         self._services: list[Service] = [*self._worker.services]
         if producer is not None:
@@ -153,7 +153,7 @@ class _Run:
 
     @property
     def problem(self) -> str:
-        return self._producer.problem if self._producer is not None else ""
+        return self._producer.finder.problem if self._producer is not None else ""
 
     def go(self) -> None:
         services = self._services

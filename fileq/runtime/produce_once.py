@@ -59,7 +59,7 @@ def _summary(producer: Producer, seconds: float) -> ProducerSummary:
     counts = producer.counts
     # A file that changed while it waited is tried again, and counted by the last result.
     skipped = {reason.value: n for reason, n in counts.skipped.items() if reason is not SkipReason.CHANGING}
-    return ProducerSummary(counts.found, counts.enqueued, counts.known, skipped, producer.unstable, seconds)
+    return ProducerSummary(counts.found, counts.enqueued, counts.known, skipped, len(producer.stability), seconds)
 
 
 @contextmanager
@@ -77,9 +77,9 @@ def _line(producer: Producer, rate_limit_key: str) -> str:
 
 def describe(producer: Producer, rate_limit_key: str) -> Iterator[str]:
     """What the producer waits for, and the setting that slows it down, if one does."""
-    if producer.unstable:
-        yield f"waiting until stable {producer.unstable:,}"
-    if (hold := producer.hold) is not None:
+    if len(producer.stability):
+        yield f"waiting until stable {len(producer.stability):,}"
+    if (hold := producer.enqueuer.hold) is not None:
         shared = f" (shared: {rate_limit_key})" if hold.reason == RATE_LIMIT else ""
         yield f"held back by {hold.reason}{shared}"
 

@@ -61,7 +61,7 @@ class ProducerService(Loop):
             self._producer.close()
 
     def problem(self) -> str:
-        return super().problem() or self._producer.problem
+        return super().problem() or self._producer.finder.problem
 
     def is_turning(self) -> bool:
         return super().is_turning() and self._report.is_turning()

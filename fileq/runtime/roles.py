@@ -57,7 +57,7 @@ def run_producer(loaded: Loaded, read: Callable[[], Loaded], app_dir: str) -> in
         warn_of_new_database(loaded, emit)
         with closing(start_broker(loaded, emit)) as broker:
             observers.watch_broker(broker)
-            producer = Producer(config, broker, broker, emit=emit, before_enqueue=before)
+            producer = Producer(config, broker, emit=emit, before_enqueue=before)
             service = ProducerService(config, producer, broker, emit=emit)
             run_until_signal([service], Reloader(loaded, read, emit), observers, broker, FatalError())
     return 0
@@ -76,13 +76,13 @@ def run_producer_once(loaded: Loaded, app_dir: str) -> int:
         ):
             if is_shown:  # the progress line shows what the info lines would repeat
                 observers.logs.demotes = is_info
-            producer = Producer(config, broker, broker, emit=observers.emit, is_once=True, before_enqueue=before)
+            producer = Producer(config, broker, emit=observers.emit, is_once=True, before_enqueue=before)
             with reported(config, producer, broker, emit=observers.emit):
                 summary = produce_once(producer, tick)
             producer.close()
         print(summary)
-    if producer.problem:
-        raise FileqError(f"{producer.problem}; the scan is incomplete")
+    if producer.finder.problem:
+        raise FileqError(f"{producer.finder.problem}; the scan is incomplete")
     return 0
 
 
@@ -135,7 +135,7 @@ def run_worker(
             worker = build(loaded, routes)
             services = list(worker.services)
             if is_producing:
-                producer = Producer(config, broker, broker, emit=emit, before_enqueue=before)
+                producer = Producer(config, broker, emit=emit, before_enqueue=before)
                 services.append(ProducerService(config, producer, broker, emit=without_outages(emit)))
             if beside is not None:
                 services.append(beside(broker, emit))

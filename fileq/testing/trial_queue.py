@@ -279,9 +279,7 @@ class TrialQueue:
 
     def _produce(self) -> None:
         clock = self._clock
-        producer = Producer(
-            self._config, self._broker, self._broker, is_once=True, monotonic=clock.monotonic, wall_ns=clock.wall_ns
-        )
+        producer = Producer(self._config, self._broker, is_once=True, monotonic=clock.monotonic, wall_ns=clock.wall_ns)
         try:
             while not producer.is_idle:
                 pause_s = producer.turn()

@@ -12,7 +12,7 @@ from fileq.brokers.types import LedgerEntry
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import Job, decode
-from fileq.producer.finder.finder import WatchEvents, no_events
+from fileq.producer.finder.finder import WatchEvents
 from fileq.producer.producer import Producer
 from tests.support.clocks import ManualClocks, RecordedEvents
 
@@ -27,7 +27,7 @@ class FakeWatcher:
     most: ClassVar[int] = 1000  # watches that the kernel has
 
     def __init__(self, wake: object) -> None:
-        self.events = no_events()
+        self.events = WatchEvents()
         self.watched: set[bytes] = set()
         self.is_closed = False
         type(self).made.append(self)
@@ -38,7 +38,7 @@ class FakeWatcher:
         self.watched.add(directory)
 
     def take_events(self) -> WatchEvents:
-        events, self.events = self.events, no_events()
+        events, self.events = self.events, WatchEvents()
         return events
 
     def close(self) -> None:
@@ -86,7 +86,6 @@ class Scenario:
     def start(self, **options: Any) -> Producer:
         producer = Producer(
             self.config,
-            self.broker,  # type: ignore[arg-type]
             self.broker,  # type: ignore[arg-type]
             emit=self.events,
             monotonic=self.clock.monotonic,

@@ -14,8 +14,8 @@ import select
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 from watchdog.observers.inotify_c import InotifyConstants as In
@@ -88,7 +88,7 @@ class Finder:
         self._scan_dir_identity = _identify(self._root)[0]
         self._watch = TreeWatch(self._modes, emit=emit, is_enabled=not is_once)
         self.wake = self._watch.wake
-        self._schedule = ScanSchedule(self._root, rescan_s=producer.rescan_interval, poll_s=producer.poll_interval)
+        self.schedule = ScanSchedule(self._root, rescan_s=producer.rescan_interval, poll_s=producer.poll_interval)
         self._whole: DirectoryWalk | None = None
         self._part: DirectoryWalk | None = None
         self._has_walked_part = False
@@ -96,7 +96,12 @@ class Finder:
     def turn(self, now_s: float, *, may_scan: bool) -> FoundBatch:
         """Takes all events and, if it may, does one step of a scan."""
         self._check_scan_dir()
-        closed, created = self._take_events(now_s)
+        events = self._watch.take_events(now_s)
+        if events.is_overflown:
+            self.schedule.request_whole()
+        for directory in events.directories:
+            self.schedule.request(directory)
+        closed, created = self._find_all(events.closed), self._find_all(events.created - events.closed)
         scanned, ended_scan = self._scan(now_s) if may_scan else ([], None)
         return FoundBatch(closed, created, scanned, ended_scan)
 
@@ -104,7 +109,7 @@ class Finder:
     def is_at_rest(self) -> bool:
         """No scan is in progress or due right now."""
         is_lost = self._scan_dir_identity is None
-        return is_lost or (self._whole is None and self._part is None and self._schedule.is_empty)
+        return is_lost or (self._whole is None and self._part is None and self.schedule.is_empty)
 
     @property
     def is_scanning(self) -> bool:
@@ -113,11 +118,7 @@ class Finder:
 
     @property
     def next_due_s(self) -> float:
-        return NEVER if self._is_once or self._scan_dir_identity is None else self._schedule.next_due_s
-
-    def rescan(self) -> None:
-        """A found file could not be kept: the whole scan_dir is scanned again, which finds it again."""
-        self._schedule.request_whole()
+        return NEVER if self._is_once or self._scan_dir_identity is None else self.schedule.next_due_s
 
     def close(self) -> None:
         self._watch.close()
@@ -142,7 +143,7 @@ class Finder:
         self._emit(ScanDirRestored(path) if was_lost else ScanDirReplaced(path))
         self._mounts.refresh()
         self._watch.start()
-        self._schedule.request_whole()
+        self.schedule.request_whole()
 
     def _abandon_walks(self) -> None:
         for walk in (self._whole, self._part):
@@ -150,22 +151,11 @@ class Finder:
                 walk.close()
         self._whole = self._part = None
 
-    # events
-
-    def _take_events(self, now_s: float) -> tuple[list[FoundFile], list[FoundFile]]:
-        """The files that were closed and those that were only created. New directories are scheduled."""
-        events = self._watch.take_events(now_s)
-        if events.is_overflown:
-            self._schedule.request_whole()
-        for directory in events.directories:
-            self._schedule.request(directory)
-        return self._find_all(events.closed), self._find_all(events.created - events.closed)
-
     def _find_all(self, paths: set[bytes]) -> list[FoundFile]:
         found = []
         for path in paths:
             if self._rules.is_linked_directory(path):
-                self._schedule.request(path)
+                self.schedule.request(path)
                 continue
             marked = self._rules.marked_file(path)
             file = self._rules.find(path if marked is None else marked)
@@ -179,24 +169,21 @@ class Finder:
         if self._scan_dir_identity is None:
             return [], None
         if not self._is_once:
-            self._schedule.advance(now_s, self._modes.polled())
-        walk = self._current_walk(now_s)
+            self.schedule.advance(now_s, self._modes.polled())
+        # Parts come first. With a whole scan in progress the two alternate, so neither waits for the other's end.
+        while self._part is None and (top := self.schedule.take_part()) is not None:
+            if self._rules.is_entered(top):
+                self._part = self._start_walk(top, now_s)
+        if self._whole is None and self.schedule.take_whole():
+            self._whole = self._start_walk(self._root, now_s)
+        self._has_walked_part = self._part is not None and not (self._has_walked_part and self._whole is not None)
+        walk = self._part if self._has_walked_part else self._whole
         if walk is None:
             return [], None
         found = walk.step()
         if self._watch.take_failure():
-            self._schedule.request_whole()
+            self.schedule.request_whole()
         return found, self._finish(walk) if walk.is_done else None
-
-    def _current_walk(self, now_s: float) -> DirectoryWalk | None:
-        """Parts come first. With a whole scan in progress the two alternate, so neither waits for the other's end."""
-        while self._part is None and (top := self._schedule.take_part()) is not None:
-            if self._rules.is_entered(top):
-                self._part = self._start_walk(top, now_s)
-        if self._whole is None and self._schedule.take_whole():
-            self._whole = self._start_walk(self._root, now_s)
-        self._has_walked_part = self._part is not None and not (self._has_walked_part and self._whole is not None)
-        return self._part if self._has_walked_part else self._whole
 
     def _start_walk(self, top: bytes, now_s: float) -> DirectoryWalk:
         self._mounts.refresh()
@@ -208,14 +195,14 @@ class Finder:
         polled = self._modes.polled()
         if not walk.is_whole:
             self._part = None
-            self._schedule.finish(walk.top, now_s, took_s, polled)
+            self.schedule.finish(walk.top, now_s, took_s, polled)
             return None
         self._whole = None
         self.problem = f"scan_dir {os.fsdecode(self._root)!r}: {walk.error}" if walk.error else ""
         if walk.error:
-            self._schedule.fail(now_s, RETRY_S)
+            self.schedule.fail(now_s, RETRY_S)
         else:
-            self._schedule.finish(walk.top, now_s, took_s, polled)
+            self.schedule.finish(walk.top, now_s, took_s, polled)
         self._emit(ScanFinished(took_s, walk.is_complete))
         self.last_scan = EndedScan(walk.is_complete, walk.started_s, now_s, walk.found_count, walk.skipped)
         return self.last_scan
@@ -371,7 +358,7 @@ class TreeWatch:
 
     def take_events(self, now_s: float) -> WatchEvents:
         if self._watcher is None:
-            return no_events()
+            return WatchEvents()
         events = self._watcher.take_events()
         if events.is_overflown and now_s - self._overflow_reported_s >= OVERFLOW_REPORT_S:
             self._overflow_reported_s = now_s
@@ -385,7 +372,7 @@ class TreeWatch:
 
     def _report_failure(self, error: OSError) -> None:
         self._emit(WatchFailed(str(error.strerror), "polling instead"))
-        self._modes.poll_everything()
+        self._modes.has_watches = False
 
 
 class WatchModes:
@@ -397,18 +384,18 @@ class WatchModes:
     def __init__(self, setting: str, mounts: ScanDirMounts) -> None:
         self._setting = setting
         self._mounts = mounts
-        self._has_watches = True
+        self.has_watches = True  # False once the kernel has no more: from then on nothing is watched by events
 
     @property
     def is_event_free(self) -> bool:
         """No directory of the tree is watched by events."""
-        if self._setting in ("off", "poll") or not self._has_watches:
+        if self._setting in ("off", "poll") or not self.has_watches:
             return True
         return self._setting == "auto" and self._mounts.are_all_remote
 
     def is_polled(self, directory: bytes) -> bool:
         """Whether events of this directory are missing or incomplete."""
-        if self._setting == "poll" or not self._has_watches:
+        if self._setting == "poll" or not self.has_watches:
             return True
         return self._setting == "auto" and self._mounts.is_remote(directory)
 
@@ -421,10 +408,6 @@ class WatchModes:
         if self._setting == "events":
             return []
         return self._mounts.remote_directories()
-
-    def poll_everything(self) -> None:
-        """The kernel has no more watches: from now on nothing is watched by events."""
-        self._has_watches = False
 
 
 # Only the events that matter are requested: files closed after writing, created or moved in, and directories that come
@@ -444,20 +427,15 @@ _MASK = cast(
     | In.IN_ONLYDIR
     | In.IN_EXCL_UNLINK,
 )
-_KernelEvent: TypeAlias = tuple[int, int, bytes]  # watch descriptor, mask, name within the directory
 
 
 class WatchEvents(Struct):
     """The paths that events named since they were last taken."""
 
-    closed: set[bytes]  # written and closed, or moved in
-    created: set[bytes]  # files that may still be open for writing
-    directories: set[bytes]  # new, and not listed yet
+    closed: set[bytes] = set()  # written and closed, or moved in
+    created: set[bytes] = set()  # files that may still be open for writing
+    directories: set[bytes] = set()  # new, and not listed yet
     is_overflown: bool = False  # events were lost: only a scan can find what happened
-
-
-def no_events() -> WatchEvents:
-    return WatchEvents(set(), set(), set())
 
 
 class DirectoryWatcher:
@@ -469,7 +447,7 @@ class DirectoryWatcher:
         self._lock = threading.Lock()
         self._paths: dict[int, set[bytes]] = {}  # several paths where links lead to the same directory
         self._watched: dict[bytes, int] = {}
-        self._events = no_events()
+        self._events = WatchEvents()
         self._fd = inotify_init()
         if self._fd == -1:
             raise _last_error()
@@ -497,7 +475,7 @@ class DirectoryWatcher:
 
     def take_events(self) -> WatchEvents:
         with self._lock:
-            events, self._events = self._events, no_events()
+            events, self._events = self._events, WatchEvents()
             return events
 
     def __len__(self) -> int:
@@ -521,10 +499,12 @@ class DirectoryWatcher:
         poll.register(self._stop_reader, select.POLLIN)
         while self._stop_reader not in (ready := [fd for fd, _ in poll.poll()]):
             if self._fd in ready:
-                events = list(_parse(os.read(self._fd, _READ_BYTES)))
+                buffer, at = os.read(self._fd, _READ_BYTES), 0
                 with self._lock:
-                    for event in events:
-                        self._record(*event)
+                    while at < len(buffer):
+                        descriptor, mask, _, length = _HEADER.unpack_from(buffer, at)
+                        at += _HEADER.size + length
+                        self._record(descriptor, mask, buffer[at - length : at].rstrip(b"\0"))
                 self._wake.set()
 
     def _record(self, descriptor: int, mask: int, name: bytes) -> None:
@@ -542,7 +522,11 @@ class DirectoryWatcher:
         events = self._events
         if mask & In.IN_ISDIR:
             if mask & In.IN_MOVED_FROM:
-                self._unwatch_tree(path)
+                # A directory that moves keeps its watches, and their events would carry its old path. If it moves
+                # within the tree, the event of its arrival leads to a scan, which watches it again.
+                below = path + b"/"
+                for watched in [w for w in self._watched if w == path or w.startswith(below)]:
+                    self._unwatch(watched)
             elif mask & (In.IN_CREATE | In.IN_MOVED_TO):
                 events.directories.add(path)
         elif mask & (In.IN_CLOSE_WRITE | In.IN_MOVED_TO):
@@ -553,14 +537,7 @@ class DirectoryWatcher:
             self._overflow()
 
     def _overflow(self) -> None:
-        self._events = WatchEvents(set(), set(), set(), is_overflown=True)
-
-    def _unwatch_tree(self, path: bytes) -> None:
-        """A directory that moves keeps its watches, and their events would carry its old path. If it moves within
-        the tree, the event of its arrival leads to a scan, which watches it again."""
-        below = path + b"/"
-        for watched in [w for w in self._watched if w == path or w.startswith(below)]:
-            self._unwatch(watched)
+        self._events = WatchEvents(is_overflown=True)
 
     def _unwatch(self, directory: bytes) -> None:
         descriptor = self._watched.pop(directory)
@@ -570,14 +547,6 @@ class DirectoryWatcher:
             self._paths.pop(descriptor, None)
             # An error means that the kernel has removed the watch already.
             inotify_rm_watch(self._fd, cast("WatchDescriptor", descriptor))
-
-
-def _parse(buffer: bytes) -> Iterator[_KernelEvent]:
-    at = 0
-    while at < len(buffer):
-        descriptor, mask, _, length = _HEADER.unpack_from(buffer, at)
-        at += _HEADER.size + length
-        yield descriptor, mask, buffer[at - length : at].rstrip(b"\0")
 
 
 def _last_error() -> OSError:

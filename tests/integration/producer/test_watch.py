@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fileq.producer.finder import finder as module
-from fileq.producer.finder.finder import DirectoryWatcher, WatchEvents, no_events
+from fileq.producer.finder.finder import DirectoryWatcher, WatchEvents
 from tests.support.waiting import wait_until
 
 
@@ -20,7 +20,7 @@ class Collected:
     def __init__(self) -> None:
         self.wake = threading.Event()
         self.watcher = DirectoryWatcher(self.wake)
-        self.all = no_events()
+        self.all = WatchEvents()
 
     def take(self) -> WatchEvents:
         events = self.watcher.take_events()

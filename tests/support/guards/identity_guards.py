@@ -90,8 +90,8 @@ IDENTITY_GUARDS = (
         "A file known by size, time and inode is not read",
         "each event of a file reads all of it",
         "if entry is not None and self._identity.entry_if_known(file, entry) is not None:\n"
-        "                self._counts",
-        "if False:\n                self._counts",
+        "                    self._rules.counts",
+        "if False:\n                    self._rules.counts",
         CHECKING + "a_new_file_is_read_once_and_its_hash_is_recorded",
     ),
     Guard(

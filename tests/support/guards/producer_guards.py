@@ -60,8 +60,8 @@ STABILITY_GUARDS = (
     Guard(
         "A file without its marker is not enqueued",
         "`producer.ready_suffix` has no effect",
-        "        if refusal := self._markers.refusal(file, marker):\n",
-        "        if refusal := None:\n",
+        "            elif refusal := self._markers.refusal(file, marker):\n",
+        "            elif refusal := None:\n",
         PIPELINE + "a_closed_file_without_its_marker_gets_no_job",
     ),
     Guard(
@@ -105,8 +105,8 @@ LEDGER_GUARDS = (
     Guard(
         "A file on another device is not missing",
         "an unmounted volume is forgotten, and all its files run again",
-        "    elif device != entry.device:\n",
-        "    elif False:\n",
+        "        if device != entry.device:\n",
+        "        if False:\n",
         SWEEPING + "files_of_an_unmounted_volume_are_not_forgotten",
     ),
     Guard(
@@ -126,8 +126,8 @@ LEDGER_GUARDS = (
     Guard(
         "An unreadable file is not missing",
         "it runs again once it can be read",
-        "    if exists is None:\n        return\n",
-        "",
+        "    except (OSError, ValueError):\n        return  # whether",
+        "    except (OSError, ValueError):\n        after = None  # whether",
         SWEEPING + "a_file_that_cannot_be_checked_is_not_forgotten",
     ),
     Guard(
@@ -140,8 +140,8 @@ LEDGER_GUARDS = (
     Guard(
         "A file that is found again loses its mark",
         "it is forgotten although it exists",
-        "            self._broker.update_ledger(changes)\n        return new\n",
-        "            pass\n        return new\n",
+        "            self._broker.update_ledger(changes)\n        self._unanswered = []\n",
+        "            pass\n        self._unanswered = []\n",
         FORGETTING + "a_scan_that_finds_a_missing_file_again_clears_its_mark",
     ),
     Guard(
@@ -154,8 +154,8 @@ LEDGER_GUARDS = (
     Guard(
         "A version that the ledger knows is not sent",
         "each scan sends every file to the broker",
-        "            if known is None:\n",
-        "            if True:\n",
+        "            if after is None:\n                new.append(file)\n",
+        "            if True:\n                new.append(file)\n",
         PIPELINE + "an_older_version_that_comes_back_is_known",
     ),
 )
@@ -192,7 +192,7 @@ ENQUEUER_GUARDS = (
     Guard(
         "While max_pending jobs wait none is added",
         "`producer.max_pending` has no effect",
-        "        if allowed <= 0:\n            self._throttle.too_many_pending(now_s)\n",
+        "        if allowed <= 0:\n            self.throttle.too_many_pending(now_s)\n",
         "        if allowed <= 0:\n            return self._batch\n",
         ENQUEUEING + "while_max_pending_jobs_wait_none_is_added",
     ),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from fileq.brokers.memory import MemoryBroker
-from fileq.brokers.types import Enqueued, Entry
+from fileq.brokers.types import Census, Enqueued, Entry
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import SkipReason, waited_ms
@@ -15,7 +15,7 @@ from fileq.files import mounts
 from fileq.files.mounts import ScanDirMounts
 from fileq.files.version import FoundFile
 from fileq.producer import enqueuer as module
-from fileq.producer.enqueuer import REPORT_EVERY_S, STALE_S, BeforeEnqueue, EnqueueCheck, Enqueuer, SentBatch
+from fileq.producer.enqueuer import REPORT_EVERY_S, STALE_S, BeforeEnqueue, Enqueuer, SentBatch
 from fileq.producer.finder.scan import ProducerCounts
 from fileq.producer.ledger_stages import FileIdentity
 from fileq.producer.markers import Markers
@@ -53,17 +53,19 @@ class Sender:
         self.stage = Enqueuer(
             config,
             self,  # type: ignore[arg-type]
-            self.broker,
-            self,  # type: ignore[arg-type]
             FileIdentity(config.producer.identity, ScanDirMounts(b"/d")),
             Markers("", self),  # type: ignore[arg-type]
-            EnqueueCheck(before, config.worker.priorities, self.counts, self.events, self.hands.monotonic),
-            self.hands.monotonic,
+            before_enqueue=before,
+            emit=self.events,
+            monotonic=self.hands.monotonic,
             wall_ms=lambda: self.clock.ms,
         )
 
     def find(self, path: bytes) -> FoundFile | None:
         return self.disk.get(path)
+
+    def census(self) -> Census:
+        return self.broker.census()
 
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
         self.calls.append((len(entries), limit))
@@ -227,7 +229,7 @@ def test_a_full_window_is_waited_for_and_the_setting_is_named():
     assert sender.stage.hold is None
     sender.turn()
     assert sender.stage.hold.reason == "producer.rate_limit_per_sec"
-    assert 1.0 <= sender.stage.left_s(sender.hands.monotonic()) <= 1.021
+    assert 1.0 <= sender.stage.throttle.left_s(sender.hands.monotonic()) <= 1.021
     sender.advance(1.03)
     sender.turn()
     assert sender.stage.hold is None

@@ -54,7 +54,7 @@ def test_a_file_that_is_deleted_before_it_is_stable_gets_no_job(scenario):
     scenario.run()
     (scenario.root / "a").unlink()
     scenario.run(UNCLOSED)
-    assert scenario.producer.is_idle or scenario.producer.unstable == 0
+    assert scenario.producer.is_idle or len(scenario.producer.stability) == 0
     assert scenario.jobs() == []
     assert scenario.skipped["vanished"] == 1
 
@@ -128,7 +128,7 @@ def test_a_file_gets_a_job_when_its_marker_exists(tmp_path):
     scenario.add("a", "b", "b.done")
     scenario.run(UNCLOSED + 1)
     assert scenario.names() == ["b"]
-    assert scenario.producer.unstable == 0, "files without a marker would fill the memory"
+    assert len(scenario.producer.stability) == 0, "files without a marker would fill the memory"
     assert scenario.skipped["unmarked"] == 1
     scenario.add("a.done")
     scenario.make_event(closed="a.done")
@@ -145,14 +145,14 @@ def test_a_closed_file_without_its_marker_gets_no_job(tmp_path):
     scenario.run()
     scenario.run(SETTLE)
     assert scenario.jobs() == []
-    assert scenario.producer.unstable == 0
+    assert len(scenario.producer.stability) == 0
 
 
 # full stages
 
 
 def in_the_enqueuer(scenario: Scenario) -> int:
-    return scenario.producer.unsent - scenario.producer.unstable
+    return scenario.producer.unsent - len(scenario.producer.stability)
 
 
 def test_files_without_room_in_stability_are_found_again(scenario, monkeypatch):
@@ -163,7 +163,7 @@ def test_files_without_room_in_stability_are_found_again(scenario, monkeypatch):
         scenario.make_event(closed=str(n))
     for _ in range(40):
         scenario.turn(0.2)
-        assert scenario.producer.unstable <= 3
+        assert len(scenario.producer.stability) <= 3
     assert len(scenario.names()) == 10
 
 
@@ -210,7 +210,7 @@ def test_while_the_enqueuer_is_full_stable_files_stay_in_stability(tmp_path, mon
         scenario.turn()
         scenario.turn(SETTLE)
         assert in_the_enqueuer(scenario) <= 10
-    assert scenario.producer.unstable >= 9
+    assert len(scenario.producer.stability) >= 9
 
 
 def test_skipped_files_are_logged_once_each_and_up_to_a_limit(tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ class Setup:
         self.registry = Registry(self.config)
         self.events = RecordedEvents()
         self.is_turning = True
-        self.producer = Producer(self.config, self.registry, self.registry, is_once=True)
+        self.producer = Producer(self.config, self.registry, is_once=True)
         self.report = ProducerReport(
             self.config, self.producer, self.registry, emit=self.events, is_turning=lambda: self.is_turning
         )

@@ -20,17 +20,17 @@ __all__ = ["open_path"]
 
 def test_a_missing_scan_dir_is_a_problem_until_it_returns(scenario, tmp_path):
     scenario.run()
-    assert scenario.producer.problem == ""
+    assert scenario.producer.finder.problem == ""
     scenario.root.rename(tmp_path / "away")
     assert scenario.turn(0.1) > 0
-    assert "No such file" in scenario.producer.problem
+    assert "No such file" in scenario.producer.finder.problem
     assert scenario.watcher.is_closed
     for seconds in (1.0, 1.0, 1.0, RESCAN, 1.0):
         assert 0 < scenario.turn(seconds) <= 1.0, "the producer must neither spin nor sleep too long"
     (tmp_path / "away").rename(scenario.root)
     scenario.add("a")
     scenario.run(0.1)
-    assert scenario.producer.problem == ""
+    assert scenario.producer.finder.problem == ""
     assert not scenario.watcher.is_closed
     scenario.run(UNCLOSED)
     assert scenario.names() == ["a"]
@@ -55,7 +55,7 @@ def test_a_replaced_scan_dir_is_scanned_and_watched_again(scenario, tmp_path):
     assert scenario.watcher.watched == {scenario.path("")}
     scenario.run(UNCLOSED)
     assert scenario.names() == ["a", "b"]
-    assert scenario.producer.problem == ""
+    assert scenario.producer.finder.problem == ""
 
 
 def test_a_file_at_the_path_of_scan_dir_is_a_problem(scenario, tmp_path):
@@ -63,7 +63,7 @@ def test_a_file_at_the_path_of_scan_dir_is_a_problem(scenario, tmp_path):
     scenario.root.rename(tmp_path / "away")
     scenario.root.touch()
     scenario.turn()
-    assert "Not a directory" in scenario.producer.problem
+    assert "Not a directory" in scenario.producer.finder.problem
 
 
 def test_an_unreadable_scan_dir_is_a_problem_and_is_tried_again_soon(scenario, monkeypatch):
@@ -75,10 +75,10 @@ def test_an_unreadable_scan_dir_is_a_problem_and_is_tried_again_soon(scenario, m
     scenario.add("a")
     monkeypatch.setattr(scan.os, "scandir", refuse)
     scenario.run()
-    assert "Permission denied" in scenario.producer.problem
+    assert "Permission denied" in scenario.producer.finder.problem
     monkeypatch.setattr(scan.os, "scandir", real)
     scenario.run(1.0)
-    assert scenario.producer.problem == ""
+    assert scenario.producer.finder.problem == ""
     scenario.run(UNCLOSED)
     assert scenario.names() == ["a"]
 
@@ -88,7 +88,7 @@ def test_at_start_a_missing_scan_dir_is_a_config_error(tmp_path, make, what):
     make(tmp_path / "in")
     config = config_from({"broker": "memory", "producer": {"scan_dir": str(tmp_path / "in")}})
     with pytest.raises(ConfigError, match=f"producer.scan_dir is .*in', which {what}"):
-        Producer(config, MemoryBroker(config), MemoryBroker(config))
+        Producer(config, MemoryBroker(config))
 
 
 @pytest.mark.parametrize(("closed", "mode"), [("in", 0), (".", 0), ("in", 0o711)])

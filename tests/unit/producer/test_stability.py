@@ -23,6 +23,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.files: dict[bytes, FoundFile] = {}
+        self.counts = ProducerCounts()
 
     def find(self, path: bytes) -> FoundFile | None:
         return self.files.get(path)
@@ -33,13 +34,12 @@ class Waiting:
 
     def __init__(self) -> None:
         self.disk = Disk()
-        self.counts = ProducerCounts()
+        self.counts = self.disk.counts
         hands = ManualClocks()
         clock = ClockGuard(UNCLOSED, hands.wall_ns, hands.monotonic)
-        rules = self.disk
         config = config_from({"broker": "memory"})
-        markers = Markers("", rules)  # type: ignore[arg-type]
-        self.stage = Stability(config, rules, markers, ScanDirMounts(b"/d"), clock, self.counts)  # type: ignore[arg-type]
+        markers = Markers("", self.disk)  # type: ignore[arg-type]
+        self.stage = Stability(config, markers, ScanDirMounts(b"/d"), clock)
 
     def add(self, found: FoundFile, now_s: float, *, is_closed: bool) -> bool:
         self.disk.files[found.path] = found

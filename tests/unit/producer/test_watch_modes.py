@@ -131,7 +131,7 @@ def test_watch_off_neither_watches_nor_polls(make):
 @pytest.mark.parametrize("mode", ["auto", "events"])
 def test_without_watches_everything_is_polled(make, mode):
     tree = make(mode=mode)
-    tree.modes.poll_everything()
+    tree.modes.has_watches = False
     assert tree.modes.is_event_free
     assert tree.modes.is_polled(ROOT + b"/a")
     assert tree.modes.polled() == [ROOT]
