@@ -240,7 +240,7 @@ def test_of_very_many_child_batches_one_cancellation_reads_a_bounded_number(
             facts = row[4].replace(b'"child"', b'"c%d"' % n)
             db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", (f"c{n}", *row[1:3], n % 2, facts, row[5]))
     read = list[str]()
-    find = unit_of_work.SqliteWork.find_batch
-    monkeypatch.setattr(unit_of_work.SqliteWork, "find_batch", lambda self, id: read.append(id) or find(self, id))
+    find = unit_of_work.SqliteWork.find_batches
+    monkeypatch.setattr(unit_of_work.SqliteWork, "find_batches", lambda self, ids: read.extend(ids) or find(self, ids))
     assert broker.cancel_batch("b")
     assert CHILDREN_CANCELLED <= len(read) <= CHILDREN_CANCELLED + 10
