@@ -98,7 +98,7 @@ EXTENSION_GUARDS = (
         "A `before_enqueue` that raises does not end the producer",
         "one file stops all others",
         "            except Exception as error:\n                self._rules.counts.skip(SkipReason.VETO_FAILED",
-        "            except ZeroDivisionError as error:\n                self._rules.counts.skip(SkipReason.VETO_FAILED",
+        "            except OSError as error:\n                self._rules.counts.skip(SkipReason.VETO_FAILED",
         VETOED + "a_before_enqueue_that_fails_skips_the_file_and_is_reported_once_a_minute",
     ),
 )
