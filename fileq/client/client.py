@@ -30,7 +30,6 @@ from fileq.client.batch_handle import BatchHandle, BatchKeywords, batch_request
 from fileq.client.event_stream import EventStream
 from fileq.client.handle import Handle, with_payload_type
 from fileq.client.options import (
-    Duration,
     EnqueueOptions,
     JobFilters,
     JobOptions,
@@ -48,7 +47,7 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import State, rfc3339_ms
 from fileq.core.public_name import public
 from fileq.core.text import check_names
-from fileq.core.units import seconds
+from fileq.core.units import Duration, seconds
 from fileq.handlers.registry import TaskDefinition
 from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobConditions

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, TypedDict, get_type_hints
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypedDict
 
 import msgspec
 from msgspec import Meta, Struct
 
-from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import (
-    COUNT_MAX,
-    FIRST_MS,
-    LAST_MS,
-    UNIQUE_KEY_LENGTH,
-    Job,
-    checked_id,
-    encoded_tags,
-    new_ids,
-    rfc3339_ms,
-)
+from fileq.core.errors import ConfigError
+from fileq.core.job import Job, encoded_tags, new_ids, rfc3339_ms
+from fileq.core.job_options import JobKeywords, Moment, Option, declared_options, read_options
 from fileq.core.text import check_names
-from fileq.core.units import format_duration, seconds
+from fileq.core.units import Duration, format_duration, seconds
 
 if TYPE_CHECKING:
     from fileq.handlers.registry import TaskDefinition
     from fileq.queries.job_filter import StatusWord
-
-Duration: TypeAlias = float | str | timedelta  # seconds, "5m" or a timedelta
 
 
 class NamedBatch(Protocol):
@@ -47,105 +35,10 @@ def batch_id_of(batch: NamedBatch | str | None) -> str:
     return batch.id
 
 
-class Moment(Struct, frozen=True):
-    """A time, or a duration from when the job is made."""
+class EnqueueOptions(JobKeywords, total=False):
+    """What every method that enqueues takes as keywords: also `batch`, the batch that the job joins, or its id."""
 
-    ms: int
-    is_from_now: bool = False
-
-    def sent(self) -> str | float:
-        return self.ms / 1000 if self.is_from_now else rfc3339_ms(self.ms)
-
-
-# What an option may be. Each returns the checked value, or raises a ValueError that says what it must be.
-
-
-def _text(text: str) -> str:
-    return text
-
-
-def _duration_ms(duration: Duration) -> int:
-    return round(seconds(duration) * 1000)
-
-
-def _positive_s(duration: Duration) -> float:
-    if not (ms := _duration_ms(duration)):
-        raise ValueError("longer than 0")
-    return ms / 1000
-
-
-def _time_ms(moment: datetime) -> int:
-    if not isinstance(moment, datetime) or moment.tzinfo is None:
-        raise ValueError("a datetime with its zone, such as datetime.now(UTC)")
-    ms = round(moment.timestamp() * 1000)
-    if not FIRST_MS <= ms <= LAST_MS:
-        raise ValueError("in the years 1 to 9999 of UTC")
-    return ms
-
-
-def _moment(given: datetime | Duration) -> Moment | None:
-    if isinstance(given, datetime):
-        return Moment(_time_ms(given))
-    ms = _duration_ms(given)
-    return Moment(ms, is_from_now=True) if ms else None
-
-
-def _count(value: int) -> int:
-    if not (type(value) is int and 0 <= value <= COUNT_MAX):
-        raise ValueError("a whole number of at least 0")
-    return value
-
-
-def _unique_key(key: str) -> str | None:
-    if len(key) > UNIQUE_KEY_LENGTH or not key.isprintable():
-        raise ValueError(f"at most {UNIQUE_KEY_LENGTH} printable characters")
-    return key or None
-
-
-def _id(id: str) -> str:
-    return checked_id(id) if id else ""
-
-
-def _tags(tags: Mapping[str, str]) -> Mapping[str, str]:
-    encoded_tags(tags)
-    return tags
-
-
-class Option(Struct, frozen=True):
-    """How a keyword becomes a field of JobOptions, and with which name and value it is sent to a server. The names are
-    that of the keyword if they are empty."""
-
-    read: Callable[[Any], Any]
-    field: str = ""
-    sent_as: str = ""
-    sent: Callable[[Any], Any] = lambda value: value
-
-
-class EnqueueOptions(TypedDict, total=False):
-    """What every method that enqueues takes as keywords. None means the default.
-
-    `delay` or `at`: when the job is due. `timeout`: limit of one attempt. `deadline`: a time, or a duration from now,
-    after which the job is not started. `unique_key`: while an unfinished job has the same key, nothing is enqueued.
-    `id`: an id of your own; if a job has it already, nothing is enqueued. `batch`: the batch that the job joins, or its
-    id."""
-
-    priority: Annotated[str | None, Option(_text)]
-    delay: Annotated[Duration | None, Option(_duration_ms, "delay_ms", sent=lambda ms: ms / 1000)]
-    at: Annotated[datetime | None, Option(_time_ms, "at_ms", "scheduled_at", rfc3339_ms)]
-    max_retries: Annotated[int | None, Option(_count)]
-    timeout: Annotated[Duration | None, Option(_positive_s, "timeout_s")]
-    deadline: Annotated[datetime | Duration | None, Option(_moment, sent=Moment.sent)]
-    unique_key: Annotated[str | None, Option(_unique_key)]
-    id: Annotated[str | None, Option(_id)]
-    tags: Annotated[Mapping[str, str] | None, Option(_tags)]
     batch: Annotated[NamedBatch | str | None, Option(batch_id_of, sent_as="batch_id")]
-
-
-@cache
-def declared_options() -> Mapping[str, Option]:
-    hints = get_type_hints(EnqueueOptions, include_extras=True)
-    options = {name: hint.__metadata__[0] for name, hint in hints.items()}
-    return {name: Option(one.read, one.field or name, one.sent_as or name, one.sent) for name, one in options.items()}
 
 
 class JobOptions(Struct, frozen=True):
@@ -167,7 +60,6 @@ class JobOptions(Struct, frozen=True):
 
     def applied(self, job: Job, now_ms: int, batch_id: str | None = None) -> Job:
         due_ms = self.at_ms or (now_ms + self.delay_ms if self.delay_ms else 0)
-        deadline = self.deadline
         trace_id, span_id = self.trace_id, self.span_id
         if self.is_traced and not trace_id:
             trace_id, span_id = new_ids()
@@ -177,7 +69,7 @@ class JobOptions(Struct, frozen=True):
             max_retries=self.max_retries,
             timeout=self.timeout_s,
             process_at=rfc3339_ms(due_ms) if due_ms else None,
-            deadline=rfc3339_ms(deadline.ms + now_ms * deadline.is_from_now) if deadline is not None else None,
+            deadline=self.deadline.text(now_ms) if self.deadline is not None else None,
             batch_id=self.batch or batch_id,
             unique_key=self.unique_key,
             tags=encoded_tags(self.tags),
@@ -185,7 +77,7 @@ class JobOptions(Struct, frozen=True):
 
     def sent(self) -> dict[str, Any]:
         """The fields of a request for a job that set these options."""
-        values = ((option, getattr(self, option.field)) for option in declared_options().values())
+        values = ((option, getattr(self, option.field)) for option in declared_options(EnqueueOptions).values())
         return {one.sent_as: one.sent(value) for one, value in values if value != getattr(_DEFAULTS, one.field)}
 
 
@@ -203,23 +95,9 @@ class JobRequest(Struct, frozen=True):
 
 def options_of(given: EnqueueOptions) -> JobOptions:
     """The options, checked. ConfigError names each that is wrong; TypeError for one that does not exist."""
-    check_names(given, EnqueueOptions)
-    problems: list[str] = []
-    fields: dict[str, Any] = {}
-    for name, option in declared_options().items():
-        value: Any = given.get(name)
-        if value is None:
-            continue
-        try:
-            fields[option.field] = option.read(value)
-        except JobError as error:
-            problems.append(str(error))
-        except ValueError as error:
-            problems.append(f"{name} is {value!r:.220}; it must be {error}")
+    fields = read_options(given, EnqueueOptions)
     if fields.get("delay_ms") and fields.get("at_ms"):
-        problems.append("delay and at are both set; give one of them")
-    if problems:
-        raise ConfigError(problems)
+        raise ConfigError("delay and at are both set; give one of them")
     fields["priority"] = fields.get("priority") or getattr(given.get("batch"), "priority", None) or ""
     return JobOptions(**fields)
 

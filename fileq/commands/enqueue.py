@@ -19,10 +19,11 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry, Record
 from fileq.client.job_endings import JobEndings
 from fileq.client.new_entries import FileEntries, typed_entry
-from fileq.client.options import EnqueueOptions, JobOptions, declared_options, options_of
+from fileq.client.options import EnqueueOptions, JobOptions, options_of
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError, JobError
 from fileq.core.job import State
+from fileq.core.job_options import declared_options
 from fileq.core.text import repeated_key, unknown_key
 from fileq.core.units import PointInTime, parse_point_in_time
 from fileq.queries.documents import JobDocument, job_document, job_without_record
@@ -127,7 +128,7 @@ def _requested_job(text: str) -> RequestedJob:
         raise ConfigError([f"{shown}; {problem}" for problem in error.problems]) from None
     if run_at is not None and given.delay is not None:
         raise ConfigError(f"{shown}; delay and run_at are both set; give one of them")
-    fields = [option.field for name, option in declared_options().items() if name in own]
+    fields = [option.field for name, option in declared_options(EnqueueOptions).items() if name in own]
     chosen = {field: getattr(options, field) for field in fields} | ({"at_ms": run_at.ms} if run_at is not None else {})
     return RequestedJob(type, None if payload is None else msgspec.json.encode(payload), chosen, run_at)
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from fileq.core.job import Job, Version
+from fileq.core.job_options import Moment
 
 FOLLOW_UPS_MAX = 100  # of one attempt
 FOLLOW_UPS_MAX_BYTES = 256 << 10  # of one attempt, all together
@@ -72,7 +73,8 @@ class FollowUpRequest(Struct, frozen=True, omit_defaults=True):
     unique_key: str | None = None
     max_retries: int | None = None
     timeout_s: float | None = None
-    deadline: str | None = None
+    deadline: Moment | None = None
+    tags: dict[str, str] = {}
     joins: bool = False  # it becomes a member of the batch of the job that it follows
 
 

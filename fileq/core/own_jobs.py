@@ -8,11 +8,13 @@ that only pushes jobs can't write.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import UNSET
 
 from fileq.core.batch import CallbackKind
 from fileq.core.errors import JobError
-from fileq.core.job import Job
+from fileq.core.job import OWN_TAGS, Job
 
 OWN_TYPES = "fileq."  # how the types of fileq's own jobs begin
 SCHEDULE_IDS = "sched."  # how the ids of the jobs of schedules begin
@@ -43,6 +45,13 @@ def check_id(id: str) -> None:
             f"id {id!r:.220} is reserved: ids that begin with '{SCHEDULE_IDS}' are those of schedules, ids that end "
             f"with one of {ends} those of callbacks; choose another id"
         )
+
+
+def check_tags(names: Iterable[str]) -> None:
+    """Raises JobError for a tag that only a server adds: what a key may see depends on it."""
+    for name in names:
+        if name.startswith(OWN_TAGS):
+            raise JobError(f"the tag {name!r:.120} is reserved: tags that begin with '{OWN_TAGS}' are fileq's own")
 
 
 def is_own_batch(id: str | None) -> bool:

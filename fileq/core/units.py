@@ -6,12 +6,12 @@ Owns both directions, from text to numbers and back. Does no I/O.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    from datetime import timedelta
+Duration: TypeAlias = float | str | timedelta  # seconds, "5m" or a timedelta
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?")
@@ -43,12 +43,10 @@ def parse_duration(text: str) -> float:
     return total_ms / 1000
 
 
-def seconds(duration: float | str | timedelta) -> float:
+def seconds(duration: Duration) -> float:
     """The message of the ValueError says what is expected."""
     if isinstance(duration, str):
         return parse_duration(duration)
-    from datetime import timedelta  # not needed to read a configuration
-
     if isinstance(duration, bool) or not isinstance(duration, int | float | timedelta):
         raise ValueError("a number of seconds, a duration such as '5m' or a timedelta")
     value = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
@@ -99,8 +97,6 @@ class PointInTime(NamedTuple):
 
 def parse_point_in_time(text: str) -> PointInTime:
     """A time without a zone is local time. The message of the ValueError says what is expected."""
-    from datetime import UTC, datetime
-
     try:
         given = datetime.fromisoformat(text)
         local = given.astimezone()

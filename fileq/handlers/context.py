@@ -13,9 +13,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypedDict, Unpack, overload
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, Unpack, overload
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -23,18 +23,8 @@ from msgspec.structs import force_setattr, replace
 
 from fileq.core.batch import BatchFacts, facts_of
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import (
-    COUNT_MAX,
-    MAX_NESTING,
-    TOO_NESTED,
-    UNIQUE_KEY_LENGTH,
-    Job,
-    checked_id,
-    is_nested_deeper,
-    parse_time,
-    rfc3339,
-    traceparent,
-)
+from fileq.core.job import MAX_NESTING, TOO_NESTED, Job, is_nested_deeper, traceparent
+from fileq.core.job_options import JobKeywords, read_options
 from fileq.core.outcome import (
     FOLLOW_UPS_MAX,
     FOLLOW_UPS_MAX_BYTES,
@@ -44,10 +34,9 @@ from fileq.core.outcome import (
     Output,
     follow_up_id,
 )
-from fileq.core.own_jobs import check_id, check_type
+from fileq.core.own_jobs import check_id, check_tags, check_type
 from fileq.core.public_name import public
-from fileq.core.text import check_names
-from fileq.core.units import LONGEST_S, seconds
+from fileq.core.units import LONGEST_S
 from fileq.files.version import signature_of
 from fileq.handlers.job_file import JobFile, check_file
 from fileq.handlers.outcomes import number_outside_json
@@ -243,21 +232,22 @@ class Context:
 
     @overload
     def enqueue(
-        self, task: TaskDefinition[Given, Any], payload: Given | UnsetType = UNSET, **options: Unpack[FollowUpOptions]
+        self, task: TaskDefinition[Given, Any], payload: Given | UnsetType = UNSET, **options: Unpack[JobKeywords]
     ) -> str: ...
 
     @overload
-    def enqueue(self, task: str, payload: Any = UNSET, **options: Unpack[FollowUpOptions]) -> str: ...
+    def enqueue(self, task: str, payload: Any = UNSET, **options: Unpack[JobKeywords]) -> str: ...
 
-    def enqueue(self, task: NamedTask | str, payload: Any = UNSET, **options: Unpack[FollowUpOptions]) -> str:
+    def enqueue(self, task: NamedTask | str, payload: Any = UNSET, **options: Unpack[JobKeywords]) -> str:
         """Enqueues a job of this type in the step that completes this one: it exists exactly if this job is completed.
 
         `task` is a task, or the type of a route. The payload is checked against the type of the task, if its module is
-        imported here. Without `priority` the job goes into the queue of this one. Returns the id, which is the same in
-        each attempt. Raises JobError, also for the 101st follow-up and above 256 KiB."""
+        imported here. Without `priority` the job goes into the queue of this one. `delay`, and a `deadline` that is a
+        duration, count from the end of this job. Returns the id, which is the same in each attempt. Raises JobError,
+        also for the 101st follow-up and above 256 KiB."""
         return self._making().add_job(task, payload, options)
 
-    def enqueue_file(self, path: Path, **options: Unpack[FollowUpOptions]) -> str:
+    def enqueue_file(self, path: Path, **options: Unpack[JobKeywords]) -> str:
         """Like enqueue(), for a job about this file. The ledger learns its version, so that no producer enqueues the
         file again."""
         return self._making().add_file(path, options)
@@ -311,17 +301,17 @@ class ContextBatch:
 
     @overload
     def add(
-        self, task: TaskDefinition[Given, Any], payload: Given | UnsetType = UNSET, **options: Unpack[FollowUpOptions]
+        self, task: TaskDefinition[Given, Any], payload: Given | UnsetType = UNSET, **options: Unpack[JobKeywords]
     ) -> str: ...
 
     @overload
-    def add(self, task: str, payload: Any = UNSET, **options: Unpack[FollowUpOptions]) -> str: ...
+    def add(self, task: str, payload: Any = UNSET, **options: Unpack[JobKeywords]) -> str: ...
 
-    def add(self, task: NamedTask | str, payload: Any = UNSET, **options: Unpack[FollowUpOptions]) -> str:
+    def add(self, task: NamedTask | str, payload: Any = UNSET, **options: Unpack[JobKeywords]) -> str:
         """As context.enqueue(), for a job that becomes a member of this batch. Returns its id."""
         return self._joining().add_job(task, payload, options, joins=True)
 
-    def add_file(self, path: Path, **options: Unpack[FollowUpOptions]) -> str:
+    def add_file(self, path: Path, **options: Unpack[JobKeywords]) -> str:
         """As context.enqueue_file(), for a job that becomes a member of this batch."""
         return self._joining().add_file(path, options, joins=True)
 
@@ -352,22 +342,6 @@ class NamedTask(Protocol):
 
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-Duration: TypeAlias = float | str | timedelta  # seconds, "5m" or a timedelta
-Moment: TypeAlias = datetime | str  # aware, or a text such as "2026-11-16T12:00:00Z"
-
-
-class FollowUpOptions(TypedDict, total=False):
-    """The options of a follow-up. `delay` counts from the end of the job, `timeout` and `max_retries` are those of the
-    new job instead of its route's, and after its `deadline` it is not started any more."""
-
-    priority: str | None
-    delay: Duration | None
-    at: Moment | None
-    id: str | None
-    unique_key: str | None
-    max_retries: int | None
-    timeout: Duration | None
-    deadline: Moment | None
 
 
 class Making:
@@ -387,7 +361,7 @@ class Making:
         self._size = 0
         self._is_closed = False
 
-    def add_job(self, task: NamedTask | str, payload: Any, options: FollowUpOptions, *, joins: bool = False) -> str:
+    def add_job(self, task: NamedTask | str, payload: Any, options: JobKeywords, *, joins: bool = False) -> str:
         """Returns the id of the job. A task may have a priority of its own. `joins`: it becomes a member of the batch
         of the job that it follows."""
         if not options.get("priority"):
@@ -398,7 +372,7 @@ class Making:
         _check_payload(task, encoded)
         return self._add(options, type=type, payload=encoded, joins=joins)
 
-    def add_file(self, path: Path, options: FollowUpOptions, *, joins: bool = False) -> str:
+    def add_file(self, path: Path, options: JobKeywords, *, joins: bool = False) -> str:
         where = _absolute(path)
         if self._roots and (refused := check_file(where, self._roots)) is not None:
             raise JobError(f"{os.fsdecode(where)!r} can't be enqueued: {refused.error}")
@@ -421,13 +395,11 @@ class Making:
             return None
         return Made(tuple(map(_as_it_is, self._requests)), tuple(map(_as_it_is, self._outputs.values())))
 
-    def _add(self, options: FollowUpOptions, **subject: Any) -> str:
+    def _add(self, options: JobKeywords, **subject: Any) -> str:
         self._check_open()
-        check_names(options, FollowUpOptions)
         if len(self._requests) >= FOLLOW_UPS_MAX:
             raise JobError(f"a job can enqueue {FOLLOW_UPS_MAX} follow-ups; let one of them enqueue the others")
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        request = FollowUpRequest(**subject, **self._checked(**given))
+        request = FollowUpRequest(**subject, **self._checked(options))
         size = self._size + len(msgspec.msgpack.encode(request))
         if size > FOLLOW_UPS_MAX_BYTES:
             raise JobError(
@@ -438,35 +410,17 @@ class Making:
         self._requests.append(request)
         return request.id
 
-    def _checked(
-        self,
-        *,
-        priority: str = "",
-        delay: Duration = 0,
-        at: Moment | None = None,
-        id: str = "",
-        unique_key: str = "",
-        max_retries: int | None = None,
-        timeout: Duration | None = None,
-        deadline: Moment | None = None,
-    ) -> dict[str, Any]:
+    def _checked(self, options: JobKeywords) -> dict[str, Any]:
+        try:
+            fields = read_options(options, JobKeywords)
+        except ConfigError as error:
+            raise JobError(str(error)) from None
+        priority, id = fields.get("priority", ""), fields.get("id", "")
         if priority and self._queues and priority not in self._queues:
             raise JobError(f"priority is {priority!r}; it must be one of {', '.join(self._queues)}")
-        if unique_key and not (len(unique_key) <= UNIQUE_KEY_LENGTH and unique_key.isprintable()):
-            raise JobError(f"unique_key is {unique_key!r}; use up to {UNIQUE_KEY_LENGTH} printable characters")
-        if max_retries is not None and not 0 <= max_retries <= COUNT_MAX:
-            raise JobError(f"max_retries is {max_retries}; it must be at least 0")
         check_id(id)
-        return {
-            "id": checked_id(id) if id else follow_up_id(self._parent_id, len(self._requests) + 1),
-            "priority": priority,
-            "delay_ms": round(_seconds(delay, "delay") * 1000),
-            "at_ms": round(_moment(at, "at").timestamp() * 1000) if at is not None else 0,
-            "unique_key": unique_key or None,
-            "max_retries": max_retries,
-            "timeout_s": _seconds(timeout, "timeout") if timeout is not None else None,
-            "deadline": rfc3339(_moment(deadline, "deadline")) if deadline is not None else None,
-        }
+        check_tags(fields.get("tags", ()))
+        return {**fields, "id": id or follow_up_id(self._parent_id, len(self._requests) + 1)}
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -543,25 +497,6 @@ def _as_it_is(value: T) -> T:
     except OSError:
         return value
     return replace(value, size=status.st_size, signature=signature_of(status))
-
-
-def _seconds(value: Duration, name: str) -> float:
-    try:
-        return seconds(value)
-    except ValueError as error:
-        raise JobError(f"{name} is {value!r}; it must be {error}") from None
-
-
-def _moment(value: Moment, name: str) -> datetime:
-    moment = parse_time(value) if isinstance(value, str) else value
-    if not isinstance(moment, datetime):
-        raise JobError(f"{name} is {value!r}; it must be a datetime, or a text such as 2026-11-16T12:00:00Z")
-    if moment.tzinfo is None:
-        raise JobError(f"{name} is {value!r} without a time zone; give one, such as datetime.now(UTC)")
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError:
-        raise JobError(f"{name} is {value!r}; it must be in the years 1 to 9999 of UTC") from None
 
 
 # `context.log`: logging for handlers, in structlog's style, in any process.

@@ -342,7 +342,7 @@ class Pump:
         self._policy = worker_policy(worker)  # for claims without a route
         self._policies = route_policies(worker, routes)
         self._rules = rules_of(worker.after)
-        self._follow_ups = FollowUps(routes, config.paths)
+        self._follow_ups = FollowUps(routes, config.paths, wall_ms)
         self._emit = emit
         self._emit_all = emit_all or one_by_one(emit)
         self._on_dead = on_dead

@@ -18,7 +18,17 @@ from msgspec.structs import replace
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.config.schema import AfterSettings, WorkerSettings
-from fileq.core.job import Claim, Job, Version, attempt_span_id, file_job, parent_of, rfc3339_ms, typed_job
+from fileq.core.job import (
+    Claim,
+    Job,
+    Version,
+    attempt_span_id,
+    encoded_tags,
+    file_job,
+    parent_of,
+    rfc3339_ms,
+    typed_job,
+)
 from fileq.core.outcome import EndingPayload, FollowUp, FollowUpRequest, Made, follow_up_id
 from fileq.core.own_jobs import is_own_type
 from fileq.core.retry import Backoff, Policy
@@ -156,7 +166,8 @@ class FollowUps:
             unique_key=request.unique_key,
             max_retries=request.max_retries,
             timeout=request.timeout_s,
-            deadline=request.deadline,
+            deadline=request.deadline.text(now_ms) if request.deadline is not None else None,
+            tags=encoded_tags(request.tags),
             process_at=rfc3339_ms(due_ms) if due_ms else None,
             batch_id=parent.batch_id if request.joins else None,
         )

@@ -71,3 +71,8 @@ async def interrupt_async(job: fileq.JobView[str], context: fileq.Context) -> No
 @fileq.task("follow")
 def follow(job: fileq.JobView[list[Any]], context: fileq.Context) -> None:
     context.enqueue(*job.payload)
+
+
+@fileq.task("follow_with")
+def follow_with(job: fileq.JobView[dict[str, Any]], context: fileq.Context) -> None:
+    context.enqueue(double, Number(1), **job.payload)

@@ -18,12 +18,13 @@ from msgspec.structs import replace
 from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import NAME_RULE
 from fileq.brokers.types import CancelResult, EnqueueResult, Record
-from fileq.client.options import EnqueueOptions, JobRequest, declared_options, options_of
+from fileq.client.options import EnqueueOptions, JobRequest, options_of
 from fileq.client.tasks import typed_request
 from fileq.client.transport import VETOED
 from fileq.core.api_key import Scope, has_parent_parts
 from fileq.core.errors import ConfigError
 from fileq.core.job import OWN_TAGS, State, decode_or_none
+from fileq.core.job_options import declared_options
 from fileq.core.units import LONGEST_S
 from fileq.queries.documents import EnqueuedDocument, JobDocument, enqueued_document, info_of, job_document
 from fileq.queries.job_ids import why_unknown
@@ -202,9 +203,8 @@ def _job_request(request: ApiRequest[Any, Any], new: NewJob, repeat: IdempotentR
     enqueue."""
     caller, problems = request.caller, [*_problems(request, new, repeat)]
     digest = {DIGEST_TAG: repeat.digest} if repeat is not None else {}
-    given = {name: getattr(new, option.sent_as) for name, option in declared_options().items()}
+    given = {name: getattr(new, option.sent_as) for name, option in declared_options(EnqueueOptions).items()}
     given["id"] = repeat.job_id if repeat is not None else new.id
-    given["deadline"] = _deadline(new.deadline)
     given["tags"] = {**(new.tags or {}), **digest, **caller.own_tags}
     try:
         options = options_of(cast(EnqueueOptions, given))
@@ -257,15 +257,6 @@ def _check_batches(request: ApiRequest[Any, Any], jobs: Iterable[NewJob]) -> Non
     for id, view in zip(ids, request.services.broker.batches_by_id(list(ids)), strict=True):
         if view is not None and not request.caller.changes_batch(info_of(view.info).made_by):
             raise ApiProblem("batch-closed", f"batch {id} takes no jobs any more, or does not exist")
-
-
-def _deadline(given: float | str | None) -> float | str | datetime | None:
-    if isinstance(given, str) and given[:4].isdigit() and "-" in given:
-        try:
-            return datetime.fromisoformat(given)
-        except ValueError:
-            return given
-    return given
 
 
 def _span_of(traceparent: str) -> tuple[str, str]:

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from fileq.client.options import EnqueueOptions, JobOptions, Moment, declared_options, options_of
+from fileq.client.options import EnqueueOptions, JobOptions, options_of
 from fileq.core.errors import ConfigError
 from fileq.core.job import decode, encode, typed_job
+from fileq.core.job_options import Moment, declared_options
 from fileq.server.api.job_endpoints import NewJob
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
@@ -41,6 +42,19 @@ def test_a_time_needs_its_zone() -> None:
     assert options_of({"at": NOW, "deadline": NOW}).at_ms == round(NOW.timestamp() * 1000)
     assert "must be a datetime with its zone" in problems(at=datetime(2026, 1, 1))[0]
     assert "must be a datetime with its zone" in problems(deadline=datetime(2026, 1, 1))[0]
+    assert "must be a datetime with its zone" in problems(at="2026-01-01T00:00:00")[0]
+    assert "must be a datetime with its zone" in problems(deadline="2026-01-01")[0]
+
+
+def test_a_time_may_be_a_text() -> None:
+    options = options_of({"at": "2026-11-16T01:00:00+01:00", "deadline": "2026-11-16T00:00:00Z"})
+    assert (options.at_ms, options.deadline) == (round(NOW.timestamp() * 1000), Moment(round(NOW.timestamp() * 1000)))
+    assert problems(at="5m") == [
+        "at is '5m'; it must be a datetime with its zone, such as datetime.now(UTC), or a text such as "
+        "2026-11-16T12:00:00Z"
+    ]
+    [wrong] = problems(deadline="5 m")
+    assert "'5 m'; it must be a time such as 2026-11-16T12:00:00Z, or a duration such as 500ms, 30s, 1m" in wrong
 
 
 def test_every_wrong_option_is_named() -> None:
@@ -72,8 +86,8 @@ def test_every_option_is_a_field_and_is_read_by_a_server_as_it_was_sent() -> Non
         "deadline": 5.0,
         "batch_id": "b",
     }
-    assert {one.field for one in declared_options().values()} <= set(JobOptions.__struct_fields__)
-    assert {one.sent_as for one in declared_options().values()} <= set(NewJob.__struct_fields__)
+    assert {one.field for one in declared_options(EnqueueOptions).values()} <= set(JobOptions.__struct_fields__)
+    assert {one.sent_as for one in declared_options(EnqueueOptions).values()} <= set(NewJob.__struct_fields__)
 
 
 def test_tags_are_bounded() -> None:

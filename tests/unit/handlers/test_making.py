@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
+from fileq.client.options import options_of
 from fileq.core.errors import JobError
 from fileq.core.job import typed_job
+from fileq.core.job_options import JobKeywords, Moment, declared_options
 from fileq.core.outcome import FOLLOW_UPS_MAX, FOLLOW_UPS_MAX_BYTES, OUTPUTS_MAX, FollowUpRequest, Made, follow_up_id
 from fileq.handlers.context import Context, view_of
 from tests.support import trial_tasks
@@ -75,7 +77,7 @@ def test_the_ids_of_a_long_chain_do_not_grow() -> None:
 def test_the_options_of_a_follow_up_are_kept(context: Context) -> None:
     deadline = NOW + timedelta(hours=1)
     options: dict[str, Any] = {"delay": "5m", "at": NOW, "max_retries": 0, "timeout": 1.5, "deadline": deadline}
-    context.enqueue("a", id="mine", unique_key="k", priority="high", **options)
+    context.enqueue("a", id="mine", unique_key="k", priority="high", tags={"tenant": "acme"}, **options)
     [request] = requests(context)
     assert request == FollowUpRequest(
         "mine",
@@ -86,8 +88,30 @@ def test_the_options_of_a_follow_up_are_kept(context: Context) -> None:
         unique_key="k",
         max_retries=0,
         timeout_s=1.5,
-        deadline="2026-11-16T04:25:00.000Z",
+        deadline=Moment(round(deadline.timestamp() * 1000)),
+        tags={"tenant": "acme"},
     )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"at": "2026-12-01T00:00:00Z"},
+        {"at": NOW},
+        {"delay": "5m", "deadline": "5m"},
+        {"delay": 300, "deadline": 300},
+        {"delay": timedelta(minutes=5), "deadline": timedelta(minutes=5)},
+        {"deadline": "2026-12-01T00:00:00+01:00"},
+        {"deadline": NOW},
+        {"tags": {"tenant": "acme"}, "timeout": "5s", "max_retries": 0, "unique_key": "k", "priority": "high"},
+    ],
+    ids=str,
+)
+def test_a_client_and_a_handler_take_the_same_options_in_the_same_sense(context: Context, options: Any) -> None:
+    context.enqueue("a", **options)
+    [request], given = requests(context), options_of(options)
+    names = [option.field for name, option in declared_options(JobKeywords).items() if name != "id"]
+    assert {name: getattr(request, name) for name in names} == {name: getattr(given, name) for name in names}
 
 
 @pytest.mark.parametrize(
@@ -105,10 +129,18 @@ def test_the_options_of_a_follow_up_are_kept(context: Context) -> None:
             lambda c: c.enqueue("a", delay=[]),
             "delay is []; it must be a number of seconds, a duration such as",
         ),
-        (lambda c: c.enqueue("a", at=datetime(2026, 1, 1)), "without a time zone"),
+        (lambda c: c.enqueue("a", at=datetime(2026, 1, 1)), "it must be a datetime with its zone"),
         (lambda c: c.enqueue("a", at="tomorrow"), "at is 'tomorrow'; it must be a datetime"),
+        (
+            lambda c: c.enqueue("a", deadline="soon"),
+            "deadline is 'soon'; it must be a time such as 2026-",
+        ),
+        (lambda c: c.enqueue("a", deadline="2026-01-01T00:00"), "it must be a datetime with its zone"),
+        (lambda c: c.enqueue("a", timeout=0), "timeout is 0; it must be longer than 0"),
+        (lambda c: c.enqueue("a", tags={"fileq.made_by": "k"}), "the tag 'fileq.made_by' is reserved"),
         (lambda c: c.enqueue("a", id="a b"), "id 'a b' can't be used"),
-        (lambda c: c.enqueue("a", unique_key="x" * 201), "use up to 200 printable characters"),
+        (lambda c: c.enqueue("a", id="sched.a"), "id 'sched.a' is reserved"),
+        (lambda c: c.enqueue("a", unique_key="x" * 201), "at most 200 printable characters"),
         (lambda c: c.enqueue("a", max_retries=-1), "max_retries is -1"),
         (lambda c: c.enqueue_file("/nowhere/a"), "leads outside the allowed roots"),
         (lambda c: c.enqueue_file(""), "'' is not a path"),

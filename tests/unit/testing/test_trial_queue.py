@@ -85,6 +85,15 @@ def test_a_deadline_is_a_time_of_this_clock(q: TrialQueue) -> None:
     assert missed.status().error == "deadline passed"
 
 
+def test_the_deadline_of_a_follow_up_counts_from_the_end_of_the_job_before_it(q: TrialQueue) -> None:
+    q.advance("1d")
+    app.follow_with.enqueue({"deadline": "5m"}, delay="1h")
+    app.follow_with.enqueue({"deadline": "5m", "delay": "6m"}, delay="1h")
+    q.drain()
+    assert len(q.completed("double")) == 1
+    assert [job.error for job in q.dead] == ["deadline passed"]
+
+
 def test_a_dropped_file_is_found_by_the_producer_and_handled(q: TrialQueue) -> None:
     handle = q.drop("sub/a.txt", "hello")
     q.drain()

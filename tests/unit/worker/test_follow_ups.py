@@ -12,6 +12,7 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import Entry, Record, Revival
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import Claim, State, decode, encode, file_job, typed_job
+from fileq.core.job_options import Moment
 from fileq.core.outcome import (
     Cancelled,
     Changed,
@@ -30,6 +31,7 @@ from fileq.worker.settlements import FollowUps
 from tests.support.pump_setup import NOW, TTL_S, PumpSetup
 
 MADE = Made((FollowUpRequest("next", type="index", payload=b'{"n":1}'),), (Output(b"/out/a", 3, "3-1"),))
+DISTANT_MS = 4_000_000_000_000
 CHECKSUM = "fileq.handlers:checksum"
 ROUTE = {"match": "**/*", "use": CHECKSUM, "on_completed": "tell", "on_dead": "mourn"}
 
@@ -167,6 +169,14 @@ def test_a_delayed_follow_up_is_scheduled() -> None:
     found = record(setup, "next")
     assert found is not None
     assert found.state is State.SCHEDULED
+
+
+def test_a_follow_up_has_the_tags_and_the_deadline_that_its_handler_gave() -> None:
+    setup = PumpSetup(count=1)
+    request = FollowUpRequest("next", type="index", deadline=Moment(DISTANT_MS), tags={"tenant": "acme"})
+    end(setup, Done(made=Made((request,))))
+    job = jobs_in_queue(setup)["index"]
+    assert (job.deadline_ms, job.tag_values) == (DISTANT_MS, {"tenant": "acme"})
 
 
 def test_on_completed_gets_the_id_the_path_and_the_result(told: PumpSetup) -> None:
