@@ -258,7 +258,7 @@ def batch_request(name: str = "", *, id: str = "", **options: Unpack[BatchKeywor
             problems += (f"{kind}: {text}" for text in getattr(error, "problems", (str(error),)))
     if problems:
         raise ConfigError(problems)
-    parent = batch_id_of(options.get("parent"))
+    parent = batch_id_of(options.get("parent"), "parent")
     may_fail = options.get("allow_failures", False)
     return BatchRequest(id or new_batch_id(name), name, parent, may_fail, priority, tuple(callbacks))
 

@@ -28,11 +28,12 @@ class NamedBatch(Protocol):
     def id(self) -> str: ...
 
 
-def batch_id_of(batch: NamedBatch | str | None) -> str:
-    """ "" without a batch."""
-    if batch is None or isinstance(batch, str):
-        return batch or ""
-    return batch.id
+def batch_id_of(batch: NamedBatch | str | None, name: str = "batch") -> str:
+    """ "" without a batch. ConfigError for what is none; `name` is that of the option."""
+    id = batch or "" if batch is None or isinstance(batch, str) else getattr(batch, "id", None)
+    if not isinstance(id, str):
+        raise ConfigError(f"{name} is {batch!r:.220}; it must be a batch, or its id")
+    return id
 
 
 class EnqueueOptions(JobKeywords, total=False):

@@ -42,10 +42,13 @@ class Moment(Struct, frozen=True):
         return rfc3339_ms(self.ms + now_ms * self.is_from_now)
 
 
-# What an option may be. Each returns the checked value, or raises a ValueError that says what it must be.
+# What an option may be. Each returns the checked value, or raises a ValueError that says what it must be, or
+# another error that is complete.
 
 
 def _text(text: str) -> str:
+    if not isinstance(text, str):
+        raise ValueError("a text")
     return text
 
 
@@ -94,16 +97,18 @@ def _count(value: int) -> int:
 
 
 def _unique_key(key: str) -> str | None:
-    if len(key) > UNIQUE_KEY_LENGTH or not key.isprintable():
+    if len(_text(key)) > UNIQUE_KEY_LENGTH or not key.isprintable():
         raise ValueError(f"at most {UNIQUE_KEY_LENGTH} printable characters")
     return key or None
 
 
 def _id(id: str) -> str:
-    return checked_id(id) if id else ""
+    return checked_id(id) if _text(id) else ""
 
 
 def _tags(tags: Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(tags, Mapping):
+        raise ValueError("texts by name, such as {'tenant': 'acme'}")
     encoded_tags(tags)
     return tags
 
@@ -156,7 +161,7 @@ def read_options(given: JobKeywords, declared: type) -> dict[str, Any]:
             continue
         try:
             fields[option.field] = option.read(value)
-        except JobError as error:
+        except (ConfigError, JobError) as error:
             problems.append(str(error))
         except ValueError as error:
             problems.append(f"{name} is {value!r:.220}; it must be {error}")

@@ -57,6 +57,21 @@ def test_a_time_may_be_a_text() -> None:
     assert "'5 m'; it must be a time such as 2026-11-16T12:00:00Z, or a duration such as 500ms, 30s, 1m" in wrong
 
 
+def test_a_value_of_another_type_is_a_problem_of_the_option_like_any_other() -> None:
+    found = problems(priority=1, at=2, unique_key=5, id=7, tags=["a"], batch=8, deadline=[], delay={}, timeout=object)
+    assert [line.split(";")[0] for line in found] == [
+        "priority is 1",
+        "delay is {}",
+        "at is 2",
+        "timeout is <class 'object'>",
+        "deadline is []",
+        "unique_key is 5",
+        "id is 7",
+        "tags is ['a']",
+        "batch is 8",
+    ]
+
+
 def test_every_wrong_option_is_named() -> None:
     found = problems(
         delay="soon", timeout=0, max_retries=-1, id="a b", unique_key="x\n", tags={"a": "b" * 201}, deadline=-1

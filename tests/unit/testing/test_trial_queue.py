@@ -117,6 +117,16 @@ def test_what_is_no_call_is_refused_with_the_way_out(q: TrialQueue) -> None:
     assert q.client.size("low") == 0
 
 
+def test_what_is_no_batch_is_refused_with_the_name_of_the_option(q: TrialQueue) -> None:
+    given: Any = {"batch": 7}
+    for use in (lambda: q.enqueue(app.again, **given), lambda: q.client.jobs(**given)):
+        with pytest.raises(ConfigError, match=r"^batch is 7; it must be a batch, or its id$"):
+            use()
+    given = {"parent": 7}
+    with pytest.raises(ConfigError, match=r"^parent is 7; it must be a batch, or its id$"):
+        q.batch(**given)
+
+
 def test_a_payload_with_a_number_that_json_does_not_have_is_refused(q: TrialQueue) -> None:
     for payload in float("inf"), {"a": [float("-inf")]}, app.Number(float("nan")):  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match=r"of task 'any' contains (-?inf|nan), which JSON does not have"):
