@@ -175,7 +175,7 @@ class WantedSchedule(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 def schedule_options(cron: str, type: str, payload: Any, timezone: str, given: ScheduleKeywords) -> WantedSchedule:
     """TypeError for an option that does not exist; ConfigError for a payload or a duration that can't be used."""
-    check_names(given, ScheduleKeywords)
+    check_names(given, ScheduleKeywords, also=("timezone",))
     try:
         plain = {} if payload is None else msgspec.to_builtins(payload, str_keys=True)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:

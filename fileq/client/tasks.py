@@ -78,7 +78,7 @@ def task(
     attempt; if it returns False, the job is not retried. The other options are those of @fileq.handler."""
     if callable(name):
         raise ConfigError("@fileq.task needs parentheses: @fileq.task()")
-    given = given_options(options, TaskOptions)
+    given = given_options(options, TaskOptions, "priority", "retry_if")
 
     def decorate(function: Callable[[JobView[Any], Context], Any]) -> TaskFunction[Any, Any]:
         made: TaskFunction[Any, Any] = TaskFunction(function, _name_for(function, name), priority)

@@ -81,11 +81,15 @@ def unknown_key(name: str, known: Collection[str]) -> str:
     return f"the key {name[:50]!r} is unknown; {advice}"
 
 
-def check_names(given: Collection[str], declared: type, what: str = "option") -> None:
-    """TypeError for a keyword that this TypedDict does not declare."""
-    known = sorted(declared.__annotations__)
+def check_names(given: Collection[str], declared: type, what: str = "option", *, also: Collection[str] = ()) -> None:
+    """TypeError for a keyword that this TypedDict does not declare. `also` are the function's other keywords."""
+    known = sorted({*declared.__annotations__, *also})
     if unknown := sorted(set(given).difference(known)):
-        raise TypeError(f"unexpected {what} {unknown[0]!r}; there are {', '.join(known)}")
+        import difflib  # needed here only, and commands should start fast
+
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        advice = f"; did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"unexpected {what} {unknown[0]!r}; there are {', '.join(known)}{advice}")
 
 
 SHORTEST_HIDDEN = 3  # a shorter path or name, such as "/", would be found in any text

@@ -275,9 +275,10 @@ class HandlerOptions(TaskOptions, total=False):
     safe_open: bool | None
 
 
-def given_options(options: Mapping[str, Any], declared: type) -> dict[str, Any]:
-    """Those that are set. TypeError for one that does not exist, as Python raises it for a parameter."""
-    check_names(options, declared)
+def given_options(options: Mapping[str, Any], declared: type, *also: str) -> dict[str, Any]:
+    """Those that are set. TypeError for one that does not exist, as Python raises it for a parameter. `also` are the
+    decorator's other keywords."""
+    check_names(options, declared, also=also)
     given = {**options, "give_up_on": list(options.get("give_up_on") or ()) or None}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -295,7 +296,7 @@ def handler(
     `retry_if` is called with the exception of a failed attempt; if it returns False, the job is not retried."""
     if callable(match):
         raise ConfigError('@fileq.handler needs a glob or a type, such as @fileq.handler("**/*.pdf")')
-    given = given_options(options, HandlerOptions)
+    given = given_options(options, HandlerOptions, "type", "retry_if")
 
     def decorate(function: F) -> F:
         REGISTRY.add(Registration(function, match, type, given, retry_if))

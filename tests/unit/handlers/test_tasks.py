@@ -59,6 +59,14 @@ def test_a_task_without_a_name_in_the_main_program_is_refused() -> None:
         task()(lonely)
 
 
+def test_an_option_that_does_not_exist_is_a_type_error_with_all_that_do_and_the_nearest() -> None:
+    wrong: dict[str, Any] = {"timout": "5s"}
+    with pytest.raises(TypeError, match=r"'timout'; .* priority, rate, retry_if, timeout; did you mean 'timeout'\?$"):
+        task("x", **wrong)
+    with pytest.raises(TypeError, match=r"'timout'; .* retry_if, safe_open, timeout, type; did you mean 'timeout'\?$"):
+        fileq.handler("*", **wrong)
+
+
 def test_two_tasks_of_one_name_are_an_error_that_names_both() -> None:
     def other(job: fileq.JobView, context: fileq.Context) -> None: ...
 
