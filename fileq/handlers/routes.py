@@ -356,6 +356,10 @@ class _Loading:
         if fault := unfitness(function):
             self.problems.append(f"{where}, which {fault}")
             return None
+        task, queues = registration.task, self._config.worker.priorities
+        if task is not None and task.priority and task.priority not in queues:
+            self.problems.append(f"{where}: priority is {task.priority!r}; it must be one of {', '.join(queues)}")
+            return None
         if (registration.match is None) == (registration.type is None):
             self.problems.append(f"{where} needs a glob or a type, one of them")
             return None

@@ -112,6 +112,18 @@ def test_a_task_that_cannot_run_is_reported_when_routes_are_loaded() -> None:
     assert "name 'Decimal' is not defined" in caught.value.problems[1]
 
 
+def test_a_task_needs_a_queue_that_exists() -> None:
+    """The worker started, no schedule of the task fired, and each attempt to enqueue it in a handler failed."""
+    task("opt", priority="urgent")(shrink)
+    with pytest.raises(ConfigError) as caught:
+        routes()
+    assert str(caught.value) == (
+        "@fileq.task on tests.unit.handlers.test_tasks:shrink: priority is 'urgent'; it must be one of high, low"
+    )
+    config = config_from({"handlers": [], "worker": {"priorities": ["urgent", "high", "low"]}})
+    assert [route.type for route in Routes.load(config, app_dir="")] == ["opt"]
+
+
 def test_types_come_from_the_annotations_and_nothing_else_has_to_be_importable() -> None:
     def loose(job: fileq.JobView, context: Decimal) -> None: ...
 
