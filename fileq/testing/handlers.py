@@ -19,6 +19,7 @@ from msgspec.json import encode as encode_json
 from fileq.core.batch import BatchFacts
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, decode, encode, file_job, typed_job
+from fileq.core.units import Duration, seconds
 from fileq.files.version import signature_of
 from fileq.handlers import extensions
 from fileq.handlers.context import Context
@@ -42,7 +43,7 @@ def run(
     type: str | None = None,
     payload: Any = None,
     attempt: int = 1,
-    timeout: float = 300.0,
+    timeout: Duration = 300.0,
     priority: str = "low",
     id: str = "",
     safe_open: bool = False,
@@ -60,10 +61,11 @@ def run(
     batch, or the facts for a callback.
 
     The handler runs in the calling thread, so monkeypatches, fixtures, debuggers and coverage work as usual. After
-    `timeout` seconds it is stopped, plain functions too, and TimedOut is raised; docs/handlers.md says what can't be
+    `timeout` it is stopped, plain functions too, and TimedOut is raised; docs/handlers.md says what can't be
     stopped. A crash ends the test run, and memory is not limited; `fileq try` has a child process for both."""
     if fault := unfitness(function):
         raise ConfigError(f"{getattr(function, '__qualname__', function)} {fault}")
+    timeout_s = _checked(path, attempt, timeout)
     where = b"" if path is None else os.path.abspath(os.fsencode(path))
     job = _job(where, type, payload, priority, id).but(retries=attempt - 1)
     job = job.but(batch_facts=Raw(encode_json(batch))) if isinstance(batch, BatchFacts) else job.but(batch_id=batch)
@@ -73,7 +75,7 @@ def run(
     view = checked_view(decode(encode(job)), given.path, file, decoder)
     types = {one.type: None for one in REGISTRY if one.type is not None}
     flag = cancelled or threading.Event()
-    context = Context(view, cancelled=flag, attempt=attempt, timeout_s=timeout, types=types)
+    context = Context(view, cancelled=flag, attempt=attempt, timeout_s=timeout_s, types=types)
     loop, awaits = EventLoop(), is_async(function)
     try:
         handler = Layer(lambda: function(view, context), True)
@@ -81,7 +83,7 @@ def run(
             handler = Layer(lambda: call(function, view, context, loop, is_async=False), False)
         around = _middleware(middleware)
         grace_s = COROUTINE_GRACE_S if awaits or any(one.is_async for one in around) else 0.0
-        result = call_within(lambda: call_through(around, handler, view, context, loop), timeout, grace_s=grace_s)
+        result = call_within(lambda: call_through(around, handler, view, context, loop), timeout_s, grace_s=grace_s)
     finally:
         loop.close(LOOP_CLOSE_TIMEOUT_S)
         if file is not None:
@@ -89,6 +91,18 @@ def run(
     if warning := done(result, is_task=isinstance(function, TaskDefinition)).warning:
         warnings.warn(warning, stacklevel=2)
     return result
+
+
+def _checked(path: Any, attempt: int, timeout: Duration) -> float:
+    """The timeout in seconds."""
+    if path is not None and not isinstance(path, str | bytes | os.PathLike):
+        raise ConfigError(f"path is {path!r:.120}; it must be the path of a file; a payload is given as payload=…")
+    if not (type(attempt) is int and attempt >= 1):
+        raise ConfigError(f"attempt is {attempt!r}; it must be a whole number of at least 1")
+    try:
+        return seconds(timeout)
+    except ValueError as error:
+        raise ConfigError(f"timeout is {timeout!r:.120}; it must be {error}") from None
 
 
 def _middleware(given: Sequence[Callable[..., Any]] | None) -> list[BoundMiddleware]:

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,26 @@ def test_a_handler_is_called_for_a_payload() -> None:
         return [job.type, job.payload, job.path, job.id]
 
     assert fileq.testing.run(handler, type="mail", payload={"to": [1]}, id="m1") == ["mail", {"to": [1]}, "", "m1"]
+
+
+def test_a_timeout_is_a_duration_as_everywhere() -> None:
+    def handler(job: fileq.JobView, context: fileq.Context) -> float:
+        return context.timeout_s
+
+    assert [fileq.testing.run(handler, timeout=one) for one in ("5s", 5, timedelta(seconds=5))] == [5.0] * 3
+
+
+def test_a_parameter_that_can_not_be_used_is_named() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"path": {"a": 1}}, r"path is {'a': 1}; it must be the path of a file; a payload is given as payload=…"),
+        ({"timeout": "5"}, r"timeout is '5'; it must be a duration with its unit, such as 5s"),
+        ({"timeout": -1}, r"timeout is -1; it must be between 0 and"),
+        ({"attempt": 0}, r"attempt is 0; it must be a whole number of at least 1"),
+        ({"attempt": "1"}, r"attempt is '1'; it must be a whole number of at least 1"),
+    ]
+    for given, message in wrong:
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            fileq.testing.run(checksum, **given)
 
 
 def test_what_a_handler_raises_is_raised(tmp_path: Path) -> None:
