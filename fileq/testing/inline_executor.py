@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
+import sys
 from collections.abc import Sequence
 
 from fileq.core.job import ClaimKey
@@ -14,9 +14,6 @@ from fileq.handlers.task import Ran, Task
 from fileq.testing.handlers import COROUTINE_GRACE_S, LOOP_CLOSE_TIMEOUT_S
 from fileq.testing.time_limit import call_within
 from fileq.worker.executors.protocol import TaskOutcome, timed_out
-
-# What a handler raises as in a worker. Everything else is meant for the test: Ctrl-C, and the outcomes of pytest.
-HANDLER_ERRORS = (Exception, SystemExit, GeneratorExit, CancelledError)
 
 
 class InlineExecutor:
@@ -82,5 +79,11 @@ class InlineExecutor:
             ran: Ran = call_within(run, task.timeout_s, grace_s=grace_s)
         except TimedOut:
             return timed_out(task.timeout_s)
-        self._interruption = next((error for error in raised if not isinstance(error, HANDLER_ERRORS)), None)
+        self._interruption = next((error for error in raised if is_for_the_test(error)), None)
         return ran
+
+
+def is_for_the_test(error: BaseException) -> bool:
+    """Ctrl-C, pytest.fail() and pytest.skip(). Everything else a handler raises as in a worker."""
+    pytest = sys.modules.get("pytest")  # a test may be run by another program
+    return isinstance(error, (KeyboardInterrupt, *((pytest.fail.Exception, pytest.skip.Exception) if pytest else ())))

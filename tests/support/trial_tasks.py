@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
@@ -53,13 +54,21 @@ def size(job: fileq.JobView, context: fileq.Context) -> int:
     return job.filesize
 
 
-class Outcome(BaseException):
-    """As those of pytest.fail() and pytest.skip(), which are no Exception."""
+class OwnError(BaseException):
+    """No Exception, like the outcomes of pytest."""
 
 
 @fileq.task("interrupt")
 def interrupt(job: fileq.JobView[str], context: fileq.Context) -> None:
-    errors = {"ctrl-c": KeyboardInterrupt, "outcome": Outcome, "exit": SystemExit}
+    import pytest  # not in the workers that import this module
+
+    errors: dict[str, Callable[[str], BaseException]] = {
+        "ctrl-c": KeyboardInterrupt,
+        "exit": SystemExit,
+        "own": OwnError,
+        "fail": pytest.fail.Exception,
+        "skip": pytest.skip.Exception,
+    }
     raise errors[job.payload](job.payload)
 
 

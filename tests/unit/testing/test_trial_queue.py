@@ -233,7 +233,8 @@ def test_a_coroutine_that_waits_for_another_job_is_told_that_it_cannot(q: TrialQ
 @pytest.mark.parametrize("task", [app.interrupt, app.interrupt_async])
 def test_what_is_meant_for_the_test_itself_ends_the_drain(q: TrialQueue, task: fileq.Task[str, None]) -> None:
     """Ctrl-C in a handler was a failed attempt, and the test went on."""
-    for payload, error in (("ctrl-c", KeyboardInterrupt), ("outcome", app.Outcome)):
+    meant = {"ctrl-c": KeyboardInterrupt, "fail": pytest.fail.Exception, "skip": pytest.skip.Exception}
+    for payload, error in meant.items():
         handle = task.enqueue(payload, max_retries=0)
         later = app.double.enqueue(app.Number(1))
         with pytest.raises(error, match=payload):
@@ -241,9 +242,14 @@ def test_what_is_meant_for_the_test_itself_ends_the_drain(q: TrialQueue, task: f
         assert later.status().status != "completed", "nothing else was run"
         assert q.drain() == 1, "the queue can be used on"
         assert handle.status().status == "dead"
-    handle = task.enqueue("exit", max_retries=0)
-    assert q.drain() == 1
-    assert handle.status().error.startswith("SystemExit: exit"), "as in a worker"
+
+
+@pytest.mark.parametrize("task", [app.interrupt, app.interrupt_async])
+def test_every_other_exception_is_a_failed_attempt_as_in_a_worker(q: TrialQueue, task: fileq.Task[str, None]) -> None:
+    """One that is no Exception ended the drain, and its job was still running."""
+    handles = [task.enqueue(payload, max_retries=0) for payload in ("exit", "own")]
+    assert q.drain() == 2
+    assert [str(one.status().error).split(" (")[0] for one in handles] == ["SystemExit: exit", "OwnError: own"]
 
 
 def test_a_follow_up_needs_the_payload_of_its_task_and_a_type_that_exists(q: TrialQueue) -> None:
