@@ -15,8 +15,8 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from fileq.brokers.memory import MemoryBroker
+from fileq.brokers.memory.broker import MemoryBroker, MemoryStore, MemoryWork
 from fileq.brokers.protocol import Subscription
 from fileq.client.async_client import AsyncClient
 from fileq.client.batch_handle import BatchHandle, BatchKeywords
@@ -99,6 +99,25 @@ class TrialSubscription:
         self._events.close()
 
 
+class TrialStore(MemoryStore):
+    """Changes nothing any more once the `with` of its queue has ended; what it holds can still be read."""
+
+    has_ended = False
+
+    def check_open(self) -> None:
+        if self.has_ended:
+            raise ConfigError(
+                "the `with` of this test queue has ended, so nothing runs its jobs; use it inside the block, or make "
+                "another by fileq.testing.queue()"
+            )
+
+    @contextmanager
+    def unit_of_work(self) -> Iterator[MemoryWork]:
+        self.check_open()
+        with super().unit_of_work() as work:
+            yield work
+
+
 class TrialTransport(BrokerTransport):
     """A transport without a worker behind it: see TrialSubscription."""
 
@@ -115,7 +134,7 @@ class TrialQueue:
     address; one with an address raises ConfigError. `directory` is the scan_dir.
 
     It is made by the `with`. Until then it refuses every use, and so do tasks and clients: without the `with` a test
-    would enqueue into the real queue."""
+    would enqueue into the real queue. Once the `with` has ended, its jobs can only be read."""
 
     def __init__(self, imports: Sequence[str], config: Config | Mapping[str, Any] | None, app_dir: str) -> None:
         self._given = imports, config, app_dir
@@ -134,6 +153,7 @@ class TrialQueue:
         self._config = config = _config(imports, config, self.directory)
         self._clock = clock = TrialClock()
         self._broker = MemoryBroker(config, clock=clock.wall_ms)
+        self._broker.store = self._store = TrialStore(config, clock=clock.wall_ms)
         built_in = built_in_jobs(app_dir)(self._broker, config, ignore)
         routes = Routes.load(config, app_dir=app_dir).with_built_in(built_in, config)
         routes.has_all_types = True
@@ -174,6 +194,7 @@ class TrialQueue:
     def drop(self, path: str | os.PathLike[str], data: bytes | str = b"") -> Handle[Any]:
         """Writes a file below `directory` and lets a producer find it. ConfigError if the path leads elsewhere, before
         anything is written, or if the producer does not take the file."""
+        self._store.check_open()
         file = self._place_of(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_name(f".{file.name}.tmp")
@@ -222,6 +243,7 @@ class TrialQueue:
 
     def close(self) -> None:
         self._resources.close()
+        self._store.has_ended = True
 
     def __enter__(self) -> Self:
         if self not in UNENTERED:
@@ -249,6 +271,7 @@ class TrialQueue:
 
     def step(self, until_ms: int | None = None) -> bool:
         """Runs at most one job, or lets the clock jump to the next. Returns whether there may be more to do."""
+        self._store.check_open()
         if self in _running.get() and self._lock.locked():
             raise RuntimeError("a handler can't run the queue that runs it, nor wait for another job of it")
         with self._lock:

@@ -360,6 +360,32 @@ def test_a_test_queue_without_its_with_refuses_every_use(real: None, tmp_path: P
         q.__enter__()
 
 
+def test_a_test_queue_whose_with_has_ended_takes_and_runs_nothing_more() -> None:
+    """It took jobs that never ran."""
+    with fileq.testing.queue(imports=["tests.support.trial_tasks"]) as q:
+        client, ended = q.client, q.enqueue(app.double, app.Number(1))
+        q.drain()
+        left, batch = q.enqueue(app.double, app.Number(2)), q.batch()
+    uses: list[Callable[[], Any]] = [
+        lambda: q.enqueue(app.double, app.Number(1)),
+        lambda: client.enqueue("double", {"n": 1}),
+        lambda: asyncio.run(q.async_client.enqueue("double", {"n": 1})),
+        lambda: client.schedule("nightly", "@daily", "double", {"n": 1}),
+        lambda: batch.add(app.double, app.Number(1)),
+        lambda: q.batch(),
+        lambda: q.drop("a.txt"),
+        lambda: q.drain(),
+        lambda: q.advance("1h"),
+        lambda: left.wait(1),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigError, match=r"the `with` of this test queue has ended, so nothing runs its jobs"):
+            use()
+    assert not q.directory.exists()
+    assert (ended.wait(), [job.id for job in q.completed("double")]) == (app.Number(2), [ended.id]), "it can be read"
+    assert left.status().status == "pending"
+
+
 @pytest.mark.parametrize("where", ["sqlite:real.db", "redis://127.0.0.1:1/0", "http://127.0.0.1:1", "config", "file"])
 def test_a_client_with_an_address_is_refused_in_a_test_queue(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
