@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 import msgspec
@@ -43,7 +43,7 @@ from fileq.client.options import (
 from fileq.client.tasks import TaskCall, encoded_payload, task_named, typed_request
 from fileq.client.transport import Transport
 from fileq.config import Config
-from fileq.core.errors import ConfigError
+from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import State, rfc3339_ms
 from fileq.core.public_name import public
 from fileq.core.text import check_names
@@ -230,7 +230,7 @@ class Client:
             if job.warning and not self._is_over:
                 self._warn(request.type, job.warning)
         return [
-            Handle(job.id, self.transport, task, job.fate, job.warning)
+            Handle(job.id, _refused if job.is_hidden else self.transport, task, job.fate, job.warning)
             for job, task in zip(accepted, tasks, strict=True)
         ]
 
@@ -250,6 +250,15 @@ class Client:
                 return
             self._warned_until_s[type] = now_s + WARNING_S
         logging.getLogger("fileq").warning("%s", warning)
+
+
+def _refused() -> NoReturn:
+    """The transport of a handle that stands for a job which its client may not read. A request would be answered as if
+    there were no such job."""
+    raise BrokerError(
+        "a job that is there already has this id or unique key, and the key of this client may not read it: this needs "
+        "the scope read, and no restriction that excludes the job"
+    )
 
 
 def _opener(where: str | Config | None, key: str, app_dir: str) -> Callable[[], Transport]:

@@ -27,7 +27,8 @@ R = TypeVar("R")
 @public()
 class Handle(Generic[R]):
     """One job. `fate` is "enqueued", or "duplicate" if the id is that of a job which was there before, or "vetoed" if a
-    function with @fileq.before_enqueue returned None, and there is no job; None if the handle did not enqueue it.
+    function with @fileq.before_enqueue returned None, and there is no job; None if the handle did not enqueue it. Over
+    HTTP a duplicate may be a job that the key may not read: then every method raises BrokerError.
     `warning` says that no running worker takes the job, "" if one does or if that is unknown."""
 
     def __init__(

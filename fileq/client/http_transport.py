@@ -91,7 +91,7 @@ class HttpTransport:
             found = _decoded(reply, _BulkReply, (200, 201)).jobs
             for item, request, id in zip(found, requests[start:], ids[start:], strict=False):
                 fate = _fate(item.result, item.id, request, id, reply)
-                accepted.append(Accepted(item.id or id, fate, item.warning or ""))
+                accepted.append(Accepted(item.id or id, fate, item.warning or "", is_hidden=not item.id))
         return accepted
 
     def job(self, id: str) -> JobDocument | None:
@@ -191,7 +191,7 @@ class HttpTransport:
         if problem_in(reply).slug == "vetoed":
             return Accepted(id, VETOED)
         if problem_in(reply).slug == "duplicate":
-            return Accepted(id, EnqueueResult.DUPLICATE)  # of a job that this key does not see
+            return Accepted(id, EnqueueResult.DUPLICATE, is_hidden=True)
         found = _decoded(reply, EnqueuedDocument, (200, 201))
         fate = EnqueueResult.ENQUEUED if reply.status == 201 else EnqueueResult.DUPLICATE
         return Accepted(found.id, _fate(fate, found.id, request, id, reply), found.warning or "")

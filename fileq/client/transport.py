@@ -29,11 +29,13 @@ VETOED = "vetoed"  # the fate of a job that a function with @fileq.before_enqueu
 
 class Accepted(Struct, frozen=True):
     """What became of a request: `id` is the job's, which is an existing one if it is a duplicate. `fate` is a word of
-    EnqueueResult, or VETOED. `warning` says why no worker would take it; "" if nothing is wrong or known."""
+    EnqueueResult, or VETOED. `warning` says why no worker would take it; "" if nothing is wrong or known. `is_hidden`:
+    it is a duplicate of a job that this caller may not read, which need not have this `id`."""
 
     id: str
     fate: str
     warning: str = ""
+    is_hidden: bool = False
 
 
 class CallbackRequest(Struct, frozen=True):

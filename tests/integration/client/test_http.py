@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,28 @@ def test_a_key_that_is_wrong_or_too_weak_is_an_error_that_names_the_reason(api: 
             client.clear("low")
         with pytest.raises(BrokerError, match="needs the scope admin"):
             client.schedule("nightly", "@daily", "elsewhere")
+
+
+def test_a_duplicate_of_a_job_that_the_key_may_not_read_is_not_taken_for_one_without_a_record(api: ServedApi) -> None:
+    """Its handle said `unknown`, which counts as finished, and ResultExpired, while the job ran."""
+    with client_at(api.client.port) as other:
+        other.enqueue(double, Number(1), unique_key="theirs", delay="1h")
+        other.enqueue(double, Number(1), id="theirs", delay="1h")
+    weak = api.client_with(Scope.ENQUEUE, name="weak")
+    with client_at(api.client.port, weak.key) as client:
+        calls = [double.call(Number(2), unique_key="theirs"), double.call(Number(2), id="theirs")]
+        mine = client.enqueue(double, Number(2), unique_key="mine", delay="1h")
+        handles = [client.enqueue(double, call.payload, **call.options) for call in calls]  # type: ignore[arg-type]
+        for handle in [*handles, *client.enqueue_many(calls)]:
+            assert handle.fate == "duplicate"
+            for use in (handle.status, partial(handle.wait, 1), handle.cancel, handle.retry):
+                with pytest.raises(BrokerError, match="this needs the scope read"):
+                    use()
+        again = client.enqueue(double, Number(2), unique_key="mine")
+        assert (again.fate, again.id, again.status().status) == ("duplicate", mine.id, "scheduled")
+    strong = api.client_with(Scope.ENQUEUE, Scope.READ, name="strong")
+    with client_at(api.client.port, strong.key) as client:
+        assert client.enqueue(double, Number(2), unique_key="theirs").status().payload == Number(1)
 
 
 def test_a_server_that_is_away_is_unavailable_and_a_wait_survives_it(api: ServedApi) -> None:
