@@ -31,6 +31,7 @@ SETTING_FLAGS = {
     "bind": "server.bind",
     "port": "server.port",
 }
+_EXAMPLES = "\n\n$ "  # begins the last paragraph of a docstring
 WIDTH = 80  # columns of help pages, and of tables where stdout is not a terminal
 
 
@@ -40,8 +41,7 @@ class Command(Struct, frozen=True, kw_only=True):
 
     words: tuple[str, ...]  # ("admin", "stats"), ("enqueue",)
     summary: str  # one line, for lists of commands
-    examples: Pairs  # (command line, what it does); at least one
-    run: Callable[[Invocation], int]  # returns the exit code; imports what it needs inside; see description
+    run: Callable[[Invocation], int]  # returns the exit code; imports what it needs inside; see description, examples
     arguments: tuple[Argument, ...] = ()
     json_fields: Pairs | Callable[[], Pairs] = ()  # (field, type and meaning) of the --json document; see fields
     is_configured: bool = True
@@ -54,6 +54,17 @@ class Command(Struct, frozen=True, kw_only=True):
     @property
     def description(self) -> str:
         """Paragraphs separated by an empty line, for --help and docs/cli.md: the docstring of `run`."""
+        return self._docstring.partition(_EXAMPLES)[0]
+
+    @property
+    def examples(self) -> Pairs:
+        """(command line, what it does): the lines `$ fileq …  # …` at the end of the docstring."""
+        texts = self._docstring.partition(_EXAMPLES)[2].split("\n$ ")
+        pairs = (" ".join(text.split()).partition(" # ") for text in texts)
+        return tuple((line, meaning) for line, _, meaning in pairs)
+
+    @property
+    def _docstring(self) -> str:
         import inspect  # slow to import
 
         return inspect.cleandoc(self.run.__doc__ or "")
@@ -68,7 +79,6 @@ def command(
     words: str,
     summary: str,
     *arguments: Argument,
-    examples: Pairs,
     json_fields: Pairs | Callable[[], Pairs] = (),
     is_configured: bool = True,
     only_confirms: bool = False,
@@ -77,7 +87,6 @@ def command(
     return lambda run: Command(
         words=tuple(words.split()),
         summary=summary,
-        examples=examples,
         run=run,
         arguments=arguments,
         json_fields=json_fields,

@@ -42,11 +42,6 @@ CALLBACKS = (
     argument("--priority", default="", metavar="QUEUE", help="the queue of its jobs"),
     argument("--open", action="store_true", help="do not seal it: more jobs are added later"),
     argument("--wait", action="store_true", help="wait until it is finished"),
-    examples=(
-        ("fileq batch create --name nightly --then load_partition", "an open batch; its id is printed"),
-        ("fileq batch create --manifest in/files.json --then report --wait", "process these files together"),
-        ("fileq batch create in/*.csv --allow-failures --finally report", "go on after failures"),
-    ),
     json_fields=_AS_SHOWN,
 )
 def _create(invocation: Invocation) -> int:
@@ -63,7 +58,11 @@ def _create(invocation: Invocation) -> int:
     and checksums are compared first; if a file is missing or different, nothing is created.
 
     With --wait the command waits until the batch is finished; a terminal shows how far it is. The exit code is 0 if
-    all jobs were completed, 3 if one is dead, 1 if one was cancelled or deleted. Ctrl-C ends only the wait."""
+    all jobs were completed, 3 if one is dead, 1 if one was cancelled or deleted. Ctrl-C ends only the wait.
+
+    $ fileq batch create --name nightly --then load_partition  # an open batch; its id is printed
+    $ fileq batch create --manifest in/files.json --then report --wait  # process these files together
+    $ fileq batch create in/*.csv --allow-failures --finally report  # go on after failures"""
     from fileq.client.options import JobOptions
     from fileq.commands.batches import fill, manifest_paths
     from fileq.commands.enqueue import Enqueuing, entries_for, requested
@@ -127,11 +126,13 @@ def _wait(invocation: Invocation, id: str) -> int:
     "list batches with their counts",
     argument("--unfinished", action="store_true", help="only batches that are not finished"),
     argument("--limit", type=whole_number(1), default=50, metavar="N", help="at most N (default: %(default)s)"),
-    examples=(("fileq batch list --unfinished", "what is under way"), ("fileq batch list --json", "for a program")),
     json_fields=(("batches[]", "one object each, as `fileq batch show --json`, without failures"),),
 )
 def _list(invocation: Invocation) -> int:
-    """Lists the batches, newest first. A finished one is kept for 30 days, an unfinished one for ever."""
+    """Lists the batches, newest first. A finished one is kept for 30 days, an unfinished one for ever.
+
+    $ fileq batch list --unfinished  # what is under way
+    $ fileq batch list --json  # for a program"""
     from fileq.cli.batch_text import render_batches
     from fileq.commands.batches import list_batches
 
@@ -147,29 +148,25 @@ _ID = argument("id", type=utf8_text, metavar="BATCH", help="id of the batch")
     "admin batch show",
     "show one batch: counts, callbacks, failures",
     _ID,
-    examples=(("fileq batch show nightly-3f9c12ab77de", "how far is it?"),),
     json_fields=declared("fileq.queries.documents:BatchDocument"),
 )
 def _show(invocation: Invocation) -> int:
     """Shows a batch: its status, the counts of its jobs, its callbacks with the statuses of their jobs, and the first
-    dead jobs with their errors. A child batch is one member. `fileq list --batch ID` lists the jobs."""
+    dead jobs with their errors. A child batch is one member. `fileq list --batch ID` lists the jobs.
+
+    $ fileq batch show nightly-3f9c12ab77de  # how far is it?"""
     from fileq.cli.batch_text import render_batch
 
     report = _report(invocation, invocation.options.id)
     return invocation.answer(report, lambda: render_batch(report, screen_of_stdout(), now_ms()))
 
 
-@command(
-    "admin batch seal",
-    "close a batch to new jobs",
-    _ID,
-    examples=(("fileq batch seal nightly-3f9c12ab77de", "all jobs are added"),),
-    json_fields=_AS_SHOWN,
-    only_confirms=True,
-)
+@command("admin batch seal", "close a batch to new jobs", _ID, json_fields=_AS_SHOWN, only_confirms=True)
 def _seal(invocation: Invocation) -> int:
     """Seals an open batch, so that it can finish. Only its own running jobs can still add jobs. An empty batch is
-    finished by it. Exit code 1 if it is not open."""
+    finished by it. Exit code 1 if it is not open.
+
+    $ fileq batch seal nightly-3f9c12ab77de  # all jobs are added"""
     from fileq.client.broker_batches import seal_batch
 
     id = invocation.options.id
@@ -179,18 +176,13 @@ def _seal(invocation: Invocation) -> int:
     return _confirm(invocation, "is sealed")
 
 
-@command(
-    "admin batch cancel",
-    "cancel what is left of a batch",
-    _ID,
-    examples=(("fileq batch cancel nightly-3f9c12ab77de", "stop it"),),
-    json_fields=_AS_SHOWN,
-    only_confirms=True,
-)
+@command("admin batch cancel", "cancel what is left of a batch", _ID, json_fields=_AS_SHOWN, only_confirms=True)
 def _cancel(invocation: Invocation) -> int:
     """Seals the batch and cancels its jobs that have not ended: those that wait now, or when they are claimed; running
     ones within a second. Child batches are cancelled too. --then is not enqueued, --finally is. Exit code 1 if the
-    batch is finished or was cancelled before."""
+    batch is finished or was cancelled before.
+
+    $ fileq batch cancel nightly-3f9c12ab77de  # stop it"""
     from fileq.actions.bulk import JobAction
     from fileq.client.broker_batches import cancel_batch
     from fileq.commands.action_log import note_batch
@@ -208,7 +200,6 @@ def _cancel(invocation: Invocation) -> int:
     "admin batch retry",
     "run the dead jobs of a batch again",
     _ID,
-    examples=(("fileq batch retry nightly-3f9c12ab77de", "after the cause was fixed"),),
     json_fields=(
         ("id, retried", "string, number: the batch, and how many jobs were put back"),
         ("left[]", "id and reason (strings) of each job that stays dead"),
@@ -219,7 +210,9 @@ def _retry(invocation: Invocation) -> int:
     """Puts the dead jobs of a batch back into their queues; the batch is unfinished again, and not cancelled any more.
     Without dead jobs nothing changes. Jobs that were cancelled stay cancelled, so --then is enqueued only if there are
     none. --catch and --finally are never enqueued a second time. Child batches are retried by their own ids. Exit code
-    1 if a job stays dead."""
+    1 if a job stays dead.
+
+    $ fileq batch retry nightly-3f9c12ab77de  # after the cause was fixed"""
     from fileq.actions.bulk import JobAction
     from fileq.client.broker_batches import retry_batch
     from fileq.commands.action_log import note_batch

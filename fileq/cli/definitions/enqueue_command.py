@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     "run the handler of one file here, without a queue",
     argument("path", metavar="PATH", help="the file"),
     APP_DIR,
-    examples=(
-        ("fileq try inbox/report.pdf", "which handler is chosen, what it returns, how long it takes"),
-        ("fileq try ~/Desktop/sample.pdf", "a sample that is not in scan_dir"),
-    ),
 )
 def _try(invocation: Invocation) -> int:
     """Runs the handler that a worker would choose for this file, as a worker would: in a child process, with the same
@@ -45,7 +41,10 @@ def _try(invocation: Invocation) -> int:
     ends the handler and the processes that it started. Exit code 1 if the handler failed.
 
     The handler is loaded as it is in its file now. Workers that are running use the one that they have loaded,
-    until SIGHUP or a restart."""
+    until SIGHUP or a restart.
+
+    $ fileq try inbox/report.pdf  # which handler is chosen, what it returns, how long it takes
+    $ fileq try ~/Desktop/sample.pdf  # a sample that is not in scan_dir"""
     return try_and_print(invocation.loaded(), invocation.options.path, invocation.options.app_dir)
 
 
@@ -108,21 +107,6 @@ def _due_time(parser: argparse.ArgumentParser) -> None:
     ),
     *CALLBACKS,
     argument("--wait", action="store_true", help="wait until the jobs have ended and show their results"),
-    examples=(
-        ("fileq enqueue inbox/a.pdf inbox/b.pdf", "process these files (again)"),
-        ("fileq enqueue inbox/big.zip --priority low --delay 10m", "in ten minutes, in the queue low"),
-        (
-            "fileq enqueue --type report --payload '{\"month\": 1}' --id report-2026-01",
-            "a job without a file, at most once under this id",
-        ),
-        ("fileq enqueue inbox/a.pdf --wait", "process this file now and show the result"),
-        ("fileq enqueue in/a.csv in/b.csv --batch nightly --then load_partition", "load when both are completed"),
-        ('fileq enqueue \'{"command": "df -h"}\' --timeout 30s', "a shell command, run by a worker"),
-        (
-            'fileq enqueue \'{"id": "sync", "command": "rsync -a a/ b/", "max_retries": 5}\'',
-            "a command with options of its own",
-        ),
-    ),
     json_fields=(
         ("jobs[]", "one object for each job, in the order of the arguments, as in `fileq admin list --json`, and:"),
         ("jobs[].fate", "string: enqueued, or duplicate if a job with this id exists already"),
@@ -155,7 +139,17 @@ def _run(invocation: Invocation) -> int:
 
     With --wait the command waits until all its jobs have ended and prints the result or the error of each. The exit
     code is 0 if all were completed, 3 if one is dead, 1 if one was cancelled. Ctrl-C ends only the wait: the jobs
-    stay queued."""
+    stay queued.
+
+    $ fileq enqueue inbox/a.pdf inbox/b.pdf  # process these files (again)
+    $ fileq enqueue inbox/big.zip --priority low --delay 10m  # in ten minutes, in the queue low
+    $ fileq enqueue --type report --payload '{"month": 1}' --id report-2026-01
+      # a job without a file, at most once under this id
+    $ fileq enqueue inbox/a.pdf --wait  # process this file now and show the result
+    $ fileq enqueue in/a.csv in/b.csv --batch nightly --then load_partition  # load when both are completed
+    $ fileq enqueue '{"command": "df -h"}' --timeout 30s  # a shell command, run by a worker
+    $ fileq enqueue '{"id": "sync", "command": "rsync -a a/ b/", "max_retries": 5}'  # a command with options of its own
+    """
     from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, endings_of_jobs, entries_for, entry_of_type, requested
 
     options = invocation.options

@@ -17,10 +17,7 @@ _CONFIRM = argument("--yes", action="store_true", help="confirms --all; without 
 _JOB = "fileq.queries.documents:JobDocument"
 _EACH = "one object for each job"
 _ACTION = declared("fileq.actions.bulk:ActionReport")
-_PURGED = (
-    ("deleted", "number: dead jobs that were deleted"),
-    ("dead", "number: dead jobs before the command"),
-)
+_PURGED = (("deleted", "number: dead jobs that were deleted"), ("dead", "number: dead jobs before the command"))
 
 
 @command(
@@ -32,16 +29,15 @@ _PURGED = (
         help="a queue, or dead_letter, completed, scheduled, cancelled (default: all queues)",
     ),
     argument("-n", type=whole_number(1), default=10, metavar="N", dest="limit", help="show at most N (default: 10)"),
-    examples=(
-        ("fileq peek", "the next ten jobs of each queue"),
-        ("fileq peek --queue high -n 3", "the next three jobs of one queue"),
-        ("fileq peek --queue completed", "the jobs that were completed last"),
-    ),
     json_fields=declared(_JOB, "jobs[]", _EACH),
 )
 def _peek(invocation: Invocation) -> int:
     """Shows the jobs that are claimed next from each queue, or from one. For `scheduled` it shows the jobs that are due
-    first; for `dead_letter`, `completed` and `cancelled` the newest. Changes nothing."""
+    first; for `dead_letter`, `completed` and `cancelled` the newest. Changes nothing.
+
+    $ fileq peek  # the next ten jobs of each queue
+    $ fileq peek --queue high -n 3  # the next three jobs of one queue
+    $ fileq peek --queue completed  # the jobs that were completed last"""
     from fileq.cli.job_text import render_peek
     from fileq.queries.job_queries import peek, place_named
 
@@ -57,14 +53,6 @@ def _peek(invocation: Invocation) -> int:
     "admin list",
     "list jobs by status, type, file, error, time and tag",
     filters(limit=50),
-    examples=(
-        ("fileq list --status failed", "jobs that wait for another attempt"),
-        ("fileq list --type thumbnail --limit 5 --json", "five jobs of one type, as JSON"),
-        (
-            "fileq list --status dead --error Timeout --since 2h",
-            "what became dead by a timeout in the last two hours",
-        ),
-    ),
     json_fields=declared(_JOB, "jobs[]", _EACH, more=(("has_more", "boolean: --limit left out others"),)),
 )
 def _list(invocation: Invocation) -> int:
@@ -73,7 +61,11 @@ def _list(invocation: Invocation) -> int:
     another name for running, `failed` for retrying.
 
     A deferred job cannot run yet, though nothing failed: an open circuit breaker, a limit of its route, a missing
-    root or an earlier job of its file. The reason is below the table, and `deferred` in --json."""
+    root or an earlier job of its file. The reason is below the table, and `deferred` in --json.
+
+    $ fileq list --status failed  # jobs that wait for another attempt
+    $ fileq list --type thumbnail --limit 5 --json  # five jobs of one type, as JSON
+    $ fileq list --status dead --error Timeout --since 2h  # what became dead by a timeout in the last two hours"""
     from msgspec.structs import replace
 
     from fileq.cli.job_text import job_table
@@ -106,7 +98,6 @@ def _check_batch(invocation: Invocation, found: int) -> None:
     "admin show",
     "show one job with all its attempts",
     argument("id", type=utf8_text, metavar="ID", help="id of a job, or its first characters"),
-    examples=(("fileq show 2f6c1d0e", "what happened to this job"),),
     json_fields=declared(_JOB),
 )
 def _show(invocation: Invocation) -> int:
@@ -117,7 +108,9 @@ def _show(invocation: Invocation) -> int:
     worker measured.
 
     The record of a completed or cancelled job is kept for worker.history_ttl; the record of a dead job until it is
-    retried or deleted."""
+    retried or deleted.
+
+    $ fileq show 2f6c1d0e  # what happened to this job"""
     from fileq.cli.job_text import render_job
     from fileq.queries.job_ids import resolve_ids
     from fileq.queries.job_queries import show
@@ -132,7 +125,6 @@ def _show(invocation: Invocation) -> int:
     "admin trace",
     "show everything known about a file, version by version",
     argument("path", metavar="PATH", help="path of the file on the producer; it need not exist any more"),
-    examples=(("fileq trace inbox/invoice-17.pdf", "was it processed, and if not, why?"),),
     json_fields=declared("fileq.commands.untaken_files:LocalTrace"),
 )
 def _trace(invocation: Invocation) -> int:
@@ -141,7 +133,9 @@ def _trace(invocation: Invocation) -> int:
     relative path is resolved here. The path to which a worker moved the file (worker.after) works too. Exit code 1 if
     nothing is known about the file. If it exists here, the error names the rule that leaves it out: a glob, a link, a
     missing marker, … If it has changed here since its newest known version, the output says so, and why the new version
-    is not enqueued."""
+    is not enqueued.
+
+    $ fileq trace inbox/invoice-17.pdf  # was it processed, and if not, why?"""
     from fileq.cli.job_text import render_trace
     from fileq.commands.untaken_files import why_not_taken, with_scanned_directory, with_untaken
     from fileq.core.text import quoted_path
@@ -167,11 +161,6 @@ def _trace(invocation: Invocation) -> int:
     _CONFIRM,
     DRY_RUN,
     filters(states=UNFINISHED),
-    examples=(
-        ("fileq cancel 2f6c1d0e", "one job; several ids may be given"),
-        ("fileq cancel --all --queue low --match '*.tmp.pdf' --dry-run", "show which jobs would be cancelled"),
-        ("fileq cancel --all --status scheduled --yes", "all jobs that are not due yet"),
-    ),
     json_fields=_ACTION,
     only_confirms=True,
 )
@@ -184,7 +173,11 @@ def _cancel(invocation: Invocation) -> int:
     With --all: every job that has not ended, meets the filters and was enqueued before the command began;
     deliveries of webhooks only with --type. Jobs that another program pushed are cancelled near the front of their
     queue, or once a worker has claimed them. A cancelled job can't be put back, so --all needs --yes; without it
-    the command names what it would cancel and ends with exit code 2."""
+    the command names what it would cancel and ends with exit code 2.
+
+    $ fileq cancel 2f6c1d0e  # one job; several ids may be given
+    $ fileq cancel --all --queue low --match '*.tmp.pdf' --dry-run  # show which jobs would be cancelled
+    $ fileq cancel --all --status scheduled --yes  # all jobs that are not due yet"""
     return _act(invocation, "cancel")
 
 
@@ -237,16 +230,15 @@ _GROUPED = 100_000  # dead jobs that `dlq groups` looks at
     "admin dlq list",
     "list dead jobs with attempts, error and times",
     filters(limit=50, time="jobs that became dead", states=("dead",)),
-    examples=(
-        ("fileq dlq list", "the newest fifty"),
-        ("fileq dlq list --match '*.pdf' --error timeout", "only jobs that match both conditions"),
-    ),
     json_fields=declared("fileq.queries.dead_jobs:DeadJobs"),
 )
 def _list_dead(invocation: Invocation) -> int:
     """Lists the dead-letter queue, newest first: for each job its id, when it became dead, the number of its attempts,
     its queue, its file and the first line of its error. Bytes that are not a job are listed under raw-<sha1>. `fileq
-    show ID` shows one job in full."""
+    show ID` shows one job in full.
+
+    $ fileq dlq list  # the newest fifty
+    $ fileq dlq list --match '*.pdf' --error timeout  # only jobs that match both conditions"""
     from fileq.cli.job_text import render_dead
     from fileq.queries.dead_jobs import list_dead
 
@@ -267,17 +259,16 @@ def _list_dead(invocation: Invocation) -> int:
         help=f"{', '.join(_GROUP_WORDS)} (default: fingerprint)",
     ),
     argument("--limit", type=whole_number(1), default=20, metavar="N", help="at most N groups (default: 20)"),
-    examples=(
-        ("fileq dlq groups", "what went wrong, and how often"),
-        ("fileq dlq groups --by directory", "where the files are"),
-    ),
     json_fields=declared("fileq.queries.dead_jobs:DeadGroups"),
 )
 def _groups(invocation: Invocation) -> int:
     """Groups dead jobs, the largest group first: how many there are, the newest error, when the first and the last
     became dead, and the directories and extensions in which most of their files are. Jobs with the same fingerprint
     died of the same cause: the same kind of error, the same handler, the same wording, raised in the same function of
-    your code. Looks at the newest 100,000 dead jobs and says so if there are more."""
+    your code. Looks at the newest 100,000 dead jobs and says so if there are more.
+
+    $ fileq dlq groups  # what went wrong, and how often
+    $ fileq dlq groups --by directory  # where the files are"""
     from fileq.cli.job_text import render_groups
     from fileq.queries.dead_jobs import group_dead
     from fileq.queries.job_filter import JobFilter
@@ -294,12 +285,6 @@ def _groups(invocation: Invocation) -> int:
     _ALL_DEAD,
     DRY_RUN,
     _DEAD_FILTERS,
-    examples=(
-        ("fileq dlq retry 2f6c1d0e", "one job; several ids may be given"),
-        ("fileq dlq retry --all --error 'connection refused' --dry-run", "show which jobs would be put back"),
-        ("fileq dlq retry --all --match '/srv/inbox/2026/**'", "all jobs for files of one directory"),
-        ("fileq dlq retry --all --fingerprint 3f9a", "one group of 'fileq dlq groups'"),
-    ),
     json_fields=_ACTION,
     only_confirms=True,
 )
@@ -311,7 +296,12 @@ def _retry(invocation: Invocation) -> int:
 
     Workers that are running use the handlers and the configuration that they have loaded. After a fix reload them
     (SIGHUP) or restart them first. The command and its dry run say so if a file that they have loaded has changed:
-    the configuration file, or a handler in the current directory, with the modules there that it imports."""
+    the configuration file, or a handler in the current directory, with the modules there that it imports.
+
+    $ fileq dlq retry 2f6c1d0e  # one job; several ids may be given
+    $ fileq dlq retry --all --error 'connection refused' --dry-run  # show which jobs would be put back
+    $ fileq dlq retry --all --match '/srv/inbox/2026/**'  # all jobs for files of one directory
+    $ fileq dlq retry --all --fingerprint 3f9a  # one group of 'fileq dlq groups'"""
     return _act(invocation, "retry")
 
 
@@ -329,10 +319,6 @@ def _retry(invocation: Invocation) -> int:
     _CONFIRM,
     DRY_RUN,
     _DEAD_FILTERS,
-    examples=(
-        ("fileq dlq delete raw-da39a3ee5e6b4b0d3255bfef95601890afd80709", "bytes that are not a job"),
-        ("fileq dlq delete --all --error FileVanished --yes", "all jobs whose file was gone"),
-    ),
     json_fields=_ACTION,
     only_confirms=True,
 )
@@ -340,7 +326,10 @@ def _delete(invocation: Invocation) -> int:
     """Deletes dead jobs and their records. Files are not touched. Exit code 1 if an id is not that of a dead job.
 
     With --all: every dead job that meets the filters. Deleted jobs can't be put back, so --all needs --yes; without
-    it the command names what it would delete and ends with exit code 2."""
+    it the command names what it would delete and ends with exit code 2.
+
+    $ fileq dlq delete raw-da39a3ee5e6b4b0d3255bfef95601890afd80709  # bytes that are not a job
+    $ fileq dlq delete --all --error FileVanished --yes  # all jobs whose file was gone"""
     return _act(invocation, "delete")
 
 
@@ -348,16 +337,15 @@ def _delete(invocation: Invocation) -> int:
     "admin purge-dlq",
     "delete all dead jobs",
     argument("--yes", action="store_true", help="delete; without it the command only counts (or: --force)"),
-    examples=(
-        ("fileq purge-dlq", "show how many jobs would be deleted"),
-        ("fileq purge-dlq --yes", "delete them"),
-    ),
     json_fields=_PURGED,
     only_confirms=True,
 )
 def _purge(invocation: Invocation) -> int:
     """Deletes all dead jobs with their records and prints how many. Without --yes it only prints how many there are and
-    ends with exit code 2."""
+    ends with exit code 2.
+
+    $ fileq purge-dlq  # show how many jobs would be deleted
+    $ fileq purge-dlq --yes  # delete them"""
     from fileq.actions.bulk import BulkActions, JobAction
     from fileq.commands.action_log import note_command
     from fileq.queries.job_filter import JobFilter

@@ -47,13 +47,6 @@ if TYPE_CHECKING:
         metavar="DIR",
         help="only files below this directory and their jobs",
     ),
-    examples=(
-        ("fileq keys create dashboard --scope read", "a key that changes nothing"),
-        (
-            "fileq keys create scanner --scope enqueue --allow-type ocr --expires 90d",
-            "adds jobs of one type, for 90 days",
-        ),
-    ),
     json_fields=declared("fileq.commands.api_keys:NewKey"),
 )
 def _create(invocation: Invocation) -> int:
@@ -65,7 +58,10 @@ def _create(invocation: Invocation) -> int:
     with enqueue and without read looks only at jobs and batches that it made itself.
 
     --allow-type and --path-prefix restrict a key: it enqueues, sees and changes only what they name. With
-    --path-prefix alone it has no types and no commands, with --allow-type alone no files."""
+    --path-prefix alone it has no types and no commands, with --allow-type alone no files.
+
+    $ fileq keys create dashboard --scope read  # a key that changes nothing
+    $ fileq keys create scanner --scope enqueue --allow-type ocr --expires 90d  # adds jobs of one type, for 90 days"""
     from fileq.brokers.clocks import wall_clock_ms
     from fileq.commands.api_keys import KeyOptions, KeyStore
     from fileq.commands.audit_entries import new_key_facts
@@ -83,15 +79,13 @@ def _create(invocation: Invocation) -> int:
     return invocation.answer(made, lambda: [head, made.key])
 
 
-@command(
-    "keys list",
-    "list the keys of the REST API",
-    examples=(("fileq keys list", "all keys"), ("fileq keys list --json", "as JSON")),
-    json_fields=declared("fileq.commands.api_keys:KeyList"),
-)
+@command("keys list", "list the keys of the REST API", json_fields=declared("fileq.commands.api_keys:KeyList"))
 def _list(invocation: Invocation) -> int:
     """Lists the keys with their scopes, their restrictions and when each was last used, to the minute. The keys
-    themselves can't be shown."""
+    themselves can't be shown.
+
+    $ fileq keys list  # all keys
+    $ fileq keys list --json  # as JSON"""
     from fileq.commands.api_keys import KeyStore
 
     found = KeyStore(invocation.broker()).summaries()
@@ -115,12 +109,13 @@ def _key_table(found: KeyList) -> list[str]:
     "keys revoke",
     "revoke a key of the REST API",
     argument("key", type=utf8_text, metavar="ID", help="id or name of the key"),
-    examples=(("fileq keys revoke scanner", "by its name"),),
     json_fields=(("id", "string: the key that was revoked"),),
     only_confirms=True,
 )
 def _revoke(invocation: Invocation) -> int:
-    """Removes a key. Servers refuse it within 5 s, and the sessions that it began too."""
+    """Removes a key. Servers refuse it within 5 s, and the sessions that it began too.
+
+    $ fileq keys revoke scanner  # by its name"""
     from fileq.commands.api_keys import KeyStore
     from fileq.commands.audit_entries import key_facts
 
@@ -136,10 +131,6 @@ def _revoke(invocation: Invocation) -> int:
     "login-link",
     "print a new one-time link to the web console",
     *SERVER_OPTIONS,
-    examples=(
-        ("fileq login-link", "open this link in a browser"),
-        ("fileq login-link --port 9000 --login-name maria", "the server on port 9000; the session is called maria"),
-    ),
     json_fields=(
         ("url", "string: the link; it works once"),
         ("name", "string: what the session is called after"),
@@ -153,7 +144,10 @@ def _link(invocation: Invocation) -> int:
 
     The address is that of server.bind and server.port; give --bind and --port as the server got them. Exit code 1
     if no server answers there. It does not work with broker: memory, which only the process of the server can
-    reach."""
+    reach.
+
+    $ fileq login-link  # open this link in a browser
+    $ fileq login-link --port 9000 --login-name maria  # the server on port 9000; the session is called maria"""
     from fileq.brokers.clocks import wall_clock_ms
     from fileq.commands.api_keys import LINK_MS, KeyStore
     from fileq.commands.audit_entries import os_user

@@ -60,10 +60,6 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
     "stop claiming from one or more queues",
     _ARGUMENTS,
     argument("--reason", type=_reason, default="", metavar="TEXT", help="why; others see it with your name"),
-    examples=(
-        ("fileq pause low", "process only urgent jobs for now"),
-        ("fileq pause high low --reason 'the disk is being replaced'", "process nothing, and say why"),
-    ),
     json_fields=_FIELDS,
     only_confirms=True,
 )
@@ -73,20 +69,18 @@ def _pause(invocation: Invocation) -> int:
 
     Who paused it, when and with which reason is shown by `fileq stats`, by the console and in the audit. A reason
     for a queue that is paused already replaces the one before. The timelines of jobs that waited show the last 20
-    pauses of a queue."""
+    pauses of a queue.
+
+    $ fileq pause low  # process only urgent jobs for now
+    $ fileq pause high low --reason 'the disk is being replaced'  # process nothing, and say why"""
     return _set_paused(invocation, paused=True)
 
 
-@command(
-    "admin resume",
-    "claim from paused queues again",
-    _ARGUMENTS,
-    examples=(("fileq resume low", "continue"),),
-    json_fields=_FIELDS,
-    only_confirms=True,
-)
+@command("admin resume", "claim from paused queues again", _ARGUMENTS, json_fields=_FIELDS, only_confirms=True)
 def _resume(invocation: Invocation) -> int:
-    """Workers claim from the queue again at once. A queue that was not paused stays as it is."""
+    """Workers claim from the queue again at once. A queue that was not paused stays as it is.
+
+    $ fileq resume low  # continue"""
     return _set_paused(invocation, paused=False)
 
 
@@ -109,10 +103,6 @@ def _pause_line(result: PauseResult, *, paused: bool) -> str:
     argument(
         "route", nargs="?", default="", type=utf8_text, metavar="ROUTE", help="name of a route (default: all routes)"
     ),
-    examples=(
-        ("fileq breaker reset", "all routes, after the cause is fixed"),
-        ("fileq breaker reset '**/*.pdf'", "one route"),
-    ),
     json_fields=declared("fileq.commands.admin.running_workers:BreakerReset"),
 )
 def _reset(invocation: Invocation) -> int:
@@ -121,7 +111,10 @@ def _reset(invocation: Invocation) -> int:
     then run at once. A breaker opens again if most attempts still fail. The name of a route is its `name`, else its
     type, else its glob; `fileq workers` shows those whose breaker is open. Exit code 2 if the name resembles a route
     that workers report or the configuration has, or if the configuration names all routes and this one is not among
-    them."""
+    them.
+
+    $ fileq breaker reset  # all routes, after the cause is fixed
+    $ fileq breaker reset '**/*.pdf'  # one route"""
     from fileq.commands.admin.running_workers import reset_breaker
 
     result = reset_breaker(invocation.broker(), invocation.config, invocation.options.route)

@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     argument("--all", action="store_true", help="all known files; needed if no filter is given"),
     DRY_RUN,
     filters(time="files modified", states=ENDED, has_batch=False),
-    examples=(
-        ("fileq reprocess --match '*.pdf' --since 2h --dry-run", "show which files would be enqueued"),
-        ("fileq reprocess --status completed --queue high", "files whose last job was completed in this queue"),
-        (
-            "fileq reprocess --match '/srv/inbox/2026/**' --since 2026-11-01",
-            "all files of a directory modified since then",
-        ),
-        ("fileq reprocess --all --dry-run", "show that every known file would be enqueued"),
-    ),
     json_fields=declared("fileq.actions.reprocess:ReprocessReport"),
     only_confirms=True,
 )
@@ -42,7 +33,12 @@ def _reprocess(invocation: Invocation) -> int:
 
     --match, --since and --until are about the files; --status, --type, --error and --queue are about the last job
     of each file. A job whose record has expired (worker.history_ttl) meets none of these. A pattern with a slash
-    also matches the path that worker.after moved a file to, until the record of its job expires."""
+    also matches the path that worker.after moved a file to, until the record of its job expires.
+
+    $ fileq reprocess --match '*.pdf' --since 2h --dry-run  # show which files would be enqueued
+    $ fileq reprocess --status completed --queue high  # files whose last job was completed in this queue
+    $ fileq reprocess --match '/srv/inbox/2026/**' --since 2026-11-01  # all files of a directory modified since then
+    $ fileq reprocess --all --dry-run  # show that every known file would be enqueued"""
     from fileq.actions.reprocess import reprocess
     from fileq.commands.action_log import note_reprocess
 
@@ -71,10 +67,6 @@ def _reprocess(invocation: Invocation) -> int:
     "prove that no job was lost, and repair",
     argument("--repair", action="store_true", help="repair what can be repaired, and report it"),
     APP_DIR,
-    examples=(
-        ("fileq fsck", "is anything lost?"),
-        ("fileq fsck --repair", "repair it"),
-    ),
     json_fields=declared("fileq.commands.admin.fsck.report:Report"),
 )
 def _fsck(invocation: Invocation) -> int:
@@ -87,7 +79,10 @@ def _fsck(invocation: Invocation) -> int:
     names are restored; jobs without a record get one; files whose job left no trace are enqueued again; the
     difference that remains is counted as deleted or adopted. Each repair is one atomic step that checks again
     first. The command can be interrupted and repeated while workers are running. It lists what it did. Exit code 0
-    if no problem remains."""
+    if no problem remains.
+
+    $ fileq fsck  # is anything lost?
+    $ fileq fsck --repair  # repair it"""
     from fileq.commands.admin.fsck.check import fsck
 
     config = invocation.config

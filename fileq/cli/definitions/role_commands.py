@@ -74,22 +74,15 @@ def _work(
     return run_worker(loaded, read, app_dir, is_producing=is_producing, built_in=built_in, beside=beside)
 
 
-@command(
-    "producer",
-    "find files and queue one job for each version",
-    _DIR,
-    APP_DIR,
-    _ONCE,
-    examples=(
-        ("fileq producer /srv/inbox", "watch /srv/inbox until SIGTERM or Ctrl-C"),
-        ("fileq producer --once --set producer.rate_limit_per_sec=0", "one scan without a rate limit"),
-    ),
-)
+@command("producer", "find files and queue one job for each version", _DIR, APP_DIR, _ONCE)
 def _producer(invocation: Invocation) -> int:
     """Scans and watches a directory until SIGTERM or Ctrl-C, and queues one job for each version of a file as soon as
     the file is completely written. All producers of one broker share a rate limit.
 
-    With --once: scans once, prints a summary to stdout and exits."""
+    With --once: scans once, prints a summary to stdout and exits.
+
+    $ fileq producer /srv/inbox  # watch /srv/inbox until SIGTERM or Ctrl-C
+    $ fileq producer --once --set producer.rate_limit_per_sec=0  # one scan without a rate limit"""
     from fileq.runtime.roles import run_producer, run_producer_once
 
     loaded, app_dir = _loaded(invocation), invocation.options.app_dir
@@ -98,18 +91,7 @@ def _producer(invocation: Invocation) -> int:
     return run_producer(loaded, invocation.load_again, app_dir)
 
 
-@command(
-    "worker",
-    "run the handlers of queued jobs",
-    _DIR,
-    APP_DIR,
-    _ONCE,
-    _COUNT,
-    examples=(
-        ("fileq worker --count 8", "eight jobs at a time"),
-        ("fileq worker --app-dir /opt/handlers --set redis.addr=redis:6379", "handlers from another directory"),
-    ),
-)
+@command("worker", "run the handlers of queued jobs", _DIR, APP_DIR, _ONCE, _COUNT)
 def _worker(invocation: Invocation) -> int:
     """Claims jobs from the queues in their order, runs their handlers and records the outcomes, until a signal arrives.
     Also returns the jobs of dead workers to their queues and queues jobs that are due. After the first SIGINT or
@@ -120,22 +102,14 @@ def _worker(invocation: Invocation) -> int:
     With --once: runs until no job is pending, running, retrying or deferred. Exit code 0, or 3 if a job became dead
     in this run. Does not wait for a missing root or for the cooldown of an open circuit breaker: its jobs stay
     deferred for the next run, an error says how many and why, and the exit code is 1. Webhook deliveries that
-    failed are left to the next run too, and reported."""
+    failed are left to the next run too, and reported.
+
+    $ fileq worker --count 8  # eight jobs at a time
+    $ fileq worker --app-dir /opt/handlers --set redis.addr=redis:6379  # handlers from another directory"""
     return _work(invocation, is_producing=False)
 
 
-@command(
-    "all",
-    "producer and worker in one process",
-    _DIR,
-    APP_DIR,
-    _ONCE,
-    _COUNT,
-    examples=(
-        ("fileq all ./inbox", "process files dropped into ./inbox; needs no server, only an SQLite file"),
-        ("fileq all ./inbox --once", "process the files that are there now, then exit"),
-    ),
-)
+@command("all", "producer and worker in one process", _DIR, APP_DIR, _ONCE, _COUNT)
 def _all(invocation: Invocation) -> int:
     """Runs producer and worker in one process: all that a single machine needs.
 
@@ -143,20 +117,14 @@ def _all(invocation: Invocation) -> int:
     code 0, or 3 if a job became dead in this run. Waits up to a minute for files that are still being written.
     Leaves and reports jobs that are scheduled for later or are in paused queues, and webhook deliveries that
     failed. Does not wait for a missing root or for the cooldown of an open circuit breaker: its jobs stay deferred
-    for the next run, an error says how many and why, and the exit code is 1."""
+    for the next run, an error says how many and why, and the exit code is 1.
+
+    $ fileq all ./inbox  # process files dropped into ./inbox; needs no server, only an SQLite file
+    $ fileq all ./inbox --once  # process the files that are there now, then exit"""
     return _work(invocation, is_producing=True)
 
 
-@command(
-    "serve",
-    "serve the web console and the REST API",
-    APP_DIR,
-    *SERVER_OPTIONS,
-    examples=(
-        ("fileq serve", "on http://127.0.0.1:8080"),
-        ("fileq serve --bind 0.0.0.0 --port 80", "for other machines; needs a key"),
-    ),
-)
+@command("serve", "serve the web console and the REST API", APP_DIR, *SERVER_OPTIONS)
 def _serve(invocation: Invocation) -> int:
     """Serves the web console (docs/console.md) and the REST API (docs/api.md) until SIGTERM or Ctrl-C. Runs no jobs.
     Event streams are closed at once when it stops, and requests in progress have 5 s.
@@ -170,25 +138,22 @@ def _serve(invocation: Invocation) -> int:
       fileq keys create me --scope operate
       curl -H "X-API-Key: fq_…" http://127.0.0.1:8080/api/v1/stats
 
-    `fileq doctor serve` checks its settings."""
+    `fileq doctor serve` checks its settings.
+
+    $ fileq serve  # on http://127.0.0.1:8080
+    $ fileq serve --bind 0.0.0.0 --port 80  # for other machines; needs a key"""
     from fileq.server.role import run_serve
 
     options = invocation.options
     return run_serve(invocation.loaded(), invocation.load_again, options.app_dir, options.login_name or "")
 
 
-@command(
-    "start",
-    "producer, worker, console and API in one process",
-    _DIR,
-    APP_DIR,
-    _COUNT,
-    *SERVER_OPTIONS,
-    examples=(("fileq start ./inbox", "process files dropped into ./inbox; open the link that it prints"),),
-)
+@command("start", "producer, worker, console and API in one process", _DIR, APP_DIR, _COUNT, *SERVER_OPTIONS)
 def _start(invocation: Invocation) -> int:
     """Runs what `fileq all` and `fileq serve` run, in one process: watches a directory, processes its files and serves
-    the web console and the REST API."""
+    the web console and the REST API.
+
+    $ fileq start ./inbox  # process files dropped into ./inbox; open the link that it prints"""
     from fileq.server.role import server_beside
 
     def beside(broker: FullBroker, emit: Emit) -> Service:

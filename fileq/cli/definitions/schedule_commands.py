@@ -33,13 +33,15 @@ _NAME = argument("name", type=utf8_text, metavar="SCHEDULE", help="name of the s
 @command(
     "schedule list",
     "list schedules with their next times",
-    examples=(("fileq schedule list", "all schedules"), ("fileq schedule list --json", "for a program")),
     json_fields=(("schedules[]", "one object each, as `fileq schedule show --json` prints it"),),
 )
 def _list(invocation: Invocation) -> int:
     """Lists every schedule, of the configuration and of programs: its status, its expression and zone, its next time in
     that zone, the state of its last job, and how many times had a job or were missed. A schedule is late if its time
-    has passed by more than a minute and no worker has fired it."""
+    has passed by more than a minute and no worker has fired it.
+
+    $ fileq schedule list  # all schedules
+    $ fileq schedule list --json  # for a program"""
     from fileq.commands.admin.schedules import list_schedules
 
     schedules = list_schedules(invocation.broker())
@@ -50,11 +52,12 @@ def _list(invocation: Invocation) -> int:
     "schedule show",
     "show one schedule in full",
     _NAME,
-    examples=(("fileq schedule show nightly-report", "one schedule"),),
     json_fields=declared("fileq.commands.admin.schedules:ScheduleView"),
 )
 def _show(invocation: Invocation) -> int:
-    """Shows the definition of a schedule, in plain words too, its state, and its next times."""
+    """Shows the definition of a schedule, in plain words too, its state, and its next times.
+
+    $ fileq schedule show nightly-report  # one schedule"""
     from fileq.commands.admin.schedules import next_times, show_schedule
 
     broker, name = invocation.broker(), invocation.options.name
@@ -72,11 +75,12 @@ def _show(invocation: Invocation) -> int:
     "show the next times of a schedule",
     _NAME,
     argument("-n", type=whole_number(1, 1000), default=_TIMES, metavar="N", help="how many (default %(default)s)"),
-    examples=(("fileq schedule next nightly-report -n 10", "the next ten times"),),
     json_fields=declared("fileq.commands.admin.schedules:ScheduledTime", "times[]", "the next one first"),
 )
 def _next(invocation: Invocation) -> int:
-    """Shows when a schedule is due next. A pause is ignored."""
+    """Shows when a schedule is due next. A pause is ignored.
+
+    $ fileq schedule next nightly-report -n 10  # the next ten times"""
     from fileq.commands.admin.schedules import next_times
 
     times = next_times(invocation.broker(), invocation.options.name, invocation.options.n)
@@ -101,10 +105,6 @@ def _next(invocation: Invocation) -> int:
     argument("--max-retries", type=whole_number(), metavar="N", help="of its jobs"),
     argument("--timeout", metavar="D", help="of one attempt of its jobs"),
     argument("--paused", action="store_const", const=True, help="define it, but do not fire it"),
-    examples=(
-        ("fileq schedule add report '30 2 * * 1-5' --type report --timezone Asia/Tokyo", "on working days"),
-        ("fileq schedule add inbox '@every 15m' --scan /srv/inbox", "enqueue the new files of a directory"),
-    ),
     json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
     only_confirms=True,
 )
@@ -113,7 +113,10 @@ def _add(invocation: Invocation) -> int:
     nothing; with other options it replaces the definition and keeps what is known of the last times. A paused schedule
     stays paused. A schedule that the configuration has can't be changed here.
 
-    Give --type with or without --payload, or --scan, or --reprocess."""
+    Give --type with or without --payload, or --scan, or --reprocess.
+
+    $ fileq schedule add report '30 2 * * 1-5' --type report --timezone Asia/Tokyo  # on working days
+    $ fileq schedule add inbox '@every 15m' --scan /srv/inbox  # enqueue the new files of a directory"""
     from fileq.brokers.schedule_definitions import KIND
     from fileq.client.options import WantedReprocess, WantedSchedule
     from fileq.client.schedule_changes import add_schedule
@@ -189,16 +192,13 @@ def _payload(text: str | None) -> dict[str, Any]:
 
 
 @command(
-    "schedule remove",
-    "remove a schedule",
-    _NAME,
-    examples=(("fileq schedule remove nightly", "stop it"),),
-    json_fields=(("name, removed", "string, true"),),
-    only_confirms=True,
+    "schedule remove", "remove a schedule", _NAME, json_fields=(("name, removed", "string, true"),), only_confirms=True
 )
 def _remove(invocation: Invocation) -> int:
     """Removes a schedule that was defined by `fileq schedule add` or by a program. Its jobs stay. One that a worker has
-    in its configuration is removed there."""
+    in its configuration is removed there.
+
+    $ fileq schedule remove nightly  # stop it"""
     from fileq.brokers.schedule_definitions import KIND
     from fileq.client.schedule_changes import remove_schedule
 
@@ -223,12 +223,13 @@ def _note_definition(invocation: Invocation, action: str, old: Document | None, 
     "schedule pause",
     "stop firing a schedule",
     _NAME,
-    examples=(("fileq schedule pause nightly", "for now"),),
     json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
     only_confirms=True,
 )
 def _pause(invocation: Invocation) -> int:
-    """The schedule stops firing, also across restarts, until `fileq schedule resume`."""
+    """The schedule stops firing, also across restarts, until `fileq schedule resume`.
+
+    $ fileq schedule pause nightly  # for now"""
     has_changed = _set_paused(invocation, is_paused=True)
     return _confirm(invocation, "is paused" if has_changed else "is already paused")
 
@@ -237,12 +238,13 @@ def _pause(invocation: Invocation) -> int:
     "schedule resume",
     "fire a paused schedule again",
     _NAME,
-    examples=(("fileq schedule resume nightly", "continue"),),
     json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
     only_confirms=True,
 )
 def _resume(invocation: Invocation) -> int:
-    """The schedule fires from its next time on. Times in the pause are neither made up nor counted."""
+    """The schedule fires from its next time on. Times in the pause are neither made up nor counted.
+
+    $ fileq schedule resume nightly  # continue"""
     has_changed = _set_paused(invocation, is_paused=False)
     return _confirm(invocation, "is resumed" if has_changed else "was not paused")
 
@@ -272,13 +274,14 @@ def _confirm(invocation: Invocation, what: str, *, has_words: bool = False) -> i
     "schedule run",
     "enqueue a job of a schedule now",
     _NAME,
-    examples=(("fileq schedule run nightly", "try it"),),
     json_fields=(("name, id", "strings: the schedule, and its new job"),),
     only_confirms=True,
 )
 def _run_now(invocation: Invocation) -> int:
     """Enqueues one job of the schedule beside its times: the next time, the counters and the overlap rule are not
-    affected. A paused schedule can be run too."""
+    affected. A paused schedule can be run too.
+
+    $ fileq schedule run nightly  # try it"""
     from fileq.client.schedule_changes import run_now
     from fileq.commands.action_log import note_run
 

@@ -35,16 +35,15 @@ _LISTED = (("path", "string or null: the file that was read, if any"), *_SETTING
     "tasks",
     "list the tasks that programs can enqueue by name",
     APP_DIR,
-    examples=(
-        ("fileq tasks", "the tasks of ./config.yaml"),
-        ("fileq tasks --app-dir /opt/app --json", "of another directory, for a program"),
-    ),
     json_fields=declared("fileq.commands.configured_handlers:TaskSummary", "tasks[]", "one object each, by name"),
 )
 def _tasks(invocation: Invocation) -> int:
     """Imports the modules that `imports` names, as a worker would, and lists the functions with @fileq.task: the name
     by which jobs name them, the type of their payload, the queue of their jobs, and the options under which a worker
-    runs them."""
+    runs them.
+
+    $ fileq tasks  # the tasks of ./config.yaml
+    $ fileq tasks --app-dir /opt/app --json  # of another directory, for a program"""
     from fileq.commands.configured_handlers import list_tasks
 
     tasks = list_tasks(invocation.config, invocation.options.app_dir)
@@ -71,14 +70,11 @@ def _task_table(tasks: tuple[TaskSummary, ...]) -> list[str]:
 # `fileq config …`: show, check and change the configuration.
 
 
-@command(
-    "config list",
-    "show every setting and where its value comes from",
-    examples=(("fileq config list", "the configuration that fileq would use in this directory"),),
-    json_fields=_LISTED,
-)
+@command("config list", "show every setting and where its value comes from", json_fields=_LISTED)
 def _list(invocation: Invocation) -> int:
-    """Prints every setting, its value and where the value comes from. Secrets are shown as ***."""
+    """Prints every setting, its value and where the value comes from. Secrets are shown as ***.
+
+    $ fileq config list  # the configuration that fileq would use in this directory"""
     from fileq.config.show import to_listing
 
     loaded = invocation.loaded()
@@ -92,17 +88,16 @@ def _list(invocation: Invocation) -> int:
     "show one setting or one section",
     argument("key", metavar="KEY", help="a setting such as worker.count, or a section such as redis"),
     argument("--origin", action="store_true", help="also print the key and where the value comes from"),
-    examples=(
-        ("fileq config get worker.count", "16"),
-        ("fileq config get worker.count --origin", "where the value comes from"),
-        ("fileq config get redis", "a section"),
-    ),
     json_fields=_LISTED,
 )
 def _get(invocation: Invocation) -> int:
     """Prints the value of one setting and nothing else, for scripts. Of a section it prints each setting with its
     value. With --origin it prints what `config list` prints: key, value and where the value comes from. Secrets are
-    shown as ***."""
+    shown as ***.
+
+    $ fileq config get worker.count  # 16
+    $ fileq config get worker.count --origin  # where the value comes from
+    $ fileq config get redis  # a section"""
     options = invocation.options
     if options.json or options.origin:
         return _list.run(invocation)
@@ -137,11 +132,6 @@ def _setting_lines(rows: list[ListedSetting]) -> list[str]:
         metavar="VALUE",
         help="as for --set: 8, 30s, a,b or [a, b]; - reads one line of stdin",
     ),
-    examples=(
-        ("fileq config set worker.count 8", "eight slots, effective at the next start"),
-        ("fileq config set producer.include_globs '**/*.pdf,**/*.docx'", "a list"),
-        ("fileq config set redis.password - < /run/secrets/redis", "a secret, read from a file"),
-    ),
     json_fields=(
         ("path", "string: the file that was written"),
         ("is_new_file", "boolean: the file did not exist before"),
@@ -160,7 +150,11 @@ def _set(invocation: Invocation) -> int:
     The result is checked before it is written; a change that makes the configuration invalid is refused. A remark
     says if the environment or --set overrides the file. A secret is never printed; to keep it out of the shell's
     history, give - and type it. Roles read the file when they start; a remark says whether workers take over the
-    value on SIGHUP or must be restarted."""
+    value on SIGHUP or must be restarted.
+
+    $ fileq config set worker.count 8  # eight slots, effective at the next start
+    $ fileq config set producer.include_globs '**/*.pdf,**/*.docx'  # a list
+    $ fileq config set redis.password - < /run/secrets/redis  # a secret, read from a file"""
     from fileq.config.edit import set_in_file
     from fileq.config.load import is_reloadable
 
@@ -203,10 +197,6 @@ def _set(invocation: Invocation) -> int:
     "check the configuration and report every problem",
     argument("--handlers", action="store_true", help="also import the handlers, as a worker would"),
     APP_DIR,
-    examples=(
-        ("fileq config check --config staging.yaml", "is this file valid?"),
-        ("fileq config check --handlers --app-dir /opt/handlers", "and can its handlers be imported?"),
-    ),
     json_fields=(
         ("is_ok", "boolean: there is no problem; else the exit code is 2"),
         ("problems", "list of strings: all problems"),
@@ -226,7 +216,10 @@ def _check(invocation: Invocation) -> int:
     code.
 
     Handlers are imported only with --handlers, because that runs their code. Then a schedule whose type no task or
-    route takes is a problem too."""
+    route takes is a problem too.
+
+    $ fileq config check --config staging.yaml  # is this file valid?
+    $ fileq config check --handlers --app-dir /opt/handlers  # and can its handlers be imported?"""
     from fileq.commands.configured_handlers import check_config
     from fileq.config.load import describe_broker_choice
 
@@ -271,11 +264,12 @@ def _checked_lines(loaded: Loaded, checked: ConfigCheck, broker: str) -> Iterato
     "config init",
     "write a file with every setting, its default and meaning",
     argument("file", nargs="?", default="config.yaml", metavar="FILE", help="file to write"),
-    examples=(("fileq config init", "write ./config.yaml"),),
     is_configured=False,
 )
 def _init(invocation: Invocation) -> int:
-    """Writes a configuration file with every setting, its default and its meaning. Never overwrites a file."""
+    """Writes a configuration file with every setting, its default and its meaning. Never overwrites a file.
+
+    $ fileq config init  # write ./config.yaml"""
     from fileq.config.show import example_yaml
 
     file = invocation.options.file
@@ -309,12 +303,6 @@ _NAME_WIDTH = 18
         help="the role that runs on this machine: producer, worker, all, serve or start",
     ),
     APP_DIR,
-    examples=(
-        ("fileq doctor", "before the first start, or when something does not work"),
-        ("fileq doctor worker --app-dir /opt/handlers", "only what a worker needs"),
-        ("fileq doctor serve", "what the REST server needs: address, keys, proxy, uploads"),
-        ("fileq doctor --json", "for a health check in CI"),
-    ),
     json_fields=(
         ("is_ok", "boolean: no check found a problem; else the exit code is 1"),
         ("checks", "list: one object for each check, in the order in which they ran"),
@@ -335,7 +323,12 @@ def _doctor(invocation: Invocation) -> int:
     With serve or start, or with all if a setting of the server is set: the address of the server, its keys, whether
     they are sent unencrypted, and server.upload_dir.
 
-    Creates and changes nothing. Handlers are imported, as a worker would do."""
+    Creates and changes nothing. Handlers are imported, as a worker would do.
+
+    $ fileq doctor  # before the first start, or when something does not work
+    $ fileq doctor worker --app-dir /opt/handlers  # only what a worker needs
+    $ fileq doctor serve  # what the REST server needs: address, keys, proxy, uploads
+    $ fileq doctor --json  # for a health check in CI"""
     findings = []
     for finding in _findings(invocation):
         findings.append(finding)
@@ -394,14 +387,6 @@ def _print_finding(invocation: Invocation, finding: Finding) -> None:
     "completion",
     "print a shell completion script",
     argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish"),
-    examples=(
-        (
-            "fileq completion bash > ~/.local/share/bash-completion/completions/fileq",
-            "bash, effective in new shells",
-        ),
-        ("fileq completion zsh > ~/.zfunc/_fileq", "zsh, with ~/.zfunc in fpath before compinit"),
-        ("fileq completion fish > ~/.config/fish/completions/fileq.fish", "fish"),
-    ),
     is_configured=False,
 )
 def _completion(invocation: Invocation) -> int:
@@ -409,7 +394,11 @@ def _completion(invocation: Invocation) -> int:
     values, queues, schedules, configuration keys and files. At each Tab the script runs `fileq __complete`, which reads
     the configuration of the line (--config, else $FILEQ_CONFIG, else ./config.yaml) and never the broker.
 
-    To try it in the current bash: eval "$(fileq completion bash)"."""
+    To try it in the current bash: eval "$(fileq completion bash)".
+
+    $ fileq completion bash > ~/.local/share/bash-completion/completions/fileq  # bash, effective in new shells
+    $ fileq completion zsh > ~/.zfunc/_fileq  # zsh, with ~/.zfunc in fpath before compinit
+    $ fileq completion fish > ~/.config/fish/completions/fileq.fish  # fish"""
     from fileq.cli.completion import script
 
     print(script(invocation.options.shell), end="")

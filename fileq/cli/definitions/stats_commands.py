@@ -41,11 +41,6 @@ def _seconds(text: str) -> float:
         metavar="SECONDS",
         help=f"refresh until Ctrl-C, every {REFRESH_S:g} seconds by default; with --json one line each time",
     ),
-    examples=(
-        ("fileq stats", "print the state once (`admin` may be left out)"),
-        ("fileq stats --watch", "refresh every 2 seconds, in place"),
-        ("fileq stats --json | jq .dead", "one number, for scripts"),
-    ),
     json_fields=declared("fileq.commands.admin.stats:Stats"),
 )
 def _stats(invocation: Invocation) -> int:
@@ -68,7 +63,11 @@ def _stats(invocation: Invocation) -> int:
     listed until worker.heartbeat_ttl is over, on its own machine as gone.
 
     With --watch it refreshes in place until Ctrl-C and adds the rates of the last refreshes. It continues while the
-    broker is unreachable, and says so."""
+    broker is unreachable, and says so.
+
+    $ fileq stats  # print the state once (`admin` may be left out)
+    $ fileq stats --watch  # refresh every 2 seconds, in place
+    $ fileq stats --json | jq .dead  # one number, for scripts"""
     if invocation.options.watch is not None:
         return _watch(invocation, invocation.options.watch)
     from fileq.cli.stats_text import render
@@ -129,7 +128,6 @@ def _watch_in_place(invocation: Invocation, interval_s: float) -> None:
 @command(
     "admin workers",
     "show worker processes, their slots and running jobs",
-    examples=(("fileq workers", "which job runs where, and for how long"),),
     json_fields=declared("fileq.commands.admin.running_workers:WorkerList"),
 )
 def _workers(invocation: Invocation) -> int:
@@ -144,7 +142,9 @@ def _workers(invocation: Invocation) -> int:
     until the heartbeat ends. Then the reaper of another worker removes it and returns its jobs to their queues. A
     worker of this machine whose process has ended is gone, whatever its heartbeat says; the other workers of its
     machine remove it within two seconds. For an hour the process is listed as lost, with how many jobs it had, and
-    since when it was silent or at which time its process was found gone."""
+    since when it was silent or at which time its process was found gone.
+
+    $ fileq workers  # which job runs where, and for how long"""
     from fileq.commands.admin.running_workers import workers
 
     found = workers(invocation.broker())
@@ -169,10 +169,6 @@ def _worker_lines(found: WorkerList, screen: Screen) -> list[str]:
 @command(
     "admin events",
     "follow what happens to jobs, until Ctrl-C",
-    examples=(
-        ("fileq events", "what happens now (`admin` may be left out)"),
-        ("fileq events --json | jq 'select(.event == \"job:dead\")'", "only dead jobs, for scripts"),
-    ),
     json_fields=(
         ("event", "string: job:created, job:started, job:completed, job:failed, job:dead, job:recovered, …"),
         ("job_id, type, filepath", "string: the job, its type (or null) and its file (or empty)"),
@@ -195,7 +191,10 @@ def _events(invocation: Invocation) -> int:
     job:deferred; text output omits it, and waits up to half a second for that.
 
     It follows until Ctrl-C. If the broker becomes unreachable it says so on stderr and connects again; events
-    published in between are not shown. A broker that is unreachable at the start is exit code 4."""
+    published in between are not shown. A broker that is unreachable at the start is exit code 4.
+
+    $ fileq events  # what happens now (`admin` may be left out)
+    $ fileq events --json | jq 'select(.event == "job:dead")'  # only dead jobs, for scripts"""
     from fileq.cli.follow_events import HOLD_S, EventFilter, event_line, follow
     from fileq.core.text import printable_json
 

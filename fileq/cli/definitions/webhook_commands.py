@@ -39,13 +39,6 @@ _NAME_ARGUMENT = argument("name", type=utf8_text, metavar="NAME", help="name of 
     argument("--match", type=utf8_text, default="", metavar="GLOB", help="only files that match it"),
     argument("--queue", type=utf8_text, default="", metavar="QUEUE", help="only jobs of this queue"),
     argument("--batch", type=utf8_text, default="", metavar="ID", help="only jobs of this batch"),
-    examples=(
-        ("fileq webhook add alerts https://example.org/hook --event job.dead", "tell a program about dead jobs"),
-        (
-            "fileq webhook add r https://example.org/r --event job.failed --type report",
-            "about failed attempts of jobs of one type",
-        ),
-    ),
     json_fields=_SECRET,
 )
 def _add(invocation: Invocation) -> int:
@@ -55,7 +48,12 @@ def _add(invocation: Invocation) -> int:
 
     The URL must be https and lead to a public address, unless `webhooks.allow_http`, `allow_ports` and
     `allow_networks` say otherwise. The address is checked at each delivery. docs/webhooks.md shows how a receiver
-    verifies a message."""
+    verifies a message.
+
+    $ fileq webhook add alerts https://example.org/hook --event job.dead  # tell a program about dead jobs
+    $ fileq webhook add r https://example.org/r --event job.failed --type report
+      # about failed attempts of jobs of one type
+    """
     from fileq.commands.audit_entries import webhook_facts
     from fileq.commands.webhooks import add
     from fileq.core.webhook import Webhook, WebhookFilter
@@ -73,12 +71,14 @@ def _add(invocation: Invocation) -> int:
 @command(
     "webhook list",
     "list webhooks and the state of their receivers",
-    examples=(("fileq webhook list", "all webhooks"), ("fileq webhook list --json", "as JSON")),
     json_fields=declared("fileq.commands.webhooks:WebhookList"),
 )
 def _list(invocation: Invocation) -> int:
     """Lists the webhooks of the configuration and those added by command. Shows no secret, and no query of a URL. A
-    disabled webhook gets no more deliveries: its receiver answered 410, or failed 50 times in a row over a day."""
+    disabled webhook gets no more deliveries: its receiver answered 410, or failed 50 times in a row over a day.
+
+    $ fileq webhook list  # all webhooks
+    $ fileq webhook list --json  # as JSON"""
     from fileq.commands.webhooks import list_all
 
     found = list_all(invocation.broker(), invocation.config)
@@ -100,17 +100,12 @@ def _webhook_lines(found: WebhookList) -> list[str]:
     return [*lines, *map(printable, (*notes, *found.problems))]
 
 
-@command(
-    "webhook remove",
-    "remove a webhook",
-    _NAME_ARGUMENT,
-    examples=(("fileq webhook remove alerts", "send no more"),),
-    json_fields=_CHANGE,
-    only_confirms=True,
-)
+@command("webhook remove", "remove a webhook", _NAME_ARGUMENT, json_fields=_CHANGE, only_confirms=True)
 def _remove(invocation: Invocation) -> int:
     """Removes a webhook that was added by command. Pending deliveries are completed without being sent. A webhook of
-    the configuration is removed there."""
+    the configuration is removed there.
+
+    $ fileq webhook remove alerts  # send no more"""
     from fileq.commands.audit_entries import webhook_facts
     from fileq.commands.webhooks import remove, store_of
 
@@ -126,12 +121,13 @@ def _remove(invocation: Invocation) -> int:
     "webhook test",
     "send one message now and show the answer",
     _NAME_ARGUMENT,
-    examples=(("fileq webhook test alerts", "does the receiver accept messages?"),),
     json_fields=declared("fileq.commands.webhooks:WebhookTest"),
 )
 def _test(invocation: Invocation) -> int:
     """Sends a message of type `webhook.test` from this machine and waits for the answer, at most 20 s. Nothing is
-    retried and no job is created. Exit code 1 if the receiver does not accept it."""
+    retried and no job is created. Exit code 1 if the receiver does not accept it.
+
+    $ fileq webhook test alerts  # does the receiver accept messages?"""
     from fileq.commands.webhooks import test
 
     done = test(invocation.broker(), invocation.config, invocation.options.name)
@@ -146,13 +142,14 @@ def _test(invocation: Invocation) -> int:
     "list the deliveries of a webhook",
     argument("name", type=utf8_text, metavar="NAME", help="name of the webhook"),
     argument("-n", type=whole_number(1), default=20, metavar="N", dest="limit", help="show at most N (default: 20)"),
-    examples=(("fileq webhook deliveries alerts", "what was sent?"),),
     json_fields=declared("fileq.commands.webhooks:DeliveryList"),
 )
 def _deliveries(invocation: Invocation) -> int:
     """Lists the newest deliveries with the answer or the error of the last attempt. A delivery is a job of type
     fileq.webhook: `fileq show ID` shows all its attempts, `fileq dlq retry ID` sends a dead one again. Looks at the
-    newest 10,000 jobs of each list; records are kept for worker.history_ttl."""
+    newest 10,000 jobs of each list; records are kept for worker.history_ttl.
+
+    $ fileq webhook deliveries alerts  # what was sent?"""
     from fileq.commands.webhooks import deliveries
 
     options = invocation.options
@@ -178,16 +175,12 @@ def _delivery_table(found: DeliveryList) -> list[str]:
     return table(rows, screen_of_stdout(), from_left=False)
 
 
-@command(
-    "webhook rotate",
-    "replace the secret of a webhook",
-    _NAME_ARGUMENT,
-    examples=(("fileq webhook rotate alerts", "a new secret"),),
-    json_fields=_SECRET,
-)
+@command("webhook rotate", "replace the secret of a webhook", _NAME_ARGUMENT, json_fields=_SECRET)
 def _rotate(invocation: Invocation) -> int:
     """Creates a new secret and prints it, only this once. For 24 hours messages are signed with both, so that receivers
-    can change theirs at any time. The secret of a webhook of the configuration is replaced there."""
+    can change theirs at any time. The secret of a webhook of the configuration is replaced there.
+
+    $ fileq webhook rotate alerts  # a new secret"""
     from fileq.commands.webhooks import rotate
 
     made = rotate(invocation.broker(), invocation.config, invocation.options.name)
@@ -197,18 +190,12 @@ def _rotate(invocation: Invocation) -> int:
     return invocation.answer(made, lambda: [head, made.secret])
 
 
-@command(
-    "webhook enable",
-    "send to a disabled webhook again",
-    _NAME_ARGUMENT,
-    examples=(("fileq webhook enable alerts", "the receiver is back"),),
-    json_fields=_CHANGE,
-    only_confirms=True,
-)
+@command("webhook enable", "send to a disabled webhook again", _NAME_ARGUMENT, json_fields=_CHANGE, only_confirms=True)
 def _enable(invocation: Invocation) -> int:
     """Enables a webhook that was disabled because its receiver answered 410 or failed for a day, and forgets its
     failures. Deliveries that failed in the meantime are in the dead-letter queue; `fileq dlq retry` sends them again.
-    """
+
+    $ fileq webhook enable alerts  # the receiver is back"""
     from fileq.commands.webhooks import enable
 
     result = enable(invocation.broker(), invocation.config, invocation.options.name)

@@ -25,13 +25,12 @@ def command(*words: str, arguments: tuple[str, ...] = ()) -> Command:
                 parser.add_argument(argument.strip("*"), nargs="*" if "*" in argument else None)
 
     def do(invocation: Invocation) -> int:
-        """It does."""
         return 0
 
+    do.__doc__ = f"It does.\n\n$ fileq {' '.join(words)}  # so"
     return Command(
         words=words,
         summary=f"does {words[-1]}",
-        examples=((f"fileq {' '.join(words)}", "so"),),
         arguments=(add,),
         run=do,
         json_fields=(("done", "boolean"),),
