@@ -30,7 +30,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.batches import MEMBERS_PAGE
@@ -39,6 +39,7 @@ from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Record, Revival, Revived
 from fileq.config import Config
+from fileq.core.documented import means
 from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, encode
 from fileq.core.text import printable
 from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob, stored_as
@@ -104,14 +105,14 @@ class JobChange(Struct, frozen=True):
     id: str
     result: Annotated[
         str,
-        Meta(
-            description="retried, cancelled, due, deleted or requested (of the worker that runs the job;"
+        means(
+            "retried, cancelled, due, deleted or requested (of the worker that runs the job;"
             " requested_before by an earlier action), with a dry run would_ and the action; otherwise refused, unknown"
             " (there is no such job) or gone (changed by another caller)"
         ),
     ]
-    path: Annotated[str, Meta(description="where its file is now")] = ""
-    reason: Annotated[str, Meta(description="why it was not changed; else empty")] = ""
+    path: Annotated[str, means("where its file is now")] = ""
+    reason: Annotated[str, means("why it was not changed; else empty")] = ""
 
     @property
     def is_done(self) -> bool:
@@ -125,11 +126,11 @@ class JobChange(Struct, frozen=True):
 class ActionReport(Struct, frozen=True):
     """What an action did with many jobs."""
 
-    count: Annotated[int, Meta(description="jobs that were changed, or would be with a dry run")]
+    count: Annotated[int, means("jobs that were changed, or would be with a dry run")]
     is_dry_run: bool
     results: Annotated[
         tuple[JobChange, ...],
-        Meta(description=f"each job that was named by its id; of others the first {NAMED}, refused ones first"),
+        means(f"each job that was named by its id; of others the first {NAMED}, refused ones first"),
     ]
 
     @property

@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry, LedgerEntry, Record
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
+from fileq.core.documented import means
 from fileq.core.job import Version, file_job, split_signature
 from fileq.queries.job_filter import ENDED, Conditions, JobFilter, file_place, stored_as
 from fileq.queries.job_queries import read_signature
@@ -40,8 +41,8 @@ class ReprocessedFile(Struct, frozen=True):
     path: str
     result: Annotated[
         str,
-        Meta(
-            description="enqueued (with a dry run would_enqueue), missing (the file no longer exists) or unfinished"
+        means(
+            "enqueued (with a dry run would_enqueue), missing (the file no longer exists) or unfinished"
             " (its last job has not ended)"
         ),
     ]
@@ -49,11 +50,11 @@ class ReprocessedFile(Struct, frozen=True):
 
 
 class ReprocessReport(Struct, frozen=True):
-    enqueued: Annotated[int, Meta(description="files that were enqueued again, or would be with a dry run")]
-    missing: Annotated[int, Meta(description="files that no longer exist, skipped")]
-    unfinished: Annotated[int, Meta(description="files whose last job has not ended yet, skipped")]
+    enqueued: Annotated[int, means("files that were enqueued again, or would be with a dry run")]
+    missing: Annotated[int, means("files that no longer exist, skipped")]
+    unfinished: Annotated[int, means("files whose last job has not ended yet, skipped")]
     is_dry_run: bool
-    files: Annotated[tuple[ReprocessedFile, ...], Meta(description="at most 1000")]
+    files: Annotated[tuple[ReprocessedFile, ...], means("at most 1000")]
 
 
 Known = tuple[bytes, str, str]  # path, signature, job id

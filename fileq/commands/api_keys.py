@@ -12,12 +12,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import Catalog, Table
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.core.api_key import KEY_NAME_LENGTH, LATEST_MS, Scope, StoredKey, StoredTime, digest, new_key
+from fileq.core.documented import means
 from fileq.core.errors import ConfigError, Unknown
 from fileq.core.job import stamp
 from fileq.queries.documents import Time
@@ -40,18 +41,18 @@ class KeySummary(Struct, frozen=True):
     created: Time
     expires: Time
     last_used: Time
-    allowed_types: Annotated[tuple[str, ...], Meta(description="its restriction: the types of its jobs")] = ()
-    path_prefix: Annotated[str, Meta(description="its restriction: the directory of its files; both empty: none")] = ""
-    is_expired: Annotated[bool, Meta(description="it is no longer accepted")] = False
-    is_login: Annotated[bool, Meta(description="it stands behind a session that a one-time link began")] = False
+    allowed_types: Annotated[tuple[str, ...], means("its restriction: the types of its jobs")] = ()
+    path_prefix: Annotated[str, means("its restriction: the directory of its files; both empty: none")] = ""
+    is_expired: Annotated[bool, means("it is no longer accepted")] = False
+    is_login: Annotated[bool, means("it stands behind a session that a one-time link began")] = False
 
 
 class NewKey(Struct, frozen=True):
-    id: Annotated[str, Meta(description="names the key; the 8 characters after fq_")]
-    name: Annotated[str, Meta(description="as given")]
+    id: Annotated[str, means("names the key; the 8 characters after fq_")]
+    name: Annotated[str, means("as given")]
     scopes: tuple[Scope, ...]
     expires: Time
-    key: Annotated[str, Meta(description="the key; shown only this once")]
+    key: Annotated[str, means("the key; shown only this once")]
 
     def __repr__(self) -> str:
         return f"NewKey({self.id!r}, {self.name!r})"

@@ -11,10 +11,11 @@ import os
 import sys
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from fileq.commands.untaken_files import missed_by_case
 from fileq.config import Config
+from fileq.core.documented import means
 from fileq.core.errors import ConfigError
 from fileq.handlers.extensions import load_before_enqueue
 from fileq.handlers.registry import REGISTRY
@@ -52,20 +53,16 @@ def load_handlers(config: Config, app_dir: str) -> Routes:
 
 
 class TaskSummary(Struct, frozen=True):
-    name: Annotated[str, Meta(description="the type of its jobs")]
-    function: Annotated[str, Meta(description="module:function")]
-    payload: Annotated[str, Meta(description="the type of its payload; empty if it can be anything")]
-    priority: Annotated[str, Meta(description="the queue of its jobs if the caller names none")]
-    timeout_s: Annotated[float, Meta(description="limit of one attempt")]
-    max_retries: Annotated[int, Meta(description="retries after a failure")]
-    isolation: Annotated[str, Meta(description="process or thread")]
-    give_up_on: Annotated[
-        tuple[int | str, ...], Meta(description="exit codes and exceptions after which a job is not retried")
-    ]
-    has_retry_if: Annotated[bool, Meta(description="a function of the task decides about retries")]
-    is_shadowed: Annotated[
-        bool, Meta(description="a route of the configuration takes these jobs, so the task never runs")
-    ]
+    name: Annotated[str, means("the type of its jobs")]
+    function: Annotated[str, means("module:function")]
+    payload: Annotated[str, means("the type of its payload; empty if it can be anything")]
+    priority: Annotated[str, means("the queue of its jobs if the caller names none")]
+    timeout_s: Annotated[float, means("limit of one attempt")]
+    max_retries: Annotated[int, means("retries after a failure")]
+    isolation: Annotated[str, means("process or thread")]
+    give_up_on: Annotated[tuple[int | str, ...], means("exit codes and exceptions after which a job is not retried")]
+    has_retry_if: Annotated[bool, means("a function of the task decides about retries")]
+    is_shadowed: Annotated[bool, means("a route of the configuration takes these jobs, so the task never runs")]
 
 
 def list_tasks(config: Config, app_dir: str) -> tuple[TaskSummary, ...]:

@@ -12,11 +12,12 @@ import time
 from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.types import ProducerView
 from fileq.config import Config
+from fileq.core.documented import means
 from fileq.core.events import SkipReason
 from fileq.core.job import is_same_version, signature_text, split_signature
 from fileq.core.text import quoted_path
@@ -33,7 +34,7 @@ class UntakenVersion(Struct, frozen=True):
 
     size: int
     modified_ns: int
-    reason: Annotated[str, Meta(description="why it was not enqueued")]
+    reason: Annotated[str, means("why it was not enqueued")]
 
 
 class LocalTrace(FileTrace, frozen=True):
@@ -41,7 +42,7 @@ class LocalTrace(FileTrace, frozen=True):
 
     untaken: Annotated[
         UntakenVersion | None,
-        Meta(description="null, or the file on this machine if it has changed since its newest known version"),
+        means("null, or the file on this machine if it has changed since its newest known version"),
     ] = None
 
 

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Struct
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config
+from fileq.core.documented import means
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, State, stamp
 from fileq.core.text import printable
@@ -36,61 +37,61 @@ class WebhookSummary(Struct, frozen=True):
     """One webhook. No secret is in it."""
 
     name: str
-    url: Annotated[str, Meta(description="without its query")]
+    url: Annotated[str, means("without its query")]
     events: tuple[str, ...]
-    filter: Annotated[dict[str, str], Meta(description="type, match, priority, batch as far as given")]
-    is_configured: Annotated[bool, Meta(description="defined in the configuration; else by 'fileq webhook add'")]
-    status: Annotated[str, Meta(description="enabled or disabled")]
+    filter: Annotated[dict[str, str], means("type, match, priority, batch as far as given")]
+    is_configured: Annotated[bool, means("defined in the configuration; else by 'fileq webhook add'")]
+    status: Annotated[str, means("enabled or disabled")]
     disabled_because: str
     disabled_at: Time
-    failures: Annotated[int, Meta(description="failed attempts in a row")]
+    failures: Annotated[int, means("failed attempts in a row")]
     failing_since: Time
-    previous_secret_until: Annotated[Time, Meta(description="until then the secret before signs too")]
+    previous_secret_until: Annotated[Time, means("until then the secret before signs too")]
 
 
 class WebhookList(Struct, frozen=True):
     webhooks: tuple[WebhookSummary, ...]
-    problems: Annotated[tuple[str, ...], Meta(description="definitions that can't be read")]
+    problems: Annotated[tuple[str, ...], means("definitions that can't be read")]
 
 
 class NewSecret(Struct, frozen=True):
-    name: Annotated[str, Meta(description="the webhook")]
-    secret: Annotated[str, Meta(description="signs the deliveries; shown only this once")]
-    previous_secret_until: Annotated[Time, Meta(description="until then the secret before signs too")]
+    name: Annotated[str, means("the webhook")]
+    secret: Annotated[str, means("signs the deliveries; shown only this once")]
+    previous_secret_until: Annotated[Time, means("until then the secret before signs too")]
 
 
 class WebhookChange(Struct, frozen=True):
-    name: Annotated[str, Meta(description="the webhook")]
-    has_changed: Annotated[bool, Meta(description="whether it was in another state before")]
+    name: Annotated[str, means("the webhook")]
+    has_changed: Annotated[bool, means("whether it was in another state before")]
 
 
 class WebhookTest(Struct, frozen=True):
-    name: Annotated[str, Meta(description="the webhook")]
-    id: Annotated[str, Meta(description="the webhook-id of the message")]
-    answer_status: Annotated[int | None, Meta(description="status of the answer; null if there was none")]
-    answer: Annotated[str, Meta(description="beginning of the answer's body")]
-    error: Annotated[str, Meta(description="why it was not accepted; empty if it was")]
+    name: Annotated[str, means("the webhook")]
+    id: Annotated[str, means("the webhook-id of the message")]
+    answer_status: Annotated[int | None, means("status of the answer; null if there was none")]
+    answer: Annotated[str, means("beginning of the answer's body")]
+    error: Annotated[str, means("why it was not accepted; empty if it was")]
     duration_s: float
 
 
 class DeliverySummary(Struct, frozen=True):
     """One delivery, which is a job of type fileq.webhook."""
 
-    id: Annotated[str, Meta(description="of the job that delivers")]
-    event: Annotated[str, Meta(description="such as job.dead")]
-    job_id: Annotated[str | None, Meta(description="of the job that it tells about")]
-    status: Annotated[str, Meta(description="of the job that delivers")]
-    answer_status: Annotated[int | None, Meta(description="status of the last answer; null if there was none")]
+    id: Annotated[str, means("of the job that delivers")]
+    event: Annotated[str, means("such as job.dead")]
+    job_id: Annotated[str | None, means("of the job that it tells about")]
+    status: Annotated[str, means("of the job that delivers")]
+    answer_status: Annotated[int | None, means("status of the last answer; null if there was none")]
     attempt_count: int
-    error: Annotated[str, Meta(description="of the last attempt, if it is not completed")]
+    error: Annotated[str, means("of the last attempt, if it is not completed")]
     created_at: Time
     completed_at: Time
-    scheduled_at: Annotated[Time, Meta(description="when the next attempt is due")]
+    scheduled_at: Annotated[Time, means("when the next attempt is due")]
 
 
 class DeliveryList(Struct, frozen=True):
-    name: Annotated[str, Meta(description="the webhook")]
-    deliveries: Annotated[tuple[DeliverySummary, ...], Meta(description="newest first")]
+    name: Annotated[str, means("the webhook")]
+    deliveries: Annotated[tuple[DeliverySummary, ...], means("newest first")]
 
 
 def store_of(broker: FullBroker, config: Config) -> WebhookStore:

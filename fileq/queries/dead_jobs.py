@@ -13,10 +13,11 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import Annotated, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
+from fileq.core.documented import means
 from fileq.core.job import State, parse_time, stamp
 from fileq.core.outcome import kind_of
 from fileq.queries.documents import JobDocument, Time
@@ -32,8 +33,8 @@ _NAMED = 3  # how many directories and extensions a group names
 
 
 class DeadJobs(Struct, frozen=True):
-    total: Annotated[int, Meta(description="jobs in the dead-letter queue")]
-    jobs: Annotated[tuple[JobDocument, ...], Meta(description="newest first")]
+    total: Annotated[int, means("jobs in the dead-letter queue")]
+    jobs: Annotated[tuple[JobDocument, ...], means("newest first")]
 
 
 def list_dead(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> DeadJobs:
@@ -51,38 +52,38 @@ class NameCount(Struct, frozen=True):
 class DeadGroup(Struct, frozen=True):
     """Dead jobs that have something in common."""
 
-    key: Annotated[str, Meta(description="the fingerprint, directory, kind or type that its jobs share")]
+    key: Annotated[str, means("the fingerprint, directory, kind or type that its jobs share")]
     count: int
-    fingerprint: Annotated[str, Meta(description="of the newest job, as are error, kind, type and sample")]
+    fingerprint: Annotated[str, means("of the newest job, as are error, kind, type and sample")]
     error: str
     kind: str
     type: str | None
-    first: Annotated[Time, Meta(description="when the first of them died")]
-    last: Annotated[Time, Meta(description="when the last of them died")]
-    directories: Annotated[tuple[NameCount, ...], Meta(description="where most of its files are, at most 3")]
-    extensions: Annotated[tuple[NameCount, ...], Meta(description="of most of its files, at most 3")]
+    first: Annotated[Time, means("when the first of them died")]
+    last: Annotated[Time, means("when the last of them died")]
+    directories: Annotated[tuple[NameCount, ...], means("where most of its files are, at most 3")]
+    extensions: Annotated[tuple[NameCount, ...], means("of most of its files, at most 3")]
     sample_id: str
     sample_path: str
-    newest_ids: Annotated[tuple[str, ...], Meta(description="of its newest 20 jobs")] = ()
+    newest_ids: Annotated[tuple[str, ...], means("of its newest 20 jobs")] = ()
     timeline: Annotated[
         tuple[int, ...],
-        Meta(description="how many died in each of 24 equal parts of the time from timeline_from to timeline_until"),
+        means("how many died in each of 24 equal parts of the time from timeline_from to timeline_until"),
     ] = ()
-    newest_times: Annotated[tuple[str | None, ...], Meta(description="when each of newest_ids died")] = ()
+    newest_times: Annotated[tuple[str | None, ...], means("when each of newest_ids died")] = ()
 
 
 class DeadGroups(Struct, frozen=True):
     """The dead jobs in groups."""
 
-    by: Annotated[str, Meta(description="fingerprint, directory, kind or type")]
-    total: Annotated[int, Meta(description="jobs in the dead-letter queue")]
-    scanned: Annotated[int, Meta(description="dead jobs that were looked at, the newest first")]
-    is_partial: Annotated[bool, Meta(description="older dead jobs were not looked at")]
-    group_count: Annotated[int, Meta(description="groups found, those beyond the limit included")]
-    groups: Annotated[tuple[DeadGroup, ...], Meta(description="the largest first")]
-    timeline_from: Annotated[Time, Meta(description="the first death that was seen")] = None
-    timeline_until: Annotated[Time, Meta(description="the last death that was seen")] = None
-    newest_ids: Annotated[tuple[str, ...], Meta(description="of the newest 20 jobs of all groups")] = ()
+    by: Annotated[str, means("fingerprint, directory, kind or type")]
+    total: Annotated[int, means("jobs in the dead-letter queue")]
+    scanned: Annotated[int, means("dead jobs that were looked at, the newest first")]
+    is_partial: Annotated[bool, means("older dead jobs were not looked at")]
+    group_count: Annotated[int, means("groups found, those beyond the limit included")]
+    groups: Annotated[tuple[DeadGroup, ...], means("the largest first")]
+    timeline_from: Annotated[Time, means("the first death that was seen")] = None
+    timeline_until: Annotated[Time, means("the last death that was seen")] = None
+    newest_ids: Annotated[tuple[str, ...], means("of the newest 20 jobs of all groups")] = ()
 
 
 def group_dead(

@@ -19,6 +19,7 @@ from msgspec.structs import asdict, replace
 
 from fileq.brokers.types import Attempt, OpenBreaker, Record, WorkerView
 from fileq.core.batch import Batch, BatchFacts, BatchState, CallbackKind, callback_id, facts_of
+from fileq.core.documented import means
 from fileq.core.errors import BatchError, Undecodable
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import Job, State, decode, decode_or_none, stamp
@@ -35,19 +36,19 @@ Time: TypeAlias = Annotated[str | None, Meta(extra_json_schema={"format": "date-
 class AttemptDocument(Struct, frozen=True):
     """One attempt that has ended."""
 
-    number: Annotated[int, Meta(description="counts from 1, over all lives of the job")]
+    number: Annotated[int, means("counts from 1, over all lives of the job")]
     started_at: Time
     ended_at: Time
     duration_s: Annotated[
-        float, Meta(description="of the handler; if its worker died: until that was found, the error says how long")
+        float, means("of the handler; if its worker died: until that was found, the error says how long")
     ]
-    worker_id: Annotated[str, Meta(description="the worker that ran it; empty if none did")]
-    outcome: Annotated[str, Meta(description="completed, failed, died, released, cancelled, …")]
-    error: Annotated[str, Meta(description="empty if there was none")]
+    worker_id: Annotated[str, means("the worker that ran it; empty if none did")]
+    outcome: Annotated[str, means("completed, failed, died, released, cancelled, …")]
+    error: Annotated[str, means("empty if there was none")]
     traceback: str = ""
-    output: Annotated[str, Meta(description="the end of what the handler printed, if the attempt failed")] = ""
-    deferred: Annotated[str, Meta(description="why the job was deferred last before this attempt")] = ""
-    is_fatal: Annotated[bool, Meta(description="the job died of it")] = False
+    output: Annotated[str, means("the end of what the handler printed, if the attempt failed")] = ""
+    deferred: Annotated[str, means("why the job was deferred last before this attempt")] = ""
+    is_fatal: Annotated[bool, means("the job died of it")] = False
 
 
 class OutputDocument(Struct, frozen=True):
@@ -62,78 +63,70 @@ class OutputDocument(Struct, frozen=True):
 class JobDocument(Struct, frozen=True):
     """One job. Times are RFC 3339 in UTC; null for what has not happened."""
 
-    id: Annotated[str, Meta(description="`raw-<sha1>` for bytes that are not a job")]
-    type: Annotated[str | None, Meta(description="null for the job of a file")] = None
-    status: Annotated[
-        str, Meta(description="pending, scheduled, running, retrying, deferred, completed, dead or cancelled")
-    ] = UNKNOWN
-    priority: Annotated[str, Meta(description="as the job itself says it")] = ""
-    retry_count: Annotated[int, Meta(description="failed attempts that count against max_retries")] = 0
-    result: Annotated[Any, Meta(description="what the handler returned")] = None
+    id: Annotated[str, means("`raw-<sha1>` for bytes that are not a job")]
+    type: Annotated[str | None, means("null for the job of a file")] = None
+    status: Annotated[str, means("pending, scheduled, running, retrying, deferred, completed, dead or cancelled")] = (
+        UNKNOWN
+    )
+    priority: Annotated[str, means("as the job itself says it")] = ""
+    retry_count: Annotated[int, means("failed attempts that count against max_retries")] = 0
+    result: Annotated[Any, means("what the handler returned")] = None
     created_at: Time = None
-    started_at: Annotated[Time, Meta(description="start of the last attempt")] = None
-    completed_at: Annotated[Time, Meta(description="when it was completed, died or was cancelled")] = None
-    worker_id: Annotated[str | None, Meta(description="the worker that runs or last ran it")] = None
-    queue: Annotated[str, Meta(description="where it waits, or waited")] = ""
+    started_at: Annotated[Time, means("start of the last attempt")] = None
+    completed_at: Annotated[Time, means("when it was completed, died or was cancelled")] = None
+    worker_id: Annotated[str | None, means("the worker that runs or last ran it")] = None
+    queue: Annotated[str, means("where it waits, or waited")] = ""
     path: Annotated[
         str | None,
-        Meta(
-            description="the file on the producer, escaped where it is not UTF-8; null for a job without a file, and if"
+        means(
+            "the file on the producer, escaped where it is not UTF-8; null for a job without a file, and if"
             " the server shows no names of files"
         ),
     ] = None
     payload: Any = None
-    error: Annotated[str | None, Meta(description="of the last failed attempt, or why it is dead or not a job")] = None
-    scheduled_at: Annotated[Time, Meta(description="when it is due")] = None
-    deadline: Annotated[str | None, Meta(description="not started after it")] = None
-    max_retries: Annotated[int | None, Meta(description="null: its handler decides")] = None
-    timeout_s: Annotated[float | None, Meta(description="of one attempt; null: its handler decides")] = None
+    error: Annotated[str | None, means("of the last failed attempt, or why it is dead or not a job")] = None
+    scheduled_at: Annotated[Time, means("when it is due")] = None
+    deadline: Annotated[str | None, means("not started after it")] = None
+    max_retries: Annotated[int | None, means("null: its handler decides")] = None
+    timeout_s: Annotated[float | None, means("of one attempt; null: its handler decides")] = None
     unique_key: str | None = None
-    batch_id: Annotated[
-        str | None, Meta(description="the batch that it is a member of, or that its own JSON names")
-    ] = None
+    batch_id: Annotated[str | None, means("the batch that it is a member of, or that its own JSON names")] = None
     batch_facts: Annotated[
-        BatchFacts | None, Meta(description="of a callback: how the batch stood when it enqueued the callback")
+        BatchFacts | None, means("of a callback: how the batch stood when it enqueued the callback")
     ] = None
-    parent_id: Annotated[str | None, Meta(description="the job that enqueued this one when it ended")] = None
+    parent_id: Annotated[str | None, means("the job that enqueued this one when it ended")] = None
     tags: dict[str, str] = {}
-    is_finished: Annotated[bool, Meta(description="completed, dead or cancelled")] = False
-    is_cancel_requested: Annotated[bool, Meta(description="its worker was asked to stop it")] = False
-    deferred: Annotated[str | None, Meta(description="why a deferred job cannot run yet")] = None
-    deferred_count: Annotated[int, Meta(description="how often it was deferred")] = 0
-    first_deferred_at: Annotated[Time, Meta(description="null in lists")] = None
-    last_deferred_at: Annotated[Time, Meta(description="null in lists")] = None
+    is_finished: Annotated[bool, means("completed, dead or cancelled")] = False
+    is_cancel_requested: Annotated[bool, means("its worker was asked to stop it")] = False
+    deferred: Annotated[str | None, means("why a deferred job cannot run yet")] = None
+    deferred_count: Annotated[int, means("how often it was deferred")] = 0
+    first_deferred_at: Annotated[Time, means("null in lists")] = None
+    last_deferred_at: Annotated[Time, means("null in lists")] = None
     waits_for: Annotated[
-        tuple[str, ...], Meta(description="what keeps it from running, such as a paused queue; empty in lists")
+        tuple[str, ...], means("what keeps it from running, such as a paused queue; empty in lists")
     ] = ()
     attempt_count: Annotated[
-        int, Meta(description="attempts that have ended, refusals included; the first ones may not be in `attempts`")
+        int, means("attempts that have ended, refusals included; the first ones may not be in `attempts`")
     ] = 0
     attempts: tuple[AttemptDocument, ...] = ()
-    follow_ups: Annotated[tuple[str, ...], Meta(description="ids of the jobs that it enqueued when it ended")] = ()
-    outputs: Annotated[tuple[OutputDocument, ...], Meta(description="files that it made")] = ()
-    filesize: Annotated[int, Meta(description="bytes; of bytes that are not a job, their number")] = 0
-    trace_id: Annotated[str, Meta(description="empty if it is not traced")] = ""
+    follow_ups: Annotated[tuple[str, ...], means("ids of the jobs that it enqueued when it ended")] = ()
+    outputs: Annotated[tuple[OutputDocument, ...], means("files that it made")] = ()
+    filesize: Annotated[int, means("bytes; of bytes that are not a job, their number")] = 0
+    trace_id: Annotated[str, means("empty if it is not traced")] = ""
     span_id: str = ""
-    fingerprint: Annotated[
-        str | None, Meta(description="of a dead job; equal for jobs that died of the same cause")
-    ] = None
-    recoveries: Annotated[int, Meta(description="how often its worker died while running it")] = 0
+    fingerprint: Annotated[str | None, means("of a dead job; equal for jobs that died of the same cause")] = None
+    recoveries: Annotated[int, means("how often its worker died while running it")] = 0
     signature: Annotated[
-        str | None, Meta(description="version of the file: size-mtime in ns, and -i with the inode if that is known")
+        str | None, means("version of the file: size-mtime in ns, and -i with the inode if that is known")
     ] = None
-    path_b64: Annotated[str | None, Meta(description="the bytes of a path that is not UTF-8, in base64")] = None
-    moved_from: Annotated[str | None, Meta(description="first path of a file that was moved before a retry")] = None
-    moved_to: Annotated[str | None, Meta(description="where worker.after moved the file after the job had ended")] = (
-        None
-    )
-    other_fields: Annotated[dict[str, Any], Meta(description="fields of its own JSON that fileq does not know")] = {}
+    path_b64: Annotated[str | None, means("the bytes of a path that is not UTF-8, in base64")] = None
+    moved_from: Annotated[str | None, means("first path of a file that was moved before a retry")] = None
+    moved_to: Annotated[str | None, means("where worker.after moved the file after the job had ended")] = None
+    other_fields: Annotated[dict[str, Any], means("fields of its own JSON that fileq does not know")] = {}
     raw_b64: Annotated[
-        str | None, Meta(description="bytes that are not a job, in base64; empty if they are too long; null for a job")
+        str | None, means("bytes that are not a job, in base64; empty if they are too long; null for a job")
     ] = None
-    left_out: Annotated[
-        tuple[str, ...], Meta(description="fields that a list leaves out: over 4 KiB; `show` has them")
-    ] = ()
+    left_out: Annotated[tuple[str, ...], means("fields that a list leaves out: over 4 KiB; `show` has them")] = ()
 
     @property
     def is_job(self) -> bool:
@@ -150,7 +143,7 @@ class EnqueuedDocument(JobDocument, frozen=True):
     """A job that a request enqueued, or that was there already."""
 
     warning: Annotated[
-        str | None, Meta(description="that no running worker takes it; null if one does, or if that is unknown")
+        str | None, means("that no running worker takes it; null if one does, or if that is unknown")
     ] = None
 
 
@@ -307,8 +300,8 @@ def _value(json: bytes | Raw) -> Any:
 class HeldJobDocument(Struct, frozen=True):
     """A job that a slot of a worker holds."""
 
-    worker_id: Annotated[str, Meta(description="the slot")]
-    id: Annotated[str, Meta(description="empty for bytes that are not a job")]
+    worker_id: Annotated[str, means("the slot")]
+    id: Annotated[str, means("empty for bytes that are not a job")]
     path: str | None
     type: str | None
     running_s: float | None
@@ -321,8 +314,8 @@ class BreakerDocument(Struct, frozen=True):
     state: str
     error: str
     failure_share: float
-    next_probe_at: Annotated[Time, Meta(description="null: one job at a time is tried now")]
-    deferred: Annotated[int, Meta(description="jobs that the process has deferred because of it")] = 0
+    next_probe_at: Annotated[Time, means("null: one job at a time is tried now")]
+    deferred: Annotated[int, means("jobs that the process has deferred because of it")] = 0
 
 
 class WorkerDocument(Struct, frozen=True):
@@ -333,31 +326,30 @@ class WorkerDocument(Struct, frozen=True):
     pid: int
     version: str
     started_at: Time
-    queues: Annotated[tuple[str, ...], Meta(description="the queues from which it claims")]
-    breaker: Annotated[str, Meta(description="the worst state of the breakers of all routes")]
-    breakers: Annotated[tuple[BreakerDocument, ...], Meta(description="those that are not closed")]
+    queues: Annotated[tuple[str, ...], means("the queues from which it claims")]
+    breaker: Annotated[str, means("the worst state of the breakers of all routes")]
+    breakers: Annotated[tuple[BreakerDocument, ...], means("those that are not closed")]
     is_claiming: bool
-    lost_roots: Annotated[tuple[str, ...], Meta(description="why the files of some roots cannot be reached")]
-    limits: Annotated[tuple[str, ...], Meta(description="limits of routes for which jobs wait")]
+    lost_roots: Annotated[tuple[str, ...], means("why the files of some roots cannot be reached")]
+    limits: Annotated[tuple[str, ...], means("limits of routes for which jobs wait")]
     is_alive: bool
     slots: int
     busy: int
-    jobs: Annotated[tuple[HeldJobDocument, ...], Meta(description="the longest running first")]
+    jobs: Annotated[tuple[HeldJobDocument, ...], means("the longest running first")]
     is_draining: Annotated[
-        bool, Meta(description="it stops, or a reload has replaced it: it claims nothing, and its jobs finish")
+        bool, means("it stops, or a reload has replaced it: it claims nothing, and its jobs finish")
     ] = False
     heartbeat_age_s: Annotated[
-        float | None, Meta(description="since its last heartbeat; null if that is unknown or the heartbeat has ended")
+        float | None, means("since its last heartbeat; null if that is unknown or the heartbeat has ended")
     ] = None
     heartbeat_ttl_s: Annotated[
-        float | None, Meta(description="how long a heartbeat lasts (worker.heartbeat_ttl of that worker)")
+        float | None, means("how long a heartbeat lasts (worker.heartbeat_ttl of that worker)")
     ] = None
     is_silent: Annotated[
-        bool,
-        Meta(description="a heartbeat is overdue (is_alive) or has ended, or the process of this machine is gone"),
+        bool, means("a heartbeat is overdue (is_alive) or has ended, or the process of this machine is gone")
     ] = False
     deliveries: Annotated[
-        int, Meta(description="deliveries of webhooks that run beside the slots; `busy` does not count them")
+        int, means("deliveries of webhooks that run beside the slots; `busy` does not count them")
     ] = 0
 
 
@@ -424,12 +416,12 @@ def _held_job(view: WorkerView, now_ms: int) -> HeldJobDocument:
 class CallbackDocument(Struct, frozen=True):
     """A callback of a batch. Its job exists once `is_fired`."""
 
-    kind: Annotated[str, Meta(description="then, catch or finally")]
-    job_id: Annotated[str, Meta(description="the id of its job, from the beginning")]
-    is_fired: Annotated[bool, Meta(description="the job was enqueued")]
-    status: Annotated[str | None, Meta(description="of its job; null in lists, and if it has no record")] = None
-    type: Annotated[str | None, Meta(description="of its job; null in lists, and if it has no record")] = None
-    error: Annotated[str | None, Meta(description="of its job")] = None
+    kind: Annotated[str, means("then, catch or finally")]
+    job_id: Annotated[str, means("the id of its job, from the beginning")]
+    is_fired: Annotated[bool, means("the job was enqueued")]
+    status: Annotated[str | None, means("of its job; null in lists, and if it has no record")] = None
+    type: Annotated[str | None, means("of its job; null in lists, and if it has no record")] = None
+    error: Annotated[str | None, means("of its job")] = None
 
 
 @public()
@@ -438,17 +430,15 @@ class BatchDocument(Struct, frozen=True):
     member; while it is unfinished it is `waiting`."""
 
     id: str
-    name: Annotated[str, Meta(description="empty if it has none")] = ""
-    parent: Annotated[str | None, Meta(description="the batch that it is a member of")] = None
-    status: Annotated[str, Meta(description="open, sealed or finished")] = BatchState.OPEN.value
+    name: Annotated[str, means("empty if it has none")] = ""
+    parent: Annotated[str | None, means("the batch that it is a member of")] = None
+    status: Annotated[str, means("open, sealed or finished")] = BatchState.OPEN.value
     is_finished: bool = False
-    is_cancelled: Annotated[bool, Meta(description="what had not ended is cancelled")] = False
-    is_success: Annotated[bool, Meta(description="finished, not cancelled, and every member was completed")] = False
-    allow_failures: Annotated[bool, Meta(description="a dead job does not cancel the others")] = False
-    priority: Annotated[
-        str, Meta(description="of jobs that are added without one; empty if it was created without")
-    ] = ""
-    total: Annotated[int, Meta(description="members: the sum of the next six")] = 0
+    is_cancelled: Annotated[bool, means("what had not ended is cancelled")] = False
+    is_success: Annotated[bool, means("finished, not cancelled, and every member was completed")] = False
+    allow_failures: Annotated[bool, means("a dead job does not cancel the others")] = False
+    priority: Annotated[str, means("of jobs that are added without one; empty if it was created without")] = ""
+    total: Annotated[int, means("members: the sum of the next six")] = 0
     waiting: int = 0
     running: int = 0
     completed: int = 0
@@ -458,10 +448,10 @@ class BatchDocument(Struct, frozen=True):
     created_at: Time = None
     sealed_at: Time = None
     finished_at: Time = None
-    first_dead: Annotated[str | None, Meta(description="the member that died first, a job or a child batch")] = None
-    first_error: Annotated[str | None, Meta(description="its error")] = None
+    first_dead: Annotated[str | None, means("the member that died first, a job or a child batch")] = None
+    first_error: Annotated[str | None, means("its error")] = None
     callbacks: tuple[CallbackDocument, ...] = ()
-    failures: Annotated[tuple[JobDocument, ...], Meta(description="the first ten dead jobs; none in lists")] = ()
+    failures: Annotated[tuple[JobDocument, ...], means("the first ten dead jobs; none in lists")] = ()
 
     @property
     def ended(self) -> int:

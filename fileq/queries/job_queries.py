@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record, WorkerView
+from fileq.core.documented import means
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import State, decode_or_none, split_signature, stamp
 from fileq.core.text import printable, quoted_path
@@ -62,37 +63,32 @@ class VersionTrace(Struct, frozen=True):
     """One version of a file."""
 
     signature: Annotated[
-        str | None,
-        Meta(description="size-mtime in ns; also -i and the inode, -c and the hash, if the producer recorded them"),
+        str | None, means("size-mtime in ns; also -i and the inode, -c and the hash, if the producer recorded them")
     ]
     job_id: str
     is_newest: bool
     is_in_ledger: bool
     size: int | None
     modified_ns: int | None
-    job: Annotated[JobDocument | None, Meta(description="null if its job has ended and the record has expired")]
+    job: Annotated[JobDocument | None, means("null if its job has ended and the record has expired")]
 
 
 class Maker(Struct, frozen=True):
     """The job that made a file."""
 
     job_id: str
-    path: Annotated[str | None, Meta(description="null for a job without a file, and if its record has expired")] = None
+    path: Annotated[str | None, means("null for a job without a file, and if its record has expired")] = None
     type: str | None = None
 
 
 class FileTrace(Struct, frozen=True):
     """The history of a file."""
 
-    path: Annotated[str, Meta(description="absolute, escaped where it is not UTF-8")]
-    missing_since: Annotated[
-        Time, Meta(description="since when producers have not found the file; null if they find it")
-    ]
-    versions: Annotated[tuple[VersionTrace, ...], Meta(description="newest first")]
-    made_by: Annotated[Maker | None, Meta(description="null, or the last job that made the file")] = None
-    is_partial: Annotated[
-        bool, Meta(description="not all records were searched for jobs that the ledger does not know")
-    ] = False
+    path: Annotated[str, means("absolute, escaped where it is not UTF-8")]
+    missing_since: Annotated[Time, means("since when producers have not found the file; null if they find it")]
+    versions: Annotated[tuple[VersionTrace, ...], means("newest first")]
+    made_by: Annotated[Maker | None, means("null, or the last job that made the file")] = None
+    is_partial: Annotated[bool, means("not all records were searched for jobs that the ledger does not know")] = False
 
 
 class FileNotKnown(BrokerError):

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from fileq.brokers.catalog import Catalog, Table, is_name
 from fileq.brokers.protocol import FullBroker
+from fileq.core.documented import means
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import stamp
 
@@ -26,7 +27,7 @@ PAST_MAX, PAST_TEXT_MAX = 20, 200  # pauses in the history of a queue; character
 class PauseNote(Struct, frozen=True):
     by: str
     at: str
-    reason: Annotated[str, Meta(description="empty if none was given")] = ""
+    reason: Annotated[str, means("empty if none was given")] = ""
 
 
 class PastPause(Struct, frozen=True):
@@ -69,11 +70,11 @@ def _short(text: str) -> str:
 
 class PauseResult(Struct, frozen=True):
     queue: str
-    is_paused: Annotated[bool, Meta(description="the state after the command")]
-    has_changed: Annotated[bool, Meta(description="false if the queue was in this state before")]
-    waiting: Annotated[int, Meta(description="jobs in the queue")]
-    reason: Annotated[str, Meta(description="why it is paused; empty if no reason is known")] = ""
-    old_reason: Annotated[str, Meta(description="why it was paused before the command")] = ""
+    is_paused: Annotated[bool, means("the state after the command")]
+    has_changed: Annotated[bool, means("false if the queue was in this state before")]
+    waiting: Annotated[int, means("jobs in the queue")]
+    reason: Annotated[str, means("why it is paused; empty if no reason is known")] = ""
+    old_reason: Annotated[str, means("why it was paused before the command")] = ""
 
 
 def check_queues(named: Sequence[str], queues: Sequence[str]) -> None:

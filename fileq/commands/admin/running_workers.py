@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from fileq.brokers.catalog import Document
 from fileq.brokers.lost_workers import LOST_WORKERS, LostWorker, lost_workers_in
@@ -13,18 +13,18 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview
 from fileq.commands.admin.worker_checks import check_route, is_configured
 from fileq.config import Config
+from fileq.core.documented import means
 from fileq.core.job import stamp
 from fileq.queries.documents import WorkerDocument, worker_documents
 
 
 class WorkerList(Struct, frozen=True):
-    at: Annotated[str, Meta(description="the time of the broker's clock (RFC 3339)")]
-    workers: Annotated[tuple[WorkerDocument, ...], Meta(description="one object for each process")]
-    slots: Annotated[int, Meta(description="in all processes")]
-    busy: Annotated[int, Meta(description="in all processes")]
+    at: Annotated[str, means("the time of the broker's clock (RFC 3339)")]
+    workers: Annotated[tuple[WorkerDocument, ...], means("one object for each process")]
+    slots: Annotated[int, means("in all processes")]
+    busy: Annotated[int, means("in all processes")]
     lost: Annotated[
-        tuple[LostWorker, ...],
-        Meta(description="processes that died in the last hour and were removed, the newest first"),
+        tuple[LostWorker, ...], means("processes that died in the last hour and were removed, the newest first")
     ] = ()
 
 
@@ -39,10 +39,10 @@ class ReportedBreaker(Struct, frozen=True):
 
 
 class BreakerReset(Struct, frozen=True):
-    route: Annotated[str, Meta(description="the route whose breakers are reset; empty for all routes")]
-    open: Annotated[tuple[ReportedBreaker, ...], Meta(description="the breakers of that route that workers report")]
-    within_s: Annotated[float, Meta(description="time until every worker has reset its breakers")]
-    is_configured: Annotated[bool, Meta(description="the configuration of the command has this route")]
+    route: Annotated[str, means("the route whose breakers are reset; empty for all routes")]
+    open: Annotated[tuple[ReportedBreaker, ...], means("the breakers of that route that workers report")]
+    within_s: Annotated[float, means("time until every worker has reset its breakers")]
+    is_configured: Annotated[bool, means("the configuration of the command has this route")]
 
 
 def reset_breaker(broker: FullBroker, config: Config, route: str) -> BreakerReset:

@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.schedule_definitions import KnownSchedule, broker_now_ms, known_schedules
 from fileq.client.schedule_changes import the_schedule
 from fileq.commands.admin.stats import LATE_MS
+from fileq.core.documented import means
 from fileq.core.errors import BrokerError
 from fileq.core.job import stamp
 from fileq.core.schedule import NEVER_MS, ScheduleDefinition, zone_of
@@ -23,36 +24,36 @@ class ScheduledTime(Struct, frozen=True):
     """One time (RFC 3339)."""
 
     utc: str
-    local: Annotated[str, Meta(description="in the zone of the schedule")]
+    local: Annotated[str, means("in the zone of the schedule")]
 
 
 class ScheduleView(Struct, frozen=True):
     """One schedule with its state."""
 
-    name: Annotated[str, Meta(description="its name")]
-    status: Annotated[str, Meta(description="active, paused, late (no worker fires it), broken or incomplete")]
-    problem: Annotated[str, Meta(description="why it is late, broken or incomplete; else empty")]
-    source: Annotated[str, Meta(description="configuration or program")]
-    cron: Annotated[str, Meta(description="the expression as given")]
-    words: Annotated[str, Meta(description="the expression in words")]
-    timezone: Annotated[str, Meta(description="IANA name of its zone")]
-    type: Annotated[str, Meta(description="of its jobs")]
-    payload: Annotated[dict[str, Any], Meta(description="of its jobs")]
-    priority: Annotated[str, Meta(description="queue of its jobs; empty: the default")]
-    missed: Annotated[str, Meta(description="what happens to missed times: skip, last or all:N")]
-    overlap: Annotated[str, Meta(description="what happens while its last job runs: allow, skip, queue or cancel")]
-    within_s: Annotated[float, Meta(description="a time that is later than this is missed")]
-    max_retries: Annotated[int | None, Meta(description="null: that of the route")]
-    timeout_s: Annotated[float | None, Meta(description="null: that of the route")]
-    next: Annotated[ScheduledTime | None, Meta(description="null, or the next time")]
-    last: Annotated[ScheduledTime | None, Meta(description="null, or the last time that ended")]
-    last_job_id: Annotated[str, Meta(description="of the last job that was enqueued; empty if there is none")]
-    last_status: Annotated[str | None, Meta(description="status of that job; null if it has no record any more")]
-    runs: Annotated[int, Meta(description="times with a job")]
-    missed_count: Annotated[int, Meta(description="times without a job")]
-    by_hand: Annotated[ScheduledTime | None, Meta(description="null, or when it was run beside its times last")] = None
-    by_hand_job_id: Annotated[str, Meta(description="the job of that run")] = ""
-    by_hand_status: Annotated[str | None, Meta(description="status of that job")] = None
+    name: Annotated[str, means("its name")]
+    status: Annotated[str, means("active, paused, late (no worker fires it), broken or incomplete")]
+    problem: Annotated[str, means("why it is late, broken or incomplete; else empty")]
+    source: Annotated[str, means("configuration or program")]
+    cron: Annotated[str, means("the expression as given")]
+    words: Annotated[str, means("the expression in words")]
+    timezone: Annotated[str, means("IANA name of its zone")]
+    type: Annotated[str, means("of its jobs")]
+    payload: Annotated[dict[str, Any], means("of its jobs")]
+    priority: Annotated[str, means("queue of its jobs; empty: the default")]
+    missed: Annotated[str, means("what happens to missed times: skip, last or all:N")]
+    overlap: Annotated[str, means("what happens while its last job runs: allow, skip, queue or cancel")]
+    within_s: Annotated[float, means("a time that is later than this is missed")]
+    max_retries: Annotated[int | None, means("null: that of the route")]
+    timeout_s: Annotated[float | None, means("null: that of the route")]
+    next: Annotated[ScheduledTime | None, means("null, or the next time")]
+    last: Annotated[ScheduledTime | None, means("null, or the last time that ended")]
+    last_job_id: Annotated[str, means("of the last job that was enqueued; empty if there is none")]
+    last_status: Annotated[str | None, means("status of that job; null if it has no record any more")]
+    runs: Annotated[int, means("times with a job")]
+    missed_count: Annotated[int, means("times without a job")]
+    by_hand: Annotated[ScheduledTime | None, means("null, or when it was run beside its times last")] = None
+    by_hand_job_id: Annotated[str, means("the job of that run")] = ""
+    by_hand_status: Annotated[str | None, means("status of that job")] = None
 
 
 def list_schedules(broker: FullBroker, now_ms: int | None = None) -> list[ScheduleView]:

@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, ProducerView, ScanInfo
 from fileq.commands.admin.pauses import NOTES, PauseNote
+from fileq.core.documented import means
 from fileq.core.job import stamp
 from fileq.queries.documents import Time, WorkerDocument, worker_documents
 from fileq.queries.job_filter import waiting_since_ms
@@ -23,12 +24,10 @@ class QueueStats(Struct, frozen=True):
     """One queue."""
 
     name: str
-    length: Annotated[int, Meta(description="pending jobs")]
-    oldest_age_s: Annotated[float | None, Meta(description="for how long the next job has been pending")]
+    length: Annotated[int, means("pending jobs")]
+    oldest_age_s: Annotated[float | None, means("for how long the next job has been pending")]
     is_paused: bool
-    pause: Annotated[
-        PauseNote | None, Meta(description="null if it is not paused, or if it is not known who paused it")
-    ] = None
+    pause: Annotated[PauseNote | None, means("null if it is not paused, or if it is not known who paused it")] = None
 
 
 def queues_of(overview: Overview, notes: Mapping[str, PauseNote] = {}) -> tuple[QueueStats, ...]:
@@ -59,9 +58,7 @@ class LastScan(Struct, frozen=True):
     duration_s: float
     found: int
     is_complete: bool
-    skipped: Annotated[
-        dict[str, int], Meta(description="how many entries it passed over, by reason: excluded, symlink, …")
-    ]
+    skipped: Annotated[dict[str, int], means("how many entries it passed over, by reason: excluded, symlink, …")]
 
 
 class ProducerProcess(Struct, frozen=True):
@@ -72,23 +69,22 @@ class ProducerProcess(Struct, frozen=True):
     pid: int
     version: str
     started_at: Time
-    roots: Annotated[tuple[str, ...], Meta(description="the directories that it scans")]
+    roots: Annotated[tuple[str, ...], means("the directories that it scans")]
     state: Annotated[
         str,
-        Meta(
-            description="scanning, watching, held, lost (a directory cannot be read), stuck (no progress) or gone (a"
+        means(
+            "scanning, watching, held, lost (a directory cannot be read), stuck (no progress) or gone (a"
             " process of this machine that has ended without a clean stop)"
         ),
     ]
-    problem: Annotated[str, Meta(description="why a directory cannot be read; empty if it can")]
+    problem: Annotated[str, means("why a directory cannot be read; empty if it can")]
     held_by: Annotated[
-        str,
-        Meta(description="the setting that limits enqueueing now, such as producer.rate_limit_per_sec; else empty"),
+        str, means("the setting that limits enqueueing now, such as producer.rate_limit_per_sec; else empty")
     ]
-    held_since: Annotated[Time, Meta(description="without a break since then")]
-    last_scan: Annotated[LastScan | None, Meta(description="null, or the last full scan")]
-    enqueued: Annotated[int, Meta(description="files since its start")]
-    waiting: Annotated[int, Meta(description="files that were found and are not enqueued yet")]
+    held_since: Annotated[Time, means("without a break since then")]
+    last_scan: Annotated[LastScan | None, means("null, or the last full scan")]
+    enqueued: Annotated[int, means("files since its start")]
+    waiting: Annotated[int, means("files that were found and are not enqueued yet")]
 
 
 def _summary(view: ProducerView, neighbours: Neighbours) -> ProducerProcess:
@@ -129,10 +125,10 @@ class Throughput(Struct, frozen=True):
     seconds: float
     produced: int
     completed: int
-    failed: Annotated[int, Meta(description="attempts")]
+    failed: Annotated[int, means("attempts")]
     dead: int
     refused: Annotated[
-        int, Meta(description="jobs that became dead without an attempt: not a job, no handler, a vanished file")
+        int, means("jobs that became dead without an attempt: not a job, no handler, a vanished file")
     ] = 0
 
     def per_second(self, name: str) -> float:
@@ -149,53 +145,46 @@ class ErrorCount(Struct, frozen=True):
 class ScheduleCounts(Struct, frozen=True):
     count: int
     paused: int
-    late: Annotated[tuple[str, ...], Meta(description="names of those that no worker fires, a minute after their time")]
+    late: Annotated[tuple[str, ...], means("names of those that no worker fires, a minute after their time")]
 
 
 class Stats(Struct, frozen=True):
-    broker: Annotated[str, Meta(description="its kind")]
-    where: Annotated[str, Meta(description="its address or file")]
-    at: Annotated[str, Meta(description="the time of the broker's clock (RFC 3339)")]
+    broker: Annotated[str, means("its kind")]
+    where: Annotated[str, means("its address or file")]
+    at: Annotated[str, means("the time of the broker's clock (RFC 3339)")]
     queues: tuple[QueueStats, ...]
-    scheduled: Annotated[int, Meta(description="scheduled, retrying and deferred jobs")]
-    processing: Annotated[int, Meta(description="jobs held by slots, those included that are about to be deferred")]
+    scheduled: Annotated[int, means("scheduled, retrying and deferred jobs")]
+    processing: Annotated[int, means("jobs held by slots, those included that are about to be deferred")]
     heartbeats: Annotated[
         int,
-        Meta(
-            description="slots that are alive: their heartbeat has not ended; those included that hold jobs claimed in"
-            " advance"
-        ),
+        means("slots that are alive: their heartbeat has not ended; those included that hold jobs claimed in advance"),
     ]
-    completed: Annotated[int, Meta(description="jobs in this list")]
-    dead: Annotated[int, Meta(description="jobs in this list")]
-    cancelled: Annotated[int, Meta(description="jobs in this list")]
-    orders: Annotated[int, Meta(description="files of ended jobs that are still to be moved or deleted (worker.after)")]
+    completed: Annotated[int, means("jobs in this list")]
+    dead: Annotated[int, means("jobs in this list")]
+    cancelled: Annotated[int, means("jobs in this list")]
+    orders: Annotated[int, means("files of ended jobs that are still to be moved or deleted (worker.after)")]
     totals: Annotated[
         Mapping[str, int],
-        Meta(description="all counters since the first start, such as produced, adopted, completed, failed, dead"),
+        means("all counters since the first start, such as produced, adopted, completed, failed, dead"),
     ]
     this_hour: Throughput
     last_hour: Throughput
-    now: Annotated[Throughput | None, Meta(description="over the last refreshes, with --watch; else null")]
+    now: Annotated[Throughput | None, means("over the last refreshes, with --watch; else null")]
     eta_s: Annotated[
         float | None,
-        Meta(
-            description="seconds until the backlog is done at the current rate; null if that is unknown, as while a job"
+        means(
+            "seconds until the backlog is done at the current rate; null if that is unknown, as while a job"
             " runs for much longer than the others took"
         ),
     ]
-    eta_per_second: Annotated[
-        float | None, Meta(description="that rate: jobs that were completed or became dead, per second")
-    ]
+    eta_per_second: Annotated[float | None, means("that rate: jobs that were completed or became dead, per second")]
     eta_basis: Annotated[
-        str | None,
-        Meta(description="of which time: last_minute, or last_hours if no job ended in the last minute"),
+        str | None, means("of which time: last_minute, or last_hours if no job ended in the last minute")
     ]
     workers: tuple[WorkerDocument, ...]
-    producers: Annotated[tuple[ProducerProcess, ...], Meta(description="those alive")]
+    producers: Annotated[tuple[ProducerProcess, ...], means("those alive")]
     errors: Annotated[
-        tuple[ErrorCount, ...],
-        Meta(description="failed attempts, deaths of processes and refused jobs by kind of error"),
+        tuple[ErrorCount, ...], means("failed attempts, deaths of processes and refused jobs by kind of error")
     ]
     schedules: ScheduleCounts
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from fileq.brokers.types import Census
+from fileq.core.documented import means
 from fileq.core.text import printable
 
 NAMED = 1000  # of each kind, in JSON
@@ -31,17 +32,17 @@ class Problem(Struct, frozen=True):
 
     kind: Annotated[
         str,
-        Meta(
-            description="lost (not where its record says), unheld (running, but no slot holds it), unrecorded (without"
+        means(
+            "lost (not where its record says), unheld (running, but no slot holds it), unrecorded (without"
             " a record), silent (its slot is dead), lost_file (a file whose job left no trace); of a batch: miscounted"
             " (its counts do not agree), uncounted (it has not counted members that have ended)"
         ),
     ]
-    id: Annotated[str, Meta(description="of the job or the batch")]
+    id: Annotated[str, means("of the job or the batch")]
     detail: Annotated[
         str,
-        Meta(
-            description="the state in its record, the place that holds it, or the id of the silent slot; of a batch:"
+        means(
+            "the state in its record, the place that holds it, or the id of the silent slot; of a batch:"
             " what is wrong, or how many members it has not counted"
         ),
     ]
@@ -68,45 +69,38 @@ class Balance(Struct, frozen=True):
     produced: int
     adopted: int
     pending: int
-    scheduled: Annotated[int, Meta(description="with retrying and deferred")]
+    scheduled: Annotated[int, means("with retrying and deferred")]
     running: int
     dead: int
     completed: int
     cancelled: int
     deleted: int
-    unclaimed: Annotated[int, Meta(description="jobs that other programs pushed and no worker has claimed yet")]
-    is_exact: Annotated[
-        bool, Meta(description="false if the system was too busy to count them, so that only bounds are known")
-    ]
-    excess: Annotated[int, Meta(description="jobs that are certainly missing; below 0: surplus jobs")]
+    unclaimed: Annotated[int, means("jobs that other programs pushed and no worker has claimed yet")]
+    is_exact: Annotated[bool, means("false if the system was too busy to count them, so that only bounds are known")]
+    excess: Annotated[int, means("jobs that are certainly missing; below 0: surplus jobs")]
 
 
 class Repair(Struct, frozen=True):
-    action: Annotated[
-        str, Meta(description="reaped, restored, recorded, enqueued, forgotten, counted or reconciled (a batch)")
-    ]
+    action: Annotated[str, means("reaped, restored, recorded, enqueued, forgotten, counted or reconciled (a batch)")]
     id: str
     detail: str
 
 
 class Report(Struct, frozen=True):
-    is_clean: Annotated[bool, Meta(description="there is no problem; with --repair: none remains")]
-    balance: Annotated[Balance, Meta(description="both sides of the balance")]
-    problems: Annotated[tuple[Problem, ...], Meta(description=f"at most {NAMED}")]
-    problem_count: Annotated[int, Meta(description="all problems that were found, up to 10,000 of a kind at a time")]
+    is_clean: Annotated[bool, means("there is no problem; with --repair: none remains")]
+    balance: Annotated[Balance, means("both sides of the balance")]
+    problems: Annotated[tuple[Problem, ...], means(f"at most {NAMED}")]
+    problem_count: Annotated[int, means("all problems that were found, up to 10,000 of a kind at a time")]
     duplicates: Annotated[
-        tuple[DuplicateJob, ...],
-        Meta(description="copies pushed by other programs; each of them runs; not a problem"),
+        tuple[DuplicateJob, ...], means("copies pushed by other programs; each of them runs; not a problem")
     ]
-    undecodable: Annotated[int, Meta(description="list elements that are not jobs")]
-    elements: Annotated[int, Meta(description="how many were checked, as are records, slots and batches")]
+    undecodable: Annotated[int, means("list elements that are not jobs")]
+    elements: Annotated[int, means("how many were checked, as are records, slots and batches")]
     records: int
     slots: int
     batches: int = 0
-    repairs: Annotated[tuple[Repair, ...], Meta(description="in their order")] = ()
-    is_repair: Annotated[bool, Meta(description="--repair was given; the other fields describe the state after it")] = (
-        False
-    )
+    repairs: Annotated[tuple[Repair, ...], means("in their order")] = ()
+    is_repair: Annotated[bool, means("--repair was given; the other fields describe the state after it")] = False
 
 
 def balance_of(census: Census, unclaimed: int, excess: int, *, is_exact: bool) -> Balance:
