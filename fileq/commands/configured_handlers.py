@@ -14,7 +14,8 @@ from typing import Annotated
 from msgspec import Struct
 
 from fileq.commands.untaken_files import missed_by_case
-from fileq.config import Config
+from fileq.config import Config, Loaded
+from fileq.config.load import describe_broker_choice
 from fileq.core.documented import means
 from fileq.core.errors import ConfigError
 from fileq.handlers.extensions import load_before_enqueue
@@ -23,20 +24,29 @@ from fileq.handlers.routes import Routes, made_job_problems, warnings_before_imp
 
 
 class ConfigCheck(Struct, frozen=True):
-    warnings: list[str]
-    handlers: list[str] | None  # the routes in their order; None if handlers were not imported
+    is_ok: Annotated[bool, means("there is no problem; else the exit code is 2")]
+    problems: Annotated[tuple[str, ...], means("all problems")] = ()
+    path: Annotated[str | None, means("the file that was read, if any")] = None
+    broker: Annotated[str | None, means("which broker, its address, and the setting that selected it")] = None
+    ignored: Annotated[tuple[str, ...], means("FILEQ_ variables in the environment that name no setting")] = ()
+    warnings: Annotated[tuple[str, ...], means("what is valid and may surprise")] = ()
+    handlers: Annotated[tuple[str, ...] | None, means("the routes in their order, with --handlers; else null")] = None
 
 
-def check_config(config: Config, app_dir: str | None = None) -> ConfigCheck:
+def check_config(loaded: Loaded, app_dir: str | None = None) -> ConfigCheck:
     """Checks the routes, and the globs against the files that are there. With `app_dir` it imports the handlers too, as
     a worker would; ConfigError if one can't be, or if a schedule has a type that no route takes."""
+    config, handlers = loaded.config, None
     missed = missed_by_case(config) if os.path.isdir(config.producer.scan_dir) else []
     if app_dir is None:
-        return ConfigCheck([*warnings_before_import(config), *missed], None)
-    routes = load_handlers(config, app_dir)
-    if problems := list(made_job_problems(config, routes)):
-        raise ConfigError(problems)
-    return ConfigCheck([*routes.warnings, *warnings_of(config, routes), *missed], [str(route) for route in routes])
+        warnings = warnings_before_import(config)
+    else:
+        routes = load_handlers(config, app_dir)
+        if problems := list(made_job_problems(config, routes)):
+            raise ConfigError(problems)
+        warnings, handlers = [*routes.warnings, *warnings_of(config, routes)], tuple(map(str, routes))
+    broker = describe_broker_choice(loaded)
+    return ConfigCheck(True, (), loaded.path, broker, loaded.unknown_env, (*warnings, *missed), handlers)
 
 
 def load_handlers(config: Config, app_dir: str) -> Routes:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import Struct
+
+from fileq.core.documented import means
 
 
 class Finding(Struct, frozen=True):
-    """`is_sound` is None if the check could not decide. `advice` is the next step if it is not sound."""
+    """`unknown`: the check could not decide."""
 
-    name: str
-    is_sound: bool | None
-    detail: str
-    advice: str = ""
+    name: Annotated[str, means("what was checked; several checks may share a name")]
+    status: Annotated[str, means("ok, wrong or unknown")]
+    detail: Annotated[str, means("what was found")]
+    advice: Annotated[str, means("what to do; empty if nothing needs to be done")] = ""
 
 
 def sound(name: str, detail: str) -> Finding:
-    return Finding(name, True, detail)
+    return Finding(name, "ok", detail)
 
 
 def wrong(name: str, detail: str, advice: str) -> Finding:
-    return Finding(name, False, detail, advice)
+    return Finding(name, "wrong", detail, advice)
 
 
 def unknown(name: str, detail: str, advice: str = "") -> Finding:
-    return Finding(name, None, detail, advice)
+    return Finding(name, "unknown", detail, advice)

@@ -184,7 +184,7 @@ def warn_if_unsafe(broker: FullBroker, emit: Emit) -> None:
     except BrokerError:
         return  # the broker has just become unreachable; the services report that
     for finding in findings:
-        if finding.is_sound is False:
+        if finding.status == "wrong":
             emit(BrokerUnsafe(finding.name, finding.detail, finding.advice))
 
 

@@ -197,15 +197,7 @@ def _set(invocation: Invocation) -> int:
     "check the configuration and report every problem",
     argument("--handlers", action="store_true", help="also import the handlers, as a worker would"),
     APP_DIR,
-    json_fields=(
-        ("is_ok", "boolean: there is no problem; else the exit code is 2"),
-        ("problems", "list of strings: all problems"),
-        ("path", "string or null: the file that was read, if any"),
-        ("broker", "string or null: which broker, its address, and the setting that selected it"),
-        ("ignored", "list of strings: FILEQ_ variables in the environment that name no setting"),
-        ("warnings", "list of strings: what is valid and may surprise"),
-        ("handlers", "list of strings: the routes in their order, with --handlers; else null"),
-    ),
+    json_fields=declared("fileq.commands.configured_handlers:ConfigCheck"),
 )
 def _check(invocation: Invocation) -> int:
     """Reads the file, the environment and --set, and reports all problems at once, one line each.
@@ -220,34 +212,22 @@ def _check(invocation: Invocation) -> int:
 
     $ fileq config check --config staging.yaml  # is this file valid?
     $ fileq config check --handlers --app-dir /opt/handlers  # and can its handlers be imported?"""
-    from fileq.commands.configured_handlers import check_config
-    from fileq.config.load import describe_broker_choice
+    from fileq.commands.configured_handlers import ConfigCheck, check_config
 
     options = invocation.options
     try:
         loaded = invocation.loaded()
-        checked = check_config(loaded.config, options.app_dir if options.handlers else None)
+        checked = check_config(loaded, options.app_dir if options.handlers else None)
     except ConfigError as error:
         if not options.json:
             raise
-        empty: dict[str, Any] = {"path": None, "broker": None, "ignored": [], "warnings": [], "handlers": None}
-        invocation.print_json({"is_ok": False, "problems": error.problems, **empty})
+        invocation.print_json(ConfigCheck(is_ok=False, problems=tuple(error.problems)))
         return 2
-    broker = describe_broker_choice(loaded)
-    document = {
-        "is_ok": True,
-        "problems": [],
-        "path": loaded.path,
-        "broker": broker,
-        "ignored": loaded.unknown_env,
-        "warnings": checked.warnings,
-        "handlers": checked.handlers,
-    }
-    return invocation.answer(document, lambda: _checked_lines(loaded, checked, broker))
+    return invocation.answer(checked, lambda: _checked_lines(loaded, checked))
 
 
-def _checked_lines(loaded: Loaded, checked: ConfigCheck, broker: str) -> Iterator[str]:
-    yield f"ok: {loaded.source}; broker {broker}"
+def _checked_lines(loaded: Loaded, checked: ConfigCheck) -> Iterator[str]:
+    yield f"ok: {loaded.source}; broker {checked.broker}"
     for warning in checked.warnings:
         yield f"warning: {warning}"
     for name in loaded.unknown_env:
@@ -287,7 +267,7 @@ def _init(invocation: Invocation) -> int:
 # `fileq doctor`: check the environment of fileq, one line for each check.
 
 
-_SIGNS = {True: ("✓", "green", "ok"), False: ("✗", "red", "wrong"), None: ("–", "yellow", "unknown")}
+_SIGNS = {"ok": ("✓", "green"), "wrong": ("✗", "red"), "unknown": ("–", "yellow")}
 _NAME_WIDTH = 18
 
 
@@ -303,13 +283,11 @@ _NAME_WIDTH = 18
         help="the role that runs on this machine: producer, worker, all, serve or start",
     ),
     APP_DIR,
-    json_fields=(
-        ("is_ok", "boolean: no check found a problem; else the exit code is 1"),
-        ("checks", "list: one object for each check, in the order in which they ran"),
-        ("checks[].name", "string: what was checked; several checks may share a name"),
-        ("checks[].status", "string: ok, wrong or unknown"),
-        ("checks[].detail", "string: what was found"),
-        ("checks[].advice", "string: what to do; empty if nothing needs to be done"),
+    json_fields=declared(
+        "fileq.core.finding:Finding",
+        "checks[]",
+        "one object for each check, in the order in which they ran",
+        more=(("is_ok", "boolean: no check found a problem; else the exit code is 1"),),
     ),
 )
 def _doctor(invocation: Invocation) -> int:
@@ -334,9 +312,9 @@ def _doctor(invocation: Invocation) -> int:
         findings.append(finding)
         if not invocation.options.json:
             _print_finding(invocation, finding)
-    failed = sum(finding.is_sound is False for finding in findings)
+    failed = sum(finding.status == "wrong" for finding in findings)
     if invocation.options.json:
-        invocation.print_json({"is_ok": not failed, "checks": list(map(_finding_as_json, findings))})
+        invocation.print_json({"is_ok": not failed, "checks": findings})
     else:
         print("\nno problem found" if not failed else f"\n{failed} of {len(findings)} checks found a problem")
     return 1 if failed else 0
@@ -355,15 +333,6 @@ def _findings(invocation: Invocation) -> Iterator[Finding]:
     yield from check_environment(loaded, invocation.options.role, invocation.options.app_dir, invocation.broker)
 
 
-def _finding_as_json(finding: Finding) -> dict[str, str]:
-    return {
-        "name": finding.name,
-        "status": _SIGNS[finding.is_sound][2],
-        "detail": finding.detail,
-        "advice": finding.advice,
-    }
-
-
 def _print_finding(invocation: Invocation, finding: Finding) -> None:
     advice = f" → {finding.advice}" if finding.advice else ""
     text = printable(f"{finding.detail}{advice}")
@@ -375,7 +344,7 @@ def _print_finding(invocation: Invocation, finding: Finding) -> None:
         wrapper = textwrap.TextWrapper(max(40, invocation.console.width - 1), indent, indent, break_long_words=False)
         wrapper.break_on_hyphens = False
         text = wrapper.fill(text)[len(indent) :]
-    sign, colour, _ = _SIGNS[finding.is_sound]
+    sign, colour = _SIGNS[finding.status]
     invocation.console.print(sign, style=colour, end=" ")
     print(start + text, flush=True)
 
