@@ -41,6 +41,7 @@ from fileq.brokers.types import CancelResult, Record, Revival, Revived
 from fileq.config import Config
 from fileq.core.documented import means
 from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, encode
+from fileq.core.paging import pages, parts
 from fileq.core.text import printable
 from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob, stored_as
 from fileq.queries.job_selection import job_page, outlined, places_of, with_records
@@ -173,33 +174,28 @@ class BulkActions:
         conditions = Conditions(_chosen(action, wanted, has_deliveries=has_deliveries))
         places = places_of(states, [queue for queue in self._queues if wanted.queue in (None, queue)])
 
-        def pages() -> Iterator[list[StoredJob]]:
+        def selected() -> Iterator[list[StoredJob]]:
             for place in places:
                 for raws in self._pages(place):
                     found = outlined(self._broker, raws, place, conditions, is_outline_needed=True).jobs
                     yield [job for job in found if job.state in states]
 
-        return pages
+        return selected
 
     def dead_members(self, batch: str) -> Selection:
         """In the order in which they died, which is that of the dead-letter list: the search for a page goes on where
         the last one ended. In the order of the broker, which is none, each page would be a pass over the list."""
 
-        def pages() -> Iterator[list[StoredJob]]:
-            died, cursor = list[tuple[int, str]](), ""
-            while True:
-                page = self._broker.dead_members(batch, cursor)
+        def selected() -> Iterator[list[StoredJob]]:
+            died: list[tuple[int, str]] = []
+            for page in pages(lambda cursor: self._broker.dead_members(batch, cursor)):
                 outlines = self._broker.outlines(page.ids) if page.ids else []
                 died += [(one.ended_ms, one.id) for one in outlines if one is not None]
-                cursor = page.next_cursor
-                if not cursor:
-                    break
-            died.sort()
-            for first in range(0, len(died), MEMBERS_PAGE):
-                records = self._broker.records([id for _, id in died[first : first + MEMBERS_PAGE]])
+            for part in parts(sorted(died), MEMBERS_PAGE):
+                records = self._broker.records([id for _, id in part])
                 yield [stored_as(record) for record in records if record]
 
-        return pages
+        return selected
 
     def matched(self, action: JobAction, wanted: JobFilter, sample: int) -> MatchedJobs:
         """Without conditions the lengths of the places say it, so deliveries of webhooks count too."""

@@ -28,6 +28,7 @@ from fileq.client.tasks import TaskCall, typed_request
 from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, Transport
 from fileq.core.batch import CallbackKind
 from fileq.core.errors import BrokerUnavailable, ConfigError, FileqError
+from fileq.core.paging import pages
 from fileq.core.public_name import public
 from fileq.core.text import check_names
 from fileq.core.units import format_duration, two_units
@@ -129,13 +130,9 @@ class BatchHandle:
         return (with_payload_type(job) for job in found if job.is_job)
 
     def _dead(self) -> Iterator[JobDocument]:
-        transport, cursor = self._transport(), ""
-        while True:
-            page = transport.batches.dead_page(self.id, cursor)
+        batches = self._transport().batches
+        for page in pages(lambda cursor: batches.dead_page(self.id, cursor)):
             yield from page.jobs
-            cursor = page.next_cursor
-            if not cursor:
-                return
 
     def __enter__(self) -> Self:
         return self

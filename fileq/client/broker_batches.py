@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from itertools import islice
 
 import msgspec
 
@@ -23,6 +24,7 @@ from fileq.core.batch import Callback, callback_id, callback_job
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import State, check_content, checked_id, encode
 from fileq.core.own_jobs import check_batch
+from fileq.core.paging import pages
 from fileq.queries.documents import BatchDocument, BatchInfo, batch_document, job_document
 
 
@@ -131,14 +133,10 @@ def cancel_batch(broker: FullBroker, config: Config, id: str, clock: Callable[[]
     """Marks the batch and cancels its first waiting members. False if it is finished, cancelled already or unknown."""
     if not broker.cancel_batch(id):
         return False
-    actions, cursor = BulkActions(broker, config, clock), ""
-    for _ in range(CANCEL_PAGES):
-        page = broker.unfinished_members(id, cursor)
+    actions = BulkActions(broker, config, clock)
+    for page in islice(pages(lambda cursor: broker.unfinished_members(id, cursor)), CANCEL_PAGES):
         if page.ids:
             actions.cancel_members(page.ids)
-        cursor = page.next_cursor
-        if not cursor:
-            break
     return True
 
 

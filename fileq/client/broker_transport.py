@@ -23,6 +23,7 @@ from fileq.client.transport import BATCH, VETOED, Accepted
 from fileq.config import Config
 from fileq.core.errors import BatchError, ConfigError, FileqError, JobError
 from fileq.core.job import State
+from fileq.core.paging import parts
 from fileq.queries.documents import JobDocument, job_document
 from fileq.queries.job_filter import JobConditions, JobFilter, read_conditions, stored_as
 from fileq.queries.job_ids import why_unknown
@@ -48,8 +49,7 @@ class BrokerTransport:
     def enqueue(self, requests: Sequence[JobRequest]) -> list[Accepted]:
         entries = self._entries(requests)
         accepted: list[Accepted] = []
-        for start in range(0, len(entries), BATCH):
-            batch = entries[start : start + BATCH]
+        for batch in parts(entries, BATCH):
             reply = self._broker.enqueue([entry for entry in batch if isinstance(entry, Entry)])
             existing = reply.existing or ("",) * len(reply.results)
             answers = zip(reply.results, existing, strict=True)
@@ -270,8 +270,8 @@ class SharedReads:
 
     def _answer(self, request: _Request) -> None:
         ids = list(request.ids)
-        batches = (ids[start : start + STATES_BATCH] for start in range(0, len(ids), STATES_BATCH))
         try:
+            batches = parts(ids, STATES_BATCH)
             request.found = {id: state for batch in batches for id, state in zip(batch, self._read(batch), strict=True)}
         except Exception as error:
             request.error = error

@@ -23,6 +23,7 @@ from fileq.brokers.types import Record, WireEvent
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobCancelled, JobCompleted, JobDead
 from fileq.core.job import State
+from fileq.core.paging import parts
 from fileq.core.units import two_units
 from fileq.queries.documents import JobDocument, job_document, job_without_record
 
@@ -143,8 +144,7 @@ class JobEndings:
     def _read(self, ids: Sequence[str]) -> list[JobEnding]:
         """Those of these jobs that have ended, and those without a record."""
         found: list[JobEnding] = []
-        for start in range(0, len(ids), BATCH):
-            batch = ids[start : start + BATCH]
+        for batch in parts(ids, BATCH):
             pairs = zip(batch, self._source.records(batch), strict=True)
             found += (job for id, record in pairs if (job := ending_in(id, record)) is not None)
         return found

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import islice
 
 from msgspec import Struct
 
@@ -23,6 +24,7 @@ from fileq.commands.enqueue import Enqueuing
 from fileq.config import Config
 from fileq.core.batch import Batch, BatchState
 from fileq.core.errors import BatchError, BrokerError, ConfigError, FileqError
+from fileq.core.paging import pages
 from fileq.files.manifest import ManifestEntry, read_manifest
 from fileq.queries.documents import BatchDocument, batch_document, info_of, known_batch, unknown_batch
 
@@ -127,15 +129,8 @@ LISTED = 50
 
 def list_batches(broker: FullBroker, limit: int, *, unfinished: bool) -> list[BatchDocument]:
     """The newest first."""
-    found: list[BatchDocument] = []
-    cursor = ""
-    while len(found) < limit:
-        page = broker.batch_page(cursor, min(100, limit - len(found)), unfinished=unfinished)
-        found += map(batch_document, page.batches)
-        cursor = page.next_cursor
-        if not cursor:
-            break
-    return found[:limit]
+    found = pages(lambda cursor: broker.batch_page(cursor, min(100, limit), unfinished=unfinished))
+    return list(islice((batch_document(view) for page in found for view in page.batches), limit))
 
 
 def show_batch(broker: FullBroker, id: str) -> BatchDocument:

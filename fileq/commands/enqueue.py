@@ -24,6 +24,7 @@ from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError, JobError
 from fileq.core.job import State
 from fileq.core.job_options import declared_options
+from fileq.core.paging import parts
 from fileq.core.text import repeated_key, unknown_key
 from fileq.core.units import PointInTime, parse_point_in_time
 from fileq.queries.documents import JobDocument, job_document, job_without_record
@@ -71,8 +72,7 @@ class Enqueuing:
         self.jobs: list[EnqueuedJob] = []
 
     def enqueue(self, entries: Sequence[Entry]) -> None:
-        for start in range(0, len(entries), BATCH):
-            batch = entries[start : start + BATCH]
+        for batch in parts(entries, BATCH):
             fates = self._broker.enqueue(batch).results
             self.jobs += [EnqueuedJob(entry.job.id, fate) for entry, fate in zip(batch, fates, strict=True)]
             self._spans.add([entry for entry, fate in zip(batch, fates, strict=True) if fate == "enqueued"])

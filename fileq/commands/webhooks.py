@@ -18,6 +18,7 @@ from fileq.config import Config
 from fileq.core.documented import means
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, State, stamp
+from fileq.core.paging import parts
 from fileq.core.text import printable
 from fileq.core.webhook import ANSWERED, DELIVERY_TYPE, Webhook, WebhookFilter, shown_url
 from fileq.files.globs import Globs
@@ -185,9 +186,8 @@ def _stored_deliveries(broker: FullBroker, queue: str, pages_max: int) -> Iterat
         for page in itertools.islice(broker.pages(place, PAGE), pages_max):
             yield from matching(broker, _perhaps(page), place, conditions)
     for place in ("dead_letter", "completed", "cancelled"):
-        newest = _perhaps(broker.peek(place, pages_max * PAGE))
-        for start in range(0, len(newest), PAGE):
-            yield from matching(broker, newest[start : start + PAGE], place, conditions)
+        for part in parts(_perhaps(broker.peek(place, pages_max * PAGE)), PAGE):
+            yield from matching(broker, part, place, conditions)
 
 
 def _perhaps(raws: Iterable[bytes]) -> list[bytes]:

@@ -20,7 +20,6 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -46,6 +45,7 @@ from fileq.core.events import (
 from fileq.core.job import Job, decode_or_none, encode, split_signature, stamp, typed_job
 from fileq.core.outcome import follow_up_id
 from fileq.core.own_jobs import DELIVERY_BATCHES
+from fileq.core.paging import pages, parts
 from fileq.files.beneath import open_directory, open_regular_in
 from fileq.files.exclusive_move import NEW_FILE, private_name
 from fileq.files.version import FoundFile
@@ -72,7 +72,6 @@ FAILED_MAX = 10_000  # files that a marker lists
 SHORTEST_LOOK_S = 0.2
 TURN_S = 1.0  # a turn begins no look after this time
 FAILURES_MAX = 1_000  # that are reported
-T = TypeVar("T")
 SHARE = 20  # the pause between two looks is this many times as long as one look took
 
 
@@ -323,7 +322,7 @@ class DeliveryStage:
                 unknown += 1
             elif job_id != _member_id(state.batch_id, path, file.signature):
                 unjoined.append(job_id)
-        for page in _pages(unjoined):
+        for page in parts(unjoined, PAGE):
             results = self._broker.join_batch(state.batch_id, page)
             unknown += results.count(JoinResult.ELSEWHERE)  # the job of an earlier delivery; it may end soon
         return unknown == 0
@@ -338,7 +337,7 @@ class DeliveryStage:
         return frozenset(arrived)
 
     def _looked_up(self, paths: Iterable[bytes]) -> Iterator[tuple[bytes, LedgerEntry | None]]:
-        for page in _pages(list(paths)):
+        for page in parts(list(paths), PAGE):
             yield from zip(page, self._broker.lookup(page), strict=True)
 
     # the end
@@ -352,7 +351,7 @@ class DeliveryStage:
             job = typed_job(CHECK_TYPE, msgspec.to_builtins(check), priority=self._queue, now=_now(), id=id)
             job = job.but(batch_id=state.batch_id, max_retries=0)
             entries.append(Entry(job, self._queue, joins=True, is_own=True, fills_delivery=True))
-        for page in _pages(entries):
+        for page in parts(entries, PAGE):
             self._broker.enqueue(page)  # repeated: duplicates, or refused as sealed already
         if self._broker.seal_batch(state.batch_id):
             self._emit(DeliverySealed(shown(place.directory), state.batch_id, files, len(problems), is_late))
@@ -427,10 +426,6 @@ def _member_id(batch_id: str, path: bytes, signature: str) -> str:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _pages(items: list[T]) -> Iterator[list[T]]:
-    return (items[start : start + PAGE] for start in range(0, len(items), PAGE))
 
 
 class SealedDelivery(Struct, frozen=True):
@@ -584,15 +579,12 @@ def remove_marker(directory: int, name: str) -> None:
 
 def _failed(batch_id: str, broker: FullBroker) -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
-    cursor = ""
-    while len(found) < FAILED_MAX:
-        page = broker.dead_members(batch_id, cursor)
+    for page in pages(lambda cursor: broker.dead_members(batch_id, cursor)):
         for record in broker.records(page.ids) if page.ids else []:
             job = decode_or_none(record.raw) if record is not None else None
             if record is not None and job is not None:
                 found.append({"path": _path_of(job), "job_id": record.id, "error": record.error})
-        cursor = page.next_cursor
-        if not cursor:
+        if len(found) >= FAILED_MAX:
             break
     return sorted(found, key=lambda one: one["path"])[:FAILED_MAX]
 

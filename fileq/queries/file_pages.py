@@ -14,6 +14,7 @@ from fileq.brokers.place_pages import Standing
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import LedgerEntry, Record
 from fileq.core.job import State, stamp
+from fileq.core.paging import parts
 from fileq.queries.job_filter import path_matcher
 from fileq.queries.job_queries import read_signature
 
@@ -225,8 +226,7 @@ def _outlines(
     broker: FullBroker, entries: Sequence[tuple[bytes, LedgerEntry]]
 ) -> Iterator[tuple[bytes, Record | None]]:
     known = [(path, entry.versions[0][1]) for path, entry in entries if entry.versions]
-    for start in range(0, len(known), _PAGE):
-        part = known[start : start + _PAGE]
+    for part in parts(known, _PAGE):
         for (path, _), record in zip(part, broker.outlines([id for _, id in part]), strict=True):
             yield path, record
 

@@ -159,8 +159,8 @@ BATCH_COUNT_GUARDS = (
     Guard(
         "The dead members of a batch are put back in the order of the dead-letter list",
         "a retry of a large batch keeps the server busy with passes over that list",
-        "            died.sort()\n",
-        "",
+        "parts(sorted(died), MEMBERS_PAGE)",
+        "parts(died, MEMBERS_PAGE)",
         "tests/integration/redis/test_long_lists.py"
         "::test_the_dead_members_of_a_batch_are_put_back_in_the_order_of_the_list",
     ),

@@ -19,6 +19,7 @@ from fileq.commands.admin.fsck.report import NAMED, DuplicateJob, Problem
 from fileq.config import Config
 from fileq.core.batch import ENDINGS_OF_STATES, Batch, BatchState
 from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, raw_id
+from fileq.core.paging import pages, parts
 from fileq.queries.job_filter import waiting_since_ms
 from fileq.queries.job_queries import read_signature
 
@@ -349,7 +350,7 @@ class BatchCheck:
         self._children: dict[str, list[str]] = {}
         self.batches = 0
         self.faults: list[BatchFault] = []
-        views = list(self._all_views())
+        views = [view for page in pages(self._broker.batch_page) for view in page.batches]
         for view in views:
             if view.parent:
                 self._children.setdefault(view.parent, []).append(view.id)
@@ -374,14 +375,6 @@ class BatchCheck:
                 confirmed.append(_uncounted(first.batch, members))
         return confirmed
 
-    def _all_views(self) -> Iterator[Batch]:
-        cursor = ""
-        while True:
-            page = self._broker.batch_page(cursor)
-            yield from page.batches
-            if not (cursor := page.next_cursor):
-                return
-
     def _faults_of(self, view: Batch) -> list[BatchFault]:
         total = sum(getattr(view, state) for state in _STATES)
         if view.total != total:
@@ -405,8 +398,7 @@ class BatchCheck:
     def _ended(self, ids: Sequence[str]) -> tuple[str, ...]:
         """Those of the unfinished members that have ended or have no record."""
         ended: list[str] = []
-        for start in range(0, len(ids), 500):
-            page = ids[start : start + 500]
+        for page in parts(ids, _PAGE):
             for id, record in zip(page, self._broker.records(page), strict=True):
                 if record is None or record.state in ENDINGS_OF_STATES:
                     ended.append(id)
@@ -419,13 +411,7 @@ def _uncounted(batch: str, members: tuple[str, ...]) -> BatchFault:
 
 def _all_ids(page_from: Callable[[str], MemberPage]) -> set[str]:
     """All ids of the pages. A page may have ids that an earlier one had."""
-    ids: set[str] = set()
-    cursor = ""
-    while True:
-        page = page_from(cursor)
-        ids.update(page.ids)
-        if not (cursor := page.next_cursor):
-            return ids
+    return {id for page in pages(page_from) for id in page.ids}
 
 
 # Finds files whose job left no trace: the ledger knows the version, so no producer will enqueue it again, but there

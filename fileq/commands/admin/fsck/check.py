@@ -70,6 +70,7 @@ from fileq.config.schema import priority_chooser
 from fileq.core.errors import ConfigError
 from fileq.core.job import State, Version, decode_or_none, encode, file_job, split_signature
 from fileq.core.own_jobs import is_own_id
+from fileq.core.paging import parts
 from fileq.core.settlement import Settlement, Verb
 from fileq.core.text import printable
 from fileq.webhooks.subscriptions import Subscriptions, current_subscriptions
@@ -228,8 +229,7 @@ def _confirm(broker: FullBroker, config: Config, found: Discrepancy) -> None:
 
 def _confirmed(check: Callable[[Sequence[T]], list[bool]], candidates: Sequence[T]) -> list[T]:
     confirmed: list[T] = []
-    for start in range(0, len(candidates), SEARCHES):
-        batch = candidates[start : start + SEARCHES]
+    for batch in parts(candidates, SEARCHES):
         confirmed += [candidate for candidate, is_so in zip(batch, check(batch), strict=True) if is_so]
     return confirmed
 
@@ -300,8 +300,7 @@ class Repairs:
     def _restore(self, lost: Sequence[Record]) -> int:
         """Returns how many were restored. A job that was running counts too: it goes back to its queue."""
         count = 0
-        for start in range(0, len(lost), SEARCHES):
-            batch = lost[start : start + SEARCHES]
+        for batch in parts(lost, SEARCHES):
             for record, is_restored in zip(batch, self._broker.restore([r.id for r in batch]), strict=True):
                 if is_restored:
                     count += 1
@@ -309,8 +308,7 @@ class Repairs:
         return count
 
     def _create_records(self, unrecorded: Sequence[UnrecordedJob]) -> None:
-        for start in range(0, len(unrecorded), SEARCHES):
-            batch = unrecorded[start : start + SEARCHES]
+        for batch in parts(unrecorded, SEARCHES):
             for job, is_created in zip(batch, self._broker.create_record(batch), strict=True):
                 if is_created:
                     self._did("recorded", job.record.id, f"as {job.record.state.value}, from its bytes")
@@ -318,14 +316,10 @@ class Repairs:
     def reconcile(self, faults: Sequence[BatchFault]) -> None:
         """Counts members that have ended. Nothing repairs counts that are wrong in themselves."""
         for fault in faults:
-            for start in range(0, len(fault.members), SEARCHES):
-                counted = self._broker.count_members(fault.batch, fault.members[start : start + SEARCHES])
-                if counted:
-                    self._did(
-                        "reconciled",
-                        fault.batch,
-                        f"counted {counted:,} member{'' if counted == 1 else 's'} that had ended",
-                    )
+            for members in parts(fault.members, SEARCHES):
+                if counted := self._broker.count_members(fault.batch, members):
+                    noun = "member" if counted == 1 else "members"
+                    self._did("reconciled", fault.batch, f"counted {counted:,} {noun} that had ended")
 
     def enqueue(self, files: Sequence[LostFile]) -> None:
         """Enqueues a job with the old id for each file that still exists, or with a new one if another program chose an
