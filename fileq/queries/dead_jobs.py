@@ -7,10 +7,8 @@ newest first, and the answer says if there are more. Of most of them only the by
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from heapq import nlargest
-from operator import itemgetter
 from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Struct
@@ -191,20 +189,15 @@ class _Gathered:
     def __init__(self, newest: StoredJob) -> None:
         self.newest = newest
         self.count = 0
-        self._first_ms = self._last_ms = 0
         self._ids: list[str] = []
         self._newest_ms: list[int] = []
         self.times_ms: list[int] = []  # of those deaths whose time is known
-        self._directories: defaultdict[str, int] = defaultdict(int)
-        self._extensions: defaultdict[str, int] = defaultdict(int)
+        self._directories = Counter[str]()
+        self._extensions = Counter[str]()
 
     def add(self, dead: StoredJob) -> None:
         self.count += 1
         died_ms = _died_ms(dead)
-        if self.count == 1 or died_ms < self._first_ms:
-            self._first_ms = died_ms
-        if died_ms > self._last_ms:
-            self._last_ms = died_ms
         if len(self._ids) < _IDS:
             self._ids.append(dead.id)
             self._newest_ms.append(died_ms)
@@ -218,6 +211,7 @@ class _Gathered:
 
     def group(self, key: str, newest: StoredJob) -> DeadGroup:
         """`newest` is with its whole record."""
+        is_first_known = len(self.times_ms) == self.count
         return DeadGroup(
             key=key,
             count=self.count,
@@ -225,8 +219,8 @@ class _Gathered:
             error=newest.document().error or "",
             kind=kind_of(newest.error),
             type=newest.job.type if newest.job is not None else None,
-            first=stamp(self._first_ms),
-            last=stamp(self._last_ms),
+            first=stamp(min(self.times_ms)) if is_first_known else None,
+            last=stamp(max(self.times_ms, default=0)),
             directories=_most(self._directories),
             extensions=_most(self._extensions),
             sample_id=newest.id,
@@ -236,6 +230,6 @@ class _Gathered:
         )
 
 
-def _most(counts: Mapping[str, int]) -> tuple[NameCount, ...]:
+def _most(counts: Counter[str]) -> tuple[NameCount, ...]:
     """The largest; of equal ones the one that was seen first."""
-    return tuple(NameCount(name, count) for name, count in nlargest(_NAMED, counts.items(), key=itemgetter(1)))
+    return tuple(NameCount(name, count) for name, count in counts.most_common(_NAMED))

@@ -268,18 +268,12 @@ def _attempt(number: int, attempt: Attempt) -> AttemptDocument:
         ended_at=stamp(attempt.ended_ms),
         duration_s=_duration_s(attempt),
         worker_id=attempt.slot,
-        outcome=attempt.outcome,
-        error=attempt.error,
-        traceback=attempt.traceback,
-        output=attempt.output,
-        deferred=attempt.deferred,
-        is_fatal=attempt.is_fatal,
+        **_same(attempt, "outcome", "error", "traceback", "output", "deferred", "is_fatal"),
     )
 
 
 def _duration_s(attempt: Attempt) -> float:
-    """As the worker measured and logged it. A reaper left no duration: then it is from
-    the claim to the settlement, by the broker's clock."""
+    """As the worker measured it. A reaper left no duration: then from the claim to the settlement, by the broker."""
     if attempt.duration_ms is not None:
         return attempt.duration_ms / 1000
     return max(0, attempt.ended_ms - attempt.started_ms) / 1000 if attempt.started_ms else 0.0

@@ -5,12 +5,13 @@ Changes nothing. The cost depends on `scan_max`, never on the length of the ledg
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from fileq.brokers.place_pages import Standing
+from fileq.brokers.place_pages import LedgerPage, Standing
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import LedgerEntry, Record
 from fileq.core.job import State, stamp
@@ -71,6 +72,9 @@ class DirectoryCounts(Struct, frozen=True):
     last_arrival_at: str | None
 
 
+_COUNTED = ("files", "waiting", "running", "dead", "cancelled")
+
+
 class FileTree(Struct, frozen=True):
     """Directories in the order of their names. `is_partial`: not every file was counted, or not every directory is
     here."""
@@ -81,20 +85,25 @@ class FileTree(Struct, frozen=True):
 
 
 class _Seen(Struct):
-    files: int = 0
-    waiting: int = 0
-    running: int = 0
-    dead: int = 0
-    cancelled: int = 0
+    counts: Counter[str] = field(default_factory=Counter)  # by the fields of DirectoryCounts
     oldest_ms: int = 0
     newest_ms: int = 0
 
+    def count(self, standing: Standing | None) -> None:
+        """Counts one file with its newest job."""
+        self.counts["files"] += 1
+        if standing is None:
+            return
+        state, created_ms = standing
+        self.newest_ms = max(self.newest_ms, created_ms)
+        if state in (State.DEAD, State.CANCELLED):
+            self.counts[state.value] += 1
+        elif state.is_unfinished:
+            self.counts["running" if state is State.RUNNING else "waiting"] += 1
+            self.oldest_ms = min(self.oldest_ms or created_ms, created_ms)
+
     def add(self, other: _Seen) -> None:
-        self.files += other.files
-        self.waiting += other.waiting
-        self.running += other.running
-        self.dead += other.dead
-        self.cancelled += other.cancelled
+        self.counts.update(other.counts)
         self.oldest_ms = min(self.oldest_ms or other.oldest_ms, other.oldest_ms or self.oldest_ms)
         self.newest_ms = max(self.newest_ms, other.newest_ms)
 
@@ -118,10 +127,10 @@ def file_page(
     while scanned < scan_max and len(found) < limit:
         page = broker.ledger_page(prefix_of(under), cursor, size)
         scanned += page.scanned
-        wanted = [(path, entry) for path, entry in page.entries if matches is None or matches(path)]
+        wanted = [one for one in _with_versions(page) if matches is None or matches(one[0])]
         if status is not None:
             wanted = _with_status(broker, wanted, status)
-        found += _known(wanted, dict(_outlines(broker, wanted)))
+        found += _known(wanted, _outlines(broker, wanted))
         cursor, size = page.next_cursor, min(2 * size, _PAGE)
         if not cursor:
             break
@@ -147,21 +156,19 @@ def file_tree_and_page(
         page = broker.ledger_page(prefix, cursor, min(_PAGE, size))
         scanned += page.scanned
         counted += len(page.entries)
+        entries = _with_versions(page)
         if len(listed) < limit:
-            records = dict(_outlines(broker, page.entries))
-            listed += _known(page.entries, records)
+            records = _outlines(broker, entries)
+            listed += _known(entries, records)
             following = page.next_cursor
-            standings: Iterable[tuple[bytes, Standing | None]] = (
-                (path, (record.state, record.created_ms) if record is not None else None)
-                for path, record in records.items()
-            )
+            standings = {
+                path: (one.state, one.created_ms) if one is not None else None for path, one in records.items()
+            }
         else:
-            standings = _standings(broker, page.entries)
-        for path, standing in standings:
-            directory = path[: path.rfind(b"/")]
-            if (seen := seen_in.get(directory)) is None:
-                seen = seen_in[directory] = _Seen()
-            _count(seen, standing)
+            found = broker.standings(_newest_jobs(entries)) if entries else []
+            standings = dict(zip((path for path, _ in entries), found, strict=True))
+        for path, standing in standings.items():
+            seen_in.setdefault(path[: path.rfind(b"/")], _Seen()).count(standing)
         cursor, size = page.next_cursor, size if len(listed) < limit else _PAGE
         if not cursor or scanned >= scan_max or counted >= TREE_MAX:
             break
@@ -195,16 +202,13 @@ def _with_status(
     broker: FullBroker, entries: list[tuple[bytes, LedgerEntry]], status: str
 ) -> list[tuple[bytes, LedgerEntry]]:
     """Those whose newest job has this status. Reads only the states of the others."""
-    known = [one for one in entries if one[1].versions]
-    states = broker.states([entry.versions[0][1] for _, entry in known]) if known else []
+    states = broker.states(_newest_jobs(entries)) if entries else []
     words = (state.value if state is not None else EXPIRED for state in states)
-    return [one for one, word in zip(known, words, strict=True) if word == status]
+    return [one for one, word in zip(entries, words, strict=True) if word == status]
 
 
 def _known(entries: Sequence[tuple[bytes, LedgerEntry]], records: Mapping[bytes, Record | None]) -> Iterator[KnownFile]:
     for path, entry in entries:
-        if not entry.versions:
-            continue
         signature, id = entry.versions[0]
         size, modified_ns = read_signature(signature)
         record = records.get(path)
@@ -216,19 +220,16 @@ def _known(entries: Sequence[tuple[bytes, LedgerEntry]], records: Mapping[bytes,
             job_id=id,
             error=record.error if record is not None else "",
             enqueued_at=stamp(record.created_ms) if record is not None else None,
-            missing_since=stamp(entry.missing_since_ms) if entry.missing_since_ms else None,
+            missing_since=stamp(entry.missing_since_ms),
             versions=len(entry.versions),
             deferred=record.deferred if record is not None and record.state is State.DEFERRED else "",
         )
 
 
-def _outlines(
-    broker: FullBroker, entries: Sequence[tuple[bytes, LedgerEntry]]
-) -> Iterator[tuple[bytes, Record | None]]:
-    known = [(path, entry.versions[0][1]) for path, entry in entries if entry.versions]
-    for part in parts(known, _PAGE):
-        for (path, _), record in zip(part, broker.outlines([id for _, id in part]), strict=True):
-            yield path, record
+def _outlines(broker: FullBroker, entries: Sequence[tuple[bytes, LedgerEntry]]) -> dict[bytes, Record | None]:
+    """Those of the newest jobs, by the path of the file."""
+    found = [record for part in parts(entries, _PAGE) for record in broker.outlines(_newest_jobs(part))]
+    return dict(zip((path for path, _ in entries), found, strict=True))
 
 
 def _directories(path: bytes, prefix: bytes, depth: int) -> Iterator[bytes]:
@@ -240,40 +241,18 @@ def _directories(path: bytes, prefix: bytes, depth: int) -> Iterator[bytes]:
         yield top + b"/" + b"/".join(names[:level])
 
 
-def _standings(
-    broker: FullBroker, entries: Sequence[tuple[bytes, LedgerEntry]]
-) -> Iterator[tuple[bytes, Standing | None]]:
-    known = [(path, entry.versions[0][1]) for path, entry in entries if entry.versions]
-    found = broker.standings([id for _, id in known]) if known else []
-    return zip((path for path, _ in known), found, strict=True)
+def _with_versions(page: LedgerPage) -> list[tuple[bytes, LedgerEntry]]:
+    return [(path, entry) for path, entry in page.entries if entry.versions]
 
 
-def _count(seen: _Seen, standing: Standing | None) -> None:
-    seen.files += 1
-    if standing is None:
-        return
-    state, created_ms = standing
-    if created_ms > seen.newest_ms:
-        seen.newest_ms = created_ms
-    if state is State.DEAD:
-        seen.dead += 1
-    elif state is State.CANCELLED:
-        seen.cancelled += 1
-    elif state.is_unfinished:
-        seen.running += state is State.RUNNING
-        seen.waiting += state is not State.RUNNING
-        if not seen.oldest_ms or created_ms < seen.oldest_ms:
-            seen.oldest_ms = created_ms
+def _newest_jobs(entries: Sequence[tuple[bytes, LedgerEntry]]) -> list[str]:
+    return [entry.versions[0][1] for _, entry in entries]
 
 
 def _counted(directory: bytes, seen: _Seen) -> DirectoryCounts:
     return DirectoryCounts(
         directory=directory.decode(errors="backslashreplace"),
-        files=seen.files,
-        waiting=seen.waiting,
-        running=seen.running,
-        dead=seen.dead,
-        cancelled=seen.cancelled,
-        oldest_unprocessed_at=stamp(seen.oldest_ms) if seen.oldest_ms else None,
-        last_arrival_at=stamp(seen.newest_ms) if seen.newest_ms else None,
+        **{name: seen.counts[name] for name in _COUNTED},
+        oldest_unprocessed_at=stamp(seen.oldest_ms),
+        last_arrival_at=stamp(seen.newest_ms),
     )
