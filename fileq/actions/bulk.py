@@ -44,7 +44,7 @@ from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, encode
 from fileq.core.paging import pages, parts
 from fileq.core.text import printable
 from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob, stored_as
-from fileq.queries.job_selection import job_page, outlined, places_of, with_records
+from fileq.queries.job_selection import job_page, matching, outlined, places_of
 
 if TYPE_CHECKING:
     from fileq.webhooks.subscriptions import Withdrawals
@@ -244,7 +244,7 @@ class BulkActions:
     def _dead_without_record(self, ids: set[str]) -> dict[str, StoredJob]:
         found: dict[str, StoredJob] = {}
         for page in self._broker.pages("dead_letter"):
-            found |= {dead.id: dead for dead in with_records(self._broker, page, "dead_letter") if dead.id in ids}
+            found |= {dead.id: dead for dead in matching(self._broker, page, "dead_letter") if dead.id in ids}
             if len(found) == len(ids):
                 break
         return found

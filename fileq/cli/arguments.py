@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fileq.cli.command import Argument
@@ -138,41 +137,30 @@ def filters(
     has_batch: bool = True,
 ) -> Argument:
     """The whole group. `time` says which time of a job --since and --until compare, `states` what --status can be."""
-    return partial(_add_filters, limit=limit, time=time, states=states, has_batch=has_batch)
-
-
-def _add_filters(
-    parser: argparse.ArgumentParser, *, limit: int | None, time: str, states: tuple[str, ...], has_batch: bool
-) -> None:
-    from fileq.queries.job_filter import declared_conditions
-
-    group = parser.add_argument_group("filters", "combined with AND")
     status = StatusOption(states)
-    types: dict[str, Callable[[str], Any]] = {
-        "status": status,
-        "since": point_in_time_or_ago,
-        "until": point_in_time_or_ago,
+    special: dict[str, dict[str, Any]] = {
+        "status": {"type": status, "help": status.help},
+        "since": {
+            "type": point_in_time_or_ago,
+            "help": f"only {time} since: 2h (ago), 2026-11-01, or RFC 3339; local time without a zone",
+        },
+        "until": {"type": point_in_time_or_ago, "help": f"only {time} until; as --since"},
+        "fingerprint": {"type": _fingerprint},
+        "tag": {"type": _tag, "action": "append", "default": [], "help": "only jobs with this tag; may be repeated"},
     }
-    types |= {"fingerprint": _fingerprint, "tag": _tag}
-    texts = {
-        "status": status.help,
-        "since": f"only {time} since: 2h (ago), 2026-11-01, or RFC 3339; local time without a zone",
-        "until": f"only {time} until; as --since",
-        "tag": "only jobs with this tag; may be repeated",
-    }
-    for name, meaning, value in declared_conditions():
-        if name == "batch" and not has_batch:
-            continue
-        more: dict[str, Any] = {"action": "append", "default": []} if name == "tag" else {}
-        group.add_argument(
-            f"--{name}",
-            type=types.get(name, utf8_text),
-            metavar=value,
-            help=texts.get(name, f"only {meaning}"),
-            **more,
-        )
-    shown = f"at most N jobs (default: {limit})" if limit is not None else "at most N jobs (default: all)"
-    group.add_argument("--limit", type=whole_number(1), default=limit, metavar="N", help=shown)
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        from fileq.queries.job_filter import declared_conditions
+
+        group = parser.add_argument_group("filters", "combined with AND")
+        for name, meaning, value in declared_conditions():
+            if name != "batch" or has_batch:
+                settings = {"type": utf8_text, "help": f"only {meaning}", **special.get(name, {})}
+                group.add_argument(f"--{name}", metavar=value, **settings)
+        shown = f"at most N jobs (default: {limit or 'all'})"
+        group.add_argument("--limit", type=whole_number(1), default=limit, metavar="N", help=shown)
+
+    return add
 
 
 def _fingerprint(text: str) -> str:

@@ -22,7 +22,7 @@ from fileq.core.text import printable, quoted_path
 from fileq.queries.documents import JobDocument, Time, job_document
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_ids import looks_like_id, why_unknown
-from fileq.queries.job_selection import ALL_STATES, PLACES, select, with_records
+from fileq.queries.job_selection import ALL_STATES, PLACES, matching, select
 
 
 def known_places(queues: Sequence[str]) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def place_named(word: str, queues: Sequence[str]) -> str:
 
 def peek(broker: FullBroker, place: str, limit: int) -> tuple[JobDocument, ...]:
     """The jobs that leave a queue or `scheduled` next; the newest of any other place."""
-    return tuple(stored.document() for stored in with_records(broker, broker.peek(place, limit), place))
+    return tuple(stored.document() for stored in matching(broker, broker.peek(place, limit), place))
 
 
 def list_jobs(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> tuple[JobDocument, ...]:

@@ -22,7 +22,6 @@ from fileq.brokers.types import Record
 from fileq.core.errors import ConfigError
 from fileq.core.job import DELAYED_STATES, State, decode_or_none, raw_id
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
-from fileq.queries.job_ids import id_in
 
 # The places that are not queues, and the state of the jobs in them.
 PLACES = {
@@ -60,20 +59,22 @@ def _of_state(
         for page in broker.pages("scheduled"):
             yield from (job for job in matching(broker, page, "scheduled", conditions) if job.state is state)
     else:
-        place = next(place for place, there in PLACES.items() if there is state)
-        yield from _newest(broker, place, wanted, conditions)
+        yield from _newest(broker, _PLACE_OF[state], wanted, conditions)
 
 
 def _newest(broker: FullBroker, place: str, wanted: JobFilter, conditions: Conditions) -> Iterable[StoredJob]:
     if not wanted.has_conditions and wanted.limit is not None:
-        return with_records(broker, broker.peek(place, wanted.limit), place)
+        return matching(broker, broker.peek(place, wanted.limit), place)
     # Pages come oldest first: keep the last `limit` and reverse them.
     found = (job for page in broker.pages(place) for job in matching(broker, page, place, conditions))
     return reversed(deque(found, maxlen=wanted.limit))
 
 
-def matching(broker: FullBroker, raws: Sequence[bytes], place: str, conditions: Conditions) -> list[StoredJob]:
-    """The jobs among these bytes that meet the conditions, with their records."""
+ALL = Conditions(JobFilter())
+
+
+def matching(broker: FullBroker, raws: Sequence[bytes], place: str, conditions: Conditions = ALL) -> list[StoredJob]:
+    """The jobs among these bytes of a place that meet the conditions, with their records."""
     return complete_records(broker, outlined(broker, raws, place, conditions).jobs)
 
 
@@ -120,10 +121,7 @@ def outlined(
 def _with_states(broker: FullBroker, some: Sequence[StoredJob | None]) -> list[StoredJob]:
     delayed = [stored for stored in some if stored is not None]
     states = broker.states([stored.id for stored in delayed]) if delayed else []
-    return [
-        replace(stored, state=state) if state in DELAYED_STATES else stored
-        for stored, state in zip(delayed, states, strict=True)
-    ]
+    return list(map(_in_state, delayed, states))
 
 
 def complete_records(broker: FullBroker, jobs: Sequence[StoredJob]) -> list[StoredJob]:
@@ -137,27 +135,15 @@ def with_outlines(broker: FullBroker, jobs: Sequence[StoredJob]) -> list[StoredJ
 
 
 def _joined(jobs: Sequence[StoredJob], read: Callable[[Sequence[str]], Sequence[Record | None]]) -> list[StoredJob]:
-    if not jobs:
-        return []
-    return [
-        replace(stored, record=record, state=_state_in_place(stored.state, record))
-        for stored, record in zip(jobs, read([stored.id for stored in jobs]), strict=True)
-    ]
+    records = read([stored.id for stored in jobs]) if jobs else ()
+    joined = (replace(stored, record=record) for stored, record in zip(jobs, records, strict=True))
+    return [_in_state(stored, stored.record.state) if stored.record is not None else stored for stored in joined]
 
 
-def with_records(broker: FullBroker, raws: Sequence[bytes], place: str) -> Iterator[StoredJob]:
-    """Combines the bytes that a place holds with their records."""
-    state, queue = _standing(place)
-    for raw, record in zip(raws, broker.records([id_in(raw) for raw in raws]), strict=True):
-        job = decode_or_none(raw)
-        id = job.id if job is not None else raw_id(raw)
-        yield StoredJob(raw, id, job, record, _state_in_place(state, record), queue)
-
-
-def _state_in_place(state: State, record: Record | None) -> State:
+def _in_state(stored: StoredJob, recorded: State | None) -> StoredJob:
     """The place says the state, except that `scheduled` holds retrying and deferred jobs too."""
-    is_told = state is State.SCHEDULED and record is not None and record.state in DELAYED_STATES
-    return record.state if record is not None and is_told else state
+    is_told = stored.state is State.SCHEDULED and recorded in DELAYED_STATES
+    return replace(stored, state=recorded) if is_told else stored
 
 
 def _standing(place: str) -> tuple[State, str]:
@@ -176,13 +162,8 @@ STATE_COST = 2  # an element of which only the state is read counts as this many
 BYTES_MAX = 32 << 20  # of the jobs of one page, or one job
 _PAGE = 500
 ALL_STATES = (State.RUNNING, State.PENDING, *DELAYED_STATES, State.DEAD, State.COMPLETED, State.CANCELLED)
-_PLACE_OF = {
-    State.RUNNING: PROCESSING,
-    **dict.fromkeys(DELAYED_STATES, "scheduled"),
-    State.DEAD: "dead_letter",
-    State.COMPLETED: "completed",
-    State.CANCELLED: "cancelled",
-}
+_PLACE_OF = {state: place for place, state in PLACES.items()}
+_PLACE_OF |= {State.RUNNING: PROCESSING, **dict.fromkeys(DELAYED_STATES, "scheduled")}
 
 
 class JobPage(Struct, frozen=True):

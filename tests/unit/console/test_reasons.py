@@ -20,7 +20,7 @@ from fileq.core.job import Claim, State, Version, encode, file_job, rfc3339_ms
 from fileq.core.settlement import Settlement, bury, complete
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.queries.documents import AttemptDocument, JobDocument, job_document
-from fileq.queries.job_selection import with_records
+from fileq.queries.job_selection import matching
 from fileq.server.console.job_steps import steps_of
 from fileq.server.console.job_views import longest_first
 from fileq.server.console.view import died_since
@@ -191,7 +191,7 @@ def test_a_timeline_tells_attempts_from_waits() -> None:
 def test_a_dead_job_that_was_retried_by_hand_did_not_wait_while_it_ran() -> None:
     pages = pages_with_worker()
     end(pages, a_job("a"), dies)
-    [stored] = with_records(pages.broker, pages.broker.peek("dead_letter", 1), "dead_letter")
+    [stored] = matching(pages.broker, pages.broker.peek("dead_letter", 1), "dead_letter")
     pages.broker.revive([revival(stored, "low")])
     [text] = shown(pages, "/jobs/a")
     steps = ("created", "started", ": failed", "died", "retried manually", "pending since")
@@ -211,7 +211,7 @@ def test_a_timeline_says_who_retried_and_cancelled_a_job_and_why_it_was_held_bac
     pages.broker.due_now(["a"])
     [claim] = pages.broker.settle_and_claim([], [SLOT]).claims
     pages.broker.settle_and_claim([dies(claim)], [])
-    [stored] = with_records(pages.broker, pages.broker.peek("dead_letter", 1), "dead_letter")
+    [stored] = matching(pages.broker, pages.broker.peek("dead_letter", 1), "dead_letter")
     pages.broker.revive([revival(stored, "low")])
     log.add(JobAction.RETRY, f"maria {HOSTILE}", ["a"])
     pages.broker.settle_and_claim([], [SLOT])
