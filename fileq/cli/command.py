@@ -101,18 +101,16 @@ class Invocation:
     def __init__(self, command: Command, options: argparse.Namespace) -> None:
         self.command = command
         self.options = options
-        self._loaded: Loaded | None = None
         self._broker: FullBroker | None = None
 
+    @functools.cached_property
     def loaded(self) -> Loaded:
-        """The configuration from --config, --set and the flags that stand for a setting. Loaded once."""
-        if self._loaded is None:
-            self._loaded = self.load_again()
-        return self._loaded
+        """The configuration from --config, --set and the flags that stand for a setting."""
+        return self.load_again()
 
     @property
     def config(self) -> Config:
-        return self.loaded().config
+        return self.loaded.config
 
     def load_again(self) -> Loaded:
         """The configuration as it is in its sources now. --set precedes -v and -q, and the other flags precede it."""

@@ -19,7 +19,7 @@ def print_reload_note(invocation: Invocation) -> None:
         return
     from fileq.commands.admin.worker_checks import note_of_stale_workers
 
-    if note := note_of_stale_workers(invocation.loaded(), invocation.broker().workers()):
+    if note := note_of_stale_workers(invocation.loaded, invocation.broker().workers()):
         print(wrapped(f"note: {note}", sys.stderr), file=sys.stderr)
 
 

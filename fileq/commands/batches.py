@@ -124,9 +124,6 @@ def _without_waiting(path: str, flags: int) -> int:
 # What `fileq batch` prints of a batch: its counts, its callbacks with their jobs, its first failures. Only reads.
 
 
-LISTED = 50
-
-
 def list_batches(broker: FullBroker, limit: int, *, unfinished: bool) -> list[BatchDocument]:
     """The newest first."""
     found = pages(lambda cursor: broker.batch_page(cursor, min(100, limit), unfinished=unfinished))

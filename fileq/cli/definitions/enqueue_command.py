@@ -45,7 +45,7 @@ def _try(invocation: Invocation) -> int:
 
     $ fileq try inbox/report.pdf  # which handler is chosen, what it returns, how long it takes
     $ fileq try ~/Desktop/sample.pdf  # a sample that is not in scan_dir"""
-    return try_and_print(invocation.loaded(), invocation.options.path, invocation.options.app_dir)
+    return try_and_print(invocation.loaded, invocation.options.path, invocation.options.app_dir)
 
 
 def try_and_print(loaded: Loaded, path: str, app_dir: str = "") -> int:
@@ -198,7 +198,7 @@ def _run(invocation: Invocation) -> int:
 
 
 def _open(invocation: Invocation) -> FullBroker:
-    if warning := invocation.loaded().new_database_warning("give --config or FILEQ_CONFIG"):
+    if warning := invocation.loaded.new_database_warning("give --config or FILEQ_CONFIG"):
         remark(f"warning: {warning}")
     return invocation.broker(create=True)
 

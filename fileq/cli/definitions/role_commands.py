@@ -53,7 +53,7 @@ def _loaded(invocation: Invocation) -> Loaded:
     given = invocation.options.scan_dir
     if given in INSTEAD and not os.path.isdir(given):
         raise ConfigError(f"{given!r} is not a directory; {INSTEAD[given]}")
-    loaded = invocation.loaded()
+    loaded = invocation.loaded
     if given is not None and not loaded.config.worker.path_map:
         check_scan_dir(loaded.config)
     return loaded
@@ -145,7 +145,7 @@ def _serve(invocation: Invocation) -> int:
     from fileq.server.role import run_serve
 
     options = invocation.options
-    return run_serve(invocation.loaded(), invocation.load_again, options.app_dir, options.login_name or "")
+    return run_serve(invocation.loaded, invocation.load_again, options.app_dir, options.login_name or "")
 
 
 @command("start", "producer, worker, console and API in one process", _DIR, APP_DIR, _COUNT, *SERVER_OPTIONS)

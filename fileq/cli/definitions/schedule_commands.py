@@ -139,7 +139,7 @@ def _add(invocation: Invocation) -> int:
     _note_definition(invocation, "put_schedule", known, defined)
     _note_jobs(invocation)
     if given.scan is not None and not given.quiet:
-        _warn_of_directory(invocation.loaded(), given.scan)
+        _warn_of_directory(invocation.loaded, given.scan)
     if known is not None and defined is not None and known.body == defined.body:
         return _confirm(invocation, "is as it was", has_words=True)
     return _confirm(invocation, "is defined" if known is None else "is changed", has_words=True)

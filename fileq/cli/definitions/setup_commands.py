@@ -77,7 +77,7 @@ def _list(invocation: Invocation) -> int:
     $ fileq config list  # the configuration that fileq would use in this directory"""
     from fileq.config.show import to_listing
 
-    loaded = invocation.loaded()
+    loaded = invocation.loaded
     rows = to_listing(loaded, getattr(invocation.options, "key", ""))
     document = {"path": loaded.path, "settings": list(map(_setting_as_json, rows))}
     return invocation.answer(document, lambda: _setting_lines(rows))
@@ -103,7 +103,7 @@ def _get(invocation: Invocation) -> int:
         return _list.run(invocation)
     from fileq.config.show import to_listing
 
-    rows = to_listing(invocation.loaded(), options.key)
+    rows = to_listing(invocation.loaded, options.key)
     if len(rows) == 1 and rows[0].key == options.key:
         print(rows[0].plain if isinstance(rows[0].plain, str) else rows[0].value)
         return 0
@@ -216,7 +216,7 @@ def _check(invocation: Invocation) -> int:
 
     options = invocation.options
     try:
-        loaded = invocation.loaded()
+        loaded = invocation.loaded
         checked = check_config(loaded, options.app_dir if options.handlers else None)
     except ConfigError as error:
         if not options.json:
@@ -325,7 +325,7 @@ def _findings(invocation: Invocation) -> Iterator[Finding]:
     from fileq.core.finding import wrong
 
     try:
-        loaded = invocation.loaded()
+        loaded = invocation.loaded
     except ConfigError as error:
         for problem in error.problems:
             yield wrong("configuration", problem, "correct it, then run 'fileq config check'")

@@ -12,12 +12,13 @@ from msgspec.structs import asdict
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.schedule_definitions import KnownSchedule, broker_now_ms, known_schedules
+from fileq.brokers.schedules import ScheduleState
 from fileq.client.schedule_changes import the_schedule
 from fileq.commands.admin.stats import LATE_MS
 from fileq.core.documented import means
 from fileq.core.errors import BrokerError
 from fileq.core.job import stamp
-from fileq.core.schedule import NEVER_MS, ScheduleDefinition, zone_of
+from fileq.core.schedule import NEVER_MS, ScheduleDefinition, ScheduleDocument, zone_of
 
 
 class ScheduledTime(Struct, frozen=True):
@@ -74,46 +75,49 @@ def next_times(broker: FullBroker, name: str, count: int) -> list[ScheduledTime]
     try:
         first_ms = found.state.next_ms if found.state is not None else NEVER_MS
         after_ms = first_ms - 1 if now_ms < first_ms < NEVER_MS else now_ms
-        return [_time(ms, definition) for ms in islice(definition.times.times_after(after_ms), count)]
+        times = islice(definition.times.times_after(after_ms), count)
+        return [scheduled_time(ms, definition.timezone) for ms in times]
     except ValueError as error:
         raise BrokerError(f"schedule {name} has no times: {error}") from error
 
 
 def _views(broker: FullBroker, known: Sequence[KnownSchedule], now_ms: int | None = None) -> list[ScheduleView]:
     now_ms = broker_now_ms(broker) if now_ms is None else now_ms
-    fired = [one.state.last_job_id if one.state is not None else "" for one in known]
-    by_hand = [one.document.by_hand_id if one.document is not None else "" for one in known]
+    fired = [(one.state or _NO_STATE).last_job_id for one in known]
+    by_hand = [(one.document or _NO_DOCUMENT).by_hand_id for one in known]
     records = broker.records(fired + by_hand)
     outcomes = [record.state.value if record is not None else None for record in records]
     return [_view(one, outcomes[index], outcomes[len(known) + index], now_ms) for index, one in enumerate(known)]
 
 
+_NO_STATE = ScheduleState("", NEVER_MS)
+_NO_DOCUMENT = ScheduleDocument(definition=ScheduleDefinition(cron="", type=""), source="")
+
+
 def _view(known: KnownSchedule, outcome: str | None, by_hand_status: str | None, now_ms: int) -> ScheduleView:
-    nothing = ScheduleDefinition(cron="", type="")
-    definition = shown = known.document.definition if known.document is not None else nothing
-    words, problem = "", known.problem
+    state, document = known.state or _NO_STATE, known.document or _NO_DOCUMENT
+    words, problem, zone = "", known.problem, document.definition.timezone
     try:
-        words = definition.times.explain() if known.document is not None else ""
+        words = document.definition.times.explain() if known.document is not None else ""
     except ValueError as error:
-        problem, shown = str(error), nothing  # its times are shown in UTC
-    state = known.state
+        problem, zone = str(error), _NO_DOCUMENT.definition.timezone  # its times are shown in UTC
     status, problem = _status(known, problem, now_ms)
-    has_next = state is not None and not state.is_paused and state.next_ms < NEVER_MS
+    has_next = not state.is_paused and state.next_ms < NEVER_MS
     return ScheduleView(
         name=known.name,
         status=status,
         problem=problem,
-        source=known.document.source if known.document is not None else "",
-        **asdict(definition),
+        source=document.source,
+        **asdict(document.definition),
         words=words,
-        next=_time(state.next_ms, shown) if state is not None and has_next else None,
-        last=_time(state.last_ms, shown) if state is not None and state.last_ms else None,
-        last_job_id=state.last_job_id if state is not None else "",
+        next=scheduled_time(state.next_ms, zone) if has_next else None,
+        last=scheduled_time(state.last_ms, zone) if state.last_ms else None,
+        last_job_id=state.last_job_id,
         last_status=outcome,
-        runs=state.runs if state is not None else 0,
-        missed_count=state.missed if state is not None else 0,
-        by_hand=_time(known.document.by_hand_ms, shown) if known.document and known.document.by_hand_ms else None,
-        by_hand_job_id=known.document.by_hand_id if known.document is not None else "",
+        runs=state.runs,
+        missed_count=state.missed,
+        by_hand=scheduled_time(document.by_hand_ms, zone) if document.by_hand_ms else None,
+        by_hand_job_id=document.by_hand_id,
         by_hand_status=by_hand_status,
     )
 
@@ -129,10 +133,6 @@ def _status(known: KnownSchedule, problem: str, now_ms: int) -> tuple[str, str]:
     if state.next_ms < now_ms - LATE_MS:
         return "late", "its time has passed and no worker fires it; is one running? its log says what is wrong"
     return "active", ""
-
-
-def _time(ms: int, definition: ScheduleDefinition) -> ScheduledTime:
-    return scheduled_time(ms, definition.timezone)
 
 
 def scheduled_time(ms: int, zone: str) -> ScheduledTime:
