@@ -85,13 +85,7 @@ class EventFilter:
             self._show(held.event)
 
 
-def follow(
-    broker: FullBroker,
-    events: EventFilter,
-    report: Callable[[str], None],
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
+def follow(broker: FullBroker, events: EventFilter, report: Callable[[str], None]) -> None:
     """Shows every event from now on, for ever. `report` gets the begin and the end of each outage of the broker.
 
     A broker that is unreachable at the start is an error. Events published during an outage are not shown."""
@@ -105,7 +99,7 @@ def follow(
                 events.show_all()
                 report(f"{error}; trying again every {two_units(RETRY_S)}")
                 subscription.close()
-                subscription = _subscribe_again(broker, sleep)
+                subscription = _subscribe_again(broker)
                 report("connected again; events published in between are missing")
                 continue
             if event is not None:
@@ -117,9 +111,9 @@ def follow(
         events.show_all()
 
 
-def _subscribe_again(broker: FullBroker, sleep: Callable[[float], None]) -> Subscription:
+def _subscribe_again(broker: FullBroker) -> Subscription:
     while True:
-        sleep(RETRY_S)
+        time.sleep(RETRY_S)
         try:
             return broker.subscribe()
         except BrokerUnavailable:

@@ -43,21 +43,22 @@ def ago(text: str | None, at_ms: int) -> str:
     return age(at_ms / 1000 - then.timestamp()) if then is not None else "?"
 
 
-def job_table(jobs: Sequence[JobDocument], screen: Screen, at_ms: int, *, with_state: bool = True) -> list[str]:
+def job_table(jobs: Sequence[JobDocument], screen: Screen, at_ms: int) -> list[str]:
     """One line for each job, and one for each reason why jobs are deferred. A long path is cut on the left, where it
     matters least."""
-    header = ["id", *(["status"] if with_state else []), "age", "file or type"]
-    rows: list[list[str | Cell]] = [[*header]]
+    rows: list[list[str | Cell]] = [["id", "status", "age", "file or type"]]
     short = short_ids([job.id for job in jobs])
     reasons = list(dict.fromkeys(job.deferred for job in jobs if job.deferred))
     # A number says which of several reasons it is: a column with the reason would leave no room for the file.
     labels = {reason: f"deferred ({i})" if len(reasons) > 1 else "deferred" for i, reason in enumerate(reasons, 1)}
     for job in jobs:
-        state = [_state_cell(job, labels.get(job.deferred or ""))] if with_state else []
-        name = name_of(job.path or "", job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
-        rows.append([printable(short[job.id]), *state, _age_or_due(job, at_ms), name])
-    notes = [f"{labels[reason]}: {printable(reason)}" for reason in reasons if with_state]
-    return [*table(rows, screen, right=(2,) if with_state else (1,)), *notes]
+        state = _state_cell(job, labels.get(job.deferred or ""))
+        rows.append([printable(short[job.id]), state, _age_or_due(job, at_ms), _name_of(job)])
+    return [*table(rows, screen, right=(2,)), *(f"{labels[reason]}: {printable(reason)}" for reason in reasons)]
+
+
+def _name_of(job: JobDocument) -> str:
+    return name_of(job.path or "", job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
 
 
 def _deferrals(job: JobDocument, at_ms: int) -> str:
@@ -349,17 +350,13 @@ def _none_matches(total: int) -> str:
 
 def _job_lines(job: JobDocument, id: str, screen: Screen, at_ms: int) -> list[str]:
     facts = f"{ago(job.completed_at, at_ms)} ago, {plural(job.attempt_count, 'attempt')}, {printable(job.queue)}"
-    name = name_of(job.path or "", job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
     error = cut(error_lines(job.error or "")[0], min(screen.width - 2, ERROR_SHOWN))
+    moved_to, moved_from = moved_to_of(job), printable(job.moved_from or "")
     return [
         f"{screen.paint(printable(id), 'bold')}  {facts}",
-        f"  {cut(name, screen.width - 2, from_left=True)}",
-        *([f"  moved to {cut(moved_to, screen.width - 11, from_left=True)}"] if (moved_to := moved_to_of(job)) else []),
-        *(
-            [f"  came from {cut(printable(job.moved_from), screen.width - 12, from_left=True)}"]
-            if job.moved_from
-            else []
-        ),
+        f"  {cut(_name_of(job), screen.width - 2, from_left=True)}",
+        *([f"  moved to {cut(moved_to, screen.width - 11, from_left=True)}"] if moved_to else []),
+        *([f"  came from {cut(moved_from, screen.width - 12, from_left=True)}"] if moved_from else []),
         f"  {screen.paint(error, 'red')}",
     ]
 

@@ -1,6 +1,6 @@
 """The files that the ledger knows, by pages and by directory: bounded scans, each file with its newest job.
 
-Changes nothing. The cost depends on `scan_max`, never on the length of the ledger.
+Changes nothing. The cost depends on SCAN_MAX, never on the length of the ledger.
 """
 
 from __future__ import annotations
@@ -116,11 +116,10 @@ def file_page(
     status: str | None = None,
     cursor: str = "",
     limit: int = 50,
-    scan_max: int = SCAN_MAX,
 ) -> FilePage:
     """The next files below a directory, about `limit` of them. ConfigError for a glob that can't be read."""
     matches = path_matcher(match) if match is not None else None
-    scan_max = min(scan_max, STATES_MAX) if status is not None else scan_max
+    scan_max = STATES_MAX if status is not None else SCAN_MAX
     found: list[KnownFile] = []
     scanned, is_first = 0, not cursor
     size = min(_PAGE, max(1, limit))
@@ -138,15 +137,13 @@ def file_page(
     return FilePage(tuple(found), cursor, scanned, is_partial, len(found) if is_first and not cursor else None)
 
 
-def file_tree(broker: FullBroker, under: str, depth: int, *, scan_max: int = SCAN_MAX) -> FileTree:
-    """Counts by directory, down to `depth` levels below the given one. Looks at `scan_max` files, and counts TREE_MAX
-    of them."""
-    return file_tree_and_page(broker, under, depth, limit=0, scan_max=scan_max)[0]
+def file_tree(broker: FullBroker, under: str, depth: int) -> FileTree:
+    """Counts by directory, down to `depth` levels below the given one. Looks at SCAN_MAX files, and counts TREE_MAX of
+    them."""
+    return file_tree_and_page(broker, under, depth, limit=0)[0]
 
 
-def file_tree_and_page(
-    broker: FullBroker, under: str, depth: int, *, limit: int, scan_max: int = SCAN_MAX
-) -> tuple[FileTree, FilePage]:
+def file_tree_and_page(broker: FullBroker, under: str, depth: int, *, limit: int) -> tuple[FileTree, FilePage]:
     """What file_tree() and file_page() without conditions return, from one scan. The page has about `limit` files."""
     prefix, cursor, scanned, counted = prefix_of(under), "", 0, 0
     seen_in: dict[bytes, _Seen] = {}  # by the directory of the files themselves
@@ -170,7 +167,7 @@ def file_tree_and_page(
         for path, standing in standings.items():
             seen_in.setdefault(path[: path.rfind(b"/")], _Seen()).count(standing)
         cursor, size = page.next_cursor, size if len(listed) < limit else _PAGE
-        if not cursor or scanned >= scan_max or counted >= TREE_MAX:
+        if not cursor or scanned >= SCAN_MAX or counted >= TREE_MAX:
             break
     directories, is_cut = _with_parents(seen_in, prefix, depth)
     total = len(listed) if not following else None

@@ -21,13 +21,10 @@ NOTED_MAX = 10_000  # types
 def note_of_unknown_types(types: Iterable[str], config: Config, workers: Iterable[WorkerView]) -> str:
     """Names the types that no living worker takes; "" if there is none, or if that is unknown. Without workers it is
     known only of a configuration that imports no module."""
-    said = _said(workers, lambda info: info.types)
-    if said is not None:
-        known, who = said, "no running worker takes"
-    elif _is_whole(config, workers):
-        configured = {route.type for route in config.handlers if route.type is not None}
-        known, who = configured | ({"command"} if config.worker.allow_commands else set()), "no route takes"
-    else:
+    configured = {route.type for route in config.handlers if route.type is not None}
+    configured |= {"command"} if config.worker.allow_commands else set()
+    who, known = _taken(workers, lambda info: info.types, config, configured)
+    if known is None:
         return ""
     lost = [type for type in dict.fromkeys(types) if type not in known and not is_own_type(type)]
     if not lost:
@@ -41,11 +38,8 @@ def note_of_unknown_types(types: Iterable[str], config: Config, workers: Iterabl
 
 def note_of_unrouted_files(paths: Iterable[bytes], config: Config, workers: Iterable[WorkerView]) -> str:
     """The same for files, of which it names the first."""
-    globs = _said(workers, lambda info: info.globs)
-    who = "no running worker takes"
-    if globs is None and _is_whole(config, workers):
-        globs = {route.match for route in config.handlers if route.match is not None}
-        who = "no route takes"
+    configured = {route.match for route in config.handlers if route.match is not None}
+    who, globs = _taken(workers, lambda info: info.globs, config, configured)
     if globs is None:
         return ""
     from fileq.files.globs import Globs
@@ -59,28 +53,29 @@ def note_of_unrouted_files(paths: Iterable[bytes], config: Config, workers: Iter
     return f"{who} {quoted_path(lost[0])}{more}: dead once a worker claims it; add a route that matches it"
 
 
-def _said(workers: Iterable[WorkerView], of: Callable[[WorkerInfo], tuple[str, ...] | None]) -> set[str] | None:
-    """What all living worker processes say together; None if one does not say it, or if there is none."""
+def _taken(
+    workers: Iterable[WorkerView],
+    of: Callable[[WorkerInfo], tuple[str, ...] | None],
+    config: Config,
+    configured: set[str],
+) -> tuple[str, set[str] | None]:
+    """Who does not take the others, and what all living worker processes say together that they take: None if one does
+    not say it. Without workers it is what the configuration says, if that alone says it."""
     living = [view.info for view in workers if view.is_alive]
+    if not living:
+        return "no route takes", configured if config.handlers_are_given and not config.imports else None
     said = [found for info in living if (found := of(info)) is not None]
-    if not said or len(said) != len({(info.host, info.pid, info.loaded_ms) for info in living}):
-        return None
-    return {one for found in said for one in found}
-
-
-def _is_whole(config: Config, workers: Iterable[WorkerView]) -> bool:
-    """Whether the configuration alone says what would be taken."""
-    return not any(view.is_alive for view in workers) and config.handlers_are_given and not config.imports
+    is_whole = len(said) == len({(info.host, info.pid, info.loaded_ms) for info in living})
+    return "no running worker takes", {one for found in said for one in found} if is_whole else None
 
 
 class UntakenJobs:
     """Warns of new jobs that no worker takes. Asks the broker only about a type that no worker was seen to take, and
     once in REREAD_S: enqueueing must not cost a second round trip. A broker that can't be asked is no error here."""
 
-    def __init__(self, broker: FullBroker, config: Config, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, broker: FullBroker, config: Config) -> None:
         self._broker = broker
         self._config = config
-        self._monotonic = monotonic
         self._taken: set[str] = set()
         self._workers: Sequence[WorkerView] = ()
         self._until_s = 0.0
@@ -98,10 +93,10 @@ class UntakenJobs:
         return note
 
     def _current(self) -> Sequence[WorkerView]:
-        if self._monotonic() >= self._until_s:
+        if time.monotonic() >= self._until_s:
             try:
                 self._workers = tuple(self._broker.workers())
             except FileqError:
                 self._workers = ()
-            self._until_s = self._monotonic() + REREAD_S
+            self._until_s = time.monotonic() + REREAD_S
         return self._workers

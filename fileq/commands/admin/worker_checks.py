@@ -45,10 +45,10 @@ def _configured(config: Config) -> Iterator[str]:
         yield "command"
 
 
-def note_of_stale_workers(loaded: Loaded, workers: Iterable[WorkerView], app_dir: str = ".") -> str:
+def note_of_stale_workers(loaded: Loaded, workers: Iterable[WorkerView]) -> str:
     """Names the file that was changed last, if a living worker loaded it before that; "" if none did. What `dlq retry`
     puts back would fail again. Compares the clock of each worker with the times of the files here."""
-    files = [*([loaded.path] if loaded.path else []), *source_files(loaded.config, app_dir)]
+    files = [*([loaded.path] if loaded.path else []), *source_files(loaded.config, ".")]
     changed_ms, file = max(((_modified_ms(file), file) for file in files), default=(0, ""))
     # After a reload the old worker of a process finishes its jobs: it claims nothing, so the newest one counts.
     by_age = sorted((view.info for view in workers if view.is_alive), key=_loaded_ms)
