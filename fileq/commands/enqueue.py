@@ -16,10 +16,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import EnqueueResult, Entry, Record
+from fileq.brokers.types import Entry, Record
 from fileq.client.job_endings import JobEndings
 from fileq.client.new_entries import FileEntries, typed_entry
 from fileq.client.options import EnqueueOptions, JobOptions, options_of
+from fileq.client.transport import Accepted
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError, JobError
 from fileq.core.job import State
@@ -33,11 +34,6 @@ from fileq.runtime.produce_spans import ProduceSpans
 
 BATCH = 500  # jobs in one call of the broker
 COMMAND_TYPE = "command"
-
-
-class EnqueuedJob(Struct, frozen=True):
-    id: str
-    fate: EnqueueResult
 
 
 class RequestedJob(Struct, frozen=True):
@@ -69,12 +65,12 @@ class Enqueuing:
     def __init__(self, broker: FullBroker, config: Config) -> None:
         self._broker = broker
         self._spans = ProduceSpans(config)
-        self.jobs: list[EnqueuedJob] = []
+        self.jobs: list[Accepted] = []
 
     def enqueue(self, entries: Sequence[Entry]) -> None:
         for batch in parts(entries, BATCH):
             fates = self._broker.enqueue(batch).results
-            self.jobs += [EnqueuedJob(entry.job.id, fate) for entry, fate in zip(batch, fates, strict=True)]
+            self.jobs += [Accepted(entry.job.id, fate) for entry, fate in zip(batch, fates, strict=True)]
             self._spans.add([entry for entry, fate in zip(batch, fates, strict=True) if fate == "enqueued"])
 
     def send_spans(self) -> str:

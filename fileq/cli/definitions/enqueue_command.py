@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from fileq.brokers.types import Entry
     from fileq.client.job_endings import JobEndings
     from fileq.client.options import JobOptions
+    from fileq.client.transport import Accepted
     from fileq.commands.batches import BatchPlan
-    from fileq.commands.enqueue import EnqueuedJob, Enqueuing, RequestedJob
+    from fileq.commands.enqueue import Enqueuing, RequestedJob
     from fileq.config import Loaded
     from fileq.core.units import PointInTime
     from fileq.queries.documents import JobDocument
@@ -255,7 +256,7 @@ def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_trac
     )
 
 
-def _wait(invocation: Invocation, endings: JobEndings, jobs: list[EnqueuedJob], batch_id: str | None) -> int:
+def _wait(invocation: Invocation, endings: JobEndings, jobs: list[Accepted], batch_id: str | None) -> int:
     from fileq.commands.enqueue import exit_code
 
     is_json = invocation.options.json
@@ -278,7 +279,7 @@ def _wait(invocation: Invocation, endings: JobEndings, jobs: list[EnqueuedJob], 
 
 
 def _print_documents(
-    invocation: Invocation, jobs: list[EnqueuedJob], batch_id: str | None, ended: Mapping[str, JobDocument]
+    invocation: Invocation, jobs: list[Accepted], batch_id: str | None, ended: Mapping[str, JobDocument]
 ) -> None:
     """Those that are not in `ended` as they are now."""
     from msgspec import to_builtins
@@ -302,7 +303,7 @@ def _ended_line(job: JobDocument) -> str:
     return printable(f"{job.id} {job.status}: {job.error or ''}")
 
 
-def _print(invocation: Invocation, jobs: list[EnqueuedJob], batch_id: str | None) -> None:
+def _print(invocation: Invocation, jobs: list[Accepted], batch_id: str | None) -> None:
     if invocation.options.json:
         if jobs:
             _print_documents(invocation, jobs, batch_id, {})

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fileq.config import Loaded
 
 _TIMES = 5
+_AS_SHOWN = (("…", "the schedule, as `fileq schedule show --json` prints it"),)
 _LINE = "fileq schedule add"  # where the definition comes from
 
 
@@ -105,7 +106,7 @@ def _next(invocation: Invocation) -> int:
     argument("--max-retries", type=whole_number(), metavar="N", help="of its jobs"),
     argument("--timeout", metavar="D", help="of one attempt of its jobs"),
     argument("--paused", action="store_const", const=True, help="define it, but do not fire it"),
-    json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
+    json_fields=_AS_SHOWN,
     only_confirms=True,
 )
 def _add(invocation: Invocation) -> int:
@@ -219,13 +220,7 @@ def _note_definition(invocation: Invocation, action: str, old: Document | None, 
         invocation.note_change(action, f"/schedules/{invocation.options.name}", before, after)
 
 
-@command(
-    "schedule pause",
-    "stop firing a schedule",
-    _NAME,
-    json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
-    only_confirms=True,
-)
+@command("schedule pause", "stop firing a schedule", _NAME, json_fields=_AS_SHOWN, only_confirms=True)
 def _pause(invocation: Invocation) -> int:
     """The schedule stops firing, also across restarts, until `fileq schedule resume`.
 
@@ -234,13 +229,7 @@ def _pause(invocation: Invocation) -> int:
     return _confirm(invocation, "is paused" if has_changed else "is already paused")
 
 
-@command(
-    "schedule resume",
-    "fire a paused schedule again",
-    _NAME,
-    json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
-    only_confirms=True,
-)
+@command("schedule resume", "fire a paused schedule again", _NAME, json_fields=_AS_SHOWN, only_confirms=True)
 def _resume(invocation: Invocation) -> int:
     """The schedule fires from its next time on. Times in the pause are neither made up nor counted.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.protocol import FullBroker
@@ -203,11 +203,11 @@ class Stats(Struct, frozen=True):
 
 
 class Eta(Struct, frozen=True):
-    """When the backlog will be done, at how many jobs a second, and of which time that rate is."""
+    """When the backlog will be done, at how many jobs a second, and of which time that rate is: fields of Stats."""
 
     eta_s: float | None
-    per_second: float | None = None
-    basis: str | None = None
+    eta_per_second: float | None = None
+    eta_basis: str | None = None
 
 
 class RecentTotals:
@@ -243,7 +243,6 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
     this_hour, last_hour = _throughputs(overview)
     neighbours = Neighbours()
     workers = worker_documents(overview.workers, census.now_ms)
-    eta = eta_of(overview, lambda: ended_per_second(broker, overview))
     return Stats(
         broker=broker.kind,
         where=broker.where,
@@ -256,9 +255,7 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
         this_hour=this_hour,
         last_hour=last_hour,
         now=now,
-        eta_s=eta.eta_s,
-        eta_per_second=eta.per_second,
-        eta_basis=eta.basis,
+        **asdict(eta_of(overview, lambda: ended_per_second(broker, overview))),
         workers=workers,
         producers=tuple(_summary(view, neighbours) for view in overview.producers),
         errors=_errors(overview),

@@ -53,7 +53,7 @@ FSCK_GUARDS = (
     Guard(
         "Only jobs that the balance proves to be ours get a record",
         "jobs of other programs are counted as produced",
-        "[: max(0, excess - restored)]",
+        "[: max(0, found.excess - restored)]",
         "[:]",
         DAMAGE + "only_jobs_of_ours_get_a_record_and_those_of_other_programs_do_not",
     ),

@@ -92,7 +92,7 @@ def test_two_bloom_filters_have_different_false_positives():
 
 
 def test_the_bloom_filter_has_a_bounded_size():
-    assert BloomFilter(10**9).size_bytes == 1 << 24
+    assert BloomFilter(10**9).bits == 1 << 27
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,8 @@ class BloomFilter:
     def __init__(self, expected: int) -> None:
         # Without it, a key that one filter reports by mistake would be reported by every filter of this process.
         self._salt = os.urandom(8)
-        self._bits = min(_MAX_BITS, max(_MIN_BITS, 1 << (32 * expected).bit_length()))
-        self._map = bytearray(self._bits // 8)
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self._map)
+        self.bits = min(_MAX_BITS, max(_MIN_BITS, 1 << (32 * expected).bit_length()))
+        self._map = bytearray(self.bits // 8)
 
     def add(self, key: tuple[str, str]) -> bool:
         """Adds the key; returns whether it was contained before."""
@@ -57,7 +53,7 @@ class BloomFilter:
     def _bits_of(self, key: tuple[str, str]) -> Iterable[int]:
         digest = hash((self._salt, *key)) & 0xFFFF_FFFF_FFFF_FFFF
         first, step = digest & 0xFFFF_FFFF, digest >> 32 | 1
-        return ((first + i * step) % self._bits for i in range(4))
+        return ((first + i * step) % self.bits for i in range(4))
 
 
 class BrokerWalk:

@@ -39,6 +39,7 @@ nothing. A worker that is alive after all while its slot is reaped is fenced; at
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -150,7 +151,7 @@ def fsck(
     rounds_in_vain = 0
     while True:
         done_before = len(repairs.done)
-        _repair_jobs(found, repairs)
+        repairs.repair_jobs(found)
         if len(repairs.done) == done_before:
             # Not before: a member without a record counts as deleted, and its job may get its record back.
             repairs.reconcile(found.batch_faults)
@@ -167,14 +168,6 @@ def fsck(
                     break
         found = check_twice(broker, config, sleep)
     return _report(found, repairs.done, is_repair=True)
-
-
-def _repair_jobs(found: Discrepancy, repairs: Repairs) -> None:
-    lost = list(found.lost.values())
-    repairs.repair_jobs(found.silent, lost, found.unrecorded, found.unrecorded_in_queues, found.excess)
-    if found.is_complete:
-        # Not before: a file must not be enqueued again for a job that can still be restored.
-        repairs.enqueue(found.lost_files)
 
 
 def check_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Discrepancy:
@@ -272,23 +265,19 @@ class Repairs:
         self._rules = rules_of(config.worker.after)
         self.done: list[Repair] = []
 
-    def repair_jobs(
-        self,
-        silent: Sequence[Suspect],
-        lost: Sequence[Record],
-        unrecorded: Sequence[UnrecordedJob],
-        unrecorded_in_queues: Sequence[UnrecordedJob],
-        excess: int,
-    ) -> None:
+    def repair_jobs(self, found: Discrepancy) -> None:
         """Repairs jobs, slots and records, but not the counters."""
-        for suspect in silent:
+        for suspect in found.silent:
             self._reap(suspect)
-        restored = self._restore(lost)
-        self._create_records(unrecorded)
+        restored = self._restore(list(found.lost.values()))
+        self._create_records(found.unrecorded)
         # Each restored job explains one of the missing ones. The rest of the excess are jobs of ours that lost their
         # record; the other jobs in queues were pushed by other programs and need no record.
-        ours = sorted(unrecorded_in_queues, key=self._foreignness)[: max(0, excess - restored)]
+        ours = sorted(found.unrecorded_in_queues, key=self._foreignness)[: max(0, found.excess - restored)]
         self._create_records(ours)
+        if found.is_complete:
+            # Not before: a file must not be enqueued again for a job that can still be restored.
+            self._enqueue(found.lost_files)
 
     def _reap(self, suspect: Suspect) -> None:
         next_states = {"release": "back in its queue", "retry": "to be retried", "bury": "dead"}
@@ -321,7 +310,7 @@ class Repairs:
                     noun = "member" if counted == 1 else "members"
                     self._did("reconciled", fault.batch, f"counted {counted:,} {noun} that had ended")
 
-    def enqueue(self, files: Sequence[LostFile]) -> None:
+    def _enqueue(self, files: Sequence[LostFile]) -> None:
         """Enqueues a job with the old id for each file that still exists, or with a new one if another program chose an
         id of fileq's own. `balance` counts the old job as deleted."""
         entries = []
@@ -385,21 +374,17 @@ class OnDead:
         self._app_dir = app_dir
         self._broker = broker
         self._add: AddFollowUps | None = None
-        self._subscriptions: Subscriptions | None = None
+
+    @functools.cached_property
+    def _subscriptions(self) -> Subscriptions:
+        return current_subscriptions(self._broker, self._config)
 
     def __call__(self, settlement: Settlement) -> Settlement:
-        settlement = self._chained(settlement)
-        if self._subscriptions is None:
-            self._subscriptions = current_subscriptions(self._broker, self._config)
+        if settlement.verb is Verb.BURY and self._may_be_any():
+            self._add = self._add or self._load(settlement)
+            settlement = self._add(settlement)
         deliveries = self._subscriptions.settled(settlement, wall_clock_ms())
         return replace(settlement, follow_ups=(*settlement.follow_ups, *deliveries)) if deliveries else settlement
-
-    def _chained(self, settlement: Settlement) -> Settlement:
-        if settlement.verb is not Verb.BURY or not self._may_be_any():
-            return settlement
-        if self._add is None:
-            self._add = self._load(settlement)
-        return self._add(settlement)
 
     def _may_be_any(self) -> bool:
         """Whether a route has `on_dead`, or a module may define one that has."""
