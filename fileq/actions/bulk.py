@@ -35,7 +35,6 @@ from msgspec.structs import replace
 
 from fileq.brokers.batches import MEMBERS_PAGE
 from fileq.brokers.clocks import wall_clock_ms
-from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Record, Revival, Revived
 from fileq.config import Config
@@ -43,8 +42,8 @@ from fileq.core.documented import means
 from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, encode
 from fileq.core.paging import pages, parts
 from fileq.core.text import printable
-from fileq.queries.job_filter import ENDED, Conditions, JobFilter, StoredJob, stored_as
-from fileq.queries.job_selection import job_page, matching, outlined, places_of
+from fileq.queries.job_filter import Conditions, JobFilter, StoredJob, stored_as
+from fileq.queries.job_selection import job_page, matching, outlined, places_of, raws_in
 
 if TYPE_CHECKING:
     from fileq.webhooks.subscriptions import Withdrawals
@@ -176,7 +175,7 @@ class BulkActions:
 
         def selected() -> Iterator[list[StoredJob]]:
             for place in places:
-                for raws in self._pages(place):
+                for raws in raws_in(self._broker, place, BATCH):
                     found = outlined(self._broker, raws, place, conditions, is_outline_needed=True).jobs
                     yield [job for job in found if job.state in states]
 
@@ -248,12 +247,6 @@ class BulkActions:
             if len(found) == len(ids):
                 break
         return found
-
-    def _pages(self, place: str) -> Iterator[Sequence[bytes]]:
-        if place == PROCESSING:
-            yield [view.raw for view in self._broker.workers() if view.raw]
-            return
-        yield from self._broker.pages(place, BATCH)
 
     # changes
 
@@ -511,7 +504,7 @@ def not_dead(record: Record, next_step: str) -> str:
 
 def to_run(record: Record) -> str:
     """How to run a job that is not dead."""
-    if record.state in ENDED:
+    if not record.state.is_unfinished:
         job = decode_or_none(record.raw)
         if job is not None and not job.filepath:
             return "'fileq enqueue' makes a new job"
@@ -523,7 +516,7 @@ def to_run(record: Record) -> str:
 
 def _to_end(record: Record) -> str:
     """How to get rid of a job that is not dead."""
-    if record.state in ENDED:
+    if not record.state.is_unfinished:
         return "its record expires after worker.history_ttl"
     return f"'fileq cancel {printable(record.id)}' cancels it"
 

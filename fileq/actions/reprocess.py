@@ -28,7 +28,7 @@ from fileq.config import Config
 from fileq.config.schema import priority_chooser
 from fileq.core.documented import means
 from fileq.core.job import Version, file_job, split_signature
-from fileq.queries.job_filter import ENDED, Conditions, JobFilter, file_place, stored_as
+from fileq.queries.job_filter import Conditions, JobFilter, file_place, stored_as
 from fileq.queries.job_queries import read_signature
 
 _BATCH = 500
@@ -182,7 +182,7 @@ def _enqueue(
         size, where = _size_of(here(path)), path
         if size is None and record is not None and (place := file_place(record)):
             size, where = _size_of(here(place)), place
-        if record is not None and record.state not in ENDED:
+        if record is not None and record.state.is_unfinished:
             yield ReprocessedFile(shown, "unfinished", record.id)
         elif size is None:
             yield ReprocessedFile(shown, "missing")

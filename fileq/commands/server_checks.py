@@ -158,8 +158,16 @@ def check_port(loaded: Loaded) -> Iterator[Finding]:
         yield sound("metrics port", "any free port")
         return
     error = bind_error(bind, port)
-    is_free = sound("metrics port", f"{port} on {bind} is free")
-    yield is_free if error is None else _port_in_use(loaded, bind, port, error)
+    in_use = error is not None and error.errno == errno.EADDRINUSE
+    if error is None:
+        yield sound("metrics port", f"{port} on {bind} is free")
+    elif in_use and answers_health(bind, port, "Server", "fileq"):
+        yield sound("metrics port", f"{port} on {bind} is served by a running fileq")
+    elif in_use and not loaded.is_set("observability.metrics_port"):
+        yield unknown("metrics port", f"{port} on {bind} is in use; a free port is chosen at start")
+    else:
+        advice = "set observability.metrics_port to another, or to 0"
+        yield wrong("metrics port", f"{port} on {bind}: {error.strerror or error}", advice)
 
 
 def bind_error(bind: str, port: int) -> OSError | None:
@@ -172,16 +180,6 @@ def bind_error(bind: str, port: int) -> OSError | None:
     except OSError as error:
         return error
     return None
-
-
-def _port_in_use(loaded: Loaded, bind: str, port: int, error: OSError) -> Finding:
-    if error.errno == errno.EADDRINUSE:
-        if answers_health(bind, port, "Server", "fileq"):
-            return sound("metrics port", f"{port} on {bind} is served by a running fileq")
-        if not loaded.is_set("observability.metrics_port"):
-            return unknown("metrics port", f"{port} on {bind} is in use; a free port is chosen at start")
-    reason = error.strerror or str(error)
-    return wrong("metrics port", f"{port} on {bind}: {reason}", "set observability.metrics_port to another, or to 0")
 
 
 def answers_health(bind: str, port: int, header: str, start: str = "") -> bool:

@@ -251,7 +251,7 @@ class StoredJob(Struct, frozen=True):
     @property
     def time_ms(self) -> int:
         """When the job ended or, until then, when it was created; 0 if that is unknown."""
-        if self.record is not None and self.record.ended_ms and self.state in ENDED:
+        if self.record is not None and self.record.ended_ms and not self.state.is_unfinished:
             return self.record.ended_ms
         if self.record is not None:
             return self.record.created_ms
@@ -275,9 +275,6 @@ class StoredJob(Struct, frozen=True):
 def stored_as(record: Record) -> StoredJob:
     """The job of a record, wherever it is."""
     return StoredJob(record.raw, record.id, decode_or_none(record.raw), record, record.state)
-
-
-ENDED = (State.DEAD, State.COMPLETED, State.CANCELLED)
 
 
 def waiting_since_ms(raw: bytes) -> int | None:

@@ -47,19 +47,20 @@ def select(
 def _of_state(
     broker: FullBroker, queues: Sequence[str], state: State, wanted: JobFilter, conditions: Conditions
 ) -> Iterator[StoredJob]:
-    if state is State.RUNNING:
-        raws = [view.raw for view in broker.workers() if view.raw]
-        yield from matching(broker, raws, PROCESSING, conditions)
-    elif state is State.PENDING:
-        for queue in queues:
-            for page in broker.pages(queue):
-                yield from matching(broker, page, queue, conditions)
-    elif state in DELAYED_STATES:
-        # Only their records tell them apart.
-        for page in broker.pages("scheduled"):
-            yield from (job for job in matching(broker, page, "scheduled", conditions) if job.state is state)
-    else:
+    if not state.is_unfinished:
         yield from _newest(broker, _PLACE_OF[state], wanted, conditions)
+        return
+    for place in places_of([state], queues):
+        for raws in raws_in(broker, place):
+            # Only their records tell the jobs of `scheduled` apart.
+            yield from (job for job in matching(broker, raws, place, conditions) if job.state is state)
+
+
+def raws_in(broker: FullBroker, place: str, size: int = 500) -> Iterator[Sequence[bytes]]:
+    """All jobs of a place, page by page. The cost of those that slots hold does not depend on `size`."""
+    if place == PROCESSING:
+        return iter([[view.raw for view in broker.workers() if view.raw]])
+    return broker.pages(place, size)
 
 
 def _newest(broker: FullBroker, place: str, wanted: JobFilter, conditions: Conditions) -> Iterable[StoredJob]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import argument
@@ -78,23 +77,10 @@ def _stats(invocation: Invocation) -> int:
 
 
 def _watch(invocation: Invocation, interval_s: float) -> int:
-    from fileq.cli.stats_text import watch
+    """In place on a terminal; for files and pipes, one block of lines after another."""
+    from fileq.cli.stats_text import render, watch
 
-    try:
-        if sys.stdout.isatty() and not invocation.options.json:
-            _watch_in_place(invocation, interval_s)
-        else:
-            watch(invocation.broker, _show_blocks(invocation), interval_s)
-    except KeyboardInterrupt:
-        pass
-    return 0
-
-
-def _show_blocks(invocation: Invocation) -> Callable[[Stats | None, str], None]:
-    """Prints one block of lines after another, for files and pipes."""
-    from fileq.cli.stats_text import render
-
-    def show(stats: Stats | None, outage: str) -> None:
+    def show_block(stats: Stats | None, outage: str) -> None:
         if outage:
             remark(outage)
         elif invocation.options.json:
@@ -104,7 +90,12 @@ def _show_blocks(invocation: Invocation) -> Callable[[Stats | None, str], None]:
             print_lines([*render(stats, screen_of_stdout()), ""])
             sys.stdout.flush()
 
-    return show
+    with contextlib.suppress(KeyboardInterrupt):
+        if sys.stdout.isatty() and not invocation.options.json:
+            _watch_in_place(invocation, interval_s)
+        else:
+            watch(invocation.broker, show_block, interval_s)
+    return 0
 
 
 def _watch_in_place(invocation: Invocation, interval_s: float) -> None:
