@@ -26,7 +26,7 @@ def render_batches(batches: Sequence[BatchDocument], screen: Screen, at_ms: int)
         return ["no batches; 'fileq batch create', 'fileq enqueue --batch NAME' or a program makes one"]
     rows: list[list[str | Cell]] = [["id", "status", "jobs", "left", "completed", "dead", "cancelled", "age"]]
     for one in batches:
-        row: list[str | Cell] = [printable(one.id), _state(one), number(one.total)]
+        row: list[str | Cell] = [one.id, _state(one), number(one.total)]
         row += [number(one.waiting + one.running), number(one.completed)]
         row += [Cell(number(one.dead), "red" if one.dead else ""), number(one.cancelled + one.deleted)]
         rows.append([*row, ago(one.created_at, at_ms)])
@@ -45,12 +45,12 @@ def render_batch(one: BatchDocument, screen: Screen, at_ms: int) -> list[str]:
     counts = [f"{number(count)} {name}" for name in _COUNTS if (count := getattr(one, name))]
     state = one.status + (", cancelled" if one.is_cancelled else "")
     facts: list[tuple[str, str | Cell]] = [
-        ("id", Cell(printable(one.id), "bold")),
-        ("name", printable(one.name)),
+        ("id", Cell(one.id, "bold")),
+        ("name", one.name),
         ("status", Cell(state, _state(one).style)),
-        ("parent", printable(one.parent or "")),
+        ("parent", one.parent or ""),
         ("failures", "allowed" if one.allow_failures else "the first one cancels the rest"),
-        ("queue", printable(one.priority)),
+        ("queue", one.priority),
         ("jobs", number(one.total) + (f": {', '.join(counts)}" if counts else "")),
         ("created", when(one.created_at, at_ms)),
         ("sealed", when(one.sealed_at, at_ms)),
@@ -65,7 +65,7 @@ def _callback(callback: CallbackDocument) -> Cell:
         return Cell("not enqueued", "dim")
     what = f"{callback.type or '?'}, job {callback.job_id}: {callback.status or 'its record is gone'}"
     error = f": {callback.error}" if callback.error and callback.status != "completed" else ""
-    return Cell(printable(what + error), STATE_STYLES.get(callback.status or "", ""))
+    return Cell(what + error, STATE_STYLES.get(callback.status or "", ""))
 
 
 def _failures(one: BatchDocument, screen: Screen) -> list[str]:

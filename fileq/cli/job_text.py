@@ -53,7 +53,7 @@ def job_table(jobs: Sequence[JobDocument], screen: Screen, at_ms: int) -> list[s
     labels = {reason: f"deferred ({i})" if len(reasons) > 1 else "deferred" for i, reason in enumerate(reasons, 1)}
     for job in jobs:
         state = _state_cell(job, labels.get(job.deferred or ""))
-        rows.append([printable(short[job.id]), state, _age_or_due(job, at_ms), _name_of(job)])
+        rows.append([short[job.id], state, _age_or_due(job, at_ms), _name_of(job)])
     return [*table(rows, screen, right=(2,)), *(f"{labels[reason]}: {printable(reason)}" for reason in reasons)]
 
 
@@ -96,24 +96,24 @@ def render_job(job: JobDocument, screen: Screen, at_ms: int) -> list[str]:
     is_stopping = job.is_cancel_requested and job.status == "running"
     state = Cell("running, cancel requested", "yellow") if is_stopping else _state_cell(job)
     facts: list[tuple[str, str | Cell]] = [
-        ("id", Cell(printable(job.id), "bold")),
+        ("id", Cell(job.id, "bold")),
         ("status", state),
         *(("waits" if i == 0 else "", line) for i, line in enumerate(_waits(job, at_ms))),
-        ("file", printable(job.path or "")),
-        ("came from", printable(job.moved_from or "")),
+        ("file", job.path or ""),
+        ("came from", job.moved_from or ""),
         ("moved to", moved_to_of(job)),
-        ("type", printable(job.type or "")),
+        ("type", job.type or ""),
         ("size", plural(job.filesize, "byte") if job.path or not job.is_job else ""),
-        ("version", printable(job.signature or "")),
-        ("queue", printable(job.queue)),
-        ("batch", printable(job.batch_id or "")),
+        ("version", job.signature or ""),
+        ("queue", job.queue),
+        ("batch", job.batch_id or ""),
         ("failed attempts", _failures(job)),
         ("deaths", deaths_text(job)),
         ("created", when(job.created_at, at_ms)),
         ("deadline", when(job.deadline, at_ms)),
         ("deferred", _deferrals(job, at_ms)),
         ("started", when(job.started_at, at_ms) if job.status == "running" else ""),
-        ("worker", printable(job.worker_id or "") if job.status == "running" else ""),
+        ("worker", job.worker_id or "" if job.status == "running" else ""),
         ("ended", when(job.completed_at, at_ms) if job.status in ("completed", "dead", "cancelled") else ""),
         ("callback", _callback(job.batch_facts)),
         ("payload", _json(job.payload)),
@@ -131,8 +131,8 @@ def _callback(facts: BatchFacts | None) -> str:
     if facts is None:
         return ""
     counts = ", ".join(f"{getattr(facts, name)} {name}" for name in _COUNTS if getattr(facts, name))
-    first = f"; first {printable(facts.first_dead)}: {printable(facts.first_error)}" if facts.first_dead else ""
-    return f"{facts.callback} of batch {printable(facts.id)}: {counts or 'no jobs'}{first}"
+    first = f"; first {facts.first_dead}: {facts.first_error}" if facts.first_dead else ""
+    return f"{facts.callback} of batch {facts.id}: {counts or 'no jobs'}{first}"
 
 
 def _waits(job: JobDocument, at_ms: int) -> list[str]:
@@ -216,7 +216,7 @@ def when(text: str | None, at_ms: int) -> str:
 def _json(value: object) -> str:
     import msgspec
 
-    return "" if value is None else printable(msgspec.json.encode(value).decode())
+    return "" if value is None else msgspec.json.encode(value).decode()
 
 
 def render_trace(trace: LocalTrace, screen: Screen, at_ms: int) -> list[str]:

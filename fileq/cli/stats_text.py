@@ -84,8 +84,8 @@ def _paused(queue: QueueStats, at: str) -> Cell:
     if not queue.is_paused or queue.pause is None:
         return Cell("paused" if queue.is_paused else "", "yellow")
     since, reason = age(seconds_between(queue.pause.at, at)), queue.pause.reason
-    why = f": {printable(reason)}" if reason else ""
-    return Cell(f"paused for {since} by {printable(queue.pause.by)}{why}", "yellow")
+    why = f": {reason}" if reason else ""
+    return Cell(f"paused for {since} by {queue.pause.by}{why}", "yellow")
 
 
 def _schedules(stats: Stats) -> Cell:
@@ -177,12 +177,12 @@ def process_table(workers: tuple[WorkerDocument, ...], screen: Screen, at: str) 
     for process in workers:
         breaker = Cell(process.breaker, _BREAKERS.get(process.breaker, ""))
         states = (_busy(process), breaker, _life(process), _heartbeat(process))
-        rows.append((_name(process), *states, age(seconds_between(process.started_at, at)), printable(process.version)))
+        rows.append((_name(process), *states, age(seconds_between(process.started_at, at)), process.version))
     return table(rows, screen, flexible=0, from_left=False)
 
 
 def _name(process: WorkerDocument | ProducerProcess) -> Cell:
-    return Cell(f"{printable(process.host)} {process.pid}", "bold")
+    return Cell(f"{process.host} {process.pid}", "bold")
 
 
 def _busy(process: WorkerDocument) -> str:
@@ -242,7 +242,7 @@ def slot_table(slots: tuple[HeldJobDocument, ...], screen: Screen, *, with_slots
     rows = [
         (
             f"{age(slot.running_s):>6}",
-            *([printable(slot.worker_id)] if with_slots else []),
+            *([slot.worker_id] if with_slots else []),
             name_of(slot.path or "", slot.type, short[slot.id]),
         )
         for slot in slots
@@ -278,7 +278,7 @@ def _which_errors(stats: Stats) -> str:
 def _errors(stats: Stats, screen: Screen) -> list[str]:
     rows: list[tuple[str, ...]] = [(f"errors by kind{_which_errors(stats)}", "this hour", "last hour")]
     for error in stats.errors[:_ERRORS_SHOWN]:
-        rows.append((printable(error.kind), number(error.this_hour), number(error.last_hour)))
+        rows.append((error.kind, number(error.this_hour), number(error.last_hour)))
     more = len(stats.errors) - _ERRORS_SHOWN
     return [*table(rows, screen, right=(1, 2), flexible=0), *([f"and {more} more kinds"] if more > 0 else [])]
 
@@ -293,9 +293,9 @@ def producer_lines(producers: tuple[ProducerProcess, ...], screen: Screen, at: s
     most = len(producers) if is_endless else _PRODUCERS_SHOWN
     rows: list[tuple[str | Cell, ...]] = [("producer", "state", "last scan", "enqueued", "up", "version")]
     for one in producers[:most]:
-        state = Cell(printable(one.state), _PRODUCER_STYLES.get(one.state, ""))
+        state = Cell(one.state, _PRODUCER_STYLES.get(one.state, ""))
         up = age(seconds_between(one.started_at, at))
-        rows.append((_name(one), state, _scan_text(one, at), number(one.enqueued), up, printable(one.version)))
+        rows.append((_name(one), state, _scan_text(one, at), number(one.enqueued), up, one.version))
     header, *lines = table(rows, screen, right=(3,), flexible=0, from_left=False)
     shown = [header]
     for one, line in zip(producers, lines, strict=False):

@@ -1,5 +1,5 @@
-"""Formats ages, numbers and tables for a terminal, measures stdout and prints to it. Callers escape untrusted text with
-`printable` first."""
+"""Formats ages, numbers and tables for a terminal, measures stdout and prints to it. Tables escape the text of their
+cells. Callers escape other untrusted text with `printable` first."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, TextIO
 
 from fileq.core.job import parse_time, rfc3339_ms
+from fileq.core.text import printable
 from fileq.core.units import two_units
 
 ENDLESS = 100_000  # columns and lines where stdout is not a terminal: only errors are cut there
@@ -76,7 +77,8 @@ def table(
     """Lines of aligned columns, two blanks apart. On a narrow screen only the flexible column is shortened."""
     if not rows:
         return []
-    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    plain = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    cells = [[Cell(printable(cell.text), cell.style) for cell in row] for row in plain]
     if has_header:
         cells[0] = [Cell(cell.text, "dim") for cell in cells[0]]
     widths = [max(columns(row[i].text) for row in cells) for i in range(len(cells[0]))]

@@ -11,7 +11,6 @@ from fileq.cli.json_fields import declared
 from fileq.cli.terminal import screen_of_stdout, table
 from fileq.core.api_key import Scope
 from fileq.core.errors import FileqError
-from fileq.core.text import printable
 
 if TYPE_CHECKING:
     from fileq.commands.api_keys import KeyList
@@ -100,8 +99,7 @@ def _key_table(found: KeyList) -> list[str]:
         expires = f"{one.expires} (expired)" if one.is_expired else one.expires or "never"
         prefix = (f"files below {one.path_prefix}",) if one.path_prefix else ()
         only = ", ".join((*(f"type {type}" for type in one.allowed_types), *prefix)) or "-"
-        row = (one.id, one.name, " ".join(one.scopes), only, expires, one.last_used or "never")
-        rows.append([*map(printable, row)])
+        rows.append([one.id, one.name, " ".join(one.scopes), only, expires, one.last_used or "never"])
     return table(rows, screen_of_stdout())
 
 

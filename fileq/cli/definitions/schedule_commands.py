@@ -294,8 +294,8 @@ def render_list(schedules: Sequence[ScheduleView], screen: Screen) -> list[str]:
     rows: list[list[str | Cell]] = [["name", "status", "when", "next", "last job", "runs", "missed"]]
     for one in schedules:
         when = f"{one.cron} {one.timezone}".strip()
-        row: list[str | Cell] = [printable(one.name), Cell(one.status, _STYLES.get(one.status, ""))]
-        row += [printable(when), one.next.local if one.next else "-", one.last_status or "-"]
+        row: list[str | Cell] = [one.name, Cell(one.status, _STYLES.get(one.status, ""))]
+        row += [when, one.next.local if one.next else "-", one.last_status or "-"]
         rows.append([*row, str(one.runs), str(one.missed_count)])
     lines = table(rows, screen, right=(5, 6), flexible=2, from_left=False)
     return [*lines, *(printable(f"{one.name}: {one.problem}") for one in schedules if one.problem)]
@@ -323,7 +323,7 @@ def render_one(one: ScheduleView, times: Sequence[ScheduledTime], screen: Screen
         "last job": job,
         "runs": f"{one.runs}, missed {one.missed_count}",
     }
-    lines = record(((name, printable(value)) for name, value in rows.items()), screen)
+    lines = record(rows.items(), screen)
     return [*lines, *(["", "next times", *render_times(times, screen)] if times else [])]
 
 

@@ -63,7 +63,7 @@ def _task_table(tasks: tuple[TaskSummary, ...]) -> list[str]:
     for task in tasks:
         gives_up = [*map(str, task.give_up_on), *(["retry_if"] if task.has_retry_if else [])]
         row = [task.name, task.function, task.payload, task.priority, format_duration(task.timeout_s)]
-        rows.append(list(map(printable, [*row, str(task.max_retries), ", ".join(gives_up)])))
+        rows.append([*row, str(task.max_retries), ", ".join(gives_up)])
     return table(rows, screen_of_stdout(), right=(5,), flexible=1)
 
 

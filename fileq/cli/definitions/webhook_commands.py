@@ -91,7 +91,7 @@ def _webhook_lines(found: WebhookList) -> list[str]:
     notes = []
     for one in found.webhooks:
         conditions = ", ".join(f"{name} {value}" for name, value in one.filter.items())
-        rows.append([*map(printable, (one.name, one.status, " ".join(one.events), conditions or "-", one.url))])
+        rows.append([one.name, one.status, " ".join(one.events), conditions or "-", one.url])
         if one.disabled_because:
             notes.append(f"{one.name}: disabled since {one.disabled_at}: {one.disabled_because}")
         elif one.failures:
@@ -162,16 +162,9 @@ def _delivery_table(found: DeliveryList) -> list[str]:
         return ["no delivery is known"]
     rows = [["id", "event", "status", "answer", "attempts", "created", "error"]]
     for one in found.deliveries:
-        row = (
-            one.id,
-            one.event,
-            one.status,
-            one.answer_status or "-",
-            one.attempt_count,
-            one.created_at,
-            one.error or "-",
-        )
-        rows.append([printable(str(cell)) for cell in row])
+        answer = str(one.answer_status or "-")
+        times = str(one.attempt_count), str(one.created_at)
+        rows.append([one.id, one.event, one.status, answer, *times, one.error or "-"])
     return table(rows, screen_of_stdout(), from_left=False)
 
 
