@@ -11,10 +11,10 @@ from fileq.cli.stats_text import name_of
 from fileq.cli.terminal import Cell, Screen, columns, cut, number, plural, record, table
 from fileq.client.batch_handle import RECHECK_S, wait_for_batch
 from fileq.core.text import printable
+from fileq.queries.documents import BatchDocument, CallbackDocument, known_batch
 
 if TYPE_CHECKING:
     from fileq.brokers.protocol import FullBroker
-    from fileq.queries.documents import BatchDocument, CallbackDocument
 
 _BAR_MAX = 30  # columns
 _CLEAR = "\r\x1b[K"
@@ -120,7 +120,7 @@ def shown_wait(broker: FullBroker, id: str, report: Callable[[str], None], *, re
 
     try:
         status = wait_for_batch(
-            lambda: _read(broker, id),
+            lambda: known_batch(id, *broker.batches_by_id([id])),
             broker.subscribe,
             id,
             report=report_alone,
@@ -133,13 +133,6 @@ def shown_wait(broker: FullBroker, id: str, report: Callable[[str], None], *, re
             sys.stderr.flush()
     assert status is not None
     return status
-
-
-def _read(broker: FullBroker, id: str) -> BatchDocument:
-    from fileq.queries.documents import known_batch
-
-    [view] = broker.batches_by_id([id])
-    return known_batch(id, view)
 
 
 def exit_code_of(status: BatchDocument) -> int:

@@ -136,23 +136,24 @@ def _eta(stats: Stats, screen: Screen) -> str:
     to_do = f"{plural(backlog, 'job')} to do"
     aside = f"; {number(paused)} more in paused queues" if paused else ""
     aside += f"; {number(stats.scheduled)} scheduled or deferred" if stats.scheduled else ""
-    if backlog and not stats.has_living_worker:
-        return screen.paint(cut(f"{to_do}; no worker is running{aside}.", screen.width), "red")
-    if backlog and not any(process.is_claiming for process in stats.workers if process.is_alive):
-        is_draining = all(process.is_draining for process in stats.workers if process.is_alive)
-        stopped = f"every {'worker is draining' if is_draining else 'circuit breaker is open'}, no job is claimed"
-        return screen.paint(cut(f"{to_do}; {stopped}{aside}.", screen.width), "red")
     if not backlog:
         return f"{'0 jobs are pending' if stats.scheduled else 'No job is pending'}{aside}."
+    living = [process for process in stats.workers if process.is_alive]
+    if not living:
+        return screen.line(f"{to_do}; no worker is running{aside}.", "red")
+    if not any(process.is_claiming for process in living):
+        is_draining = all(process.is_draining for process in living)
+        stopped = f"every {'worker is draining' if is_draining else 'circuit breaker is open'}, no job is claimed"
+        return screen.line(f"{to_do}; {stopped}{aside}.", "red")
     if stats.eta_s is None and stats.eta_per_second:
         longest = max((slot.running_s or 0.0 for process in stats.workers for slot in process.jobs), default=0.0)
         why = f"the time left is not known: one has run for {age(longest)}, longer than the others took"
-        return screen.paint(cut(f"{to_do}; {why}{aside}.", screen.width), "yellow")
+        return screen.line(f"{to_do}; {why}{aside}.", "yellow")
     if stats.eta_s is None:
-        return screen.paint(cut(f"{to_do}; none was completed recently{aside}.", screen.width), "yellow")
+        return screen.line(f"{to_do}; none was completed recently{aside}.", "yellow")
     basis = "in the last minute" if stats.eta_basis == LAST_MINUTE else "in this hour and the last"
     speed = f"({rate(stats.eta_per_second or 0.0)} {basis})"
-    return cut(f"{to_do}, done in about {age(stats.eta_s)} {speed}{aside}.", screen.width)
+    return screen.line(f"{to_do}, done in about {age(stats.eta_s)} {speed}{aside}.")
 
 
 def _workers(stats: Stats, screen: Screen, most_jobs: int) -> list[str]:
@@ -215,17 +216,16 @@ def lost_lines(lost: Sequence[LostWorker], screen: Screen) -> list[str]:
         since = f"{one.since[:19].replace('T', ' ')}Z"
         what = f"its process was gone at {since}" if one.is_gone else f"silent since {since}"
         line = f"lost: {printable(one.host)} {one.pid}, {what}, {held}"
-        lines.append(screen.paint(cut(line, screen.width), "red"))
+        lines.append(screen.line(line, "red"))
     return lines
 
 
 def problem_lines(process: WorkerDocument, screen: Screen) -> list[str]:
     """One line for each root that is missing, for each breaker that is not closed (its route, the last error, and when
     one job is tried), and for each limit of a route for which jobs wait."""
-    lost = [cut(f"  {printable(problem)}; its file jobs wait", screen.width) for problem in process.lost_roots]
-    breakers = [(cut(_breaker_text(one), screen.width), _BREAKERS[one.state]) for one in process.breakers]
-    limits = [cut(f"  {printable(reason)}; its other jobs wait", screen.width) for reason in process.limits]
-    return [*(screen.paint(line, "red") for line in lost), *(screen.paint(*line) for line in breakers), *limits]
+    lost = [screen.line(f"  {printable(problem)}; its file jobs wait", "red") for problem in process.lost_roots]
+    breakers = [screen.line(_breaker_text(one), _BREAKERS[one.state]) for one in process.breakers]
+    return [*lost, *breakers, *(screen.line(f"  {printable(why)}; its other jobs wait") for why in process.limits)]
 
 
 def _breaker_text(one: BreakerDocument) -> str:
@@ -261,7 +261,7 @@ def _error_line(stats: Stats, screen: Screen) -> list[str]:
     kinds = ", ".join(
         f"{printable(error.kind)} {number(error.this_hour)} ({number(error.last_hour)})" for error in stats.errors
     )
-    return [cut(f"errors this hour (last hour){_which_errors(stats)}: {kinds}", screen.width)]
+    return [screen.line(f"errors this hour (last hour){_which_errors(stats)}: {kinds}")]
 
 
 def _which_errors(stats: Stats) -> str:
@@ -299,7 +299,7 @@ def producer_lines(producers: tuple[ProducerProcess, ...], screen: Screen, at: s
     header, *lines = table(rows, screen, right=(3,), flexible=0, from_left=False)
     shown = [header]
     for one, line in zip(producers, lines, strict=False):
-        directories = [cut(f"  scans {printable(', '.join(one.roots))}", screen.width)] if is_endless else []
+        directories = [screen.line(f"  scans {printable(', '.join(one.roots))}")] if is_endless else []
         directories += _skipped_lines(one, screen) if is_endless else []
         shown += [line, *directories, *_producer_problems(one, screen, at)]
     if (hidden := len(producers) - most) > 0:
@@ -320,17 +320,17 @@ def _skipped_lines(one: ProducerProcess, screen: Screen) -> list[str]:
         return []
     most_first = sorted(one.last_scan.skipped.items(), key=lambda item: (-item[1], item[0]))
     counts = ", ".join(f"{number(count)} {printable(reason)}" for reason, count in most_first)
-    return [cut(f"  skipped {counts}; 'fileq trace PATH' says why", screen.width)]
+    return [screen.line(f"  skipped {counts}; 'fileq trace PATH' says why")]
 
 
 def _producer_problems(one: ProducerProcess, screen: Screen, at: str) -> list[str]:
     lines = []
     if one.problem:
-        lines.append(screen.paint(cut(f"  {printable(one.problem)}", screen.width), "red"))
+        lines.append(screen.line(f"  {printable(one.problem)}", "red"))
     if one.held_by:
         since = age(seconds_between(one.held_since, at))
         held = f"  held by {printable(one.held_by)} for {since}; {plural(one.waiting, 'file waits', 'files wait')}"
-        lines.append(screen.paint(cut(held, screen.width), "yellow"))
+        lines.append(screen.line(held, "yellow"))
     return lines
 
 

@@ -35,6 +35,10 @@ class Screen(NamedTuple):
     def paint(self, text: str, style: str) -> str:
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and self.is_coloured and text else text
 
+    def line(self, text: str, style: str = "") -> str:
+        """As much of the text as fits on one line."""
+        return self.paint(cut(text, self.width), style)
+
 
 def columns(text: str) -> int:
     if text.isascii():

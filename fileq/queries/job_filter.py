@@ -243,9 +243,7 @@ class StoredJob(Struct, frozen=True):
     @property
     def home(self) -> str:
         """The queue that holds the job, or to which it belongs."""
-        if self.queue:
-            return self.queue
-        named = self.record.queue if self.record is not None else ""
+        named = self.queue or (self.record.queue if self.record is not None else "")
         return named or (self.job.priority if self.job is not None else "")
 
     @property

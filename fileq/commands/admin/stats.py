@@ -197,10 +197,6 @@ class Stats(Struct, frozen=True):
         """Jobs that wait because of a circuit breaker, as the workers that are alive report them."""
         return sum(one.deferred for process in self.workers if process.is_alive for one in process.breakers)
 
-    @property
-    def has_living_worker(self) -> bool:
-        return any(process.is_alive for process in self.workers)
-
 
 class Eta(Struct, frozen=True):
     """When the backlog will be done, at how many jobs a second, and of which time that rate is: fields of Stats."""
@@ -222,9 +218,8 @@ class RecentTotals:
         first_ms, first = self._samples[0]
         if at_ms <= first_ms:
             return None
-        counts = {name: max(0, totals.get(name, 0) - first.get(name, 0)) for name in _RATES}
-        refused = max(0, _refused(totals) - _refused(first))
-        return Throughput((at_ms - first_ms) / 1000, **counts, refused=refused)
+        grown = {name: max(0, count - first.get(name, 0)) for name, count in totals.items()}
+        return _throughput((at_ms - first_ms) / 1000, grown)
 
 
 def _refused(counters: Mapping[str, int]) -> int:
@@ -271,14 +266,13 @@ def _schedules(broker: FullBroker, now_ms: int) -> ScheduleCounts:
 
 
 def _throughputs(overview: Overview) -> tuple[Throughput, Throughput]:
-    now_ms = overview.census.now_ms
-    hour = now_ms // HOUR_MS
+    hour, passed_ms = divmod(overview.census.now_ms, HOUR_MS)
+    this_hour = _throughput(max(1, passed_ms) / 1000, overview.hours.get(hour, {}))
+    return this_hour, _throughput(HOUR_MS / 1000, overview.hours.get(hour - 1, {}))
 
-    def throughput(which: int, seconds: float) -> Throughput:
-        counters = overview.hours.get(which, {})
-        return Throughput(seconds, **{name: counters.get(name, 0) for name in _RATES}, refused=_refused(counters))
 
-    return throughput(hour, max(1, now_ms - hour * HOUR_MS) / 1000), throughput(hour - 1, HOUR_MS / 1000)
+def _throughput(seconds: float, counters: Mapping[str, int]) -> Throughput:
+    return Throughput(seconds, **{name: counters.get(name, 0) for name in _RATES}, refused=_refused(counters))
 
 
 def eta_of(overview: Overview, last_minute: Callable[[], float]) -> Eta:
