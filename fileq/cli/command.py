@@ -16,8 +16,6 @@ from fileq.cli.terminal import print_lines
 from fileq.core.errors import BrokerUnavailable, ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fileq.brokers.protocol import FullBroker
     from fileq.config import Config, Loaded
 
@@ -32,7 +30,7 @@ SETTING_FLAGS = {
     "port": "server.port",
 }
 _EXAMPLES = "\n\n$ "  # begins the last paragraph of a docstring
-WIDTH = 80  # columns of help pages, and of tables where stdout is not a terminal
+WIDTH = 80  # columns of help pages
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -172,14 +170,6 @@ class Invocation:
         if sys.stdout.isatty():
             text = msgspec.json.format(text, indent=2)
         print(printable_json(text.decode()))
-
-    @functools.cached_property
-    def console(self) -> Console:
-        """Writes colours to stdout. Markup is off: a file may be named [red]."""
-        from rich.console import Console
-
-        width = None if sys.stdout.isatty() else WIDTH
-        return Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
 
     def __enter__(self) -> Self:
         return self

@@ -160,11 +160,8 @@ class KeyStore:
 
     def summaries(self) -> KeyList:
         uses, now_ms = KEY_USES.all(self._catalog), self._now_ms()
-        found = []
-        for id, key in sorted(self.load().items(), key=lambda item: (item[1].created_ms, item[0])):
-            last_ms = uses[id].last_used_ms if id in uses else 0
-            found.append(_summary(id, key, last_ms, now_ms))
-        return KeyList(tuple(found))
+        oldest_first = sorted(self.load().items(), key=lambda item: (item[1].created_ms, item[0]))
+        return KeyList(tuple(_summary(id, key, uses.get(id, _UNUSED), now_ms) for id, key in oldest_first))
 
     def revoke(self, wanted: str) -> str:
         """By id or name. Returns the id; raises Unknown if there is no such key. Repeated, it raises."""
@@ -241,8 +238,11 @@ class KeyStore:
                 ENDED_SESSIONS.remove(self._catalog, id)
 
 
-def _summary(id: str, key: StoredKey, last_used_ms: int, now_ms: int) -> KeySummary:
-    times = (stamp(key.created_ms), stamp(key.expires_ms), stamp(last_used_ms))
+_UNUSED = KeyUse(0)
+
+
+def _summary(id: str, key: StoredKey, use: KeyUse, now_ms: int) -> KeySummary:
+    times = (stamp(key.created_ms), stamp(key.expires_ms), stamp(use.last_used_ms))
     restriction = (key.allowed_types, key.path_prefix)
     return KeySummary(id, key.name, key.scopes, *times, *restriction, key.is_expired(now_ms), key.is_login)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from fileq.brokers.types import ProducerView
 from fileq.config import Config
@@ -47,8 +47,7 @@ class LocalTrace(FileTrace, frozen=True):
 
 
 def with_untaken(trace: FileTrace, config: Config, path: bytes) -> LocalTrace:
-    known = trace.path, trace.missing_since, trace.versions, trace.made_by, trace.is_partial
-    return LocalTrace(*known, _untaken(trace, config, path))
+    return LocalTrace(**asdict(trace), untaken=_untaken(trace, config, path))
 
 
 def _untaken(trace: FileTrace, config: Config, path: bytes) -> UntakenVersion | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -154,7 +154,7 @@ def deliveries(broker: FullBroker, config: Config, name: str, limit: int, *, is_
 
     Bounded: of each place the 10,000 jobs that are found first are looked at. Unknown if there is none and no
     webhook has this name, unless the caller knows that one has."""
-    found = _newest_deliveries(broker, config, lambda webhook: webhook == name).get(name, [])
+    found = _newest_deliveries(broker, config).get(name, [])
     if not found and not is_known:
         store_of(broker, config).get(name)
     return DeliveryList(name, tuple(found[:limit]))
@@ -163,16 +163,17 @@ def deliveries(broker: FullBroker, config: Config, name: str, limit: int, *, is_
 def latest_deliveries(broker: FullBroker, config: Config, limit: int) -> dict[str, tuple[DeliverySummary, ...]]:
     """The newest deliveries of each webhook, by its name. Cheaper than `deliveries`: of each place only the first
     PAGE jobs are looked at, so those of a webhook that is rarely used may be missing."""
-    found = _newest_deliveries(broker, config, lambda webhook: True, pages_max=1)
+    found = _newest_deliveries(broker, config, pages_max=1)
     return {name: tuple(some[:limit]) for name, some in found.items()}
 
 
 def _newest_deliveries(
-    broker: FullBroker, config: Config, is_wanted: Callable[[str], bool], pages_max: int = PAGES_MAX
+    broker: FullBroker, config: Config, pages_max: int = PAGES_MAX
 ) -> dict[str, list[DeliverySummary]]:
+    """By the name of the webhook."""
     found: dict[str, list[DeliverySummary]] = {}
     for stored in _stored_deliveries(broker, config.worker.priorities[-1], pages_max):
-        if (payload := _payload(stored.job)) is not None and is_wanted(payload.webhook):
+        if (payload := _payload(stored.job)) is not None:
             found.setdefault(payload.webhook, []).append(_delivery(stored, payload))
     for some in found.values():
         some.sort(key=lambda one: one.created_at or "", reverse=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fileq.cli.arguments import APP_DIR, argument, text_or_empty
 from fileq.cli.command import Invocation, command
 from fileq.cli.json_fields import declared
-from fileq.cli.terminal import remark, screen_of_stdout, table
+from fileq.cli.terminal import Screen, remark, screen_of_stdout, table
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
 
@@ -311,7 +311,7 @@ def _doctor(invocation: Invocation) -> int:
     for finding in _findings(invocation):
         findings.append(finding)
         if not invocation.options.json:
-            _print_finding(invocation, finding)
+            _print_finding(finding, screen_of_stdout())
     failed = sum(finding.status == "wrong" for finding in findings)
     if invocation.options.json:
         invocation.print_json({"is_ok": not failed, "checks": findings})
@@ -333,7 +333,7 @@ def _findings(invocation: Invocation) -> Iterator[Finding]:
     yield from check_environment(loaded, invocation.options.role, invocation.options.app_dir, invocation.broker)
 
 
-def _print_finding(invocation: Invocation, finding: Finding) -> None:
+def _print_finding(finding: Finding, screen: Screen) -> None:
     advice = f" → {finding.advice}" if finding.advice else ""
     text = printable(f"{finding.detail}{advice}")
     start = f"{finding.name:<{_NAME_WIDTH}} "
@@ -341,12 +341,11 @@ def _print_finding(invocation: Invocation, finding: Finding) -> None:
         # Wrapped on a terminal only: programs read one line for each check.
         indent = " " * (_NAME_WIDTH + 3)
         # Paths are never broken, so that they can be copied.
-        wrapper = textwrap.TextWrapper(max(40, invocation.console.width - 1), indent, indent, break_long_words=False)
+        wrapper = textwrap.TextWrapper(max(40, screen.width - 1), indent, indent, break_long_words=False)
         wrapper.break_on_hyphens = False
         text = wrapper.fill(text)[len(indent) :]
     sign, colour = _SIGNS[finding.status]
-    invocation.console.print(sign, style=colour, end=" ")
-    print(start + text, flush=True)
+    print(screen.paint(sign, colour), start + text, flush=True)
 
 
 # `fileq completion`: print a completion script for a shell.

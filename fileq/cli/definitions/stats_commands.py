@@ -104,7 +104,7 @@ def _watch_in_place(invocation: Invocation, interval_s: float) -> None:
 
     from fileq.cli.stats_text import render, watch
 
-    with Live(console=invocation.console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
+    with Live(auto_refresh=False, screen=True, vertical_overflow="crop") as live:
 
         def show(stats: Stats | None, outage: str) -> None:
             screen = screen_of_stdout()
