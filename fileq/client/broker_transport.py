@@ -27,7 +27,7 @@ from fileq.core.paging import parts
 from fileq.queries.documents import JobDocument, job_document
 from fileq.queries.job_filter import JobConditions, JobFilter, read_conditions, stored_as
 from fileq.queries.job_ids import why_unknown
-from fileq.queries.job_queries import FileTrace, listed_states, trace
+from fileq.queries.job_queries import FileTrace, trace
 from fileq.queries.job_selection import select
 from fileq.queries.untaken_jobs import UntakenJobs
 
@@ -91,7 +91,7 @@ class BrokerTransport:
         wanted, wrong = read_conditions(given, queues, self._clock())
         if wrong:
             raise ConfigError([problem for _, problem in wrong])
-        found = select(self._broker, queues, replace(wanted, limit=limit), listed_states(wanted))
+        found = select(self._broker, queues, replace(wanted, limit=limit))
         return (stored.document(is_outline=False) for stored in found)
 
     def trace(self, path: bytes) -> FileTrace:

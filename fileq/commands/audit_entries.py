@@ -122,14 +122,10 @@ def write_command(catalog: Catalog, action: str, target: str, *, count: int = 1,
     entry.log.add(catalog, entry_name(now_ms), [entry])
 
 
-def read_audit(catalog: Catalog, limit: int) -> list[AuditEntry]:
-    return audit_page(catalog, limit, None)[0]
-
-
 def audit_page(
     catalog: Catalog,
     limit: int,
-    after: AuditPosition | None,
+    after: AuditPosition | None = None,
     *,
     has_dry_runs: bool = True,
     who: str | None = None,

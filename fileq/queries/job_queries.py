@@ -22,7 +22,7 @@ from fileq.core.text import printable, quoted_path
 from fileq.queries.documents import JobDocument, Time, job_document
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_ids import looks_like_id, why_unknown
-from fileq.queries.job_selection import ALL_STATES, PLACES, matching, select
+from fileq.queries.job_selection import PLACES, matching, select
 
 
 def known_places(queues: Sequence[str]) -> tuple[str, ...]:
@@ -44,11 +44,7 @@ def peek(broker: FullBroker, place: str, limit: int) -> tuple[JobDocument, ...]:
 
 def list_jobs(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> tuple[JobDocument, ...]:
     """Jobs of a state (all states: running first); waiting jobs in order, ended ones newest first."""
-    return tuple(stored.document() for stored in select(broker, queues, wanted, listed_states(wanted)))
-
-
-def listed_states(wanted: JobFilter) -> tuple[State, ...]:
-    return (wanted.state,) if wanted.state is not None else ALL_STATES
+    return tuple(stored.document() for stored in select(broker, queues, wanted))
 
 
 def show(broker: FullBroker, id: str) -> JobDocument:

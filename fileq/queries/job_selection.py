@@ -33,14 +33,14 @@ PLACES = {
 
 
 def select(
-    broker: FullBroker, queues: Sequence[str], wanted: JobFilter, states: Sequence[State]
+    broker: FullBroker, queues: Sequence[str], wanted: JobFilter, states: Sequence[State] = ()
 ) -> Iterator[StoredJob]:
-    """The jobs in these states that meet the conditions, at most `limit`: waiting ones in order, ended ones newest
-    first."""
+    """The jobs that meet the conditions, at most `limit`: waiting ones in order, ended ones newest first. `states` are
+    those that are read if the filter names none."""
     conditions = Conditions(wanted)
     if wanted.queue is not None:
         queues = [queue for queue in queues if queue == wanted.queue]
-    found = (_of_state(broker, queues, state, wanted, conditions) for state in states)
+    found = (_of_state(broker, queues, state, wanted, conditions) for state in _states(wanted, states))
     return itertools.islice(itertools.chain.from_iterable(found), wanted.limit)
 
 
@@ -212,8 +212,7 @@ def job_page(
     list the scan of the first page goes on behind a full page, to count the jobs; without conditions the lengths of the
     places say it. With `is_counted` it goes on in any list, and each element costs 1. Without `has_records` the jobs
     may have no record, or an outline of it. ConfigError for a cursor of another list."""
-    wanted_states = (wanted.state,) if wanted.state is not None else tuple(states) or ALL_STATES
-    scan = _Scan(broker, queues, wanted, wanted_states, limit, skip, scan_max)
+    scan = _Scan(broker, queues, wanted, _states(wanted, states), limit, skip, scan_max)
     length = scan.length_of_places()
     is_short = is_counted or length <= scan_max
     outline_cost = 1 if is_counted else SHORT_LIST_COST if is_short else OUTLINE_COST
@@ -227,6 +226,10 @@ def job_page(
     jobs = tuple(complete_records(broker, scan.found) if has_records else scan.found)
     scanned = scan.scanned if wanted.only is None else scan.matched  # how many jobs others have is not for this caller
     return JobPage(jobs, scan.next_cursor, scanned, is_partial, total, scan.matched, scan.paused, scan.pending)
+
+
+def _states(wanted: JobFilter, states: Sequence[State]) -> tuple[State, ...]:
+    return (wanted.state,) if wanted.state is not None else tuple(states) or ALL_STATES
 
 
 class _Scan:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from fileq.brokers.types import Entry
-from fileq.commands.audit_entries import read_audit
+from fileq.commands.audit_entries import audit_page
 from fileq.core.job import Version, encoded_tags, file_job, rfc3339_ms, typed_job
 from fileq.core.settlement import Settlement, complete
 from fileq.testing.conformance.builders import (
@@ -251,7 +251,7 @@ def test_the_audit_has_how_many_files_were_enqueued_again_and_which(shell: Comma
     add_files(shell)
     for words in (("--all", "--dry-run"), ("--match", "*.gif"), ("--match", "*.txt", "--since", "1h"), ("--all",)):
         shell.run("reprocess", *words)
-    every, some = read_audit(shell.broker, 5)
+    every, some = audit_page(shell.broker, 5)[0]
     assert (some.action, some.target, some.count) == ("reprocess_files", "/files/reprocess", 2)
     assert re.fullmatch(r"match: \*\.txt, since: [-\dT:.]+Z", some.detail)
     assert (every.count, every.detail) == (1, "all")

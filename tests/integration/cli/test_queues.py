@@ -8,7 +8,7 @@ import pytest
 
 from fileq.cli import main
 from fileq.commands.action_log import ActionLog
-from fileq.commands.audit_entries import read_audit
+from fileq.commands.audit_entries import audit_page
 from fileq.server.routes import ROUTES
 from fileq.testing.conformance.builders import dead, enqueue
 from tests.support.command_line import CommandLine
@@ -48,7 +48,7 @@ def test_the_audit_has_what_a_command_changed_and_the_log_has_its_jobs(shell: Co
     shell.run("schedule", "add", "nightly", "@daily", "--type", "report")
     shell.run("schedule", "pause", "nightly")
     shell.run("batch", "cancel", shell.json("batch", "create", "--name", "b")["id"])
-    entries = read_audit(shell.broker, 10)[::-1]
+    entries = audit_page(shell.broker, 10)[0][::-1]
     batch = entries[-1].target.split("/")[2]
     assert [(one.action, one.target, one.count, one.job_id, one.detail) for one in entries] == [
         ("pause_queue", "/queues/low/pause", 1, "", ""),
@@ -94,7 +94,7 @@ def test_the_audit_has_what_commands_defined_and_never_a_secret(shell: CommandLi
     secrets.append(shell.json("webhook", "rotate", "told")["secret"])
     shell.run("webhook", "enable", "told")
     shell.run("webhook", "remove", "told")
-    entries = read_audit(shell.broker, 20)[::-1]
+    entries = audit_page(shell.broker, 20)[0][::-1]
     assert [(one.action, one.target) for one in entries] == [
         ("put_schedule", "/schedules/nightly"),
         ("put_schedule", "/schedules/nightly"),

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 import fileq
 from fileq.brokers.types import Entry
-from fileq.commands.audit_entries import read_audit
+from fileq.commands.audit_entries import audit_page
 from fileq.core.api_key import Scope
 from fileq.core.events import Event, RequestFailed
 from fileq.core.job import Version, decode, encode, file_job, typed_job
@@ -147,7 +147,7 @@ def test_a_job_whose_id_has_a_slash_is_read_retried_cancelled_and_deleted(
         with fileq.Client(f"http://{api.client.host}", key=ADMIN_KEY) as over_http:
             assert over_http.job(id).status().status == "pending"
         assert api.client.delete(f"/jobs/{quoted}").json["result"] == "cancelled"
-        assert wait_until(lambda: [one for one in read_audit(api.broker, 100) if one.action == "cancel_job"])
+        assert wait_until(lambda: [one for one in audit_page(api.broker, 100)[0] if one.action == "cancel_job"])
         assert failures(api.events) == []
 
 

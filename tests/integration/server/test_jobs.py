@@ -18,7 +18,7 @@ from fileq.commands.audit_entries import (
     DOCUMENT_ENTRIES_MAX,
     AuditChange,
     AuditEntry,
-    read_audit,
+    audit_page,
 )
 from fileq.core.api_key import Scope
 from fileq.core.job import decode
@@ -54,7 +54,7 @@ def test_a_job_is_enqueued_shown_cancelled_and_audited(api: ServedApi) -> None:
     assert api.client.delete("/jobs/unknown").slug == "not-found"
 
     def entries() -> list[AuditEntry]:
-        return [one for one in read_audit(api.broker, 100) if one.target == f"/jobs/{job['id']}"]
+        return [one for one in audit_page(api.broker, 100)[0] if one.target == f"/jobs/{job['id']}"]
 
     again, first = wait_until(lambda: entries()[1:] and entries())
     assert (again.action, first.action) == ("cancel_job", "cancel_job")
@@ -238,15 +238,15 @@ def test_refused_requests_push_nothing_out_of_the_audit_that_was_done(tmp_path: 
             assert reader.post(f"/queues/low/resume?n={number}").slug == "forbidden"
 
         def written() -> list[AuditEntry]:
-            return [entry for entry in read_audit(api.broker, 100) if entry.result == 403]
+            return [entry for entry in audit_page(api.broker, 100)[0] if entry.result == 403]
 
         wait_until(lambda: len(written()) == 5)
-        assert "pause_queue" in [entry.action for entry in read_audit(api.broker, 100)]
+        assert "pause_queue" in [entry.action for entry in audit_page(api.broker, 100)[0]]
         for number in range(20):  # 2,000 entries that were refused
             AUDIT_REFUSED.put(api.broker, f"{9_999_999_999_900 + number}-x", [REFUSED] * DOCUMENT_ENTRIES_MAX)
         AUDIT.trim(api.broker)
         AUDIT_REFUSED.trim(api.broker)
-        refused = [entry for entry in read_audit(api.broker, 5_000) if entry.result == 403]
+        refused = [entry for entry in audit_page(api.broker, 5_000)[0] if entry.result == 403]
         assert refused == [REFUSED] * 2_000, "the newest of them"
         for name in AUDIT_REFUSED.all(api.broker):
             AUDIT_REFUSED.put(api.broker, name, [])
