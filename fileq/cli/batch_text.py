@@ -21,7 +21,7 @@ _CLEAR = "\r\x1b[K"
 _COUNTS = ("waiting", "running", "completed", "dead", "cancelled", "deleted")
 
 
-def render_batches(batches: Sequence[BatchDocument], screen: Screen, at_ms: int) -> list[str]:
+def render_batches(batches: Sequence[BatchDocument], screen: Screen) -> list[str]:
     if not batches:
         return ["no batches; 'fileq batch create', 'fileq enqueue --batch NAME' or a program makes one"]
     rows: list[list[str | Cell]] = [["id", "status", "jobs", "left", "completed", "dead", "cancelled", "age"]]
@@ -29,7 +29,7 @@ def render_batches(batches: Sequence[BatchDocument], screen: Screen, at_ms: int)
         row: list[str | Cell] = [one.id, _state(one), number(one.total)]
         row += [number(one.waiting + one.running), number(one.completed)]
         row += [Cell(number(one.dead), "red" if one.dead else ""), number(one.cancelled + one.deleted)]
-        rows.append([*row, ago(one.created_at, at_ms)])
+        rows.append([*row, ago(one.created_at)])
     return table(rows, screen, right=(2, 3, 4, 5, 6, 7), flexible=0, from_left=False)
 
 
@@ -41,7 +41,7 @@ def _state(one: BatchDocument) -> Cell:
     return Cell(one.status)
 
 
-def render_batch(one: BatchDocument, screen: Screen, at_ms: int) -> list[str]:
+def render_batch(one: BatchDocument, screen: Screen) -> list[str]:
     counts = [f"{number(count)} {name}" for name in _COUNTS if (count := getattr(one, name))]
     state = one.status + (", cancelled" if one.is_cancelled else "")
     facts: list[tuple[str, str | Cell]] = [
@@ -52,9 +52,9 @@ def render_batch(one: BatchDocument, screen: Screen, at_ms: int) -> list[str]:
         ("failures", "allowed" if one.allow_failures else "the first one cancels the rest"),
         ("queue", one.priority),
         ("jobs", number(one.total) + (f": {', '.join(counts)}" if counts else "")),
-        ("created", when(one.created_at, at_ms)),
-        ("sealed", when(one.sealed_at, at_ms)),
-        ("finished", when(one.finished_at, at_ms)),
+        ("created", when(one.created_at)),
+        ("sealed", when(one.sealed_at)),
+        ("finished", when(one.finished_at)),
         *((callback.kind, _callback(callback)) for callback in one.callbacks),
     ]
     return [*record(facts, screen), *_failures(one, screen)]

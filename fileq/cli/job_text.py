@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -37,13 +38,13 @@ _HINTS = (
 STATE_STYLES = {"dead": "red", "retrying": "yellow", "deferred": "yellow", "running": "green"}
 
 
-def ago(text: str | None, at_ms: int) -> str:
+def ago(text: str | None) -> str:
     """The time since a moment, which the clock of another machine may have written."""
-    then = parse_time(text) if text else None
-    return age(at_ms / 1000 - then.timestamp()) if then is not None else "?"
+    then = parse_time(text or "")
+    return age(time.time() - then.timestamp()) if then is not None else "?"
 
 
-def job_table(jobs: Sequence[JobDocument], screen: Screen, at_ms: int) -> list[str]:
+def job_table(jobs: Sequence[JobDocument], screen: Screen) -> list[str]:
     """One line for each job, and one for each reason why jobs are deferred. A long path is cut on the left, where it
     matters least."""
     rows: list[list[str | Cell]] = [["id", "status", "age", "file or type"]]
@@ -53,7 +54,7 @@ def job_table(jobs: Sequence[JobDocument], screen: Screen, at_ms: int) -> list[s
     labels = {reason: f"deferred ({i})" if len(reasons) > 1 else "deferred" for i, reason in enumerate(reasons, 1)}
     for job in jobs:
         state = _state_cell(job, labels.get(job.deferred or ""))
-        rows.append([short[job.id], state, _age_or_due(job, at_ms), _name_of(job)])
+        rows.append([short[job.id], state, _age_or_due(job), _name_of(job)])
     return [*table(rows, screen, right=(2,)), *(f"{labels[reason]}: {printable(reason)}" for reason in reasons)]
 
 
@@ -61,14 +62,14 @@ def _name_of(job: JobDocument) -> str:
     return name_of(job.path or "", job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
 
 
-def _deferrals(job: JobDocument, at_ms: int) -> str:
+def _deferrals(job: JobDocument) -> str:
     """How often, and when: a list of jobs does not say when."""
     if not job.deferred_count:
         return ""
     count = plural(job.deferred_count, "time")
     if job.first_deferred_at is None:
         return count
-    first, last = when(job.first_deferred_at, at_ms), when(job.last_deferred_at, at_ms)
+    first, last = when(job.first_deferred_at), when(job.last_deferred_at)
     return f"{count}: {first}" if job.deferred_count == 1 else f"{count}: first {first}, last {last}"
 
 
@@ -76,29 +77,27 @@ def _state_cell(job: JobDocument, label: str | None = None) -> Cell:
     return Cell(label or job.status, STATE_STYLES.get(job.status, ""))
 
 
-def _age_or_due(job: JobDocument, at_ms: int) -> str:
-    due = parse_time(job.scheduled_at) if job.scheduled_at and job.status in DELAYED_STATES else None
-    return f"in {age(due.timestamp() - at_ms / 1000)}" if due is not None else ago(job.created_at, at_ms)
+def _age_or_due(job: JobDocument) -> str:
+    due = parse_time(job.scheduled_at or "") if job.status in DELAYED_STATES else None
+    return f"in {age(due.timestamp() - time.time())}" if due is not None else ago(job.created_at)
 
 
-def render_peek(
-    found: Mapping[str, Sequence[JobDocument]], queues: Sequence[str], screen: Screen, at_ms: int
-) -> list[str]:
+def render_peek(found: Mapping[str, Sequence[JobDocument]], queues: Sequence[str], screen: Screen) -> list[str]:
     lines = []
     for place, jobs in found.items():
         order = "next" if place in queues or place == "scheduled" else "newest"
         title = f"{place}: {f'the {order} {len(jobs)}' if jobs else 'empty'}"
-        lines += [screen.paint(title, "bold"), *(job_table(jobs, screen, at_ms) if jobs else [])]
+        lines += [screen.paint(title, "bold"), *(job_table(jobs, screen) if jobs else [])]
     return lines
 
 
-def render_job(job: JobDocument, screen: Screen, at_ms: int) -> list[str]:
+def render_job(job: JobDocument, screen: Screen) -> list[str]:
     is_stopping = job.is_cancel_requested and job.status == "running"
     state = Cell("running, cancel requested", "yellow") if is_stopping else _state_cell(job)
     facts: list[tuple[str, str | Cell]] = [
         ("id", Cell(job.id, "bold")),
         ("status", state),
-        *(("waits" if i == 0 else "", line) for i, line in enumerate(_waits(job, at_ms))),
+        *(("waits" if i == 0 else "", line) for i, line in enumerate(_waits(job))),
         ("file", job.path or ""),
         ("came from", job.moved_from or ""),
         ("moved to", moved_to_of(job)),
@@ -109,12 +108,12 @@ def render_job(job: JobDocument, screen: Screen, at_ms: int) -> list[str]:
         ("batch", job.batch_id or ""),
         ("failed attempts", _failures(job)),
         ("deaths", deaths_text(job)),
-        ("created", when(job.created_at, at_ms)),
-        ("deadline", when(job.deadline, at_ms)),
-        ("deferred", _deferrals(job, at_ms)),
-        ("started", when(job.started_at, at_ms) if job.status == "running" else ""),
+        ("created", when(job.created_at)),
+        ("deadline", when(job.deadline)),
+        ("deferred", _deferrals(job)),
+        ("started", when(job.started_at) if job.status == "running" else ""),
         ("worker", job.worker_id or "" if job.status == "running" else ""),
-        ("ended", when(job.completed_at, at_ms) if job.status in ("completed", "dead", "cancelled") else ""),
+        ("ended", when(job.completed_at) if job.status in ("completed", "dead", "cancelled") else ""),
         ("callback", _callback(job.batch_facts)),
         ("payload", _json(job.payload)),
         ("result", _json(job.result)),
@@ -135,12 +134,12 @@ def _callback(facts: BatchFacts | None) -> str:
     return f"{facts.callback} of batch {facts.id}: {counts or 'no jobs'}{first}"
 
 
-def _waits(job: JobDocument, at_ms: int) -> list[str]:
+def _waits(job: JobDocument) -> list[str]:
     """Until when a job waits and why, and what else keeps it from running."""
     lines = []
     if job.status in DELAYED_STATES:
         why = "its last attempt failed" if job.status == "retrying" else "it was enqueued for that time"
-        lines.append(f"until {when(job.scheduled_at, at_ms)}: {printable(job.deferred or '') or why}")
+        lines.append(f"until {when(job.scheduled_at)}: {printable(job.deferred or '') or why}")
     return [*lines, *job.waits_for]
 
 
@@ -204,11 +203,11 @@ def error_lines(error: str) -> list[str]:
     return [printable(line) for line in error.splitlines()] or [""]
 
 
-def when(text: str | None, at_ms: int) -> str:
-    then = parse_time(text) if text else None
+def when(text: str | None) -> str:
+    then = parse_time(text or "")
     if then is None:
         return ""
-    since_s = at_ms / 1000 - then.timestamp()
+    since_s = time.time() - then.timestamp()
     shown = moment(int(then.timestamp() * 1000))
     return f"{shown} ({age(since_s)} ago)" if since_s >= 0 else f"{shown} (in {age(-since_s)})"
 
@@ -219,10 +218,10 @@ def _json(value: object) -> str:
     return "" if value is None else msgspec.json.encode(value).decode()
 
 
-def render_trace(trace: LocalTrace, screen: Screen, at_ms: int) -> list[str]:
+def render_trace(trace: LocalTrace, screen: Screen) -> list[str]:
     lines = [screen.paint(printable(trace.path), "bold")]
     if trace.missing_since:
-        lines.append(screen.paint(f"missing since {when(trace.missing_since, at_ms)}", "yellow"))
+        lines.append(screen.paint(f"missing since {when(trace.missing_since)}", "yellow"))
     if (now := trace.untaken) is not None:
         facts = f"{plural(now.size, 'byte')}, modified {moment(now.modified_ns // 1_000_000)}"
         lines.append(screen.paint(f"changed since its newest known version: {facts}", "yellow"))
@@ -230,7 +229,7 @@ def render_trace(trace: LocalTrace, screen: Screen, at_ms: int) -> list[str]:
     if trace.made_by is not None:
         lines.append(made_from(trace.made_by))
     for version in trace.versions:
-        lines += ["", *_version_lines(version, _title_of(version, trace), screen, at_ms)]
+        lines += ["", *_version_lines(version, _title_of(version, trace), screen)]
         if version.job is not None and version.job.path != trace.path:
             lines.append(f"  path of its job: {printable(version.job.path or '')}")
     return lines
@@ -252,18 +251,18 @@ def _created(job: JobDocument) -> str:
     return job.created_at or ""
 
 
-def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int) -> list[str]:
+def _version_lines(version: VersionTrace, title: str, screen: Screen) -> list[str]:
     lines = [f"{screen.paint(title, 'bold')}{_facts(version)}", f"  job {printable(version.job_id)}"]
     if version.job is None:
         return [*lines, "  ended; its record has expired (worker.history_ttl)"]
     job = version.job
-    lines.append(f"  enqueued {when(job.created_at, at_ms)} in queue {printable(job.queue)}")
+    lines.append(f"  enqueued {when(job.created_at)} in queue {printable(job.queue)}")
     for attempt, following in _with_next(version.job.attempts):
         lines += attempt_lines(attempt, following, screen)
     state = screen.paint(*_state_cell(job))
-    ended = f" {when(job.completed_at, at_ms)}" if job.status in ("completed", "dead", "cancelled") else ""
-    due = f", due {when(job.scheduled_at, at_ms)}" if job.status in DELAYED_STATES else ""
-    on = f" on {printable(job.worker_id or '')} since {when(job.started_at, at_ms)}" if job.status == "running" else ""
+    ended = f" {when(job.completed_at)}" if job.status in ("completed", "dead", "cancelled") else ""
+    due = f", due {when(job.scheduled_at)}" if job.status in DELAYED_STATES else ""
+    on = f" on {printable(job.worker_id or '')} since {when(job.started_at)}" if job.status == "running" else ""
     why = f": {printable(job.deferred)}" if job.deferred else ""
     lines.append(f"  now {state}{ended}{due}{on}{why}")
     if job.status == "dead" and (more := _only_in_show(version.job)):
@@ -333,11 +332,11 @@ def crash_hint(error: str) -> list[str]:
 # moved, further lines say where it came from and where it is.
 
 
-def render_dead(dead: DeadJobs, screen: Screen, at_ms: int) -> list[str]:
+def render_dead(dead: DeadJobs, screen: Screen) -> list[str]:
     if not dead.jobs:
         return ["no dead jobs" if not dead.total else _none_matches(dead.total)]
     short = short_ids([job.id for job in dead.jobs])
-    lines = [line for job in dead.jobs for line in _job_lines(job, short[job.id], screen, at_ms)]
+    lines = [line for job in dead.jobs for line in _job_lines(job, short[job.id], screen)]
     more = dead.total - len(dead.jobs)
     shown = f"{len(dead.jobs)} of " if more else ""
     next_steps = "'fileq show ID' for details, 'fileq dlq retry ID' to retry"
@@ -348,8 +347,8 @@ def _none_matches(total: int) -> str:
     return "the only dead job does not match" if total == 1 else f"none of the {number(total)} dead jobs matches"
 
 
-def _job_lines(job: JobDocument, id: str, screen: Screen, at_ms: int) -> list[str]:
-    facts = f"{ago(job.completed_at, at_ms)} ago, {plural(job.attempt_count, 'attempt')}, {printable(job.queue)}"
+def _job_lines(job: JobDocument, id: str, screen: Screen) -> list[str]:
+    facts = f"{ago(job.completed_at)} ago, {plural(job.attempt_count, 'attempt')}, {printable(job.queue)}"
     error = cut(error_lines(job.error or "")[0], min(screen.width - 2, ERROR_SHOWN))
     moved_to, moved_from = moved_to_of(job), printable(job.moved_from or "")
     return [
@@ -361,10 +360,10 @@ def _job_lines(job: JobDocument, id: str, screen: Screen, at_ms: int) -> list[st
     ]
 
 
-def render_groups(found: DeadGroups, screen: Screen, at_ms: int) -> list[str]:
+def render_groups(found: DeadGroups, screen: Screen) -> list[str]:
     if not found.groups:
         return ["no dead jobs"]
-    lines = [line for group in found.groups for line in _group_lines(group, screen, at_ms)]
+    lines = [line for group in found.groups for line in _group_lines(group, screen)]
     shown = f"{len(found.groups)} of " if len(found.groups) < found.group_count else ""
     newest = f"the newest {number(found.scanned)} of " if found.is_partial else ""
     looked = newest + plural(found.total if found.is_partial else found.scanned, "dead job")
@@ -372,8 +371,8 @@ def render_groups(found: DeadGroups, screen: Screen, at_ms: int) -> list[str]:
     return [*lines, "", f"{shown}{plural(found.group_count, 'group')}, {looked}{next_step}"]
 
 
-def _group_lines(group: DeadGroup, screen: Screen, at_ms: int) -> list[str]:
-    times = f"first {ago(group.first, at_ms)} ago, last {ago(group.last, at_ms)} ago"
+def _group_lines(group: DeadGroup, screen: Screen) -> list[str]:
+    times = f"first {ago(group.first)} ago, last {ago(group.last)} ago"
     places = [f"{printable(one.name)} ({number(one.count)})" for one in (*group.directories, *group.extensions)]
     sample = f"{printable(group.sample_id)}  {name_of(group.sample_path, group.type, '')}"
     return [

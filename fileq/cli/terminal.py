@@ -7,7 +7,6 @@ import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import NamedTuple, TextIO
 
 from fileq.core.job import parse_time, rfc3339_ms
@@ -131,10 +130,6 @@ def rate(per_second: float) -> str:
     if per_second * 60 >= 0.95:
         return f"{per_second * 60:.1f}/min"
     return f"{per_second * 3600:.1f}/h"
-
-
-def now_ms() -> int:
-    return int(datetime.now(UTC).timestamp() * 1000)
 
 
 def plural(count: int, word: str, words: str = "") -> str:

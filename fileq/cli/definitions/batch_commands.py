@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import argument, utf8_text, whole_number
 from fileq.cli.command import Invocation, command
 from fileq.cli.json_fields import declared
-from fileq.cli.terminal import now_ms, plural, remark, screen_of_stdout
+from fileq.cli.terminal import plural, remark, screen_of_stdout
 from fileq.cli.worker_notes import print_untaken_note
 from fileq.core.errors import BatchError, ConfigError
 from fileq.core.text import printable
@@ -138,7 +138,7 @@ def _list(invocation: Invocation) -> int:
 
     given = invocation.options
     batches = list_batches(invocation.broker(), given.limit, unfinished=given.unfinished)
-    return invocation.answer({"batches": batches}, lambda: render_batches(batches, screen_of_stdout(), now_ms()))
+    return invocation.answer({"batches": batches}, lambda: render_batches(batches, screen_of_stdout()))
 
 
 _ID = argument("id", type=utf8_text, metavar="BATCH", help="id of the batch")
@@ -158,7 +158,7 @@ def _show(invocation: Invocation) -> int:
     from fileq.cli.batch_text import render_batch
 
     report = _report(invocation, invocation.options.id)
-    return invocation.answer(report, lambda: render_batch(report, screen_of_stdout(), now_ms()))
+    return invocation.answer(report, lambda: render_batch(report, screen_of_stdout()))
 
 
 @command("admin batch seal", "close a batch to new jobs", _ID, json_fields=_AS_SHOWN, only_confirms=True)

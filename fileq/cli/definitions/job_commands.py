@@ -7,7 +7,7 @@ import os
 from fileq.cli.arguments import DRY_RUN, UNFINISHED, argument, check_choice, filter_of, filters, utf8_text, whole_number
 from fileq.cli.command import Invocation, command
 from fileq.cli.json_fields import declared
-from fileq.cli.terminal import now_ms, plural, screen_of_stdout
+from fileq.cli.terminal import plural, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
 from fileq.core.errors import ConfigError
 
@@ -46,7 +46,7 @@ def _peek(invocation: Invocation) -> int:
     places = [place_named(name, queues)] if name is not None else list(queues)
     found = {place: peek(invocation.broker(), place, invocation.options.limit) for place in places}
     document = {"jobs": [job for jobs in found.values() for job in jobs]}
-    return invocation.answer(document, lambda: render_peek(found, queues, screen_of_stdout(), now_ms()))
+    return invocation.answer(document, lambda: render_peek(found, queues, screen_of_stdout()))
 
 
 @command(
@@ -79,7 +79,7 @@ def _list(invocation: Invocation) -> int:
 
     def text() -> list[str]:
         more = ["", f"the first {plural(limit, 'job')}; --limit shows more"] if has_more else []
-        return [*job_table(jobs, screen_of_stdout(), now_ms()), *more] if jobs else ["no job matches"]
+        return [*job_table(jobs, screen_of_stdout()), *more] if jobs else ["no job matches"]
 
     return invocation.answer({"jobs": jobs, "has_more": has_more}, text)
 
@@ -118,7 +118,7 @@ def _show(invocation: Invocation) -> int:
     broker = invocation.broker()
     [id] = resolve_ids(broker, [invocation.options.id])
     job = show(broker, id)
-    return invocation.answer(job, lambda: render_job(job, screen_of_stdout(), now_ms()))
+    return invocation.answer(job, lambda: render_job(job, screen_of_stdout()))
 
 
 @command(
@@ -150,7 +150,7 @@ def _trace(invocation: Invocation) -> int:
             raise FileNotKnown(f"{quoted_path(path)} was never enqueued: {reason}") from None
         raise FileNotKnown(f"there is no such file here, and {error}") from None
     shown = with_untaken(traced, config, path)
-    return invocation.answer(shown, lambda: render_trace(shown, screen_of_stdout(), now_ms()))
+    return invocation.answer(shown, lambda: render_trace(shown, screen_of_stdout()))
 
 
 @command(
@@ -245,7 +245,7 @@ def _list_dead(invocation: Invocation) -> int:
     queues = invocation.config.worker.priorities
     dead = list_dead(invocation.broker(), queues, filter_of(invocation.options, queues))
     _check_batch(invocation, len(dead.jobs))
-    return invocation.answer(dead, lambda: render_dead(dead, screen_of_stdout(), now_ms()))
+    return invocation.answer(dead, lambda: render_dead(dead, screen_of_stdout()))
 
 
 @command(
@@ -275,7 +275,7 @@ def _groups(invocation: Invocation) -> int:
 
     options = invocation.options
     found = group_dead(invocation.broker(), JobFilter(), options.by, limit=options.limit, scan_max=_GROUPED)
-    return invocation.answer(found, lambda: render_groups(found, screen_of_stdout(), now_ms()))
+    return invocation.answer(found, lambda: render_groups(found, screen_of_stdout()))
 
 
 @command(
