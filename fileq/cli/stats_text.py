@@ -159,17 +159,23 @@ def _eta(stats: Stats, screen: Screen) -> str:
 def _workers(stats: Stats, screen: Screen, most_jobs: int) -> list[str]:
     if not stats.workers:
         return ["no workers"]
-    lines = []
-    left = most_jobs
-    heads = process_table(stats.workers, screen, stats.at)
-    lines.append(heads[0])
-    for process, head in zip(stats.workers, heads[1:], strict=True):
-        lines += [head, *problem_lines(process, screen)]
-        lines += slot_table(process.jobs[:left], screen)
-        left = max(0, left - len(process.jobs))
+    lines = worker_lines(stats.workers, screen, stats.at, most_jobs=most_jobs)
     hidden = sum(len(process.jobs) for process in stats.workers) - most_jobs
     if hidden > 0:
         lines.append(screen.paint(f"  and {number(hidden)} more: fileq workers", "dim"))
+    return lines
+
+
+def worker_lines(
+    workers: tuple[WorkerDocument, ...], screen: Screen, at: str, *, most_jobs: int = ENDLESS, with_slots: bool = False
+) -> list[str]:
+    """A header; for each process a line, its problems and its jobs: `most_jobs` of all processes."""
+    header, *heads = process_table(workers, screen, at)
+    lines = [header]
+    for process, head in zip(workers, heads, strict=True):
+        jobs = slot_table(process.jobs[: max(0, most_jobs)], screen, with_slots=with_slots)
+        lines += [head, *problem_lines(process, screen), *jobs]
+        most_jobs -= len(process.jobs)
     return lines
 
 

@@ -307,17 +307,17 @@ class Conditions:
         wanted = self._wanted
         if wanted.only is not None and not wanted.only.covers(job):
             return False
-        if wanted.type is not None and (job is None or job.type != wanted.type):
-            return False
-        if wanted.leaves_deliveries and wanted.type is None and job is not None and is_delivery(job):
-            return False
-        if wanted.priority is not None and (job is None or job.priority != wanted.priority):
-            return False
-        if wanted.schedule is not None and (job is None or not is_of_schedule(job.id, wanted.schedule)):
-            return False
-        if wanted.tags and (job is None or not job.tag_values.items() >= set(wanted.tags)):
-            return False
-        return self._matches is None or (job is not None and bool(job.filepath) and self._matches(job.path))
+        if job is None:
+            about_jobs = (wanted.type, wanted.priority, wanted.schedule, wanted.match)
+            return not wanted.tags and all(value is None for value in about_jobs)
+        return (
+            wanted.type in (None, job.type)
+            and not (wanted.leaves_deliveries and wanted.type is None and is_delivery(job))
+            and wanted.priority in (None, job.priority)
+            and (wanted.schedule is None or is_of_schedule(job.id, wanted.schedule))
+            and (not wanted.tags or job.tag_values.items() >= set(wanted.tags))
+            and (self._matches is None or (bool(job.filepath) and self._matches(job.path)))
+        )
 
     def meets_without_record(self, job: Job | None, state: State) -> bool | None:
         """Whether a job in a place of this state meets all conditions; None if only its record says it."""

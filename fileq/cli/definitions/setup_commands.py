@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fileq.cli.arguments import APP_DIR, argument, text_or_empty
 from fileq.cli.command import Invocation, command
 from fileq.cli.json_fields import declared
-from fileq.cli.terminal import Screen, remark, screen_of_stdout, table
+from fileq.cli.terminal import Screen, print_lines, remark, screen_of_stdout, table
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
 
@@ -107,9 +107,7 @@ def _get(invocation: Invocation) -> int:
     if len(rows) == 1 and rows[0].key == options.key:
         print(rows[0].plain if isinstance(rows[0].plain, str) else rows[0].value)
         return 0
-    wide = max(len(row.key) for row in rows)
-    for row in rows:
-        print(f"{row.key:<{wide}}  {row.value}")
+    print_lines(table([(row.key, row.value) for row in rows], Screen(), has_header=False))
     return 0
 
 
@@ -118,8 +116,7 @@ def _setting_as_json(row: ListedSetting) -> dict[str, Any]:
 
 
 def _setting_lines(rows: list[ListedSetting]) -> list[str]:
-    wide = max(len(row.key) for row in rows)
-    return [f"{row.key:<{wide}}  {row.value}  ({row.origin})" for row in rows]
+    return table([(row.key, f"{row.value}  ({row.origin})") for row in rows], Screen(), has_header=False)
 
 
 @command(

@@ -143,14 +143,11 @@ def _workers(invocation: Invocation) -> int:
 
 
 def _worker_lines(found: WorkerList, screen: Screen) -> list[str]:
-    from fileq.cli.stats_text import lost_lines, problem_lines, process_table, slot_table
+    from fileq.cli.stats_text import lost_lines, worker_lines
 
-    if not found.workers:
-        return ["no workers; start one with 'fileq worker'", *lost_lines(found.lost, screen)]
-    heads = process_table(found.workers, screen, found.at)
-    lines = [heads[0]]
-    for process, head in zip(found.workers, heads[1:], strict=True):
-        lines += [head, *problem_lines(process, screen), *slot_table(process.jobs, screen, with_slots=True)]
+    lines = ["no workers; start one with 'fileq worker'"]
+    if found.workers:
+        lines = worker_lines(found.workers, screen, found.at, with_slots=True)
     return [*lines, *lost_lines(found.lost, screen)]
 
 
