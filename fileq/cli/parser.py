@@ -293,12 +293,7 @@ def help_of(action: argparse.Action) -> str:
 
 
 def parser_of(command: Command) -> Parser:
-    parser = Parser(
-        prog=command.name,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-        add_help=False,
-    )
+    parser = Parser(prog=command.name, formatter_class=HelpFormatter, allow_abbrev=False, add_help=False)
     for add in command.arguments:
         add(parser)
     if command.json_fields:

@@ -48,13 +48,7 @@ def _reprocess(invocation: Invocation) -> int:
     wanted.states(
         (State.COMPLETED, State.DEAD, State.CANCELLED), "a file is enqueued again only after its last job has ended"
     )
-    report = reprocess(
-        invocation.broker(),
-        config,
-        wanted=wanted,
-        is_dry_run=options.dry_run,
-        here=config.paths.here,
-    )
+    report = reprocess(invocation.broker(), config, wanted=wanted, is_dry_run=options.dry_run, here=config.paths.here)
     if not options.dry_run:
         invocation.note(note_reprocess, report.enqueued, wanted)
     if report.enqueued:
