@@ -20,7 +20,7 @@ from fileq.files.uploads import remove_abandoned
 
 EVERY_S = 5.0
 KEPT = 720  # an hour
-_RATES = ("produced", "completed", "failed", "dead")
+RATES = ("produced", "completed", "failed", "dead")
 
 
 class LiveSample(Struct, frozen=True):
@@ -115,7 +115,7 @@ def _sample(before: Census, now: Census) -> LiveSample:
         now.scheduled,
         now.running,
         now.dead,
-        *(rate(name) for name in _RATES),
+        *(rate(name) for name in RATES),
     )
 
 

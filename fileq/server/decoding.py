@@ -79,6 +79,10 @@ def invalid(found: Sequence[FieldProblem]) -> ApiProblem:
     return ApiProblem("invalid", shown, errors=found[:ERRORS_MAX])
 
 
+def invalid_at(pointer: str, detail: str) -> ApiProblem:
+    return invalid([FieldProblem(pointer, detail)])
+
+
 def _first(problems: Iterator[FieldProblem]) -> list[FieldProblem]:
     """As many as are reported, and one to know that there are more."""
     return list(itertools.islice(problems, ERRORS_MAX + 1))

@@ -26,6 +26,8 @@ from fileq.server.problems import ApiProblem
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from fileq.brokers.protocol import FullBroker
+    from fileq.config import Config
     from fileq.server.services import Services
 
 T = TypeVar("T")
@@ -117,6 +119,19 @@ class ApiRequest(Struct, Generic[Q, B], frozen=True):
     origin: str = ""
     note: AuditNote = field(default_factory=AuditNote)
 
+    @property
+    def broker(self) -> FullBroker:
+        return self.services.broker
+
+    @property
+    def config(self) -> Config:
+        return self.services.config
+
+    @property
+    def id(self) -> str:
+        """Of what the path names."""
+        return self.params["id"]
+
     def ask(
         self,
         function: Callable[[ApiRequest[Any, Any]], T],
@@ -135,7 +150,7 @@ class ApiRequest(Struct, Generic[Q, B], frozen=True):
 
     def has(self, scope: Scope) -> bool:
         """Whether the caller may use what needs this scope, on this server."""
-        return scope in self.caller.scopes and (scope is Scope.READ or not self.services.config.server.read_only)
+        return scope in self.caller.scopes and (scope is Scope.READ or not self.config.server.read_only)
 
 
 class ApiAnswer(Struct, Generic[C], frozen=True):

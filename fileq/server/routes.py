@@ -18,7 +18,6 @@ from fileq.server.api import (
     dead_endpoints,
     file_endpoints,
     job_endpoints,
-    list_endpoints,
     live_endpoints,
     queue_endpoints,
     schedule_endpoints,
@@ -46,7 +45,6 @@ async def show_description(request: ApiRequest[NoQuery, UnsetType]) -> Response:
 # In the order of docs/api.md. Of two routes that match a path the first one is used.
 ROUTES: tuple[Route, ...] = (
     *job_endpoints.ROUTES,
-    *list_endpoints.ROUTES,
     *action_endpoints.ROUTES,
     *dead_endpoints.ROUTES,
     *queue_endpoints.ROUTES,

@@ -17,7 +17,7 @@ import msgspec
 
 from fileq.brokers.catalog import Catalog
 from fileq.core.errors import Conflict
-from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.decoding import invalid_at
 
 KIND, NAME = "server", "signing-secret"
 T = TypeVar("T")
@@ -53,8 +53,7 @@ class Signer:
             return None
         value = self.open(f"cursor:{place}", text, type)
         if value is None:
-            detail = "cursor is not one of this list and filter; begin without it"
-            raise ApiProblem("invalid", detail, errors=[FieldProblem("?cursor", detail)])
+            raise invalid_at("?cursor", "cursor is not one of this list and filter; begin without it")
         return value
 
     def digest(self, purpose: str, text: str) -> bytes:

@@ -60,8 +60,8 @@ class WhoAmI(Struct, frozen=True):
 
 
 @ROUTES.add("GET /keys", Scope.ADMIN, "all keys, without their texts")
-async def list_keys(request: ApiRequest[NoQuery, UnsetType]) -> KeyList:
-    return await request.services.pool.call(request.services.keys.summaries)
+def list_keys(request: ApiRequest[NoQuery, UnsetType]) -> KeyList:
+    return request.services.keys.summaries()
 
 
 @ROUTES.add("POST /keys", Scope.ADMIN, "create a key; its text is shown only here", status=201)
@@ -77,9 +77,9 @@ async def create_key(request: ApiRequest[NoQuery, WantedKey]) -> ApiAnswer[NewKe
 
 @ROUTES.add("DELETE /keys/{id}", Scope.ADMIN, "revoke a key, by its id or name")
 async def revoke_key(request: ApiRequest[NoQuery, UnsetType]) -> RevokedKey:
-    services, id = request.services, request.params["id"]
+    services = request.services
     known = await services.pool.call(services.keys.load)
-    revoked = await services.pool.call(lambda: services.keys.revoke(id))
+    revoked = await services.pool.call(lambda: services.keys.revoke(request.id))
     services.authentication.forget_cached()
     request.note.changed(key_facts(known.get(revoked)), {})
     return RevokedKey("Key revoked", revoked)
@@ -96,7 +96,7 @@ async def who_am_i(request: ApiRequest[NoQuery, UnsetType]) -> WhoAmI:
         caller.restriction.types,
         caller.restriction.path_prefix,
         stamp(caller.expires_ms),
-        request.services.config.server.read_only,
+        request.config.server.read_only,
     )
 
 
@@ -116,6 +116,7 @@ async def name_session(request: ApiRequest[NoQuery, SaidName]) -> NamedSession:
 
 
 LIST = "audit"
+Text = Annotated[str, Meta(min_length=1, max_length=500)]
 _UPLOADS = "/uploads/"
 _WITH_PATHS = ("path_prefix", "payload", "match")  # fields of changes
 
@@ -126,11 +127,11 @@ class AuditQuery(Struct, frozen=True, forbid_unknown_fields=True):
     `caller_id` when it is named."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    cursor: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+    cursor: Text | None = None
     dry_runs: bool = True
-    who: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
-    action: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
-    caller_id: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+    who: Text | None = None
+    action: Text | None = None
+    caller_id: Text | None = None
 
 
 class AuditList(Struct, frozen=True):
@@ -144,17 +145,11 @@ class AuditList(Struct, frozen=True):
 def list_audit(request: ApiRequest[AuditQuery, UnsetType]) -> AuditList:
     """The newest 10,000 requests are kept, and of those that were refused the newest 2,000. An entry is in the list
     within a second."""
-    query, services, signer = request.query, request.services, request.services.signer
-    entries, following = audit_page(
-        services.broker,
-        query.limit,
-        signer.read_cursor(LIST, query.cursor, AuditPosition),
-        has_dry_runs=query.dry_runs,
-        who=query.who,
-        action=query.action,
-        caller_id=query.caller_id,
-    )
-    shown = map(without_files, entries) if services.hides_paths else entries
+    query, signer = request.query, request.services.signer
+    chosen = {name: getattr(query, name) for name in ("who", "action", "caller_id")}
+    after = signer.read_cursor(LIST, query.cursor, AuditPosition)
+    entries, following = audit_page(request.broker, query.limit, after, has_dry_runs=query.dry_runs, **chosen)
+    shown = map(without_files, entries) if request.services.hides_paths else entries
     return AuditList(tuple(shown), signer.cursor(LIST, following))
 
 

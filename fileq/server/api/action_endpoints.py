@@ -19,12 +19,11 @@ from fileq.core.fingerprint import common_words
 from fileq.core.job import stamp
 from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobConditions, JobFilter, StoredJob
-from fileq.server.api.list_endpoints import filter_of
-from fileq.server.decoding import invalid
+from fileq.server.api.job_endpoints import filter_of
+from fileq.server.decoding import invalid_at
 from fileq.server.operations import Operation
-from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
-from fileq.server.services import Services
 
 ROUTES = RouteList("actions")
 
@@ -87,7 +86,7 @@ def act(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice) -> 
     """What the choice asks for: 200, or 202 with an operation. Raises ApiProblem."""
     request.note.is_dry_run = choice.dry_run
     if (choice.filter is None) is (choice.ids is None):
-        raise invalid([FieldProblem("", "give a filter or ids; a filter without conditions means all jobs")])
+        raise invalid_at("", "give a filter or ids; a filter without conditions means all jobs")
     if choice.ids is not None:
         return _act_on_ids(request, action, choice, choice.ids)
     assert choice.filter is not None
@@ -95,10 +94,9 @@ def act(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice) -> 
     try:
         wanted.states(STATES[action], RULES[action])
     except ConfigError as error:
-        raise invalid([FieldProblem("/filter/status", str(error))]) from error
+        raise invalid_at("/filter/status", str(error)) from error
     if not choice.dry_run and choice.expect is None:
-        detail = "expect is missing; give the number that the dry run answered as matched"
-        raise invalid([FieldProblem("/expect", detail)])
+        raise invalid_at("/expect", "expect is missing; give the number that the dry run answered as matched")
     conditions = msgspec.to_builtins(choice.filter)
     return act_on_filter(request, action, wanted, conditions, choice.dry_run, choice.expect)
 
@@ -116,7 +114,7 @@ def act_on_filter(
     cutoff_ms = actions.now_ms()  # before the count: what comes later is neither counted nor changed
     matched = actions.matched(action, wanted, SAMPLE if is_dry_run else 1)
     if is_dry_run:
-        return _answer(services, action, matched.count, sample=matched.sample, is_partial=matched.is_partial, count=0)
+        return _answer(request, action, matched.count, sample=matched.sample, is_partial=matched.is_partial)
     if expect is not None and matched.count > expect + expect // 100:
         detail = f"{matched.count} jobs match, and {expect} were expected; repeat the dry run"
         raise ApiProblem("count-changed", detail)
@@ -126,23 +124,14 @@ def act_on_filter(
         cause = _cause_of(matched.sample) if "fingerprint" in conditions else ""
         if cause:
             request.note.chose({"action": action.value} | conditions | {"cause": cause})
-        logged = _logged(request, action, run.named, run.count, run.refused, conditions, cause)
-        return _answer(
-            services,
-            action,
-            matched.count,
-            done=run.count,
-            refused=run.refusals,
-            count=run.count,
-            action_id=logged,
-        )
+        _log(request, action, run.named, count=run.count, refused=run.refused, conditions=conditions, cause=cause)
+        return _answer(request, action, matched.count, done=run.count, refused=run.refusals)
     operation = services.operations.create(
         action, wanted, conditions, matched=matched.count, cutoff_ms=cutoff_ms, created_by=request.caller.name
     )
     services.operation_runner.wake()
     request.note.action_id = operation.id
-    count = matched.count
-    return _answer(services, action, count, operation=operation, count=count, action_id=operation.id)
+    return _answer(request, action, matched.count, operation=operation)
 
 
 def _cause_of(sample: tuple[StoredJob, ...]) -> str:
@@ -153,55 +142,41 @@ def _cause_of(sample: tuple[StoredJob, ...]) -> str:
     return short(common_words(error, job.filepath if job is not None else "") or error.strip().partition("\n")[0])
 
 
-def _logged(
-    request: ApiRequest[Any, Any],
-    action: JobAction,
-    changed: list[JobChange],
-    count: int,
-    refused: int,
-    conditions: dict[str, Any],
-    cause: str = "",
-) -> str:
+def _log(request: ApiRequest[Any, Any], action: JobAction, changed: Sequence[JobChange], **more: Any) -> None:
+    """`more` is what ActionLog.add() takes."""
     log, ids = request.services.action_log, [change.id for change in changed]
-    request.note.action_id = log.add(
-        action, request.caller.name, ids, count=count, refused=refused, conditions=conditions, cause=cause
-    )
-    return request.note.action_id
+    request.note.action_id = log.add(action, request.caller.name, ids, **more)
 
 
 def _act_on_ids(
     request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice, ids: tuple[str, ...]
 ) -> ApiAnswer[ActionAnswer]:
-    services = request.services
-    request.note.chose(
-        {"action": action.value, "ids": ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"}
-    )
-    jobs, left = services.actions.by_ids(action, ids, request.caller.sees)
+    actions, chosen = request.services.actions, ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"
+    request.note.chose({"action": action.value, "ids": chosen})
+    jobs, left = actions.by_ids(action, ids, request.caller.sees)
     if choice.expect is not None and len(jobs) > choice.expect + choice.expect // 100:
         raise ApiProblem("count-changed", f"{len(jobs)} jobs match, and {choice.expect} were expected")
     if choice.dry_run:
-        return _answer(services, action, len(jobs), sample=tuple(jobs[:SAMPLE]), refused=left, count=0)
-    changes = services.actions.change(action, jobs)
+        return _answer(request, action, len(jobs), sample=tuple(jobs[:SAMPLE]), refused=left)
+    changes = actions.change(action, jobs)
     refused = [*left, *(change for change in changes if not change.is_done)]
     changed = [change for change in changes if change.is_done]
-    done = len(changed)
-    logged = _logged(request, action, changed, done, len(refused), {})
-    return _answer(services, action, len(jobs), done=done, refused=refused, count=done, action_id=logged)
+    _log(request, action, changed, count=len(changed), refused=len(refused))
+    return _answer(request, action, len(jobs), done=len(changed), refused=refused)
 
 
 def _answer(
-    services: Services,
+    request: ApiRequest[Any, Any],
     action: JobAction,
     matched: int,
     *,
-    count: int,
     sample: tuple[StoredJob, ...] = (),
     is_partial: bool = False,
     done: int | None = None,
     refused: Sequence[JobChange] = (),
     operation: Operation | None = None,
-    action_id: str = "",
 ) -> ApiAnswer[ActionAnswer]:
+    """A dry run if nothing was `done` and there is no operation."""
     document = ActionAnswer(
         action=action,
         dry_run=done is None and operation is None,
@@ -211,29 +186,23 @@ def _answer(
         done=done or 0,
         refused=tuple(RefusedJob(one.id, one.reason) for one in refused),
         operation=operation_document(operation) if operation is not None else None,
-        action_id=action_id or None,
+        action_id=request.note.action_id or None,
     )
     if operation is None:
-        return ApiAnswer(document, 200, count=count)
-    location = {"Location": f"{services.config.server.base_path}/api/v1/operations/{operation.id}"}
-    return ApiAnswer(document, 202, location, count=count)
+        return ApiAnswer(document, 200, count=document.done)
+    location = {"Location": f"{request.config.server.base_path}/api/v1/operations/{operation.id}"}
+    return ApiAnswer(document, 202, location, count=matched)
 
 
 def operation_document(operation: Operation) -> OperationDocument:
+    same = ("id", "action", "state", "matched", "done", "refused", "created_by", "takeovers")
     return OperationDocument(
-        id=operation.id,
-        action=operation.action,
         filter=operation.conditions,
-        state=operation.state,
-        matched=operation.matched,
-        done=operation.done,
-        refused=operation.refused,
         created_at=stamp(operation.created_ms),
-        created_by=operation.created_by,
         updated_at=stamp(operation.updated_ms),
         ended_at=stamp(operation.ended_ms),
         error=operation.error or None,
-        takeovers=operation.takeovers,
+        **{name: getattr(operation, name) for name in same},
     )
 
 
@@ -277,32 +246,24 @@ def list_operations(request: ApiRequest[NoQuery, UnsetType]) -> OperationList:
 
 @ROUTES.add("GET /operations/{id}", Scope.READ, "the progress of an operation", serves_limited=True, has_etag=True)
 def show_operation(request: ApiRequest[NoQuery, UnsetType]) -> OperationDocument:
-    id = request.params["id"]
-    return operation_document(_seen(request, id))
+    return operation_document(_seen(request))
 
 
 @ROUTES.add("DELETE /operations/{id}", Scope.OPERATE, "stop an operation", serves_limited=True)
 def stop_operation(request: ApiRequest[NoQuery, UnsetType]) -> OperationDocument:
     """Jobs that are changed already stay changed. An operation that has ended stays as it is."""
-    id = request.params["id"]
-    _seen(request, id)
-    stopped = request.services.operations.stop(id)
-    if stopped is None:
-        raise _unknown(id)
-    return operation_document(stopped)
+    _seen(request)
+    stopped = request.services.operations.stop(request.id)
+    return operation_document(stopped or _seen(request))
 
 
-def _seen(request: ApiRequest[NoQuery, UnsetType], id: str) -> Operation:
-    stored = request.services.operations.get(id)
+def _seen(request: ApiRequest[NoQuery, UnsetType]) -> Operation:
+    stored = request.services.operations.get(request.id)
     if stored is None or not _sees(request, stored.operation):
-        raise _unknown(id)
+        raise ApiProblem("not-found", f"no operation has the id {request.id[:100]!r}; GET /operations lists them")
     return stored.operation
 
 
 def _sees(request: ApiRequest[NoQuery, UnsetType], operation: Operation) -> bool:
     """A key with a restriction sees the operations on the jobs that it is for."""
     return not request.caller.is_limited or operation.wanted.only == request.caller.restriction
-
-
-def _unknown(id: str) -> ApiProblem:
-    return ApiProblem("not-found", f"no operation has the id {id[:100]!r}; GET /operations lists them")

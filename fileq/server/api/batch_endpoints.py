@@ -97,40 +97,32 @@ class BatchChange(Struct, frozen=True):
 )
 def create_batch(request: ApiRequest[NoQuery, WantedBatch]) -> ApiAnswer[BatchDocument]:
     """200 with the present state if a batch has this id already."""
-    wanted, services = request.body, request.services
-    then, catch, finally_ = (_callback(one, request.caller) for one in (wanted.then, wanted.catch, wanted.finally_))
-    given = batch_request(
-        wanted.name,
-        id=wanted.id or "",
-        allow_failures=wanted.allow_failures,
-        then=then,
-        catch=catch,
-        finally_=finally_,
-        parent=wanted.parent,
-        priority=wanted.priority,
-    )
-    caller = request.caller
+    wanted, caller, broker = request.body, request.caller, request.broker
+    options = {name: getattr(wanted, name) for name in ("allow_failures", "parent", "priority")}
+    callbacks: dict[str, Any] = {
+        name: _callback(getattr(wanted, name), caller) for name in ("then", "catch", "finally_")
+    }
+    given = batch_request(wanted.name, id=wanted.id or "", **options, **callbacks)
     if not caller.changes_all_batches:
         given = replace(given, made_by=caller.id)
     if wanted.parent and not _changes(request, wanted.parent):
         raise ApiProblem("conflict", f"the parent {wanted.parent!r} takes no batches any more, or does not exist")
-    [before] = services.broker.batches_by_id([given.id])
+    [before] = broker.batches_by_id([given.id])
     if before is None:
-        services.transport.batches.create(given)
+        request.services.transport.batches.create(given)
     if not _sees(request, given.id):
         raise ApiProblem("conflict", f"a batch with the id {given.id!r} is there already; choose another id")
-    location = {"Location": f"{services.config.server.base_path}/api/v1/batches/{given.id}"}
-    return ApiAnswer(show_batch(services.broker, given.id), 201 if before is None else 200, location)
+    location = {"Location": f"{request.config.server.base_path}/api/v1/batches/{given.id}"}
+    return ApiAnswer(show_batch(broker, given.id), 201 if before is None else 200, location)
 
 
 @ROUTES.add("GET /batches", Scope.READ, "all batches, newest first", is_scan=True)
 def list_all_batches(request: ApiRequest[BatchListQuery, UnsetType]) -> BatchList:
-    query, services = request.query, request.services
+    query, signer = request.query, request.services.signer
     place = f"{LIST}:{query.unfinished}"
-    cursor = services.signer.read_cursor(place, query.cursor, str) or ""
-    page = services.broker.batch_page(cursor, query.limit, unfinished=query.unfinished)
-    found = tuple(map(batch_document, page.batches))
-    return BatchList(found, services.signer.cursor(place, page.next_cursor))
+    cursor = signer.read_cursor(place, query.cursor, str) or ""
+    page = request.broker.batch_page(cursor, query.limit, unfinished=query.unfinished)
+    return BatchList(tuple(map(batch_document, page.batches)), signer.cursor(place, page.next_cursor))
 
 
 @ROUTES.add(
@@ -159,25 +151,23 @@ def show_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchDocument:
 )
 def add_batch_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer[BulkJobs]:
     """As POST /jobs/bulk, for members of the batch. Jobs without a priority have that of the batch."""
-    id = request.params["id"]
     priority = _report(request, is_change=True).priority or None
-    jobs = (replace(new, batch_id=id, priority=new.priority or priority) for new in request.body.jobs)
+    jobs = (replace(new, batch_id=request.id, priority=new.priority or priority) for new in request.body.jobs)
     return enqueue_jobs(replace(request, body=NewJobs(tuple(jobs))))
 
 
 @ROUTES.add("POST /batches/{id}/seal", (Scope.ENQUEUE, Scope.OPERATE), "close a batch to new jobs", serves_limited=True)
 def seal_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     """No job is added any more. An empty batch is finished by it."""
-    services, id = request.services, request.params["id"]
     _report(request, is_change=True)
-    has_changed = services.transport.batches.seal(id)
-    return BatchChange("Batch sealed" if has_changed else _why_unchanged(request), id, has_changed)
+    has_changed = request.services.transport.batches.seal(request.id)
+    return BatchChange("Batch sealed" if has_changed else _why_unchanged(request), request.id, has_changed)
 
 
 @ROUTES.add("POST /batches/{id}/cancel", Scope.OPERATE, "cancel what has not ended", is_scan=True)
 def cancel_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     """`has_changed` is false if it is finished or was cancelled before."""
-    services, id = request.services, request.params["id"]
+    services, id = request.services, request.id
     _report(request)
     has_changed = services.transport.batches.cancel(id)
     if has_changed:
@@ -196,7 +186,7 @@ def _why_unchanged(request: ApiRequest[NoQuery, UnsetType]) -> str:
 @ROUTES.add("POST /batches/{id}/retry", Scope.OPERATE, "put the dead members back into their queues", is_scan=True)
 def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[BatchRetry]:
     """Puts the dead members back into their queues. `left` says why others stay, by id."""
-    services, id = request.services, request.params["id"]
+    services, id = request.services, request.id
     _report(request)
     done = services.transport.batches.retry(id)
     services.action_log.add(JobAction.RETRY, request.caller.name, count=done.count, conditions={"batch": id})
@@ -205,13 +195,11 @@ def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[BatchR
 
 @ROUTES.add("GET /batches/{id}/dead", Scope.READ, "the dead members of a batch", is_scan=True)
 def list_dead_members(request: ApiRequest[MemberQuery, UnsetType]) -> DeadMembers:
-    query, services, id = request.query, request.services, request.params["id"]
-    place = f"{LIST}:dead:{id}"
-    cursor = services.signer.read_cursor(place, query.cursor, str) or ""
+    place, signer = f"{LIST}:dead:{request.id}", request.services.signer
+    cursor = signer.read_cursor(place, request.query.cursor, str) or ""
     _report(request)
-    dead, following = dead_records(services.broker, id, cursor)
-    jobs = tuple(job_document(record, is_outline=True) for record in dead)
-    return DeadMembers(jobs, services.signer.cursor(place, following))
+    dead, following = dead_records(request.broker, request.id, cursor)
+    return DeadMembers(tuple(job_document(one, is_outline=True) for one in dead), signer.cursor(place, following))
 
 
 def _callback(wanted: WantedCallback | None, caller: Caller) -> TaskCall[Any, Any] | None:
@@ -229,7 +217,7 @@ def _callback(wanted: WantedCallback | None, caller: Caller) -> TaskCall[Any, An
 def _report(request: ApiRequest[Any, Any], *, is_change: bool = False) -> BatchDocument:
     """The batch that the path names. Raises ApiProblem for an unknown one, a name that none can have, and one that the
     caller does not see or, for a change, may not change."""
-    id = request.params["id"]
+    id = request.id
     try:
         check_name("batch", id)
     except BrokerError as error:
@@ -237,7 +225,7 @@ def _report(request: ApiRequest[Any, Any], *, is_change: bool = False) -> BatchD
     try:
         if not (_sees(request, id) and (not is_change or _changes(request, id))):
             raise unknown_batch(id)
-        return show_batch(request.services.broker, id)
+        return show_batch(request.broker, id)
     except BatchError as error:
         raise ApiProblem("not-found", str(error)) from error
 
@@ -252,5 +240,5 @@ def _changes(request: ApiRequest[Any, Any], id: str) -> bool:
 
 def _maker(request: ApiRequest[Any, Any], id: str) -> str:
     """The id of the key that created the batch; "" if that is not known."""
-    [view] = request.services.broker.batches_by_id([id])
+    [view] = request.broker.batches_by_id([id])
     return info_of(view.info).made_by if view is not None else ""

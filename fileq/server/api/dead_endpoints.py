@@ -16,10 +16,9 @@ from fileq.core.text import without_path
 from fileq.queries.dead_jobs import DeadGroup, DeadGroups, GroupedBy, group_dead
 from fileq.queries.job_filter import JobConditions, JobFilter
 from fileq.server.api.action_endpoints import COUNT_S, ActionAnswer, JobChoice, OperationDocument, act, act_on_filter
-from fileq.server.api.job_endpoints import JobMessage, seen_record
-from fileq.server.api.list_endpoints import JobList, JobListQuery, filter_of, list_page
-from fileq.server.decoding import invalid
-from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.api.job_endpoints import JobList, JobListQuery, JobMessage, filter_of, list_page, seen_record
+from fileq.server.decoding import invalid_at
+from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 
 ROUTES = RouteList("dead jobs")
@@ -62,7 +61,7 @@ def show_dead_groups(request: ApiRequest[DeadGroupsQuery, UnsetType]) -> DeadGro
 def dead_groups(request: ApiRequest[Any, Any], query: DeadGroupsQuery, scan_max: int) -> DeadGroups:
     """As show_dead_groups(), among the newest `scan_max`."""
     wanted = _dead(request, query)
-    groups = group_dead(request.services.broker, wanted, query.by, limit=query.limit, scan_max=scan_max)
+    groups = group_dead(request.broker, wanted, query.by, limit=query.limit, scan_max=scan_max)
     if not request.services.hides_paths:
         return groups
     return replace(groups, groups=() if query.by == "directory" else tuple(map(_without_path, groups.groups)))
@@ -74,7 +73,7 @@ def _without_path(group: DeadGroup) -> DeadGroup:
 
 def _dead(request: ApiRequest[Any, Any], query: JobConditions) -> JobFilter:
     if query.status not in (None, "dead"):
-        raise invalid([FieldProblem("?status", f"status is {query.status!r}; here it can only be dead")])
+        raise invalid_at("?status", f"status is {query.status!r}; here it can only be dead")
     return replace(filter_of(request, query), state=State.DEAD)
 
 
@@ -107,17 +106,14 @@ def purge_dead(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[PurgeMessag
     wanted = JobFilter(only=request.caller.restriction or None)
     answer = act_on_filter(request, JobAction.DELETE, wanted, {}, False, None)
     result = answer.content
-    if result.operation is not None:
-        message = PurgeMessage(f"Purging {result.matched} dead jobs", result.operation)
-    else:
-        message = PurgeMessage(f"Purged {result.done} dead jobs")
+    done = f"Purging {result.matched}" if result.operation is not None else f"Purged {result.done}"
+    message = PurgeMessage(f"{done} dead jobs", result.operation)
     return ApiAnswer(message, answer.status, answer.headers, answer.count)
 
 
 @ROUTES.add("DELETE /dead/{id}", Scope.OPERATE, "delete a dead job", serves_limited=True, problems=("conflict",))
 def delete_dead(request: ApiRequest[NoQuery, UnsetType]) -> JobMessage:
-    id = request.params["id"]
-    record = seen_record(request, id)
+    id, record = request.id, seen_record(request)
     request.note.about(record)
     if record.state is not State.DEAD:
         raise ApiProblem("conflict", f"job {id} can't be deleted: it is {record.state.value}, not dead")
@@ -176,7 +172,7 @@ def _facts(known: Acknowledgement | None) -> dict[str, str]:
 
 
 def _store(request: ApiRequest[NoQuery, Any]) -> AcknowledgementStore:
-    return AcknowledgementStore(request.services.broker, request.services.now_ms)
+    return AcknowledgementStore(request.broker, request.services.now_ms)
 
 
 def _fingerprint(request: ApiRequest[NoQuery, Any]) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 from msgspec import Meta, Struct, UnsetType, to_builtins
@@ -28,11 +28,10 @@ from fileq.files.version import changed_version
 from fileq.queries.file_pages import FilePage, FileStatus, FileTree, file_page, file_tree, file_tree_and_page, prefix_of
 from fileq.queries.job_filter import JobConditions, JobFilter, conditions_in, file_place
 from fileq.queries.job_queries import FileTrace, trace
-from fileq.server.api.job_endpoints import PathText
-from fileq.server.api.list_endpoints import filter_of
+from fileq.server.api.job_endpoints import PathText, filter_of
 from fileq.server.connections import until_first, until_gone
-from fileq.server.decoding import glob_problems, invalid
-from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.decoding import glob_problems, invalid, invalid_at
+from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 from fileq.server.services import Services
 from fileq.server.thread_pools import SlowWork
@@ -243,26 +242,25 @@ def list_files(request: ApiRequest[FilesQuery, UnsetType]) -> FilePage:
     _check_shown(services)
     if problems := glob_problems(query.match, "?match", hides_paths=False):
         raise invalid(problems)
-    place = _list_name(query)
-    cursor = services.signer.read_cursor(place, query.cursor, str) or ""
+    cursor = services.signer.read_cursor(_list_name(query), query.cursor, str) or ""
     under = _directory(query.under)
-    page = file_page(services.broker, under, match=query.match, status=query.status, cursor=cursor, limit=query.limit)
-    return _with_cursor(page, place, services)
+    page = file_page(request.broker, under, match=query.match, status=query.status, cursor=cursor, limit=query.limit)
+    return _with_cursor(page, query, services)
 
 
 def _list_name(query: FilesQuery) -> str:
     return f"files:{query.under}:{query.match}:{query.status}"
 
 
-def _with_cursor(page: FilePage, place: str, services: Services) -> FilePage:
-    return replace(page, next_cursor=services.signer.cursor(place, page.next_cursor) or "")
+def _with_cursor(page: FilePage, query: FilesQuery, services: Services) -> FilePage:
+    return replace(page, next_cursor=services.signer.cursor(_list_name(query), page.next_cursor) or "")
 
 
 def tree_and_files(services: Services, under: str, depth: int, *, limit: int) -> tuple[FileTree, FilePage]:
     """What GET /files/tree and the first page of GET /files answer, from one scan."""
     _check_shown(services)
     tree, page = file_tree_and_page(services.broker, _directory(under), depth, limit=limit)
-    return tree, _with_cursor(page, _list_name(FilesQuery(under)), services)
+    return tree, _with_cursor(page, FilesQuery(under), services)
 
 
 @ROUTES.add(
@@ -272,8 +270,7 @@ def trace_file(request: ApiRequest[TraceQuery, UnsetType]) -> FileTrace:
     """Its versions with their jobs, newest first, and the job that made it."""
     _check_shown(request.services)
     try:
-        broker = request.services.broker
-        return trace(broker, known_path(broker, request.query.path), RECORDS_MAX)
+        return trace(request.broker, known_path(request.broker, request.query.path), RECORDS_MAX)
     except BrokerUnavailable:
         raise
     except BrokerError as error:
@@ -283,7 +280,7 @@ def trace_file(request: ApiRequest[TraceQuery, UnsetType]) -> FileTrace:
 @ROUTES.add("GET /files/tree", Scope.READ, "counts of files by directory", problems=("not-allowed",), is_scan=True)
 def show_tree(request: ApiRequest[TreeQuery, UnsetType]) -> FileTree:
     _check_shown(request.services)
-    return file_tree(request.services.broker, _directory(request.query.under), request.query.depth)
+    return file_tree(request.broker, _directory(request.query.under), request.query.depth)
 
 
 @ROUTES.add(
@@ -295,21 +292,21 @@ def show_tree(request: ApiRequest[TreeQuery, UnsetType]) -> FileTree:
 )
 def reprocess_files(request: ApiRequest[NoQuery, ReprocessOrder]) -> ApiAnswer[ReprocessReport]:
     """Enqueues the newest known version of each file again, as `fileq reprocess` does; at most 1,000 files."""
-    services, order = request.services, request.body
-    _check_shown(services)
+    order = request.body
+    _check_shown(request.services)
     wanted = _filter_of(request)
     request.note.is_dry_run = order.dry_run
-    request.note.chose(_chosen(order))
-    planned = _run(services, order, wanted, is_dry_run=True)
+    places = {"path": order.path, "under": order.under}
+    request.note.chose(places | to_builtins(conditions_in(order)))
+    planned = _run(request, wanted, is_dry_run=True)
     if order.dry_run:
         return ApiAnswer(planned, count=0)
     if order.expect is None:
-        detail = "expect is missing; give the number of files that the dry run would enqueue"
-        raise invalid([FieldProblem("/expect", detail)])
+        raise invalid_at("/expect", "expect is missing; give the number of files that the dry run would enqueue")
     if planned.enqueued > order.expect * (1 + MARGIN):
         detail = f"{planned.enqueued:,} files would be enqueued, and {order.expect:,} are expected; repeat the dry run"
         raise ApiProblem("count-changed", detail)
-    done = _run(services, order, wanted, is_dry_run=False)
+    done = _run(request, wanted, is_dry_run=False)
     return ApiAnswer(done, count=done.enqueued)
 
 
@@ -326,14 +323,14 @@ async def show_content(request: ApiRequest[ContentQuery, UnsetType]) -> Response
     """Only of a file that is still the version that its job is about. Texts and images are shown inline, everything
     else is an attachment. If server.files is `preview`, only texts (their first MiB) and small images."""
     services, query = request.services, request.query
-    if services.config.server.files not in ("preview", "download"):
+    if request.config.server.files not in ("preview", "download"):
         raise ApiProblem("not-allowed", "the content of files is not shown: server.files is not preview or download")
     given_up = asyncio.Event()
 
     def opened() -> OpenContent:
-        path = known_path(services.broker, query.path)
+        path = known_path(request.broker, query.path)
         request.caller.check_path(os.fsdecode(path))
-        content = open_content(services.broker, services.config, path, query.job)
+        content = open_content(request.broker, request.config, path, query.job)
         if given_up.is_set():
             os.close(content.fd)
         return content
@@ -349,32 +346,20 @@ async def show_content(request: ApiRequest[ContentQuery, UnsetType]) -> Response
     return ContentResponse(content, services.transfers, caller)
 
 
-def _run(services: Services, order: ReprocessOrder, wanted: JobFilter, *, is_dry_run: bool) -> ReprocessReport:
-    config = services.config
-    return reprocess(
-        services.broker,
-        config,
-        wanted=wanted,
-        prefix=prefix_of(_directory(order.under or "")),
-        path=known_path(services.broker, order.path) if order.path is not None else None,
-        is_dry_run=is_dry_run,
-        here=config.paths.here,
-    )
-
-
-def _chosen(order: ReprocessOrder) -> dict[str, Any]:
-    places = {name: value for name in ("path", "under") if (value := getattr(order, name)) is not None}
-    given: dict[str, Any] = to_builtins(conditions_in(order))
-    return places | given
+def _run(request: ApiRequest[NoQuery, ReprocessOrder], wanted: JobFilter, *, is_dry_run: bool) -> ReprocessReport:
+    broker, config, order = request.broker, request.config, request.body
+    path = known_path(broker, order.path) if order.path is not None else None
+    prefix, here = prefix_of(_directory(order.under or "")), config.paths.here
+    return reprocess(broker, config, wanted=wanted, prefix=prefix, path=path, is_dry_run=is_dry_run, here=here)
 
 
 def _filter_of(request: ApiRequest[NoQuery, ReprocessOrder]) -> JobFilter:
     order = request.body
     wanted = filter_of(request, order, at="/")
     if order.path is not None and order.under is not None:
-        raise invalid([FieldProblem("/under", "path and under are both given; give one of them")])
+        raise invalid_at("/under", "path and under are both given; give one of them")
     if not wanted.has_conditions and (wanted.state, order.path, order.under) == (None, None, None):
-        raise invalid([FieldProblem("", "no condition is given; for all files, match is '*'")])
+        raise invalid_at("", "no condition is given; for all files, match is '*'")
     return replace(wanted, limit=order.limit)
 
 

@@ -1,4 +1,4 @@
-"""New jobs, one or many at once; and one job: look at it, wait for it, cancel it, retry it, make it due."""
+"""New jobs, one or many at once; one job: look at it, wait for it, cancel it, retry it, make it due; lists of jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, cast
 from urllib.parse import quote
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import NAME_RULE
+from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, EnqueueResult, Record
 from fileq.client.options import EnqueueOptions, JobRequest, options_of
 from fileq.client.tasks import typed_request
@@ -27,10 +28,12 @@ from fileq.core.job import OWN_TAGS, State, decode_or_none
 from fileq.core.job_options import declared_options
 from fileq.core.units import LONGEST_S
 from fileq.queries.documents import EnqueuedDocument, JobDocument, enqueued_document, info_of, job_document
+from fileq.queries.job_filter import JobConditions, JobFilter, StoredJob, conditions_in, read_conditions
 from fileq.queries.job_ids import why_unknown
 from fileq.queries.job_queries import wait_reasons
+from fileq.queries.job_selection import SCAN_MAX, complete_records, job_page
 from fileq.server.connections import until_first, until_gone
-from fileq.server.decoding import invalid
+from fileq.server.decoding import glob_problems, invalid, invalid_at
 from fileq.server.problems import ApiProblem, FieldProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 
@@ -135,14 +138,13 @@ class RetryMessage(Struct, frozen=True):
 def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer[EnqueuedDocument]:
     """201 with the job, also for a repeat with the same Idempotency-Key; 200 if a job with this id or unique key was
     there already. If the key does not see that job, the problem `duplicate` says only that there is one."""
-    new, services = request.body, request.services
     repeat = _idempotent(request)
-    wanted = _job_request(request, new, repeat)
-    _check_batches(request, [new])
-    [made] = services.transport.enqueue([wanted])
+    wanted = _job_request(request, request.body, repeat)
+    _check_batches(request, [request.body])
+    [made] = request.services.transport.enqueue([wanted])
     if made.fate == VETOED:
         raise ApiProblem("vetoed", "a function with @fileq.before_enqueue refused the job")
-    [record] = services.broker.records([made.id])
+    [record] = request.broker.records([made.id])
     is_new = made.fate == EnqueueResult.ENQUEUED
     if not is_new and not request.caller.sees(decode_or_none(record.raw) if record else None):
         raise ApiProblem("duplicate", "a job with this id or unique key is there already, and this key does not see it")
@@ -152,7 +154,7 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer[EnqueuedDocum
         _check_repeat(record, repeat)
     request.note.about(record)
     document = enqueued_document(record, made.warning)
-    location = {"Location": f"{services.config.server.base_path}/api/v1/jobs/{quote(document.id, safe='')}"}
+    location = {"Location": f"{request.config.server.base_path}/api/v1/jobs/{quote(document.id, safe='')}"}
     return ApiAnswer(document, 201 if is_new or repeat is not None else 200, location)
 
 
@@ -170,8 +172,7 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer[EnqueuedDocum
 )
 def enqueue_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer[BulkJobs]:
     """201 with the ids in the order of the request; 200 if none of them is new."""
-    services, caller = request.services, request.caller
-    repeat = _idempotent(request)
+    caller, repeat = request.caller, _idempotent(request)
     wanted: list[JobRequest] = []
     problems: list[FieldProblem] = []
     for index, new in enumerate(request.body.jobs):
@@ -185,13 +186,13 @@ def enqueue_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer[BulkJobs]:
         raise invalid(problems)
     _check_batches(request, request.body.jobs)
     if (first := _repeat_of(repeat, 0)) is not None:
-        _check_repeat(services.broker.records([first.job_id])[0], first)
+        _check_repeat(request.broker.records([first.job_id])[0], first)
     try:
-        made = services.transport.enqueue(wanted)
+        made = request.services.transport.enqueue(wanted)
     except ConfigError as error:
         raise invalid([FieldProblem("/jobs", problem) for problem in error.problems]) from error
     known = [one.id for one in made if one.fate == EnqueueResult.DUPLICATE] if caller.is_limited else []
-    records = zip(known, services.broker.records(known) if known else (), strict=True)
+    records = zip(known, request.broker.records(known) if known else (), strict=True)
     unseen = {id for id, one in records if one is None or not caller.sees(decode_or_none(one.raw))}
     jobs = tuple(BulkJob("" if one.id in unseen else one.id, one.fate, one.warning or None) for one in made)
     enqueued = sum(job.result == EnqueueResult.ENQUEUED for job in jobs)
@@ -234,7 +235,7 @@ def _problems(request: ApiRequest[Any, Any], new: NewJob, repeat: IdempotentRequ
         yield FieldProblem("/payload", "payload goes with type; the job of a file has none")
     if repeat is not None and new.id is not None:
         yield FieldProblem("/id", "id is set, and Idempotency-Key too, which makes the id; give one")
-    queues = request.services.config.worker.priorities
+    queues = request.config.worker.priorities
     if new.priority and new.priority not in queues:
         yield FieldProblem("/priority", f"priority is {new.priority!r}; it must be one of {', '.join(queues)}")
     if new.path is not None and has_parent_parts(os.fsencode(new.path)):  # whose meaning depends on links
@@ -254,7 +255,7 @@ def _check_batches(request: ApiRequest[Any, Any], jobs: Iterable[NewJob]) -> Non
     ids = {} if request.caller.changes_all_batches else {new.batch_id: None for new in jobs if new.batch_id}
     if not ids:
         return
-    for id, view in zip(ids, request.services.broker.batches_by_id(list(ids)), strict=True):
+    for id, view in zip(ids, request.broker.batches_by_id(list(ids)), strict=True):
         if view is not None and not request.caller.changes_batch(info_of(view.info).made_by):
             raise ApiProblem("batch-closed", f"batch {id} takes no jobs any more, or does not exist")
 
@@ -281,7 +282,7 @@ def _idempotent(request: ApiRequest[Any, Any]) -> IdempotentRequest | None:
     if key is None:
         return None
     if not (0 < len(key) <= KEY_LENGTH and key.isascii() and key.isprintable()):
-        raise invalid([FieldProblem("", f"Idempotency-Key must be 1 to {KEY_LENGTH} printable ASCII characters")])
+        raise invalid_at("", f"Idempotency-Key must be 1 to {KEY_LENGTH} printable ASCII characters")
     digest = request.services.signer.digest("idempotency-key", f"{request.caller.id}\0{key}")
     body = request.raw_body  # two spellings of one JSON value are the same
     canonical = msgspec.json.encode(msgspec.json.decode(body), order="sorted") if body else b""
@@ -309,10 +310,8 @@ def _check_repeat(record: Record | None, repeat: IdempotentRequest | None) -> No
     "GET /jobs/{id}", (Scope.READ, Scope.ENQUEUE), "everything known about a job", serves_limited=True, has_etag=True
 )
 def show_job(request: ApiRequest[NoQuery, UnsetType]) -> JobDocument:
-    services = request.services
-    record = seen_record(request, request.params["id"])
-    waits_for = wait_reasons(services.broker, [record]).get(record.id, ())
-    return job_document(record, waits_for)
+    record = seen_record(request)
+    return job_document(record, wait_reasons(request.broker, [record]).get(record.id, ()))
 
 
 @ROUTES.add(
@@ -324,14 +323,14 @@ def show_job(request: ApiRequest[NoQuery, UnsetType]) -> JobDocument:
 )
 async def wait_for_job(request: ApiRequest[WaitQuery, UnsetType]) -> ApiAnswer[JobDocument]:
     """200 once the job has ended, 202 with its present state after the timeout."""
-    services, id = request.services, request.params["id"]
+    services = request.services
 
     def read() -> JobDocument:
-        return job_document(seen_record(request, id))
+        return job_document(seen_record(request))
 
     document = await services.pool.call(read)
     if not document.is_finished and request.query.timeout:
-        waiting = services.waits.until_ended(id, request.query.timeout, request.caller.id)
+        waiting = services.waits.until_ended(request.id, request.query.timeout, request.caller.id)
         assert request.http is not None
         await until_first(waiting, until_gone(request.http.receive, "http.disconnect"))
         document = await services.pool.call(read)
@@ -347,11 +346,11 @@ async def wait_for_job(request: ApiRequest[WaitQuery, UnsetType]) -> ApiAnswer[J
     problems=("conflict",),
 )
 def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[CancelMessage]:
-    id, services = request.params["id"], request.services
+    id, services = request.id, request.services
     if request.caller.is_limited:
-        seen_record(request, id)
+        seen_record(request)
     result = services.transport.cancel(id)
-    [record] = services.broker.records([id])
+    [record] = request.broker.records([id])
     if record is not None:
         request.note.about(record)
     if result is CancelResult.UNKNOWN:
@@ -373,19 +372,12 @@ def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[CancelMessa
     return ApiAnswer(CancelMessage("Job cancelled", "cancelled"))
 
 
-@ROUTES.add(
-    "POST /jobs/{id}/retry",
-    Scope.OPERATE,
-    "retry a dead job",
-    serves_limited=True,
-    problems=("conflict",),
-)
+@ROUTES.add("POST /jobs/{id}/retry", Scope.OPERATE, "retry a dead job", serves_limited=True, problems=("conflict",))
 def retry_job(request: ApiRequest[RetryQuery, UnsetType]) -> RetryMessage:
-    id = request.params["id"]
-    request.note.about(seen_record(request, id))
+    request.note.about(seen_record(request))
     request.note.detail = "as a probe" if request.query.probe else ""
-    request.services.transport.retry(id, is_probe=request.query.probe)
-    request.services.action_log.add(JobAction.RETRY, request.caller.name, [id])
+    request.services.transport.retry(request.id, is_probe=request.query.probe)
+    request.services.action_log.add(JobAction.RETRY, request.caller.name, [request.id])
     return RetryMessage("Job re-enqueued", State.PENDING.value)
 
 
@@ -398,11 +390,11 @@ def retry_job(request: ApiRequest[RetryQuery, UnsetType]) -> RetryMessage:
 )
 def run_job(request: ApiRequest[NoQuery, UnsetType]) -> RetryMessage:
     """A job that waits for its time goes to the end of its queue now. Repeated, it changes nothing."""
-    id, broker = request.params["id"], request.services.broker
+    id = request.id
     if request.caller.is_limited:
-        seen_record(request, id)
-    [is_moved] = broker.due_now([id])
-    record = seen_record(request, id)
+        seen_record(request)
+    [is_moved] = request.broker.due_now([id])
+    record = seen_record(request)
     request.note.about(record)
     if not is_moved and record.state is not State.PENDING:
         raise ApiProblem("conflict", f"job {id} can't be made due: it is {record.state.value}")
@@ -411,9 +403,112 @@ def run_job(request: ApiRequest[NoQuery, UnsetType]) -> RetryMessage:
     return RetryMessage("Job is due now", State.PENDING.value)
 
 
-def seen_record(request: ApiRequest[Any, Any], id: str) -> Record:
-    """The record of a job. Raises ApiProblem if the job is unknown, or is none that the caller sees."""
-    [record] = request.services.broker.records([id])
+def seen_record(request: ApiRequest[Any, Any]) -> Record:
+    """Of the job that the path names. Raises ApiProblem if it is unknown, or is none that the caller sees."""
+    [record] = request.broker.records([request.id])
     if record is None or not request.caller.sees(decode_or_none(record.raw)):
-        raise ApiProblem("not-found", why_unknown(id))
+        raise ApiProblem("not-found", why_unknown(request.id))
     return record
+
+
+# Lists of jobs: which jobs a request means, and one page of them, for GET /jobs and GET /dead.
+
+
+def filter_of(request: ApiRequest[Any, Any], given: JobConditions, *, at: str = "?") -> JobFilter:
+    """The filter, within what the caller's key is for. `at` is where the conditions are in the request: `?`, or a JSON
+    pointer that ends with a slash. Raises ApiProblem with everything that is wrong."""
+    hides_paths = request.services.hides_paths
+    wanted, wrong = read_conditions(given, request.config.worker.priorities, request.services.now_ms())
+    found = [FieldProblem(f"{at}{name}", detail) for name, detail in wrong]
+    if found := found + glob_problems(given.match, f"{at}match", hides_paths=hides_paths):
+        raise invalid(found)
+    return replace(wanted, ignores_paths=hides_paths, only=request.caller.restriction or None)
+
+
+REACH = 10_000  # jobs that `page` and `limit` can reach; cursors have no end
+LIMIT_MAX = 1000
+RECORDS_AT_ONCE = 50
+_AT_ONCE_BYTES = 4 << 20
+
+
+class JobListQuery(JobConditions, frozen=True, forbid_unknown_fields=True):
+    """A list: its conditions, and which page. `cursor` is the `next_cursor` of the page before; it has no end, while
+    `page` times `limit` is at most 10,000."""
+
+    page: Annotated[int, Meta(ge=1, le=REACH)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 20
+    cursor: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+
+
+class JobList(Struct, frozen=True):
+    """Jobs of a list: running, waiting, delayed, then dead, completed and cancelled ones, the newest first. `total` is
+    null if it would take a long scan to know it. `scanned` elements were looked at; `is_partial`: the scan ended before
+    the page was full, or its jobs are too long together (32 MiB), so follow `next_cursor`, which is null at the end."""
+
+    jobs: tuple[JobDocument, ...]
+    total: int | None
+    page: int
+    limit: int
+    next_cursor: str | None
+    scanned: int
+    is_partial: bool
+
+
+class _Cursor(Struct, frozen=True, array_like=True):
+    """`until_ms` and `since_ms` keep what a duration such as 2h meant on the first page."""
+
+    position: str
+    page: int
+    since_ms: int | None
+    until_ms: int | None
+
+
+def list_page(
+    request: ApiRequest[Any, Any], name: str, wanted: JobFilter | None = None, *, scan_max: int = SCAN_MAX
+) -> JobList:
+    """What the query of the request asks for. `name` is that of the list; `wanted` replaces the filter of the query."""
+    query, signer = request.query, request.services.signer
+    if wanted is None:
+        wanted = filter_of(request, query)
+    number, position = query.page or 1, ""
+    # The same text for the same conditions: it binds a cursor to its list.
+    list_name = f"{name}:{msgspec.json.encode(conditions_in(query), order='sorted').decode()}"
+    if query.cursor is not None and query.page is not None:
+        raise invalid_at("?page", "page and cursor are both given; give one of them")
+    if (cursor := signer.read_cursor(list_name, query.cursor, _Cursor)) is not None:
+        number, position = cursor.page, cursor.position
+        wanted = replace(wanted, since_ms=cursor.since_ms, until_ms=cursor.until_ms)
+    elif number * query.limit > REACH:
+        detail = f"page {number} of {query.limit} is beyond {REACH:,} jobs; follow next_cursor instead"
+        raise invalid_at("?page", detail)
+    skip = 0 if position else (number - 1) * query.limit
+    bounds = {"limit": query.limit, "skip": skip, "scan_max": scan_max}
+    queues = request.config.worker.priorities
+    page = job_page(request.broker, queues, wanted, cursor=position, has_records=False, **bounds)
+    following = _Cursor(page.next_cursor, number + 1, wanted.since_ms, wanted.until_ms)
+    return JobList(
+        jobs=tuple(_documents(request.broker, page.jobs)),
+        total=page.total,
+        page=number,
+        limit=query.limit,
+        next_cursor=signer.cursor(list_name, following) if page.next_cursor else None,
+        scanned=page.scanned,
+        is_partial=page.is_partial,
+    )
+
+
+def _documents(broker: FullBroker, jobs: Sequence[StoredJob]) -> Iterator[JobDocument]:
+    """Reads the records in parts: together they may be much longer than what is shown of them."""
+    part, size = list[StoredJob](), 0
+    for stored in jobs:
+        if part and (len(part) == RECORDS_AT_ONCE or size + len(stored.raw) > _AT_ONCE_BYTES):
+            yield from (one.document() for one in complete_records(broker, part))
+            part, size = [], 0
+        part.append(stored)
+        size += len(stored.raw)
+    yield from (one.document() for one in complete_records(broker, part))
+
+
+@ROUTES.add("GET /jobs", Scope.READ, "jobs that meet all conditions", serves_limited=True, is_scan=True)
+def list_jobs(request: ApiRequest[JobListQuery, UnsetType]) -> JobList:
+    return list_page(request, "jobs")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
 from difflib import get_close_matches
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, UnsetType
 from msgspec.structs import replace
 
+from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview
 from fileq.commands.admin.pauses import NOTES, REASON_LENGTH, PauseNote, set_paused
 from fileq.commands.admin.running_workers import WorkerList, workers
@@ -64,26 +65,17 @@ class PauseOrder(Struct, frozen=True, forbid_unknown_fields=True):
 
 @ROUTES.add("GET /queues", Scope.READ, "the queues: pending jobs, the oldest one, paused or not")
 def list_queues(request: ApiRequest[NoQuery, UnsetType]) -> QueueList:
-    return _queues(request.services)
+    return queue_list(request.broker, request.broker.overview(1))
 
 
-def _queues(services: Services) -> QueueList:
-    overview = services.broker.overview(1)
-    return queue_list(overview, NOTES.all(services.broker) if overview.census.paused else {})
-
-
-def queue_list(overview: Overview, notes: Mapping[str, PauseNote]) -> QueueList:
+def queue_list(broker: FullBroker, overview: Overview) -> QueueList:
+    """One round trip if a queue is paused, for the notes about it."""
+    notes = NOTES.all(broker) if overview.census.paused else {}
     living = [view.info for view in overview.workers if view.is_alive and not view.info.is_extra]
+    slots = Counter(name for info in living for name in {*info.queues})
     queues = tuple(
-        QueueDocument(
-            queue.name,
-            queue.length,
-            queue.oldest_age_s,
-            queue.is_paused,
-            sum(queue.name in info.queues for info in living),
-            queue.pause,
-        )
-        for queue in queues_of(overview, notes)
+        QueueDocument(one.name, one.length, one.oldest_age_s, one.is_paused, slots[one.name], one.pause)
+        for one in queues_of(overview, notes)
     )
     census = overview.census
     waiting = sum(queue.waiting for queue in queues)
@@ -92,8 +84,8 @@ def queue_list(overview: Overview, notes: Mapping[str, PauseNote]) -> QueueList:
 
 @ROUTES.add("GET /queues/{name}", Scope.READ, "one queue", has_etag=True)
 def show_queue(request: ApiRequest[NoQuery, UnsetType]) -> QueueDocument:
-    name = _known(request.params["name"], request.services)
-    return next(queue for queue in _queues(request.services).queues if queue.name == name)
+    name = _known(request)
+    return next(queue for queue in list_queues(request).queues if queue.name == name)
 
 
 @ROUTES.add("POST /queues/{name}/pause", Scope.OPERATE, "pause a queue", is_body_optional=True)
@@ -109,9 +101,8 @@ def resume_queue(request: ApiRequest[NoQuery, UnsetType]) -> QueueMessage:
 
 
 def _set_paused(request: ApiRequest[NoQuery, Any], *, is_paused: bool, reason: str = "") -> QueueMessage:
-    name, services = _known(request.params["name"], request.services), request.services
-    queues, who = services.config.worker.priorities, request.caller.name
-    result = set_paused(services.broker, name, queues, paused=is_paused, by=who, reason=reason)
+    name, queues, who = _known(request), request.config.worker.priorities, request.caller.name
+    result = set_paused(request.broker, name, queues, paused=is_paused, by=who, reason=reason)
     was_paused = is_paused != result.has_changed
     request.note.changed(
         {"paused": was_paused, "reason": result.old_reason}, {"paused": is_paused, "reason": result.reason}
@@ -120,8 +111,8 @@ def _set_paused(request: ApiRequest[NoQuery, Any], *, is_paused: bool, reason: s
     return QueueMessage(message, name, result.is_paused, result.has_changed, result.waiting, result.reason)
 
 
-def _known(name: str, services: Services) -> str:
-    queues = services.config.worker.priorities
+def _known(request: ApiRequest[NoQuery, Any]) -> str:
+    name, queues = request.params["name"], request.config.worker.priorities
     if name not in queues:
         near = get_close_matches(name[:100], queues, n=1)
         advice = f"did you mean {near[0]}?" if near else f"the queues are {', '.join(queues)}"
@@ -132,7 +123,7 @@ def _known(name: str, services: Services) -> str:
 @ROUTES.add("GET /workers", Scope.READ, "worker processes and what they run")
 def list_workers(request: ApiRequest[NoQuery, UnsetType]) -> WorkerList:
     """Worker processes with their slots and the jobs that they run, and those that died within the last hour."""
-    return shown_workers(workers(request.services.broker), request.services)
+    return shown_workers(workers(request.broker), request.services)
 
 
 def shown_workers(found: WorkerList, services: Services) -> WorkerList:
@@ -166,10 +157,9 @@ class ClearedJobs(Struct, frozen=True):
 
 @ROUTES.add("POST /queues/{name}/clear", Scope.OPERATE, "cancel the pending jobs of a queue", is_scan=True)
 def clear_queue(request: ApiRequest[ClearQuery, UnsetType]) -> ApiAnswer[ClearedJobs]:
-    services, name = request.services, request.params["name"]
-    if name not in services.config.worker.priorities:
-        names = ", ".join(services.config.worker.priorities)
-        raise ApiProblem("not-found", f"no queue is named {name[:100]!r}; the queues are {names}")
+    name, queues = request.params["name"], request.config.worker.priorities
+    if name not in queues:
+        raise ApiProblem("not-found", f"no queue is named {name[:100]!r}; the queues are {', '.join(queues)}")
     limit = min(request.query.limit, CLEARED_MAX)
-    count = services.transport.clear(name, limit)
+    count = request.services.transport.clear(name, limit)
     return ApiAnswer(ClearedJobs(count, count == limit < request.query.limit), count=count)

@@ -30,8 +30,8 @@ from fileq.commands.audit_entries import schedule_facts
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError
 from fileq.core.schedule import Cron, InvalidZone, defining_part, parsed
-from fileq.server.decoding import invalid
-from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.decoding import invalid_at
+from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList, check_etag, etag_of
 
 ROUTES = RouteList("schedules")
@@ -81,7 +81,7 @@ class ScheduleRun(Struct, frozen=True):
 
 @ROUTES.add("GET /schedules", Scope.READ, "all schedules")
 def list_all_schedules(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleList:
-    return ScheduleList(tuple(list_schedules(request.services.broker)))
+    return ScheduleList(tuple(list_schedules(request.broker)))
 
 
 @ROUTES.add("GET /schedules/{name}", Scope.READ, "one schedule with its next times")
@@ -101,43 +101,34 @@ def show_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[Sche
 def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer[ScheduleDetail]:
     """Defines a schedule, or replaces its definition: with the If-Match of the last GET, or If-None-Match: * for a new
     one. The same definition again changes nothing."""
-    services, name, wanted = request.services, request.params["name"], request.body
-    known = services.broker.documents(KIND).get(name)
+    broker, name, wanted = request.broker, request.params["name"], request.body
+    known = broker.documents(KIND).get(name)
     check_etag(request.headers, etag_of(defining_part(known.body)) if known is not None else None)
     _times(wanted.cron, wanted.timezone)
-    add_schedule(
-        services.broker,
-        services.config,
-        name,
-        wanted,
-        where=f"PUT /schedules/{name}",
-        expected=known.revision if known is not None else 0,
-    )
-    made = services.broker.documents(KIND).get(name)
-    is_change = known is not None
+    is_change, expected = known is not None, known.revision if known is not None else 0
+    add_schedule(broker, request.config, name, wanted, where=f"PUT /schedules/{name}", expected=expected)
+    made = broker.documents(KIND).get(name)
     request.note.changed(schedule_facts(known, is_whole=is_change), schedule_facts(made, is_whole=is_change))
-    return _answer(request, 200 if known is not None else 201)
+    return _answer(request, 200 if is_change else 201)
 
 
 @ROUTES.add("DELETE /schedules/{name}", Scope.ADMIN, "remove a schedule; its jobs stay", problems=("conflict",))
 def delete_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
-    services, name = request.services, _known(request)
-    known = services.broker.documents(KIND).get(name)
-    remove_schedule(services.broker, services.config, name)
+    name = _known(request)
+    known = request.broker.documents(KIND).get(name)
+    remove_schedule(request.broker, request.config, name)
     request.note.changed(schedule_facts(known), {})
     return ScheduleMessage("Schedule removed", name, True)
 
 
 @ROUTES.add("POST /schedules/{name}/pause", Scope.OPERATE, "pause a schedule", problems=("conflict",))
 def pause_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
-    has_changed = pause_schedule(request.services.broker, _known(request))
-    return _paused(request, has_changed, is_paused=True)
+    return _paused(request, pause_schedule(request.broker, _known(request)), is_paused=True)
 
 
 @ROUTES.add("POST /schedules/{name}/resume", Scope.OPERATE, "resume a paused schedule", problems=("conflict",))
 def resume_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
-    has_changed = resume_schedule(request.services.broker, _known(request))
-    return _paused(request, has_changed, is_paused=False)
+    return _paused(request, resume_schedule(request.broker, _known(request)), is_paused=False)
 
 
 def _paused(request: ApiRequest[NoQuery, UnsetType], has_changed: bool, *, is_paused: bool) -> ScheduleMessage:
@@ -149,9 +140,9 @@ def _paused(request: ApiRequest[NoQuery, UnsetType], has_changed: bool, *, is_pa
 @ROUTES.add("POST /schedules/{name}/run", Scope.OPERATE, "run a schedule now", problems=("conflict",))
 def run_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleRun:
     """Enqueues a job beside the times of the schedule. Each call makes a job."""
-    services, name = request.services, _known(request)
-    id = run_now(services.broker, services.config, name)
-    services.action_log.add(JobAction.RUN, request.caller.name, [id])
+    name = _known(request)
+    id = run_now(request.broker, request.config, name)
+    request.services.action_log.add(JobAction.RUN, request.caller.name, [id])
     request.note.about_job(id, None, None)
     request.note.chose({"schedule": name})
     return ScheduleRun("Job enqueued", name, id)
@@ -161,7 +152,7 @@ def run_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleRun:
 def preview_schedule(request: ApiRequest[NoQuery, WantedTimes]) -> SchedulePreview:
     wanted = request.body
     times = _times(wanted.cron, wanted.timezone)
-    now_ms = broker_now_ms(request.services.broker)
+    now_ms = broker_now_ms(request.broker)
     found = [scheduled_time(ms, wanted.timezone) for ms in islice(times.times_after(now_ms), TIMES)]
     return SchedulePreview(times.explain(), tuple(found))
 
@@ -172,13 +163,13 @@ def _times(cron: str, timezone: str) -> Cron:
         return parsed(cron, timezone)
     except InvalidZone as error:
         detail = f"timezone is {timezone!r}; it must be {error}"
-        raise invalid([FieldProblem("/timezone", detail)]) from error
+        raise invalid_at("/timezone", detail) from error
     except ValueError as error:
-        raise invalid([FieldProblem("/cron", f"cron is {cron!r}; it must be {error}")]) from error
+        raise invalid_at("/cron", f"cron is {cron!r}; it must be {error}") from error
 
 
 def _answer(request: ApiRequest[NoQuery, Any], status: int = 200) -> ApiAnswer[ScheduleDetail]:
-    broker, name = request.services.broker, _known(request)
+    broker, name = request.broker, _known(request)
     view = show_schedule(broker, name)
     times: tuple[ScheduledTime, ...] = ()
     if view.status not in ("broken", "paused", "incomplete"):
@@ -190,7 +181,7 @@ def _answer(request: ApiRequest[NoQuery, Any], status: int = 200) -> ApiAnswer[S
 
 def _known(request: ApiRequest[NoQuery, Any]) -> str:
     """The name of the schedule that the path names. Raises ApiProblem if there is none."""
-    name, broker = request.params["name"], request.services.broker
+    name, broker = request.params["name"], request.broker
     try:
         the_schedule(broker, name)
     except BrokerError as error:

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, UnsetType
 
-from fileq.commands.admin.stats import GONE_STATE, HOUR_MS, Stats, gather
+from fileq.commands.admin.stats import GONE_STATE, HOUR_MS, gather
 from fileq.config.show import redacted
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
-from fileq.server.background_work import EVERY_S, LiveSample, per_second
+from fileq.server.background_work import EVERY_S, RATES, LiveSample, per_second
 from fileq.server.route import ApiRequest, NoQuery, RouteList
 
 ROUTES = RouteList("state")
@@ -94,20 +94,34 @@ class ConfigDocument(Struct, frozen=True):
 
 @ROUTES.add("GET /stats", Scope.READ, "counts, rates and workers")
 def show_stats(request: ApiRequest[NoQuery, UnsetType]) -> StatsDocument:
-    broker = request.services.broker
+    broker = request.broker
     stats = gather(broker)
     now_hour = request.services.now_ms() // HOUR_MS
     today = [counters for hour, counters in broker.hourly(DAY_HOURS).items() if hour >= now_hour - now_hour % 24]
-    return _document(
-        stats,
-        JobsToday(sum(one.get("completed", 0) for one in today), sum(one.get("failed", 0) for one in today)),
+    living = [process for process in stats.workers if process.is_alive]
+    ages = [queue.oldest_age_s for queue in stats.queues if queue.oldest_age_s is not None]
+    same = ("at", "broker", "waiting", "scheduled", "completed", "cancelled", "eta_s")
+    return StatsDocument(
+        queues={queue.name: queue.length for queue in stats.queues},
+        total_processed=stats.totals.get("completed", 0),
+        total_failed=stats.totals.get("failed", 0),
+        dead_count=stats.dead,
+        active_workers=sum(process.slots for process in living),
+        jobs_today=JobsToday(*(sum(one.get(name, 0) for one in today) for name in ("completed", "failed"))),
+        running=stats.processing,
+        paused=tuple(queue.name for queue in stats.queues if queue.is_paused),
+        worker_processes=len(living),
+        producers=sum(one.state != GONE_STATE for one in stats.producers),
+        oldest_age_s=max(ages, default=None),
+        completed_per_second=stats.this_hour.per_second("completed"),
+        **{name: getattr(stats, name) for name in same},
     )
 
 
 @ROUTES.add("GET /stats/hourly", Scope.READ, "jobs by the hour, up to 30 days")
 def show_hourly_stats(request: ApiRequest[HoursQuery, UnsetType]) -> HourlyStats:
     count = request.query.hours
-    return HourlyStats(hours_of(request.services.broker.hourly(count), count, request.services.now_ms()))
+    return HourlyStats(hours_of(request.broker.hourly(count), count, request.services.now_ms()))
 
 
 def hours_of(found: Mapping[int, Mapping[str, int]], count: int, now_ms: int) -> tuple[HourStats, ...]:
@@ -118,7 +132,7 @@ def hours_of(found: Mapping[int, Mapping[str, int]], count: int, now_ms: int) ->
 
 def _hour(hour: int, counters: Mapping[str, int]) -> HourStats:
     errors = {name.removeprefix(ERROR_PREFIX): n for name, n in counters.items() if name.startswith(ERROR_PREFIX)}
-    counts = {name: counters.get(name, 0) for name in ("produced", "completed", "failed", "dead")}
+    counts = {name: counters.get(name, 0) for name in RATES}
     return HourStats(stamp(hour * HOUR_MS) or "", **counts, errors=dict(sorted(errors.items())))
 
 
@@ -128,36 +142,9 @@ def show_live_stats(request: ApiRequest[NoQuery, UnsetType]) -> LiveStats:
     request.services.samples.take()
     samples = request.services.samples.read()
     last = samples[-MINUTE_SAMPLES:]
-    rates = (per_second(last, name) for name in ("produced", "completed", "failed", "dead"))
-    return LiveStats(EVERY_S, tuple(samples), *rates)
+    return LiveStats(EVERY_S, tuple(samples), *(per_second(last, name) for name in RATES))
 
 
 @ROUTES.add("GET /config", Scope.ADMIN, "the configuration, without secrets")
 def show_config(request: ApiRequest[NoQuery, UnsetType]) -> ConfigDocument:
-    return ConfigDocument(redacted(request.services.config))
-
-
-def _document(stats: Stats, today: JobsToday) -> StatsDocument:
-    living = [process for process in stats.workers if process.is_alive]
-    ages = [queue.oldest_age_s for queue in stats.queues if queue.oldest_age_s is not None]
-    return StatsDocument(
-        queues={queue.name: queue.length for queue in stats.queues},
-        total_processed=stats.totals.get("completed", 0),
-        total_failed=stats.totals.get("failed", 0),
-        dead_count=stats.dead,
-        active_workers=sum(process.slots for process in living),
-        jobs_today=today,
-        at=stats.at,
-        broker=stats.broker,
-        waiting=stats.waiting,
-        scheduled=stats.scheduled,
-        running=stats.processing,
-        completed=stats.completed,
-        cancelled=stats.cancelled,
-        paused=tuple(queue.name for queue in stats.queues if queue.is_paused),
-        worker_processes=len(living),
-        producers=sum(one.state != GONE_STATE for one in stats.producers),
-        oldest_age_s=max(ages, default=None),
-        completed_per_second=stats.this_hour.per_second("completed"),
-        eta_s=stats.eta_s,
-    )
+    return ConfigDocument(redacted(request.config))

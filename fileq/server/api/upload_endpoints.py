@@ -24,9 +24,9 @@ from fileq.core.errors import BrokerError
 from fileq.files.exclusive_move import PREFIX
 from fileq.files.paths import MAX_DEPTH
 from fileq.files.uploads import ArrivingFile
-from fileq.server.decoding import invalid
+from fileq.server.decoding import invalid_at
 from fileq.server.limits import pieces
-from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 from fileq.server.services import Services
 
@@ -73,7 +73,7 @@ class UploadedFile(Struct, frozen=True):
 async def upload_file(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[UploadedFile]:
     """The body is the file, of any media type. `Content-Digest` (sha-256 or sha-512) is compared; `If-None-Match: *`
     refuses to replace a file. `Content-Range` and `Content-Encoding` are refused: the body is the whole file."""
-    services, headers, settings = request.services, request.headers, request.services.config.server
+    services, headers, settings = request.services, request.headers, request.config.server
     if not settings.upload_dir:
         raise ApiProblem("not-found", "server.upload_dir is not set: this server takes no uploads", headers=_CLOSE)
     _check_whole(headers)
@@ -194,7 +194,7 @@ def _too_large(most: int) -> ApiProblem:
 
 
 def _refused(pointer: str, detail: str) -> ApiProblem:
-    problem = invalid([FieldProblem(pointer, detail)])
+    problem = invalid_at(pointer, detail)
     problem.headers.update(_CLOSE)
     return problem
 

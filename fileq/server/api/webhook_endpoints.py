@@ -38,29 +38,25 @@ class DeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 @ROUTES.add("GET /webhooks", Scope.READ, "all webhooks and the state of their receivers")
 def list_webhooks(request: ApiRequest[NoQuery, UnsetType]) -> WebhookList:
     """Without secrets, and without the queries of URLs."""
-    return webhooks.list_all(request.services.broker, request.services.config)
+    return webhooks.list_all(request.broker, request.config)
 
 
 @ROUTES.add(
-    "POST /webhooks",
-    Scope.ADMIN,
-    "add a webhook; its secret is shown only here",
-    status=201,
-    problems=("conflict",),
+    "POST /webhooks", Scope.ADMIN, "add a webhook; its secret is shown only here", status=201, problems=("conflict",)
 )
 def add_webhook(request: ApiRequest[NoQuery, WantedWebhook]) -> NewSecret:
     """The secret that signs the messages is shown only here."""
-    wanted, services = request.body, request.services
+    wanted = request.body
     only = WebhookFilter(wanted.type, wanted.match, wanted.queue, wanted.batch)
-    made = webhooks.add(services.broker, services.config, wanted.name, wanted.url, wanted.events, only)
+    made = webhooks.add(request.broker, request.config, wanted.name, wanted.url, wanted.events, only)
     request.note.changed({}, {"name": made.name} | webhook_facts(Webhook(made.name, wanted.url, wanted.events, only)))
     return made
 
 
 @ROUTES.add("DELETE /webhooks/{name}", Scope.ADMIN, "remove a webhook", problems=("conflict",))
 def remove_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
-    known, services = _known(request), request.services
-    done = webhooks.remove(services.broker, services.config, known.name)
+    known = _known(request)
+    done = webhooks.remove(request.broker, request.config, known.name)
     request.note.changed(webhook_facts(known), {})
     return done
 
@@ -68,11 +64,9 @@ def remove_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
 @ROUTES.add("POST /webhooks/{name}/test", Scope.OPERATE, "send one message now and show the answer")
 async def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookTest:
     """The server sends one message now. `error` is empty if the receiver accepted it."""
-    services = request.services
-    with services.webhook_tests.slot(request.caller.id):
-        return await services.webhook_tests.call(
-            lambda: webhooks.test(services.broker, services.config, _known(request).name)
-        )
+    tests = request.services.webhook_tests
+    with tests.slot(request.caller.id):
+        return await tests.call(lambda: webhooks.test(request.broker, request.config, _known(request).name))
 
 
 @ROUTES.add(
@@ -80,14 +74,14 @@ async def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookT
 )
 def rotate_webhook(request: ApiRequest[NoQuery, UnsetType]) -> NewSecret:
     """A new secret, shown only here. The one before signs too, for 24 hours."""
-    made = webhooks.rotate(request.services.broker, request.services.config, _known(request).name)
+    made = webhooks.rotate(request.broker, request.config, _known(request).name)
     request.note.changed({}, {"secret": "replaced"})
     return made
 
 
 @ROUTES.add("POST /webhooks/{name}/enable", Scope.OPERATE, "send to a disabled webhook again", problems=("conflict",))
 def enable_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
-    done = webhooks.enable(request.services.broker, request.services.config, _known(request).name)
+    done = webhooks.enable(request.broker, request.config, _known(request).name)
     if done.has_changed:
         request.note.changed({"state": "disabled"}, {"state": "enabled"})
     return done
@@ -96,14 +90,12 @@ def enable_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
 @ROUTES.add("GET /webhooks/{name}/deliveries", Scope.READ, "the newest deliveries of a webhook", is_scan=True)
 def list_deliveries(request: ApiRequest[DeliveryQuery, UnsetType]) -> DeliveryList:
     """The newest first, also of a webhook that was removed; of each list of jobs the first 10,000 are looked at."""
-    name, services = request.params["name"], request.services
-    return webhooks.deliveries(services.broker, services.config, name, request.query.limit)
+    return webhooks.deliveries(request.broker, request.config, request.params["name"], request.query.limit)
 
 
 def _known(request: ApiRequest[NoQuery, UnsetType]) -> Webhook:
     """The webhook that the path names."""
-    name, services = request.params["name"], request.services
-    known = webhooks.store_of(services.broker, services.config).load()
+    name, known = request.params["name"], webhooks.store_of(request.broker, request.config).load()
     if name not in known:
         raise ApiProblem("not-found", f"no webhook is named {name[:100]!r}; there are: {', '.join(known) or 'none'}")
     return known[name].webhook

@@ -107,7 +107,7 @@ class CheckQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 @VIEWS.add("/admin", "Admin", "admin_keys.html", scopes=(Scope.ADMIN,), letter="a", changes_with="")
 def keys(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
-    found, server = request.services.keys.summaries().keys, request.services.config.server
+    found, server = request.services.keys.summaries().keys, request.config.server
     known = [key for key in found if not key.is_login]
     has_admin = any(Scope.ADMIN in key.scopes and not key.is_expired for key in known)
     has_other_login = bool(server.api_key or server.api_key_file or server.username or server.auth_header)
@@ -140,7 +140,7 @@ def own_name(caller: str, taken: Collection[str]) -> str:
 @VIEWS.add("/admin/configuration", "Configuration", "admin_configuration.html", scopes=(Scope.ADMIN,), changes_with="")
 def configuration(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """Without the settings of the brokers that this server does not use."""
-    unused = {"sqlite", "redis"} - {request.services.broker.kind}
+    unused = {"sqlite", "redis"} - {request.broker.kind}
     config = {name: value for name, value in request.ask(show_config).config.items() if name not in unused}
     return {"sections": sections_of(config)}
 
@@ -179,7 +179,7 @@ def consistency(request: ViewRequest[CheckQuery]) -> Mapping[str, Any]:
     if not fsck_runs.acquire(blocking=False):
         raise ApiProblem("conflict", "a check is already running; try again when it ends")
     try:
-        report: Report = fsck(request.services.broker, request.services.config)
+        report: Report = fsck(request.broker, request.config)
     finally:
         fsck_runs.release()
     return {"report": request.shown(report)}

@@ -73,7 +73,7 @@ def batches(request: ViewRequest[BatchesQuery]) -> Mapping[str, Any]:
     now_ms = request.services.now_ms()
     return {
         "rows": [(one, progress(one, now_ms)) for one in found.batches],
-        "paused": paused_queues(request.services.broker, found.batches),
+        "paused": paused_queues(request.broker, found.batches),
         "next_cursor": found.next_cursor,
     }
 
@@ -87,7 +87,7 @@ def batch(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     return {
         "batch": found,
         "progress": progress(found, request.services.now_ms()),
-        "wait": request.shown(why_it_waits(request.services.broker, request.services.config.worker.priorities, found)),
+        "wait": request.shown(why_it_waits(request.broker, request.config.worker.priorities, found)),
         "wrong_files": wrong_files,
         "dead": dead,
         "marks": {

@@ -189,7 +189,7 @@ def extension_match(extension: str, current: str | None) -> str:
 
 def _records(request: ViewRequest[Any], ids: Sequence[str]) -> dict[str, Record]:
     """By id; one round trip for all of them."""
-    found = request.services.broker.records(ids) if ids else []
+    found = request.broker.records(ids) if ids else []
     return {record.id: record for record in found if record is not None}
 
 
@@ -204,7 +204,7 @@ def _probe(request: ViewRequest[Any], record: Record | None) -> JobDocument | No
     """With what keeps it from running; None if the record has expired. One round trip while it waits."""
     if record is None:
         return None
-    return request.shown(job_document(record, wait_reasons(request.services.broker, [record]).get(record.id, ())))
+    return request.shown(job_document(record, wait_reasons(request.broker, [record]).get(record.id, ())))
 
 
 def _preview(request: ViewRequest[Any], group: DeadGroup, records: Mapping[str, Record]) -> Preview | None:

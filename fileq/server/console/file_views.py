@@ -72,7 +72,7 @@ def files(request: ViewRequest[FilesViewQuery]) -> Mapping[str, Any]:
     """The list without conditions comes from the scan of the tree. With conditions it is a scan of its own, so the tree
     is left out."""
     query = request.query
-    config = request.services.config
+    config = request.config
     under = query.under or os.path.abspath(config.producer.scan_dir)
     tree: FileTree | None = None
     if query.match or query.status or query.cursor:
@@ -133,7 +133,7 @@ def file(request: ViewRequest[FileViewQuery]) -> Mapping[str, Any]:
     is_seen = preview is not None and preview.kind != "none"
     return {
         "trace": found,
-        "fate": fate_of(found, newest, request.services.config.worker.after, is_seen=is_seen) if newest else "",
+        "fate": fate_of(found, newest, request.config.worker.after, is_seen=is_seen) if newest else "",
         "mark": mark_of_death(newest.fingerprint, newest.completed_at, notes.acknowledgements) if newest else UNMARKED,
         "upload": last_upload(found.path, notes.uploads),
         "directory": found.path.rpartition("/")[0] or "/",
@@ -204,12 +204,12 @@ class Preview(Struct, frozen=True):
 
 def may_see_content(request: ViewRequest[Any]) -> bool:
     """Looking at files changes nothing, so a read-only server allows it."""
-    is_shown = request.services.config.server.files in ("preview", "download")
+    is_shown = request.config.server.files in ("preview", "download")
     return is_shown and Scope.FILES in request.caller.scopes
 
 
 def may_download(request: ViewRequest[Any]) -> bool:
-    return may_see_content(request) and request.services.config.server.files == "download"
+    return may_see_content(request) and request.config.server.files == "download"
 
 
 def preview_of(

@@ -18,8 +18,7 @@ from fileq.core.job import DELAYED_STATES
 from fileq.core.schedule import schedule_of
 from fileq.queries.documents import JobDocument, batch_document
 from fileq.queries.job_filter import conditions_in
-from fileq.server.api.job_endpoints import show_job
-from fileq.server.api.list_endpoints import JobListQuery, list_page
+from fileq.server.api.job_endpoints import JobListQuery, list_page, show_job
 from fileq.server.console.dead_view import address_of
 from fileq.server.console.file_views import may_see_content
 from fileq.server.console.job_steps import (
@@ -97,7 +96,7 @@ def _other_conditions(request: ViewRequest[Any], address: Mapping[str, str]) -> 
 
 def _batch_name(request: ViewRequest[Any], id: str) -> str:
     """Its id if it has no name, or is unknown."""
-    [view] = request.services.broker.batches_by_id([id])
+    [view] = request.broker.batches_by_id([id])
     return request.shown(batch_document(view)).name or id if view is not None else id
 
 
@@ -117,7 +116,7 @@ def job(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """At most three round trips: the job, why it waits, and the notes of people."""
     found = request.ask(show_job)
     notes = read_notes(request, (ACTIONS, NOTES, HISTORIES, *([ACKNOWLEDGEMENTS] if found.fingerprint else [])))
-    server = request.services.config.server
+    server = request.config.server
     address = f"http://{server.bind}:{server.port}{server.base_path}/api/v1/jobs/{path_part(found.id)}"
     return {
         "job": found,
@@ -129,7 +128,7 @@ def job(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
         "paused": paused_of(found),
         "pause_note": notes.pauses.get(found.queue),
         "schedule": schedule_of(found.id),
-        "worker_timeout_s": request.services.config.worker.timeout,
+        "worker_timeout_s": request.config.worker.timeout,
         "waits": waits_in(found),
         "mark": mark_of_death(found.fingerprint, found.completed_at, notes.acknowledgements),
         "may_preview": may_see_content(request),

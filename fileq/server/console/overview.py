@@ -131,7 +131,7 @@ def _state(found: Overview, samples: Sequence[LiveSample], kind: str, where: str
 
 def _recent(request: ViewRequest[Any], found: Overview) -> Recent:
     """The jobs that changed last, the newest change first, and what is deferred. One round trip."""
-    broker = request.services.broker
+    broker = request.broker
     jobs = with_outlines(broker, [*_candidates(request, found)])
     deferred = [(one, one.record) for one in jobs if one.state is State.DEFERRED and one.record is not None]
     latest = sorted(jobs, key=changed_ms, reverse=True)[:_JOBS]
@@ -148,7 +148,7 @@ def _candidates(request: ViewRequest[Any], found: Overview) -> Iterator[StoredJo
     busy = sorted((view for view in found.workers if view.raw), key=lambda view: view.since_ms, reverse=True)
     every = Conditions(JobFilter())
     for place, raws in {PROCESSING: tuple(view.raw for view in busy), **found.first}.items():
-        jobs = outlined(request.services.broker, raws[:_LOOKED_AT], place, every).jobs
+        jobs = outlined(request.broker, raws[:_LOOKED_AT], place, every).jobs
         own = [one for one in jobs if one.job is None or one.job.type != DELIVERY_TYPE]
         yield from own if place == "scheduled" else own[:_JOBS]
 

@@ -14,7 +14,6 @@ from fileq.brokers.lost_workers import LOST_WORKERS
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, Record
 from fileq.commands.action_log import ACTIONS, LoggedAction
-from fileq.commands.admin.pauses import NOTES
 from fileq.commands.admin.running_workers import workers_in
 from fileq.core.job import Job, State, decode_or_none, parse_time
 from fileq.queries.documents import WorkerDocument
@@ -46,9 +45,9 @@ class QueueRow(Struct, frozen=True):
 def queues(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """Two round trips: the overview with the newest ended jobs, and the outlines of these; a third one if a queue is
     paused. What has changed within a minute is from samples that the server has taken before."""
-    broker = request.services.broker
+    broker = request.broker
     overview = broker.overview(1, jobs=ENDED)
-    found = queue_list(overview, NOTES.all(broker) if overview.census.paused else {})
+    found = queue_list(broker, overview)
     out = out_a_minute(broker, overview)
     samples = request.services.samples
     change = samples.waiting_change(MINUTE_SAMPLES)
@@ -109,7 +108,7 @@ def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
 def workers(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """Three round trips: the processes with the newest ended jobs, then those that died and the log of what people did,
     then the outlines of the jobs. `cancelling` are the ids of jobs that still run although they are to be cancelled."""
-    services, broker = request.services, request.services.broker
+    services, broker = request.services, request.broker
     overview = broker.overview(1, jobs=ENDED)
     lost, actions = broker.documents_of([LOST_WORKERS.kind, ACTIONS.kind])
     found = request.shown(shown_workers(workers_in(overview, lost), services))

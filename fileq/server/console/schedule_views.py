@@ -39,7 +39,7 @@ from fileq.core.units import format_duration
 from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_selection import job_page
-from fileq.server.api.list_endpoints import JobListQuery, list_jobs
+from fileq.server.api.job_endpoints import JobListQuery, list_jobs
 from fileq.server.api.schedule_endpoints import WantedTimes, preview_schedule
 from fileq.server.console.rendering import lines, shown
 from fileq.server.console.view import ViewList, ViewRequest
@@ -193,7 +193,7 @@ def edit_schedule(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
 
 def _known(request: ViewRequest[Any], name: str) -> tuple[ScheduleDocument, str]:
     """The definition of this name, and its ETag."""
-    document = request.services.broker.documents(KIND).get(name)
+    document = request.broker.documents(KIND).get(name)
     if document is None:
         raise ApiProblem("not-found", f"no schedule is named {name[:100]!r}")
     try:

@@ -79,7 +79,7 @@ class Notes(Struct, frozen=True):
 def read_notes(request: ViewRequest[Any], tables: Iterable[Table[Any]]) -> Notes:
     """One round trip; none without tables."""
     kinds = [table.kind for table in tables]
-    found = dict(zip(kinds, request.services.broker.documents_of(kinds), strict=True)) if kinds else {}
+    found = dict(zip(kinds, request.broker.documents_of(kinds), strict=True)) if kinds else {}
 
     def of(table: Table[Any]) -> Mapping[str, Document]:
         return found.get(table.kind, {})
