@@ -5,7 +5,7 @@ it. Turns are rarer the more streams there are, and chunks are bounded, so that 
 about SENT_BYTES_S and SENDS_S from the machine that runs workers too. A stream that can't follow loses the oldest
 events, and is told how many (`lag`). No stream has a queue of its own, so none makes the process grow.
 
-EventReader takes the events from the broker, EventRing keeps the newest, LiveFilter chooses those of a stream.
+EventReader takes the events from the broker, EventRing keeps the newest, EventsQuery chooses those of a stream.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker, Subscription
 from fileq.client.event_stream import NAMES
@@ -60,13 +61,12 @@ _BATCHES_KEPT = 20_000
 class LiveStream(Struct, eq=False):
     """One client. `position` is the number of its next event; `abort` disconnects it at once."""
 
-    filter: LiveFilter
+    filter: EventsQuery
     caller: Caller
     mark: str
     position: int
     abort: Callable[[], None]
     is_socket: bool = False
-    is_ticks: bool = False
     is_ended: bool = False
     turn: int = -1  # in which it got its last chunk
     due_s: float = 0.0  # of the next tick
@@ -104,7 +104,7 @@ class EventHub:
         self._connected = asyncio.Event()
         self._streams: set[LiveStream] = set()
         self._share = Share("streams of events", STREAMS_MAX, STREAMS_OF_ONE, retry_after_s=10)
-        self._chunks: dict[tuple[LiveFilter, bool, bool, int], Chunk] = {}
+        self._chunks: dict[tuple[EventsQuery, bool, int], Chunk] = {}
         self._batches: OrderedDict[str, str | None] = OrderedDict()
         self._batch_reading: asyncio.Future[bool] | None = None
         self._wake: asyncio.Future[None] = self._loop.create_future()
@@ -119,9 +119,9 @@ class EventHub:
         self._is_closed = False
 
     async def open(
-        self, filter: LiveFilter, caller: Caller, abort: Callable[[], None], *, is_socket: bool, is_ticks: bool
+        self, filter: EventsQuery, caller: Caller, abort: Callable[[], None], *, is_socket: bool
     ) -> LiveStream:
-        """A stream of the events from now on. The caller must leave() it. Raises ApiProblem."""
+        """A stream of the events from now on, for a checked query. The caller must leave() it. Raises ApiProblem."""
         if self._is_closed:
             raise ApiProblem("stopping", "the server is stopping", retry_after_s=1)
         self._share.take(caller.id)
@@ -132,7 +132,7 @@ class EventHub:
             raise
         self._take_events()
         mark = self._authentication.mark_of(caller)
-        stream = LiveStream(filter, caller, mark, self._ring.head, abort, is_socket=is_socket, is_ticks=is_ticks)
+        stream = LiveStream(filter, caller, mark, self._ring.head, abort, is_socket=is_socket)
         self._streams.add(stream)
         self._watch()
         return stream
@@ -253,9 +253,9 @@ class EventHub:
         if stream.filter.batch is not None:
             await self._read_batches(stream.position)
         stream.turn = self._turn
-        if stream.is_ticks:
+        if stream.filter.is_ticks:
             stream.due_s = self._loop.time() + TICK_S
-        key = (stream.filter, stream.is_ticks, stream.is_socket, stream.position)
+        key = (stream.filter, stream.is_socket, stream.position)
         chunk = self._chunks.get(key)
         if chunk is None:
             chunk = self._chunks[key] = self._made(stream)
@@ -267,7 +267,7 @@ class EventHub:
         dropped = start - stream.position
         events, end = self._wanted(stream, start)
         last = ring.id_of(end - 1)
-        if stream.is_ticks:
+        if stream.filter.is_ticks:
             tick = tick_of(events, dropped)
             found = [("tick", msgspec.json.encode(tick), last)] if tick is not None else []
         else:
@@ -287,15 +287,14 @@ class EventHub:
             filters = len({one.filter for one in self._streams})
             most = _BATCHES_READ if filter.batch is not None else LOOKED_AT_S * self._turn_every_s / max(1, filters)
             end = min(end, start + max(200, int(most)))
-        is_wanted = filter.predicate(self._batches.get)
         events: list[LiveEvent] = []
         for number in range(start, end):
-            event = ring[number]
-            if filter.is_open or is_wanted(event):
+            event = ring.events[number]
+            if filter.is_open or filter.wants(event, self._batches.get(event.job_id)):
                 events.append(event)
                 room -= len(event.data) + 64
                 is_full = room <= 0 or (stream.is_socket and len(events) >= CHUNK_TEXTS)
-                if is_full and not stream.is_ticks:
+                if is_full and not stream.filter.is_ticks:
                     return events, number + 1
         return events, end
 
@@ -313,7 +312,7 @@ class EventHub:
     def _unread_jobs(self, start: int) -> list[str]:
         ring = self._ring
         numbers = range(max(start, ring.oldest), min(ring.head, start + _BATCHES_READ))
-        return list({ring[number].job_id for number in numbers} - self._batches.keys() - {""})
+        return list({ring.events[number].job_id for number in numbers} - self._batches.keys() - {""})
 
     async def _read_batches_of(self, ids: Sequence[str]) -> bool:
         """Whether they could be read."""
@@ -521,7 +520,7 @@ class EventRing:
     So a stream that does not read costs no memory: what it has not read when the ring is full is dropped for it, and
     the numbers say how many events that were. Belongs to the event loop; does no I/O.
 
-    The events from `oldest` up to, but not including, `head`. `mark` tells the rings of two servers apart."""
+    `events` are those from `oldest` up to, but not including, `head`. `mark` tells the rings of two servers apart."""
 
     def __init__(self, size: int = RING_EVENTS, bytes_max: int = RING_BYTES) -> None:
         self.mark = secrets.token_hex(4)
@@ -529,7 +528,7 @@ class EventRing:
         self._size = size
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._events: list[LiveEvent | None] = [None] * size
+        self.events: dict[int, LiveEvent] = {}
 
     def add(self, event: LiveEvent) -> None:
         """Numbers only grow. A gap means that events were lost before they got here: all before it are dropped."""
@@ -538,18 +537,13 @@ class EventRing:
             or self.head - self.oldest >= self._size
             or self._bytes + len(event.data) > self._bytes_max
         ):
-            self._drop_oldest()
+            self._bytes -= len(self.events.pop(self.oldest).data)
+            self.oldest += 1
         if event.number != self.head:
             self.oldest = event.number
-        self._events[event.number % self._size] = event
+        self.events[event.number] = event
         self._bytes += len(event.data)
         self.head = event.number + 1
-
-    def __getitem__(self, number: int) -> LiveEvent:
-        event = self._events[number % self._size]
-        assert event is not None
-        assert event.number == number
-        return event
 
     def id_of(self, number: int) -> str:
         """The id of an event for Last-Event-ID."""
@@ -562,13 +556,6 @@ class EventRing:
             return None
         number = int(found[2]) + 1
         return number if self.oldest <= number <= self.head else None
-
-    def _drop_oldest(self) -> None:
-        at = self.oldest % self._size
-        event = self._events[at]
-        self._bytes -= len(event.data) if event is not None else 0
-        self._events[at] = None
-        self.oldest += 1
 
 
 # Which events a stream wants, and the frames it gets: Server-Sent Events, WebSocket texts, ticks. Does no I/O.
@@ -583,50 +570,45 @@ class EventsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`events` are names or globs, such as job.dead; `match` is a glob of paths, as for lists of jobs. `batch` needs
     the records of jobs, so it is slower. With the mode `ticks` at most one frame a second says what changed."""
 
+    # Compared and hashed by its values: streams with equal filters share their frames.
+
     events: tuple[Text, ...] = ()
     type: Text | None = None
     match: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
     batch: Text | None = None
     mode: Literal["events", "ticks"] = "events"
 
-
-class LiveFilter(Struct, frozen=True):
-    """Compared and hashed by its values: streams with equal filters share their frames."""
-
-    names: frozenset[str] = frozenset()  # empty: all
-    type: str | None = None
-    match: str | None = None
-    batch: str | None = None
+    @property
+    def is_ticks(self) -> bool:
+        return self.mode == "ticks"
 
     @property
     def is_open(self) -> bool:
         """Whether every event is wanted."""
-        return self == LiveFilter()
+        return not (self.events or self.type or self.match or self.batch)
 
-    def predicate(self, batch_of: Callable[[str], str | None]) -> Callable[[LiveEvent], bool]:
-        """`batch_of` returns the batch of a job."""
-        matches = _matcher(self.match) if self.match is not None else None
-
-        def is_wanted(event: LiveEvent) -> bool:
-            if event.name == RESET:
-                return True
-            return (
-                (not self.names or event.name in self.names)
-                and (self.type is None or event.type == self.type)
-                and (matches is None or (event.path != "" and matches(event.path.encode(errors="surrogateescape"))))
-                and (self.batch is None or batch_of(event.job_id) == self.batch)
-            )
-
-        return is_wanted
+    def wants(self, event: LiveEvent, batch: str | None) -> bool:
+        """`batch` is that of the job. Of a query that was checked."""
+        if event.name == RESET:
+            return True
+        return (
+            (not self.events or event.name in self.events)
+            and (self.type is None or event.type == self.type)
+            and (self.match is None or (event.path != "" and _matches(self.match, event.path)))
+            and (self.batch is None or batch == self.batch)
+        )
 
 
-@lru_cache(maxsize=1024)
-def _matcher(match: str) -> Callable[[bytes], bool]:
-    return path_matcher(match)
+_matcher = lru_cache(maxsize=1024)(path_matcher)
 
 
-def filter_of(query: EventsQuery, *, hides_paths: bool) -> LiveFilter:
-    """Raises ApiProblem for a name that no event has, for a glob that can't be read, or for one of hidden paths."""
+def _matches(match: str, path: str) -> bool:
+    return _matcher(match)(path.encode(errors="surrogateescape"))
+
+
+def checked_query(query: EventsQuery, *, hides_paths: bool) -> EventsQuery:
+    """With the names of events in place of globs. Raises ApiProblem for a name that no event has, for a glob that can't
+    be read, or for one of hidden paths."""
     names: set[str] = set()
     problems = []
     for text in query.events:
@@ -637,7 +619,7 @@ def filter_of(query: EventsQuery, *, hides_paths: bool) -> LiveFilter:
     problems += glob_problems(query.match, "?match", hides_paths=hides_paths)
     if problems:
         raise invalid(problems)
-    return LiveFilter(frozenset(names), query.type, query.match, query.batch)
+    return replace(query, events=tuple(sorted(names)))
 
 
 class Tick(Struct, frozen=True):

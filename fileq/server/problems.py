@@ -106,9 +106,8 @@ def problem_of(error: Exception) -> ApiProblem | None:
     if isinstance(error, BrokerUnavailable):
         return broker_away(str(error))
     if isinstance(error, ConfigError):
-        return ApiProblem(
-            "invalid", "; ".join(error.problems), errors=[FieldProblem("", one) for one in error.problems]
-        )
+        errors = [FieldProblem("", one) for one in error.problems]
+        return ApiProblem("invalid", "; ".join(error.problems), errors=errors)
     if isinstance(error, Unknown):
         return ApiProblem("not-found", str(error))
     if isinstance(error, Conflict):

@@ -98,11 +98,9 @@ class BatchChange(Struct, frozen=True):
 def create_batch(request: ApiRequest[NoQuery, WantedBatch]) -> ApiAnswer[BatchDocument]:
     """200 with the present state if a batch has this id already."""
     wanted, caller, broker = request.body, request.caller, request.broker
-    options = {name: getattr(wanted, name) for name in ("allow_failures", "parent", "priority")}
-    callbacks: dict[str, Any] = {
-        name: _callback(getattr(wanted, name), caller) for name in ("then", "catch", "finally_")
-    }
-    given = batch_request(wanted.name, id=wanted.id or "", **options, **callbacks)
+    options: dict[str, Any] = {name: getattr(wanted, name) for name in ("allow_failures", "parent", "priority")}
+    options |= {name: _callback(getattr(wanted, name), caller) for name in ("then", "catch", "finally_")}
+    given = batch_request(wanted.name, id=wanted.id or "", **options)
     if not caller.changes_all_batches:
         given = replace(given, made_by=caller.id)
     if wanted.parent and not _changes(request, wanted.parent):

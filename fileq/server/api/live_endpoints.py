@@ -13,7 +13,7 @@ from fileq.core.api_key import Scope as KeyScope
 from fileq.server.authentication import RequestSender
 from fileq.server.connections import ABORT, until_first, until_gone
 from fileq.server.decoding import decode_query
-from fileq.server.event_hub import EventHub, EventsQuery, LiveStream, filter_of
+from fileq.server.event_hub import EventHub, EventsQuery, LiveStream, checked_query
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiRequest, RouteList
 from fileq.server.services import Services
@@ -81,9 +81,8 @@ async def _opened(services: Services, socket: WebSocket, sender: RequestSender) 
     services.rate_limiter.take(caller.id)
     caller.require(SCOPES)
     query = decode_query(socket.query_params.multi_items(), EventsQuery)
-    wanted = filter_of(query, hides_paths=services.hides_paths)
-    abort = socket.scope[ABORT]
-    return await services.hub.open(wanted, caller, abort, is_socket=True, is_ticks=query.mode == "ticks")
+    wanted = checked_query(query, hides_paths=services.hides_paths)
+    return await services.hub.open(wanted, caller, socket.scope[ABORT], is_socket=True)
 
 
 @ROUTES.add(
@@ -91,23 +90,20 @@ async def _opened(services: Services, socket: WebSocket, sender: RequestSender) 
     SCOPES,
     "follow the events of jobs",
     media_type=SSE,
-    problems=("stopping",),
     headers=("Last-Event-ID",),
     reads_body=False,
+    problems=("stopping",),
 )
 async def follow_events(request: ApiRequest[EventsQuery, UnsetType]) -> Response:
     """`data` is the event as docs/events.md describes it. `lag` says how many events were dropped because the client or
     the server was too slow, `reset` that events may be missing. `Last-Event-ID` continues after an event."""
-    services, query = request.services, request.query
-    wanted = filter_of(query, hides_paths=services.hides_paths)
+    hub = request.services.hub
+    wanted = checked_query(request.query, hides_paths=request.services.hides_paths)
     assert request.http is not None
     if request.http.method == "HEAD":
         return Response(media_type=SSE)
-    stream = await services.hub.open(
-        wanted, request.caller, request.http.scope[ABORT], is_socket=False, is_ticks=query.mode == "ticks"
-    )
-    first = services.hub.resume(stream, request.headers.get("last-event-id", ""))
-    return SseResponse(services.hub, stream, first)
+    stream = await hub.open(wanted, request.caller, request.http.scope[ABORT], is_socket=False)
+    return SseResponse(hub, stream, hub.resume(stream, request.headers.get("last-event-id", "")))
 
 
 @ROUTES.add(
