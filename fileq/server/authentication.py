@@ -39,7 +39,7 @@ from fileq.core.units import Rate
 from fileq.server.limits import Proxies, RateLimiter, client_network, parsed, shown
 from fileq.server.problems import ApiProblem, broker_away
 from fileq.server.signing import Signer
-from fileq.server.thread_pools import BrokerPool
+from fileq.server.thread_pools import BrokerPool, ignore
 
 CACHE_S = 3.0
 USE_EVERY_MS = 60_000
@@ -119,24 +119,15 @@ class Caller(Struct, frozen=True):
         """What a job that this caller enqueues has beside its tags."""
         return {MADE_BY_TAG: self.id} if self.is_limited else {}
 
-    def sees_batch(self, made_by: str) -> bool:
-        """`made_by` is what the batch says. A batch may have members of any kind: a limited caller sees its own."""
-        return made_by == self.id or not self.is_limited
-
     @property
     def changes_all_batches(self) -> bool:
+        """Whether the caller may add to batches that another one made, and seal them."""
         return Scope.OPERATE in self.scopes and not self.restriction
 
-    def changes_batch(self, made_by: str) -> bool:
-        """Whether the caller may add to the batch, and seal it. That of another caller takes the scope operate."""
-        return made_by == self.id or self.changes_all_batches
 
-
-def caller_of_key(id: str, key: StoredKey, how: str = KEY) -> Caller:
+def caller_of_key(id: str, key: StoredKey, how: str) -> Caller:
     scopes = effective_scopes(key.scopes)
-    return Caller(
-        id, key.name, how, scopes, key.restriction, key.expires_ms, is_login=key.is_login, is_named=key.is_named
-    )
+    return Caller(id, key.name, how, scopes, key.restriction, key.expires_ms, key.is_login, key.is_named)
 
 
 def admin(id: str, name: str, how: str) -> Caller:
@@ -190,9 +181,8 @@ class FailedLogins:
         waits for the failures of all addresses together: an attacker may have many."""
         wait_s = max(self._by_address.wait_s(client_network(address)), self._all.wait_s("") if is_password else 0)
         if wait_s:
-            raise ApiProblem(
-                "rate-limited", f"too many logins have failed; try again in {wait_s} s", retry_after_s=wait_s
-            )
+            detail = f"too many logins have failed; try again in {wait_s} s"
+            raise ApiProblem("rate-limited", detail, retry_after_s=wait_s)
 
     def failed(self, address: str, how: str) -> None:
         """`how` is KEY, BASIC, or "link"."""
@@ -200,10 +190,9 @@ class FailedLogins:
             self._by_address.spend(client_network(address))
         if how == BASIC:
             self._all.spend("")
-        self._count += 1
-        self._last = address, how
         if len(self._addresses) < _ADDRESSES_COUNTED:
             self._addresses.add(address)
+        self._count, self._last = self._count + 1, (address, how)
         if not self._is_awaited:
             self._is_awaited = True
             next_s = self._reported_s + NEXT_REPORT_S - self._monotonic()
@@ -302,22 +291,21 @@ class Authentication:
             return admin(f"user:{name[:100]}", name[:100], PROXY)
         raise self._refused("send a key as X-API-Key, or as Authorization: Bearer; 'fileq keys create' creates one")
 
-    async def login(self, key: str, sender: RequestSender) -> tuple[str, str]:
-        """The subject and the mark of a session for this key."""
+    async def login(self, key: str, sender: RequestSender) -> str:
+        """The Set-Cookie header that begins a session for this key."""
         caller = await self._of_key(key, sender)
-        return caller.id, self.mark_of(caller)
+        return self._sessions.cookie(caller.id, sender, mark=self.mark_of(caller))
 
-    async def login_by_link(self, token: str, address: str) -> str:
-        """Uses a one-time link, that of the start or one of `fileq login-link`: the id of a new key, which is the
-        subject of the session. Raises ApiProblem for a token that is not valid (any more), and what the broker
-        raises."""
-        self._failures.check(address)
+    async def login_by_link(self, token: str, sender: RequestSender) -> str:
+        """Uses a one-time link, that of the start or one of `fileq login-link`. As login(), for a session whose subject
+        is a new key. Raises ApiProblem for a token that is not valid (any more), and what the broker raises."""
+        self._failures.check(sender.address)
         link = self._link
         maker = link.maker if link is not None and link.use(token) else None
         if maker is None:
             maker = await self._pool.call(partial(self._keys.use_link, token))
         if maker is None:
-            self._failures.failed(address, "link")
+            self._failures.failed(sender.address, "link")
             detail = (
                 "the link was used already, or is older than 10 minutes; "
                 "'fileq login-link' on the server prints a new one"
@@ -325,13 +313,12 @@ class Authentication:
             raise ApiProblem("unauthenticated", detail)
         id = await self._pool.call(partial(self._make_key, maker))
         self.forget_cached()
-        return id
+        return self._sessions.cookie(id, sender)
 
     def _make_key(self, maker: str) -> str:
         """Its text is thrown away: only the session uses the key. Its name stands below notes and in the audit."""
-        now_ms = self._now_ms()
         name = self._keys.free_session_name(maker[:MAKER_LENGTH].strip())
-        options = KeyOptions(name, (Scope.ADMIN,), now_ms + SESSION_S * 1000, is_login=True)
+        options = KeyOptions(name, (Scope.ADMIN,), self._now_ms() + SESSION_S * 1000, is_login=True)
         return self._keys.create(options).id
 
     async def end(self, session: Session) -> None:
@@ -368,7 +355,7 @@ class Authentication:
         id = id_in_key(given)
         key = (await self._known(id)) if id is not None else None
         if id is not None and key is not None and key.matches(given):
-            return await self._accepted(id, key, "key")
+            return await self._accepted(id, key, KEY)
         self._failures.failed(sender.address, KEY)
         raise self._refused("the key is not known; it may have been revoked")
 
@@ -380,16 +367,17 @@ class Authentication:
         key = await (self._known_in_outage if bears_outage or is_outside else self._known)(session.subject)
         if self._has_ended(session.subject, session.id, session.begun_ms):
             raise self._refused("the session has ended; log in again")
-        mark = session.id, session.begun_ms
         if is_outside:
             if not self._outside_key() or not hmac.compare_digest(session.mark, self._mark()):
                 raise self._refused("the key of the session is no longer accepted")
-            return replace(admin(OUTSIDE, "server.api_key", SESSION), session=mark)
-        if key is None:
+            caller = admin(OUTSIDE, "server.api_key", SESSION)
+        elif key is None:
             raise self._refused("the key of the session was revoked")
-        if self.is_away:
-            return replace(caller_of_key(session.subject, key, SESSION), session=mark)
-        return replace(await self._accepted(session.subject, key, SESSION), session=mark)
+        elif self.is_away:
+            caller = caller_of_key(session.subject, key, SESSION)
+        else:
+            caller = await self._accepted(session.subject, key, SESSION)
+        return replace(caller, session=(session.id, session.begun_ms))
 
     def _has_ended(self, subject: str, session: str, begun_ms: int) -> bool:
         """As the broker said it last."""
@@ -405,21 +393,11 @@ class Authentication:
 
     async def _begin_note(self, id: str) -> None:
         """Waits for a moment only: while the broker does not answer, the request needs the rest of its second."""
-        task = asyncio.ensure_future(self._pool.call(lambda: self._note_use(id)))
+        task = asyncio.ensure_future(self._pool.call(partial(self._keys.note_use, id)))
         self._notes.add(task)
-        task.add_done_callback(self._noted)
+        task.add_done_callback(self._notes.discard)
+        task.add_done_callback(ignore)  # the request itself reports an outage and a full pool
         await asyncio.wait({task}, timeout=NOTE_S)
-
-    def _noted(self, task: asyncio.Future[None]) -> None:
-        self._notes.discard(task)
-        if not task.cancelled():
-            task.exception()  # a full pool; the request itself reports it
-
-    def _note_use(self, id: str) -> None:
-        try:
-            self._keys.note_use(id)
-        except BrokerError:
-            return  # the request itself reports the outage
 
     def _of_basic(self, value: str, sender: RequestSender) -> Caller:
         self._failures.check(sender.address, is_password=True)
@@ -465,8 +443,7 @@ class Authentication:
     def _has_read(self, reading: asyncio.Future[bool]) -> None:
         if self._reading is reading:
             self._reading = None
-        if not reading.cancelled():
-            reading.exception()  # those that wait for it report it
+        ignore(reading)  # those that wait for it report it
 
     async def _known_in_outage(self, id: str) -> StoredKey | None:
         """Tries the broker for a moment, and during an outage once in AGAIN_S only."""
@@ -538,20 +515,20 @@ class Sessions:
         self._now_ms = now_ms
         self._cookie_path = cookie_path or "/"
 
-    def cookie(self, subject: str, *, is_https: bool, mark: str = "") -> str:
+    def cookie(self, subject: str, sender: RequestSender, *, mark: str = "") -> str:
         """The Set-Cookie header that begins a session."""
         session = Session(subject, self._now_ms() + SESSION_S * 1000, mark, secrets.token_hex(8))
-        return self._header(self._signer.seal(_PURPOSE, session), SESSION_S, is_https=is_https)
+        return self._header(self._signer.seal(_PURPOSE, session), SESSION_S, sender)
 
-    def end_cookie(self, *, is_https: bool) -> str:
-        return self._header("", 0, is_https=is_https)
+    def end_cookie(self, sender: RequestSender) -> str:
+        return self._header("", 0, sender)
 
     def read(self, cookie: str) -> Session | None:
         session = self._signer.open(_PURPOSE, cookie, Session)
         return session if session is not None and session.expires_ms > self._now_ms() else None
 
-    def _header(self, value: str, age_s: int, *, is_https: bool) -> str:
-        secure = "; Secure" if is_https else ""
+    def _header(self, value: str, age_s: int, sender: RequestSender) -> str:
+        secure = "; Secure" if sender.scheme == "https" else ""
         return f"{COOKIE}={value}; Path={self._cookie_path}; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
 
 
@@ -560,20 +537,16 @@ class LoginLink:
 
     def __init__(self, monotonic: Callable[[], float], maker: str = "") -> None:
         self.maker = maker
-        self._token = secrets.token_urlsafe(32)
+        self.token = secrets.token_urlsafe(32)
         self._monotonic = monotonic
         self._until_s = monotonic() + LINK_S
 
-    @property
-    def token(self) -> str:
-        return self._token
-
     def use(self, token: str) -> bool:
         """True once, for the right token in time."""
-        is_right = hmac.compare_digest(token.encode(), self._token.encode())
-        if not is_right or not self._token or self._monotonic() > self._until_s:
+        is_right = hmac.compare_digest(token.encode(), self.token.encode())
+        if not is_right or not self.token or self._monotonic() > self._until_s:
             return False
-        self._token = ""
+        self.token = ""
         return True
 
 
@@ -585,15 +558,14 @@ def check_same_site(headers: Mapping[str, str], scheme: str, host: str) -> None:
 
     Browsers send Sec-Fetch-Site; older ones, and all over plain http on other hosts than localhost, only Origin."""
     site = headers.get("sec-fetch-site")
+    if site == "same-origin":
+        return
     if site is not None:
-        if site == "same-origin":
-            return
         raise ApiProblem("cross-site", f"Sec-Fetch-Site is {site[:40]!r}; with a session it must be same-origin")
     origin = headers.get("origin")
     if origin is None:
-        raise ApiProblem(
-            "cross-site", "with a session, Sec-Fetch-Site or Origin is required; programs send a key instead"
-        )
+        detail = "with a session, Sec-Fetch-Site or Origin is required; programs send a key instead"
+        raise ApiProblem("cross-site", detail)
     if origin.lower() != f"{scheme}://{host}".lower():
         raise ApiProblem("cross-site", f"Origin is {origin[:100]!r}; with a session it must be {scheme}://{host}")
 

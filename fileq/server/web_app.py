@@ -187,12 +187,10 @@ class WebApp:
         if request.method != "GET" or not token:  # a program that looks at links sends HEAD
             raise ApiProblem("not-found", "'fileq login-link' on the server prints a link to log in")
         try:
-            id = await services.authentication.login_by_link(token, sender.address)
+            cookie = await services.authentication.login_by_link(token, sender)
         except Exception as error:
             raise services.reported(error, "login", request_id) from error
-        response = RedirectResponse(f"{self._settings.base_path}{API}/whoami", 303)
-        response.headers["Set-Cookie"] = services.sessions.cookie(id, is_https=sender.scheme == "https")
-        return response
+        return RedirectResponse(f"{self._settings.base_path}{API}/whoami", 303, {"Set-Cookie": cookie})
 
     async def _call(self, request: Request, path: str, sender: RequestSender, request_id: str) -> Response:
         """Never raises, except for a client that has gone."""

@@ -229,11 +229,12 @@ def _report(request: ApiRequest[Any, Any], *, is_change: bool = False) -> BatchD
 
 
 def _sees(request: ApiRequest[Any, Any], id: str) -> bool:
-    return not request.caller.is_limited or request.caller.sees_batch(_maker(request, id))
+    """A batch may have members of any kind: a limited caller sees its own."""
+    return not request.caller.is_limited or _maker(request, id) == request.caller.id
 
 
 def _changes(request: ApiRequest[Any, Any], id: str) -> bool:
-    return request.caller.changes_all_batches or request.caller.changes_batch(_maker(request, id))
+    return request.caller.changes_all_batches or _maker(request, id) == request.caller.id
 
 
 def _maker(request: ApiRequest[Any, Any], id: str) -> str:

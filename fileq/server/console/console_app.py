@@ -230,8 +230,8 @@ class Console:
         try:
             # Only GET uses the link up: a program that looks at links sends HEAD.
             if request.method == "GET" and (token := request.query_params.get("once", "")):
-                id = await self._services.authentication.login_by_link(token, sender.address)
-                return self._begin(id, "", sender, HOME)
+                cookie = await self._services.authentication.login_by_link(token, sender)
+                return RedirectResponse(f"{self._base}{HOME}", 303, {"Set-Cookie": cookie})
             if request.method == "POST":
                 return await self._by_key(request, sender, next_path)
         except Exception as error:
@@ -246,9 +246,8 @@ class Console:
         if (session := self._services.sessions.read(request.cookies.get(COOKIE, ""))) is not None:
             with suppress(ApiProblem, BrokerError):
                 await self._services.authentication.end(session)
-        response = RedirectResponse(f"{self._base}/login", 303)
-        response.headers["Set-Cookie"] = self._services.sessions.end_cookie(is_https=sender.scheme == "https")
-        return response
+        ended = {"Set-Cookie": self._services.sessions.end_cookie(sender)}
+        return RedirectResponse(f"{self._base}/login", 303, ended)
 
     async def _by_key(self, request: Request, sender: RequestSender, next_path: str) -> Response:
         check_same_site(request.headers, sender.scheme, sender.host)
@@ -256,14 +255,8 @@ class Console:
         key = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0].strip()
         if not key:
             raise ApiProblem("unauthenticated", "the key is missing; 'fileq keys create' creates one")
-        subject, mark = await self._services.authentication.login(key, sender)
-        return self._begin(subject, mark, sender, next_path)
-
-    def _begin(self, subject: str, mark: str, sender: RequestSender, next_path: str) -> Response:
-        response = RedirectResponse(f"{self._base}{next_path}", 303)
-        cookie = self._services.sessions.cookie(subject, is_https=sender.scheme == "https", mark=mark)
-        response.headers["Set-Cookie"] = cookie
-        return response
+        cookie = await self._services.authentication.login(key, sender)
+        return RedirectResponse(f"{self._base}{next_path}", 303, {"Set-Cookie": cookie})
 
     def _login_form(self, request: Request, next_path: str, problem: ApiProblem | None = None) -> Response:
         detail, theme = problem.detail if problem is not None else "", theme_in(request.cookies)

@@ -18,6 +18,7 @@ from fileq.server.route import Route
 from fileq.server.routes import ROUTES
 from fileq.server.signing import signer_of
 from tests.support.api_client import API, ApiClient, ServedApi, served_api
+from tests.support.console_pages import SENDER
 
 REPOSITORY = Path(__file__).parents[3]
 CROSS_SITE = ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}, {})
@@ -78,7 +79,7 @@ def cookie_of(api: ServedApi) -> dict[str, str]:
     from fileq.brokers.clocks import wall_clock_ms
 
     id = next(id for id, key in api.keys.load().items() if key.name == "of the session")
-    header = Sessions(signer_of(api.broker), wall_clock_ms, "").cookie(id, is_https=False)
+    header = Sessions(signer_of(api.broker), wall_clock_ms, "").cookie(id, SENDER)
     assert header.startswith(f"{COOKIE}=")
     return {"Cookie": header.partition(";")[0]}
 
