@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec.structs import replace
-
 from fileq.brokers.catalog import Catalog, entry_name
 from fileq.brokers.types import Record
 from fileq.commands.audit_entries import (
@@ -73,25 +71,24 @@ class AuditLog:
     def start(self) -> None:
         self._thread.start()
 
-    def add(
+    def entry(
         self,
         who: str,
         caller_id: str,
         action: str,
         target: str,
-        *,
         count: int,
         result: int,
-        request_id: str,
-        note: AuditNote | None = None,
-        event: Event | None = None,
-    ) -> None:
+        request: str = "",
+        **note: Any,
+    ) -> AuditEntry:
+        """Of now. `note` are the fields of an AuditNote."""
+        at, action, target = stamp(self._now_ms()) or "", short(action), short(target)
+        return AuditEntry(at, who, caller_id, action, target, count, result, request, **note)
+
+    def add(self, entry: AuditEntry, event: Event | None = None) -> None:
         """`event` is what the log says, if that is not the request itself."""
-        action, target = short(action), short(target)
-        entry = AuditEntry(stamp(self._now_ms()) or "", who, caller_id, action, target, count, result, request_id)
-        if note is not None:
-            entry = replace(entry, **vars(note))
-        self._emit(event or RequestAudited(who, caller_id, action, target, count, result, request_id))
+        self._emit(event or RequestAudited(*(getattr(entry, name) for name in RequestAudited.__struct_fields__)))
         self._waiting[entry.log].append(entry)
         self._wake.set()
 

@@ -125,6 +125,15 @@ class Share:
         self._taken[caller] += amount
         self._total += amount
 
+    @contextmanager
+    def held(self, caller: str) -> Iterator[None]:
+        """Has one of them meanwhile."""
+        self.take(caller)
+        try:
+            yield
+        finally:
+            self.give_back(caller)
+
     def give_back(self, caller: str, amount: int = 1) -> None:
         self._total -= amount
         self._taken[caller] -= amount
@@ -223,17 +232,13 @@ class RequestBodies:
 
     async def form(self, http: Request, address: str, most: int) -> bytes:
         """The body of a sender that is not known yet: few at a time, and soon."""
-        client = client_network(address)
-        self._strangers.take(client)
-        try:
-            found = bytearray()
+        found = bytearray()
+        with self._strangers.held(client_network(address)):
             async for piece in pieces(http, STRANGER_S):
                 if len(found) + len(piece) > most:
                     raise _too_large(most)
                 found += piece
-            return bytes(found)
-        finally:
-            self._strangers.give_back(client)
+        return bytes(found)
 
 
 class RequestBody:

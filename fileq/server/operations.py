@@ -108,17 +108,8 @@ class OperationStore:
         for stored in [stored for stored in known if stored.operation.is_ended][ENDED_KEPT - 1 :]:
             self._catalog.remove_document(KIND, stored.operation.id)
         now_ms = self.now_ms()
-        operation = Operation(
-            id=f"{now_ms:013d}-{secrets.token_hex(4)}",
-            action=action,
-            wanted=wanted,
-            conditions=conditions,
-            matched=matched,
-            cutoff_ms=cutoff_ms,
-            created_ms=now_ms,
-            created_by=created_by,
-            updated_ms=now_ms,
-        )
+        id = f"{now_ms:013d}-{secrets.token_hex(4)}"
+        operation = Operation(id, action, wanted, conditions, matched, cutoff_ms, now_ms, created_by, updated_ms=now_ms)
         self._put(operation, 0)
         return operation
 
@@ -168,7 +159,7 @@ class OperationRunner:
         self._emit = emit
         self._log = log
         self._name = secrets.token_hex(6)
-        self._seen: dict[str, tuple[int, float]] = {}  # id → revision, since when it has been this one
+        self._seen: dict[tuple[str, int], float] = {}  # since when the operation of this id has this revision
         self._looked_at = -1  # the revision of all operations when there was nothing left to do
         self._wake = threading.Event()
         self._is_stopping = threading.Event()
@@ -210,16 +201,11 @@ class OperationRunner:
             self._looked_at, self._seen = revision, {}
             return None
         now_s = time.monotonic()
-        self._seen = {
-            stored.operation.id: seen
-            if (seen := self._seen.get(stored.operation.id)) is not None and seen[0] == stored.revision
-            else (stored.revision, now_s)
-            for stored in opened
-        }
+        seen = {(one.operation.id, one.revision) for one in opened}
+        self._seen = {key: self._seen.get(key, now_s) for key in seen}
         for stored in reversed(opened):
-            operation = stored.operation
-            is_silent = now_s - self._seen[operation.id][1] > TAKEOVER_S
-            if not operation.owner or is_silent:
+            is_silent = now_s - self._seen[stored.operation.id, stored.revision] > TAKEOVER_S
+            if not stored.operation.owner or is_silent:
                 return self._take(stored)
         return None
 
@@ -228,13 +214,9 @@ class OperationRunner:
         before = stored.operation
         done = self._actions.changed(before.action, before.underway, before.cutoff_ms) if before.underway else 0
         is_resumed = before.state == RUNNING
+        takeovers = before.takeovers + is_resumed
         taken = replace(
-            before,
-            owner=self._name,
-            state=RUNNING,
-            done=before.done + done,
-            underway=(),
-            takeovers=before.takeovers + is_resumed,
+            before, owner=self._name, state=RUNNING, done=before.done + done, underway=(), takeovers=takeovers
         )
         saved = self._store.save(taken, stored.revision)
         self._emit(OperationStarted(taken.id, taken.action.value, taken.matched, taken.done, is_resumed))
@@ -255,10 +237,9 @@ class OperationRunner:
                 ended = work.end(FAILED, str(error) if isinstance(error, FileqError) else repr(error))
                 break
         if ended is not None:
-            self._emit(
-                OperationEnded(ended.id, ended.action.value, ended.state, ended.done, ended.refused, ended.error)
-            )
-            work.log_end(ended)
+            how = ended.state, ended.done, ended.refused, ended.error
+            self._emit(OperationEnded(ended.id, ended.action.value, *how))
+            work.log(is_running=False)
 
 
 class _OwnedOperation:
@@ -276,8 +257,10 @@ class _OwnedOperation:
         self._actions = actions
         self._stored = stored
         self._is_stopping = is_stopping
-        self._action_log = log
-        self._changed: list[str] | None = None  # the ids of the first jobs that were changed; None before they are read
+        self._log = log
+        self._changed: list[str] = []  # the ids of the first jobs that were changed, also by a former owner
+        with suppress(BrokerError):
+            self._changed += next((one.ids for one in log.all() if one.id == stored.operation.id), ())
 
     def run(self) -> Operation | None:
         """Changes what is left. None if the server stops before; a repeat goes on."""
@@ -293,7 +276,9 @@ class _OwnedOperation:
                 return ended
             changed = [change.id for change in work.change(batch) if change.is_done]
             self._note(done=self._stored.operation.done + len(changed), underway=())
-            self._log_changed(changed)
+            if len(self._changed) < IDS_MAX:
+                self._changed += changed
+                self.log(is_running=True)
         return self.end(COMPLETED, refused=work.refused)
 
     def end(self, state: str, error: str = "", refused: int | None = None) -> Operation:
@@ -302,28 +287,13 @@ class _OwnedOperation:
         ended = self._save(state=state, error=error[:500], refused=is_known, ended_ms=self._store.now_ms(), underway=())
         return ended or self._stored.operation
 
-    def _log_changed(self, ids: list[str]) -> None:
-        """For the view that shows what became of them: the first jobs are enough."""
-        if len(known := self._logged()) < IDS_MAX:
-            known += ids
-            self._log(self._stored.operation, is_running=True)
-
-    def log_end(self, ended: Operation) -> None:
-        self._log(ended, is_running=False)
-
-    def _logged(self) -> list[str]:
-        if self._changed is None:
-            self._changed = []
-            with suppress(BrokerError):
-                ids = (one.ids for one in self._action_log.all() if one.id == self._stored.operation.id)
-                self._changed = list(next(ids, ()))  # of a former owner
-        return self._changed
-
-    def _log(self, now: Operation, *, is_running: bool) -> None:
-        self._action_log.add(
+    def log(self, *, is_running: bool) -> None:
+        """For the view that shows what became of the jobs: the first ones are enough."""
+        now = self._stored.operation
+        self._log.add(
             now.action,
             now.created_by,
-            self._logged(),
+            self._changed,
             count=now.done,
             refused=now.refused,
             conditions=now.conditions,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from fileq.actions.bulk import BulkActions
 from fileq.brokers.clocks import wall_clock_ms
@@ -16,7 +17,7 @@ from fileq.commands.api_keys import KeyStore
 from fileq.config import Config
 from fileq.core.events import Emit, JobCancelled, JobCompleted, JobDead, LoginsFailed, RequestFailed
 from fileq.core.job import State
-from fileq.server.audit import AuditLog, AuditNote
+from fileq.server.audit import AuditLog
 from fileq.server.authentication import Authentication, FailedLogins, LoginLink, Sessions
 from fileq.server.background_work import LiveSamples, UploadSweep
 from fileq.server.event_hub import RESET, EventHub, LiveEvent
@@ -107,12 +108,9 @@ class Services:
         return problem
 
     def _report_failed_logins(self, failures: int, addresses: int, address: str, how: str) -> None:
-        note = AuditNote()
-        note.detail = f"the last one from {address}, by {how}; from {addresses} addresses"
-        event = LoginsFailed(failures, addresses, address, how)
-        self.audit.add(
-            UNKNOWN, "", "failed_login", "/login", count=failures, result=401, request_id="", note=note, event=event
-        )
+        detail = f"the last one from {address}, by {how}; from {addresses} addresses"
+        entry = self.audit.entry(UNKNOWN, "", "failed_login", "/login", failures, 401, "", detail=detail)
+        self.audit.add(entry, LoginsFailed(failures, addresses, address, how))
 
 
 INTERVAL_S = 0.25
@@ -148,22 +146,18 @@ class JobWaits:
         """Returns when the job has ended or is unknown, after the timeout, or when the server stops."""
         if self._is_closed:
             return
-        self._share.take(caller)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waits.setdefault(id, set()).add(ended)
-        self._read_soon(id)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run())
-        try:
-            await asyncio.wait_for(ended, timeout_s)
-        except TimeoutError:
-            return
-        finally:
-            self._share.give_back(caller)
-            waiting = self._waits.get(id, set())
-            waiting.discard(ended)
-            if not waiting:
-                self._waits.pop(id, None)
+        with self._share.held(caller), suppress(TimeoutError):
+            self._waits.setdefault(id, set()).add(ended)
+            self._read_soon(id)
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._run())
+            try:
+                await asyncio.wait_for(ended, timeout_s)
+            finally:
+                self._waits[id].discard(ended)
+                if not self._waits[id]:
+                    del self._waits[id]
 
     def _take(self, event: LiveEvent) -> None:
         if event.name == RESET:
@@ -193,10 +187,8 @@ class JobWaits:
                     self._all_due_s = loop.time() + (LOST_S if self._hub.is_connected else INTERVAL_S)
                 for start in range(0, len(ids), BATCH):
                     await self._look_at(ids[start : start + BATCH])
-                try:
+                with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), max(0.0, self._all_due_s - loop.time()))
-                except TimeoutError:
-                    continue
         finally:
             self._hub.unfollow()
 

@@ -11,8 +11,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -141,21 +140,12 @@ TEST_S = 30.0  # a receiver has 20 s to answer
 
 
 class SlowWork:
-    """Belongs to the event loop. A client has one of the slots during its work, and makes one call() at a time."""
+    """Belongs to the event loop. A client holds one of the slots during its work, and makes one call() at a time."""
 
     def __init__(self, what: str, most: int, most_of_one: int, timeout_s: float) -> None:
         self._pool = BrokerPool(calls_max=most)
         self._timeout_s = timeout_s
         self.slots = Share(what, most, most_of_one)
-
-    @contextmanager
-    def slot(self, caller: str) -> Iterator[None]:
-        """Raises ApiProblem if the caller, or all together, have too many."""
-        self.slots.take(caller)
-        try:
-            yield
-        finally:
-            self.slots.give_back(caller)
 
     async def call(self, work: Callable[[], T]) -> T:
         return await self._pool.call(work, timeout_s=self._timeout_s)

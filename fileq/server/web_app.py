@@ -221,16 +221,8 @@ class WebApp:
             response = self._services.reported(error, action, request_id).response(request_id)
         is_audited = found.is_audited if found is not None else request.method not in SAFE
         if caller is not None and is_audited:
-            self._services.audit.add(
-                caller.name,
-                caller.id,
-                action,
-                shown,
-                count=count,
-                result=response.status_code,
-                request_id=request_id,
-                note=note,
-            )
+            log, result = self._services.audit, response.status_code
+            log.add(log.entry(caller.name, caller.id, action, shown, count, result, request_id, **vars(note)))
         return response
 
     async def _read(

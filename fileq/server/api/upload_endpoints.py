@@ -95,7 +95,7 @@ async def upload_file(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[Uplo
 
     assert request.http is not None
     try:
-        with services.transfers.slot(request.caller.id):
+        with services.transfers.slots.held(request.caller.id):
             try:
                 await services.transfers.call(open_file)
                 await _receive(request.http, file, services, frozenset({SHA_256, *expected}), most)

@@ -65,7 +65,7 @@ def remove_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
 async def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookTest:
     """The server sends one message now. `error` is empty if the receiver accepted it."""
     tests = request.services.webhook_tests
-    with tests.slot(request.caller.id):
+    with tests.slots.held(request.caller.id):
         return await tests.call(lambda: webhooks.test(request.broker, request.config, _known(request).name))
 
 
