@@ -72,15 +72,7 @@ class AuditLog:
         self._thread.start()
 
     def entry(
-        self,
-        who: str,
-        caller_id: str,
-        action: str,
-        target: str,
-        count: int,
-        result: int,
-        request: str = "",
-        **note: Any,
+        self, who: str, caller_id: str, action: str, target: str, count: int, result: int, request: str, **note: Any
     ) -> AuditEntry:
         """Of now. `note` are the fields of an AuditNote."""
         at, action, target = stamp(self._now_ms()) or "", short(action), short(target)

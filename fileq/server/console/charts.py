@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from markupsafe import Markup
+
+from fileq.server.background_work import EVERY_S, KEPT, LiveSample
 
 _LEFT, _TOP, _BOTTOM = 44, 8, 20
 _LABELS, _HALF_LABEL = 7, 34  # how many at most; the half of one is so wide on a phone
 
 
-def line_chart(
-    series: Sequence[tuple[str, Sequence[float]]],
-    labels: Sequence[str],
-    *,
-    title: str,
-    width: int = 720,
-    height: int = 200,
-) -> Markup:
+def line_chart(series: Sequence[tuple[str, Sequence[float]]], labels: Sequence[str], *, title: str) -> Markup:
     """Lines over the same labels. `series` are (class, values); the first one has an area. A few labels are shown.
     With fewer values than labels the left part stays empty: nothing is known about that time."""
+    width, height = 720, 200
     top_value = _round_up(max((value for _, values in series for value in values), default=0))
     count = max(len(labels), 2)
     step, scale = (width - _LEFT - 8) / (count - 1), (height - _TOP - _BOTTOM) / top_value
@@ -38,13 +34,24 @@ def line_chart(
         parts.append(Markup('<polyline class="line {}" points="{}"/>').format(name, points))
     for index in shown_labels(labels, most=_LABELS):
         x = min(_LEFT + index * step, width - _HALF_LABEL)  # so that no label is over the edge
-        parts.append(
-            Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(x, height - 4, labels[index])
-        )
+        text = Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>')
+        parts.append(text.format(x, height - 4, labels[index]))
     if left > width / 3:  # most of the time is unknown
         middle = (base + _TOP) // 2 - 12  # a group of its own: the stylesheet counts the labels
         parts.append(Markup('<g><text x="{}" y="{}">no samples yet</text></g>').format(_LEFT + 12, middle))
-    return _svg(parts, width, height, title)
+    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        width, height, title, Markup("").join(parts)
+    )
+
+
+def sample_chart(samples: Sequence[LiveSample], title: str, **lines: Callable[[LiveSample], float]) -> Markup:
+    """The last hour: what each line, by its class, shows of a sample. Empty before the second sample."""
+    if len(samples) < 2:
+        return Markup("")
+    every = max(1, len(samples) // 180)
+    kept = samples[::every]
+    labels = axis_times([one.at for one in kept], KEPT // every, EVERY_S * every)
+    return line_chart([(name, [value(one) for one in kept]) for name, value in lines.items()], labels, title=title)
 
 
 def axis_times(times: Sequence[str], places: int, every_s: float) -> list[str]:
@@ -80,13 +87,13 @@ def spark_bars(values: Sequence[int], *, title: str) -> Markup:
     )
 
 
-def bar(value: float, most: float, *, title: str, name: str = "a") -> Markup:
+def bar(value: float, most: float, *, title: str) -> Markup:
     """One horizontal bar, as long as its share of `most`."""
     length = 0.0 if not most else max(1.0, 200 * value / most) if value else 0.0
     return Markup(
         '<svg class="chart" viewBox="0 0 200 8" preserveAspectRatio="none" role="img" aria-label="{}">'
-        '<rect class="track" width="200" height="8" rx="2"/><rect class="{}" width="{:.1f}" height="8" rx="2"/></svg>'
-    ).format(title, name, length)
+        '<rect class="track" width="200" height="8" rx="2"/><rect class="a" width="{:.1f}" height="8" rx="2"/></svg>'
+    ).format(title, length)
 
 
 def _grid(top_value: float, width: int, base: int, scale: float) -> Markup:
@@ -94,18 +101,9 @@ def _grid(top_value: float, width: int, base: int, scale: float) -> Markup:
     for share in (0.0, 0.5, 1.0):
         y = f"{base - top_value * share * scale:.1f}"
         parts.append(Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(_LEFT, width - 8, y, y))
-        parts.append(
-            Markup('<text x="{}" y="{}" text-anchor="end" dominant-baseline="middle">{}</text>').format(
-                _LEFT - 6, y, _short(top_value * share)
-            )
-        )
+        text = Markup('<text x="{}" y="{}" text-anchor="end" dominant-baseline="middle">{}</text>')
+        parts.append(text.format(_LEFT - 6, y, _short(top_value * share)))
     return Markup("").join(parts)
-
-
-def _svg(parts: Sequence[Markup], width: int, height: int, title: str) -> Markup:
-    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        width, height, title, Markup("").join(parts)
-    )
 
 
 def _round_up(value: float) -> float:

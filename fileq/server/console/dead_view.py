@@ -5,18 +5,18 @@ The view of a group shows its probe: one job that was put back to see if the cau
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from fileq.brokers.types import Record
-from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS, Acknowledgement, GroupState
+from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS, GroupState
 from fileq.commands.action_log import ACTIONS
 from fileq.core.fingerprint import common_words
 from fileq.core.job import State
-from fileq.queries.dead_jobs import DeadGroup, DeadGroups, GroupedBy
+from fileq.queries.dead_jobs import DeadGroup, GroupedBy
 from fileq.queries.documents import JobDocument, job_document
 from fileq.queries.job_filter import JobConditions, conditions_in
 from fileq.queries.job_queries import wait_reasons
@@ -45,6 +45,7 @@ GROUPING_HINTS: Mapping[GroupedBy, str] = {
 }
 TITLE_LENGTH = 200
 NO_EXTENSION = "(none)"
+# Groups without an acknowledgement, and those that came back, are first.
 _ORDER: Mapping[GroupState, int] = {"again": 0, "new": 0, "acknowledged": 1}
 _UNSAFE = re.compile(r"\\x[89a-f][0-9a-f]|[*?\[\]{}\\]")
 
@@ -87,11 +88,13 @@ def dead(request: ViewRequest[DeadQuery]) -> Mapping[str, Any]:
     query = request.query
     found = request.shown(dead_groups(request, query, GROUPED_MAX))
     notes = read_notes(request, (ACKNOWLEDGEMENTS, ACTIONS))
-    cards = _cards(notes.acknowledgements, found, query)
+    cards = [_card(group, mark_of(group, notes.acknowledgements), query) for group in found.groups]
+    cards.sort(key=lambda card: _ORDER[card.mark.state])  # among equal ones the largest group is first
     opened = cards[0] if query.fingerprint and query.by == "fingerprint" and len(cards) == 1 else None
     filter = _of_jobs(query)
     listed = opened.group.newest_ids if opened else found.newest_ids if not filter else ()
     records = _records(request, [*listed, *([query.probe] if query.probe else [])])
+    shown = [records.get(id) for id in listed]  # one may have been retried meanwhile
     probe = _probe(request, records.get(query.probe)) if query.probe else None
     is_probed = probe is not None and not probe.is_finished  # while a probe waits, the reasons cost a round trip
     return {
@@ -100,7 +103,7 @@ def dead(request: ViewRequest[DeadQuery]) -> Mapping[str, Any]:
         "found": found,
         "cards": cards,
         "opened": opened,
-        "jobs": _dead_among(request, [records.get(id) for id in listed]),
+        "jobs": [request.shown(job_document(one)) for one in shown if one is not None and one.state is State.DEAD],
         "probe": probe,
         "probe_queue": paused_of(probe) if probe is not None else "",
         "probe_then": what_then(probe.deferred) if probe is not None else "",
@@ -114,14 +117,8 @@ def dead(request: ViewRequest[DeadQuery]) -> Mapping[str, Any]:
     }
 
 
-def _cards(known: Mapping[str, Acknowledgement], found: DeadGroups, query: DeadQuery) -> list[GroupCard]:
-    """Groups without an acknowledgement, and those that came back, are first; among them the largest."""
-    cards = [_card(group, mark_of(group, known), query) for group in found.groups]
-    return sorted(cards, key=lambda card: _ORDER[card.mark.state])
-
-
 def _card(group: DeadGroup, mark: GroupMark, query: DeadQuery) -> GroupCard:
-    is_by_cause = query.by == "fingerprint"
+    is_by_cause, match = query.by == "fingerprint", query.match
     current = _of_jobs(query)
     narrower = current | narrower_conditions(group, query.by)
     return GroupCard(
@@ -129,12 +126,8 @@ def _card(group: DeadGroup, mark: GroupMark, query: DeadQuery) -> GroupCard:
         mark=mark if is_by_cause else UNMARKED,
         newest=UNMARKED if is_by_cause else mark,
         chart=spark_bars(group.timeline, title=f"{group.count} deaths over time"),
-        directories=tuple(
-            Facet(one.name, one.count, directory_match(one.name, query.match)) for one in group.directories
-        ),
-        extensions=tuple(
-            Facet(one.name, one.count, extension_match(one.name, query.match)) for one in group.extensions
-        ),
+        directories=tuple(Facet(one.name, one.count, directory_match(one.name, match)) for one in group.directories),
+        extensions=tuple(Facet(one.name, one.count, extension_match(one.name, match)) for one in group.extensions),
         filter=narrower | {"status": "dead"} if is_by_cause else {},
         narrower=address_of(narrower) if narrower != current or is_by_cause else {},
         headline=headline(group) if is_by_cause else "",
@@ -191,13 +184,6 @@ def _records(request: ViewRequest[Any], ids: Sequence[str]) -> dict[str, Record]
     """By id; one round trip for all of them."""
     found = request.broker.records(ids) if ids else []
     return {record.id: record for record in found if record is not None}
-
-
-def _dead_among(request: ViewRequest[Any], records: Iterable[Record | None]) -> list[JobDocument]:
-    """Those that are still dead."""
-    return [
-        request.shown(job_document(record)) for record in records if record is not None and record.state is State.DEAD
-    ]
 
 
 def _probe(request: ViewRequest[Any], record: Record | None) -> JobDocument | None:

@@ -133,11 +133,6 @@ def job(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
         "mark": mark_of_death(found.fingerprint, found.completed_at, notes.acknowledgements),
         "may_preview": may_see_content(request),
         "curl": f'curl -H "X-API-Key: $KEY" {shlex.quote(address)}',
-        "python": _python(found),
+        "python": f"fileq.Client().job({json.dumps(found.id)}).status()",  # a text of JSON is one of Python too
         "cli": f"fileq show {'-- ' if found.id.startswith('-') else ''}{shlex.quote(found.id)}",
     }
-
-
-def _python(job: JobDocument) -> str:
-    """Shows the job, as the other two do. A text of JSON is one of Python too."""
-    return f"fileq.Client().job({json.dumps(job.id)}).status()"

@@ -20,11 +20,11 @@ from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 from fileq.queries.job_selection import outlined, with_outlines
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
-from fileq.server.background_work import EVERY_S, KEPT, LiveSample, per_second
-from fileq.server.console.charts import axis_times, bar, line_chart
+from fileq.server.background_work import LiveSample, per_second
+from fileq.server.console.charts import bar, line_chart, sample_chart
 from fileq.server.console.dead_view import headline
 from fileq.server.console.rendering import number
-from fileq.server.console.view import ViewList, ViewRequest, all_known, known_count, mark_of, pause_words, read_notes
+from fileq.server.console.view import ViewList, ViewRequest, mark_of, pause_words, read_notes
 from fileq.worker.breakers import reason_of
 
 VIEWS = ViewList()
@@ -89,11 +89,12 @@ def overview(request: ViewRequest[OverviewQuery]) -> Mapping[str, Any]:
     groups = None
     if state.dead:
         groups = request.shown(dead_groups(request, DeadGroupsQuery(limit=_GROUPS), _GROUPED))
-    kinds = ((ACKNOWLEDGEMENTS, groups is not None and groups.groups), (NOTES, found.census.paused))
+    seen = groups.groups if groups is not None else ()
+    kinds = ((ACKNOWLEDGEMENTS, seen), (NOTES, found.census.paused))
     notes = read_notes(request, [kind for kind, is_needed in kinds if is_needed])
-    marks = {
-        group.key: mark_of(group, notes.acknowledgements) for group in (groups.groups if groups is not None else ())
-    }
+    marks = {group.key: mark_of(group, notes.acknowledgements) for group in seen}
+    known = [group for group in seen if marks[group.key].state == "acknowledged"]
+    has_seen_all = groups is not None and not groups.is_partial and groups.group_count <= len(seen)
     return {
         "stats": state,
         "completed": completed,
@@ -108,10 +109,10 @@ def overview(request: ViewRequest[OverviewQuery]) -> Mapping[str, Any]:
         "queues": [(queue, bar(queue.length, most, title=f"{queue.length} pending")) for queue in state.queues],
         "live_chart": _live_chart(samples),
         "groups": groups,
-        "headlines": {group.key: headline(group) for group in (groups.groups if groups is not None else ())},
+        "headlines": {group.key: headline(group) for group in seen},
         "marks": marks,
-        "all_known": all_known(groups, marks),
-        "known_count": known_count(groups, marks),
+        "all_known": has_seen_all and len(known) == len(seen),
+        "known_count": sum(group.count for group in known),
         "jobs": recent.jobs,
         "deferred": recent.deferred.total(),
         "deferred_in": recent.deferred_in,
@@ -169,13 +170,8 @@ def _chart(hours: Sequence[HourStats], chosen: str) -> Any:
 
 
 def _live_chart(samples: Sequence[LiveSample]) -> Any:
-    if len(samples) < 2:
-        return None
-    every = max(1, len(samples) // 180)
-    kept = samples[::every]
-    series = [("a", [one.completed_per_second for one in kept]), ("b", [one.failed_per_second for one in kept])]
-    labels = axis_times([one.at for one in kept], KEPT // every, EVERY_S * every)
-    return line_chart(series, labels, title="Jobs per second, last hour")
+    title = "Jobs per second, last hour"
+    return sample_chart(samples, title, a=lambda one: one.completed_per_second, b=lambda one: one.failed_per_second)
 
 
 def breaker_banners(breakers: Sequence[BreakerDocument], deferred: Mapping[str, int], is_more: bool) -> list[Banner]:

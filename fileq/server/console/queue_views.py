@@ -15,13 +15,12 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, Record
 from fileq.commands.action_log import ACTIONS, LoggedAction
 from fileq.commands.admin.running_workers import workers_in
-from fileq.core.job import Job, State, decode_or_none, parse_time
+from fileq.core.job import decode_or_none, parse_time
 from fileq.queries.documents import WorkerDocument
 from fileq.queries.job_ids import id_in
 from fileq.server.api.queue_endpoints import QueueDocument, queue_list, shown_workers
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
-from fileq.server.background_work import EVERY_S, KEPT, LiveSample
-from fileq.server.console.charts import axis_times, bar, line_chart
+from fileq.server.console.charts import bar, sample_chart
 from fileq.server.console.view import ViewList, ViewRequest
 from fileq.server.route import NoQuery
 
@@ -48,9 +47,8 @@ def queues(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     broker = request.broker
     overview = broker.overview(1, jobs=ENDED)
     found = queue_list(broker, overview)
-    out = out_a_minute(broker, overview)
-    samples = request.services.samples
-    change = samples.waiting_change(MINUTE_SAMPLES)
+    out, _ = out_a_minute(broker, overview, lambda record: record.queue)
+    change, last_hour = request.services.samples.waiting_change(MINUTE_SAMPLES), request.services.samples.read()
     most = max((queue.waiting for queue in found.queues), default=0)
     rows = []
     for queue in found.queues:
@@ -63,22 +61,22 @@ def queues(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
         "rows": rows,
         "came": sum(row.came or 0 for row in rows) if change else None,  # as the rows say, so that they add up
         "left": sum(row.left for row in rows),
-        "charts": _charts(samples.read()),
+        "waiting_chart": sample_chart(last_hour, "Pending jobs, last hour", a=lambda one: one.waiting),
+        "flow_chart": sample_chart(
+            last_hour,
+            "Jobs per second, last hour",
+            a=lambda one: one.produced_per_second,
+            c=lambda one: one.completed_per_second + one.dead_per_second,
+        ),
     }
 
 
 def out_a_minute(
-    broker: FullBroker, overview: Overview, name: Callable[[Record], str] = lambda record: record.queue
-) -> dict[str, float]:
-    """How many jobs of each queue, or other name, were completed or died within the last minute. A counter for each
-    queue would cost the hot path something, so the newest ended jobs tell it."""
-    return out_and_outlines(broker, overview, name)[0]
-
-
-def out_and_outlines(
     broker: FullBroker, overview: Overview, name: Callable[[Record], str], others: Sequence[str] = ()
 ) -> tuple[dict[str, float], list[Record | None]]:
-    """As `out_a_minute`, and the outlines of other jobs, in the same round trip."""
+    """How many jobs of each queue, or other name, were completed or died within the last minute; and the outlines of
+    other jobs, in the same round trip. A counter for each queue would cost the hot path something, so the newest ended
+    jobs tell it."""
     ids = {place: [id_in(raw) for raw in overview.first.get(place, ())] for place in ("completed", "dead_letter")}
     wanted = [*(id for some in ids.values() for id in some), *others]
     found = iter(broker.outlines(wanted) if wanted else ())
@@ -88,20 +86,6 @@ def out_and_outlines(
         ended = ended_a_minute(records, overview.census.now_ms, ENDED, name)
         rates = {key: rates.get(key, 0.0) + ended.get(key, 0.0) for key in rates.keys() | ended.keys()}
     return rates, list(found)
-
-
-def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
-    """What waits, and what comes in and goes out, over the last hour; None before the second sample."""
-    if len(samples) < 2:
-        return None
-    every = max(1, len(samples) // 180)
-    kept = samples[::every]
-    times = axis_times([one.at for one in kept], KEPT // every, EVERY_S * every)
-    waiting = line_chart([("a", [one.waiting for one in kept])], times, title="Pending jobs, last hour")
-    produced = [one.produced_per_second for one in kept]
-    ended = [one.completed_per_second + one.dead_per_second for one in kept]
-    series = [("a", produced), ("c", ended)]
-    return waiting, line_chart(series, times, title="Jobs per second, last hour")
 
 
 @VIEWS.add("/workers", "Workers", "workers.html", letter="w")
@@ -116,7 +100,7 @@ def workers(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     shown = sorted(found.workers, key=needs_attention)[:PROCESSES]
     running = [job.id for process in shown for job in process.jobs[:JOBS] if job.id]
     others = [*running, *islice(cancelled, ENDED)]
-    rates, records = out_and_outlines(broker, overview, lambda record: process_of(record.slot), others)
+    rates, records = out_a_minute(broker, overview, lambda record: process_of(record.slot), others)
     living = [process for process in found.workers if process.is_alive]
     return {
         "found": found,
@@ -193,23 +177,12 @@ def cancelled_jobs(
 ) -> list[CancelledJob]:
     """Those that a worker had started and that have ended. `overview` has the newest jobs of each state: they tell the
     names."""
-    ended = [one for one in records if one is not None and one.id in ids and one.started_ms and _has_ended(one)]
+    known = [one for one in records if one is not None and one.id in ids]
+    ended = [one for one in known if one.started_ms and not one.state.is_unfinished]
     jobs = (decode_or_none(raw) for raws in overview.first.values() for raw in raws) if ended else ()
-    named = {job.id: job for job in jobs if job is not None}
-    shown = sorted(ended, key=lambda one: ids[one.id].at, reverse=True)[:SHOWN]
-    return [
-        CancelledJob(
-            one.id, _name(one.id, named.get(one.id), hides_paths), one.state.value, ids[one.id].by, ids[one.id].at
-        )
-        for one in shown
+    names = {job.id: (job.filepath if not hides_paths else "") or job.type for job in jobs if job is not None}
+    found = [
+        CancelledJob(one.id, names.get(one.id) or one.id, one.state.value, ids[one.id].by, ids[one.id].at)
+        for one in ended
     ]
-
-
-def _has_ended(record: Record) -> bool:
-    return record.state in (State.CANCELLED, State.COMPLETED, State.DEAD)
-
-
-def _name(id: str, job: Job | None, hides_paths: bool) -> str:
-    if job is None:
-        return id
-    return (job.filepath if not hides_paths else "") or job.type or id
+    return sorted(found, key=lambda one: one.at, reverse=True)[:SHOWN]

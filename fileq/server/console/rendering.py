@@ -196,18 +196,8 @@ def environment() -> Environment:
         auto_reload=False,
         finalize=_finalized,
     )
-    made.filters.update(
-        shown=shown,
-        lines=lines,
-        number=number,
-        duration=duration,
-        rough=rough,
-        size=size,
-        as_json=as_json,
-        attribute_json=attribute_json,
-        path_part=path_part,
-        moment=moment,
-    )
+    filters = (shown, lines, number, duration, rough, size, as_json, attribute_json, path_part, moment)
+    made.filters.update({one.__name__: one for one in filters})
     made.globals.update(query_string=query_string, seconds_between=seconds_between, clock_time=clock_time)
     return made
 

@@ -137,13 +137,13 @@ def _delayed(request: ViewRequest[Any]) -> DelayedJobs:
     return DelayedJobs(jobs, page.total, services.signer.cursor(LIST, page.next_cursor))
 
 
-def upcoming(view: ScheduleView, now_ms: int, count: int = TIMES) -> Sequence[ScheduledTime]:
+def upcoming(view: ScheduleView, now_ms: int) -> Sequence[ScheduledTime]:
     """The next times, beginning with the one that the broker has. None if it is paused or can't fire."""
     if view.status in _WITHOUT_TIMES or view.next is None:
         return ()
     next_ms = round(datetime.fromisoformat(view.next.utc).timestamp() * 1000)
     following = parsed(view.cron, view.timezone).times_after(max(next_ms, now_ms))
-    return [view.next, *(scheduled_time(ms, view.timezone) for ms in islice(following, count - 1))]
+    return [view.next, *(scheduled_time(ms, view.timezone) for ms in islice(following, TIMES - 1))]
 
 
 @VIEWS.add("/scheduled/preview", "Next runs", "schedule_preview.html", changes_with="")
@@ -236,15 +236,10 @@ def _form(request: ViewRequest[Any], form: ScheduleForm) -> dict[str, Any]:
         "payload": json_text(form.payload) if form.payload else "",
         "reprocess": json_text(form.reprocess),
         "overlaps": OVERLAPS,
-        "missed": MISSED if form.missed in MISSED else {**MISSED, form.missed: missed_words(form.missed)},
+        "missed": MISSED | {form.missed: MISSED.get(form.missed, f"run each of the last {form.missed[4:]}")},  # all:N
         "zones": zone_names(),
         "wrong_cron": f"{FIELDS} {EXAMPLE}",
     }
-
-
-def missed_words(missed: str) -> str:
-    """Of `all:N`."""
-    return f"run each of the last {missed.removeprefix('all:')}"
 
 
 def json_text(value: Mapping[str, Any]) -> str:
@@ -255,25 +250,21 @@ def json_text(value: Mapping[str, Any]) -> str:
 
 def form_of(name: str, definition: ScheduleDefinition) -> ScheduleForm:
     """The definition as the API takes it: durations are texts, and fileq's own jobs have keys of their own."""
-    kind = {SCAN_TYPE: "scan", REPROCESS_TYPE: "reprocess"}.get(definition.type, "type")
-    since_s = definition.payload.get("since_s")
-    reprocess = {"match": definition.payload.get("match"), "since": format_duration(since_s) if since_s else None}
-    return ScheduleForm(
+    same = ("cron", "timezone", "priority", "missed", "overlap", "max_retries")
+    form = ScheduleForm(
         name=name,
-        cron=definition.cron,
-        timezone=definition.timezone,
-        kind=kind,
-        type=definition.type if kind == "type" else "",
-        payload=definition.payload if kind == "type" else {},
-        scan=str(definition.payload.get("dir", "")) if kind == "scan" else "",
-        reprocess={key: value for key, value in reprocess.items() if value} if kind == "reprocess" else {},
-        priority=definition.priority,
-        missed=definition.missed,
-        overlap=definition.overlap,
         within=format_duration(definition.within_s),
-        max_retries=definition.max_retries,
         timeout=format_duration(definition.timeout_s) if definition.timeout_s else "",
+        **{one: getattr(definition, one) for one in same},
     )
+    payload = definition.payload
+    if definition.type == SCAN_TYPE:
+        return replace(form, kind="scan", scan=str(payload.get("dir", "")))
+    if definition.type == REPROCESS_TYPE:
+        since = format_duration(payload["since_s"]) if payload.get("since_s") else None
+        given = {"match": payload.get("match"), "since": since}
+        return replace(form, kind="reprocess", reprocess={key: value for key, value in given.items() if value})
+    return replace(form, type=definition.type, payload=payload)
 
 
 # What the form of a schedule says about a text that it can't use, and what to use instead. Only computes.
@@ -310,17 +301,14 @@ def hint(field: str, given: str, detail: str) -> ScheduleHint:
             city = zone.rpartition("/")[2].replace("_", " ")
             return ScheduleHint(f"{city} is in the zone {zone}.", field, zone, is_city=True)
         nearest = detail.partition("did you mean ")[2].rstrip("?")
-        return ScheduleHint(f"No time zone is called “{given}”.", field, nearest) if nearest else _unknown(field, given)
+        advice = "" if nearest else " Type a city, such as Berlin."
+        return ScheduleHint(f"No time zone is called “{given}”.{advice}", field, nearest)
     if better := cron_of(given):
         return ScheduleHint(f"{FIELDS} “{given}” would be: {better}", field, better)
     if len(given.split()) != 5 and not given.startswith("@"):
         return ScheduleHint(f"{FIELDS} {EXAMPLE}", field)
     reason = detail.partition(EXPECTS)[2].removeprefix("; ") or "it is not known"
     return ScheduleHint(f"Invalid: {reason}. {EXAMPLE}", field)
-
-
-def _unknown(field: str, given: str) -> ScheduleHint:
-    return ScheduleHint(f"No time zone is called “{given}”. Type a city, such as Berlin.", field)
 
 
 @cache

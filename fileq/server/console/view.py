@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from msgspec import Struct, UnsetType
+from msgspec.structs import replace
 
 from fileq.brokers.catalog import Document, Table
 from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS, Acknowledgement, GroupState, group_state
@@ -17,7 +18,7 @@ from fileq.commands.action_log import ACTIONS, UPLOADS, LoggedAction
 from fileq.commands.admin.pauses import HISTORIES, NOTES, PastPause, PauseNote
 from fileq.core.api_key import Scope
 from fileq.core.job import parse_time
-from fileq.queries.dead_jobs import DeadGroup, DeadGroups
+from fileq.queries.dead_jobs import DeadGroup
 from fileq.server.console.rendering import moment
 from fileq.server.route import ApiRequest, Endpoint
 
@@ -117,11 +118,9 @@ UNMARKED = GroupMark()
 
 def mark_of(group: DeadGroup, known: Mapping[str, Acknowledgement]) -> GroupMark:
     """What is known about the cause of the newest job of the group."""
-    found = known.get(group.fingerprint)
-    if found is None:
-        return UNMARKED
-    state = group_state(found, group.last)
-    return GroupMark(state, found, died_since(group.newest_times, found.at, group.count) if state == "again" else "")
+    mark = mark_of_death(group.fingerprint, group.last, known)
+    found = mark.acknowledgement
+    return replace(mark, since=died_since(group.newest_times, found.at, group.count)) if mark.since and found else mark
 
 
 def mark_of_death(fingerprint: str | None, died: str | None, known: Mapping[str, Acknowledgement]) -> GroupMark:
@@ -131,19 +130,6 @@ def mark_of_death(fingerprint: str | None, died: str | None, known: Mapping[str,
         return UNMARKED
     state = group_state(found, died)
     return GroupMark(state, found, "died since" if state == "again" else "")
-
-
-def all_known(groups: DeadGroups | None, marks: Mapping[str, GroupMark]) -> bool:
-    """Whether every dead job is in a group that is acknowledged and has not come back. False if not all were seen."""
-    if groups is None or groups.is_partial or groups.group_count > len(groups.groups):
-        return False
-    return all(marks[group.key].state == "acknowledged" for group in groups.groups)
-
-
-def known_count(groups: DeadGroups | None, marks: Mapping[str, GroupMark]) -> int:
-    """How many of the dead jobs that were seen are in such a group."""
-    seen = groups.groups if groups is not None else ()
-    return sum(group.count for group in seen if marks[group.key].state == "acknowledged")
 
 
 def died_since(newest: Sequence[str | None], at: str, count: int) -> str:

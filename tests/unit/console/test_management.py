@@ -156,8 +156,11 @@ def test_what_goes_out_of_a_queue_is_what_was_completed_and_what_died() -> None:
         for number in range(jobs):
             [claim] = broker.settle_and_claim([], ["s"]).claims
             broker.settle_and_claim([complete(claim) if number else bury(claim, claim.raw, error="E: x")], [])
-    assert out_a_minute(broker, broker.overview(1, jobs=ENDED)) == {"high": 3.0, "low": 2.0}
-    assert out_a_minute(broker, broker.overview(1)) == {}
+    assert out_a_minute(broker, broker.overview(1, jobs=ENDED), lambda record: record.queue)[0] == {
+        "high": 3.0,
+        "low": 2.0,
+    }
+    assert out_a_minute(broker, broker.overview(1), lambda record: record.queue)[0] == {}
 
 
 def test_the_change_of_a_queue_is_per_minute_and_unknown_before_the_second_sample() -> None:
