@@ -193,12 +193,13 @@ class Connections(ServerState):
     def _cut_one_of(self, addresses: Sequence[_Address]) -> bool:
         """Of the first address that has one, but an idle one of any address before a body, and that before an answer:
         strangers with many addresses must not cut the uploads of one."""
-        for find in (self._first_idle, _first_sending, _first_unread):
-            for here in addresses:
-                if (found := find(here)) is not None:
-                    self._cut(found)
-                    return True
-        return False
+        idle = map(self._first_idle, addresses)
+        sending = (next(iter(here.lines[Does.SEND]), None) for here in addresses)
+        unread = (one for here in addresses for one in here.lines[Does.GET_SERVED] if one.unread)
+        found = next((one for one in chain(idle, sending, unread) if one is not None), None)
+        if found is not None:
+            self._cut(found)
+        return found is not None
 
     def _first_idle(self, here: _Address) -> Connection | None:
         """Looks at each connection without a request only once, even if hundreds come at a time."""
@@ -237,14 +238,6 @@ class Connections(ServerState):
             self._cut(connection)
             left -= size
         self._check = self._loop.call_later(CHECK_S, self._check_all) if self._count else None
-
-
-def _first_sending(here: _Address) -> Connection | None:
-    return next(iter(here.lines[Does.SEND]), None)
-
-
-def _first_unread(here: _Address) -> Connection | None:
-    return next((one for one in here.lines[Does.GET_SERVED] if one.unread), None)
 
 
 def _is_stuck(connection: Connection, size: int, now_s: float) -> bool:
@@ -379,12 +372,8 @@ class _StrictParser(h11.Connection):
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, HEAD_BYTES)
-        self._receive_buffer: _LimitedBuffer = _LimitedBuffer()
+        self.head = self._receive_buffer = _LimitedBuffer()
         self.chunks_left = CHUNKS
-
-    @property
-    def has_long_head(self) -> bool:
-        return self._receive_buffer.has_refused
 
     def next_event(self) -> Any:
         if self.chunks_left == 0:
@@ -452,7 +441,7 @@ class AbortableHttp(H11Protocol):
         """Also 431. A connection whose answer has begun is only closed."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
-        elif self.conn.has_long_head:
+        elif self.conn.head.has_refused:
             text = f"A request has at most {HEAD_LINES - 1} headers, and {HEAD_BYTES:,} bytes before its body."
             headers = [("Content-Type", "text/plain; charset=utf-8"), ("Connection", "close")]
             for event in (h11.Response(status_code=431, headers=headers), h11.Data(text.encode()), h11.EndOfMessage()):

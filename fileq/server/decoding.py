@@ -51,9 +51,9 @@ def decode_query(pairs: Sequence[tuple[str, str]], type: type[S]) -> S:
         field = known.get(name) or (known.get(outer) if dot else None)
         if not text and field is not None and field.default is None:
             continue
-        if field is not None and dot and _is_mapping(field.type):
+        if field is not None and dot and _item_type(field.type, dict) is not None:
             value.setdefault(outer, {})[key] = text
-        elif field is not None and _is_list(field.type):
+        elif field is not None and _item_type(field.type, list, tuple) is not None:
             value.setdefault(name, []).extend(part for part in text.split(",") if part)
         elif name in value:
             found.append(FieldProblem(f"?{name}", f"{name} is given twice"))
@@ -68,7 +68,7 @@ def _converted(value: Any, type: type[S], found: list[FieldProblem], *, is_text:
         try:
             return msgspec.convert(value, type, strict=not is_text)
         except (msgspec.ValidationError, RecursionError) as error:  # a rule that concerns several fields
-            found = [FieldProblem("?" if is_text else "", str(error).partition(" - at `$")[0])]
+            raise invalid_at("?" if is_text else "", str(error).partition(" - at `$")[0]) from None
     raise invalid(found)
 
 
@@ -93,8 +93,7 @@ def _struct_problems(value: Any, type: type[Struct], at: str, *, is_text: bool) 
         yield FieldProblem(at, f"{at or 'the body'} must be an object")
         return
     known = _fields(type)
-    unknown = (name for name in value if name not in known)
-    for number, name in enumerate(unknown):
+    for number, name in enumerate(name for name in value if name not in known):
         yield FieldProblem(_below(at, name), _unknown(name, known, is_advised=number < ADVISED))
     for name, field in known.items():
         pointer = _below(at, name)
@@ -177,14 +176,6 @@ def _item_type(type: Any, *containers: Any) -> Any:
     return get_args(found)[1 if dict in containers else 0]
 
 
-def _is_list(type: Any) -> bool:
-    return any(get_origin(one) in (list, tuple) for one in _members(type))
-
-
-def _is_mapping(type: Any) -> bool:
-    return any(get_origin(one) is dict for one in _members(type))
-
-
 _TYPE = type
 
 
@@ -227,11 +218,9 @@ def _words(type: inspect.Type) -> str:
 
 
 def _range(least: float | None, most: float | None) -> str:
-    if least is not None and most is not None:
-        return f" from {_number(least)} to {_number(most)}"
-    if least is not None:
-        return f" of at least {_number(least)}"
-    return f" of at most {_number(most)}" if most is not None else ""
+    if least is None:
+        return f" of at most {_number(most)}" if most is not None else ""
+    return f" from {_number(least)} to {_number(most)}" if most is not None else f" of at least {_number(least)}"
 
 
 def _length(least: int | None, most: int | None, what: str) -> str:

@@ -31,6 +31,7 @@ from fileq.config.http_settings import (
     is_outside_key,
     url_here,
 )
+from fileq.config.sources import read_password
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit, ServerOpened, ServerWarned
 from fileq.files.descriptor_limit import soft_limit
@@ -92,13 +93,11 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, connections: Connections, emit: Emit) -> None:
         super().__init__(config)
-        self.server_state = connections
-        self._connections = connections
+        self.server_state: Connections = connections
         self._emit = emit
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        [listening] = sockets or []
-        all = self._connections
+        [listening], all = sockets or [], self.server_state
         listener = Listener(listening, lambda made: AbortableHttp(self.config, all, made), all, self._emit)
         self.servers = [listener]  # type: ignore[list-item]  # it has what uvicorn calls
         self.started = True
@@ -294,15 +293,9 @@ ANSWER_S = 0.8  # of the broker, so that a request is answered within a second
 
 def with_short_timeouts(config: Config) -> Config:
     """The configuration for the connections of a server: a call fails rather than repeat or wait."""
-    redis = config.redis
-    short = replace(
-        redis,
-        dial_timeout=min(redis.dial_timeout, ANSWER_S),
-        read_timeout=min(redis.read_timeout, ANSWER_S),
-        write_timeout=min(redis.write_timeout, ANSWER_S),
-        max_retries=0,
-    )
-    return replace(config, redis=short)
+    names = ("dial_timeout", "read_timeout", "write_timeout")
+    short = {name: min(getattr(config.redis, name), ANSWER_S) for name in names}
+    return replace(config, redis=replace(config.redis, max_retries=0, **short))
 
 
 def _check_secret_files(config: Config) -> None:
@@ -316,8 +309,6 @@ def _check_secret_files(config: Config) -> None:
 
 def _read_secret(name: str, path: str) -> str:
     """The content of the file that the setting names; "" if the setting is empty."""
-    from fileq.config.sources import read_password
-
     if not path:
         return ""
     try:
@@ -334,15 +325,12 @@ def _login_link(config: Config, keys: KeyStore, maker: str) -> LoginLink | None:
     """A link to log in if there is no key. Raises ConfigError if the server would be open to other machines then."""
     settings = config.server
     keys.remove_stale()
-    has_key = bool(settings.api_key or settings.api_key_file) or any(
-        not key.is_login and not key.is_expired(wall_clock_ms()) for key in keys.load().values()
-    )
-    if has_key:
+    known = (key for key in keys.load().values() if not key.is_login and not key.is_expired(wall_clock_ms()))
+    if settings.api_key or settings.api_key_file or any(known):
         return None
     if not is_loopback(settings.bind):
         raise ConfigError(
             f"server.bind is {settings.bind}, which other machines reach, and there is no key; make one by "
             "'fileq keys create NAME --scope admin', or set server.api_key_file"
         )
-    has_other_login = bool(settings.username or settings.auth_header)
-    return None if has_other_login else LoginLink(time.monotonic, maker)
+    return None if settings.username or settings.auth_header else LoginLink(time.monotonic, maker)

@@ -62,11 +62,15 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 _TOO_SLOW = PROBLEMS["too-slow"][0]
-_CORS_METHODS = "GET, POST, PUT, DELETE"
-_CORS_HEADERS = (
-    "Authorization, X-API-Key, Content-Type, Content-Digest, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, "
-    "X-Request-Id"
-)
+_CORS_ANSWER = {"Access-Control-Expose-Headers": "X-Request-Id, ETag, Retry-After, Location"}
+_CORS_PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, POST, PUT, DELETE",
+    "Access-Control-Allow-Headers": (
+        "Authorization, X-API-Key, Content-Type, Content-Digest, Idempotency-Key, If-Match, If-None-Match, "
+        "Last-Event-ID, X-Request-Id"
+    ),
+    "Access-Control-Max-Age": "600",
+}
 
 
 class WebRoute(Row, frozen=True, kw_only=True, dict=True):
@@ -81,9 +85,8 @@ class WebApp:
         self._settings = services.config.server
         self._endpoints = RouteTable(ROUTES, "endpoint", f"GET {API}/openapi.json lists them")
         own = self._console_routes() if self._settings.console else (WebRoute(path="/login", function=self._login),)
-        self._others = RouteTable(
-            (WebRoute(path="/healthz", function=_healthz), *own), "page", f"the API is below {API}"
-        )
+        health = WebRoute(path="/healthz", function=_healthz)
+        self._others = RouteTable((health, *own), "page", f"the API is below {API}")
 
     def _console_routes(self) -> tuple[WebRoute, ...]:
         # Imported only here: a server without a console needs no templates.
@@ -147,28 +150,17 @@ class WebApp:
         """A page of another site can give its name our address, but it can't give its name away."""
         name = host.rpartition(":")[0] if re.search(r":\d*\Z", host) else host
         name = name.strip("[]").lower().rstrip(".")
-        own = {
-            "localhost",
-            "127.0.0.1",
-            "::1",
-            self._settings.bind.lower(),
-            *(one.lower() for one in self._settings.hosts),
-        }
+        own = {"localhost", "127.0.0.1", "::1", *map(str.lower, (self._settings.bind, *self._settings.hosts))}
         return name in own or (not is_loopback(self._settings.bind) and _is_address(name))
 
     def _add_cors(self, request: Request, response: Response) -> None:
         origin = request.headers.get("origin")
-        if not self._settings.cors_origins:
-            return
-        response.headers.add_vary_header("Origin")
-        if origin not in self._settings.cors_origins:
-            return
-        response.headers["Access-Control-Allow-Origin"] = origin
-        response.headers["Access-Control-Expose-Headers"] = "X-Request-Id, ETag, Retry-After, Location"
-        if request.method == "OPTIONS":
-            response.headers["Access-Control-Allow-Methods"] = _CORS_METHODS
-            response.headers["Access-Control-Allow-Headers"] = _CORS_HEADERS
-            response.headers["Access-Control-Max-Age"] = "600"
+        if self._settings.cors_origins:
+            response.headers.add_vary_header("Origin")
+        if origin in self._settings.cors_origins:
+            response.headers.update({"Access-Control-Allow-Origin": origin, **_CORS_ANSWER})
+            if request.method == "OPTIONS":
+                response.headers.update(_CORS_PREFLIGHT)
 
     async def _serve_socket(self, socket: WebSocket) -> None:
         """A WebSocket is not subject to the same-origin policy, so the Origin is always compared."""
@@ -226,12 +218,7 @@ class WebApp:
         return response
 
     async def _read(
-        self,
-        route: Route,
-        params: Mapping[str, str],
-        request: Request,
-        given: RequestBody,
-        caller: Caller,
+        self, route: Route, params: Mapping[str, str], request: Request, given: RequestBody, caller: Caller
     ) -> ApiRequest[Any, Any]:
         headers = request.headers
         _check_accept(route, headers.get("accept", ""))
