@@ -21,7 +21,6 @@ from fileq.server.api import (
     live_endpoints,
     queue_endpoints,
     schedule_endpoints,
-    state_endpoints,
     upload_endpoints,
     webhook_endpoints,
 )
@@ -48,7 +47,7 @@ ROUTES: tuple[Route, ...] = (
     *action_endpoints.ROUTES,
     *dead_endpoints.ROUTES,
     *queue_endpoints.ROUTES,
-    *state_endpoints.ROUTES,
+    *queue_endpoints.STATE,
     *batch_endpoints.ROUTES,
     *schedule_endpoints.ROUTES,
     *webhook_endpoints.ROUTES,

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.admin.fsck.check import fsck
-from fileq.commands.admin.fsck.report import Report
 from fileq.commands.api_keys import SESSION_MARK
 from fileq.commands.audit_entries import AuditChange, AuditEntry
 from fileq.commands.server_checks import check_schedules, check_server, check_webhooks
@@ -32,9 +31,8 @@ from fileq.core.errors import FileqError
 from fileq.core.finding import Finding, sound, wrong
 from fileq.core.webhook import WEBHOOK_EVENTS
 from fileq.server.api.access_endpoints import AuditQuery, list_audit
-from fileq.server.api.state_endpoints import show_config
+from fileq.server.api.queue_endpoints import show_config
 from fileq.server.api.webhook_endpoints import list_webhooks
-from fileq.server.authentication import Caller
 from fileq.server.console.rendering import day_of, path_part, query_string
 from fileq.server.console.view import ViewList, ViewRequest
 from fileq.server.problems import ApiProblem
@@ -52,8 +50,7 @@ class DeliveryLogQuery(Struct, frozen=True, forbid_unknown_fields=True):
 @VIEWS.add("/webhooks", "Webhooks", "webhooks.html", is_scan=True, letter="h")
 def webhooks(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     found = request.ask(list_webhooks)
-    services = request.services
-    latest = latest_deliveries(services.broker, services.config, LATEST) if found.webhooks else {}
+    latest = latest_deliveries(request.broker, request.config, LATEST) if found.webhooks else {}
     return {
         "rows": [(one, latest.get(one.name, ())) for one in found.webhooks],
         "problems": found.problems,
@@ -65,13 +62,8 @@ def webhooks(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
 def webhook(request: ViewRequest[DeliveryLogQuery]) -> Mapping[str, Any]:
     name, query = request.params["name"], request.query
     known = {one.name: one for one in request.ask(list_webhooks).webhooks}
-    services = request.services
-    found = deliveries(services.broker, services.config, name, query.limit, is_known=name in known)
-    return {
-        "name": name,
-        "webhook": known.get(name),
-        "deliveries": request.shown(found).deliveries,
-    }
+    found = deliveries(request.broker, request.config, name, query.limit, is_known=name in known)
+    return {"name": name, "webhook": known.get(name), "deliveries": request.shown(found).deliveries}
 
 
 # Keys, the configuration and the checks
@@ -179,10 +171,9 @@ def consistency(request: ViewRequest[CheckQuery]) -> Mapping[str, Any]:
     if not fsck_runs.acquire(blocking=False):
         raise ApiProblem("conflict", "a check is already running; try again when it ends")
     try:
-        report: Report = fsck(request.broker, request.config)
+        return {"report": request.shown(fsck(request.broker, request.config))}
     finally:
         fsck_runs.release()
-    return {"report": request.shown(report)}
 
 
 @VIEWS.add(
@@ -197,11 +188,10 @@ def environment(request: ViewRequest[CheckQuery]) -> Mapping[str, Any]:
     """The checks of `fileq doctor` that concern a server that runs. Those of workers need their machines."""
     if not request.query.run:
         return {"findings": None}
-    services = request.services
-    return {"findings": list(server_findings(services.config, services.broker))}
+    return {"findings": list(_findings(request.config, request.broker))}
 
 
-def server_findings(config: Config, broker: FullBroker) -> Iterator[Finding]:
+def _findings(config: Config, broker: FullBroker) -> Iterator[Finding]:
     loaded = Loaded(config, defaultdict(lambda: DEFAULT))  # where a setting came from is not known here
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "broker": lambda: [sound("broker", f"{broker.kind}, {broker.where}"), *broker.examine()],
@@ -276,20 +266,16 @@ def audit(request: ViewRequest[AuditViewQuery]) -> Mapping[str, Any]:
     found = request.ask(list_audit, replace(query, caller_id=request.caller.id if query.mine else None))
     flags = {name: "true" if getattr(query, name) else "" for name in ("dry_runs", "mine")}
     chosen = flags | {"who": query.who or "", "action": query.action or ""}
+    caller = request.caller
+    own = caller.name if caller.id.startswith("user:") else f"the key {caller.name}"
     return {
         "entries": [in_words(entry) for entry in found.entries],
         "next_cursor": found.next_cursor,
         "chosen": chosen,
-        "mine_words": own_words(request.caller),
+        # Whose entries are the own ones: a person may have several keys, and an entry is about one of them.
+        "mine_words": "this session" if caller.is_login else own,
         "action_word": summaries().get(query.action or "", query.action),
     }
-
-
-def own_words(caller: Caller) -> str:
-    """Whose entries are the own ones: a person may have several keys, and an entry is about one of them."""
-    if caller.is_login:
-        return "this session"
-    return caller.name if caller.id.startswith("user:") else f"the key {caller.name}"
 
 
 def in_words(entry: AuditEntry) -> AuditRow:
@@ -299,16 +285,11 @@ def in_words(entry: AuditEntry) -> AuditRow:
     is_bulk = entry.detail.startswith(_VERB)
     is_about_jobs = entry.target.startswith(_ABOUT_JOBS) and not entry.target.startswith(_GROUPS)
     is_counted = bool(entry.job_id) or (is_about_jobs and not entry.changes)
-    return AuditRow(
-        entry,
-        action=f"{verb} jobs" if is_bulk else _action(entry),
-        view=view,
-        result=result,
-        jobs=entry.count if is_counted and result == "done" else None,
-        target=target,
-        detail=rest if is_bulk else entry.detail * (entry.detail != target) or _HINTS.get(entry.action, ""),
-        changes=tuple(AuditChange(one.field, _time(one.old), _time(one.new)) for one in entry.changes),
-    )
+    action = f"{verb} jobs" if is_bulk else _action(entry)
+    jobs = entry.count if is_counted and result == "done" else None
+    detail = rest if is_bulk else entry.detail * (entry.detail != target) or _HINTS.get(entry.action, "")
+    changes = tuple(AuditChange(one.field, _time(one.old), _time(one.new)) for one in entry.changes)
+    return AuditRow(entry, action, view, result, jobs, target, detail, changes)
 
 
 def _time(value: str | None) -> str | None:
@@ -331,9 +312,9 @@ def _target(entry: AuditEntry) -> tuple[str, str]:
         return "results", f"/dashboard/admin/operations/{path_part(entry.action_id)}"
     if entry.job_id:
         if entry.target.startswith(_SCHEDULES):
-            schedule = entry.target.removeprefix(_SCHEDULES).removesuffix("/run")
-            return f"a job of {schedule}", f"/dashboard/jobs/{path_part(entry.job_id)}"
-        words = entry.path or " ".join(one for one in (entry.type, entry.job_id) if one)
+            words = f"a job of {entry.target.removeprefix(_SCHEDULES).removesuffix('/run')}"
+        else:
+            words = entry.path or " ".join(one for one in (entry.type, entry.job_id) if one)
         return words, f"/dashboard/jobs/{path_part(entry.job_id)}"
     if entry.path:
         return entry.path, f"/dashboard/files/trace{query_string(path=entry.path)}"

@@ -134,12 +134,9 @@ def why_it_waits(broker: FullBroker, queues: Sequence[str], batch: BatchDocument
     homes = {job.home for job in page.jobs if job.state is State.PENDING} | {batch.priority}
     notes = NOTES.all(broker) if homes & page.paused and not batch.dead else {}  # dead members cost two round trips
     deferred = [job.record.deferred for job in page.jobs if job.state is State.DEFERRED and job.record is not None]
+    paused = [queue for queue in queues if queue in homes & page.paused]
     return BatchWait(
-        tuple(
-            PausedQueue(queue, page.pending.get(queue, 0), notes.get(queue))
-            for queue in queues
-            if queue in homes & page.paused
-        ),
+        tuple(PausedQueue(queue, page.pending.get(queue, 0), notes.get(queue)) for queue in paused),
         tuple(DeferredMembers(reason, count) for reason, count in Counter(deferred).most_common()),
     )
 

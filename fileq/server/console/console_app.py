@@ -121,7 +121,14 @@ class Console:
             made: ViewRequest[Any] = ApiRequest(caller, params, query, UNSET, self._services, origin=origin)
             return await self._shown(found, made, request, f"{path}?{request.url.query}")
         except Exception as error:
-            return self._refused(error, request, caller, request_id, path, found, params)
+            problem = self._services.reported(error, f"page {plain_path(path)[:200]}", request_id)
+            if problem.slug == "unauthenticated":
+                return self._to_login(request, problem)
+            words = view_problem(problem, found, params, request.query_params.multi_items())
+            shown = {"title": words.title, "found": words, "address": f"{self._base}{quoted_path(path)}"}
+            shared = self._shared(request, caller, None)
+            text = render("problem.html", **shared, **shown, request_id=request_id)
+            return HTMLResponse(text, problem.status, problem.headers)
 
     async def _shown(self, view: View, request: ViewRequest[Any], http: Request, address: str) -> Response:
         key = (request.caller.id, address)
@@ -193,25 +200,6 @@ class Console:
             "is_read_only": services.config.server.read_only,
             "theme": theme_in(http.cookies),
         }
-
-    def _refused(
-        self,
-        error: Exception,
-        request: Request,
-        caller: Caller | None,
-        request_id: str,
-        path: str,
-        view: View | None,
-        params: Mapping[str, str],
-    ) -> Response:
-        problem = self._services.reported(error, f"page {plain_path(path)[:200]}", request_id)
-        if problem.slug == "unauthenticated":
-            return self._to_login(request, problem)
-        found = view_problem(problem, view, params, request.query_params.multi_items())
-        shared = self._shared(request, caller, None)
-        address = f"{self._base}{quoted_path(path)}"
-        text = render("problem.html", **shared, title=found.title, found=found, address=address, request_id=request_id)
-        return HTMLResponse(text, problem.status, problem.headers)
 
     def _to_login(self, request: Request, problem: ApiProblem) -> Response:
         """With HTTP Basic the browser asks; otherwise the view to log in, which leads back here."""
@@ -330,16 +318,21 @@ def view_problem(
         scopes = " or ".join(view.scopes)
         detail = "Ask an admin to create one under Admin, Keys and access."
         return ViewProblem(f"This page needs the scope {scopes}", (f"Your key does not have it. {detail}",))
-    title = "Not found" if problem.slug == "not-found" else PROBLEMS[problem.slug][1]
-    wrong = _wrong_values(problem, view, dict(given))
-    title = "Invalid value" if wrong else title
-    names = {one.name for one in wrong}
-    about = {one.detail for one in wrong}
-    details = dict.fromkeys(one.detail for one in problem.errors) if problem.errors else {problem.detail: None}
     known = view.query.__struct_fields__ if view is not None else ()
-    kept = tuple((name, value) for name, value in given if value and name not in names and _field(name) in known)
+    filled = [(name, value) for name, value in given if value and name.partition(".")[0] in known]  # `tag.customer`
+    values = dict(filled)
+    found: dict[str, WrongValue] = {}
+    for one in problem.errors if problem.slug == "invalid" else ():
+        name = one.pointer.removeprefix("?")
+        if one.pointer.startswith("?") and name in values and name != "cursor":
+            found.setdefault(name, WrongValue(name, values[name][:500], one.detail))
+    about = {one.detail for one in found.values()}
+    details = dict.fromkeys(one.detail for one in problem.errors) if problem.errors else {problem.detail: None}
     others = tuple(f"{one[:1].upper()}{one[1:]}" for one in details if one not in about)
-    return ViewProblem(title, others, wrong, kept if wrong else ())
+    if found:
+        kept = tuple((name, value) for name, value in filled if name not in found)
+        return ViewProblem("Invalid value", others, tuple(found.values()), kept)
+    return ViewProblem("Not found" if problem.slug == "not-found" else PROBLEMS[problem.slug][1], others)
 
 
 def _unknown(path: str, params: Mapping[str, str], given: Mapping[str, str]) -> ViewProblem:
@@ -350,20 +343,3 @@ def _unknown(path: str, params: Mapping[str, str], given: Mapping[str, str]) -> 
     name = given.get("path", "")[:1000]
     detail = f"Nothing is known about {name!r}. fileq knows a file from the moment when it has made a job of it."
     return ViewProblem("No such file", (detail,), search=name.rpartition("/")[2], leads_to_files=True)
-
-
-def _wrong_values(problem: ApiProblem, view: View | None, given: Mapping[str, str]) -> tuple[WrongValue, ...]:
-    if view is None or problem.slug != "invalid":
-        return ()
-    known = view.query.__struct_fields__
-    found: dict[str, WrongValue] = {}
-    for one in problem.errors:
-        name = one.pointer.removeprefix("?")
-        if one.pointer.startswith("?") and name in given and _field(name) in known and name != "cursor":
-            found.setdefault(name, WrongValue(name, given[name][:500], one.detail))
-    return tuple(found.values())
-
-
-def _field(name: str) -> str:
-    """`tag` of `tag.customer`."""
-    return name.partition(".")[0]

@@ -17,7 +17,7 @@ from fileq.core.api_key import Scope
 from fileq.core.job import State, stamp
 from fileq.queries.documents import JobDocument
 from fileq.queries.file_pages import EXPIRED, DirectoryCounts, FileStatus, FileTree
-from fileq.queries.job_queries import FileTrace, VersionTrace
+from fileq.queries.job_queries import FileTrace
 from fileq.server.api.file_endpoints import (
     IMAGE_TYPES,
     PREVIEW_IMAGE,
@@ -71,9 +71,8 @@ class TreeRow(Struct, frozen=True):
 def files(request: ViewRequest[FilesViewQuery]) -> Mapping[str, Any]:
     """The list without conditions comes from the scan of the tree. With conditions it is a scan of its own, so the tree
     is left out."""
-    query = request.query
-    config = request.config
-    under = query.under or os.path.abspath(config.producer.scan_dir)
+    query, upload_dir = request.query, request.config.server.upload_dir
+    under = query.under or os.path.abspath(request.config.producer.scan_dir)
     tree: FileTree | None = None
     if query.match or query.status or query.cursor:
         found = request.ask(list_files, FilesQuery(under, query.match, query.status, query.cursor or "", FILES_SHOWN))
@@ -89,8 +88,8 @@ def files(request: ViewRequest[FilesViewQuery]) -> Mapping[str, Any]:
         "statuses": STATUSES,
         "order": {name: value for name, value in order.items() if value},
         "may_reprocess": request.has(Scope.OPERATE) and query.status != EXPIRED,
-        "upload_dir": config.server.upload_dir and os.path.abspath(config.server.upload_dir),
-        "upload_to": upload_target(config.server.upload_dir, under),
+        "upload_dir": upload_dir and os.path.abspath(upload_dir),
+        "upload_to": upload_target(upload_dir, under),
         "may_upload": request.has(Scope.ENQUEUE),
     }
 
@@ -140,9 +139,11 @@ def file(request: ViewRequest[FileViewQuery]) -> Mapping[str, Any]:
         "name": found.path.rpartition("/")[2],
         "newest": newest,
         "steps": {job.id: steps_of(job, notes.actions, notes.past_pauses) for job in jobs},
-        "modified": _modified,
+        "modified": lambda version: (
+            stamp(version.modified_ns // 1_000_000) if version.modified_ns is not None else None
+        ),
         "preview": preview,
-        "may_download": may_download(request),
+        "may_download": may_see_content(request) and request.config.server.files == "download",
         "is_known": any(version.is_in_ledger for version in found.versions),
     }
 
@@ -177,10 +178,6 @@ def known_signature(trace: FileTrace, job_id: str | None) -> str | None:
     return None
 
 
-def _modified(version: VersionTrace) -> str | None:
-    return stamp(version.modified_ns // 1_000_000) if version.modified_ns is not None else None
-
-
 # What a view shows of a file's content. It is inert: text is escaped, other bytes are a hex dump, and an image is
 # loaded from the API, which sends it in a sandbox. Everything else can only be downloaded.
 #
@@ -208,10 +205,6 @@ def may_see_content(request: ViewRequest[Any]) -> bool:
     return is_shown and Scope.FILES in request.caller.scopes
 
 
-def may_download(request: ViewRequest[Any]) -> bool:
-    return may_see_content(request) and request.config.server.files == "download"
-
-
 def preview_of(
     request: ViewRequest[Any],
     path: str,
@@ -225,10 +218,10 @@ def preview_of(
     `record` is that of the job, and `signature` that of the version, if the view has read them already."""
     if not path or not may_see_content(request):
         return None
-    services = request.services
+    broker = request.broker
     try:
-        raw = known_path(services.broker, path)
-        fd, size = open_known(services.broker, services.config, raw, job_id, record=record, signature=signature)
+        raw = known_path(broker, path)
+        fd, size = open_known(broker, request.config, raw, job_id, record=record, signature=signature)
     except ApiProblem as problem:
         return Preview("none", problem.detail)
     try:

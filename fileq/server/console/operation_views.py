@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
-from fileq.brokers.types import Record
 from fileq.commands.action_log import LoggedAction
 from fileq.core.job import DELAYED_STATES, State, parse_time
 from fileq.queries.documents import job_document
@@ -69,15 +68,17 @@ def operations(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
 @VIEWS.add("/admin/operations/{id:path}", "Operation", "operation.html")
 def operation(request: ViewRequest[OperationQuery]) -> Mapping[str, Any]:
     """Three round trips: the log, the states of its jobs, and the whole records of those that are listed."""
-    services, id = request.services, request.params["id"]
-    found = next((one for one in services.action_log.all() if one.id == id), None)
+    id = request.id
+    found = next((one for one in request.services.action_log.all() if one.id == id), None)
     if found is None:
         detail = f"no action {id[:100]!r} is in the log; it has the newest ones, each after its first jobs were changed"
         raise ApiProblem("not-found", detail)
-    statuses = _statuses(found.ids, services.broker.outlines(found.ids) if found.ids else ())
+    outlines = zip(found.ids, request.broker.outlines(found.ids) if found.ids else (), strict=True)
+    words = {state: word for word, states in OUTCOMES.items() for state in states}
+    statuses = {id: words[outline.state] if outline is not None else EXPIRED for id, outline in outlines}
     wanted = [job_id for job_id, status in statuses.items() if request.query.status in (None, status)]
     listed = [job_id for job_id in wanted if statuses[job_id] != EXPIRED][:SHOWN]
-    records = services.broker.records(listed) if listed else []
+    records = request.broker.records(listed) if listed else []
     return {
         "action": _shown(request, found),
         "outcomes": outcomes_of(statuses.values(), found.action),
@@ -91,12 +92,6 @@ def _shown(request: ViewRequest[Any], action: LoggedAction) -> LoggedAction:
     if not request.services.hides_paths:
         return action
     return replace(action, conditions={k: v for k, v in action.conditions.items() if k not in _WITH_PATHS}, cause="")
-
-
-def _statuses(ids: Sequence[str], outlines: Sequence[Record | None]) -> dict[str, str]:
-    words = {state: word for word, states in OUTCOMES.items() for state in states}
-    found = zip(ids, outlines, strict=True)
-    return {id: words[outline.state] if outline is not None else EXPIRED for id, outline in found}
 
 
 def outcomes_of(statuses: Iterable[str], action: JobAction) -> list[OutcomeCount]:

@@ -18,8 +18,7 @@ from fileq.commands.admin.running_workers import workers_in
 from fileq.core.job import decode_or_none, parse_time
 from fileq.queries.documents import WorkerDocument
 from fileq.queries.job_ids import id_in
-from fileq.server.api.queue_endpoints import QueueDocument, queue_list, shown_workers
-from fileq.server.api.state_endpoints import MINUTE_SAMPLES
+from fileq.server.api.queue_endpoints import MINUTE_SAMPLES, QueueDocument, queue_list, shown_workers
 from fileq.server.console.charts import bar, sample_chart
 from fileq.server.console.view import ViewList, ViewRequest
 from fileq.server.route import NoQuery
@@ -95,7 +94,7 @@ def workers(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     services, broker = request.services, request.broker
     overview = broker.overview(1, jobs=ENDED)
     lost, actions = broker.documents_of([LOST_WORKERS.kind, ACTIONS.kind])
-    found = request.shown(shown_workers(workers_in(overview, lost), services))
+    found = request.shown(shown_workers(request, workers_in(overview, lost)))
     cancelled = cancelled_ids(ACTIONS.newest(actions), services.now_ms())
     shown = sorted(found.workers, key=needs_attention)[:PROCESSES]
     running = [job.id for process in shown for job in process.jobs[:JOBS] if job.id]
