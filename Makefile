@@ -58,7 +58,7 @@ check: $(TOOLS)  ## lint, formatting and types
 docs: $(TOOLS)  ## write what is generated: commands, API, settings, events, metrics, guarantees
 	$(BIN)/python -m fileq.cli.reference docs/cli.md
 	$(BIN)/python -c 'from fileq.config.show import example_yaml; print(example_yaml(), end="")' > config.example.yaml
-	$(BIN)/python -m fileq.server.openapi docs/openapi.json docs/api.md
+	$(BIN)/python -m fileq.server.routes docs/openapi.json docs/api.md
 	$(BIN)/python -m fileq.observe.reference_tables docs/events.md docs/metrics.md docs/settings.md
 	$(BIN)/python -m tests.mutants --table
 

@@ -1,6 +1,6 @@
 """The REST server: `fileq serve`. The only package that imports starlette and uvicorn.
 
-routes.py            the one table of endpoints; api/ holds their functions, by area
+routes.py            the one table of endpoints, and what documents it; api/ holds their functions, by area
 route.py             what a row of it is, and what a function gets
 web_app.py           what holds for every answer: the host, security headers, CORS, the request id;
                      and one request to the API, step by step: who asks, may they, is it valid, run it, answer
@@ -13,7 +13,6 @@ services.py          one of each thing that functions work with, and its threads
 thread_pools.py      the threads in which functions call the broker, and those that read and write files
 event_hub.py         the events of the broker, and the streams of them
 background_work.py   samples of the counts, and removal of abandoned uploads
-openapi.py           openapi.json and docs/api.md from the table
 connections.py       how many connections there are, and how long a client may take
 role.py              the roles `serve` and `start`, and the server as a service of them
 console/             the web console: a view is one page of it; a page is a part of a list

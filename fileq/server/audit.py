@@ -6,7 +6,6 @@ lacks the entries of the last moment, the log has them.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,6 +24,7 @@ from fileq.commands.audit_entries import (
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, Event, RequestAudited
 from fileq.core.job import decode_or_none, stamp
+from fileq.server.thread_pools import ServerThread
 
 PAUSE_S = 0.2
 _WAITING_MAX = 5_000
@@ -55,21 +55,16 @@ class AuditNote:
         self.detail = short(", ".join(f"{name}: {value}" for name, value in given.items()))
 
 
-class AuditLog:
+class AuditLog(ServerThread):
     """The writer. add() may be called by any thread and never waits."""
 
     def __init__(self, catalog: Catalog, emit: Emit, now_ms: Callable[[], int]) -> None:
+        super().__init__("audit")
         self._catalog = catalog
         self._emit = emit
         self._now_ms = now_ms
         # Bounded, for an outage.
         self._waiting = {log: deque[AuditEntry](maxlen=_WAITING_MAX) for log in (AUDIT, AUDIT_REFUSED)}
-        self._wake = threading.Event()
-        self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def entry(
         self, who: str, caller_id: str, action: str, target: str, count: int, result: int, request: str, **note: Any
@@ -83,12 +78,6 @@ class AuditLog:
         self._emit(event or RequestAudited(*(getattr(entry, name) for name in RequestAudited.__struct_fields__)))
         self._waiting[entry.log].append(entry)
         self._wake.set()
-
-    def stop(self, timeout_s: float) -> None:
-        self._is_stopping.set()
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while True:

@@ -24,15 +24,7 @@ from starlette.datastructures import Headers
 from fileq.commands.api_keys import LINK_MS, SESSION_MS, EndedSessions, KeyOptions, KeyStore
 from fileq.config.http_settings import ServerSettings, is_outside_key
 from fileq.config.sources import PasswordFile
-from fileq.core.api_key import (
-    Restriction,
-    Scope,
-    StoredKey,
-    digest,
-    effective_scopes,
-    has_parent_parts,
-    id_in_key,
-)
+from fileq.core.api_key import Restriction, Scope, StoredKey, digest, effective_scopes, has_parent_parts, id_in_key
 from fileq.core.errors import BrokerError
 from fileq.core.job import MADE_BY_TAG, Job
 from fileq.core.units import Rate
@@ -261,12 +253,7 @@ class Authentication:
         return shown(peer)
 
     async def caller(
-        self,
-        headers: Headers,
-        cookies: Mapping[str, str],
-        sender: RequestSender,
-        *,
-        bears_outage: bool = False,
+        self, headers: Headers, cookies: Mapping[str, str], sender: RequestSender, *, bears_outage: bool = False
     ) -> Caller:
         """Raises ApiProblem if the request has no valid credentials. Those that are given explicitly count first.
 

@@ -17,6 +17,7 @@ from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, UploadsRemoved
 from fileq.core.job import stamp
 from fileq.files.uploads import remove_abandoned
+from fileq.server.thread_pools import ServerThread
 
 EVERY_S = 5.0
 KEPT = 720  # an hour
@@ -37,7 +38,7 @@ class LiveSample(Struct, frozen=True):
     dead_per_second: float
 
 
-class LiveSamples:
+class LiveSamples(ServerThread):
     """The counts of the last hour, which the server takes from the broker every few seconds. Kept in memory only.
 
     What a kill -9 leaves: nothing. A server that has just started has few samples.
@@ -45,18 +46,11 @@ class LiveSamples:
     Takes samples in a thread of its own. take() and read() may be called by any thread."""
 
     def __init__(self, broker: FullBroker) -> None:
+        super().__init__("samples")
         self._broker = broker
         self._taken: deque[Census] = deque(maxlen=KEPT)
         self._taken_s = float("-inf")
         self._lock = threading.Lock()
-        self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._is_stopping.set()
 
     def take(self) -> None:
         """A sample now."""
@@ -122,26 +116,19 @@ def _sample(before: Census, now: Census) -> LiveSample:
 SWEEP_S = 3600.0
 
 
-class UploadSweep:
+class UploadSweep(ServerThread):
     """Removes abandoned uploads now and then, in a thread of its own: at the start of a server, then every SWEEP_S.
     Does nothing without a directory.
 
     What a kill -9 leaves: nothing of its own. The next server goes on."""
 
     def __init__(self, directory: str, emit: Emit) -> None:
+        super().__init__("upload sweep")
         self._directory = directory
         self._emit = emit
-        self._is_stopping = threading.Event()
-
-    def start(self) -> None:
-        if self._directory:
-            threading.Thread(target=self._run, name="upload sweep", daemon=True).start()
-
-    def stop(self) -> None:
-        self._is_stopping.set()
 
     def _run(self) -> None:
-        while not self._is_stopping.is_set():
+        while self._directory and not self._is_stopping.is_set():
             count = remove_abandoned(os.fsencode(self._directory), time.time(), self._is_stopping.is_set)
             if count:
                 self._emit(UploadsRemoved(count, self._directory))

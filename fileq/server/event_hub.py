@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import re
 import secrets
-import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -36,7 +35,7 @@ from fileq.server.decoding import glob_problems, invalid
 from fileq.server.hidden_paths import without_paths
 from fileq.server.limits import Share
 from fileq.server.problems import ApiProblem, FieldProblem, broker_away
-from fileq.server.thread_pools import BrokerPool
+from fileq.server.thread_pools import BrokerPool, ServerThread
 
 STREAMS_MAX = 1_000
 STREAMS_OF_ONE = 250  # of one caller
@@ -208,7 +207,7 @@ class EventHub:
         self._is_closed = True
         self._turn_now()
         if self._reader is not None:
-            self._reader.close()
+            self._reader.stop()
         if self._watch_task is not None:
             self._watch_task.cancel()
         self._loop.call_later(END_S, self._abort_all)
@@ -379,7 +378,7 @@ class EventHub:
                     stream.is_ended = True
                     self._schedule()
         if self._reader is not None:
-            self._reader.close()
+            self._reader.stop()
             self._reader = None
             self._connected.clear()
 
@@ -402,17 +401,19 @@ class _Published(Struct, frozen=True):
 _decode = msgspec.json.Decoder(_Published).decode
 
 
-class EventReader:
+class EventReader(ServerThread):
     """The one subscription of a server to the broker's events, in a thread of its own.
 
     It is opened again after an outage; a `reset` event then says that events are missing. The thread hands events over
     in a bounded queue: if the event loop is late, the oldest are dropped, and their numbers are missing.
 
-    `changed` is called in the thread: after the first event since take(), and when `is_connected` changes."""
+    stop() ends the subscription within SLICE_S. `changed` is called in the thread: after the first event since take(),
+    and when `is_connected` changes."""
 
     def __init__(
         self, subscribe: Callable[[], Subscription], changed: Callable[[], None], *, hides_paths: bool, emit: Emit
     ) -> None:
+        super().__init__("live events")
         self._subscribe = subscribe
         self._changed = changed
         self._hides_paths = hides_paths
@@ -420,16 +421,7 @@ class EventReader:
         self._pending: deque[LiveEvent] = deque(maxlen=RING_EVENTS)
         self._is_reported = False
         self._number = 0
-        self._closed = threading.Event()
         self.is_connected = False
-        self._thread = threading.Thread(target=self._run, name="live events", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """The subscription ends within SLICE_S. Does not wait for that."""
-        self._closed.set()
 
     def take(self) -> list[LiveEvent]:
         """The events since the last call. In the thread of the event loop."""
@@ -440,7 +432,7 @@ class EventReader:
         return taken
 
     def _run(self) -> None:
-        while not self._closed.is_set():
+        while not self._is_stopping.is_set():
             try:
                 self._read()
             except BrokerError:
@@ -448,7 +440,7 @@ class EventReader:
             except Exception as error:
                 self._set_connected(False)
                 self._emit(LoopFailed("live events", repr(error), error))
-            self._closed.wait(RETRY_S)
+            self._is_stopping.wait(RETRY_S)
 
     def _read(self) -> None:
         subscription = self._subscribe()
@@ -458,7 +450,7 @@ class EventReader:
             else:
                 self._number = FIRST
             self._set_connected(True)
-            while not self._closed.is_set():
+            while not self._is_stopping.is_set():
                 raw = subscription.get(SLICE_S)
                 if raw is not None and (event := self._read_event(raw)) is not None:
                     self._put(event)

@@ -27,6 +27,7 @@ from fileq.commands.action_log import IDS_MAX, ActionLog
 from fileq.core.errors import BrokerError, BrokerUnavailable, Conflict, FileqError, JobError
 from fileq.core.events import Emit, OperationEnded, OperationStarted
 from fileq.queries.job_filter import JobFilter
+from fileq.server.thread_pools import ServerThread
 
 KIND = "operations"
 OPEN_MAX = 20  # operations that have not ended
@@ -143,7 +144,7 @@ LOOK_S = 1.0  # between two looks for an operation without an owner
 OUTAGE_S = 1.0
 
 
-class OperationRunner:
+class OperationRunner(ServerThread):
     """Works on operations in a thread of the server, one at a time. Any server of a broker may work on any of them.
 
     A server takes an operation that has no owner, or whose document has not changed for TAKEOVER_S by this server's own
@@ -154,6 +155,7 @@ class OperationRunner:
     start() and stop() it. wake() when an operation was created here."""
 
     def __init__(self, store: OperationStore, actions: BulkActions, emit: Emit, log: ActionLog) -> None:
+        super().__init__("operations")
         self._store = store
         self._actions = actions
         self._emit = emit
@@ -161,21 +163,9 @@ class OperationRunner:
         self._name = secrets.token_hex(6)
         self._seen: dict[tuple[str, int], float] = {}  # since when the operation of this id has this revision
         self._looked_at = -1  # the revision of all operations when there was nothing left to do
-        self._wake = threading.Event()
-        self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="operations", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def wake(self) -> None:
         self._wake.set()
-
-    def stop(self, timeout_s: float) -> None:
-        self._is_stopping.set()
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while not self._is_stopping.is_set():
@@ -264,8 +254,10 @@ class _OwnedOperation:
 
     def run(self) -> Operation | None:
         """Changes what is left. None if the server stops before; a repeat goes on."""
-        self._count_underway()
         now = self._stored.operation
+        if now.underway:  # after an outage: the reply about the last batch was lost
+            done = self._actions.changed(now.action, now.underway, now.cutoff_ms)
+            self._note(done=now.done + done, underway=())
         selection = self._actions.matching(now.action, now.wanted)
         work = self._actions.begin(now.action, selection, cutoff_ms=now.cutoff_ms)
         for batch in work.batches():
@@ -301,13 +293,6 @@ class _OwnedOperation:
             at_ms=now.created_ms,
             is_running=is_running,
         )
-
-    def _count_underway(self) -> None:
-        """After an outage: the reply about the last batch was lost."""
-        now = self._stored.operation
-        if now.underway:
-            done = self._actions.changed(now.action, now.underway, now.cutoff_ms)
-            self._note(done=now.done + done, underway=())
 
     def _note(self, **changes: Any) -> None:
         """Written with the next batch."""

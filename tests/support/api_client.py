@@ -20,10 +20,9 @@ from fileq.config import Config, config_from
 from fileq.core.api_key import Scope
 from fileq.core.events import Emit, Event
 from fileq.server.console import console_app
-from fileq.server.openapi import openapi
 from fileq.server.problems import MEDIA_TYPE
 from fileq.server.role import ServerService
-from fileq.server.routes import ROUTES
+from fileq.server.routes import ROUTES, openapi
 
 API = "/api/v1"
 BUSY_S = 10.0  # so long a page waits for the broker in a test, where a machine that is busy is not an outage

@@ -5,7 +5,7 @@ POST /jobs/actions and the endpoints of dead jobs share act(): count first, then
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -206,7 +206,14 @@ def operation_document(operation: Operation) -> OperationDocument:
     )
 
 
-COUNT_S = 60.0  # a dry run may look at every job
+# An endpoint that does what act() does.
+ACTS: Mapping[str, Any] = {
+    "serves_limited": True,
+    "statuses": {202: "more than 1,000 jobs: an operation changes them"},
+    "problems": ("count-changed", "conflict"),
+    "is_scan": True,
+    "timeout_s": 60.0,  # a dry run may look at every job
+}
 
 
 class WantedAction(JobChoice, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -222,16 +229,7 @@ class OperationList(Struct, frozen=True):
     operations: tuple[OperationDocument, ...]
 
 
-@ROUTES.add(
-    "POST /jobs/actions",
-    Scope.OPERATE,
-    "retry, cancel, run or delete many jobs",
-    serves_limited=True,
-    statuses={202: "more than 1,000 jobs: an operation changes them"},
-    problems=("count-changed", "conflict"),
-    is_scan=True,
-    timeout_s=COUNT_S,
-)
+@ROUTES.add("POST /jobs/actions", Scope.OPERATE, "retry, cancel, run or delete many jobs", **ACTS)
 def act_on_jobs(request: ApiRequest[NoQuery, WantedAction]) -> ApiAnswer[ActionAnswer]:
     """A dry run answers how many jobs match, and some of them. Then the same with `"dry_run": false` and `expect`.
     Up to 1,000 jobs are changed at once; for more the answer is 202 with an operation."""

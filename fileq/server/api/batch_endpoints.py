@@ -142,7 +142,7 @@ def show_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchDocument:
     serves_limited=True,
     status=201,
     statuses={200: "none of the jobs is new"},
-    problems=("batch-closed", "not-allowed", "conflict", "idempotency-mismatch"),
+    problems=("batch-closed", "not-allowed", "conflict"),
     has_idempotency_key=True,
     body_max=BULK_BYTES,
     timeout_s=30.0,

@@ -15,7 +15,7 @@ from fileq.core.job import State
 from fileq.core.text import without_path
 from fileq.queries.dead_jobs import DeadGroup, DeadGroups, GroupedBy, group_dead
 from fileq.queries.job_filter import JobConditions, JobFilter
-from fileq.server.api.action_endpoints import COUNT_S, ActionAnswer, JobChoice, OperationDocument, act, act_on_filter
+from fileq.server.api.action_endpoints import ACTS, ActionAnswer, JobChoice, OperationDocument, act, act_on_filter
 from fileq.server.api.job_endpoints import JobList, JobListQuery, JobMessage, filter_of, list_page, seen_record
 from fileq.server.decoding import invalid_at
 from fileq.server.problems import ApiProblem
@@ -77,16 +77,7 @@ def _dead(request: ApiRequest[Any, Any], query: JobConditions) -> JobFilter:
     return replace(filter_of(request, query), state=State.DEAD)
 
 
-@ROUTES.add(
-    "POST /dead/retry",
-    Scope.OPERATE,
-    "put dead jobs back into their queues",
-    serves_limited=True,
-    statuses={202: "more than 1,000 jobs: an operation changes them"},
-    problems=("count-changed", "conflict"),
-    is_scan=True,
-    timeout_s=COUNT_S,
-)
+@ROUTES.add("POST /dead/retry", Scope.OPERATE, "put dead jobs back into their queues", **ACTS)
 def retry_dead(request: ApiRequest[NoQuery, JobChoice]) -> ApiAnswer[ActionAnswer]:
     """As POST /jobs/actions with the action retry."""
     return act(request, JobAction.RETRY, request.body)

@@ -132,7 +132,7 @@ class RetryMessage(Struct, frozen=True):
     serves_limited=True,
     status=201,
     statuses={200: "a job with this id or unique key is there already: that one"},
-    problems=("idempotency-mismatch", "vetoed", "not-allowed", "batch-closed", "duplicate"),
+    problems=("vetoed", "not-allowed", "batch-closed", "duplicate"),
     has_idempotency_key=True,
 )
 def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer[EnqueuedDocument]:
@@ -165,7 +165,7 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer[EnqueuedDocum
     serves_limited=True,
     status=201,
     statuses={200: "all of them are there already"},
-    problems=("idempotency-mismatch", "not-allowed", "batch-closed"),
+    problems=("not-allowed", "batch-closed"),
     has_idempotency_key=True,
     body_max=BULK_BYTES,
     timeout_s=10.0,

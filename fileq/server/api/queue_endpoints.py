@@ -168,7 +168,7 @@ def clear_queue(request: ApiRequest[ClearQuery, UnsetType]) -> ApiAnswer[Cleared
     return ApiAnswer(ClearedJobs(count, count == limit < request.query.limit), count=count)
 
 
-STATE = RouteList("state")
+# The state of all queues.
 
 DAY_HOURS = 24
 HOURS_MAX = 720  # brokers keep 30 days
@@ -246,7 +246,7 @@ class ConfigDocument(Struct, frozen=True):
     config: dict[str, Any]
 
 
-@STATE.add("GET /stats", Scope.READ, "counts, rates and workers")
+@ROUTES.add("GET /stats", Scope.READ, "counts, rates and workers", area="state")
 def show_stats(request: ApiRequest[NoQuery, UnsetType]) -> StatsDocument:
     broker = request.broker
     stats = gather(broker)
@@ -272,7 +272,7 @@ def show_stats(request: ApiRequest[NoQuery, UnsetType]) -> StatsDocument:
     )
 
 
-@STATE.add("GET /stats/hourly", Scope.READ, "jobs by the hour, up to 30 days")
+@ROUTES.add("GET /stats/hourly", Scope.READ, "jobs by the hour, up to 30 days", area="state")
 def show_hourly_stats(request: ApiRequest[HoursQuery, UnsetType]) -> HourlyStats:
     count = request.query.hours
     return HourlyStats(hours_of(request.broker.hourly(count), count, request.services.now_ms()))
@@ -290,7 +290,7 @@ def _hour(hour: int, counters: Mapping[str, int]) -> HourStats:
     return HourStats(stamp(hour * HOUR_MS) or "", **counts, errors=dict(sorted(errors.items())))
 
 
-@STATE.add("GET /stats/live", Scope.READ, "counts and rates of the last hour")
+@ROUTES.add("GET /stats/live", Scope.READ, "counts and rates of the last hour", area="state")
 def show_live_stats(request: ApiRequest[NoQuery, UnsetType]) -> LiveStats:
     """A server takes a sample every 5 seconds, so one that has just started knows little."""
     request.services.samples.take()
@@ -299,6 +299,6 @@ def show_live_stats(request: ApiRequest[NoQuery, UnsetType]) -> LiveStats:
     return LiveStats(EVERY_S, tuple(samples), *(per_second(last, name) for name in RATES))
 
 
-@STATE.add("GET /config", Scope.ADMIN, "the configuration, without secrets")
+@ROUTES.add("GET /config", Scope.ADMIN, "the configuration, without secrets", area="state")
 def show_config(request: ApiRequest[NoQuery, UnsetType]) -> ConfigDocument:
     return ConfigDocument(redacted(request.config))

@@ -71,6 +71,7 @@ def webhook(request: ViewRequest[DeliveryLogQuery]) -> Mapping[str, Any]:
 
 FSCK_S, DOCTOR_S = 120.0, 15.0
 DAY_MS = 86_400_000
+ADMIN: Mapping[str, Any] = {"scopes": (Scope.ADMIN,), "changes_with": ""}
 SCOPES = {
     Scope.READ: "view everything except Admin and file contents",
     Scope.ENQUEUE: "add jobs and upload files; on its own, sees only the jobs it added",
@@ -97,7 +98,7 @@ class CheckQuery(Struct, frozen=True, forbid_unknown_fields=True):
     run: bool = False
 
 
-@VIEWS.add("/admin", "Admin", "admin_keys.html", scopes=(Scope.ADMIN,), letter="a", changes_with="")
+@VIEWS.add("/admin", "Admin", "admin_keys.html", letter="a", **ADMIN)
 def keys(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     found, server = request.services.keys.summaries().keys, request.config.server
     known = [key for key in found if not key.is_login]
@@ -129,7 +130,7 @@ def own_name(caller: str, taken: Collection[str]) -> str:
     return next(name for name in (person, *numbered) if name not in taken)
 
 
-@VIEWS.add("/admin/configuration", "Configuration", "admin_configuration.html", scopes=(Scope.ADMIN,), changes_with="")
+@VIEWS.add("/admin/configuration", "Configuration", "admin_configuration.html", **ADMIN)
 def configuration(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     """Without the settings of the brokers that this server does not use."""
     unused = {"sqlite", "redis"} - {request.broker.kind}
@@ -156,14 +157,7 @@ def _settings(values: Mapping[str, Any], inside: str) -> Iterator[tuple[str, str
             yield f"{inside}{name}", to_yaml(value)
 
 
-@VIEWS.add(
-    "/admin/consistency",
-    "Consistency",
-    "admin_consistency.html",
-    scopes=(Scope.ADMIN,),
-    timeout_s=FSCK_S,
-    changes_with="",
-)
+@VIEWS.add("/admin/consistency", "Consistency", "admin_consistency.html", timeout_s=FSCK_S, **ADMIN)
 def consistency(request: ViewRequest[CheckQuery]) -> Mapping[str, Any]:
     """One check at a time: each looks at every job."""
     if not request.query.run:
@@ -176,14 +170,7 @@ def consistency(request: ViewRequest[CheckQuery]) -> Mapping[str, Any]:
         fsck_runs.release()
 
 
-@VIEWS.add(
-    "/admin/environment",
-    "Environment",
-    "admin_environment.html",
-    scopes=(Scope.ADMIN,),
-    timeout_s=DOCTOR_S,
-    changes_with="",
-)
+@VIEWS.add("/admin/environment", "Environment", "admin_environment.html", timeout_s=DOCTOR_S, **ADMIN)
 def environment(request: ViewRequest[CheckQuery]) -> Mapping[str, Any]:
     """The checks of `fileq doctor` that concern a server that runs. Those of workers need their machines."""
     if not request.query.run:
@@ -226,10 +213,7 @@ _SCHEDULES = "/schedules/"
 _GROUPS = "/dead/groups/"  # the detail of such an entry is the cause
 _VERB = "action: "  # how the detail of an action on many jobs begins
 # What people call it, if that is not what the documentation of the API says.
-_WORDS = {
-    "failed_login": "log in with a wrong password, key or link",
-    "create_login_link": "create a one-time link",
-}
+_WORDS = {"failed_login": "log in with a wrong password, key or link", "create_login_link": "create a one-time link"}
 _HINTS = {"upload_file": "enqueued automatically; see the file's page"}
 # The same for a request that may make something or change it: the words for each.
 _MADE_OR_CHANGED = {
@@ -260,7 +244,7 @@ class AuditRow(Struct, frozen=True):
     changes: tuple[AuditChange, ...]
 
 
-@VIEWS.add("/admin/audit", "Audit", "admin_audit.html", scopes=(Scope.ADMIN,), is_scan=True, changes_with="")
+@VIEWS.add("/admin/audit", "Audit", "admin_audit.html", is_scan=True, **ADMIN)
 def audit(request: ViewRequest[AuditViewQuery]) -> Mapping[str, Any]:
     query = request.query
     found = request.ask(list_audit, replace(query, caller_id=request.caller.id if query.mine else None))
