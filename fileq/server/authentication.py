@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.datastructures import Headers
 
-from fileq.commands.api_keys import LINK_MS, SESSION_MS, EndedSessions, KeyOptions, KeyStore
+from fileq.commands.api_keys import SESSION_MS, EndedSessions, KeyOptions, KeyStore
 from fileq.config.http_settings import ServerSettings, is_outside_key
 from fileq.config.sources import PasswordFile
 from fileq.core.api_key import Restriction, Scope, StoredKey, digest, effective_scopes, has_parent_parts, id_in_key
@@ -211,10 +211,8 @@ class Authentication:
         sessions: Sessions,
         failures: FailedLogins,
         now_ms: Callable[[], int],
-        link: LoginLink | None = None,
     ) -> None:
         self._settings = settings
-        self._link = link
         self._keys = keys
         self._pool = pool
         self._sessions = sessions
@@ -284,13 +282,10 @@ class Authentication:
         return self._sessions.cookie(caller.id, sender, mark=self.mark_of(caller))
 
     async def login_by_link(self, token: str, sender: RequestSender) -> str:
-        """Uses a one-time link, that of the start or one of `fileq login-link`. As login(), for a session whose subject
-        is a new key. Raises ApiProblem for a token that is not valid (any more), and what the broker raises."""
+        """Uses a one-time link: as login(), for a session whose subject is a new key. Raises ApiProblem for one that is
+        not valid (any more), and what the broker raises."""
         self._failures.check(sender.address)
-        link = self._link
-        maker = link.maker if link is not None and link.use(token) else None
-        if maker is None:
-            maker = await self._pool.call(partial(self._keys.use_link, token))
+        maker = await self._pool.call(partial(self._keys.use_link, token))
         if maker is None:
             self._failures.failed(sender.address, "link")
             detail = (
@@ -469,7 +464,7 @@ class Authentication:
         return ApiProblem("unauthenticated", detail, headers={"WWW-Authenticate": challenge})
 
 
-# Sessions of browsers: a signed cookie that names a key or a user, and the one-time link that begins the first one.
+# Sessions of browsers: a signed cookie that names a key or a user.
 #
 # A session has no permissions of its own. The key that it names is looked up on every request, so revoking the key ends
 # it. Logging out ends it on the broker, so that a copy of its cookie is worth nothing.
@@ -477,7 +472,6 @@ class Authentication:
 
 COOKIE = "fileq_session"
 SESSION_S = SESSION_MS // 1000
-LINK_S = LINK_MS // 1000
 MAKER_LENGTH = 50  # so that the name of the session is one of a key
 _PURPOSE = "session"
 
@@ -517,24 +511,6 @@ class Sessions:
     def _header(self, value: str, age_s: int, sender: RequestSender) -> str:
         secure = "; Secure" if sender.scheme == "https" else ""
         return f"{COOKIE}={value}; Path={self._cookie_path}; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
-
-
-class LoginLink:
-    """One link, for one use within LINK_S. Only its process knows it. `maker` is whom the session is called after."""
-
-    def __init__(self, monotonic: Callable[[], float], maker: str = "") -> None:
-        self.maker = maker
-        self.token = secrets.token_urlsafe(32)
-        self._monotonic = monotonic
-        self._until_s = monotonic() + LINK_S
-
-    def use(self, token: str) -> bool:
-        """True once, for the right token in time."""
-        is_right = hmac.compare_digest(token.encode(), self.token.encode())
-        if not is_right or not self.token or self._monotonic() > self._until_s:
-            return False
-        self.token = ""
-        return True
 
 
 # Refuses requests that another site made a browser send. Holds where a browser adds the credentials automatically.

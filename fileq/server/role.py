@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import uvicorn
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from fileq.brokers import open_broker
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
-from fileq.commands.api_keys import KeyStore
+from fileq.commands.api_keys import LINK_MS, KeyStore
 from fileq.commands.audit_entries import os_user
 from fileq.config import Config, Loaded
 from fileq.config.http_settings import (
@@ -32,14 +32,13 @@ from fileq.config.http_settings import (
     url_here,
 )
 from fileq.config.sources import read_password
-from fileq.core.errors import ConfigError
+from fileq.core.errors import ConfigError, FileqError
 from fileq.core.events import Emit, ServerOpened, ServerWarned
 from fileq.files.descriptor_limit import soft_limit
 from fileq.handlers.extensions import load_before_enqueue
 from fileq.runtime.observers import Observers
 from fileq.runtime.reload import Reloader
 from fileq.runtime.roles import FatalError, run_until_signal, start_broker
-from fileq.server.authentication import LINK_S, LoginLink
 from fileq.server.connections import (
     CONNECTIONS_MAX,
     KEEP_ALIVE_S,
@@ -105,7 +104,7 @@ class _Server(uvicorn.Server):
 
 class ServerService:
     """The server as a service of a role. uvicorn is in a thread of its own.
-    `login_name` is who opens the one-time link; "" for the user of this process.
+    `login_name` is who opens the one-time link, which it prints if there is no key; "" for the user of this process.
 
     At a stop, streams are ended first, then open requests have STOP_S. What a kill -9 leaves: requests without an
     answer; each of them took effect completely or not at all.
@@ -118,10 +117,11 @@ class ServerService:
         self, config: Config, broker: FullBroker, *, emit: Emit, owns_broker: bool = False, login_name: str = ""
     ) -> None:
         settings = config.server
-        self._link = _login_link(config, KeyStore(broker, wall_clock_ms), login_name or os_user())
+        self._keys, self._login_name = KeyStore(broker, wall_clock_ms), login_name or os_user()
+        self._needs_link = _needs_link(config, self._keys)
         self._loop = asyncio.new_event_loop()
         try:
-            self._services = Services(config, broker, self._loop, emit=emit, link=self._link)
+            self._services = Services(config, broker, self._loop, emit=emit)
             self._socket = listening(settings.bind, settings.port)
         except BaseException:
             self._loop.close()
@@ -150,8 +150,9 @@ class ServerService:
             self._thread.start()
             self._is_ready.wait(START_S)
             self._emit(ServerOpened(self.url, self._config.server.read_only))
-        if self._link is not None and self._link.token:
-            self._print_link(self._link.token)
+            if self._needs_link:
+                with suppress(FileqError):  # the memory is full, or many links are unused: 'fileq login-link' says so
+                    self._print_link(self._keys.create_link(self._login_name))
 
     def quiet(self) -> None:
         """Accepts no more connections and ends the streams; requests in progress continue."""
@@ -195,7 +196,7 @@ class ServerService:
         print(f"{before}  Open the console: {bold}{url}{after}")
         port = self.url.rpartition(":")[2]
         given = "" if port == str(ServerSettings().port) else f" --port {port}"
-        print(f"  The link works once, within {LINK_S // 60} minutes; 'fileq login-link{given}' prints a new one.")
+        print(f"  The link works once, within {LINK_MS // 60_000} minutes; 'fileq login-link{given}' prints a new one.")
         print("  For programs: fileq keys create NAME --scope admin", end=end, flush=True)
 
     def _run(self) -> None:
@@ -321,16 +322,16 @@ def _read_secret(name: str, path: str) -> str:
     return content
 
 
-def _login_link(config: Config, keys: KeyStore, maker: str) -> LoginLink | None:
-    """A link to log in if there is no key. Raises ConfigError if the server would be open to other machines then."""
+def _needs_link(config: Config, keys: KeyStore) -> bool:
+    """Whether no one could log in. Raises ConfigError if the server would be open to other machines then."""
     settings = config.server
     keys.remove_stale()
     known = (key for key in keys.load().values() if not key.is_login and not key.is_expired(wall_clock_ms()))
     if settings.api_key or settings.api_key_file or any(known):
-        return None
+        return False
     if not is_loopback(settings.bind):
         raise ConfigError(
             f"server.bind is {settings.bind}, which other machines reach, and there is no key; make one by "
             "'fileq keys create NAME --scope admin', or set server.api_key_file"
         )
-    return None if settings.username or settings.auth_header else LoginLink(time.monotonic, maker)
+    return not (settings.username or settings.auth_header)

@@ -18,7 +18,7 @@ from fileq.config import Config
 from fileq.core.events import Emit, JobCancelled, JobCompleted, JobDead, LoginsFailed, RequestFailed
 from fileq.core.job import State
 from fileq.server.audit import AuditLog
-from fileq.server.authentication import Authentication, FailedLogins, LoginLink, Sessions
+from fileq.server.authentication import Authentication, FailedLogins, Sessions
 from fileq.server.background_work import LiveSamples, UploadSweep
 from fileq.server.event_hub import RESET, EventHub, LiveEvent
 from fileq.server.limits import RateLimiter, RequestBodies, Share
@@ -37,15 +37,7 @@ class Services:
     `stopping` is set when the server stops. Streams must end then; stop_streams() sets it. `known_causes` are the
     acknowledgements as a view read them last, for views that must not ask for them."""
 
-    def __init__(
-        self,
-        config: Config,
-        broker: FullBroker,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        emit: Emit,
-        link: LoginLink | None = None,
-    ) -> None:
+    def __init__(self, config: Config, broker: FullBroker, loop: asyncio.AbstractEventLoop, *, emit: Emit) -> None:
         now_ms = wall_clock_ms
         self.config = config
         self.broker = broker
@@ -69,7 +61,7 @@ class Services:
         self.sessions = Sessions(self.signer, now_ms, config.server.base_path)
         self.failed_logins = FailedLogins(loop.time, loop.call_later, self._report_failed_logins)
         self.authentication = Authentication(
-            config.server, self.keys, self.pool, self.sessions, self.failed_logins, now_ms, link
+            config.server, self.keys, self.pool, self.sessions, self.failed_logins, now_ms
         )
         self.rate_limiter = RateLimiter(config.server.rate_limit, loop.time)
         self.known_causes: Mapping[str, Acknowledgement] = {}
