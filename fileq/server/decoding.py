@@ -15,7 +15,8 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Struct, inspect
 from msgspec.structs import FieldInfo, fields
 
-from fileq.core.errors import ConfigError
+from fileq.brokers.catalog import check_name
+from fileq.core.errors import BrokerError, ConfigError
 from fileq.queries.job_filter import path_matcher
 from fileq.server.problems import ApiProblem, FieldProblem
 
@@ -83,6 +84,15 @@ def invalid_at(pointer: str, detail: str) -> ApiProblem:
     return invalid([FieldProblem(pointer, detail)])
 
 
+def checked_name(kind: str, name: str) -> str:
+    """Raises ApiProblem for a name that nothing of this kind can have: there is none."""
+    try:
+        check_name(kind, name)
+    except BrokerError as error:
+        raise ApiProblem("not-found", str(error)) from error
+    return name
+
+
 def _first(problems: Iterator[FieldProblem]) -> list[FieldProblem]:
     """As many as are reported, and one to know that there are more."""
     return list(itertools.islice(problems, ERRORS_MAX + 1))
@@ -104,7 +114,8 @@ def _struct_problems(value: Any, type: type[Struct], at: str, *, is_text: bool) 
 
 
 def _value_problems(value: Any, type: Any, name: str, at: str, *, is_text: bool) -> Iterator[FieldProblem]:
-    if isinstance(value, dict) and (inner := _struct_in(type)) is not None:
+    inner = next((one for one in _members(type) if isinstance(one, _TYPE) and issubclass(one, Struct)), None)
+    if isinstance(value, dict) and inner is not None:
         yield from _struct_problems(value, inner, at, is_text=is_text)
         return
     try:
@@ -162,10 +173,6 @@ def _members(type: Any) -> tuple[Any, ...]:
     origin = get_origin(type)
     is_union = origin is not None and getattr(origin, "__name__", "") in ("Union", "UnionType")
     return tuple(one for argument in arguments for one in _members(argument)) if is_union else (type,)
-
-
-def _struct_in(type: Any) -> Any:
-    return next((one for one in _members(type) if isinstance(one, _TYPE) and issubclass(one, Struct)), None)
 
 
 def _item_type(type: Any, *containers: Any) -> Any:

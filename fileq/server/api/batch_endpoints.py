@@ -8,7 +8,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
-from fileq.brokers.catalog import check_name
 from fileq.client.batch_handle import batch_request
 from fileq.client.broker_batches import dead_records
 from fileq.client.options import EnqueueOptions
@@ -17,11 +16,11 @@ from fileq.client.transport import BatchRetry
 from fileq.commands.batches import show_batch
 from fileq.core.api_key import Scope
 from fileq.core.batch import BatchState
-from fileq.core.errors import BatchError, BrokerError
+from fileq.core.errors import BatchError
 from fileq.queries.documents import BatchDocument, JobDocument, batch_document, info_of, job_document, unknown_batch
 from fileq.server.api.job_endpoints import BULK_BYTES, BulkJobs, DurationValue, NewJobs, enqueue_jobs, tag_problems
 from fileq.server.authentication import Caller
-from fileq.server.decoding import invalid
+from fileq.server.decoding import checked_name, invalid
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 
@@ -215,11 +214,7 @@ def _callback(wanted: WantedCallback | None, caller: Caller) -> TaskCall[Any, An
 def _report(request: ApiRequest[Any, Any], *, is_change: bool = False) -> BatchDocument:
     """The batch that the path names. Raises ApiProblem for an unknown one, a name that none can have, and one that the
     caller does not see or, for a change, may not change."""
-    id = request.id
-    try:
-        check_name("batch", id)
-    except BrokerError as error:
-        raise ApiProblem("not-found", str(error)) from error
+    id = checked_name("batch", request.id)
     try:
         if not (_sees(request, id) and (not is_change or _changes(request, id))):
             raise unknown_batch(id)

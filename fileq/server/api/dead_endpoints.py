@@ -13,7 +13,7 @@ from fileq.commands.audit_entries import short
 from fileq.core.api_key import Scope
 from fileq.core.job import State
 from fileq.core.text import without_path
-from fileq.queries.dead_jobs import DeadGroup, DeadGroups, GroupedBy, group_dead
+from fileq.queries.dead_jobs import DeadGroups, GroupedBy, group_dead
 from fileq.queries.job_filter import JobConditions, JobFilter
 from fileq.server.api.action_endpoints import ACTS, ActionAnswer, JobChoice, OperationDocument, act, act_on_filter
 from fileq.server.api.job_endpoints import JobList, JobListQuery, JobMessage, filter_of, list_page, seen_record
@@ -64,11 +64,11 @@ def dead_groups(request: ApiRequest[Any, Any], query: DeadGroupsQuery, scan_max:
     groups = group_dead(request.broker, wanted, query.by, limit=query.limit, scan_max=scan_max)
     if not request.services.hides_paths:
         return groups
-    return replace(groups, groups=() if query.by == "directory" else tuple(map(_without_path, groups.groups)))
-
-
-def _without_path(group: DeadGroup) -> DeadGroup:
-    return replace(group, error=without_path(group.error, group.sample_path), sample_path="", directories=())
+    hidden = tuple(
+        replace(one, error=without_path(one.error, one.sample_path), sample_path="", directories=())
+        for one in groups.groups
+    )
+    return replace(groups, groups=() if query.by == "directory" else hidden)
 
 
 def _dead(request: ApiRequest[Any, Any], query: JobConditions) -> JobFilter:

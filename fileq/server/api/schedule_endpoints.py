@@ -8,16 +8,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, UnsetType
 
 from fileq.actions.bulk import JobAction
-from fileq.brokers.schedule_definitions import KIND, broker_now_ms, known_schedules
+from fileq.brokers.schedule_definitions import KIND, broker_now_ms
 from fileq.client.options import WantedSchedule
-from fileq.client.schedule_changes import (
-    add_schedule,
-    pause_schedule,
-    remove_schedule,
-    resume_schedule,
-    run_now,
-    the_schedule,
-)
+from fileq.client.schedule_changes import add_schedule, pause_schedule, remove_schedule, resume_schedule, run_now
 from fileq.commands.admin.schedules import (
     ScheduledTime,
     ScheduleView,
@@ -28,10 +21,8 @@ from fileq.commands.admin.schedules import (
 )
 from fileq.commands.audit_entries import schedule_facts
 from fileq.core.api_key import Scope
-from fileq.core.errors import BrokerError
 from fileq.core.schedule import Cron, InvalidZone, defining_part, parsed
-from fileq.server.decoding import invalid_at
-from fileq.server.problems import ApiProblem
+from fileq.server.decoding import checked_name, invalid_at
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList, check_etag, etag_of
 
 ROUTES = RouteList("schedules")
@@ -114,7 +105,7 @@ def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer[Sche
 
 @ROUTES.add("DELETE /schedules/{name}", Scope.ADMIN, "remove a schedule; its jobs stay", problems=("conflict",))
 def delete_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
-    name = _known(request)
+    name = _name(request)
     known = request.broker.documents(KIND).get(name)
     remove_schedule(request.broker, request.config, name)
     request.note.changed(schedule_facts(known), {})
@@ -123,12 +114,12 @@ def delete_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
 
 @ROUTES.add("POST /schedules/{name}/pause", Scope.OPERATE, "pause a schedule", problems=("conflict",))
 def pause_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
-    return _paused(request, pause_schedule(request.broker, _known(request)), is_paused=True)
+    return _paused(request, pause_schedule(request.broker, _name(request)), is_paused=True)
 
 
 @ROUTES.add("POST /schedules/{name}/resume", Scope.OPERATE, "resume a paused schedule", problems=("conflict",))
 def resume_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
-    return _paused(request, resume_schedule(request.broker, _known(request)), is_paused=False)
+    return _paused(request, resume_schedule(request.broker, _name(request)), is_paused=False)
 
 
 def _paused(request: ApiRequest[NoQuery, UnsetType], has_changed: bool, *, is_paused: bool) -> ScheduleMessage:
@@ -140,7 +131,7 @@ def _paused(request: ApiRequest[NoQuery, UnsetType], has_changed: bool, *, is_pa
 @ROUTES.add("POST /schedules/{name}/run", Scope.OPERATE, "run a schedule now", problems=("conflict",))
 def run_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleRun:
     """Enqueues a job beside the times of the schedule. Each call makes a job."""
-    name = _known(request)
+    name = _name(request)
     id = run_now(request.broker, request.config, name)
     request.services.action_log.add(JobAction.RUN, request.caller.name, [id])
     request.note.about_job(id, None, None)
@@ -169,7 +160,7 @@ def _times(cron: str, timezone: str) -> Cron:
 
 
 def _answer(request: ApiRequest[NoQuery, Any], status: int = 200) -> ApiAnswer[ScheduleDetail]:
-    broker, name = request.broker, _known(request)
+    broker, name = request.broker, _name(request)
     view = show_schedule(broker, name)
     times: tuple[ScheduledTime, ...] = ()
     if view.status not in ("broken", "paused", "incomplete"):
@@ -179,13 +170,5 @@ def _answer(request: ApiRequest[NoQuery, Any], status: int = 200) -> ApiAnswer[S
     return ApiAnswer(ScheduleDetail(view, times), status, {"ETag": etag})
 
 
-def _known(request: ApiRequest[NoQuery, Any]) -> str:
-    """The name of the schedule that the path names. Raises ApiProblem if there is none."""
-    name, broker = request.params["name"], request.broker
-    try:
-        the_schedule(broker, name)
-    except BrokerError as error:
-        if name in known_schedules(broker):
-            raise
-        raise ApiProblem("not-found", str(error)) from error
-    return name
+def _name(request: ApiRequest[NoQuery, Any]) -> str:
+    return checked_name("schedule", request.params["name"])

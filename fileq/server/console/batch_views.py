@@ -38,7 +38,6 @@ class BatchProgress(Struct, frozen=True):
     people say it."""
 
     ended: int
-    share: float
     eta_s: float | None
     word: str
     bar: Markup
@@ -100,12 +99,11 @@ def batch(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
 def progress(batch: BatchDocument, now_ms: int) -> BatchProgress:
     left = batch.waiting + batch.running
     ended = batch.total - left
-    share = ended / batch.total if batch.total else float(batch.is_finished)
     eta_s = None
     if batch.created_at and left and ended and not batch.is_finished:
         elapsed_s = now_ms / 1000 - datetime.fromisoformat(batch.created_at).timestamp()
         eta_s = max(1.0, elapsed_s / ended * left)
-    return BatchProgress(ended, share, eta_s, _word(batch), parts_bar(batch))
+    return BatchProgress(ended, eta_s, _word(batch), parts_bar(batch))
 
 
 def parts_bar(batch: BatchDocument) -> Markup:

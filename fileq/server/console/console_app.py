@@ -34,7 +34,7 @@ from fileq.server.console import (
     schedule_views,
 )
 from fileq.server.console.admin_views import CheckQuery
-from fileq.server.console.rendering import addresses_below, ago, render, static_response, theme_in
+from fileq.server.console.rendering import MEDIA_TYPES, addresses_below, ago, content_of, render, theme_in, versioned
 from fileq.server.console.view import View, ViewList, ViewRequest
 from fileq.server.decoding import decode_query
 from fileq.server.problems import PROBLEMS, ApiProblem, problem_of
@@ -47,6 +47,7 @@ PATIENT_S = 3.0  # for a view without a last known state: a machine that is busy
 VIEW_S = 10.0
 STATE_HEADER = "X-Fileq-State"  # the script reads it, because it swaps a part of the view only
 _FRAGMENT = "hx-request"
+_A_YEAR = "public, max-age=31536000, immutable"
 HOME = "/dashboard"
 
 GLOSSARY = ViewList()
@@ -99,7 +100,11 @@ class Console:
         return RedirectResponse(f"{self._base}/dashboard", 303)
 
     async def static(self, request: Request, sender: RequestSender, request_id: str) -> Response:
-        return static_response(request.scope["path"].rpartition("/")[2], request.query_params.get("v", ""))
+        name, version = request.scope["path"].rpartition("/")[2], request.query_params.get("v", "")
+        if name not in MEDIA_TYPES:
+            raise ApiProblem("not-found", f"there is no file {name[:100]!r}")
+        caching = _A_YEAR if versioned(name).endswith(f"?v={version}") else "no-cache"
+        return Response(content_of(name), media_type=MEDIA_TYPES[name], headers={"Cache-Control": caching})
 
     async def view(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         """Never raises, except for a client that has gone."""

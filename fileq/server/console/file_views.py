@@ -139,9 +139,7 @@ def file(request: ViewRequest[FileViewQuery]) -> Mapping[str, Any]:
         "name": found.path.rpartition("/")[2],
         "newest": newest,
         "steps": {job.id: steps_of(job, notes.actions, notes.past_pauses) for job in jobs},
-        "modified": lambda version: (
-            stamp(version.modified_ns // 1_000_000) if version.modified_ns is not None else None
-        ),
+        "modified": lambda version: stamp((version.modified_ns or 0) // 1_000_000),
         "preview": preview,
         "may_download": may_see_content(request) and request.config.server.files == "download",
         "is_known": any(version.is_in_ledger for version in found.versions),

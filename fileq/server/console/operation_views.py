@@ -97,8 +97,7 @@ def _shown(request: ViewRequest[Any], action: LoggedAction) -> LoggedAction:
 def outcomes_of(statuses: Iterable[str], action: JobAction) -> list[OutcomeCount]:
     """How many jobs are in which state now."""
     counts = Counter(statuses)
-    words = {"dead": "dead again"} if action is JobAction.RETRY else {}
-    words |= {EXPIRED: "deleted"} if action is JobAction.DELETE else {}
+    words = {JobAction.RETRY: {"dead": "dead again"}, JobAction.DELETE: {EXPIRED: "deleted"}}.get(action, {})
     return [OutcomeCount(word, words.get(word, word), counts[word]) for word in OUTCOMES if counts[word]]
 
 
@@ -112,12 +111,7 @@ def recent_action(
     if latest is None or at is None:
         return None
     age_s = request.services.now_ms() / 1000 - at.timestamp()
-    is_own = latest.by == request.caller.name and age_s < JUST_NOW_S
-    belongs = belongs_to(latest, conditions) or (is_own and not latest.conditions)
+    chosen, listed = ({k: v for k, v in one.items() if k != "status"} for one in (latest.conditions, conditions))
+    is_own = latest.by == request.caller.name and age_s < JUST_NOW_S and not latest.conditions
+    belongs = not listed or listed == chosen or is_own
     return _shown(request, latest) if belongs and age_s <= RECENT_S else None
-
-
-def belongs_to(action: LoggedAction, conditions: Mapping[str, Any]) -> bool:
-    """Whether a list shows the jobs among which the action chose: a list of all jobs, or one with its conditions."""
-    chosen, listed = ({k: v for k, v in one.items() if k != "status"} for one in (action.conditions, conditions))
-    return not listed or listed == chosen

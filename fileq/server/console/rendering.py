@@ -18,11 +18,9 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from starlette.responses import Response
 
 from fileq.core.job import parse_time
 from fileq.core.schedule import zone_of
-from fileq.server.problems import ApiProblem
 
 THEME_COOKIE, THEMES = "fileq_theme", ("dark", "light")
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")  # strftime depends on the locale
@@ -231,7 +229,6 @@ MEDIA_TYPES = {
     "htmx.min.js": "text/javascript",
     "favicon.svg": "image/svg+xml",
 }
-_A_YEAR = "public, max-age=31536000, immutable"
 
 
 @cache
@@ -243,15 +240,6 @@ def content_of(name: str) -> bytes:
 def versioned(name: str) -> str:
     """The name with a part of its digest: browsers keep a version for a year, and never use an old one."""
     return f"{name}?v={hashlib.sha256(content_of(name)).hexdigest()[:12]}"
-
-
-def static_response(name: str, version: str) -> Response:
-    """Raises ApiProblem for a name that is not in the list."""
-    if name not in MEDIA_TYPES:
-        raise ApiProblem("not-found", f"there is no file {name[:100]!r}")
-    response = Response(content_of(name), media_type=MEDIA_TYPES[name])
-    response.headers["Cache-Control"] = _A_YEAR if versioned(name).endswith(f"?v={version}") else "no-cache"
-    return response
 
 
 def addresses_below(base: str) -> dict[str, Any]:
