@@ -469,7 +469,6 @@ class Authentication:
 # A session has no permissions of its own. The key that it names is looked up on every request, so revoking the key ends
 # it. Logging out ends it on the broker, so that a copy of its cookie is worth nothing.
 
-
 COOKIE = "fileq_session"
 SESSION_S = SESSION_MS // 1000
 MAKER_LENGTH = 50  # so that the name of the session is one of a key

@@ -552,7 +552,6 @@ class EventRing:
 
 # Which events a stream wants, and the frames it gets: Server-Sent Events, WebSocket texts, ticks. Does no I/O.
 
-
 DEAD = "job.dead"
 LIVE_NAMES = tuple(name.replace(":", ".") for name in NAMES)
 Text = Annotated[str, Meta(min_length=1, max_length=200)]

@@ -148,7 +148,6 @@ class Share:
 
 # The bodies of requests: how slowly they may arrive, and how much memory those of all requests take together.
 
-
 BODY_S = 60.0  # for a body that is kept in memory
 RATE_S = 20.0  # the server waits so long at most for the next RATE_BYTES of any body
 RATE_BYTES = 20 << 10

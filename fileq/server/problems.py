@@ -11,7 +11,6 @@ from starlette.responses import Response
 from fileq.core.errors import BatchError, BrokerError, BrokerUnavailable, ConfigError, Conflict, JobError, Unknown
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_AFTER_S = 1
 
 # Slug: status and title. Clients compare slugs, so none is ever renamed.
 PROBLEMS: dict[str, tuple[int, str]] = {
@@ -89,14 +88,13 @@ class ApiProblem(Exception):
 
     def response(self, request_id: str) -> Response:
         status, title = PROBLEMS[self.slug]
-        document = ProblemDocument(
-            f"urn:fileq:problem:{self.slug}", title, status, self.detail, f"urn:fileq:request:{request_id}", self.errors
-        )
+        type, instance = f"urn:fileq:problem:{self.slug}", f"urn:fileq:request:{request_id}"
+        document = ProblemDocument(type, title, status, self.detail, instance, self.errors)
         return Response(msgspec.json.encode(document), status, self.headers, MEDIA_TYPE)
 
 
 def broker_away(detail: str) -> ApiProblem:
-    return ApiProblem("broker-away", detail, retry_after_s=RETRY_AFTER_S)
+    return ApiProblem("broker-away", detail, retry_after_s=1)
 
 
 def problem_of(error: Exception) -> ApiProblem | None:

@@ -89,9 +89,8 @@ class RouteTable(Generic[R]):
             allowed.append(row.method)
         if allowed:
             names = ", ".join(sorted({*allowed, *(["HEAD"] if "GET" in allowed else [])}))
-            raise ApiProblem(
-                "method-not-allowed", f"{method} is not allowed here; there are {names}", headers={"Allow": names}
-            )
+            detail = f"{method} is not allowed here; there are {names}"
+            raise ApiProblem("method-not-allowed", detail, headers={"Allow": names})
         raise ApiProblem("not-found", f"there is no {self._what} {plain_path(path)[:200]!r}; {self._advice}")
 
 
@@ -191,11 +190,11 @@ class Endpoint(Row, frozen=True, kw_only=True, dict=True):
 class Route(Endpoint, frozen=True, kw_only=True, dict=True):
     """One endpoint of the API. `path` is below /api/v1.
 
-    `media_type` is that of an answer that is
-    not a Struct. `statuses` are other statuses of success than `status`, with their meaning. `problems` are slugs
-    beyond those that every endpoint has. `has_etag`: one resource, whose answer has an ETag. `reads_body` False: the
-    function reads the body itself, from `http`. `other_types` are further media types of the answer, `headers` those
-    that the request may have beside the usual ones. `is_body_optional`: no body counts as `{}`."""
+    `media_type` is that of an answer that is not a Struct. `statuses` are other statuses of success than `status`, with
+    their meaning. `problems` are slugs beyond those that every endpoint has. `has_etag`: one resource, whose answer has
+    an ETag. `reads_body` False: the function reads the body itself, from `http`. `other_types` are further media types
+    of the answer, `headers` those that the request may have beside the usual ones. `is_body_optional`: no body counts
+    as `{}`."""
 
     summary: str
     area: str
@@ -265,7 +264,6 @@ class RouteList(list[Route]):
 # Other programs may push jobs whose ids contain a slash. In an address such a slash is written as %2F. A decoded path
 # would not tell it from one that separates two parts, so it is ENCODED_SLASH there until a route has found its parts.
 
-
 ENCODED_SLASH = "\udc2f"  # decoding never yields it
 
 
@@ -315,6 +313,5 @@ def check_etag(headers: Mapping[str, str], etag: str | None) -> None:
     if given is None:
         raise ApiProblem("precondition-required", "send If-Match with the ETag of the last GET")
     if given.strip() != "*" and etag not in [part.strip() for part in given.split(",")]:
-        raise ApiProblem(
-            "precondition-failed", f"the resource has changed; its ETag is now {etag}", headers={"ETag": etag}
-        )
+        detail = f"the resource has changed; its ETag is now {etag}"
+        raise ApiProblem("precondition-failed", detail, headers={"ETag": etag})

@@ -152,7 +152,6 @@ def ignore(ended: asyncio.Future[Any]) -> None:
 # Each kind of work has a bounded number of threads of its own, apart from those that call the broker, so a disk or a
 # receiver that hangs holds these only.
 
-
 TRANSFERS_MAX = 16
 TRANSFERS_OF_ONE = 8  # of one caller
 DISK_S = 120.0

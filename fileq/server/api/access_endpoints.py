@@ -87,17 +87,9 @@ async def revoke_key(request: ApiRequest[NoQuery, UnsetType]) -> RevokedKey:
 
 @ROUTES.add("GET /whoami", (), "the caller and its scopes", serves_limited=True)
 async def who_am_i(request: ApiRequest[NoQuery, UnsetType]) -> WhoAmI:
-    caller = request.caller
-    return WhoAmI(
-        caller.id,
-        caller.name,
-        caller.how,
-        tuple(scope for scope in Scope if scope in caller.scopes),
-        caller.restriction.types,
-        caller.restriction.path_prefix,
-        stamp(caller.expires_ms),
-        request.config.server.read_only,
-    )
+    caller, only, is_read_only = request.caller, request.caller.restriction, request.config.server.read_only
+    scopes, expires = tuple(scope for scope in Scope if scope in caller.scopes), stamp(caller.expires_ms)
+    return WhoAmI(caller.id, caller.name, caller.how, scopes, only.types, only.path_prefix, expires, is_read_only)
 
 
 @ROUTES.add("PUT /whoami/name", Scope.ADMIN, "set display name; only in a session of a one-time link")

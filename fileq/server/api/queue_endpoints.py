@@ -107,9 +107,8 @@ def _set_paused(request: ApiRequest[NoQuery, Any], *, is_paused: bool, reason: s
     name, queues, who = _known(request), request.config.worker.priorities, request.caller.name
     result = set_paused(request.broker, name, queues, paused=is_paused, by=who, reason=reason)
     was_paused = is_paused != result.has_changed
-    request.note.changed(
-        {"paused": was_paused, "reason": result.old_reason}, {"paused": is_paused, "reason": result.reason}
-    )
+    before = {"paused": was_paused, "reason": result.old_reason}
+    request.note.changed(before, {"paused": is_paused, "reason": result.reason})
     message = "Queue paused" if is_paused else "Queue resumed"
     return QueueMessage(message, name, result.is_paused, result.has_changed, result.waiting, result.reason)
 
@@ -140,7 +139,6 @@ def shown_workers(request: ApiRequest[Any, Any], found: WorkerList) -> WorkerLis
 
 
 # Cancels what waits in a queue, as Client.clear() does: a bounded number of jobs with each request.
-
 
 CLEARED_MAX = 5_000  # jobs of one request
 

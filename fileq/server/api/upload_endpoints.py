@@ -81,8 +81,8 @@ async def upload_file(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[Uplo
     path = os.path.join(os.path.abspath(settings.upload_dir), relative)
     expected = _expected_digests(headers.get("content-digest"))
     is_exclusive = headers.get("if-none-match", "").strip() == "*"
-    most = settings.max_upload
-    if most is not None and _length(headers) > most:
+    most, length = settings.max_upload, headers.get("content-length", "")
+    if most is not None and length.isdigit() and int(length) > most:
         raise _too_large(most)
 
     file = ArrivingFile(os.fsencode(settings.upload_dir), relative.encode())
@@ -99,7 +99,10 @@ async def upload_file(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[Uplo
             try:
                 await services.transfers.call(open_file)
                 await _receive(request.http, file, services, frozenset({SHA_256, *expected}), most)
-                _compare(file, expected)
+                for name, value in expected.items():
+                    if not hmac.compare_digest(file.digests[name].digest(), value):
+                        detail = f"the {name} of the {file.size:,} bytes that arrived differs from Content-Digest"
+                        raise ApiProblem("digest-mismatch", detail)
                 is_new = await services.transfers.call(lambda: file.commit(is_exclusive=is_exclusive))
             except BaseException:
                 file.discard()
@@ -176,19 +179,6 @@ def _expected_digests(header: str | None) -> dict[str, bytes]:
     return found
 
 
-def _compare(file: ArrivingFile, expected: Mapping[str, bytes]) -> None:
-    for name, value in expected.items():
-        if not hmac.compare_digest(file.digests[name].digest(), value):
-            raise ApiProblem(
-                "digest-mismatch", f"the {name} of the {file.size:,} bytes that arrived differs from Content-Digest"
-            )
-
-
-def _length(headers: Mapping[str, str]) -> int:
-    text = headers.get("content-length", "")
-    return int(text) if text.isdigit() else 0
-
-
 def _too_large(most: int) -> ApiProblem:
     return ApiProblem("too-large", f"the file has more than {most:,} bytes, which is server.max_upload", headers=_CLOSE)
 
@@ -201,9 +191,8 @@ def _refused(pointer: str, detail: str) -> ApiProblem:
 
 def _problem_of(error: OSError, relative: str) -> ApiProblem:
     if isinstance(error, FileExistsError):
-        return ApiProblem(
-            "precondition-failed", f"there is a file {relative!r} already, and If-None-Match: * is set", headers=_CLOSE
-        )
+        detail = f"there is a file {relative!r} already, and If-None-Match: * is set"
+        return ApiProblem("precondition-failed", detail, headers=_CLOSE)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ApiProblem("no-space", f"{relative!r} can't be stored: {error.strerror}", headers=_CLOSE)
     why = "a part of the path is a link or a file" if error.errno in (errno.ELOOP, errno.ENOTDIR) else error.strerror

@@ -68,7 +68,6 @@ def webhook(request: ViewRequest[DeliveryLogQuery]) -> Mapping[str, Any]:
 
 # Keys, the configuration and the checks
 
-
 FSCK_S, DOCTOR_S = 120.0, 15.0
 DAY_MS = 86_400_000
 ADMIN: Mapping[str, Any] = {"scopes": (Scope.ADMIN,), "changes_with": ""}

@@ -7,7 +7,6 @@ greyed, within a fraction of a second; see LastKnown.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -94,7 +93,7 @@ class Console:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._base = services.config.server.base_path
-        self._last_known: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._last_known: dict[tuple[str, str], str] = {}
 
     async def home(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         return RedirectResponse(f"{self._base}/dashboard", 303)
@@ -148,10 +147,8 @@ class Console:
         is_patient = last is None and self._services.samples.is_recent
         if self._services.authentication.is_away and not is_patient:
             return self._stale(view, request, http, last)
-        scans_for = request.caller.id if view.is_scan else ""
-        shown = asyncio.ensure_future(
-            self._services.pool.call(work, scans_for=scans_for, timeout_s=view.timeout_s or VIEW_S)
-        )
+        scans_for, timeout_s = request.caller.id if view.is_scan else "", view.timeout_s or VIEW_S
+        shown = asyncio.ensure_future(self._services.pool.call(work, scans_for=scans_for, timeout_s=timeout_s))
         shown.add_done_callback(ignore)
         done, _ = await asyncio.wait({shown}, timeout=QUICK_S)
         if not done and not await self._is_broker_there(PATIENT_S if is_patient else QUICK_S):
@@ -160,16 +157,17 @@ class Console:
             text = await shown
         except (ApiProblem, BrokerError) as error:
             problem = problem_of(error)
-            if problem is not None and problem.slug == "broker-away":
+            slug = problem.slug if problem is not None else ""
+            if slug == "broker-away":
                 return self._stale(view, request, http, last)
-            if problem is not None and problem.slug == "busy" and last is not None:
+            if slug == "busy" and last is not None:
                 return _from_memory(last, "kept")
             raise
         if len(text) <= MAX_CHARS:
-            self._last_known[key] = text
-            self._last_known.move_to_end(key)
+            self._last_known.pop(key, None)
+            self._last_known[key] = text  # now the newest one
             while len(self._last_known) > KEPT:
-                self._last_known.popitem(last=False)
+                del self._last_known[next(iter(self._last_known))]
         return HTMLResponse(text)
 
     async def _is_broker_there(self, within_s: float) -> bool:
@@ -288,7 +286,6 @@ def _own_path(given: str) -> str:
 #
 # Texts of the API are for programs and for the command line; where a view knows better, it names views. A wrong value
 # of a form comes back in a field, with the other values, so that nothing has to be typed again.
-
 
 JOB, FILE = "/jobs/{id:path}", "/files/trace"
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from fileq.brokers.types import Record
 from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS
@@ -23,7 +24,6 @@ from fileq.server.api.file_endpoints import (
     PREVIEW_IMAGE,
     TEXT,
     FilesQuery,
-    Glob,
     TraceQuery,
     kind_of,
     known_path,
@@ -40,18 +40,8 @@ from fileq.server.problems import ApiProblem
 VIEWS = ViewList()
 
 STATUSES: tuple[str, ...] = get_args(FileStatus)
-FILES_SHOWN = 50
 ROWS_MAX = 60  # of the tree: with more, only the next level is shown
 DEPTH = 2
-
-
-class FilesViewQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`under` is a directory; without it producer.scan_dir."""
-
-    under: PathText | None = None
-    match: Glob | None = None
-    status: FileStatus | None = None
-    cursor: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
 
 
 class FileViewQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,16 +58,16 @@ class TreeRow(Struct, frozen=True):
 
 
 @VIEWS.add("/files", "Files", "files.html", is_scan=True, timeout_s=LONG_SCAN_S, letter="f")
-def files(request: ViewRequest[FilesViewQuery]) -> Mapping[str, Any]:
-    """The list without conditions comes from the scan of the tree. With conditions it is a scan of its own, so the tree
-    is left out."""
+def files(request: ViewRequest[FilesQuery]) -> Mapping[str, Any]:
+    """Without `under` it shows producer.scan_dir. The list without conditions comes from the scan of the tree. With
+    conditions it is a scan of its own, so the tree is left out."""
     query, upload_dir = request.query, request.config.server.upload_dir
     under = query.under or os.path.abspath(request.config.producer.scan_dir)
     tree: FileTree | None = None
     if query.match or query.status or query.cursor:
-        found = request.ask(list_files, FilesQuery(under, query.match, query.status, query.cursor or "", FILES_SHOWN))
+        found = request.ask(list_files, replace(query, under=under))
     else:
-        tree, found = tree_and_files(request.services, under, DEPTH, limit=FILES_SHOWN)
+        tree, found = tree_and_files(request.services, under, DEPTH, limit=query.limit)
     order = {"under": under, "match": query.match, "status": query.status}
     return {
         "under": under,
@@ -181,7 +171,6 @@ def known_signature(trace: FileTrace, job_id: str | None) -> str | None:
 #
 # The same files as in GET /files/content: known, below a root, still the same version. Nothing is shown unless
 # server.files is `preview` or `download` and the caller has the scope `files`.
-
 
 TEXT_BYTES = 64 << 10
 HEX_BYTES = 2 << 10

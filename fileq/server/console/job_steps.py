@@ -54,9 +54,7 @@ def attempts_text(job: JobDocument) -> str:
     # `retry_count` has those that failed.
     counted = min(total, job.retry_count + (is_running or job.status == "completed" or was_stopped))
     shown = total if job.max_retries is None else counted
-    text = str(shown)
-    if is_running:
-        text = f"{text}, {'which' if shown == 1 else 'the last'} runs now"
+    text = f"{shown}, {'which' if shown == 1 else 'the last'} runs now" if is_running else str(shown)
     if job.max_retries is None:
         return text
     return f"{text}, at most {job.max_retries + 1}" + (f"; {total} in all" if total != counted else "")
@@ -85,9 +83,7 @@ def past(reason: str) -> str:
 
 def deferred_times(job: JobDocument) -> str:
     """How often the job was deferred and when; "" if it never was."""
-    if not job.deferred_count:
-        return ""
-    return f"{times(job.deferred_count)}{_deferred_between(job)}"
+    return f"{times(job.deferred_count)}{_deferred_between(job)}" if job.deferred_count else ""
 
 
 def _deferred_between(job: JobDocument) -> str:
@@ -152,11 +148,8 @@ def _retried(attempt: AttemptDocument, following: AttemptDocument | None, retrie
 
 
 def _seconds(first: str | None, second: str | None) -> float | None:
-    later = seconds_between(first, second)
-    if later is not None:
-        return later
-    earlier = seconds_between(second, first)
-    return -earlier if earlier is not None else None
+    later, earlier = seconds_between(first, second), seconds_between(second, first)
+    return later if later is not None or earlier is None else -earlier
 
 
 def _wait(
@@ -199,19 +192,17 @@ def _current(job: JobDocument, paused: Sequence[PastPause], cancellations: Seque
     """What the job does now, or how it ended."""
     last_ended = job.attempts[-1].ended_at if job.attempts else None
     before = last_ended or (job.created_at if not job.attempt_count else None)
+    waited = _wait(job, paused, before, job.started_at, job.attempt_count + 1)
     if job.is_finished:
         if job.started_at and not job.attempts and job.status == "completed":
-            yield JobStep(
-                "started", job.started_at, tuple(_wait(job, paused, before, job.started_at, job.attempt_count + 1))
-            )
+            yield JobStep("started", job.started_at, tuple(waited))
         by = (f"by {cancellations[-1].by}",) if cancellations and job.status == "cancelled" else ()
         if by and last_ended and last_ended > cancellations[-1].at:  # a worker had to stop it first
             yield JobStep("cancellation requested", cancellations[-1].at, by)
             by = ()
         yield JobStep("died" if job.status == "dead" else job.status, job.completed_at, by, job.status == "dead")
     elif job.status == "running":
-        notes = (*_wait(job, paused, before, job.started_at, job.attempt_count + 1), "runs now")
-        yield JobStep("started", job.started_at, notes)
+        yield JobStep("started", job.started_at, (*waited, "runs now"))
         if job.is_cancel_requested:
             by = (f"by {cancellations[-1].by}",) if cancellations else ()
             yield JobStep("cancellation requested", cancellations[-1].at if cancellations else None, by)

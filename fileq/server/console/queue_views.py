@@ -145,7 +145,6 @@ def process_of(slot: str) -> str:
 # Jobs that people cancelled a moment ago, with what became of them: their rows leave the view of workers. Does no
 # I/O.
 
-
 RECENT_S = 900.0
 SHOWN = 10
 

@@ -222,7 +222,6 @@ def render(template: str, **values: Any) -> str:
 
 # The stylesheet, the scripts and the icon: a fixed list of files, read once.
 
-
 MEDIA_TYPES = {
     "console.css": "text/css",
     "console.js": "text/javascript",

@@ -272,7 +272,6 @@ def form_of(name: str, definition: ScheduleDefinition) -> ScheduleForm:
 # A person may type a time as people say it, such as "06:30 weekdays". Its cron expression is offered; nothing is
 # changed until the person takes it.
 
-
 FIELDS = "A cron line has five fields: minute hour day month weekday."
 EXAMPLE = "For 06:30 on weekdays: 30 6 * * 1-5"
 _TIME = re.compile(r"(?:at\s+)?([01]?\d|2[0-3])[:.h]([0-5]\d)\b", re.IGNORECASE)

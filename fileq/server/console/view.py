@@ -61,7 +61,6 @@ class ViewList(list[View]):
 # What people noted, for the views that show it: actions on jobs, pauses with their reasons, acknowledged causes. Only
 # reads: the notes of a view come in one round trip, however many kinds of them it needs.
 
-
 REASON_SHOWN = 200  # characters
 
 
