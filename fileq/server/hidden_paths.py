@@ -20,9 +20,11 @@ from fileq.core.own_jobs import CALLBACK_IDS, DELIVERY_BATCHES, is_own_type
 from fileq.core.text import SHORTEST_HIDDEN
 
 # By the names of fields in answers and events. Their values are texts or null.
-PATH_FIELDS = frozenset(("path", "path_b64", "raw_b64", "filepath", "moved_to", "moved_from", "directory"))
+PATH_FIELDS = frozenset(
+    ("path", "path_b64", "raw_b64", "filepath", "moved_to", "moved_from", "directory", "sample_path")
+)
 OWN_PATH_FIELDS = PATH_FIELDS | {"dir", "match"}  # in the payloads and results of fileq's own jobs
-LIST_FIELDS = frozenset(("outputs", "roots"))  # of paths, or of objects with paths: they are left out
+LIST_FIELDS = frozenset(("outputs", "roots", "directories"))  # of paths, or of objects with paths: they are left out
 PROBLEM_FIELDS = frozenset(("lost_roots",))  # texts that begin with a path
 # What a caller gave or a handler returned is passed on as it is.
 OPAQUE_FIELDS = frozenset(("payload", "result", "tags"))

@@ -11,7 +11,6 @@ What a kill -9 leaves: the operation as it was before its last batch, and that b
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -163,6 +162,8 @@ class OperationRunner(ServerThread):
         self._name = secrets.token_hex(6)
         self._seen: dict[tuple[str, int], float] = {}  # since when the operation of this id has this revision
         self._looked_at = -1  # the revision of all operations when there was nothing left to do
+        self._stored: StoredOperation  # the one that it owns; a Conflict says that it does not any more
+        self._changed: list[str] = []  # the ids of the first jobs that were changed, also by a former owner
 
     def wake(self) -> None:
         self._wake.set()
@@ -204,19 +205,19 @@ class OperationRunner(ServerThread):
         before = stored.operation
         done = self._actions.changed(before.action, before.underway, before.cutoff_ms) if before.underway else 0
         is_resumed = before.state == RUNNING
-        takeovers = before.takeovers + is_resumed
-        taken = replace(
-            before, owner=self._name, state=RUNNING, done=before.done + done, underway=(), takeovers=takeovers
-        )
+        done, takeovers = before.done + done, before.takeovers + is_resumed
+        taken = replace(before, owner=self._name, state=RUNNING, done=done, underway=(), takeovers=takeovers)
         saved = self._store.save(taken, stored.revision)
         self._emit(OperationStarted(taken.id, taken.action.value, taken.matched, taken.done, is_resumed))
         return saved
 
     def _work(self, stored: StoredOperation) -> None:
-        work = _OwnedOperation(self._store, self._actions, stored, self._is_stopping, self._log)
+        self._stored, self._changed = stored, []
+        with suppress(BrokerError):
+            self._changed += next((one.ids for one in self._log.all() if one.id == stored.operation.id), ())
         while True:
             try:
-                ended = work.run()
+                ended = self._change_all()
                 break
             except BrokerUnavailable:
                 if self._is_stopping.wait(OUTAGE_S):
@@ -224,35 +225,14 @@ class OperationRunner(ServerThread):
             except Conflict:
                 raise
             except Exception as error:
-                ended = work.end(FAILED, str(error) if isinstance(error, FileqError) else repr(error))
+                ended = self._end(FAILED, str(error) if isinstance(error, FileqError) else repr(error))
                 break
         if ended is not None:
             how = ended.state, ended.done, ended.refused, ended.error
             self._emit(OperationEnded(ended.id, ended.action.value, *how))
-            work.log(is_running=False)
+            self._log_action(is_running=False)
 
-
-class _OwnedOperation:
-    """An operation that this server owns. Raises Conflict when it does not any more."""
-
-    def __init__(
-        self,
-        store: OperationStore,
-        actions: BulkActions,
-        stored: StoredOperation,
-        is_stopping: threading.Event,
-        log: ActionLog,
-    ) -> None:
-        self._store = store
-        self._actions = actions
-        self._stored = stored
-        self._is_stopping = is_stopping
-        self._log = log
-        self._changed: list[str] = []  # the ids of the first jobs that were changed, also by a former owner
-        with suppress(BrokerError):
-            self._changed += next((one.ids for one in log.all() if one.id == stored.operation.id), ())
-
-    def run(self) -> Operation | None:
+    def _change_all(self) -> Operation | None:
         """Changes what is left. None if the server stops before; a repeat goes on."""
         now = self._stored.operation
         if now.underway:  # after an outage: the reply about the last batch was lost
@@ -270,16 +250,16 @@ class _OwnedOperation:
             self._note(done=self._stored.operation.done + len(changed), underway=())
             if len(self._changed) < IDS_MAX:
                 self._changed += changed
-                self.log(is_running=True)
-        return self.end(COMPLETED, refused=work.refused)
+                self._log_action(is_running=True)
+        return self._end(COMPLETED, refused=work.refused)
 
-    def end(self, state: str, error: str = "", refused: int | None = None) -> Operation:
+    def _end(self, state: str, error: str = "", refused: int | None = None) -> Operation:
         now = self._stored.operation
         is_known = refused if refused is not None else now.refused
         ended = self._save(state=state, error=error[:500], refused=is_known, ended_ms=self._store.now_ms(), underway=())
         return ended or self._stored.operation
 
-    def log(self, *, is_running: bool) -> None:
+    def _log_action(self, *, is_running: bool) -> None:
         """For the view that shows what became of the jobs: the first ones are enough."""
         now = self._stored.operation
         self._log.add(

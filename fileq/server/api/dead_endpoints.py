@@ -12,7 +12,6 @@ from fileq.commands.acknowledgements import NOTE_LENGTH, Acknowledgement, Acknow
 from fileq.commands.audit_entries import short
 from fileq.core.api_key import Scope
 from fileq.core.job import State
-from fileq.core.text import without_path
 from fileq.queries.dead_jobs import DeadGroups, GroupedBy, group_dead
 from fileq.queries.job_filter import JobConditions, JobFilter
 from fileq.server.api.action_endpoints import ACTS, ActionAnswer, JobChoice, OperationDocument, act, act_on_filter
@@ -62,13 +61,7 @@ def dead_groups(request: ApiRequest[Any, Any], query: DeadGroupsQuery, scan_max:
     """As show_dead_groups(), among the newest `scan_max`."""
     wanted = _dead(request, query)
     groups = group_dead(request.broker, wanted, query.by, limit=query.limit, scan_max=scan_max)
-    if not request.services.hides_paths:
-        return groups
-    hidden = tuple(
-        replace(one, error=without_path(one.error, one.sample_path), sample_path="", directories=())
-        for one in groups.groups
-    )
-    return replace(groups, groups=() if query.by == "directory" else hidden)
+    return replace(groups, groups=()) if request.services.hides_paths and query.by == "directory" else groups
 
 
 def _dead(request: ApiRequest[Any, Any], query: JobConditions) -> JobFilter:

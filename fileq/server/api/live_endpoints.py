@@ -52,7 +52,16 @@ async def serve_events(services: Services, socket: WebSocket, sender: RequestSen
     """Serves /ws. A WebSocket has the same key, session or proxy header as any request, and the same filters."""
     request_id, hub = token_hex(8), services.hub
     try:
-        stream = await _opened(services, socket, sender)
+        caller = await services.authentication.caller(socket.headers, socket.cookies, sender)
+        origin = socket.headers.get("origin")
+        if caller.is_browser and origin not in (None, f"{sender.scheme}://{sender.host}"):
+            # server.cors_origins let pages call the API with a key; answers to other credentials they can't read.
+            raise ApiProblem("cross-site", f"Origin is {str(origin)[:100]!r}; from another origin, send a key")
+        services.rate_limiter.take(caller.id)
+        caller.require(SCOPES)
+        query = decode_query(socket.query_params.multi_items(), EventsQuery)
+        wanted = checked_query(query, hides_paths=services.hides_paths)
+        stream = await hub.open(wanted, caller, socket.scope[ABORT], is_socket=True)
     except Exception as error:
         refusal = services.reported(error, "follow_socket", request_id).response(request_id)
         refusal.headers["X-Request-Id"] = request_id
@@ -70,19 +79,6 @@ async def serve_events(services: Services, socket: WebSocket, sender: RequestSen
         await until_first(send_all(), until_gone(socket.receive, "websocket.disconnect"))
     finally:
         hub.leave(stream)
-
-
-async def _opened(services: Services, socket: WebSocket, sender: RequestSender) -> LiveStream:
-    caller = await services.authentication.caller(socket.headers, socket.cookies, sender)
-    origin = socket.headers.get("origin")
-    if caller.is_browser and origin not in (None, f"{sender.scheme}://{sender.host}"):
-        # server.cors_origins let pages call the API with a key; answers to other credentials they can't read.
-        raise ApiProblem("cross-site", f"Origin is {str(origin)[:100]!r}; from another origin, send a key")
-    services.rate_limiter.take(caller.id)
-    caller.require(SCOPES)
-    query = decode_query(socket.query_params.multi_items(), EventsQuery)
-    wanted = checked_query(query, hides_paths=services.hides_paths)
-    return await services.hub.open(wanted, caller, socket.scope[ABORT], is_socket=True)
 
 
 @ROUTES.add(

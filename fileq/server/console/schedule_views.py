@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from fileq.brokers.schedule_definitions import KIND
 from fileq.commands.admin.schedules import ScheduledTime, ScheduleView, list_schedules, scheduled_time
 from fileq.core.api_key import Scope
-from fileq.core.errors import ConfigError
 from fileq.core.job import DELAYED_STATES
 from fileq.core.schedule import (
     EXPECTS,
@@ -36,7 +35,6 @@ from fileq.core.schedule import (
     parsed,
 )
 from fileq.core.units import format_duration
-from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_selection import job_page
 from fileq.server.api.job_endpoints import JobListQuery, list_jobs
@@ -82,14 +80,6 @@ class PreviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
     timezone: Annotated[str, Meta(max_length=200)] = "UTC"
 
 
-class DelayedJobs(Struct, frozen=True):
-    """The earliest first. `total` is that of the whole list."""
-
-    jobs: tuple[JobDocument, ...]
-    total: int | None
-    next_cursor: str | None
-
-
 class ScheduleForm(Struct, frozen=True):
     """The values that the form of a schedule begins with. `kind` says what it makes: type, scan or reprocess.
     `is_hidden`: paths are left out."""
@@ -113,9 +103,8 @@ class ScheduleForm(Struct, frozen=True):
 
 @VIEWS.add("/scheduled", "Scheduled", "scheduled.html", is_scan=True, letter="s")
 def scheduled(request: ViewRequest[ScheduledQuery]) -> Mapping[str, Any]:
-    services = request.services
-    now_ms = services.now_ms()
-    schedules = list_schedules(services.broker, now_ms)
+    now_ms = request.services.now_ms()
+    schedules = list_schedules(request.broker, now_ms)
     first = schedules[:SCHEDULES]
     return {
         "delayed": _delayed(request),
@@ -125,16 +114,13 @@ def scheduled(request: ViewRequest[ScheduledQuery]) -> Mapping[str, Any]:
     }
 
 
-def _delayed(request: ViewRequest[Any]) -> DelayedJobs:
-    services = request.services
-    position = services.signer.read_cursor(LIST, request.query.cursor, str) or ""
-    queues = services.config.worker.priorities
-    try:
-        page = job_page(services.broker, queues, JobFilter(), states=DELAYED_STATES, cursor=position, limit=JOBS)
-    except ConfigError as error:
-        raise ApiProblem("invalid", str(error)) from error
-    jobs = tuple(request.shown(stored.document()) for stored in page.jobs)
-    return DelayedJobs(jobs, page.total, services.signer.cursor(LIST, page.next_cursor))
+def _delayed(request: ViewRequest[Any]) -> Mapping[str, Any]:
+    """The earliest jobs first. `total` is that of the whole list."""
+    signer, queues = request.services.signer, request.config.worker.priorities
+    position = signer.read_cursor(LIST, request.query.cursor, str) or ""
+    page = job_page(request.broker, queues, JobFilter(), states=DELAYED_STATES, cursor=position, limit=JOBS)
+    jobs = [request.shown(stored.document()) for stored in page.jobs]
+    return {"jobs": jobs, "total": page.total, "next_cursor": signer.cursor(LIST, page.next_cursor)}
 
 
 def upcoming(view: ScheduleView, now_ms: int) -> Sequence[ScheduledTime]:
