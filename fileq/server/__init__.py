@@ -12,7 +12,6 @@ signing.py, hidden_paths.py, audit.py
 services.py          one of each thing that functions work with, and its threads
 thread_pools.py      the threads in which functions call the broker, and those that read and write files
 event_hub.py         the events of the broker, and the streams of them
-background_work.py   samples of the counts, and removal of abandoned uploads
 connections.py       how many connections there are, and how long a client may take
 role.py              the roles `serve` and `start`, and the server as a service of them
 console/             the web console: a view is one page of it; a page is a part of a list

@@ -27,7 +27,6 @@ from fileq.server.api import (
     live_endpoints,
     queue_endpoints,
     schedule_endpoints,
-    upload_endpoints,
     webhook_endpoints,
 )
 from fileq.server.problems import MEDIA_TYPE, PROBLEMS, ProblemDocument
@@ -50,7 +49,6 @@ _AREAS = (
     schedule_endpoints,
     webhook_endpoints,
     file_endpoints,
-    upload_endpoints,
     live_endpoints,
     access_endpoints,
 )

@@ -19,9 +19,9 @@ from fileq.commands.admin.stats import GONE_STATE, HOUR_MS, gather, queues_of
 from fileq.config.show import redacted
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
-from fileq.server.background_work import EVERY_S, RATES, LiveSample, per_second
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
+from fileq.server.services import EVERY_S, RATES, LiveSample, per_second
 
 ROUTES = RouteList("queues")
 

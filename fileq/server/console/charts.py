@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from markupsafe import Markup
 
-from fileq.server.background_work import EVERY_S, KEPT, LiveSample
+from fileq.server.services import EVERY_S, KEPT, LiveSample
 
 _LEFT, _TOP, _BOTTOM = 44, 8, 20
 _LABELS, _HALF_LABEL = 7, 34  # how many at most; the half of one is so wide on a phone

@@ -20,11 +20,11 @@ from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 from fileq.queries.job_selection import outlined, with_outlines
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.queue_endpoints import MINUTE_SAMPLES, HourStats, hours_of
-from fileq.server.background_work import LiveSample, per_second
 from fileq.server.console.charts import bar, line_chart, sample_chart
 from fileq.server.console.dead_view import headline
 from fileq.server.console.rendering import number
 from fileq.server.console.view import ViewList, ViewRequest, mark_of, pause_words, read_notes
+from fileq.server.services import LiveSample, per_second
 from fileq.worker.breakers import reason_of
 
 VIEWS = ViewList()

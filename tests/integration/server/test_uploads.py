@@ -17,7 +17,7 @@ from fileq.core.api_key import Scope
 from fileq.core.events import UploadsRemoved
 from fileq.files.uploads import ArrivingFile, remove_abandoned
 from fileq.server import thread_pools
-from fileq.server.api.upload_endpoints import DEPTH
+from fileq.server.api.file_endpoints import DEPTH
 from tests.support.api_client import ADMIN_KEY, API, ApiClient, Reply, ServedApi, check_described, served_api
 from tests.support.deep_tree import nested
 from tests.support.program import Program
