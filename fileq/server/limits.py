@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -154,6 +155,10 @@ RATE_BYTES = 20 << 10
 TURN_S = 1.0  # a wait counts as no more, however long the event loop itself was busy
 BODIES_MAX = 48 << 20
 BODIES_OF_ONE = 24 << 20
+# A value in a body takes up to 232 bytes when it is decoded, and as few as 2 before.
+VALUES_MAX = 1_500_000
+VALUES_OF_ONE = 1_000_000
+VALUES_FREE = 10_000  # so few are not counted exactly
 STRANGER_S = 5.0  # for the body of a sender that is not known yet
 STRANGERS_MAX = 32
 STRANGERS_OF_ONE = 8  # of one address
@@ -213,21 +218,41 @@ def _too_large(most: int) -> ApiProblem:
     return ApiProblem("too-large", f"the body has more than {most:,} bytes", headers=_CLOSE)
 
 
+# A text, which has no values in it, or signs of which each begins a value.
+_TEXT_OR_SIGNS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{,]++', re.DOTALL)
+
+
+def values_of(raw: bytes) -> int:
+    """The number of lists and objects of a JSON text and of the commas in them: an upper bound if it is small, and cut
+    above VALUES_OF_ONE. Makes no object of a value."""
+    if (signs := sum(map(raw.count, (b"[", b"{", b",")))) <= VALUES_FREE:
+        return signs
+    values = 0
+    for found in _TEXT_OR_SIGNS.finditer(raw):
+        if raw[found.start()] != ord('"'):
+            values += found.end() - found.start()
+            if values > VALUES_OF_ONE:
+                break
+    return values
+
+
 class RequestBodies:
     """The bodies that are in memory. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._share = Share("bytes of bodies", BODIES_MAX, BODIES_OF_ONE, retry_after_s=1)
+        self._values = Share("values in bodies", VALUES_MAX, VALUES_OF_ONE, retry_after_s=1)
         self._strangers = Share("forms on their way", STRANGERS_MAX, STRANGERS_OF_ONE, one="address")
 
     @contextmanager
     def of(self, caller: str) -> Iterator[RequestBody]:
         """For the body of one request, until it is answered."""
-        body = RequestBody(self._share, caller)
+        body = RequestBody(self._share, self._values, caller)
         try:
             yield body
         finally:
             self._share.give_back(caller, body.size)
+            self._values.give_back(caller, body.values)
 
     async def form(self, http: Request, address: str, most: int) -> bytes:
         """The body of a sender that is not known yet: few at a time, and soon."""
@@ -241,10 +266,12 @@ class RequestBodies:
 
 
 class RequestBody:
-    def __init__(self, share: Share, caller: str) -> None:
+    def __init__(self, share: Share, values: Share, caller: str) -> None:
         self._share = share
+        self._values = values
         self._caller = caller
         self.size = 0
+        self.values = 0
 
     async def read(self, http: Request, most: int) -> bytes:
         """The whole body. Stops reading above the limit, whatever Content-Length says, and after BODY_S."""
@@ -256,3 +283,10 @@ class RequestBody:
             self.size += len(piece)
             found += piece
         return bytes(found)
+
+    def take_values(self, count: int) -> None:
+        """Before they are decoded. Raises ApiProblem if they would take too much memory."""
+        if count > VALUES_OF_ONE:
+            raise ApiProblem("too-large", f"the body has more than {VALUES_OF_ONE:,} values; send fewer in a request")
+        self._values.take(self._caller, count)
+        self.values = count

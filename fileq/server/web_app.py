@@ -28,7 +28,7 @@ from fileq.server.audit import AuditNote
 from fileq.server.authentication import Caller, RequestSender, check_not_cross_site, check_same_site
 from fileq.server.decoding import decode_body, decode_query
 from fileq.server.hidden_paths import without_paths
-from fileq.server.limits import RequestBody, drop_rest
+from fileq.server.limits import RequestBody, drop_rest, values_of
 from fileq.server.problems import PROBLEMS, ApiProblem
 from fileq.server.route import (
     JSON,
@@ -230,16 +230,18 @@ class WebApp:
                 body = decode_body(b"{}", route.body)  # type: ignore[assignment]
             elif route.body is not None:
                 _check_content_type(headers.get("content-type", ""))
-                body = await self._decoded(raw, route.body)
+                body = await self._decoded(raw, route.body, given)
             elif raw:
                 raise ApiProblem("invalid", "this endpoint takes no body")
         return ApiRequest(caller, params, query, body, self._services, headers, raw, request)
 
-    async def _decoded(self, raw: bytes, type: type[Struct]) -> Any:
+    async def _decoded(self, raw: bytes, type: type[Struct], given: RequestBody) -> Any:
         """A long body is decoded in a thread, so that other requests go on meanwhile."""
         if len(raw) <= SHORT_BODY:
             return decode_body(raw, type)
-        return await self._services.pool.call(lambda: decode_body(raw, type), timeout_s=DECODE_S)
+        pool = self._services.pool
+        given.take_values(await pool.call(lambda: values_of(raw), timeout_s=DECODE_S))
+        return await pool.call(lambda: decode_body(raw, type), timeout_s=DECODE_S)
 
     async def _run(self, route: Route, made: ApiRequest[Any, Any]) -> tuple[Response, int]:
         """The answer, and the count for the audit. What a thread returns is also encoded there: it may be long."""

@@ -392,23 +392,29 @@ def test_a_body_of_ambiguous_length_is_refused_and_the_connection_closed(tmp_pat
         assert found.count(b"HTTP/1.1") == 1
 
 
+class SlowDecoder:
+    """Decodes a body when it may go on."""
+
+    def __init__(self) -> None:
+        self.is_decoding, self.go_on = threading.Event(), threading.Event()
+        self.decode = web_app.decode_body
+
+    def __call__(self, raw: bytes, type: Any) -> Any:
+        self.is_decoding.set()
+        assert self.go_on.wait(30)
+        return self.decode(raw, type)
+
+
 def test_a_long_body_is_decoded_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Medium: unknown JSON fields block the loop: other clients are answered while a body is decoded."""
-    is_decoding, go_on = threading.Event(), threading.Event()
-    decode = web_app.decode_body
-
-    def slow(raw: bytes, type: Any) -> Any:
-        is_decoding.set()
-        assert go_on.wait(30)
-        return decode(raw, type)
-
+    slow = SlowDecoder()
     monkeypatch.setattr(web_app, "decode_body", slow)
     with served_api(tmp_path) as api, ThreadPoolExecutor(1) as threads:
         body = {"type": "note", "payload": "x" * web_app.SHORT_BODY}
         posted = threads.submit(api.client.post, "/jobs", body)
-        assert is_decoding.wait(30)
+        assert slow.is_decoding.wait(30)
         assert api.client.send("GET", "/healthz").status == 200
-        go_on.set()
+        slow.go_on.set()
         assert posted.result(30).status == 201
 
 
@@ -445,6 +451,37 @@ def test_the_bodies_of_one_key_take_their_share_of_the_memory(tmp_path: Path, mo
         with closing(connect(api.client.port, head("POST", "/api/v1/jobs", *lines) + b" " * 4000)):
             wait_until(lambda: api.client.post("/jobs", body).slug == "busy", what="the share is used up")
             assert other.post("/jobs", body).status == 201
+        wait_until(lambda: api.client.post("/jobs", body).status == 201, what="the share is given back")
+
+
+@pytest.mark.parametrize("value", [b"{}", b'{"x":1}', b"[]"])
+def test_a_body_of_many_small_values_is_refused_before_it_is_decoded(tmp_path: Path, value: bytes) -> None:
+    """Medium: 8 MB of `{}` took 408 MB of memory, and 12 bodies of 3 MB of one key 1.1 GB."""
+    with served_api(tmp_path) as api:
+        body = b'{"jobs":[' + b",".join([value] * 600_000) + b"]}"
+        lines = f"X-API-Key: {ADMIN_KEY}", "Content-Type: application/json", f"Content-Length: {len(body)}"
+        found = answer(api.client.port, head("POST", "/api/v1/jobs/bulk", *lines) + body)
+        assert found.startswith(b"HTTP/1.1 413 ")
+        assert b"the body has more than 1,000,000 values" in found
+
+
+def test_the_values_in_the_bodies_of_one_key_take_their_share_of_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, by several bodies at a time."""
+    monkeypatch.setattr(limits, "VALUES_OF_ONE", 30_000)
+    slow = SlowDecoder()
+    body = {"type": "note", "payload": [1] * 20_000}
+    with served_api(tmp_path) as api, ThreadPoolExecutor(1) as threads:
+        other = api.client_with(Scope.ENQUEUE)
+        monkeypatch.setattr(web_app, "decode_body", slow)
+        first = threads.submit(api.client.post, "/jobs", body)
+        assert slow.is_decoding.wait(30)
+        assert api.client.post("/jobs", body).slug == "busy"
+        monkeypatch.setattr(web_app, "decode_body", slow.decode)
+        assert other.post("/jobs", body).status == 201
+        slow.go_on.set()
+        assert first.result(30).status == 201
         wait_until(lambda: api.client.post("/jobs", body).status == 201, what="the share is given back")
 
 
