@@ -33,10 +33,18 @@ def decode_body(raw: bytes, type: type[S]) -> S:
         return msgspec.json.decode(raw, type=type)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # what is wrong is looked for below
+    result = _decoded_or_problem(raw, type)
+    if isinstance(result, ApiProblem):
+        raise result
+    return result
+
+
+def _decoded_or_problem(raw: bytes, type: type[S]) -> S | ApiProblem:
+    """Raises nothing: the traceback of an error would keep the value, which may be large, until the next collection."""
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiProblem("malformed-request", f"the body is not JSON: {error}") from None
+        return ApiProblem("malformed-request", f"the body is not JSON: {error}")
     found = _first(_struct_problems(value, type, "", is_text=False))
     return _converted(value, type, found, is_text=False)
 
@@ -61,16 +69,19 @@ def decode_query(pairs: Sequence[tuple[str, str]], type: type[S]) -> S:
         else:
             value[name] = text
     found += _first(_struct_problems(value, type, "?", is_text=True))
-    return _converted(value, type, found, is_text=True)
+    result = _converted(value, type, found, is_text=True)
+    if isinstance(result, ApiProblem):
+        raise result
+    return result
 
 
-def _converted(value: Any, type: type[S], found: list[FieldProblem], *, is_text: bool) -> S:
+def _converted(value: Any, type: type[S], found: list[FieldProblem], *, is_text: bool) -> S | ApiProblem:
     if not found:
         try:
             return msgspec.convert(value, type, strict=not is_text)
         except (msgspec.ValidationError, RecursionError) as error:  # a rule that concerns several fields
-            raise invalid_at("?" if is_text else "", str(error).partition(" - at `$")[0]) from None
-    raise invalid(found)
+            return invalid_at("?" if is_text else "", str(error).partition(" - at `$")[0])
+    return invalid(found)
 
 
 def invalid(found: Sequence[FieldProblem]) -> ApiProblem:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import gc
+import tracemalloc
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -126,3 +128,19 @@ def test_of_a_long_list_the_first_items_are_looked_at(monkeypatch: pytest.Monkey
     monkeypatch.setattr(decoding, "_value_problems", counted)
     assert list(of_body({"name": "a", "parts": [{"size": 1}] * 100_000})) == ["/parts"]
     assert len(looked_at) <= 2 * decoding.LOOKED_AT + 10, "each item, and its one field"
+
+
+def test_the_values_of_a_refused_body_are_not_kept_by_its_error() -> None:
+    """Medium: the traceback kept them until the next garbage collection: by then there were those of four bodies."""
+    raw = b'{"name":"a","parts":[' + b",".join([b'{"sise":1}'] * 50_000) + b"]}"
+    gc.disable()
+    tracemalloc.start()
+    try:
+        with pytest.raises(ApiProblem) as raised:
+            decode_body(raw, Wanted)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert raised.value.slug == "invalid"
+    assert kept < peak / 4, (kept, peak)
