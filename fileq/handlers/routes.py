@@ -21,6 +21,7 @@ from fileq.config.load import route_from
 from fileq.config.resolve import inherit_from_worker
 from fileq.config.schema import BackoffSettings, CircuitBreakerSettings, RouteSettings
 from fileq.config.show import secret_variables
+from fileq.core.delivery import CHECK_TYPE
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job
 from fileq.core.outcome import EndingPayload
@@ -101,13 +102,15 @@ class BoundRoute(Struct, frozen=True):
 
 
 def built_in_route(type: str, function: Callable[..., Any], config: Config) -> BoundRoute:
-    """The route of a type of fileq's own jobs."""
+    """The route of a type of fileq's own jobs. The sender of a file decides how long its check takes, so a check has
+    the time of any job of a file. The others are about directories."""
+    timeout_s = config.worker.timeout
     return _own_route(
         type,
         where="built in",
         function=function,
         isolation="thread",
-        timeout=max(config.worker.timeout, BUILT_IN_TIMEOUT_S),
+        timeout=timeout_s if type == CHECK_TYPE else max(timeout_s, BUILT_IN_TIMEOUT_S),
         max_retries=config.worker.max_retries,
         backoff=config.worker.backoff,
         is_built_in=True,

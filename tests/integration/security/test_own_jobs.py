@@ -491,3 +491,13 @@ def test_cancel_and_timeout_end_a_job_of_fileqs_own(sqlite_setup: WorkerSetup) -
     setup.enqueue("note", "after")
     setup.wait_for(State.COMPLETED, ["after"])
     assert worker.stop() == 0
+
+
+def test_the_time_of_a_check_is_that_of_any_job_of_a_file(sqlite_setup: WorkerSetup) -> None:
+    """C1: a sender whose manifest lists huge files held a slot for an hour with each, whatever worker.timeout says."""
+    setup = sqlite_setup
+    worker = setup.worker(count=1, timeout="1s", max_retries=0)
+    endless_check(setup, "check")
+    setup.wait_for(State.DEAD, ["check"])
+    assert setup.record("check").error.startswith("timed out after 1s")
+    assert worker.stop() == 0
