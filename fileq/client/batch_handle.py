@@ -7,14 +7,12 @@ which nothing is added, or by `fileq batch cancel`. A caller that is killed whil
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
@@ -32,6 +30,7 @@ from fileq.core.paging import pages
 from fileq.core.public_name import public
 from fileq.core.text import check_names
 from fileq.core.units import format_duration, two_units
+from fileq.files.paths import AnyPath
 from fileq.handlers.registry import TaskDefinition
 from fileq.queries.documents import BatchDocument, JobDocument, unknown_batch
 from fileq.queries.job_filter import JobConditions
@@ -71,9 +70,7 @@ class BatchHandle:
         A job that is not enqueued because of its id or unique key (`fate` is "duplicate") does not become a member."""
         return self.add_many([TaskCall(task, payload, **options)])[0]
 
-    def add_file(
-        self, path: str | os.PathLike[str] | os.PathLike[bytes] | bytes, **options: Unpack[EnqueueOptions]
-    ) -> Handle[Any]:
+    def add_file(self, path: AnyPath, **options: Unpack[EnqueueOptions]) -> Handle[Any]:
         options["batch"] = self
         return self._client.enqueue_file(path, **options)
 
@@ -137,9 +134,7 @@ class BatchHandle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.seal()
             return

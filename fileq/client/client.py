@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
@@ -48,6 +47,7 @@ from fileq.core.job import State, rfc3339_ms
 from fileq.core.public_name import public
 from fileq.core.text import check_names
 from fileq.core.units import Duration, seconds
+from fileq.files.paths import AnyPath
 from fileq.handlers.registry import TaskDefinition
 from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobConditions
@@ -98,9 +98,7 @@ class Client:
         """Enqueues a job of a task, by the task or its name. The payload is checked against the task's type."""
         return self.enqueue_many([TaskCall(task, payload, **options)])[0]
 
-    def enqueue_file(
-        self, path: str | os.PathLike[str] | os.PathLike[bytes] | bytes, **options: Unpack[EnqueueOptions]
-    ) -> Handle[Any]:
+    def enqueue_file(self, path: AnyPath, **options: Unpack[EnqueueOptions]) -> Handle[Any]:
         """Enqueues a job for a file, as `fileq enqueue PATH` does: also if its version was processed before. The file
         must be below worker.allowed_roots, or scan_dir."""
         return self._send([JobRequest(_traced(options), path=os.fsdecode(path) or ".")], [None])[0]
@@ -135,7 +133,7 @@ class Client:
         found = self.transport().select(_conditions(filters), filters.get("limit"))
         return (with_payload_type(job) for job in found if job.is_job)
 
-    def file(self, path: str | os.PathLike[str] | os.PathLike[bytes] | bytes) -> FileTrace:
+    def file(self, path: AnyPath) -> FileTrace:
         """What is known about a file: its versions and their jobs. BrokerError if nothing is."""
         return self.transport().trace(os.path.abspath(os.fsencode(path)))
 
@@ -201,9 +199,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def transport(self) -> Transport:

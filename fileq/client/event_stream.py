@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from types import TracebackType
 
 from fileq.brokers.types import WireEvent
 from fileq.client.job_endings import RETRY_S, SLICE_S, decode_event
@@ -56,9 +55,7 @@ class EventStream(Iterator[WireEvent]):
     def __enter__(self) -> EventStream:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _is_wanted(self, event: WireEvent) -> bool:

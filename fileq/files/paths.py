@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]  # as open() takes it
 
 # Directories below a root, one in the other, that are entered. A sender can nest thousands, and each costs more than
 # the one above it: its path is longer.

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, Unpack, overload
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Unpack, overload
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -37,6 +37,7 @@ from fileq.core.outcome import (
 from fileq.core.own_jobs import check_id, check_tags, check_type
 from fileq.core.public_name import public
 from fileq.core.units import LONGEST_S
+from fileq.files.paths import AnyPath
 from fileq.files.version import signature_of
 from fileq.handlers.job_file import JobFile, check_file
 from fileq.handlers.outcomes import number_outside_json
@@ -247,12 +248,12 @@ class Context:
         also for the 101st follow-up and above 256 KiB."""
         return self._making().add_job(task, payload, options)
 
-    def enqueue_file(self, path: Path, **options: Unpack[JobKeywords]) -> str:
+    def enqueue_file(self, path: AnyPath, **options: Unpack[JobKeywords]) -> str:
         """Like enqueue(), for a job about this file. The ledger learns its version, so that no producer enqueues the
         file again."""
         return self._making().add_file(path, options)
 
-    def output(self, path: Path) -> None:
+    def output(self, path: AnyPath) -> None:
         """Records a file that this job made; `fileq show` and `fileq trace` name it. At most 1,000."""
         self._making().add_output(path)
 
@@ -311,7 +312,7 @@ class ContextBatch:
         """As context.enqueue(), for a job that becomes a member of this batch. Returns its id."""
         return self._joining().add_job(task, payload, options, joins=True)
 
-    def add_file(self, path: Path, **options: Unpack[JobKeywords]) -> str:
+    def add_file(self, path: AnyPath, **options: Unpack[JobKeywords]) -> str:
         """As context.enqueue_file(), for a job that becomes a member of this batch."""
         return self._joining().add_file(path, options, joins=True)
 
@@ -339,9 +340,6 @@ class NamedTask(Protocol):
 
     @property
     def name(self) -> str: ...
-
-
-Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 class Making:
@@ -372,7 +370,7 @@ class Making:
         _check_payload(task, encoded)
         return self._add(options, type=type, payload=encoded, joins=joins)
 
-    def add_file(self, path: Path, options: JobKeywords, *, joins: bool = False) -> str:
+    def add_file(self, path: AnyPath, options: JobKeywords, *, joins: bool = False) -> str:
         where = _absolute(path)
         if self._roots and (refused := check_file(where, self._roots)) is not None:
             raise JobError(f"{os.fsdecode(where)!r} can't be enqueued: {refused.error}")
@@ -380,7 +378,7 @@ class Making:
         about = {"path": where, "size": status.st_size, "signature": signature_of(status)}
         return self._add(options, **about, joins=joins)
 
-    def add_output(self, path: Path) -> None:
+    def add_output(self, path: AnyPath) -> None:
         self._check_open()
         where = _absolute(path)
         if where not in self._outputs and len(self._outputs) >= OUTPUTS_MAX:
@@ -471,7 +469,7 @@ def _encoded(payload: Any) -> bytes:
     return encoded
 
 
-def _absolute(path: Path) -> bytes:
+def _absolute(path: AnyPath) -> bytes:
     where = os.fsencode(path)
     if not where or b"\0" in where:
         raise JobError(f"{path!r} is not a path: it is empty or contains a null byte")

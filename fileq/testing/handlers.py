@@ -20,6 +20,7 @@ from fileq.core.batch import BatchFacts
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, decode, encode, file_job, typed_job
 from fileq.core.units import Duration, seconds
+from fileq.files.paths import AnyPath
 from fileq.files.version import signature_of
 from fileq.handlers import extensions
 from fileq.handlers.context import Context
@@ -38,7 +39,7 @@ LOOP_CLOSE_TIMEOUT_S = 2.0
 
 def run(
     function: Callable[..., Any],
-    path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None = None,
+    path: AnyPath | None = None,
     *,
     type: str | None = None,
     payload: Any = None,

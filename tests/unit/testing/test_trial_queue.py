@@ -11,7 +11,7 @@ import pytest
 
 import fileq
 import fileq.testing
-from fileq.client.async_client import AsyncBatch, AsyncHandle
+from fileq.client.async_client import AsyncHandle
 from fileq.config import config_from
 from fileq.core.errors import ConfigError
 from fileq.testing import TrialQueue
@@ -180,7 +180,11 @@ def test_coroutines_run_and_an_async_client_waits(q: TrialQueue) -> None:
 
 def test_what_a_client_and_its_jobs_and_batches_have_coroutines_have_too(q: TrialQueue) -> None:
     job, batch = app.double.enqueue(app.Number(1)), q.batch()
-    pairs = (q.client, q.async_client), (job, AsyncHandle(job)), (batch, AsyncBatch.of(batch))
+    pairs = (
+        (q.client, q.async_client),
+        (job, AsyncHandle(job)),
+        (batch, asyncio.run(q.async_client.find_batch(batch.id))),
+    )
     missing = {
         name for one, other in pairs for name in dir(one) if not name.startswith("_") and not hasattr(other, name)
     }
