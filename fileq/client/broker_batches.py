@@ -18,7 +18,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
 from fileq.client.new_entries import typed_entry
-from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, DeadPage
+from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, JobDocuments
 from fileq.config import Config
 from fileq.core.batch import Callback, callback_id, callback_job
 from fileq.core.errors import ConfigError, JobError
@@ -27,11 +27,13 @@ from fileq.core.own_jobs import check_batch
 from fileq.core.paging import pages
 from fileq.queries.documents import BatchDocument, BatchInfo, batch_document, job_document
 
+CANCEL_PAGES = 20  # pages of members that cancel() cancels; the reconciler of a worker cancels the rest
+
 
 class BrokerBatches:
     """Implements BatchTransport."""
 
-    def __init__(self, broker: FullBroker, config: Config, clock: Callable[[], int]) -> None:
+    def __init__(self, broker: FullBroker, config: Config, clock: Callable[[], int] = wall_clock_ms) -> None:
         self._broker = broker
         self._config = config
         self._clock = clock
@@ -44,17 +46,35 @@ class BrokerBatches:
         return find_batch(self._broker, id)
 
     def seal(self, id: str) -> bool:
-        return seal_batch(self._broker, id)
+        check_client_batch(id)
+        return self._broker.seal_batch(id)
 
     def cancel(self, id: str) -> bool:
-        return cancel_batch(self._broker, self._config, id, self._clock)
+        """The members of the first pages; the reconciler cancels the others."""
+        if not self._broker.cancel_batch(id):
+            return False
+        actions = BulkActions(self._broker, self._config, self._clock)
+        for page in islice(pages(lambda cursor: self._broker.unfinished_members(id, cursor)), CANCEL_PAGES):
+            if page.ids:
+                actions.cancel_members(page.ids)
+        return True
 
     def retry(self, id: str) -> BatchRetry:
-        return retry_batch(self._broker, self._config, id)
+        """Does nothing if none is dead: without the mark a batch that has finished would look like a success, and its
+        `then` never ran."""
+        [view] = self._broker.batches_by_id([id])
+        if view is not None and not view.dead:
+            return BatchRetry(0, {})
+        self._broker.uncancel_batch(id)
+        actions = BulkActions(self._broker, self._config)
+        run = actions.begin(JobAction.RETRY, actions.dead_members(id))
+        run.complete()
+        return BatchRetry(run.count, {change.id: change.reason for change in run.refusals})
 
-    def dead_page(self, id: str, cursor: str) -> DeadPage:
-        dead, following = dead_records(self._broker, id, cursor)
-        return DeadPage(tuple(map(job_document, dead)), following)
+    def dead_page(self, id: str, cursor: str, *, is_outline: bool = False) -> JobDocuments:
+        page = self._broker.dead_members(id, cursor)
+        dead = _dead(self._broker.records(page.ids) if page.ids else ())
+        return JobDocuments(tuple(job_document(one, is_outline=is_outline) for one in dead), page.next_cursor)
 
 
 def find_batch(broker: FullBroker, id: str) -> BatchDocument | None:
@@ -70,17 +90,8 @@ def find_batch(broker: FullBroker, id: str) -> BatchDocument | None:
     return batch_document(view, records, _dead(records[member] for member in members))
 
 
-def dead_records(broker: FullBroker, id: str, cursor: str) -> tuple[list[Record], str]:
-    """A page of the members that are dead, and the cursor of the next; "" at the end."""
-    page = broker.dead_members(id, cursor)
-    return _dead(broker.records(page.ids) if page.ids else ()), page.next_cursor
-
-
 def _dead(records: Iterable[Record | None]) -> list[Record]:
     return [one for one in records if one is not None and one.state is State.DEAD]
-
-
-CANCEL_PAGES = 20  # pages of members that cancel_batch() cancels; the reconciler of a worker cancels the rest
 
 
 def new_batch(config: Config, request: BatchRequest, now: datetime) -> NewBatch:
@@ -121,33 +132,3 @@ def check_client_batch(id: str) -> None:
         check_batch(id)
     except JobError as error:
         raise ConfigError(str(error)) from error
-
-
-def seal_batch(broker: FullBroker, id: str) -> bool:
-    """False if it is not open."""
-    check_client_batch(id)
-    return broker.seal_batch(id)
-
-
-def cancel_batch(broker: FullBroker, config: Config, id: str, clock: Callable[[], int] = wall_clock_ms) -> bool:
-    """Marks the batch and cancels its first waiting members. False if it is finished, cancelled already or unknown."""
-    if not broker.cancel_batch(id):
-        return False
-    actions = BulkActions(broker, config, clock)
-    for page in islice(pages(lambda cursor: broker.unfinished_members(id, cursor)), CANCEL_PAGES):
-        if page.ids:
-            actions.cancel_members(page.ids)
-    return True
-
-
-def retry_batch(broker: FullBroker, config: Config, id: str) -> BatchRetry:
-    """Removes the mark of a cancelled batch, and puts its dead members back into their queues. Does nothing if none is
-    dead: without the mark a batch that has finished would look like a success, and its `then` never ran."""
-    [view] = broker.batches_by_id([id])
-    if view is not None and not view.dead:
-        return BatchRetry(0, {})
-    broker.uncancel_batch(id)
-    actions = BulkActions(broker, config)
-    run = actions.begin(JobAction.RETRY, actions.dead_members(id))
-    run.complete()
-    return BatchRetry(run.count, {change.id: change.reason for change in run.refusals})

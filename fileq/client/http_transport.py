@@ -27,9 +27,10 @@ from fileq.client.address import ServerAddress
 from fileq.client.http_connection import GivenUp, HttpConnections, HttpReply, error_of, problem_in
 from fileq.client.job_endings import RETRY_S, JobEnding, ending_in
 from fileq.client.options import JobRequest, WantedSchedule
-from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, DeadPage
+from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, JobDocuments
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, FileqError, JobError
 from fileq.core.job import State
+from fileq.core.paging import pages
 from fileq.queries.documents import BatchDocument, EnqueuedDocument, JobDocument
 from fileq.queries.job_filter import NAMES, JobConditions
 from fileq.queries.job_queries import FileTrace
@@ -38,11 +39,6 @@ WAIT_S = 25.0  # how long one request waits for the end of a job
 PAGE = 200  # jobs of one page of a list
 WRITES = 5  # tries to define a schedule that others change meanwhile
 T = TypeVar("T")
-
-
-class _JobList(Struct, frozen=True):
-    jobs: tuple[JobDocument, ...]
-    next_cursor: str | None = None
 
 
 class _Result(Struct, frozen=True):
@@ -206,15 +202,14 @@ class HttpTransport:
         return JobEnding(_decoded(reply, JobDocument), bytes(_decoded(reply, _Result).result))
 
     def _pages(self, given: JobConditions, limit: int | None) -> Iterator[JobDocument]:
-        query, cursor = _query(given), ""
-        query.append(("limit", str(min(PAGE, limit or PAGE))))
-        while True:
-            reply = self._call("GET", "/jobs", query=[*query, *([("cursor", cursor)] if cursor else [])])
-            page = _decoded(reply, _JobList)
+        query = [*_query(given), ("limit", str(min(PAGE, limit or PAGE)))]
+
+        def read(cursor: str) -> JobDocuments:
+            following = [("cursor", cursor)] if cursor else []
+            return _decoded(self._call("GET", "/jobs", query=[*query, *following]), JobDocuments)
+
+        for page in pages(read):
             yield from page.jobs
-            cursor = page.next_cursor or ""
-            if not cursor:
-                return
 
 
 def _decoded(reply: HttpReply, type: type[T], statuses: Sequence[int] = (200,)) -> T:
@@ -251,11 +246,6 @@ class _Changed(Struct, frozen=True):
     has_changed: bool
 
 
-class _MemberList(Struct, frozen=True):
-    jobs: tuple[JobDocument, ...]
-    next_cursor: str | None = None
-
-
 class HttpBatches:
     """Implements BatchTransport. The rules are the server's; nothing is decided here."""
 
@@ -277,7 +267,7 @@ class HttpBatches:
 
     def get(self, id: str) -> BatchDocument | None:
         reply = self._call("GET", _batch_path(id))
-        return None if reply.status == 404 else self._decoded(reply, BatchDocument)
+        return None if reply.status == 404 else _decoded(reply, BatchDocument)
 
     def seal(self, id: str) -> bool:
         return self._change(id, "seal")
@@ -286,25 +276,18 @@ class HttpBatches:
         return self._change(id, "cancel")
 
     def retry(self, id: str) -> BatchRetry:
-        found: BatchRetry = self._decoded(self._call("POST", f"{_batch_path(id)}/retry"), BatchRetry)
-        return found
+        return _decoded(self._call("POST", f"{_batch_path(id)}/retry"), BatchRetry)
 
-    def dead_page(self, id: str, cursor: str) -> DeadPage:
+    def dead_page(self, id: str, cursor: str) -> JobDocuments:
         query = [("cursor", cursor)] if cursor else []
-        found = self._decoded(self._call("GET", f"{_batch_path(id)}/dead", query=query), _MemberList)
-        return DeadPage(found.jobs, found.next_cursor or "")
+        return _decoded(self._call("GET", f"{_batch_path(id)}/dead", query=query), JobDocuments)
 
     def _change(self, id: str, verb: str) -> bool:
         reply = self._call("POST", f"{_batch_path(id)}/{verb}")
         if reply.status == 404:
             return False
         # The answer to the first try may be lost: then the change is this caller's own.
-        return self._decoded(reply, _Changed).has_changed or reply.is_repeat
-
-    def _decoded(self, reply: HttpReply, type: type[Any]) -> Any:
-        if reply.status != 200:
-            raise error_of(reply)
-        return msgspec.json.decode(reply.body, type=type)
+        return _decoded(reply, _Changed).has_changed or reply.is_repeat
 
 
 def _batch_path(id: str) -> str:

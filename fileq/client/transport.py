@@ -58,17 +58,17 @@ class BatchRequest(Struct, frozen=True):
 
 
 class BatchRetry(Struct, frozen=True):
-    """What retry_batch() did: how many dead members are in their queues again, and why the others are not, by id."""
+    """What a retry of a batch did: how many dead members are queued again, and why the others are not, by id."""
 
     count: int
     left: dict[str, str] = {}
 
 
-class DeadPage(Struct, frozen=True):
-    """Members that are dead, in no defined order. `next_cursor` is empty at the end."""
+class JobDocuments(Struct, frozen=True):
+    """A part of a list of jobs. `next_cursor` is empty at its end."""
 
     jobs: tuple[JobDocument, ...]
-    next_cursor: str = ""
+    next_cursor: str | None = None
 
 
 class BatchTransport(Protocol):
@@ -94,7 +94,9 @@ class BatchTransport(Protocol):
         """Puts the dead members back into their queues, after the mark of a cancelled batch was removed."""
         ...
 
-    def dead_page(self, id: str, cursor: str) -> DeadPage: ...
+    def dead_page(self, id: str, cursor: str) -> JobDocuments:
+        """Members that are dead, in no defined order."""
+        ...
 
 
 class Transport(Protocol):

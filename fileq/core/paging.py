@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 
 class Paged(Protocol):
     @property
-    def next_cursor(self) -> str:
-        """Where the next page begins; "" at the end."""
+    def next_cursor(self) -> str | None:
+        """Where the next page begins; "" or None at the end."""
         ...
 
 
@@ -24,9 +24,8 @@ def parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 def pages(read: Callable[[str], PageT]) -> Iterator[PageT]:
     """Every page: `read` gets its cursor, "" for the first. A page is read when the caller asks for it."""
-    cursor = ""
-    while True:
-        page = read(cursor)
+    page = read("")
+    yield page
+    while page.next_cursor:
+        page = read(page.next_cursor)
         yield page
-        if not (cursor := page.next_cursor):
-            return

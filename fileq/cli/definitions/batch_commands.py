@@ -167,11 +167,11 @@ def _seal(invocation: Invocation) -> int:
     finished by it. Exit code 1 if it is not open.
 
     $ fileq batch seal nightly-3f9c12ab77de  # all jobs are added"""
-    from fileq.client.broker_batches import seal_batch
+    from fileq.client.broker_batches import BrokerBatches
 
     id = invocation.options.id
     report = _report(invocation, id)
-    if not seal_batch(invocation.broker(), id):
+    if not BrokerBatches(invocation.broker(), invocation.config).seal(id):
         raise BatchError(f"batch {id} is not open; it is {report.status}")
     return _confirm(invocation, "is sealed")
 
@@ -184,12 +184,12 @@ def _cancel(invocation: Invocation) -> int:
 
     $ fileq batch cancel nightly-3f9c12ab77de  # stop it"""
     from fileq.actions.bulk import JobAction
-    from fileq.client.broker_batches import cancel_batch
+    from fileq.client.broker_batches import BrokerBatches
     from fileq.commands.action_log import note_batch
 
-    id, broker = invocation.options.id, invocation.broker()
+    id = invocation.options.id
     report = _report(invocation, id)
-    if not cancel_batch(broker, invocation.config, id):
+    if not BrokerBatches(invocation.broker(), invocation.config).cancel(id):
         status = "cancelled" if report.is_cancelled else report.status
         raise BatchError(f"batch {id} can't be cancelled: it is {status}")
     invocation.note(note_batch, JobAction.CANCEL, id)
@@ -214,12 +214,12 @@ def _retry(invocation: Invocation) -> int:
 
     $ fileq batch retry nightly-3f9c12ab77de  # after the cause was fixed"""
     from fileq.actions.bulk import JobAction
-    from fileq.client.broker_batches import retry_batch
+    from fileq.client.broker_batches import BrokerBatches
     from fileq.commands.action_log import note_batch
 
     id = invocation.options.id
     _report(invocation, id)
-    done = retry_batch(invocation.broker(), invocation.config, id)
+    done = BrokerBatches(invocation.broker(), invocation.config).retry(id)
     invocation.note(note_batch, JobAction.RETRY, id, count=done.count)
     left = [{"id": job_id, "reason": why} for job_id, why in done.left.items()]
     lines = [f"{plural(done.count, 'dead job')} of {printable(id)} put back"]

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
 from fileq.client.batch_handle import batch_request
-from fileq.client.broker_batches import dead_records
 from fileq.client.options import EnqueueOptions
 from fileq.client.tasks import TaskCall
 from fileq.client.transport import BatchRetry
@@ -17,7 +16,7 @@ from fileq.commands.batches import show_batch
 from fileq.core.api_key import Scope
 from fileq.core.batch import BatchState
 from fileq.core.errors import BatchError
-from fileq.queries.documents import BatchDocument, JobDocument, batch_document, info_of, job_document, unknown_batch
+from fileq.queries.documents import BatchDocument, JobDocument, batch_document, info_of, unknown_batch
 from fileq.server.api.job_endpoints import BULK_BYTES, BulkJobs, DurationValue, NewJobs, enqueue_jobs, tag_problems
 from fileq.server.authentication import Caller
 from fileq.server.decoding import checked_name, invalid
@@ -195,8 +194,8 @@ def list_dead_members(request: ApiRequest[MemberQuery, UnsetType]) -> DeadMember
     place, signer = f"{LIST}:dead:{request.id}", request.services.signer
     cursor = signer.read_cursor(place, request.query.cursor, str) or ""
     _report(request)
-    dead, following = dead_records(request.broker, request.id, cursor)
-    return DeadMembers(tuple(job_document(one, is_outline=True) for one in dead), signer.cursor(place, following))
+    page = request.services.transport.batches.dead_page(request.id, cursor, is_outline=True)
+    return DeadMembers(page.jobs, signer.cursor(place, page.next_cursor or ""))
 
 
 def _callback(wanted: WantedCallback | None, caller: Caller) -> TaskCall[Any, Any] | None:
