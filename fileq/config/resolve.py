@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Struct
 
 from fileq.config.read import DEFAULT, Origin
-from fileq.config.schema import DEFAULT_PREFIX, BackoffSettings, Config, RouteSettings, WorkerSettings, every_key
+from fileq.config.schema import DEFAULT_PREFIX, BackoffSettings, Config, RouteSettings, every_key
 from fileq.config.section import Section, keys_of, to_plain
 from fileq.config.sources import FOREIGN_VARIABLES, read_password
-from fileq.config.value_types import MOVE, Isolation, KeyNameKind, one_of
+from fileq.config.value_types import MOVE, KeyNameKind, one_of
 from fileq.core.errors import ConfigError
 from fileq.core.units import format_duration
 
@@ -47,28 +47,19 @@ class Draft(Struct, frozen=True):
         return self.origins.get(path, DEFAULT)
 
 
-class RouteOptions(Struct, frozen=True):
-    """The options that a route can inherit, complete."""
-
-    timeout: float
-    max_retries: int
-    backoff: BackoffSettings
-    isolation: Isolation
-    safe_open: bool
-
-
-def inherit_from_worker(route: RouteSettings, worker: WorkerSettings) -> RouteOptions:
-    """The options of a route. Those that it does not set are the worker's."""
-    # A command is a process of its own. Below a child process it also dies when the worker is killed.
-    isolation = worker.isolation if route.command is None else "process"
-    return RouteOptions(
-        timeout=worker.timeout if route.timeout is None else route.timeout,
-        max_retries=worker.max_retries if route.max_retries is None else route.max_retries,
-        backoff=worker.backoff if route.backoff is None else route.backoff,
-        isolation=route.isolation or isolation,
+def with_general_options(route: RouteSettings, config: Config) -> RouteSettings:
+    """The route with the general options in place of those that it does not set."""
+    worker = config.worker
+    general: dict[str, Any] = {
+        **{name: getattr(worker, name) for name in ("timeout", "max_retries", "backoff")},
+        # A command is a process of its own. Below a child process it also dies when the worker is killed.
+        "isolation": worker.isolation if route.command is None else "process",
         # Handlers that change a file often write a new one beside it, for which they need its name.
-        safe_open=worker.safe_open and not route.in_place if route.safe_open is None else route.safe_open,
-    )
+        "safe_open": worker.safe_open and not route.in_place,
+        "circuit_breaker": config.circuit_breaker,
+    }
+    unset = {name: value for name, value in general.items() if getattr(route, name) is None}
+    return msgspec.structs.replace(route, **unset)
 
 
 def complete_route(route: RouteSettings, config: Config, origins: Mapping[str, Origin], inside: str) -> RouteSettings:

@@ -18,7 +18,7 @@ from msgspec.json import Decoder, encode
 
 from fileq.config import Config
 from fileq.config.load import route_from
-from fileq.config.resolve import inherit_from_worker
+from fileq.config.resolve import with_general_options
 from fileq.config.schema import BackoffSettings, CircuitBreakerSettings, RouteSettings
 from fileq.config.show import secret_variables
 from fileq.core.delivery import CHECK_TYPE
@@ -54,12 +54,11 @@ if TYPE_CHECKING:
 
 # A route as a worker uses it, and the routes of jobs of fileq itself, which no configuration has to name.
 
-
 BUILT_IN_TIMEOUT_S = 3600.0  # a directory may be large
 _MARGIN_S = 10.0  # a delivery ends by itself after TIMEOUT_S; its executor waits a little longer
 
 
-class BoundRoute(Struct, frozen=True):
+class BoundRoute(Struct, frozen=True, kw_only=True):
     """A route with its handler imported and its options complete: those that it does not set are the worker's.
 
     A route to a command has no function. A route with neither function nor command runs the commands that jobs contain.
@@ -68,29 +67,30 @@ class BoundRoute(Struct, frozen=True):
     where: str
     route_name: str
     name: str
-    match: str | None
-    type: str | None
     function: Callable[..., Any] | None
-    command: tuple[str, ...]
+    is_async: bool = False
+    is_task: bool = False
+    is_built_in: bool = False  # a job of fileq itself, which runs in the worker process, without middleware
+    payload_decoder: Decoder[Any] | None = None  # of a task
+    retry_if: RetryIf | None = None
+    hidden_variables: tuple[str, ...] = ()  # of the environment, which a command does not get
+    # As in RouteSettings:
+    match: str | None = None
+    type: str | None = None
+    command: tuple[str, ...] = ()
     isolation: Literal["process", "thread", "delivery"]
     timeout: float
     max_retries: int
     backoff: BackoffSettings
-    in_place: bool
-    safe_open: bool
-    give_up_on: tuple[int | str, ...]
-    circuit_breaker: CircuitBreakerSettings
-    is_async: bool
-    hidden_variables: tuple[str, ...]  # of the environment, which a command does not get
+    in_place: bool = False
+    safe_open: bool = False
+    give_up_on: tuple[int | str, ...] = ()
+    circuit_breaker: CircuitBreakerSettings = CircuitBreakerSettings(enabled=False)
     max_running: int | None = None
     max_running_total: int | None = None
     rate: Rate | None = None
-    is_task: bool = False
-    payload_decoder: Decoder[Any] | None = None  # of a task
-    retry_if: RetryIf | None = None
     on_completed: str | None = None
     on_dead: str | None = None
-    is_built_in: bool = False  # a job of fileq itself, which runs in the worker process, without middleware
 
     @property
     def is_command(self) -> bool:
@@ -105,9 +105,11 @@ def built_in_route(type: str, function: Callable[..., Any], config: Config) -> B
     """The route of a type of fileq's own jobs. The sender of a file decides how long its check takes, so a check has
     the time of any job of a file. The others are about directories."""
     timeout_s = config.worker.timeout
-    return _own_route(
-        type,
+    return BoundRoute(
         where="built in",
+        route_name=type,
+        name=type,
+        type=type,
         function=function,
         isolation="thread",
         timeout=timeout_s if type == CHECK_TYPE else max(timeout_s, BUILT_IN_TIMEOUT_S),
@@ -118,9 +120,11 @@ def built_in_route(type: str, function: Callable[..., Any], config: Config) -> B
 
 
 def delivery_route() -> BoundRoute:
-    return _own_route(
-        DELIVERY_TYPE,
+    return BoundRoute(
         where="webhooks",
+        route_name=DELIVERY_TYPE,
+        name=DELIVERY_TYPE,
+        type=DELIVERY_TYPE,
         function=None,
         isolation="delivery",
         timeout=TIMEOUT_S + _MARGIN_S,
@@ -129,24 +133,7 @@ def delivery_route() -> BoundRoute:
     )
 
 
-def _own_route(type: str, **options: Any) -> BoundRoute:
-    """A route that is named by its type, and that no breaker stops."""
-    return BoundRoute(
-        route_name=type,
-        name=type,
-        match=None,
-        type=type,
-        command=(),
-        in_place=False,
-        safe_open=False,
-        give_up_on=(),
-        circuit_breaker=CircuitBreakerSettings(enabled=False),
-        is_async=False,
-        hidden_variables=(),
-        **options,
-    )
-
-
+_ROUTE_OPTIONS = {*BoundRoute.__struct_fields__} & {*RouteSettings.__struct_fields__} - {"name", "command"}
 COMMAND_TYPE = "command"
 _DECORATED = "decorated:function"  # stands for a function that has no importable name
 _LONGEST_TYPE = 100  # characters of a type that an error shows
@@ -158,28 +145,24 @@ class Routes:
     def __init__(
         self,
         routes: Sequence[BoundRoute],
-        *,
-        warnings: Sequence[str] = (),
-        allows_commands: bool,
-        is_traced: bool = False,
-        queues: Sequence[str] = (),
-        middleware: Sequence[BoundMiddleware] = (),
-        hooks: Sequence[BoundHook] = (),
-        named_modules: frozenset[str] = frozenset(),
+        config: Config,
+        warnings: Sequence[str],
+        middleware: Sequence[BoundMiddleware],
+        hooks: Sequence[BoundHook],
     ) -> None:
         self._routes = tuple(routes)
         self._by_number = (*self._routes, delivery_route())  # DELIVERY_ROUTE is the last one
-        self.is_traced = is_traced
-        self.queues = tuple(queues)
+        self.is_traced = config.observability.tracing.enabled
+        self.queues = config.worker.priorities
         self.middleware = tuple(middleware)
         self.hooks = tuple(hooks)
-        self.named_modules = named_modules  # by the configuration
+        self.named_modules = named_modules(config)
         self._files = [(i, Globs([route.match])) for i, route in enumerate(routes) if route.match is not None]
         self._types: dict[str, int] = {}
         for i, route in enumerate(routes):
             if route.type is not None:
                 self._types.setdefault(route.type, i)
-        self._allows_commands = allows_commands
+        self._allows_commands = config.worker.allow_commands
         self.warnings = tuple(warnings)
         self.loop = EventLoop()
         self.has_all_types = False  # a follow-up of another type is refused: for tests
@@ -219,21 +202,8 @@ class Routes:
         if problems := loading.problems or chain_problems(found):
             raise ConfigError(problems)
         keep_text(handler_modules(config, app_dir).values())
-        return cls(
-            found,
-            warnings=[
-                *loading.warnings,
-                *hidden_task_warnings(found),
-                *chain_warnings(found),
-                *producer_warnings(config),
-            ],
-            allows_commands=config.worker.allow_commands,
-            is_traced=config.observability.tracing.enabled,
-            queues=config.worker.priorities,
-            middleware=middleware,
-            hooks=hooks,
-            named_modules=named_modules(config),
-        )
+        warnings = [*loading.warnings, *hidden_task_warnings(found), *chain_warnings(found), *producer_warnings(config)]
+        return cls(found, config, warnings, middleware, hooks)
 
     def with_built_in(self, functions: Mapping[str, Callable[..., Any]], config: Config) -> Routes:
         """These routes and, after them, those of fileq's own types of jobs. Children have no such routes: the numbers
@@ -392,34 +362,21 @@ class _Loading:
         function: Callable[..., Any] | None,
         retry_if: RetryIf | None = None,
     ) -> BoundRoute:
-        options = inherit_from_worker(route, self._config.worker)
-        decoder = self._payload_decoder(function) if isinstance(function, TaskDefinition) else None
+        task = function if isinstance(function, TaskDefinition) else None
+        complete = with_general_options(route, self._config)
+        options: dict[str, Any] = {option: getattr(complete, option) for option in _ROUTE_OPTIONS}
         return BoundRoute(
             where=where,
             route_name=self._name_for(where, route),
             name=name,
-            match=route.match,
-            type=route.type,
-            function=function.function if isinstance(function, TaskDefinition) else function,
-            command=route.command or (),
-            isolation=options.isolation,
-            timeout=options.timeout,
-            max_retries=options.max_retries,
-            backoff=options.backoff,
-            in_place=route.in_place,
-            safe_open=options.safe_open,
-            give_up_on=route.give_up_on,
-            circuit_breaker=route.circuit_breaker or self._config.circuit_breaker,
+            function=task.function if task is not None else function,
             is_async=function is not None and is_async(function),
-            hidden_variables=self._hidden_variables,
-            max_running=route.max_running,
-            max_running_total=route.max_running_total,
-            rate=route.rate,
-            is_task=isinstance(function, TaskDefinition),
-            payload_decoder=decoder,
+            is_task=task is not None,
+            payload_decoder=self._payload_decoder(task) if task is not None else None,
             retry_if=retry_if,
-            on_completed=route.on_completed,
-            on_dead=route.on_dead,
+            hidden_variables=self._hidden_variables,
+            command=route.command or (),
+            **options,
         )
 
     def _payload_decoder(self, task: TaskDefinition[Any, Any]) -> Decoder[Any] | None:
@@ -474,7 +431,6 @@ def _duration(value: Any) -> Any:
 
 # Checks where `on_completed` and `on_dead` lead: never in a circle, and to types that a route takes. Does no I/O.
 
-
 _OPTIONS = ("on_completed", "on_dead")
 
 
@@ -487,8 +443,7 @@ def chain_problems(routes: Sequence[BoundRoute]) -> list[str]:
     problems = []
     for type, route in by_type.items():
         for option in _OPTIONS:
-            way = _way(by_type, getattr(route, option), type)
-            if way:
+            if way := _way(by_type, getattr(route, option), type, set()):
                 circle = " → ".join((type, *way))
                 problems.append(f"{route.where}: {option} leads in a circle, so jobs would never end: {circle}")
     return problems
@@ -512,43 +467,26 @@ def chain_warnings(routes: Sequence[BoundRoute]) -> Iterator[str]:
                 yield f"{route.where} has {option}: {wanted}, but no route takes jobs of that type: they would be dead"
 
 
-def _way(by_type: Mapping[str, BoundRoute], start: str | None, end: str) -> list[str]:
+def _way(by_type: Mapping[str, BoundRoute], start: str | None, end: str, seen: set[str]) -> list[str]:
     """The types on a way from one type to another, both included; empty if there is none."""
-    came_from: dict[str, str | None] = {start: None} if start is not None else {}
-    waiting = list(came_from)
-    while waiting:
-        type = waiting.pop()
-        if type == end:
-            way: list[str] = []
-            at: str | None = type
-            while at is not None:
-                way.insert(0, at)
-                at = came_from[at]
-            return way
-        for option in _OPTIONS:
-            following = getattr(by_type[type], option) if type in by_type else None
-            if following is not None and following not in came_from:
-                came_from[following] = type
-                waiting.append(following)
-    return []
+    if start is None or start in seen or start not in by_type:
+        return []
+    if start == end:
+        return [end]
+    seen.add(start)
+    ways = (_way(by_type, getattr(by_type[start], option), end, seen) for option in _OPTIONS)
+    rest = next(filter(None, ways), [])
+    return [start, *rest] if rest else []
 
 
 # Warns of routes that are valid and may surprise: globs that match little, files that no route takes. Does no I/O.
 
-
 _EVERY_FILE = ("**/*", "**")
-
-
-class RoutePattern(Struct, frozen=True):
-    """A route that takes files: where it is defined, and its glob."""
-
-    where: str
-    glob: str
 
 
 def warnings_of(config: Config, routes: Routes) -> list[str]:
     """For routes that were loaded, decorated ones included."""
-    patterns = [RoutePattern(route.where, route.match) for route in routes if route.match is not None]
+    patterns = [(route.where, route.match) for route in routes if route.match is not None]
     empty = [] if len(routes) else _empty(config)
     return [*empty, *_warnings(config, patterns, is_complete=True)]
 
@@ -577,7 +515,7 @@ def made_job_problems(config: Config, routes: Routes) -> Iterator[str]:
 
 def warnings_before_import(config: Config) -> list[str]:
     """For the routes in the configuration alone. The modules in `imports` may define more."""
-    patterns = [RoutePattern(f"handlers[{i}]", r.match) for i, r in enumerate(config.handlers) if r.match is not None]
+    patterns = [(f"handlers[{i}]", r.match) for i, r in enumerate(config.handlers) if r.match is not None]
     return [*_empty(config), *_warnings(config, patterns, is_complete=not config.imports)]
 
 
@@ -588,15 +526,15 @@ def _empty(config: Config) -> Iterator[str]:
         yield "handlers is empty: only jobs of the handlers in the imported modules can run"
 
 
-def _warnings(config: Config, routes: Sequence[RoutePattern], *, is_complete: bool) -> Iterator[str]:
-    """`is_complete` says that no other route can exist."""
-    globs = [route.glob for route in routes]
-    for route in routes:
-        if "**" not in route.glob:
-            directory, _, name = route.glob.rpartition("/")
+def _warnings(config: Config, patterns: Sequence[tuple[str, str]], *, is_complete: bool) -> Iterator[str]:
+    """`patterns`: where each route that takes files is defined, and its glob. `is_complete`: no other can exist."""
+    globs = [glob for _, glob in patterns]
+    for where, glob in patterns:
+        if "**" not in glob:
+            directory, _, name = glob.rpartition("/")
             place = f"directly in {directory!r}" if directory else "of the top level"
             deeper = f"{directory}/**/{name}" if directory else f"**/{name}"
-            yield f"{route.where} ({route.glob}) matches only files {place}; for every directory write {deeper!r}"
+            yield f"{where} ({glob}) matches only files {place}; for every directory write {deeper!r}"
     covers_all = any(glob in globs for glob in _EVERY_FILE) or set(config.producer.include_globs) <= set(globs)
     if globs and not covers_all and is_complete:
         yield (

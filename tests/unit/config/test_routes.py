@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fileq.config import Config, config_from, load
-from fileq.config.resolve import RouteOptions, inherit_from_worker
-from fileq.config.schema import BackoffSettings, RouteSettings
+from fileq.config.resolve import with_general_options
+from fileq.config.schema import BackoffSettings, CircuitBreakerSettings, RouteSettings
 from fileq.core.errors import ConfigError
 from fileq.core.units import Rate
 from tests.support.config_loading import ConfigDirectory, problems_of
@@ -181,19 +181,20 @@ def test_power_is_checked_after_a_route_has_inherited() -> None:
 
 
 def test_options_that_a_route_does_not_set_are_the_workers() -> None:
-    worker = config_from({"worker": {"timeout": "7s", "max_retries": 9, "isolation": "thread"}}).worker
-    unset = RouteSettings(match="*", use="a:b")
-    assert inherit_from_worker(unset, worker) == RouteOptions(7.0, 9, worker.backoff, "thread", safe_open=False)
-    backoff = BackoffSettings(base=3.0)
-    own = RouteSettings(match="*", use="a:b", timeout=1.0, max_retries=0, isolation="process", backoff=backoff)
-    assert inherit_from_worker(own, worker) == RouteOptions(1.0, 0, backoff, "process", safe_open=False)
+    config = config_from({"worker": {"timeout": "7s", "max_retries": 9, "isolation": "thread"}})
+    unset = with_general_options(RouteSettings(match="*", use="a:b"), config)
+    assert (unset.timeout, unset.max_retries, unset.backoff) == (7.0, 9, config.worker.backoff)
+    assert (unset.isolation, unset.safe_open, unset.circuit_breaker) == ("thread", False, config.circuit_breaker)
+    own = {"timeout": 1.0, "max_retries": 0, "isolation": "process", "backoff": BackoffSettings(base=3.0)}
+    route = RouteSettings(match="*", use="a:b", safe_open=True, circuit_breaker=CircuitBreakerSettings(), **own)
+    assert with_general_options(route, config) == route
 
 
 def test_a_command_inherits_no_isolation() -> None:
-    worker = config_from({"worker": {"isolation": "thread"}}).worker
-    assert inherit_from_worker(RouteSettings(type="t", command=("x",)), worker).isolation == "process"
+    config = config_from({"worker": {"isolation": "thread"}})
+    assert with_general_options(RouteSettings(type="t", command=("x",)), config).isolation == "process"
     own = RouteSettings(type="t", command=("x",), isolation="thread")
-    assert inherit_from_worker(own, worker).isolation == "thread"
+    assert with_general_options(own, config).isolation == "thread"
 
 
 def test_a_route_has_limits_and_without_them_none() -> None:

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from fileq.config import Config
 from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, decode
 from fileq.core.outcome import WORKER_DIED, Died, kind_of, kind_of_death
@@ -65,7 +66,7 @@ def test_the_kinds_of_files_that_cannot_be_processed(tmp_path):
 
 @pytest.mark.parametrize(("path", "type"), [("/a.pdf", None), ("", "unknown"), ("", "command"), ("", None)])
 def test_the_kind_of_a_job_without_a_handler(path, type):
-    routes = Routes([], allows_commands=False)
+    routes = Routes([], Config())
     assert kind_of(routes.refusal(Job(**A_JOB, filepath=path, type=type))) == "NoHandler"
 
 
