@@ -9,11 +9,10 @@ from fnmatch import fnmatchcase
 from fileq.brokers.types import WireEvent
 from fileq.client.job_endings import RETRY_S, SLICE_S, decode_event
 from fileq.client.transport import Transport
-from fileq.core import events
 from fileq.core.errors import BrokerUnavailable, ConfigError
+from fileq.core.events import EVENTS
 
-_KINDS = tuple(vars(events).values())
-NAMES = sorted({name for kind in _KINDS if (name := getattr(kind, "published_as", ""))})
+NAMES = sorted({kind.published_as for kind in EVENTS.values()} - {""})
 
 
 class EventStream(Iterator[WireEvent]):

@@ -30,6 +30,7 @@ class Event(Struct, frozen=True):
 
 
 E = TypeVar("E", bound=Event)
+EVENTS: dict[str, type[Event]] = {}  # by name
 
 
 def event(
@@ -41,6 +42,7 @@ def event(
         kind.name, kind.hidden, kind.published_as = name, hidden, published_as
         if level:
             kind.level = level
+        EVENTS[name] = kind
         return kind
 
     return define

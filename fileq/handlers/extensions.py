@@ -17,25 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.events import (
-    BatchFinished,
-    BreakerClosed,
-    BreakerOpened,
-    BrokerLost,
-    BrokerRestored,
-    Event,
-    JobCancelled,
-    JobClaimed,
-    JobCompleted,
-    JobDead,
-    JobDeferred,
-    JobFailed,
-    JobFenced,
-    JobRecovered,
-    ScheduleBroken,
-    ScheduleFired,
-    ScheduleMissed,
-)
+from fileq.core.events import EVENTS, Event, JobClaimed
 from fileq.core.job import Job, check_content, check_unique_key
 from fileq.core.own_jobs import check_type
 from fileq.core.public_name import public
@@ -129,17 +111,15 @@ def _require_function(function: object, decorator: str) -> None:
 
 # Hooks: which events they can have, and what they are given. runtime/observers.py calls them.
 
-
 # A job that is given back because the worker stops has no hook: nothing happened to it.
 HOOK_EVENTS: Mapping[str, type[Event]] = {
     "job.started": JobClaimed,
     **{
-        kind.name: kind
-        for kind in (
-            *(JobCompleted, JobFailed, JobDead, JobCancelled, JobRecovered, JobDeferred, JobFenced),
-            *(BreakerOpened, BreakerClosed, BrokerLost, BrokerRestored),
-            BatchFinished,
-            *(ScheduleFired, ScheduleMissed, ScheduleBroken),
+        name: EVENTS[name]
+        for name in (
+            *("job.completed", "job.failed", "job.dead", "job.cancelled", "job.recovered", "job.deferred"),
+            *("job.fenced", "breaker.opened", "breaker.closed", "broker.lost", "broker.restored", "batch.finished"),
+            *("schedule.fired", "schedule.missed", "schedule.broken"),
         )
     },
 }
@@ -214,7 +194,6 @@ def _advice(name: str, known: Iterable[str]) -> str:
 # Lets the functions decorated with @fileq.before_enqueue change or veto a job before it is enqueued.
 #
 # Producers and clients call it in their own process. The broker knows nothing of it.
-
 
 _KIND = "a function for before_enqueue", ("job",)
 _FIXED = ("id", "filepath", "filepath_b64", "filesize", "signature", "file_inode", "retries", "recoveries")

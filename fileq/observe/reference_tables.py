@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from fileq.config.show import markdown_table
-from fileq.core import events
-from fileq.core.events import Event
+from fileq.core.events import EVENTS, Event
 from fileq.observe.logs import line_fields
 from fileq.observe.metrics import METRICS
 
@@ -17,12 +16,7 @@ METRICS_HEADER = "| metric | type | label | meaning |"
 
 
 def event_types() -> list[type[Event]]:
-    found = {
-        kind.name: kind
-        for kind in vars(events).values()
-        if isinstance(kind, type) and issubclass(kind, Event) and hasattr(kind, "name")
-    }
-    return [found[name] for name in sorted(found)]
+    return [EVENTS[name] for name in sorted(EVENTS)]
 
 
 def log_table() -> str:
