@@ -38,21 +38,11 @@ _MAX_JSON = 30 * 1024  # bytes of JSON for each of the two, so that both fit int
 _MAX_SHOWN = 3_500  # characters of a failed program's output in the error
 _NEEDS_NAME = "a program that needs the name of the file, or opens it in another process, needs safe_open: false"
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
-# Placeholder → environment variable.
+_JOB_FIELDS = ("filesize", "priority", "retries", "creation_time", "trace_id", "span_id")  # that are one to one
+# Placeholder → environment variable: FILEQ_JOB_ID, FILEQ_JOB_FILEPATH …
 NAMES = {
-    "filepath": "FILEQ_JOB_FILEPATH",
-    "real_filepath": "FILEQ_JOB_REAL_FILEPATH",
-    "job_id": "FILEQ_JOB_ID",
-    "type": "FILEQ_JOB_TYPE",
-    "payload": "FILEQ_JOB_PAYLOAD",
-    "batch_facts": "FILEQ_JOB_BATCH_FACTS",
-    "attempt": "FILEQ_JOB_ATTEMPT",
-    "filesize": "FILEQ_JOB_FILESIZE",
-    "priority": "FILEQ_JOB_PRIORITY",
-    "retries": "FILEQ_JOB_RETRIES",
-    "creation_time": "FILEQ_JOB_CREATION_TIME",
-    "trace_id": "FILEQ_JOB_TRACE_ID",
-    "span_id": "FILEQ_JOB_SPAN_ID",
+    name: f"FILEQ_JOB_{name.removeprefix('job_').upper()}"
+    for name in ("filepath", "real_filepath", "job_id", "type", "payload", "batch_facts", "attempt", *_JOB_FIELDS)
 }
 
 
@@ -169,17 +159,8 @@ def _failure(name: str, result: ProcessResult, arguments: Sequence[bytes], file:
 
 def _values(job: Job, file: GivenFile, attempt: int) -> dict[str, bytes]:
     """The values of the placeholders and environment variables; empty for fields that the job does not have."""
-    texts = {
-        "job_id": job.id,
-        "type": job.type or "",
-        "attempt": str(attempt),
-        "filesize": str(job.filesize),
-        "priority": job.priority,
-        "retries": str(job.retries),
-        "creation_time": job.creation_time,
-        "trace_id": job.trace_id,
-        "span_id": job.span_id,
-    }
+    texts = {"job_id": job.id, "type": job.type or "", "attempt": str(attempt)}
+    texts |= {name: str(getattr(job, name)) for name in _JOB_FIELDS}
     payload = b"" if job.payload is msgspec.UNSET else bytes(job.payload)
     facts = b"" if job.batch_facts is msgspec.UNSET else bytes(job.batch_facts)
     paths = {"filepath": file.path, "real_filepath": file.name}
@@ -216,7 +197,6 @@ def _fitting(tail: Tail) -> str:
 # Knows nothing of jobs. When this process exits by itself, an atexit hook kills the programs that still run. A kill
 # -9 leaves them running. If this process is a child of the fork server, the fork server kills them; commands
 # therefore run in children unless their route says `isolation: thread`.
-
 
 TERM_GRACE_S = 3.0  # from SIGTERM to SIGKILL of a cancelled program; shorter than CANCEL_GRACE_S of the executors
 _POLL_EVERY_S = 0.05  # the longest time until a cancellation is seen

@@ -144,10 +144,9 @@ class JobView(Struct, Generic[P], frozen=True, dict=True):
 
         The parameters are those of the built-in open(); the default is to read bytes. Each call returns a new file
         object. Raises ValueError without a file, after the attempt, and for a copy of the job."""
-        if self._file is None:
-            reason = "a copy of a job can't open its file" if self.path else "the job has no file"
-            raise ValueError(reason)
-        return self._file.open(mode, buffering, encoding, errors, newline)
+        if (file := self._file) is None:
+            raise ValueError("a copy of a job can't open its file" if self.path else "the job has no file")
+        return open(os.fsdecode(file.path), mode, buffering, encoding, errors, newline, opener=file.opener)
 
 
 _shared_fields = attrgetter(*JobView.__struct_fields__[2:-2])  # all but path, payload, tags and batch_facts
@@ -196,7 +195,7 @@ class Context:
         self._queues = queues
         self._types = types
         self._made: Making | None = None
-        self._state: dict[str, Any] | None = None
+        self.state: dict[str, Any] = {}  # what middleware leaves for the handler; new for each attempt
 
     @property
     def deadline(self) -> datetime:
@@ -223,13 +222,6 @@ class Context:
     def traceparent(self) -> str:
         """This attempt's trace as the W3C header `traceparent`, for calls to other services; "" without a trace."""
         return traceparent(*self._span)
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """What middleware leaves for the handler of this attempt. Empty at the start of each attempt."""
-        if self._state is None:
-            self._state = {}
-        return self._state
 
     @overload
     def enqueue(
@@ -328,7 +320,6 @@ class ContextBatch:
 # Everything is checked when the handler asks for it, so a mistake is an exception in the handler, and the broker is
 # never given a follow-up that it would refuse. Nothing here reaches a broker: the outcome carries it to the worker,
 # which puts it on the settlement. A kill -9 leaves nothing of it.
-
 
 LONGEST_TYPE = 100
 
@@ -538,14 +529,8 @@ class Log:
             if structlog is not None and structlog.is_configured():
                 getattr(structlog.get_logger(), level)(event, **fields)
             elif level != "debug" and sys.stderr is not None:
-                _write_json({**fields, "event": event, "level": level, "timestamp": _now()})
-
-
-def _write_json(fields: dict[str, Any]) -> None:
-    # json.dumps writes ASCII only: the encoding of stderr may not be able to write every file name.
-    sys.stderr.write(json.dumps(fields, default=repr) + "\n")
-    sys.stderr.flush()
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+                now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+                fields |= {"event": event, "level": level, "timestamp": now}
+                # json.dumps writes ASCII only: the encoding of stderr may not be able to write every file name.
+                sys.stderr.write(json.dumps(fields, default=repr) + "\n")
+                sys.stderr.flush()

@@ -101,7 +101,8 @@ def unfitness(found: Any, kind: str = HANDLER, parameters: Sequence[str] = JOB_A
     if inspect.isclass(found):
         return f"is a class; {kind} is a function"
     if not callable(found):
-        return f"is {_article(type(found).__name__)}; {kind} is a function"
+        name = type(found).__name__
+        return f"is {'an' if name[0] in 'aeiou' else 'a'} {name}; {kind} is a function"
     if _is(found, inspect.isgeneratorfunction) or _is(found, inspect.isasyncgenfunction):
         return f"is a generator, so calling it would do nothing; {kind} must not yield"
     try:
@@ -124,10 +125,6 @@ def _is(found: Any, predicate: Callable[[Any], bool]) -> bool:
     while isinstance(found, functools.partial | TaskDefinition):
         found = found.func if isinstance(found, functools.partial) else found.function
     return predicate(found) or predicate(getattr(found, "__call__", None))  # noqa: B004
-
-
-def _article(name: str) -> str:
-    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
 def described(error: BaseException) -> str:

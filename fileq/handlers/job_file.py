@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from typing import IO, Any, NamedTuple
+from typing import NamedTuple
 
 from fileq.core.errors import Permanent
 from fileq.core.outcome import Changed, Failed
@@ -73,25 +73,14 @@ class JobFile:
             return GivenFile(self.path, self.path)
         return GivenFile(b"/proc/self/fd/%d" % self._fd, self.path, (self._fd,))
 
-    def open(
-        self,
-        mode: str = "rb",
-        buffering: int = -1,
-        encoding: str | None = None,
-        errors: str | None = None,
-        newline: str | None = None,
-    ) -> IO[Any]:
-        """A new file object, as open() returns it. Its `name` is the name of the file."""
-        name = os.fsdecode(self.path)
-        return open(name, mode, buffering, encoding, errors, newline, opener=lambda _, flags: self._reopened(flags))
-
     def close(self) -> None:
         """May be called twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
-    def _reopened(self, flags: int) -> int:
+    def opener(self, _: str, flags: int) -> int:
+        """For open(): a descriptor of this file, whatever has its name now."""
         if self._fd < 0:
             raise ValueError("the attempt has ended; its file is closed")
         if HAS_PROC:

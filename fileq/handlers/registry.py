@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 # The types are read from the annotations when they are first needed, because a module may define them after the
 # function. client/tasks.py has the decorator and what enqueues; this module knows no broker.
 
-
 P = TypeVar("P")
 R = TypeVar("R")
 LONGEST_NAME = 100

@@ -33,7 +33,6 @@ def run_task(
     routes: Routes,
     cancelled: CancelFlag,
     *,
-    loop: EventLoop | None = None,
     on_error: Callable[[BaseException], None] | None = None,
 ) -> Ran:
     """Done, Failed or, if no handler ran because the file changed, Changed.
@@ -52,7 +51,7 @@ def run_task(
         file = found
     try:
         span = (parent_of(job)[0], attempt_span_id(job, task.key.slot)) if routes.is_traced else None
-        return invoke(routes, route, job, task, file, cancelled, loop or routes.loop, span)
+        return invoke(routes, route, job, task, file, cancelled, span)
     except BaseException as error:
         if on_error is not None:
             on_error(error)
@@ -103,12 +102,11 @@ def invoke(
     task: Task,
     file: JobFile | None,
     cancelled: CancelFlag,
-    loop: EventLoop,
     span: tuple[str, str] | None = None,
 ) -> Done:
     """What the handler returns and leaves behind; raises what it raises. `span` is the trace id and the span id of this
     attempt, if it is traced."""
-    given = file.given(is_safe=route.safe_open) if file is not None else NO_FILE
+    given, loop = file.given(is_safe=route.safe_open) if file is not None else NO_FILE, routes.loop
     view = checked_view(job, given.path, file, route.payload_decoder)
     context = Context(
         view,

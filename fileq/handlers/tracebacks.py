@@ -28,8 +28,10 @@ _INSTALLED = tuple(f"{_STANDARD}{name}{os.sep}" for name in ("site-packages", "d
 def traceback_text(error: BaseException) -> str:
     """The text; empty if no frame of the user's code is involved, as for an error that fileq raised itself."""
     whole = traceback.TracebackException(type(error), error, error.__traceback__)
-    frames_left = [_strip(part) for part in _parts(whole)]
-    if not any(frames_left):
+    parts = list(_parts(whole))
+    for part in parts:
+        part.stack = _of_user(list(part.stack))
+    if not any(part.stack for part in parts):
         return ""
     return cut_middle("".join(whole.format()).rstrip("\n"), LONGEST_TRACEBACK)
 
@@ -39,27 +41,23 @@ def stack_text(frame: FrameType | None) -> str:
     whole = list(traceback.StackSummary.extract(traceback.walk_stack(frame)))[::-1] if frame is not None else []
     # What comes before fileq's first frame started the program or the thread.
     own = next((number for number, one in enumerate(whole) if one.filename.startswith(_OWN)), 0)
-    return _as_stack(whole[own:])
+    return stack_text_of_frames(whole[own:])
 
 
 def stack_text_of(error: BaseException | None) -> str:
     """Where this exception interrupted the user's code, in the same form: for the CancelledError of a timeout."""
-    return _as_stack(list(traceback.extract_tb(error.__traceback__)) if error is not None else [])
+    return stack_text_of_frames(list(traceback.extract_tb(error.__traceback__)) if error is not None else [])
 
 
-def stack_text_of_frames(frames: list[traceback.FrameSummary]) -> str:
+def stack_text_of_frames(whole: list[traceback.FrameSummary]) -> str:
     """The same for frames of any origin, the outermost first."""
-    return _as_stack(frames)
+    frames = _of_user(whole)
+    return cut_middle(_TITLE + "".join(frames.format()).rstrip("\n"), LONGEST_TRACEBACK) if frames else ""
 
 
 def is_stack(text: str) -> bool:
     """Whether the text says where a handler was, and not what it raised."""
     return text.startswith(_TITLE)
-
-
-def _as_stack(whole: list[traceback.FrameSummary]) -> str:
-    frames = _of_user(whole)
-    return cut_middle(_TITLE + "".join(frames.format()).rstrip("\n"), LONGEST_TRACEBACK) if frames else ""
 
 
 def cut_middle(text: str, longest: int) -> str:
@@ -82,12 +80,6 @@ def _parts(whole: traceback.TracebackException) -> Iterator[traceback.TracebackE
         waiting += part.exceptions or ()
 
 
-def _strip(part: traceback.TracebackException) -> bool:
-    """Removes the frames that are not the user's. Returns whether a frame of the user is left."""
-    part.stack = _of_user(list(part.stack))
-    return bool(part.stack)
-
-
 def _of_user(frames: list[traceback.FrameSummary]) -> traceback.StackSummary:
     """Without fileq's frames, and those of the standard library that lead to the user's first frame (asyncio)."""
     frames = [frame for frame in frames if not frame.filename.startswith(_OWN)]
@@ -106,7 +98,6 @@ def _is_standard(filename: str) -> bool:
 # A thread whose job runs on an event loop, or in another thread, only waits. It leaves here how to find the code that
 # it waits for. Asked from another thread, or by a signal handler in the thread itself, so nothing here waits for a
 # lock.
-
 
 _elsewhere: dict[int, Callable[[], str]] = {}  # by the thread that waits
 
