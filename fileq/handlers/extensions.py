@@ -8,7 +8,7 @@ a process loads them. middleware.py calls middleware, runtime/observers.py calls
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from fileq.core.job import Job, check_content, check_unique_key
 from fileq.core.own_jobs import check_type
 from fileq.core.public_name import public
 from fileq.handlers.importing import Importer, InvalidTarget, is_async, unfitness
+from fileq.handlers.registry import target_of
 
 if TYPE_CHECKING:
     from fileq.config import Config
@@ -30,15 +31,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Extension(Struct, frozen=True):
-    """A decorated function. `events` are those of a hook."""
+    """A function that users add. `target` is its name, `package.module:function`; `events` are those of a hook."""
 
+    target: str
     function: Callable[..., Any]
+    is_async: bool
     events: tuple[str, ...] = ()
-
-    @property
-    def target(self) -> str:
-        """`package.module:function`."""
-        return target_of(self.function)
 
 
 class Extensions:
@@ -65,9 +63,8 @@ def _without(entries: dict[str, Extension], modules: Container[str]) -> dict[str
 EXTENSIONS = Extensions()
 
 
-def target_of(function: Callable[..., Any]) -> str:
-    name = getattr(function, "__qualname__", type(function).__name__)
-    return f"{getattr(function, '__module__', '?')}:{name}"
+def extension_of(function: Callable[..., Any], events: tuple[str, ...] = ()) -> Extension:
+    return Extension(target_of(function), function, is_async(function), events)
 
 
 def middleware(function: F) -> F:
@@ -77,7 +74,7 @@ def middleware(function: F) -> F:
     returns is the result. It may be async, and then awaits `call()`. The first one that is imported is the outermost,
     unless `middleware` in the configuration names them in another order."""
     _require_function(function, "@fileq.middleware")
-    EXTENSIONS.middleware[target_of(function)] = Extension(function)
+    EXTENSIONS.middleware[target_of(function)] = extension_of(function)
     return function
 
 
@@ -89,7 +86,7 @@ def hook(*events: str) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         _require_function(function, "@fileq.hook")
-        EXTENSIONS.hooks[f"{target_of(function)} {' '.join(events)}"] = Extension(function, events)
+        EXTENSIONS.hooks[f"{target_of(function)} {' '.join(events)}"] = extension_of(function, events)
         return function
 
     return decorate
@@ -100,7 +97,7 @@ def before_enqueue(function: F) -> F:
 
     It returns the job, perhaps with changes (`job.but(priority="high")`), or None: then the job is not enqueued."""
     _require_function(function, "@fileq.before_enqueue")
-    EXTENSIONS.before_enqueue[target_of(function)] = Extension(function)
+    EXTENSIONS.before_enqueue[target_of(function)] = extension_of(function)
     return function
 
 
@@ -154,41 +151,25 @@ class EventView(Struct, frozen=True):
         return str(self.data.get("error", ""))
 
 
-class BoundHook(Struct, frozen=True):
-    target: str
-    function: Callable[..., Any]
-    events: frozenset[type[Event]]
-    is_async: bool
-
-
 def view_of_event(event: Event) -> EventView:
     fields = (name for name in event.__struct_fields__ if name not in event.hidden)
     data = {name: value for name in fields if (value := getattr(event, name)) is not None}
     return EventView(_NAMES[type(event)], datetime.now(UTC), MappingProxyType(data))
 
 
-def load_hooks(problems: list[str]) -> tuple[BoundHook, ...]:
+def load_hooks(problems: list[str]) -> tuple[Extension, ...]:
     """The decorated hooks. Adds what is wrong with them to `problems`."""
-    return tuple(hook for one in EXTENSIONS.hooks.values() if (hook := _bound(one, problems)) is not None)
-
-
-def _bound(one: Extension, problems: list[str]) -> BoundHook | None:
-    where = f"@fileq.hook on {one.target}"
-    if fault := unfitness(one.function, "a hook", ("event",)):
-        problems.append(f"{where}, which {fault}")
-        return None
-    wrong = [name for name in one.events if name not in HOOK_EVENTS]
-    problems += [f"{where} names the event {name!r}; {_advice(name, HOOK_EVENTS)}" for name in wrong]
-    if wrong:
-        return None
-    return BoundHook(
-        one.target, one.function, frozenset(HOOK_EVENTS[name] for name in one.events), is_async(one.function)
-    )
-
-
-def _advice(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    hooks = tuple(EXTENSIONS.hooks.values())
+    for one in hooks:
+        where = f"@fileq.hook on {one.target}"
+        if fault := unfitness(one.function, "a hook", ("event",)):
+            problems.append(f"{where}, which {fault}")
+            continue
+        for name in (name for name in one.events if name not in HOOK_EVENTS):
+            near = get_close_matches(name, HOOK_EVENTS, n=1)
+            advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(HOOK_EVENTS)}"
+            problems.append(f"{where} names the event {name!r}; {advice}")
+    return hooks
 
 
 # Lets the functions decorated with @fileq.before_enqueue change or veto a job before it is enqueued.
@@ -212,7 +193,7 @@ def load_before_enqueue(config: Config, *, app_dir: str) -> Callable[[Job], Job 
                 problems.append(f"producer.imports[{i}] {error}")
     for one in EXTENSIONS.before_enqueue.values():
         fault = unfitness(one.function, *_KIND)
-        if fault or is_async(one.function):
+        if fault or one.is_async:
             reason = fault or "is async; a producer does not await it"
             problems.append(f"@fileq.before_enqueue on {one.target}, which {reason}")
     if problems:

@@ -20,13 +20,8 @@ from fileq.config import Config
 from fileq.handlers import extensions
 from fileq.handlers.context import Context, JobView
 from fileq.handlers.event_loop import EventLoop, in_calling_thread
+from fileq.handlers.extensions import Extension
 from fileq.handlers.importing import Importer, InvalidTarget, is_async, unfitness
-
-
-class BoundMiddleware(Struct, frozen=True):
-    target: str
-    function: Callable[..., Any]
-    is_async: bool
 
 
 class Layer(Struct, frozen=True):
@@ -37,7 +32,7 @@ class Layer(Struct, frozen=True):
 
 
 def call_through(
-    middleware: Sequence[BoundMiddleware], handler: Layer, job: JobView, context: Context, loop: EventLoop
+    middleware: Sequence[Extension], handler: Layer, job: JobView, context: Context, loop: EventLoop
 ) -> Any:
     """What the outermost middleware returns, which is the first of `middleware`."""
     layer = handler
@@ -46,7 +41,7 @@ def call_through(
     return _value(layer, context, loop)
 
 
-def _around(inner: Layer, one: BoundMiddleware, job: JobView, context: Context, loop: EventLoop) -> Layer:
+def _around(inner: Layer, one: Extension, job: JobView, context: Context, loop: EventLoop) -> Layer:
     check = _once(one.target)
 
     def call() -> Any:
@@ -93,14 +88,14 @@ MIDDLEWARE = "a middleware function", ("job", "context", "call")
 
 def load_middleware(
     config: Config, importer: Importer, problems: list[str], warnings: list[str]
-) -> tuple[BoundMiddleware, ...]:
+) -> tuple[Extension, ...]:
     """Outermost first. Adds to `problems` what can't be used, and to `warnings` decorated functions that do not run."""
     decorated = extensions.EXTENSIONS.middleware
     if not config.middleware:
         for one in decorated.values():
             if fault := unfitness(one.function, *MIDDLEWARE):
                 problems.append(f"@fileq.middleware on {one.target}, which {fault}")
-        return tuple(BoundMiddleware(one.target, one.function, is_async(one.function)) for one in decorated.values())
+        return tuple(decorated.values())
     warnings += [
         f"@fileq.middleware on {target} does not run: middleware in the configuration does not name it"
         for target in decorated
@@ -110,7 +105,7 @@ def load_middleware(
     for i, target in enumerate(config.middleware):
         try:
             function = importer.function(target, *MIDDLEWARE)
-            found.append(BoundMiddleware(target, function, is_async(function)))
+            found.append(Extension(target, function, is_async(function)))
         except InvalidTarget as error:
             problems.append(f"middleware[{i}] {error}")
     return tuple(found)

@@ -36,12 +36,19 @@ R = TypeVar("R")
 LONGEST_NAME = 100
 
 
+def target_of(function: Callable[..., Any]) -> str:
+    """`package.module:function`."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return f"{getattr(function, '__module__', '?')}:{name}"
+
+
 class TaskDefinition(Generic[P, R]):
     """`function` is what runs, `name` the type of its jobs, `priority` their queue if the caller names none."""
 
     def __init__(self, function: Callable[[JobView[P], Context], Any], name: str, priority: str = "") -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self.target = target_of(function)
         self.name = name
         self.priority = priority
 
@@ -52,10 +59,6 @@ class TaskDefinition(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<task {self.name!r}: {self.target}>"
-
-    @property
-    def target(self) -> str:
-        return f"{self.function.__module__}:{self.function.__qualname__}"
 
     @functools.cached_property
     def payload_type(self) -> Any:
@@ -184,8 +187,7 @@ class Registration(Struct, frozen=True):
 
     @property
     def target(self) -> str:
-        name = getattr(self.function, "__qualname__", type(self.function).__name__)
-        return f"{getattr(self.function, '__module__', '?')}:{name}"
+        return target_of(self.function)
 
     @property
     def where(self) -> str:

@@ -35,7 +35,7 @@ from fileq.handlers import extensions
 from fileq.handlers.command_handler import command_problems, command_warnings
 from fileq.handlers.context import no_handler
 from fileq.handlers.event_loop import EventLoop
-from fileq.handlers.extensions import BoundHook, load_hooks, producer_warnings
+from fileq.handlers.extensions import Extension, load_hooks, producer_warnings
 from fileq.handlers.importing import (
     Importer,
     InvalidTarget,
@@ -46,7 +46,7 @@ from fileq.handlers.importing import (
     named_modules,
     unfitness,
 )
-from fileq.handlers.middleware import BoundMiddleware, load_middleware
+from fileq.handlers.middleware import load_middleware
 from fileq.handlers.registry import REGISTRY, Registration, RetryIf, TaskDefinition, payload_fault
 
 if TYPE_CHECKING:
@@ -146,9 +146,9 @@ class Routes:
         self,
         routes: Sequence[BoundRoute],
         config: Config,
-        warnings: Sequence[str],
-        middleware: Sequence[BoundMiddleware],
-        hooks: Sequence[BoundHook],
+        warnings: Sequence[str] = (),
+        middleware: Sequence[Extension] = (),
+        hooks: Sequence[Extension] = (),
     ) -> None:
         self._routes = tuple(routes)
         self._by_number = (*self._routes, delivery_route())  # DELIVERY_ROUTE is the last one
@@ -402,16 +402,17 @@ class _Loading:
         return name
 
 
+_DURATIONS = ("base", "max", "window", "cooldown_period")  # in a backoff and a circuit breaker
+
+
 def _spelled(name: str, value: Any) -> Any:
     """An option given in code, spelled as in a configuration file: seconds with their unit, classes by their names."""
     if name == "timeout":
         return _duration(value)
-    if name == "backoff" and isinstance(value, Mapping):
-        return {key: _duration(item) if key in ("base", "max") else item for key, item in value.items()}
+    if name in ("backoff", "circuit_breaker") and isinstance(value, Mapping):
+        return {key: _duration(item) if key in _DURATIONS else item for key, item in value.items()}
     if name == "backoff" and isinstance(value, list | tuple):
         return [_duration(item) for item in value]
-    if name == "circuit_breaker" and isinstance(value, Mapping):
-        return {key: _duration(item) if key in ("window", "cooldown_period") else item for key, item in value.items()}
     if name in ("on_completed", "on_dead") and not isinstance(value, str):
         return getattr(value, "name", value)
     if name == "give_up_on":

@@ -16,7 +16,7 @@ from msgspec import Struct
 from fileq.brokers.protocol import Inspector
 from fileq.config import Config
 from fileq.core.events import Emit, EmitAll, Event, HookEventsDropped, HookFailed, JobClaimed, one_by_one
-from fileq.handlers.extensions import BoundHook, EventView, view_of_event
+from fileq.handlers.extensions import HOOK_EVENTS, EventView, Extension, view_of_event
 from fileq.handlers.outcomes import failed
 from fileq.observe.depths import DepthGauge
 from fileq.observe.logs import Logs, set_up_logs
@@ -56,7 +56,7 @@ class Observers:
         self.metrics.breakers = worker.breakers.numbers
         self.metrics.deferred = worker.breakers.deferred_numbers
 
-    def with_hooks(self, emit: Emit, hooks: Sequence[BoundHook]) -> tuple[Emit, EmitAll]:
+    def with_hooks(self, emit: Emit, hooks: Sequence[Extension]) -> tuple[Emit, EmitAll]:
         """`emit` and `emit_all` with these hooks behind them. Hooks are called in a thread of their own."""
         if not hooks:
             return emit, self.emit_all
@@ -110,7 +110,7 @@ REPORT_EVERY_S = 60.0
 
 
 class _Call(Struct, frozen=True):
-    hooks: Sequence[BoundHook]
+    hooks: Sequence[Extension]
     event: EventView
 
 
@@ -134,8 +134,9 @@ class HookRunner:
         self._reported_s: dict[str, float] = {}  # by hook; "" for dropped events
         self._current: str | None = None  # the hook that is running
 
-    def listener(self, hooks: Sequence[BoundHook]) -> Emit:
-        by_kind = {kind: [hook for hook in hooks if kind in hook.events] for hook in hooks for kind in hook.events}
+    def listener(self, hooks: Sequence[Extension]) -> Emit:
+        names = {name for hook in hooks for name in hook.events}
+        by_kind = {HOOK_EVENTS[name]: [hook for hook in hooks if name in hook.events] for name in names}
 
         def listen(event: Event) -> None:
             wanted = by_kind.get(type(event))
@@ -183,7 +184,7 @@ class HookRunner:
             if self._dropped:
                 self._report_dropped()
 
-    def _call(self, hook: BoundHook, event: EventView) -> None:
+    def _call(self, hook: Extension, event: EventView) -> None:
         self._current = hook.target
         try:
             result = hook.function(event)

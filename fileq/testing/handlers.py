@@ -27,9 +27,9 @@ from fileq.handlers.context import Context
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.importing import is_async, unfitness
 from fileq.handlers.job_file import NO_FILE, JobFile
-from fileq.handlers.middleware import MIDDLEWARE, BoundMiddleware, Layer, call_through
+from fileq.handlers.middleware import MIDDLEWARE, Layer, call_through
 from fileq.handlers.outcomes import done
-from fileq.handlers.registry import REGISTRY, TaskDefinition
+from fileq.handlers.registry import REGISTRY, TaskDefinition, target_of
 from fileq.handlers.run import call, checked_view
 from fileq.testing.time_limit import call_within
 
@@ -106,13 +106,13 @@ def _checked(path: Any, attempt: int, timeout: Duration) -> float:
         raise ConfigError(f"timeout is {timeout!r:.120}; it must be {error}") from None
 
 
-def _middleware(given: Sequence[Callable[..., Any]] | None) -> list[BoundMiddleware]:
+def _middleware(given: Sequence[Callable[..., Any]] | None) -> list[extensions.Extension]:
     if given is None:
         given = [one.function for one in extensions.EXTENSIONS.middleware.values()]
     for function in given:
         if fault := unfitness(function, *MIDDLEWARE):
-            raise ConfigError(f"{extensions.target_of(function)} {fault}")
-    return [BoundMiddleware(extensions.target_of(function), function, is_async(function)) for function in given]
+            raise ConfigError(f"{target_of(function)} {fault}")
+    return [extensions.extension_of(function) for function in given]
 
 
 def _job(path: bytes, type: str | None, payload: Any, priority: str, id: str) -> Job:
