@@ -12,18 +12,17 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from fileq.brokers.protocol import FullBroker, Subscription
+from fileq.brokers.protocol import FullBroker
 from fileq.cli.terminal import ENDLESS, columns, cut_inside
+from fileq.client.event_stream import AGAIN, LastingSubscription
 from fileq.client.job_endings import PublishedBatchEvent, decode_event
-from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobClaimed, JobDeferred
 from fileq.core.job import rfc3339_ms
 from fileq.core.text import broker_name, end_of_path, printable
-from fileq.core.units import short_duration, two_units
+from fileq.core.units import short_duration
 from fileq.queries.job_ids import short_ids
 
 GET_TIMEOUT_S = 1.0
-RETRY_S = 1.0
 HOLD_S = 0.5  # a worker needs some milliseconds from the claim of a job to its deferral
 _DETAILS = ("duration", "failures")  # left out, in this order, if the name of the file and the error need the room
 _ERROR_WIDTH = 40  # columns of the error that are shown rather than details and directories
@@ -89,19 +88,16 @@ def follow(broker: FullBroker, events: EventFilter, report: Callable[[str], None
     """Shows every event from now on, for ever. `report` gets the begin and the end of each outage of the broker.
 
     A broker that is unreachable at the start is an error. Events published during an outage are not shown."""
-    subscription = broker.subscribe()
+
+    def report_outage(text: str) -> None:
+        events.show_all()
+        report(f"{text}; events published in between are missing" if text == AGAIN else text)
+
+    subscription = LastingSubscription(broker.subscribe, report_outage)
     try:
         report(f"following the events of {broker_name(broker.kind)} at {broker.where}; Ctrl-C ends")
         while True:
-            try:
-                event = subscription.get(events.wait_s())
-            except BrokerUnavailable as error:
-                events.show_all()
-                report(f"{error}; trying again every {two_units(RETRY_S)}")
-                subscription.close()
-                subscription = _subscribe_again(broker)
-                report("connected again; events published in between are missing")
-                continue
+            event = subscription.get(events.wait_s())
             if event is not None:
                 events.add(event)
             else:
@@ -109,15 +105,6 @@ def follow(broker: FullBroker, events: EventFilter, report: Callable[[str], None
     finally:
         subscription.close()
         events.show_all()
-
-
-def _subscribe_again(broker: FullBroker) -> Subscription:
-    while True:
-        time.sleep(RETRY_S)
-        try:
-            return broker.subscribe()
-        except BrokerUnavailable:
-            continue
 
 
 def event_line(event: bytes, width: int = ENDLESS) -> str:

@@ -11,6 +11,7 @@ import contextvars
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from concurrent.futures import Future
 from itertools import islice
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
@@ -57,31 +58,20 @@ async def _paged(read: Callable[[], Iterator[JobDocument]]) -> AsyncIterator[Job
 async def in_own_thread(work: Callable[[Callable[[], bool]], T]) -> T:
     """Runs `work` in a thread of its own; returns or raises what it does. `work` gets a function that returns True once
     the caller has been cancelled, so that it can stop early."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[T] = loop.create_future()
+    ended: Future[T] = Future()
     is_stopped = threading.Event()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if ended.done():
-            return
-        if error is not None:
-            ended.set_exception(error)
-        else:
-            ended.set_result(result)  # type: ignore[arg-type]
+    ended.set_running_or_notify_cancel()  # from now on only the thread ends it
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = work(is_stopped.is_set)
-        except BaseException as raised:
-            error = raised
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, error)
+            ended.set_result(work(is_stopped.is_set))
+        except BaseException as error:
+            ended.set_exception(error)
 
     variables = contextvars.copy_context()  # as asyncio.to_thread() does it
     threading.Thread(target=variables.run, args=(run,), name="fileq wait", daemon=True).start()
     try:
-        return await ended
+        return await asyncio.wrap_future(ended)
     finally:
         is_stopped.set()
 

@@ -7,11 +7,12 @@ which nothing is added, or by `fileq batch cancel`. A caller that is killed whil
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
@@ -19,6 +20,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import Subscription
+from fileq.client.event_stream import LastingSubscription
 from fileq.client.handle import Handle, with_payload_type
 from fileq.client.job_endings import RETRY_S, SLICE_S, PublishedBatchEvent, decode_event
 from fileq.client.options import EnqueueOptions, JobRequest, NamedBatch, batch_id_of, checked_timeout, options_of
@@ -29,7 +31,7 @@ from fileq.core.errors import BrokerUnavailable, ConfigError, FileqError
 from fileq.core.paging import pages
 from fileq.core.public_name import public
 from fileq.core.text import check_names
-from fileq.core.units import format_duration, two_units
+from fileq.core.units import format_duration
 from fileq.files.paths import AnyPath
 from fileq.handlers.registry import TaskDefinition
 from fileq.queries.documents import BatchDocument, JobDocument, unknown_batch
@@ -146,7 +148,7 @@ class BatchHandle:
 
 
 # wait_for_batch() subscribes before it reads, so that the end is not missed. An event can still get lost, so the
-# batch is read again every RECHECK_S and after each reconnection.
+# batch is read again every RECHECK_S.
 
 RECHECK_S = 2.0
 
@@ -165,52 +167,25 @@ def wait_for_batch(
     """The finished batch; None once `is_stopped`. Raises TimeoutError, and what `read` raises.
 
     `on_status` gets the batch each time it is read, `report` the begin and the end of each outage."""
-    until_s = None if timeout_s is None else time.monotonic() + timeout_s
-    subscription, is_lost = subscribe(), False
-    try:
+    until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    with closing(LastingSubscription(subscribe, report)) as events:
         while not is_stopped():
             try:
-                if is_lost:
-                    subscription.close()
-                    subscription, is_lost = subscribe(), False
-                    report("connected again")
                 status = read()
                 on_status(status)
                 if status.is_finished:
                     return status
-                _check_time(id, until_s, timeout_s)
-                _wait_for_event(subscription, id, until_s, recheck_s, is_stopped)
             except BrokerUnavailable as error:
-                if not is_lost:
-                    report(f"{error}; trying again every {two_units(RETRY_S)}")
-                is_lost = True
-                _check_time(id, until_s, timeout_s)
-                time.sleep(RETRY_S)
-        return None
-    finally:
-        with suppress(BrokerUnavailable):
-            subscription.close()
-
-
-def _check_time(id: str, until_s: float | None, timeout_s: float | None) -> None:
-    if until_s is not None and time.monotonic() >= until_s:
-        limit = format_duration(timeout_s or 0)
-        raise TimeoutError(f"batch {id} is not finished within {limit}; it goes on")
-
-
-def _wait_for_event(
-    subscription: Subscription, id: str, until_s: float | None, recheck_s: float, is_stopped: Callable[[], bool]
-) -> None:
-    """Until the batch is reported as finished, or it is time to read it again."""
-    next_s = time.monotonic() + recheck_s
-    next_s = next_s if until_s is None else min(next_s, until_s)
-    while not is_stopped() and (left_s := next_s - time.monotonic()) > 0:
-        raw = subscription.get(min(SLICE_S, left_s))
-        if raw is None:
-            continue
-        event = decode_event(raw)
-        if isinstance(event, PublishedBatchEvent) and event.batch_id == id:
-            return
+                events.lose(error)
+            if (now_s := time.monotonic()) >= until_s:
+                raise TimeoutError(f"batch {id} is not finished within {format_duration(timeout_s or 0)}; it goes on")
+            next_s = min(until_s, now_s + (RETRY_S if events.is_lost else recheck_s))
+            while not is_stopped() and (left_s := next_s - time.monotonic()) > 0:
+                raw = events.get(min(SLICE_S, left_s))
+                event = decode_event(raw) if raw is not None else None
+                if isinstance(event, PublishedBatchEvent) and event.batch_id == id:
+                    break
+    return None
 
 
 # New batches, with their callbacks as requests for jobs

@@ -65,23 +65,20 @@ class Client:
     which needs a `key`. None: as `fileq` itself, from FILEQ_CONFIG or config.yaml and the environment. `app_dir` is
     where config.yaml and relative paths are looked up."""
 
+    _has_address = _is_over = False
+    _connected: tuple[int, Transport] | None = None  # the process that opened it
+
     def __init__(self, where: str | Config | None = None, *, key: str = "", app_dir: str = ".") -> None:
         self._open: Callable[[], Transport] = _opener(where, key, app_dir)
         self._has_address = where is not None
-        self._is_over = False
         self._warned_until_s: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._connected: tuple[int, Transport] | None = None  # the process that opened it
 
     @classmethod
     def over(cls, transport: Transport) -> Client:
         """A client of a transport that is open already."""
         client = cls.__new__(cls)
-        client._open = lambda: transport
-        client._has_address = False
-        client._is_over = True
-        client._lock = threading.Lock()
-        client._connected = None
+        client._open, client._is_over, client._lock = lambda: transport, True, threading.Lock()
         return client
 
     @overload
@@ -187,7 +184,7 @@ class Client:
     def events(self, *patterns: str) -> EventStream:
         """What happens to jobs from now on; with patterns only the events that match one, such as "job:*" or
         "job:dead". An iterator without an end: close it, or use it in a `with`."""
-        return EventStream(self.transport, patterns)
+        return EventStream(lambda: self.transport().subscribe(), patterns)
 
     def close(self) -> None:
         """Closes the connections. A later call opens new ones."""

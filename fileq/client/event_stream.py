@@ -2,26 +2,71 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 
+from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import WireEvent
 from fileq.client.job_endings import RETRY_S, SLICE_S, decode_event
-from fileq.client.transport import Transport
 from fileq.core.errors import BrokerUnavailable, ConfigError
 from fileq.core.events import EVENTS
+from fileq.core.units import two_units
 
 NAMES = sorted({kind.published_as for kind in EVENTS.values()} - {""})
+
+
+AGAIN = "connected again"
+
+
+class LastingSubscription:
+    """A subscription that is made again when it breaks. `report` gets the begin and the end of each outage."""
+
+    def __init__(
+        self, subscribe: Callable[[], Subscription], report: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self._subscribe = subscribe
+        self._report = report
+        self._current: Subscription | None = subscribe()
+
+    @property
+    def is_lost(self) -> bool:
+        return self._current is None
+
+    def get(self, timeout_s: float) -> bytes | None:
+        """The next event; None after the timeout, and if the broker is away."""
+        try:
+            if self._current is None:
+                self._current = self._subscribe()
+                self._report(AGAIN)
+            return self._current.get(timeout_s)
+        except BrokerUnavailable as error:
+            if self._current is None:
+                time.sleep(RETRY_S)
+            self.lose(error)
+            return None
+
+    def lose(self, error: BrokerUnavailable) -> None:
+        """Has the next get() subscribe again."""
+        if self._current is not None:
+            self._report(f"{error}; trying again every {two_units(RETRY_S)}")
+            self.close()
+            self._current = None
+
+    def close(self) -> None:
+        with suppress(BrokerUnavailable):
+            if self._current is not None:
+                self._current.close()
 
 
 class EventStream(Iterator[WireEvent]):
     """An iterator without an end, which begins when it is made. Iterate, and close() it or use it in a `with`."""
 
-    def __init__(self, transport: Callable[[], Transport], patterns: Sequence[str]) -> None:
+    def __init__(self, subscribe: Callable[[], Subscription], patterns: Sequence[str]) -> None:
         self._patterns = [_pattern(text) for text in patterns]
-        self._transport = transport
-        self._subscription = transport().subscribe()
+        self._subscription = LastingSubscription(subscribe)
         self._is_closed = False
 
     def __next__(self) -> WireEvent:
@@ -32,17 +77,12 @@ class EventStream(Iterator[WireEvent]):
 
     def next_within(self, timeout_s: float | None, is_stopped: Callable[[], bool] = lambda: False) -> WireEvent | None:
         """The next event; None after the timeout, after close() or once `is_stopped`."""
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not self._is_closed and not is_stopped():
-            left_s = SLICE_S if until_s is None else until_s - time.monotonic()
-            try:
-                raw = self._subscription.get(max(0.0, min(SLICE_S, left_s)))
-            except BrokerUnavailable:
-                self._reconnect(is_stopped)
-                continue
+            raw = self._subscription.get(max(0.0, min(SLICE_S, until_s - time.monotonic())))
             if raw is not None and self._is_wanted(event := decode_event(raw)):
                 return event
-            if until_s is not None and time.monotonic() >= until_s:
+            if time.monotonic() >= until_s:
                 return None
         return None
 
@@ -59,15 +99,6 @@ class EventStream(Iterator[WireEvent]):
 
     def _is_wanted(self, event: WireEvent) -> bool:
         return not self._patterns or any(fnmatchcase(event.event, pattern) for pattern in self._patterns)
-
-    def _reconnect(self, is_stopped: Callable[[], bool]) -> None:
-        self._subscription.close()
-        while not self._is_closed and not is_stopped():
-            try:
-                self._subscription = self._transport().subscribe()
-                return
-            except BrokerUnavailable:
-                time.sleep(RETRY_S)
 
 
 def _pattern(text: str) -> str:

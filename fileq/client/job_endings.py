@@ -113,7 +113,7 @@ class JobEndings:
                     found = self._poll(waiting)
                     next_poll_s = self._next_poll_s(begun_s, now_s)
                 else:
-                    found = self._next(waiting, min(next_poll_s - now_s, SLICE_S))
+                    found = self._event(waiting.keys(), min(next_poll_s - now_s, SLICE_S, self._left_s()))[1]
             except BrokerUnavailable as error:
                 self._reconnect(error, is_stopped)
                 next_poll_s = 0.0
@@ -163,9 +163,6 @@ class JobEndings:
             left -= {job.id for job in late}
         gone = [id for id, state in states.items() if state is None and id in left]
         return [*found, *(JobEnding(job_without_record(id, error=GONE)) for id in gone)]
-
-    def _next(self, waiting: dict[str, None], timeout_s: float) -> list[JobEnding]:
-        return self._event(waiting.keys(), min(timeout_s, self._left_s()))[1]
 
     def _event(self, waiting: Set[str], timeout_s: float) -> tuple[bool, list[JobEnding]]:
         """Whether there was an event, and the job whose end it is. Events of other jobs are passed over."""
