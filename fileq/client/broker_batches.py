@@ -17,7 +17,7 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
-from fileq.client.new_entries import typed_entry
+from fileq.client.new_entries import check_priority, typed_entry
 from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, JobDocuments
 from fileq.config import Config
 from fileq.core.batch import Callback, callback_id, callback_job
@@ -97,10 +97,7 @@ def _dead(records: Iterable[Record | None]) -> list[Record]:
 def new_batch(config: Config, request: BatchRequest, now: datetime) -> NewBatch:
     """The batch with its callbacks as complete jobs. ConfigError for a queue that does not exist, and for what only
     fileq itself may make."""
-    priorities = config.worker.priorities
-    for given in (request.priority, *(callback.job.options.priority for callback in request.callbacks)):
-        if given and given not in priorities:
-            raise ConfigError(f"priority is {given!r}; it must be one of {', '.join(priorities)}")
+    check_priority(config, request.priority)
     check_client_batch(request.id)
     check_client_batch(request.parent)
     info = BatchInfo(request.priority, request.made_by)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,6 @@ from fileq.queries.untaken_jobs import UntakenJobs
 
 if TYPE_CHECKING:
     from fileq.client.broker_batches import BrokerBatches
-    from fileq.client.new_entries import FileEntries
 
 
 class BrokerTransport:
@@ -153,18 +153,21 @@ class BrokerTransport:
     def _entries(self, requests: Sequence[JobRequest]) -> list[Entry | Accepted]:
         """One entry for each request, or its fate if it was vetoed. ConfigError names everything that is wrong with all
         of them."""
+        from fileq.client.new_entries import FileEntries, typed_entry  # imports the producer's parts
+
         entries: list[Entry | Accepted] = []
         problems: list[str] = []
         files: FileEntries | None = None
         now = datetime.fromtimestamp(self._clock() / 1000, UTC)
         for request in requests:
             try:
-                self._check_priority(request)
+                options = request.options
                 if request.path:
-                    files = files or self._files()
-                    entries.append(self._shown(files.entry(request.path, request.options, now)))
+                    files = files or FileEntries(self._config, self._moved_to)
+                    entry = files.entry(request.path, options, now)
                 else:
-                    entries.append(self._shown(self._typed(request, now)))
+                    entry = typed_entry(self._config, request.type, request.payload, options, now)
+                entries.append(self._shown(entry))
             except ConfigError as error:
                 problems += error.problems
             except JobError as error:
@@ -187,26 +190,12 @@ class BrokerTransport:
             raise ConfigError(f"priority is {job.priority!r} after before_enqueue; it must be one of {names}")
         return replace(entry, job=job, queue=job.priority)
 
-    def _typed(self, request: JobRequest, now: datetime) -> Entry:
-        from fileq.client.new_entries import typed_entry  # imports the producer's parts
+    def _moved_to(self, path: bytes) -> bytes:
+        from fileq.client.new_entries import moved_to
 
-        return typed_entry(self._config, request.type, request.payload, request.options, now)
-
-    def _files(self) -> FileEntries:
-        from fileq.client.new_entries import FileEntries, moved_to
-
-        def moved(path: bytes) -> bytes:
-            try:
-                return moved_to(self._broker, path)
-            except FileqError:
-                return b""
-
-        return FileEntries(self._config, moved)
-
-    def _check_priority(self, request: JobRequest) -> None:
-        priorities, given = self._config.worker.priorities, request.options.priority
-        if given and given not in priorities:
-            raise ConfigError(f"priority is {given!r}; it must be one of {', '.join(priorities)}")
+        with suppress(FileqError):
+            return moved_to(self._broker, path)
+        return b""
 
     def _check_queue(self, queue: str) -> None:
         queues = self._config.worker.priorities

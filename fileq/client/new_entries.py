@@ -19,7 +19,7 @@ from fileq.client.options import JobOptions
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
 from fileq.core.errors import ConfigError
-from fileq.core.job import Version, file_job, signature_text, typed_job
+from fileq.core.job import Job, Version, file_job, signature_text, typed_job
 from fileq.core.outcome import Failed
 from fileq.core.own_jobs import check_job
 from fileq.core.text import quoted_path
@@ -35,18 +35,26 @@ _ADVICE = {
 }
 
 
+def check_priority(config: Config, given: str) -> None:
+    """ConfigError for a queue that does not exist. "" is none."""
+    if given and given not in config.worker.priorities:
+        raise ConfigError(f"priority is {given!r}; it must be one of {', '.join(config.worker.priorities)}")
+
+
 def typed_entry(
     config: Config, type: str, payload: bytes | None, options: JobOptions, now: datetime, batch_id: str | None = None
 ) -> Entry:
     """The entry of a job without a file; `payload` is JSON. Raises JobError for a wrong id, and for a job that only
     fileq itself may make."""
-    queue = options.priority or config.producer.default_priority
-    job = typed_job(type, None, priority=queue, now=now, id=options.id)
-    job = job.but(payload=UNSET if payload is None else Raw(payload))
+    check_priority(config, options.priority)
+    job = typed_job(type, None, priority=options.priority or config.producer.default_priority, now=now, id=options.id)
+    return _entry(job.but(payload=UNSET if payload is None else Raw(payload)), None, options, now, batch_id)
+
+
+def _entry(job: Job, version: Version | None, options: JobOptions, now: datetime, batch_id: str | None) -> Entry:
     job = options.applied(job, round(now.timestamp() * 1000), batch_id)
     check_job(job, joins=bool(options.batch))
-    due = options.delay_ms, options.at_ms
-    return Entry(job, queue, None, True, *due, joins=bool(options.batch))
+    return Entry(job, job.priority, version, True, options.delay_ms, options.at_ms, joins=bool(options.batch))
 
 
 def moved_to(broker: FullBroker, path: bytes) -> bytes:
@@ -72,6 +80,7 @@ class FileEntries:
     def __init__(self, config: Config, moved_to: Callable[[bytes], bytes] = lambda path: b"") -> None:
         from fileq.producer.finder.scan import DatabaseFiles  # imports events, which jobs of a type do not need
 
+        self._config = config
         self._moved_to = moved_to
         self._paths = config.paths
         self._priority_of = priority_chooser(config)
@@ -80,10 +89,10 @@ class FileEntries:
         # On this machine a root may have the worker's path or the producer's.
         self._roots = tuple(dict.fromkeys((*self._paths.roots, *map(self._paths.there, self._paths.roots))))
         self._mounts = mounts()
-        self._identity = config.producer.identity
 
     def entry(self, name: str, options: JobOptions, now: datetime, batch_id: str | None = None) -> Entry:
-        where = os.path.abspath(os.fsencode(name))
+        check_priority(self._config, options.priority)
+        where, identity = os.path.abspath(os.fsencode(name)), self._config.producer.identity
         self._check(name, where)
         try:
             found = found_at(where, os.stat(where))
@@ -91,29 +100,25 @@ class FileEntries:
             raise ConfigError(f"{quoted_path(name)} can't be enqueued: {error.strerror}") from error
         path = self._as_produced(where)
         mount = mount_of(os.path.realpath(os.path.dirname(where)), self._mounts) if path == where else None
-        inode = found.inode if mount is not None and keeps_inodes(mount.kind) and self._identity != "stat" else 0
-        queue = options.priority or self._priority_of(path)
+        inode = found.inode if mount is not None and keeps_inodes(mount.kind) and identity != "stat" else 0
         job = file_job(
             path,
             size=found.size,
-            priority=queue,
+            priority=options.priority or self._priority_of(path),
             now=now,
             signature=found.signature,
-            inode=inode if self._identity == "inode" else 0,
+            inode=inode if identity == "inode" else 0,
             id=options.id,
         )
         device = mount.device if mount is not None else "?" if path == where else ""
         # As the producer does: else it would read the file again, and take it for new after a touch.
         content = ""
-        if self._identity == "content":
+        if identity == "content":
             from fileq.producer.content_check import content_of  # as check_file below
 
             content = content_of(found, follows_links=True)
         version = Version(path, signature_text(found.signature, inode, content), device)
-        job = options.applied(job, round(now.timestamp() * 1000), batch_id)
-        check_job(job, joins=bool(options.batch))
-        due = options.delay_ms, options.at_ms
-        return Entry(job, queue, version, True, *due, joins=bool(options.batch))
+        return _entry(job, version, options, now, batch_id)
 
     def _check(self, name: str, where: bytes) -> None:
         if not name:
