@@ -64,7 +64,6 @@ class HttpConnections:
         query: Sequence[tuple[str, str]] = (),
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout_s: float = ANSWER_S,
         is_stopped: Callable[[], bool] | None = None,
     ) -> HttpReply:
         """The answer, also one that reports an error. Raises BrokerUnavailable without one, GivenUp if `is_stopped`."""
@@ -73,7 +72,7 @@ class HttpConnections:
         while True:
             tries += 1
             try:
-                reply = self._try(method, target, body, headers or {}, timeout_s, is_stopped)
+                reply = self._try(method, target, body, headers or {}, is_stopped)
             except (OSError, http.client.HTTPException) as error:
                 if isinstance(error, ssl.SSLCertVerificationError):
                     raise BrokerError(f"the certificate of {self._address} is refused: {error.reason}") from error
@@ -92,14 +91,14 @@ class HttpConnections:
             pause_s = min(2 * pause_s, RETRY_AFTER_MAX_S)
 
     def open_stream(
-        self, path: str, query: Sequence[tuple[str, str]], headers: Mapping[str, str], silence_s: float
+        self, path: str, headers: Mapping[str, str], silence_s: float
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         """A connection of its own with an answer that is still to be read. A read raises TimeoutError after
         `silence_s`. BrokerUnavailable if there is no answer."""
         connection = None
         try:
             connection = self._new()
-            self._send(connection, "GET", f"{path}?{urlencode(query)}" if query else path, None, headers, silence_s)
+            self._send(connection, "GET", path, None, headers, silence_s)
             return connection, connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             if connection is not None:
@@ -118,15 +117,14 @@ class HttpConnections:
         target: str,
         body: bytes | None,
         headers: Mapping[str, str],
-        timeout_s: float,
         is_stopped: Callable[[], bool] | None,
     ) -> HttpReply:
         connection = self._take()
         is_kept = False
         try:
-            self._send(connection, method, target, body, headers, timeout_s)
+            self._send(connection, method, target, body, headers, ANSWER_S)
             if is_stopped is not None:
-                _wait_readable(connection, timeout_s, is_stopped)
+                _wait_readable(connection, is_stopped)
             answer = connection.getresponse()
             found = {name.lower(): value for name, value in answer.getheaders()}
             reply = HttpReply(answer.status, found, answer.read())
@@ -190,13 +188,13 @@ def _is_readable(connection: http.client.HTTPConnection, timeout_s: float) -> bo
     return bool(poll.poll(timeout_s * 1000))
 
 
-def _wait_readable(connection: http.client.HTTPConnection, timeout_s: float, is_stopped: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + timeout_s
+def _wait_readable(connection: http.client.HTTPConnection, is_stopped: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + ANSWER_S
     while not _is_readable(connection, SLICE_S):
         if is_stopped():
             raise GivenUp
         if time.monotonic() >= until_s:
-            raise TimeoutError(f"no answer for {timeout_s:g}s")
+            raise TimeoutError(f"no answer for {ANSWER_S:g}s")
 
 
 def _is_temporary(reply: HttpReply) -> bool:

@@ -253,14 +253,9 @@ class HttpBatches:
         self._call = call
 
     def create(self, request: BatchRequest) -> None:
-        body: dict[str, Any] = {
-            "id": request.id,
-            "name": request.name,
-            "parent": request.parent,
-            "allow_failures": request.allow_failures,
-            "priority": request.priority,
-            **{one.kind.value: job_fields(one.job) for one in request.callbacks},
-        }
+        shared = ("id", "name", "parent", "allow_failures", "priority")
+        body: dict[str, Any] = {name: getattr(request, name) for name in shared}
+        body |= {one.kind.value: job_fields(one.job) for one in request.callbacks}
         reply = self._call("POST", "/batches", body=msgspec.json.encode(body))
         if reply.status not in (200, 201):
             raise error_of(reply)
@@ -331,7 +326,7 @@ class HttpSubscription:
 
     def _open(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": self._last_id} if self._last_id else {})}
-        connection, answer = self._connections.open_stream(EVENTS_PATH, (), headers, SILENCE_S)
+        connection, answer = self._connections.open_stream(EVENTS_PATH, headers, SILENCE_S)
         if answer.status == 200:
             return connection, answer
         found = {name.lower(): value for name, value in answer.getheaders()}

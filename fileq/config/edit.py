@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +49,10 @@ def set_in_file(
     *,
     path: str | None = None,
     sets: Iterable[str] = (),
-    environ: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None,
 ) -> FileChange:
     """Writes this setting into the file that would be loaded, or into a new ./config.yaml if there is none."""
-    directory = Path(cwd or ".")
-    found = find_file(path, os.environ if environ is None else environ, directory)
+    directory = Path()
+    found = find_file(path, os.environ, directory)
     name = found or DEFAULT_FILE
     file = (directory / name).resolve()  # the target of a symbolic link, so that the link stays a link
     with _locked(file.parent, name):
@@ -71,7 +69,7 @@ def set_in_file(
     is_exposed = is_secret and bool(file.stat().st_mode & stat.S_IROTH)
     try:
         written = to_listing(loaded_from_text(after, name, directory), key)
-        in_effect = to_listing(load(name, sets, environ, directory), key)
+        in_effect = to_listing(load(name, sets, None, directory), key)
     except ConfigError as error:
         return FileChange(name, is_new, problems=list(error.problems), is_exposed=is_exposed)
     overriding = [setting for setting in in_effect if setting.origin.layer in ("env", "--set")]

@@ -74,7 +74,6 @@ def decide(
     duration_ms: int | None = None,
     leaves: Version | None = None,
     spread_s: float = 0.0,
-    chance: Chance = random.uniform,
 ) -> Settlement:
     """The settlement of a claim. Bytes that are not a job can only be buried or released.
 
@@ -86,11 +85,11 @@ def decide(
         case Failed(is_vanished=True):
             return _after_vanishing(claim, outcome, policy, now_ms)
         case Failed():
-            return _after_failure(claim, outcome, policy, now_ms, duration_ms, chance)
+            return _after_failure(claim, outcome, policy, now_ms, duration_ms)
         case Refused():
             return _after_refusal(claim, outcome, now_ms)
         case Died():
-            return _after_death(claim, outcome, policy, now_ms, duration_ms, spread_s, chance)
+            return _after_death(claim, outcome, policy, now_ms, duration_ms, spread_s)
         case Cancelled():
             return settlement.cancel(claim, error=outcome.reason, duration_ms=duration_ms)
         case Released():
@@ -109,9 +108,7 @@ def decide_changed(claim: Claim, its_job: str | None, *, may_run: bool) -> Settl
     return None if may_run else settlement.release(claim)
 
 
-def _after_failure(
-    claim: Claim, failed: Failed, policy: Policy, now_ms: int, duration_ms: int | None, chance: Chance
-) -> Settlement:
+def _after_failure(claim: Claim, failed: Failed, policy: Policy, now_ms: int, duration_ms: int | None) -> Settlement:
     if claim.job is None:
         return _after_refusal(claim, Refused(failed.error, failed.kind), now_ms)
     error = _as_text(failed.error)
@@ -129,7 +126,7 @@ def _after_failure(
     }
     if failed.is_permanent or retries > allowed:
         return settlement.bury(claim, dead(job, error, now_ms), error=error, handler=policy.handler, **ran)
-    pause_s = failed.after_s if failed.after_s is not None else delay_s(policy.backoff, retries, chance)
+    pause_s = failed.after_s if failed.after_s is not None else delay_s(policy.backoff, retries)
     return settlement.retry(claim, encode(job), delay_ms=round(pause_s * 1000), error=error, **ran)
 
 
@@ -157,7 +154,7 @@ def _after_refusal(claim: Claim, refused: Refused, now_ms: int) -> Settlement:
 
 
 def _after_death(
-    claim: Claim, died: Died, policy: Policy, now_ms: int, duration_ms: int | None, spread_s: float, chance: Chance
+    claim: Claim, died: Died, policy: Policy, now_ms: int, duration_ms: int | None, spread_s: float
 ) -> Settlement:
     error, kind = _as_text(died.error), kind_of_death(died.cause)
     if claim.job is None:
@@ -169,7 +166,7 @@ def _after_death(
         return settlement.bury(claim, dead(job, error, now_ms), error=error, handler=policy.handler, **ran)
     if recoveries == 1:
         return settlement.release(claim, encode(job), error=error, **ran)
-    pause_s = delay_s(policy.backoff, recoveries - 1, chance) + (chance(0.0, spread_s) if spread_s else 0.0)
+    pause_s = delay_s(policy.backoff, recoveries - 1) + random.uniform(0.0, spread_s)
     return settlement.retry(claim, encode(job), delay_ms=round(pause_s * 1000), error=error, **ran)
 
 
