@@ -71,13 +71,10 @@ class WebhookUrlKind(ValueKind, frozen=True):
         return "***"
 
 
-class WebhookSecretKind(SecretKind, frozen=True):
-    description: str = "whsec_ and 24 to 64 bytes in base64; `openssl rand -base64 32` makes such bytes"
-
-    def read(self, text: str) -> str:
-        if text and secret_key(text) is None:
-            raise ValueError(self.expects)
-        return text
+WEBHOOK_SECRET = SecretKind(
+    expects="whsec_ and 24 to 64 bytes in base64; `openssl rand -base64 32` makes such bytes",
+    is_accepted=lambda text: secret_key(text) is not None,
+)
 
 
 class WebhookFilterSettings(Section, frozen=True):
@@ -96,7 +93,7 @@ class EndpointSettings(Section, frozen=True):
     url: Annotated[str, WebhookUrlKind(), "where to send"] = ""
     events: Annotated[tuple[Annotated[str, ChoiceKind(WEBHOOK_EVENTS)], ...], AtLeastOne, "events to send"] = ()
     filter: Annotated[WebhookFilterSettings, "which jobs: type, match, priority, batch"] = WebhookFilterSettings()
-    secret: Annotated[str, WebhookSecretKind(), "signs the deliveries; prefer secret_file"] = ""
+    secret: Annotated[str, WEBHOOK_SECRET, "signs the deliveries; prefer secret_file"] = ""
     secret_file: Annotated[str, "file with the secret; during a rotation a second line holds the one before"] = ""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
@@ -137,8 +134,6 @@ class WebhookSettings(Section, frozen=True):
 # the REST server
 
 HEADER_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]*"
-
-
 GUESSABLE = "is the same as server.username, which is the first guess; choose another password"
 
 
@@ -180,13 +175,7 @@ def is_outside_key(text: str) -> bool:
     return len(text) >= FEWEST_CHARACTERS and text.isascii() and text.isprintable() and " " not in text
 
 
-class ApiKeyKind(SecretKind, frozen=True):
-    description: str = OUTSIDE_KEY
-
-    def read(self, text: str) -> str:
-        if text and not is_outside_key(text):
-            raise ValueError(self.expects)
-        return text
+API_KEY = SecretKind(expects=OUTSIDE_KEY, is_accepted=is_outside_key)
 
 
 class ServerSettings(Section, frozen=True):
@@ -198,7 +187,11 @@ class ServerSettings(Section, frozen=True):
         'path below which a proxy serves it, such as /fileq; "" = the root',
     ] = ""
     hosts: Annotated[tuple[Filled, ...], "accepted Host headers, besides localhost and the bind address"] = ()
-    api_key: Annotated[str, ApiKeyKind(), "an admin key of your own; prefer api_key_file, or API_KEY"] = ""
+    api_key: Annotated[
+        str,
+        API_KEY,
+        "an admin key of your own; prefer api_key_file, or API_KEY",
+    ] = ""
     api_key_file: Annotated[str, "file that holds the key, instead of api_key; a change needs no restart"] = ""
     console: Annotated[bool, "serve the web pages"] = True
     username: Annotated[str, "user name of HTTP Basic, together with password_file"] = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -168,11 +168,7 @@ class OptionalKind(ValueKind, frozen=True):
 
 class TextKind(ValueKind, frozen=True):
     pattern: str = r"(?s).*"
-    description: str = "text"
-
-    @property
-    def expects(self) -> str:
-        return self.description
+    expects: str = "text"
 
     def read(self, text: str) -> str:
         if not re.fullmatch(self.pattern, text) or "\0" in text:
@@ -187,17 +183,25 @@ class KeyNameKind(TextKind, frozen=True):
     """The name of a key in the broker. A name that is not set follows `redis.prefix`."""
 
     pattern: str = rf"[^%{_NOT_UTF8}]+"
-    description: str = "a key name in UTF-8 without %"
+    expects: str = "a key name in UTF-8 without %"
 
 
 class KeyPatternKind(KeyNameKind, frozen=True):
     pattern: str = rf"[^%{_NOT_UTF8}]*%s[^%{_NOT_UTF8}]*"
-    description: str = "a key name with exactly one %s, where the worker ID goes"
+    expects: str = "a key name with exactly one %s, where the worker ID goes"
 
 
 class SecretKind(TextKind, frozen=True):
+    """A secret, or empty."""
+
     pattern: str = UTF8.pattern
-    description: str = UTF8.description
+    expects: str = UTF8.expects
+    is_accepted: Callable[[str], bool] = lambda text: True
+
+    def read(self, text: str) -> str:
+        if text and not self.is_accepted(text):
+            raise ValueError(self.expects)
+        return super().read(text)
 
     def mask(self, text: str) -> str:
         return HIDDEN if text else ""
