@@ -2,7 +2,7 @@
 
 No other module reads settings from the environment or from a file.
 
-Owns the order of the steps: sources.py gathers, read.py reads, resolve.py applies the rules between keys. Every entry
+Owns the order of the steps: sources.py merges, read.py reads, resolve.py applies the rules between keys. Every entry
 point here raises one ConfigError that holds all problems.
 """
 
@@ -20,7 +20,7 @@ from fileq.config.read import DEFAULT, Node, Origin, Reader, from_python
 from fileq.config.resolve import Draft, backoff_problems, complete_route, replaced_at, resolve, value_at
 from fileq.config.schema import Config, RouteSettings, ScheduleSettings, every_key, is_setting
 from fileq.config.section import MapOf, Section, keys_of
-from fileq.config.sources import gather, parsed_file
+from fileq.config.sources import find_file, merged, misspelt_variables, parsed_file, read_file, unknown_variables
 from fileq.config.value_types import one_of
 from fileq.core.errors import ConfigError
 
@@ -80,10 +80,14 @@ def load(
     cwd: str | Path | None = None,
 ) -> Loaded:
     """The configuration from file, environment and --set."""
-    directory = Path(cwd or ".")
-    gathered = gather(path, sets, os.environ if environ is None else environ, directory)
-    config, origins = _config_of(gathered.tree, gathered.problems, directory)
-    return Loaded(config, origins, gathered.path, gathered.unknown_env, gathered.misspelt_env)
+    directory, environ = Path(cwd or "."), os.environ if environ is None else environ
+    problems: list[str] = []
+    found = find_file(path, environ, directory)
+    file = read_file(found, directory) if found else Node(None, DEFAULT)
+    tree, names = merged(file, sets, environ, problems)
+    config, origins = _config_of(tree, problems, directory)
+    unknown = unknown_variables(environ, names)
+    return Loaded(config, origins, found, unknown, misspelt_variables(environ, unknown, names))
 
 
 def config_from(values: Mapping[str, Any]) -> Config:

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from fileq.config.read import DEFAULT, Node, Origin, nested, overlay, unknown_key
 from fileq.config.schema import WorkerSettings, every_key, is_setting
 from fileq.config.section import ListOf, MapOf, Section, Shape, list_shape, walk
@@ -36,30 +34,15 @@ _YAML_TAG = "tag:yaml.org,2002:"
 _SCALAR_TAGS = {_YAML_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "value")}
 
 
-class GatheredSources(Struct, frozen=True):
-    """All layers as one tree, with the problems found so far and the unknown FILEQ_ variables.
-
-    `misspelt_env` has the unknown ones that are similar to a known one, with that one."""
-
-    tree: Node
-    path: str | None
-    problems: list[str]
-    unknown_env: tuple[str, ...]
-    misspelt_env: Mapping[str, str]
-
-
-def gather(path: str | None, sets: Iterable[str], environ: Mapping[str, str], cwd: Path) -> GatheredSources:
-    """Reads every source and merges them. Highest precedence first: --set, FILEQ_X, X, the file."""
-    found = find_file(path, environ, cwd)
-    file = read_file(found, cwd) if found else Node(None, DEFAULT)
-    problems: list[str] = []
+def merged(
+    file: Node, sets: Iterable[str], environ: Mapping[str, str], problems: list[str]
+) -> tuple[Node, Mapping[str, str]]:
+    """All sources as one tree, highest precedence first: --set, FILEQ_X, X, the file. And the names of variables."""
     chosen = set_layer(sets, problems)
     # Two passes: each priority has a variable of its own, and the first pass finds the priorities.
     draft = _merged_layers([file, *environment_layers(environ, variable_names(), []), chosen])
     names = variable_names(_priorities(draft))
-    tree = _merged_layers([file, *environment_layers(environ, names, problems), chosen])
-    unknown = _unknown_names(environ, names)
-    return GatheredSources(tree, found, problems, unknown, _misspelt(environ, unknown, [*names, "CONFIG"]))
+    return _merged_layers([file, *environment_layers(environ, names, problems), chosen]), names
 
 
 def find_file(path: str | None, environ: Mapping[str, str], cwd: Path) -> str | None:
@@ -117,13 +100,14 @@ def environment_layers(environ: Mapping[str, str], names: Mapping[str, str], pro
         yield layer
 
 
-def _unknown_names(environ: Mapping[str, str], names: Mapping[str, str]) -> tuple[str, ...]:
+def unknown_variables(environ: Mapping[str, str], names: Mapping[str, str]) -> tuple[str, ...]:
     ours = (name for name in environ if name.startswith(PREFIX) and not _NOT_SETTINGS.fullmatch(name))
     return tuple(sorted(name for name in ours if name.removeprefix(PREFIX) not in names))
 
 
-def _misspelt(environ: Mapping[str, str], unknown: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+def misspelt_variables(environ: Mapping[str, str], unknown: Iterable[str], names: Iterable[str]) -> dict[str, str]:
     """The unknown variables that are similar to a known one, with that one. An empty variable is unset."""
+    known = [*names, "CONFIG"]
     given = [name for name in unknown if environ[name] and not describes_a_service(name, environ[name])]
     similar = {name: most_similar(name.removeprefix(PREFIX), known) for name in given}
     return {name: PREFIX + one for name, one in similar.items() if one is not None}
