@@ -99,9 +99,6 @@ class ServerAddress(Struct, frozen=True):
     key: str
 
     def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.is_https else 'http'}://{host}:{self.port}{self.path.removesuffix(API)}"
 

@@ -25,7 +25,7 @@ from fileq.client.handle import Handle, with_payload_type
 from fileq.client.job_endings import RETRY_S, SLICE_S, PublishedBatchEvent, decode_event
 from fileq.client.options import EnqueueOptions, JobRequest, NamedBatch, batch_id_of, checked_timeout, options_of
 from fileq.client.tasks import TaskCall, typed_request
-from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, Transport
+from fileq.client.transport import BatchRequest, BatchRetry, Transport
 from fileq.core.batch import CallbackKind
 from fileq.core.errors import BrokerUnavailable, ConfigError, FileqError
 from fileq.core.paging import pages
@@ -215,19 +215,20 @@ def batch_request(name: str = "", *, id: str = "", **options: Unpack[BatchKeywor
     problems: list[str] = []
     if name and not _NAME.fullmatch(name):
         problems.append(f"the name of the batch is {name!r:.120}; it must match {_NAME.pattern}")
-    callbacks, priority = [], options.get("priority", "")
+    callbacks: dict[CallbackKind, JobRequest] = {}
+    priority = options.get("priority", "")
     given = zip(CallbackKind, (options.get("then"), options.get("catch"), options.get("finally_")), strict=True)
     for kind, task in given:
         try:
             if task is not None:
-                callbacks.append(CallbackRequest(kind, _callback(task, priority)))
+                callbacks[kind] = _callback(task, priority)
         except (ConfigError, TypeError) as error:
             problems += (f"{kind}: {text}" for text in getattr(error, "problems", (str(error),)))
     if problems:
         raise ConfigError(problems)
     parent = batch_id_of(options.get("parent"), "parent")
     may_fail = options.get("allow_failures", False)
-    return BatchRequest(id or new_batch_id(name), name, parent, may_fail, priority, tuple(callbacks))
+    return BatchRequest(id or new_batch_id(name), name, parent, may_fail, priority, callbacks)
 
 
 def new_batch_id(name: str = "") -> str:

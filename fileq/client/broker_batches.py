@@ -18,9 +18,9 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
 from fileq.client.new_entries import check_priority, typed_entry
-from fileq.client.transport import BatchRequest, BatchRetry, CallbackRequest, JobDocuments
+from fileq.client.transport import BatchRequest, BatchRetry, JobDocuments
 from fileq.config import Config
-from fileq.core.batch import Callback, callback_id, callback_job
+from fileq.core.batch import Callback, CallbackKind, callback_id, callback_job
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import State, check_content, checked_id, encode
 from fileq.core.own_jobs import check_batch
@@ -106,21 +106,21 @@ def new_batch(config: Config, request: BatchRequest, now: datetime) -> NewBatch:
         name=request.name,
         parent=request.parent,
         allow_failures=request.allow_failures,
-        callbacks=tuple(_callback(config, request, one, now) for one in request.callbacks),
+        callbacks=tuple(_callback(config, request, kind, now) for kind in request.callbacks),
         info=msgspec.json.encode(info) if info != BatchInfo() else b"",
     )
 
 
-def _callback(config: Config, request: BatchRequest, callback: CallbackRequest, now: datetime) -> Callback:
-    wanted = callback.job
+def _callback(config: Config, request: BatchRequest, kind: CallbackKind, now: datetime) -> Callback:
+    wanted = request.callbacks[kind]
     try:
         entry = typed_entry(config, wanted.type, wanted.payload, wanted.options, now, request.parent or None)
-        job = callback_job(entry.job, request.id, callback.kind)
+        job = callback_job(entry.job, request.id, kind)
         checked_id(job.id)
     except JobError as error:
-        raise ConfigError(f"{callback.kind}: {error}") from error
+        raise ConfigError(f"{kind}: {error}") from error
     check_content(job)
-    return Callback(callback.kind, encode(job), entry.queue)
+    return Callback(kind, encode(job), entry.queue)
 
 
 def check_client_batch(id: str) -> None:

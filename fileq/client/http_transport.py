@@ -255,7 +255,7 @@ class HttpBatches:
     def create(self, request: BatchRequest) -> None:
         shared = ("id", "name", "parent", "allow_failures", "priority")
         body: dict[str, Any] = {name: getattr(request, name) for name in shared}
-        body |= {one.kind.value: job_fields(one.job) for one in request.callbacks}
+        body |= {kind.value: job_fields(job) for kind, job in request.callbacks.items()}
         reply = self._call("POST", "/batches", body=msgspec.json.encode(body))
         if reply.status not in (200, 201):
             raise error_of(reply)

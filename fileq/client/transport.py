@@ -7,7 +7,7 @@ wrong arguments, BrokerUnavailable if the same call may succeed later, and Broke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -38,13 +38,6 @@ class Accepted(Struct, frozen=True):
     is_hidden: bool = False
 
 
-class CallbackRequest(Struct, frozen=True):
-    """A callback to create with its batch."""
-
-    kind: CallbackKind
-    job: JobRequest
-
-
 class BatchRequest(Struct, frozen=True):
     """A batch to create. `priority` is for the jobs that are added without one. Only a server sets `made_by`."""
 
@@ -53,7 +46,7 @@ class BatchRequest(Struct, frozen=True):
     parent: str = ""
     allow_failures: bool = False
     priority: str = ""
-    callbacks: tuple[CallbackRequest, ...] = ()
+    callbacks: Mapping[CallbackKind, JobRequest] = {}
     made_by: str = ""
 
 
