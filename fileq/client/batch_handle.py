@@ -228,12 +228,8 @@ def batch_request(name: str = "", *, id: str = "", **options: Unpack[BatchKeywor
         raise ConfigError(problems)
     parent = batch_id_of(options.get("parent"), "parent")
     may_fail = options.get("allow_failures", False)
-    return BatchRequest(id or new_batch_id(name), name, parent, may_fail, priority, callbacks)
-
-
-def new_batch_id(name: str = "") -> str:
-    """Different at each call, so that a name can be used again."""
-    return f"{name or 'batch'}-{secrets.token_hex(6)}"
+    new_id = f"{name or 'batch'}-{secrets.token_hex(6)}"  # another at each call: a name can be used again
+    return BatchRequest(id or new_id, name, parent, may_fail, priority, callbacks)
 
 
 def _callback(task: CallbackTask, priority: str) -> JobRequest:

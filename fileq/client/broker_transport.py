@@ -98,7 +98,9 @@ class BrokerTransport:
         return trace(self._broker, path)
 
     def size(self, queue: str) -> int:
-        self._check_queue(queue)
+        queues = self._config.worker.priorities
+        if queue not in queues:
+            raise ConfigError(f"no queue is named {queue!r}; the queues are {', '.join(queues)}")
         return self._broker.census().pending[queue]
 
     def clear(self, queue: str, limit: int | None = None) -> int:
@@ -196,11 +198,6 @@ class BrokerTransport:
         with suppress(FileqError):
             return moved_to(self._broker, path)
         return b""
-
-    def _check_queue(self, queue: str) -> None:
-        queues = self._config.worker.priorities
-        if queue not in queues:
-            raise ConfigError(f"no queue is named {queue!r}; the queues are {', '.join(queues)}")
 
 
 def open_transport(config: Config) -> BrokerTransport:

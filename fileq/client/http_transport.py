@@ -202,7 +202,8 @@ class HttpTransport:
         return JobEnding(_decoded(reply, JobDocument), bytes(_decoded(reply, _Result).result))
 
     def _pages(self, given: JobConditions, limit: int | None) -> Iterator[JobDocument]:
-        query = [*_query(given), ("limit", str(min(PAGE, limit or PAGE)))]
+        query = [(name, value) for name in NAMES if name != "tag" and (value := getattr(given, name)) is not None]
+        query += [*((f"tag.{name}", tag) for name, tag in given.tag.items()), ("limit", str(min(PAGE, limit or PAGE)))]
 
         def read(cursor: str) -> JobDocuments:
             following = [("cursor", cursor)] if cursor else []
@@ -403,12 +404,6 @@ def trace_headers(request: JobRequest) -> dict[str, str]:
     """The span of the caller, as W3C Trace Context writes it."""
     options = request.options
     return {"traceparent": f"00-{options.trace_id}-{options.span_id}-01"} if options.trace_id else {}
-
-
-def _query(given: JobConditions) -> list[tuple[str, str]]:
-    """The parameters of a list of jobs."""
-    named = [(name, value) for name in NAMES if name != "tag" and (value := getattr(given, name)) is not None]
-    return [*named, *((f"tag.{name}", value) for name, value in given.tag.items())]
 
 
 def _path_on_server(path: str) -> str:

@@ -180,14 +180,10 @@ def _as_yaml(path: str, value: str) -> tuple[tuple[str, ...], str]:
     problems: list[str] = []
     node = from_text(path, value, Origin("--set"), problems).at(path)
     if node is None or not isinstance(node.value, list | dict):
-        form = f"{path} must be a list or a mapping, such as [a, b] or {{a: b}}"
-        raise ConfigError(problems or f"{form}{_keys_below(path)}")
+        keys = [key for key in every_key() if key.rpartition(".")[0] == path]
+        below = f"; its keys are {', '.join(keys)}" if keys else ""
+        raise ConfigError(problems or f"{path} must be a list or a mapping, such as [a, b] or {{a: b}}{below}")
     return parts, to_yaml(node.to_plain())
-
-
-def _keys_below(path: str) -> str:
-    keys = [key for key in every_key() if key.rpartition(".")[0] == path]
-    return f"; its keys are {', '.join(keys)}" if keys else ""
 
 
 def _parsed(text: str) -> Any:

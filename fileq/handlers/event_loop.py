@@ -125,7 +125,10 @@ class EventLoop:
             except (SystemExit, KeyboardInterrupt):
                 # Raised by a task that a handler left on the loop. asyncio lets these two stop the loop.
                 continue
-        _cancel_all(loop)
+        for task in (left := asyncio.all_tasks(loop)):
+            task.cancel()
+        if left:  # that handlers left
+            loop.run_until_complete(asyncio.wait(left, timeout=_CLOSE_TIMEOUT_S))
         loop.close()
 
     async def _run_alone(
@@ -202,11 +205,3 @@ async def _limited(
         return None, timed_out
     except BaseException as error:
         return None, error
-
-
-def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the tasks that handlers left on the loop, and wait a bounded time for them."""
-    for task in (tasks := asyncio.all_tasks(loop)):
-        task.cancel()
-    if tasks:
-        loop.run_until_complete(asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT_S))
