@@ -14,7 +14,8 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TypeAlias
 from urllib.parse import urlencode
 
 import msgspec
@@ -32,6 +33,7 @@ RETRY_AFTER_MAX_S = 5.0
 IDLE_MAX = 8
 SLICE_S = 0.5  # how long one look at a silent connection lasts, so that a stop is noticed
 _TOO_MANY, _AWAY, _GATEWAY = 429, 503, (502, 504)
+Send: TypeAlias = Callable[[http.client.HTTPConnection], None]
 
 
 class HttpReply(Struct, frozen=True):
@@ -68,11 +70,12 @@ class HttpConnections:
     ) -> HttpReply:
         """The answer, also one that reports an error. Raises BrokerUnavailable without one, GivenUp if `is_stopped`."""
         target = f"{path}?{urlencode(query)}" if query else path
+        send = partial(self._send, method, target, body, headers or {}, ANSWER_S)
         until_s, pause_s, is_repeat, tries = time.monotonic() + BUDGET_S, PAUSE_S, False, 0
         while True:
             tries += 1
             try:
-                reply = self._try(method, target, body, headers or {}, is_stopped)
+                reply = self._try(send, is_stopped)
             except (OSError, http.client.HTTPException) as error:
                 if isinstance(error, ssl.SSLCertVerificationError):
                     raise BrokerError(f"the certificate of {self._address} is refused: {error.reason}") from error
@@ -98,7 +101,7 @@ class HttpConnections:
         connection = None
         try:
             connection = self._new()
-            self._send(connection, "GET", path, None, headers, silence_s)
+            self._send("GET", path, None, headers, silence_s, connection)
             return connection, connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             if connection is not None:
@@ -111,18 +114,10 @@ class HttpConnections:
         for connection in idle:
             connection.close()
 
-    def _try(
-        self,
-        method: str,
-        target: str,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        is_stopped: Callable[[], bool] | None,
-    ) -> HttpReply:
-        connection = self._take()
-        is_kept = False
+    def _try(self, send: Send, is_stopped: Callable[[], bool] | None) -> HttpReply:
+        connection, is_kept = self._take(), False
         try:
-            self._send(connection, method, target, body, headers, ANSWER_S)
+            send(connection)
             if is_stopped is not None:
                 _wait_readable(connection, is_stopped)
             answer = connection.getresponse()
@@ -135,12 +130,12 @@ class HttpConnections:
 
     def _send(
         self,
-        connection: http.client.HTTPConnection,
         method: str,
         target: str,
         body: bytes | None,
         headers: Mapping[str, str],
         timeout_s: float,
+        connection: http.client.HTTPConnection,
     ) -> None:
         connection.sock.settimeout(timeout_s)
         given = {"X-API-Key": self._address.key, "Accept": "application/json", "User-Agent": "fileq", **headers}

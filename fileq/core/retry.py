@@ -142,8 +142,8 @@ def _after_vanishing(claim: Claim, failed: Failed, policy: Policy, now_ms: int) 
         # `fileq dlq retry` sets both counters to 0.
         note = retried if claim.job.retries or claim.job.recoveries else put_back
         error = first if first.endswith((put_back, retried)) else _as_text(first[: ERROR_MAX - len(note)] + note)
-    buried = dead(claim.job, error, now_ms)
-    return settlement.bury_vanished(claim, buried, error=error, kind=failed.kind, handler=policy.handler)
+    ran: Details = {"kind": failed.kind, "refused": True, "vanished": True}  # no attempt was made
+    return settlement.bury(claim, dead(claim.job, error, now_ms), error=error, handler=policy.handler, **ran)
 
 
 def _after_refusal(claim: Claim, refused: Refused, now_ms: int) -> Settlement:

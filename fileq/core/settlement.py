@@ -140,11 +140,6 @@ def skip_vanished(claim: Claim) -> Settlement:
     return Settlement(Verb.COMPLETE, claim, claim.raw, vanished=True)
 
 
-def bury_vanished(claim: Claim, next_raw: bytes, *, error: str, kind: str, handler: str = "") -> Settlement:
-    """The file no longer exists, so no attempt is made."""
-    return bury(claim, next_raw, error=error, handler=handler, kind=kind, refused=True, vanished=True)
-
-
 def cancel(claim: Claim, *, error: str = "cancelled", duration_ms: int | None = None) -> Settlement:
     return Settlement(Verb.CANCEL, claim, claim.raw, error, duration_ms=duration_ms)
 

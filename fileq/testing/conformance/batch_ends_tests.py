@@ -10,7 +10,7 @@ from fileq.brokers.types import Entry
 from fileq.core.batch import KEPT_MS, BatchState, CallbackKind
 from fileq.core.job import encode
 from fileq.core.outcome import FollowUp
-from fileq.core.settlement import SettleResult, bury_vanished, cancel, complete, release, skip_vanished
+from fileq.core.settlement import SettleResult, bury, cancel, complete, release, skip_vanished
 from fileq.testing.conformance.batch_builders import (
     JOB_QUEUE,
     add,
@@ -72,7 +72,7 @@ def be_reaped(harness: Harness) -> None:
 
 def vanish(harness: Harness) -> None:
     claim = claim_one(harness)
-    settle(harness, bury_vanished(claim, claim.raw, error="gone", kind="FileVanished"))
+    settle(harness, bury(claim, claim.raw, error="gone", kind="FileVanished", refused=True, vanished=True))
 
 
 def be_refused(harness: Harness) -> None:
