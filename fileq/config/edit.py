@@ -43,13 +43,7 @@ class FileChange(Struct, frozen=True):
     is_exposed: bool = False  # the setting is a secret, and every user of the machine can read the file
 
 
-def set_in_file(
-    key: str,
-    value: str,
-    *,
-    path: str | None = None,
-    sets: Iterable[str] = (),
-) -> FileChange:
+def set_in_file(key: str, value: str, *, path: str | None = None, sets: Iterable[str] = ()) -> FileChange:
     """Writes this setting into the file that would be loaded, or into a new ./config.yaml if there is none."""
     directory = Path()
     found = find_file(path, os.environ, directory)

@@ -187,11 +187,7 @@ class ServerSettings(Section, frozen=True):
         'path below which a proxy serves it, such as /fileq; "" = the root',
     ] = ""
     hosts: Annotated[tuple[Filled, ...], "accepted Host headers, besides localhost and the bind address"] = ()
-    api_key: Annotated[
-        str,
-        API_KEY,
-        "an admin key of your own; prefer api_key_file, or API_KEY",
-    ] = ""
+    api_key: Annotated[str, API_KEY, "an admin key of your own; prefer api_key_file, or API_KEY"] = ""
     api_key_file: Annotated[str, "file that holds the key, instead of api_key; a change needs no restart"] = ""
     console: Annotated[bool, "serve the web pages"] = True
     username: Annotated[str, "user name of HTTP Basic, together with password_file"] = ""

@@ -69,38 +69,17 @@ def command_warnings(command: Sequence[str]) -> Iterator[str]:
 
 
 def run_command(
-    command: Sequence[str], job: Job, file: GivenFile, context: Context, hidden: Sequence[str] = ()
+    command: Sequence[str], job: Job, file: GivenFile, context: Context, hidden: Sequence[str]
 ) -> dict[str, Any]:
-    """Exit code and output of a configured command, its placeholders replaced by this job's values.
+    """Exit code and output of a configured command, its placeholders replaced by this job's values; without one of the
+    command in the job's payload.
 
     The variables in `hidden` are not in its environment."""
     values = _values(job, file, context.attempt)
-    arguments = [_argument(argument, values) for argument in command]
-    return _run(arguments, os.path.basename(command[0]), values, file, context, hidden)
-
-
-def run_shell(job: Job, file: GivenFile, context: Context, hidden: Sequence[str] = ()) -> dict[str, Any]:
-    """Exit code and output of the command in the job's payload: a line for the shell, or a list of arguments."""
-    payload = job.payload_value
-    command = payload.get("command") if isinstance(payload, dict) else None
-    if isinstance(command, str) and command.strip():
-        arguments = ["/bin/sh", "-c", command]
-    elif isinstance(command, list) and command and all(isinstance(part, str) for part in command) and command[0]:
-        arguments = command
+    if command:
+        name, arguments = os.path.basename(command[0]), [_argument(argument, values) for argument in command]
     else:
-        raise Permanent(f'the payload must be {{"command": "a line for the shell"}} or a list, and is {payload!r:.200}')
-    values = _values(job, file, context.attempt)
-    return _run([argument.encode() for argument in arguments], "the command", values, file, context, hidden)
-
-
-def _run(
-    arguments: list[bytes],
-    name: str,
-    values: dict[str, bytes],
-    file: GivenFile,
-    context: Context,
-    hidden: Sequence[str],
-) -> dict[str, Any]:
+        name, arguments = "the command", [argument.encode() for argument in _command_in(job.payload_value)]
     environment = {**os.environb, **{NAMES[name].encode(): value for name, value in values.items()}}
     for variable in hidden:
         environment.pop(os.fsencode(variable), None)
@@ -114,7 +93,6 @@ def _run(
             inherited=file.inherited,
             cancelled=context.cancelled,
             timeout_s=context.time_left,
-            tail=TAIL,
             on_output=sink.write if sink is not None else None,
         )
     except ValueError as error:
@@ -130,6 +108,16 @@ def _run(
     if result.code != 0:
         raise _failure(name, result, arguments, file)
     return {"exit": 0, "stdout": _fitting(result.stdout), "stderr": _fitting(result.stderr)}
+
+
+def _command_in(payload: Any) -> list[str]:
+    """A line for the shell, or a list of arguments."""
+    command = payload.get("command") if isinstance(payload, dict) else None
+    if isinstance(command, str) and command.strip():
+        return ["/bin/sh", "-c", command]
+    if isinstance(command, list) and command and all(isinstance(part, str) for part in command) and command[0]:
+        return command
+    raise Permanent(f'the payload must be {{"command": "a line for the shell"}} or a list, and is {payload!r:.200}')
 
 
 def _failure(name: str, result: ProcessResult, arguments: Sequence[bytes], file: GivenFile) -> CommandFailed:
@@ -221,13 +209,12 @@ def run_process(
     arguments: Sequence[bytes],
     environment: Mapping[bytes, bytes],
     *,
-    inherited: Collection[int] = (),
+    inherited: Collection[int],
     cancelled: CancelFlag,
     timeout_s: float,
-    tail: int,
-    on_output: Callable[[bytes], None] | None = None,
+    on_output: Callable[[bytes], None] | None,
 ) -> ProcessResult:
-    """Start a program and wait for its end; stop it on cancellation or timeout. `tail` bytes of each stream are kept.
+    """Start a program and wait for its end; stop it on cancellation or timeout. TAIL bytes of each stream are kept.
     `on_output` gets what it prints, while it runs.
 
     The program inherits the descriptors `inherited`, under their numbers, and no others.
@@ -249,7 +236,7 @@ def run_process(
     restore_limit_of(spawned.pid)
     with spawned as process:
         try:
-            with contextlib.closing(_Watch(process, tail, on_output)) as watch:
+            with contextlib.closing(_Watch(process, on_output)) as watch:
                 return watch.until_end(cancelled, ends_s)
         finally:
             # Before Popen reaps it: until then the kernel gives its number to no other group.
@@ -268,12 +255,12 @@ def _kill_running() -> None:
 
 
 class _Watch:
-    def __init__(self, process: subprocess.Popen[bytes], tail: int, on_output: Callable[[bytes], None] | None) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], on_output: Callable[[bytes], None] | None) -> None:
         self._on_output = on_output
         assert process.stdout is not None
         assert process.stderr is not None
         self._pid = process.pid
-        self._stdout, self._stderr = Tail(tail), Tail(tail)
+        self._stdout, self._stderr = Tail(TAIL), Tail(TAIL)
         self._tails = {process.stdout.fileno(): self._stdout, process.stderr.fileno(): self._stderr}
         self._selector = selectors.DefaultSelector()
         for fd in self._tails:

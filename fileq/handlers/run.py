@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, attempt_span_id, decode, parent_of
 from fileq.core.outcome import Done, Failed
-from fileq.handlers.command_handler import run_command, run_shell
+from fileq.handlers.command_handler import run_command
 from fileq.handlers.context import CancelFlag, Context, JobView, Log, view_of
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.job_file import NO_FILE, GivenFile, JobFile, open_file
@@ -29,11 +29,7 @@ from fileq.handlers.task import Ran, Task
 
 
 def run_task(
-    task: Task,
-    routes: Routes,
-    cancelled: CancelFlag,
-    *,
-    on_error: Callable[[BaseException], None] | None = None,
+    task: Task, routes: Routes, cancelled: CancelFlag, *, on_error: Callable[[BaseException], None] | None = None
 ) -> Ran:
     """Done, Failed or, if no handler ran because the file changed, Changed.
 
@@ -50,8 +46,7 @@ def run_task(
             return found
         file = found
     try:
-        span = (parent_of(job)[0], attempt_span_id(job, task.key.slot)) if routes.is_traced else None
-        return invoke(routes, route, job, task, file, cancelled, span)
+        return invoke(routes, route, job, task, file, cancelled)
     except BaseException as error:
         if on_error is not None:
             on_error(error)
@@ -96,16 +91,9 @@ def checked_view(
 
 
 def invoke(
-    routes: Routes,
-    route: BoundRoute,
-    job: Job,
-    task: Task,
-    file: JobFile | None,
-    cancelled: CancelFlag,
-    span: tuple[str, str] | None = None,
+    routes: Routes, route: BoundRoute, job: Job, task: Task, file: JobFile | None, cancelled: CancelFlag
 ) -> Done:
-    """What the handler returns and leaves behind; raises what it raises. `span` is the trace id and the span id of this
-    attempt, if it is traced."""
+    """What the handler returns and leaves behind; raises what it raises."""
     given, loop = file.given(is_safe=route.safe_open) if file is not None else NO_FILE, routes.loop
     view = checked_view(job, given.path, file, route.payload_decoder)
     context = Context(
@@ -113,7 +101,7 @@ def invoke(
         cancelled=cancelled,
         attempt=task.attempt,
         timeout_s=task.timeout_s,
-        span=span,
+        span=(parent_of(job)[0], attempt_span_id(job, task.key.slot)) if routes.is_traced else None,
         roots=task.roots,
         queues=routes.queues,
         types=routes.types if routes.has_all_types else None,
@@ -133,8 +121,7 @@ def invoke(
 
 def _called(route: BoundRoute, job: Job, given: GivenFile, view: JobView, context: Context, loop: EventLoop) -> Any:
     if route.function is None:
-        run = run_shell if not route.command else lambda *rest: run_command(route.command, *rest)
-        return run(job, given, context, route.hidden_variables)
+        return run_command(route.command, job, given, context, route.hidden_variables)
     return call(route.function, view, context, loop, is_async=route.is_async)
 
 
