@@ -91,7 +91,7 @@ class HttpTransport:
         return accepted
 
     def job(self, id: str) -> JobDocument | None:
-        reply = self._call("GET", _job_path(id))
+        reply = self._call("GET", _path("jobs", id))
         return None if reply.status == 404 else _decoded(reply, JobDocument)
 
     def ending(self, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
@@ -129,7 +129,7 @@ class HttpTransport:
         stats, cleared = self._call("GET", "/stats"), 0
         left = _size(stats, queue) if stats.status != 403 else 1  # then this is refused too, and names the scope for it
         while left > 0:
-            reply = self._call("POST", f"/queues/{quote(queue, safe='')}/clear", query=[("limit", str(left))])
+            reply = self._call("POST", _path("queues", queue, "/clear"), query=[("limit", str(left))])
             done = _decoded(reply, _Cleared)
             cleared += done.cleared
             left -= done.cleared
@@ -138,7 +138,7 @@ class HttpTransport:
         return cleared
 
     def cancel(self, id: str) -> CancelResult:
-        reply = self._call("DELETE", _job_path(id))
+        reply = self._call("DELETE", _path("jobs", id))
         if reply.status == 404:
             return CancelResult.UNKNOWN
         if problem_in(reply).slug == "conflict":
@@ -147,7 +147,7 @@ class HttpTransport:
         return CancelResult.CANCELLED if reply.is_repeat and result is CancelResult.ENDED else result
 
     def retry(self, id: str, *, is_probe: bool = False) -> None:
-        reply = self._call("POST", f"{_job_path(id)}/retry{'?probe=true' if is_probe else ''}")
+        reply = self._call("POST", _path("jobs", id, "/retry?probe=true" if is_probe else "/retry"))
         slug = problem_in(reply).slug
         if slug == "conflict" and reply.is_repeat:
             job = self.job(id)
@@ -162,7 +162,7 @@ class HttpTransport:
         return ""  # the server says it of jobs only
 
     def schedule(self, name: str, options: WantedSchedule) -> None:
-        path, body = f"/schedules/{quote(name, safe='')}", msgspec.json.encode(options)
+        path, body = _path("schedules", name), msgspec.json.encode(options)
         for _ in range(WRITES):
             found = self._call("GET", path)
             if found.status not in (200, 403, 404):  # 403: the PUT is refused too, and its error names the scope for it
@@ -194,7 +194,7 @@ class HttpTransport:
 
     def _wait(self, id: str, wait_s: float, is_stopped: Callable[[], bool]) -> JobEnding | None:
         query = [("timeout", f"{wait_s:.3f}")]
-        reply = self._call("GET", f"{_job_path(id)}/wait", query=query, is_stopped=is_stopped)
+        reply = self._call("GET", _path("jobs", id, "/wait"), query=query, is_stopped=is_stopped)
         if reply.status == 404:
             return ending_in(id, None)
         if reply.status == 202:
@@ -236,10 +236,6 @@ def _fate(fate: str, found_id: str, request: JobRequest, id: str, reply: HttpRep
     return EnqueueResult.ENQUEUED if is_own else fate
 
 
-def _job_path(id: str) -> str:
-    return f"/jobs/{quote(id, safe='')}"
-
-
 Call = Callable[..., HttpReply]
 
 
@@ -262,7 +258,7 @@ class HttpBatches:
             raise error_of(reply)
 
     def get(self, id: str) -> BatchDocument | None:
-        reply = self._call("GET", _batch_path(id))
+        reply = self._call("GET", _path("batches", id))
         return None if reply.status == 404 else _decoded(reply, BatchDocument)
 
     def seal(self, id: str) -> bool:
@@ -272,22 +268,22 @@ class HttpBatches:
         return self._change(id, "cancel")
 
     def retry(self, id: str) -> BatchRetry:
-        return _decoded(self._call("POST", f"{_batch_path(id)}/retry"), BatchRetry)
+        return _decoded(self._call("POST", _path("batches", id, "/retry")), BatchRetry)
 
     def dead_page(self, id: str, cursor: str) -> JobDocuments:
         query = [("cursor", cursor)] if cursor else []
-        return _decoded(self._call("GET", f"{_batch_path(id)}/dead", query=query), JobDocuments)
+        return _decoded(self._call("GET", _path("batches", id, "/dead"), query=query), JobDocuments)
 
     def _change(self, id: str, verb: str) -> bool:
-        reply = self._call("POST", f"{_batch_path(id)}/{verb}")
+        reply = self._call("POST", _path("batches", id, f"/{verb}"))
         if reply.status == 404:
             return False
         # The answer to the first try may be lost: then the change is this caller's own.
         return _decoded(reply, _Changed).has_changed or reply.is_repeat
 
 
-def _batch_path(id: str) -> str:
-    return f"/batches/{quote(id, safe='')}"
+def _path(kind: str, id: str, action: str = "") -> str:
+    return f"/{kind}/{quote(id, safe='')}{action}"
 
 
 EVENTS_PATH = "/events"

@@ -107,13 +107,6 @@ def _with_origin(backoff: BackoffSettings, name: str, origins: Mapping[str, Orig
     return f"{shown} ({'the default' if is_default else 'from worker.backoff'})"
 
 
-def with_complete_routes(draft: Draft) -> Config:
-    """Every route with a complete backoff and a complete circuit breaker."""
-    config = draft.config
-    routes = (complete_route(one, config, draft.origins, f"handlers[{i}].") for i, one in enumerate(config.handlers))
-    return msgspec.structs.replace(config, handlers=tuple(routes))
-
-
 def with_longest_delay(draft: Draft) -> Config:
     """A base that another job server's variable sets is not cut by our default maximum, which that server lacks."""
     backoff = draft.config.worker.backoff
@@ -272,7 +265,9 @@ def resolve(draft: Draft) -> tuple[Config, list[str]]:
         draft = msgspec.structs.replace(draft, config=with_names(draft))
     if draft.is_valid("worker.backoff"):
         draft = msgspec.structs.replace(draft, config=with_longest_delay(draft))
-    draft = msgspec.structs.replace(draft, config=with_complete_routes(draft))
+    config, origins = draft.config, draft.origins
+    routes = tuple(complete_route(one, config, origins, f"handlers[{i}].") for i, one in enumerate(config.handlers))
+    draft = msgspec.structs.replace(draft, config=msgspec.structs.replace(config, handlers=routes))
     problems = [line for check, paths in _CHECKS if draft.is_valid(*paths) for line in check(draft)]
     try:
         return with_password(draft), problems
