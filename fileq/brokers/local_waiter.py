@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import threading
@@ -14,9 +13,7 @@ class LocalWaiter:
 
     `has_work` is called on arming, so that a push between the last claim and arming is not missed."""
 
-    def __init__(
-        self, has_work: Callable[[frozenset[str]], bool], longest_s: float, on_close: Callable[[LocalWaiter], None]
-    ) -> None:
+    def __init__(self, has_work: Callable[[], bool], longest_s: float, on_close: Callable[[LocalWaiter], None]) -> None:
         self._has_work = has_work
         self._longest_s = longest_s
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -27,13 +24,18 @@ class LocalWaiter:
     def fileno(self) -> int:
         return self._fd
 
-    def arm(self, paused: frozenset[str] = frozenset()) -> float:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._fd)
+    def arm(self) -> float:
+        self.take()
         # The descriptor is drained before the check: a push between the two leaves it readable.
-        if self._has_work(paused):
+        if self._has_work():
             self.wake()
         return self._longest_s
+
+    def take(self) -> bool:
+        try:
+            return os.eventfd_read(self._fd) > 0
+        except BlockingIOError:
+            return False
 
     def wait(self, timeout_s: float) -> bool:
         poll = select.poll()  # select() fails for descriptors beyond 1023

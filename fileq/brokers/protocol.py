@@ -466,21 +466,27 @@ class FullBroker(Broker, Inspector, Repairer, ProducerRegistry, Catalog, Schedul
 
 
 class Waiter(Protocol):
-    """Wakes one pump when a queue may hold a job. Used by one thread, and never claims or moves a job."""
+    """Wakes one pump when a queue may hold a job. Used by one thread, and never claims or moves a job.
+
+    Of all waiters for the same queues that are armed, a push wakes at least one. A claim that leaves jobs behind wakes
+    another one. `resume` wakes as a push does. If a waiter is lost with its process, its wake is; then the others find
+    the job when their longest wait ends."""
 
     def fileno(self) -> int:
-        """A descriptor for select or epoll. It is readable when an armed waiter has something to report."""
+        """A descriptor for select or epoll while it is armed. It is readable when there may be something to take()."""
 
-    def arm(self, paused: frozenset[str] = frozenset()) -> float:
-        """Watches every queue except the paused ones. Returns the longest time to wait, in seconds.
+    def arm(self) -> float:
+        """Watches every queue that is not paused. Returns the longest time to wait, in seconds; then arm() is called
+        again. May be repeated at any time. A job pushed before the call wakes the pump too."""
 
-        After that time the pump should call settle_and_claim without having been woken. May be repeated at any time.
-        A job pushed before the call wakes the pump too."""
+    def take(self) -> bool:
+        """Whether there may be work, since the last call: the caller should claim. Does not wait."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Blocks until there may be work (True) or the timeout ends (False)."""
+        """Blocks until there may be work (True) or the timeout ends (False). Arms again where it has to."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """From now on pushes wake other waiters. For a pump that has no room for jobs, or ends."""
 
 
 class Subscription(Protocol):

@@ -166,7 +166,6 @@ class TurnReply(Struct, frozen=True):
     settled: tuple[SettleResult, ...] = ()  # one for each settlement, in their order
     claims: tuple[Claim, ...] = ()
     gone: tuple[str, ...] = ()  # slots of the call that are not registered
-    paused: frozenset[str] = frozenset()  # queues whose jobs are not claimed
     buried: tuple[Buried, ...] = ()  # if there are any, the slots without a claim should claim again at once
     finished_batches: tuple[str, ...] = ()  # ids of the batches that these settlements have finished
 

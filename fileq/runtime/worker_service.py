@@ -22,7 +22,10 @@ from fileq.runtime.service import Outage, longest_pause_s
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.pump import KILL_GRACE_S, Gates, Pump
 
+# After a wake that led to no claim: another worker was faster. Short, because this worker may have the watch.
 FIRST_BACKOFF_S = 0.001
+LONGEST_BACKOFF_S = 0.02
+FULL_S = 0.005  # for so long, full slots are not worth closing the waiter
 SETTLE_TIMEOUT_S = 3.0  # to settle, with a broker that may be unreachable, what was stopped by force
 STUCK_MARGIN_S = 5.0
 
@@ -51,9 +54,11 @@ class WorkerService:
         self._stuck_s = stuck_after_s(config)
         self._outage = Outage(emit, longest_pause_s(config.worker.heartbeat_ttl))
         self._waiter: Waiter | None = None
-        self._armed_s = float("inf")  # the longest wait that the waiter allows
+        self._is_woken = True  # a queue may hold a job that no claim has looked for
         self._backoff_s = 0.0
         self._backs_off_until_s = 0.0  # the queues are not watched before
+        self._armed_s = float("inf")  # the longest wait that the waiter allows
+        self._closes_at_s = float("inf")
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_cancel_requested = False
         self._is_stopping = False
@@ -152,27 +157,32 @@ class WorkerService:
         if self._is_cancel_requested:
             self._is_cancel_requested = False
             self._pump.look_for_cancels()
+        if self._pump.is_quiet:
+            self._drop_waiter()
         reply_count = self._pump.reply_count
         try:
-            claimed = self._pump.turn()
+            claimed = self._pump.turn(is_woken=self._is_woken)
+            self._is_woken = False
             if self._pump.reply_count > reply_count:
                 self._outage.ended()
+            if claimed:
+                # The wake-up has led to a claim, so the backoff that began with it ends: the next job may be there.
+                self._backoff_s = self._backs_off_until_s = 0.0
+            if not self._pump.is_turn_due:
+                may_claim = self._pump.is_underfilled and not self._pump.is_quiet
+                self._wait(self._longest_wait_s(), watches_queues=may_claim)
         except BrokerUnavailable as error:
+            self._is_woken = True
             self._drop_waiter()
             self._wait(self._outage.failed(error), watches_queues=False)
-            return
         except BrokerRemoved:
             raise
         except BrokerError as error:
             # The broker answers but refuses: an operator has to fix it. Trying again loses nothing.
+            self._is_woken = True
+            self._drop_waiter()
             self._emit(BrokerRefused(str(error)))
             self._wait(1.0, watches_queues=False)
-            return
-        if claimed:
-            # The wake-up has led to a claim, so the backoff that began with it ends: the next job may be there already.
-            self._backoff_s = self._backs_off_until_s = 0.0
-        if not self._pump.is_turn_due:
-            self._wait(self._longest_wait_s(), watches_queues=self._pump.is_underfilled)
 
     def _longest_wait_s(self) -> float:
         now_s = time.monotonic()
@@ -192,29 +202,40 @@ class WorkerService:
         waiter = self._arm_waiter() if may_watch else None
         if waiter is not None:
             poll.register(waiter.fileno(), select.POLLIN)
+            longest_s = min(longest_s, self._armed_s)
         elif watches_queues:
             longest_s = min(longest_s, max(0.0, self._backs_off_until_s - now_s))
-        ready = {fd for fd, _ in poll.poll(max(0.0, min(longest_s, self._armed_s)) * 1000)}
+        else:
+            longest_s = min(longest_s, self._close_waiter_when_due(now_s))
+        ready = {fd for fd, _ in poll.poll(max(0.0, longest_s) * 1000)}
         if self._wake_fd in ready:
             os.eventfd_read(self._wake_fd)
-        if waiter is not None and waiter.fileno() in ready:
-            # If the next turn claims nothing, another worker was faster: back off, twice as long each time.
-            self._backoff_s = min(self._idle_s, max(FIRST_BACKOFF_S, 2 * self._backoff_s))
+        if waiter is not None and waiter.take():
+            # If the next turn claims nothing, back off, twice as long each time.
+            self._is_woken = True
+            self._backoff_s = min(LONGEST_BACKOFF_S, max(FIRST_BACKOFF_S, 2 * self._backoff_s))
             pause_s = self._backoff_s if self._backoff_s > FIRST_BACKOFF_S else 0.0
             self._backs_off_until_s = time.monotonic() + pause_s
 
-    def _arm_waiter(self) -> Waiter | None:
-        try:
-            if self._waiter is None:
-                self._waiter = self._broker.waiter()
-            self._armed_s = self._waiter.arm(self._pump.paused)
-            return self._waiter
-        except BrokerUnavailable:
-            self._drop_waiter()  # the next turn reports the outage
-            return None
+    def _arm_waiter(self) -> Waiter:
+        """Raises BrokerError."""
+        self._closes_at_s = float("inf")
+        if self._waiter is None:
+            self._waiter = self._broker.waiter()
+        self._armed_s = self._waiter.arm()
+        return self._waiter
+
+    def _close_waiter_when_due(self, now_s: float) -> float:
+        """No slot is free: the next job is for another worker. Returns the seconds until the waiter is to be closed."""
+        if self._waiter is None:
+            return float("inf")
+        self._closes_at_s = min(self._closes_at_s, now_s + FULL_S)
+        if now_s >= self._closes_at_s:
+            self._drop_waiter()
+            return float("inf")
+        return self._closes_at_s - now_s
 
     def _drop_waiter(self) -> None:
-        self._armed_s = float("inf")
         if self._waiter is not None:
             self._waiter.close()
             self._waiter = None

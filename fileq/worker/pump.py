@@ -365,7 +365,6 @@ class Pump:
         self._vanished: list[Slot] = []  # undecided: the records of earlier jobs are still to be read
         self.is_quiet = False  # claims nothing any more, and starts nothing
         self.is_underfilled = True  # the last claim got fewer jobs than slots: wait until the broker wakes this worker
-        self.paused: frozenset[str] = frozenset()
         self.reply_count = 0  # grows as long as the broker is reachable
 
     # what the service needs
@@ -410,10 +409,11 @@ class Pump:
 
     # one turn
 
-    def turn(self, may_claim: bool = True) -> int:
+    def turn(self, may_claim: bool = True, *, is_woken: bool = True) -> int:
         """Collects outcomes, takes a reply that is due, sends the next call. Returns the number of jobs claimed.
 
-        Makes one round trip at most, apart from the rare extra calls."""
+        After a claim that found fewer jobs than slots, only `is_woken` or a settlement, which has to be sent anyway,
+        makes it claim again. Makes one round trip at most, apart from the rare extra calls."""
         # While a reply is still to be taken, do not wait for tiny tasks: their outcomes are needed only when the next
         # tasks are submitted. A broker inside this process does nothing meanwhile; there, larger calls gain more.
         self._collect(waits=not self._calls, overlaps=self._are_replies_awaited)
@@ -429,7 +429,8 @@ class Pump:
         if self._calls and not self._may_send_another() and not self._is_another_due():
             claim_count += self._take_reply()
             is_just_underfilled = self.is_underfilled
-        self._send(may_claim, is_claim_worth_it=not is_just_underfilled)
+        is_claim_worth_it = not is_just_underfilled and (is_woken or not self.is_underfilled)
+        self._send(may_claim, is_claim_worth_it=is_claim_worth_it)
         if self._calls and self._calls[-1].reply.is_answered:  # as with a broker that works in this process
             claim_count += self._take_reply()
         return claim_count
@@ -556,7 +557,6 @@ class Pump:
         for id in reply.gone:
             if (slot := self._slots.by_id.get(id)) is not None:
                 self._replace(slot)
-        self.paused = reply.paused
         if reply.buried:
             self._emit_all([event for found in reply.buried for event in buried_unread(found)])
         self.is_underfilled = len(reply.claims) < len(call.claiming) and not reply.buried

@@ -1,6 +1,7 @@
 """The Redis keys of the contract, and a store that holds each of them."""
 
 import re
+from contextlib import closing
 
 from msgspec.structs import replace
 
@@ -12,6 +13,7 @@ from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import a_job, an_entry, dead, enqueue, register, running
 from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.redis_store import Store
+from tests.support.waiting import wait_until
 
 # key → type, with {} for the variable parts of a key.
 TABLE = {
@@ -31,6 +33,9 @@ TABLE = {
     "{prefix}:stats": "hash",
     "{prefix}:stats:{hour}": "hash",
     "{prefix}:paused": "set",
+    "{prefix}:wake:{queue}": "list",
+    "{prefix}:watch:{queues}": "string",
+    "{prefix}:handed:{queues}": "list",
     "{prefix}:breaker_resets": "hash",
     "{prefix}:cancels": "string",
     "{prefix}:producers": "hash",
@@ -59,6 +64,7 @@ def row_of(key: str, prefix: str) -> str | None:
     for row in TABLE:
         name = re.escape(row).replace(r"\{prefix\}", re.escape(prefix))
         name = name.replace(r"\{hour\}", r"\d{6}").replace(r"\{id\}", ".+").replace(r"\{route\}", ".+")
+        name = name.replace(r"\{queue\}", "[^,]+").replace(r"\{queues\}", ".+")
         if re.fullmatch(name, key):
             return row
     return None
@@ -74,6 +80,10 @@ def fill(store: Store) -> None:
     enqueue(store, "urgent", "urgent too", queue="high")
     enqueue(store, "later", delay_ms=60_000)
     broker.cancel(["gone"])
+    with closing(broker.waiter()) as waiter:
+        waiter.arm()
+    wait_until(lambda: store.client.exists(store.keys.handed_over))
+    store.client.set(store.keys.watch, "another process", ex=60)
     broker.enqueue([an_entry("file", version=Version(b"/data/file", "s1"))], limit=50)
     register(store, "busy")
     [claim] = broker.settle_and_claim([], ["busy"]).claims

@@ -136,10 +136,10 @@ class MemoryStore:
             raise BrokerError(f"no place is called {place!r}; there are {places}")
         return list(ended[place])
 
-    def has_work(self, paused: frozenset[str]) -> bool:
-        """Whether a queue other than the paused ones holds a job."""
+    def has_work(self) -> bool:
+        """Whether a queue that is not paused holds a job."""
         with self.lock:
-            return any(raws for name, raws in self.queues.items() if name not in paused)
+            return any(raws for name, raws in self.queues.items() if name not in self.paused)
 
     def wake(self) -> None:
         for waiter in tuple(self.waiters):

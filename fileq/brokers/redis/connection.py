@@ -151,13 +151,6 @@ class RedisConnection:
             raise ConnectionResetError("the server closed the connection")
         self._reader.feed(self._buffer, 0, count)  # type: ignore[arg-type]  # its stub knows no bytearray
 
-    def peek(self, count: int) -> bytes:
-        """The first bytes that have arrived, which stay unread. None with TLS, where that is not possible."""
-        try:
-            return self._socket.recv(count, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except (OSError, ValueError):
-            return b""
-
     def is_quiet(self) -> bool:
         """Whether it is open and nothing waits to be read. With TLS, this also takes in the server's session tickets,
         which are no reply."""

@@ -240,7 +240,7 @@ class RedisInspector:
         self._store.call("SADD", self._store.keys.paused, queue)
 
     def resume(self, queue: str) -> None:
-        self._store.call("SREM", self._store.keys.paused, queue)
+        self._store.run("resume", (self._store.keys.tokens_of(queue),), (queue,))
 
     def reset_breaker(self, route: str) -> None:
         self._store.call("HINCRBY", self._store.keys.breaker_resets, route, 1)

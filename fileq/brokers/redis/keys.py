@@ -28,6 +28,10 @@ class Keys:
         self.list_numbers = {self.dead: 0, **{key: i for i, key in enumerate(self.queues, start=1)}}
         self.ledger = f"{prefix}:ledger"
         self.paused = f"{prefix}:paused"
+        self.wake = f"{prefix}:wake:"
+        self.tokens = tuple(map(self.tokens_of, self.queue_names))
+        # Of all waiters with the same queues: which one has the watch, and whether it has handed it over.
+        self.watch, self.handed_over = (f"{prefix}:{word}:{','.join(self.queue_names)}" for word in ("watch", "handed"))
         self.breaker_resets = f"{prefix}:breaker_resets"
         self.cancels = f"{prefix}:cancels"
         self.producers = f"{prefix}:producers"
@@ -61,6 +65,7 @@ class Keys:
         self.single = (
             *(self.breaker_resets, self.producers, self.orders, self.unique, self.schedules, self.schedule_states),
             *(self.cancels, self.catalog_revisions, self.batches, self.unfinished_batches, self.deadlines),
+            *(self.watch, self.handed_over, *self.tokens),
         )
 
     def _of_slot(self, slot: str) -> tuple[str, str]:
@@ -72,6 +77,10 @@ class Keys:
 
     def heartbeat(self, slot: str) -> str:
         return self._heartbeat.replace("%s", slot)
+
+    def tokens_of(self, queue: str) -> str:
+        """The list of the tokens that wake a waiter of this queue."""
+        return self.wake + queue
 
     def record(self, id: str) -> str:
         return self.records + id

@@ -202,14 +202,13 @@ class RedisQueues:
                 settled[i] = _SETTLE_RESULTS[word]
         if not slots:
             return TurnReply(tuple(settled))
-        paused, gone, flat, claims_after, buried_rows, now_ms = checked(answers[-1])
+        gone, flat, claims_after, buried_rows, now_ms = checked(answers[-1])
         claims = self._as_claims(slots, flat, int(now_ms))
-        paused_queues = frozenset(store.queues[number - 1] for number in paused)
         buried = tuple(
             Buried(id.decode(), slot.decode(), store.queues[number - 1], error.decode())
             for slot, number, id, error in buried_rows
         )
-        reply = TurnReply(tuple(settled), claims, tuple(slot.decode() for slot in gone), paused_queues, buried)
+        reply = TurnReply(tuple(settled), claims, tuple(slot.decode() for slot in gone), buried)
         store.order.claims -= len(slots) - (claims_after - start)
         return reply
 
@@ -397,7 +396,7 @@ class RedisQueues:
     # waiting for jobs and for events
 
     def waiter(self) -> RedisWaiter:
-        return RedisWaiter(self._store.link, self._store.keys, self._store.config.worker.brpoplpush_timeout)
+        return RedisWaiter(self._store, self._store.config.worker.brpoplpush_timeout)
 
     def subscribe(self) -> RedisSubscription:
         return RedisSubscription(self._store.link, self._store.keys.events)

@@ -165,6 +165,11 @@ class Scripts:
         keys = self._keys.scheduled, self._keys.schedules, self._keys.cancels, self._keys.deadlines
         return ("EVALSHA", script("next_due").sha, len(keys), *keys, now_ms)
 
+    def watch(self, holder: str, lasts_ms: int) -> Command:
+        """As next_due()."""
+        keys = (self._keys.watch, self._keys.paused, *self._keys.queues)
+        return ("EVALSHA", script("watch").sha, len(keys), *keys, holder, lasts_ms, *self._keys.queue_names)
+
     def settle_and_claim(
         self, parts: Sequence[Part], *, has_extras: bool = False, has_members: bool = False
     ) -> Command:

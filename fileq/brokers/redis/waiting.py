@@ -1,156 +1,177 @@
-"""Waiting for jobs and for events on Redis: one blocked connection per queue, and no polling.
+"""Waiting for jobs and for events on Redis: a push wakes one waiter of the fleet, whoever pushed, and nothing polls.
 
-`BLMOVE q q RIGHT RIGHT` takes the element at the front of a list and puts it back in the same position. So it
-blocks until the queue holds something, and moves nothing. Only the claim script claims.
+Of all workers with the same queues one has the *watch*, a short lease. Its waiter looks at the queues on a connection
+with CLIENT TRACKING, so the server reports the next push to it, and to no other. The other waiters block in BLPOP on
+the lists of *tokens*. A claim that leaves jobs in a queue puts a token there (lua/claim.lua), as do `resume` and a
+waiter whose pump has no slot left. A token only wakes: nothing but the claim script claims.
 
-Its reply is that element, which is not needed. A long one is not received: the connection is closed and opened
-again.
+Tokens and the watch may be lost with a worker that dies. Then each waiter finds the jobs, and one of them takes the
+watch, when its BLPOP ends: `worker.brpoplpush_timeout` is the most that it costs. Two waiters that both have the watch
+both wake.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-import re
+import secrets
 import select
 import time
+from typing import Any
 
-from hiredis import ProtocolError
+from hiredis import ProtocolError, PushNotification
 
 from fileq.brokers.redis.connection import DRIVER_ERRORS, RedisConnection, ReplyError, packed, translate
-from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.in_flight import InFlightCall
 from fileq.brokers.redis.link import Link
+from fileq.brokers.redis.scripts import Command, script, scripts_in
+from fileq.brokers.redis.store import RedisStore
 from fileq.core.errors import BrokerUnavailable
 
 OVERDUE_S = 3.0  # a reply that is later than its time limit by this much is lost
-FULL_PAUSE_S = 0.02  # Redis refuses BLMOVE while its memory is full: the pump claims this often instead
-LONG_REPLY_BYTES = 1 << 16  # a new connection costs less than to receive this much
-_LENGTH = re.compile(rb"\$(\d+)\r\n")
-
-
-def _is_long(connection: RedisConnection) -> bool:
-    """Whether a long reply has begun to arrive. Reads nothing. Always False with TLS."""
-    length = _LENGTH.match(connection.peek(24))
-    return length is not None and int(length[1]) > LONG_REPLY_BYTES
+UNTRACKED_PAUSE_S = 0.02  # how often the holder of the watch looks if the server refuses to track
+WATCH_TIMES = 3  # the watch lasts as long as this many waits
 
 
 class RedisWaiter:
-    """The blocked connections of one pump behind one descriptor, which is an epoll."""
+    """The waiter of one pump, on one connection. While it is armed, either it has the watch and the last look found no
+    job, or a BLPOP is in flight."""
 
-    def __init__(self, link: Link, keys: Keys, longest_s: float) -> None:
-        self._link = link
-        self._queues = dict(zip(keys.queue_names, keys.queues, strict=True))
+    def __init__(self, store: RedisStore, longest_s: float) -> None:
+        self._link = store.link
+        self._scripts = store.scripts
+        self._keys = store.keys
         self._longest_s = longest_s
-        self._epoll = select.epoll()
-        self._connections: dict[str, RedisConnection] = {}
-        self._fds: dict[int, str] = {}
-        self._sent_s: dict[str, float] = {}  # queues with a BLMOVE in flight, and when it was sent
-        self._paused: frozenset[str] = frozenset()
-        self._is_full = False
+        self._lasts_ms = round(WATCH_TIMES * longest_s * 1000)
+        self._holder = secrets.token_hex(8)
+        self._handed_over = store.keys.handed_over.encode()
+        self._connection: RedisConnection | None = None
+        self._has_watch = False
+        self._is_tracked = False  # the server reports changes on this connection
+        self._is_refused = False  # it does so for no connection of this user
+        self._is_armed = False
+        self._armed_s = 0.0
+        self._has_work = False
 
     def fileno(self) -> int:
-        return self._epoll.fileno()
+        if self._connection is None:
+            raise ValueError("the waiter is not armed")
+        return self._connection.fileno()
 
-    def arm(self, paused: frozenset[str] = frozenset()) -> float:
-        """Send a BLMOVE for every queue that has none in flight. BrokerUnavailable if that fails."""
-        self._paused = paused
-        self._collect()
-        for queue in self._queues:
-            if queue in paused or self._is_overdue(queue):
-                self._drop(queue)
-        if self._is_full:
-            return FULL_PAUSE_S  # sent again only after it, or each refusal would wake the pump at once
-        for queue, key in self._queues.items():
-            if queue not in paused and queue not in self._sent_s:
-                self._send(queue, key)
-        return self._longest_s
+    def arm(self) -> float:
+        """BrokerUnavailable if the server does not answer."""
+        self._read()
+        now_s = time.monotonic()
+        if self._has_watch and now_s >= self._armed_s + self._wait_s:
+            self._is_armed = False  # to renew the watch
+        elif self._is_armed and now_s > self._armed_s + self._longest_s + OVERDUE_S:
+            # The server ends each BLPOP itself. A reply this late never comes: a router or firewall lost the connection
+            # without a reset, and the waiter would miss every job.
+            self._drop()
+        try:
+            if self._connection is None:
+                self._connection = self._link.dedicated()
+                self._ask(("HELLO", 3))
+            if not self._is_armed and not self._has_work:
+                self._look()
+                self._read()  # a report that came with the last reply does not make the descriptor readable
+        except DRIVER_ERRORS as error:
+            self._drop()
+            raise translate(error, self._link.where, "a look at the queues") from error
+        return 0.0 if self._has_work else self._wait_s
+
+    @property
+    def _wait_s(self) -> float:
+        return UNTRACKED_PAUSE_S if self._has_watch and not self._is_tracked else self._longest_s
+
+    def take(self) -> bool:
+        self._read()
+        has_work, self._has_work = self._has_work, False
+        return has_work
 
     def wait(self, timeout_s: float) -> bool:
-        """A BLMOVE that reached its time limit on the server is no sign of work: it is sent again."""
-        deadline = time.monotonic() + max(0.0, timeout_s)
-        while True:
-            left = max(0.0, deadline - time.monotonic())
-            was_full = self._is_full
-            if self._epoll.poll(min(left, FULL_PAUSE_S) if was_full else left) and self._collect():
-                return True
-            if left == 0.0:
+        until_s = time.monotonic() + timeout_s
+        while not self.take():
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
                 return False
-            if was_full:
-                return True  # no BLMOVE is in flight: only a claim can find out
-            self.arm(self._paused)
-
-    def _send(self, queue: str, key: str) -> None:
-        try:
-            connection = self._connections.get(queue) or self._connect(queue)
-            connection.send(packed([("BLMOVE", key, key, "RIGHT", "RIGHT", self._longest_s)]))
-        except DRIVER_ERRORS as error:
-            self._drop(queue)
-            raise translate(error, self._link.where) from error
-        self._sent_s[queue] = time.monotonic()
-
-    def _is_overdue(self, queue: str) -> bool:
-        """The server ends each BLMOVE itself. A reply this late never comes: a router or firewall lost the connection
-        without a reset, and the waiter would miss every job."""
-        return time.monotonic() > self._sent_s.get(queue, math.inf) + self._longest_s + OVERDUE_S
-
-    def _connect(self, queue: str) -> RedisConnection:
-        connection = self._connections[queue] = self._link.dedicated()
-        fd = connection.fileno()
-        self._fds[fd] = queue
-        self._epoll.register(fd, select.EPOLLIN)
-        return connection
-
-    def _collect(self) -> bool:
-        """Read every reply that has arrived; True if one of them says that there may be work."""
-        is_work = False
-        self._is_full = False
-        for fd, _ in self._epoll.poll(0):
-            queue = self._fds[fd]
-            if _is_long(self._connections[queue]):
-                self._drop(queue)
-                is_work = True
-                continue
-            try:
-                is_work |= self._read(queue)
-            except TimeoutError:
-                pass  # readable, but no complete reply: a part of one, or data of the TLS layer
-            except (OSError, ProtocolError):
-                self._drop(queue)
-                is_work = True  # the claim that follows meets the outage, or finds jobs that came meanwhile
-        return is_work
-
-    def _read(self, queue: str) -> bool:
-        """Reads the reply to one BLMOVE; True if it says that there may be work."""
-        reply = self._connections[queue].read(0.0)
-        if not isinstance(reply, ReplyError):
-            del self._sent_s[queue]
-            return reply is not None
-        if reply.code == "OOM":
-            del self._sent_s[queue]
-            self._is_full = True
-            return False
-        self._drop(queue)
-        refusal = translate(reply, self._link.where, f"BLMOVE {self._queues[queue]}")
-        if not isinstance(refusal, BrokerUnavailable):
-            raise refusal from reply  # claims may not hit this error, and then every wait would end at once
-        # Unblocked, read-only: the claim that follows gets the same reply and handles it.
+            poll = select.poll()
+            longest_s = self.arm()
+            if self._connection is not None:
+                poll.register(self, select.POLLIN)
+            poll.poll(min(left_s, longest_s) * 1000)
         return True
 
-    def _drop(self, queue: str) -> None:
-        self._sent_s.pop(queue, None)
-        connection = self._connections.pop(queue, None)
-        if connection is None:
-            return
-        for fd in [fd for fd, name in self._fds.items() if name == queue]:
-            del self._fds[fd]
-            with contextlib.suppress(OSError, ValueError):
-                self._epoll.unregister(fd)
-        connection.close()
-
     def close(self) -> None:
-        for queue in list(self._connections):
-            self._drop(queue)
-        self._epoll.close()
+        """Hands the watch over, and a token that came too late."""
+        self._read()
+        connection, keys = self._connection, self._keys
+        if connection is not None and (self._has_watch or (self._has_work and not self._is_armed)):
+            command = ("EVAL", script("hand_over").text, 2, keys.watch, keys.handed_over, self._holder, self._lasts_ms)
+            with contextlib.suppress(OSError):  # the reply is not awaited: the watch also ends by itself
+                connection.send(packed([command]))
+        self._drop()
+
+    def _look(self) -> None:
+        """Looks for jobs; if there is none, blocks in BLPOP unless this waiter has the watch."""
+        assert self._connection is not None
+        has_work = self._looked()
+        if self._has_watch != self._is_tracked and not self._is_refused:
+            answer = self._ask(("CLIENT", "TRACKING", *(("ON", "NOLOOP") if self._has_watch else ("OFF",))))
+            self._is_refused = isinstance(answer, ReplyError)
+            self._is_tracked = self._has_watch and not self._is_refused
+            has_work = self._looked()  # the server tracks what it reads from now on
+        self._has_work |= has_work
+        self._is_armed, self._armed_s = not has_work, time.monotonic()
+        if not has_work and not self._has_watch:
+            self._connection.send(packed([("BLPOP", *self._keys.tokens, self._keys.handed_over, self._longest_s)]))
+
+    def _looked(self) -> bool:
+        reply = self._ask(self._scripts.watch(self._holder, self._lasts_ms))
+        if isinstance(reply, ReplyError):
+            raise reply
+        is_mine, has_work = reply
+        self._has_watch = bool(is_mine)
+        return bool(has_work)
+
+    def _ask(self, command: Command) -> Any:
+        """The reply."""
+        assert self._connection is not None
+        self._connection.send(packed([command]))
+        while isinstance(reply := self._connection.read(), PushNotification):
+            pass  # of a change before this
+        if isinstance(reply, ReplyError) and reply.code == "NOSCRIPT":
+            InFlightCall(self._link, [("SCRIPT", "LOAD", one.text) for one in scripts_in([command])], list).take()
+            return self._ask(command)
+        return reply
+
+    def _read(self) -> None:
+        """Reads what has arrived."""
+        while self._connection is not None:
+            try:
+                reply = self._connection.read(0.0)
+            except TimeoutError:
+                return  # nothing more, a part of a reply, or data of the TLS layer
+            except (OSError, ProtocolError):
+                self._drop()
+                self._has_work = True  # the claim that follows meets the outage, or finds jobs that came meanwhile
+                return
+            was_armed, self._is_armed = self._is_armed, False
+            if isinstance(reply, ReplyError):
+                self._drop()
+                refusal = translate(reply, self._link.where, "BLPOP")
+                if not isinstance(refusal, BrokerUnavailable):
+                    raise refusal from reply  # claims may not hit this error, and then every wait would end at once
+                self._has_work = True  # the claim that follows gets the same reply and handles it
+            elif isinstance(reply, PushNotification):
+                self._has_work |= was_armed  # the last look found no job; otherwise a claim may be all that changed
+            elif reply is not None and reply[0] != self._handed_over:  # None: the BLPOP has ended
+                self._has_work = True
+
+    def _drop(self) -> None:
+        self._is_armed = self._has_watch = self._is_tracked = False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
 class RedisSubscription:

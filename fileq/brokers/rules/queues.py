@@ -70,20 +70,17 @@ class QueueVerbs:
             work.slots.read([*(s.claim.slot for s in settlements), *slots])
             work.records.read(s.claim.id for s in settlements)
             settled = tuple(settle(work, s) for s in settlements)
-            paused = work.paused()
             registered = {slot: row for slot in slots if (row := work.slots.get(slot)) and row.is_registered}
-            claims, buried = self._claim(work, [registered[slot] for slot in slots if slot in registered], paused)
+            claims, buried = self._claim(work, [registered[slot] for slot in slots if slot in registered])
             gone = tuple(slot for slot in slots if slot not in registered)
-            return TurnReply(settled, tuple(claims), gone, paused, tuple(buried), tuple(work.finished_batches))
+            return TurnReply(settled, tuple(claims), gone, tuple(buried), tuple(work.finished_batches))
 
-    def _claim(
-        self, work: UnitOfWork, slots: list[SlotRow], paused: frozenset[str]
-    ) -> tuple[list[Claim], list[Buried]]:
+    def _claim(self, work: UnitOfWork, slots: list[SlotRow]) -> tuple[list[Claim], list[Buried]]:
         """For each slot the job it already holds, or else the next one. Reads each queue once for all slots.
 
         Foreign bytes under the id of another job are buried. One call buries one of them: if another follows, the
         other slots get nothing, and the caller claims again."""
-        order = self.store.order
+        order, paused = self.store.order, work.paused()
         wanted = sum(slot_row.raw is None for slot_row in slots)
         fronts = {queue: _fronts(work, queue, wanted + 1) for queue in self.store.queue_names if queue not in paused}
         claimed: list[tuple[str, int]] = []

@@ -19,9 +19,10 @@ from fileq.brokers.sqlite.database import Database
 POLL_INTERVAL_S = 0.01
 
 
-def has_work(db: sqlite3.Connection, queues: tuple[str, ...], paused: frozenset[str]) -> bool:
-    sql = "SELECT 1 FROM queued WHERE queue = ? LIMIT 1"
-    return any(db.execute(sql, (queue,)).fetchone() for queue in queues if queue not in paused)
+def has_work(db: sqlite3.Connection, queues: tuple[str, ...]) -> bool:
+    """Whether a queue that is not paused holds a job."""
+    sql = "SELECT 1 FROM queued WHERE queue = ? AND queue NOT IN (SELECT queue FROM paused) LIMIT 1"
+    return any(db.execute(sql, (queue,)).fetchone() for queue in queues)
 
 
 class ChangeWatcher:
@@ -29,17 +30,17 @@ class ChangeWatcher:
         self._database = database
         self._queues = queues
         self._waiters: set[LocalWaiter] = set()
-        self._armed: dict[LocalWaiter, frozenset[str]] = {}  # waiter → queues it does not want
+        self._armed: set[LocalWaiter] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
     def waiter(self, longest_s: float) -> LocalWaiter:
         # The waiter is watched before the queues are read: a push between the two is noticed by the watcher.
-        def arm_and_check(paused: frozenset[str]) -> bool:
-            self._arm(waiter, paused)
+        def arm_and_check() -> bool:
+            self._arm(waiter)
             with self._database.snapshot() as db:
-                return has_work(db, self._queues, paused)
+                return has_work(db, self._queues)
 
         waiter = LocalWaiter(arm_and_check, longest_s, self._remove)
         with self._changed:
@@ -52,11 +53,11 @@ class ChangeWatcher:
             for waiter in self._waiters:
                 waiter.wake()
 
-    def _arm(self, waiter: LocalWaiter, paused: frozenset[str]) -> None:
+    def _arm(self, waiter: LocalWaiter) -> None:
         with self._changed:
             if self._is_closed or waiter not in self._waiters:
                 return
-            self._armed[waiter] = paused
+            self._armed.add(waiter)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="fileq-sqlite-watch", daemon=True)
                 self._thread.start()
@@ -65,7 +66,7 @@ class ChangeWatcher:
     def _remove(self, waiter: LocalWaiter) -> None:
         with self._changed:
             self._waiters.discard(waiter)
-            self._armed.pop(waiter, None)
+            self._armed.discard(waiter)
 
     def _run(self) -> None:
         seen = -1
@@ -93,13 +94,8 @@ class ChangeWatcher:
             return not self._is_closed
 
     def _wake_waiters_with_work(self, db: sqlite3.Connection) -> None:
-        with self._changed:
-            armed = list(self._armed.items())
-        ready = [waiter for waiter, paused in armed if has_work(db, self._queues, paused)]
-        with self._changed:
-            for waiter in ready:
-                if self._armed.pop(waiter, None) is not None:
-                    waiter.wake()
+        if has_work(db, self._queues):
+            self.wake_all()
 
     def close(self) -> None:
         with self._changed:

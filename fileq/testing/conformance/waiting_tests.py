@@ -5,8 +5,10 @@ that could end it and a short limit does.
 """
 
 import select
+from collections.abc import Sequence
 from contextlib import closing
 from threading import Thread
+from time import monotonic
 
 import pytest
 
@@ -107,17 +109,19 @@ def test_a_revived_job_wakes(harness: Harness, waiter: Waiter) -> None:
 
 def test_a_paused_queue_does_not_wake(harness: Harness, waiter: Waiter) -> None:
     enqueue(harness, "a", queue="low")
-    waiter.arm(frozenset({"low"}))
+    harness.broker.pause("low")
+    waiter.arm()
     assert waiter.wait(SHORT_S) is False
     enqueue(harness, "b", queue="high")
     assert waiter.wait(LONG_S) is True
 
 
-def test_armed_again_without_the_pause_it_wakes(harness: Harness, waiter: Waiter) -> None:
+def test_the_end_of_a_pause_wakes(harness: Harness, waiter: Waiter) -> None:
     enqueue(harness, "a", queue="low")
-    waiter.arm(frozenset({"low"}))
-    assert waiter.wait(SHORT_S) is False
+    harness.broker.pause("low")
     waiter.arm()
+    assert waiter.wait(SHORT_S) is False
+    harness.broker.resume("low")
     assert waiter.wait(LONG_S) is True
 
 
@@ -157,13 +161,44 @@ def test_the_descriptor_is_readable_when_there_may_be_work(harness: Harness, wai
     assert select.select([waiter], [], [], LONG_S)[0] == [waiter]
 
 
-def test_every_waiter_is_woken(harness: Harness, waiter: Waiter) -> None:
+def first_woken(waiters: Sequence[Waiter]) -> Waiter:
+    """The first of these armed waiters that may have work."""
+    end_s = monotonic() + LONG_S
+    while monotonic() < end_s:
+        for waiter in waiters:
+            if waiter.wait(0.01):
+                return waiter
+    raise AssertionError("no waiter was woken")
+
+
+def test_one_of_several_waiters_is_woken(harness: Harness, waiter: Waiter) -> None:
     with closing(harness.another().waiter()) as second:
         waiter.arm()
         second.arm()
         enqueue(harness, "a")
-        assert waiter.wait(LONG_S) is True
-        assert second.wait(LONG_S) is True
+        assert first_woken([waiter, second])
+
+
+def test_a_claim_that_leaves_jobs_behind_wakes_another_waiter(harness: Harness, waiter: Waiter) -> None:
+    with closing(harness.another().waiter()) as second:
+        waiter.arm()
+        second.arm()
+        enqueue(harness, "a", "b")
+        woken = first_woken([waiter, second])
+        other = second if woken is waiter else waiter
+        register(harness, "w1")
+        assert len(claims_of(harness, "w1")) == 1
+        assert other.wait(LONG_S) is True
+
+
+def test_the_other_waiter_is_woken_after_one_is_closed(harness: Harness, waiter: Waiter) -> None:
+    """Its pump has no room for jobs any more."""
+    first = harness.another().waiter()
+    first.arm()
+    waiter.arm()
+    first.close()
+    enqueue(harness, "a")
+    assert waiter.wait(LONG_S) is True
 
 
 def test_a_closed_waiter_does_not_stop_claims(harness: Harness) -> None:

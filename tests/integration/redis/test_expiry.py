@@ -34,6 +34,7 @@ def test_each_key_expires_as_configured_or_never(redis_server):
             "{prefix}:stats:{hour}",
             "{prefix}:route_rate:{route}",
             "{prefix}:made:{id}",
+            *("{prefix}:wake:{queue}", "{prefix}:watch:{queues}", "{prefix}:handed:{queues}"),
         }
         assert 30 < seconds_left(store, "jobqueue:processing:worker:busy") <= 40
         assert {key for key in expiring if ":job:" in key} == {"jobqueue:job:done", "jobqueue:job:gone"}

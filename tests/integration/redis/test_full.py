@@ -2,8 +2,6 @@
 
 import contextlib
 import re
-import select
-import time
 from collections.abc import Iterator
 from importlib import resources
 
@@ -15,7 +13,6 @@ from fileq.core.settlement import SettleResult, complete
 from fileq.testing.conformance.builders import enqueue, ids_in, names, register
 from tests.support.redis_calls import CALLS
 from tests.support.redis_store import Store, dump, opened
-from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -123,24 +120,18 @@ def test_a_script_is_declared_as_what_it_does(name, redis_server):
         assert flags == (b"" if name in ADDING else b"allow-oom"), writes
 
 
-def test_while_the_server_is_full_a_waiter_lets_the_pump_claim_every_20_ms(store):
-    """The server refuses its BLMOVE at once; if that counted as work, the pump would spin."""
-    with contextlib.closing(store.broker.waiter()) as waiter, full(store):
-        rounds, end = 0, time.monotonic() + 0.4
-        while time.monotonic() < end:
-            select.select([waiter], [], [], waiter.arm())
-            rounds += 1
-        assert 4 <= rounds <= 3 * 20 + 3, "one after each refusal, one after the pause"
-        began = time.monotonic()
-        assert [waiter.wait(10) for _ in range(5)] == [True] * 5
-        assert 0.05 < time.monotonic() - began < 5
-
-
-def test_a_waiter_waits_again_once_the_server_has_room(store):
-    with contextlib.closing(store.broker.waiter()) as waiter:
-        with full(store):
-            waiter.arm()
-            assert waiter.wait(10) is True
-        wait_until(lambda: waiter.arm() > 0.02 and not waiter.wait(0.03))
-        enqueue(store, "a")
+def test_waiters_wait_on_a_full_server_for_what_is_left(store):
+    """A full Redis drains: what waits there is found, and handed on."""
+    enqueue(store, "a", "b", queue="low")
+    store.broker.pause("low")
+    with (
+        contextlib.closing(store.broker.waiter()) as waiter,
+        contextlib.closing(store.another().waiter()) as other,
+        full(store),
+    ):
+        waiter.arm()
+        other.arm()
+        assert [waiter.wait(0.05), other.wait(0.05)] == [False, False]
+        store.broker.resume("low")
         assert waiter.wait(10) is True
+        assert other.wait(10) is True

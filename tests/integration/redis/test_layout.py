@@ -71,6 +71,7 @@ def test_a_key_with_a_setting_of_its_own_does_not_depend_on_the_prefix(redis_ser
         *("{prefix}:cancelled", "{prefix}:scheduled", "{prefix}:job:{id}", "{prefix}:workers", "{prefix}:settled"),
         *("{prefix}:ledger", "{prefix}:stats", "{prefix}:stats:{hour}", "{prefix}:paused"),
         *(
+            *("{prefix}:wake:{queue}", "{prefix}:watch:{queues}", "{prefix}:handed:{queues}"),
             "{prefix}:orders",
             "{prefix}:unique",
             "{prefix}:deadlines",

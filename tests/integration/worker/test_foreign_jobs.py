@@ -101,7 +101,7 @@ def test_whatever_the_fields_of_a_job_are_the_worker_goes_on(setup: WorkerSetup)
 SABOTAGE = """
 from fileq.worker.pump import Pump
 
-def turn(self, may_claim=True):
+def turn(self, may_claim=True, *, is_woken=True):
     raise ZeroDivisionError("sabotage")
 
 Pump.turn = turn

@@ -26,8 +26,8 @@ PUMP_GUARDS = (
     Guard(
         "A slot that a claim finds gone is replaced",
         "it gets no job until the next renewal",
-        "                self._replace(slot)\n        self.paused",
-        "                pass\n        self.paused",
+        "                self._replace(slot)\n        if reply.buried",
+        "                pass\n        if reply.buried",
         FENCED + "a_slot_that_a_claim_finds_gone_is_replaced_at_once",
     ),
     Guard(

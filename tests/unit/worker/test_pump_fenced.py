@@ -17,7 +17,7 @@ class FencingBroker(UnreliableBroker):
 
     def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
         reply = super().settle_and_claim([], slots)
-        return TurnReply(tuple(SettleResult.FENCED for _ in settlements), reply.claims, reply.gone, reply.paused)
+        return TurnReply(tuple(SettleResult.FENCED for _ in settlements), reply.claims, reply.gone)
 
 
 class RepeatingBroker(UnreliableBroker):

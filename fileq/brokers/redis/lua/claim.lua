@@ -7,7 +7,7 @@
 -- own ARGV   1 claims of this process so far, 2 every Nth claim starts at a lower queue (0 = none does), 3 whether the
 --            slots that settle with flag n come first (1; then they are not named here), or all slots follow (0); then
 --            the slots
--- returns    numbers of the paused queues; slots that are not registered; four values for each claim: number of the slot
+-- returns    slots that are not registered; four values for each claim: number of the slot
 --            in the order above, queue number (0 = the slot held the job already, and its record has no queue), raw,
 --            and 0 or a list: id ('' = it has none), start time, 1 if an earlier job of the same file is running, 1 if
 --            its batch is cancelled. 0: the id is the first field of raw, it starts now, and the rest is 0. Then claims
@@ -16,9 +16,9 @@
 local claims_made, every, are_first = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2]), ARGV[own_args + 3]
 local first = are_first == '1' and claiming or {}
 local slots, lists, heartbeats, total = {}, {}, {}, #first + own_size
-local paused, is_paused, gone, claims, buried = {}, {}, {}, {}, {}
+local is_paused, gone, claims, buried = {}, {}, {}, {}
 -- Claim nothing if this script has refused a settlement: the caller sends the whole call again, to another script.
-if total == 0 or has_met_member then return { paused, gone, claims, claims_made, buried, NOW } end
+if total == 0 or has_met_member then return { gone, claims, claims_made, buried, NOW } end
 
 for i, job in ipairs(first) do slots[i], lists[i], heartbeats[i] = job.slot, job.processing, job.heartbeat end
 for i = 1, own_size do
@@ -26,14 +26,11 @@ for i = 1, own_size do
   slots[n], lists[n], heartbeats[n] = ARGV[own_args + 3 + i], KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
 end
 
-local is_empty = {}
+local length = {}
 for i = 1, QUEUES do
   require_permission(queue_key[i], 'RPOPLPUSH', 'LRANGE')
-  is_empty[i] = read('LLEN', queue_key[i]) == 0 -- this also shows that it is a list
-  if read('SISMEMBER', PAUSED, queue_name[i]) == 1 then
-    paused[#paused + 1] = i
-    is_paused[i] = true
-  end
+  length[i] = read('LLEN', queue_key[i]) -- this also shows that it is a list
+  is_paused[i] = read('SISMEMBER', PAUSED, queue_name[i]) == 1
 end
 require_permission(lists[1], 'RPOPLPUSH')
 require_permission(heartbeats[1], 'SET')
@@ -46,8 +43,7 @@ end
 -- Read the front of each queue once: no client can push while a script runs.
 local fronts = {}
 local function front(i)
-  if is_paused[i] then return nil end
-  if is_empty[i] then return nil end
+  if is_paused[i] or length[i] == 0 then return nil end
   local raws = fronts[i]
   if not raws or #buried > #raws then -- after a burial, what was read may be one too few
     raws = redis.call('LRANGE', queue_key[i], int_text(-total), '-1')
@@ -89,6 +85,7 @@ local function next_job(slot)
   if #buried > 0 then return nil end
   buried[1] = bury_front(slot, number, raw, not is_long and id)
   table.remove(fronts[number])
+  length[number] = length[number] - 1
   return next_job(slot)
 end
 
@@ -128,6 +125,7 @@ end
 local function claim(i, slot, number, raw, id, is_first, was)
   redis.call('RPOPLPUSH', queue_key[number], lists[i])
   table.remove(fronts[number])
+  length[number] = length[number] - 1
   redis.call('SET', heartbeats[i], raw, 'PX', HEARTBEAT_TTL)
   if id then
     mark_running(slot, number, raw, RECORDS .. id, was)
@@ -180,6 +178,12 @@ local function serve(i)
   taken[slot] = front_raw
 end
 
+-- A claim that leaves jobs behind wakes another worker: two if it leaves more than it has taken, so that a burst reaches
+-- many of them soon. Only a worker that could claim hands on, or two that can't would wake each other.
+local function hand_on(i)
+  add_tokens(TOKENS .. queue_name[i], length[i] > total and 2 or 1)
+end
+
 local failure
 for i = 1, total do
   local ok, problem = pcall(serve, i)
@@ -191,4 +195,9 @@ end
 -- An error would hide the jobs that this call has claimed, so it is raised only if there are none. The next call meets
 -- the job that can't be claimed first, and raises it.
 if failure and #claims == 0 then error(failure) end
-return { paused, gone, claims, claims_made, buried, NOW }
+if #claims > 0 then
+  for i = 1, QUEUES do
+    if length[i] > 0 and not is_paused[i] then hand_on(i) end
+  end
+end
+return { gone, claims, claims_made, buried, NOW }

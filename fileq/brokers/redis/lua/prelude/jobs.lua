@@ -135,6 +135,19 @@ local function undo_claim(record, raw)
   end
 end
 
+-- The lists of tokens that wake waiters, one list for each queue (waiting.py). A token is only a hint: whoever finds no
+-- job waits again. A key of another type is left alone.
+local TOKENS = string.sub(RECORDS, 1, -5) .. 'wake:' -- the prefix of the records ends with `job:`
+
+local function add_tokens(tokens, wanted)
+  local waiting = redis.pcall('LLEN', tokens)
+  if type(waiting) ~= 'number' then return end
+  for _ = waiting + 1, wanted do
+    redis.pcall('LPUSH', tokens, '1')
+    redis.pcall('PEXPIRE', tokens, '60000')
+  end
+end
+
 -- Whether these bytes are JSON with the eight fields of a job. core/job.py refuses some of these, too.
 local function looks_like_job(raw)
   if #raw > MAX_PARSED_BYTES then return true end
