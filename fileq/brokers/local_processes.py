@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import os
+import secrets
 
 from msgspec import Struct
 
@@ -32,6 +33,10 @@ class ProcessId(Struct, frozen=True):
     pid: int = 0
     pid_start: int = 0  # when it started, in clock ticks since the boot: field 22 of /proc/PID/stat
 
+    def is_beside(self, other: ProcessId) -> bool:
+        """Whether both run on one machine, in the same namespaces."""
+        return bool(self.boot_id) and (self.boot_id, self.namespaces) == (other.boot_id, other.namespaces)
+
 
 NO_PROCESS = ProcessId()
 
@@ -39,6 +44,25 @@ NO_PROCESS = ProcessId()
 def this_process() -> ProcessId:
     """The caller; NO_PROCESS if this system does not tell enough to identify it."""
     return _identify(os.getpid())
+
+
+def this_holder() -> str:
+    """A text that names the caller as the holder of a lease; see process_of()."""
+    return _holder(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _holder(pid: int) -> str:
+    own = this_process()
+    return f"{secrets.token_hex(4)} {own.boot_id} {own.namespaces} {own.pid} {own.pid_start}"
+
+
+def process_of(holder: str) -> ProcessId:
+    """The process that this text of this_holder() names; NO_PROCESS if it names none."""
+    match holder.split(" "):
+        case [_, boot_id, namespaces, pid, pid_start] if boot_id and pid.isdecimal() and pid_start.isdecimal():
+            return ProcessId(boot_id, namespaces, int(pid), int(pid_start))
+    return NO_PROCESS
 
 
 @functools.lru_cache(maxsize=1)
@@ -87,7 +111,7 @@ def _exists(process: ProcessId) -> bool:
 
 
 class Neighbours:
-    """The other processes of this machine that one list of workers names, each looked up once."""
+    """Other processes of this machine, each looked up once."""
 
     def __init__(self) -> None:
         self._is_gone: dict[ProcessId, bool] = {}
@@ -98,21 +122,9 @@ class Neighbours:
         if known is not None:
             return known
         here = this_process()
-        if not here.boot_id or (process.boot_id, process.namespaces) != (here.boot_id, here.namespaces):
+        if not process.is_beside(here):
             return False
         if process == here or not 0 < process.pid <= _MAX_PID:
             return False
         is_gone = self._is_gone[process] = not _exists(process)
         return is_gone
-
-    def look_again(self) -> list[ProcessId]:
-        """Those that are gone by now. Costs a few system calls for each."""
-        self._is_gone = {process: not _exists(process) for process in self._is_gone}
-        return self.gone()
-
-    def gone(self) -> list[ProcessId]:
-        """Those that were gone when they were looked up."""
-        return [process for process, is_gone in self._is_gone.items() if is_gone]
-
-    def __len__(self) -> int:
-        return len(self._is_gone)

@@ -80,3 +80,22 @@ class ClaimOrder:
     def claimed(self) -> None:
         """Counts a claim that found a job."""
         self.claims += 1
+
+
+# The leases of the brokers that have no server.
+
+
+def take_lease(
+    leases: dict[str, tuple[str, int]], name: str, holder: str, ttl_ms: int, instead_of: str, now_ms: int
+) -> str:
+    """protocol.Broker.lease() on a dictionary: name → holder, when the lease ends. Returns who has it then."""
+    for ended in [name for name, (_, ends_ms) in leases.items() if ends_ms <= now_ms]:
+        del leases[ended]
+    had, _ = leases.get(name, ("", 0))
+    if had not in ("", holder, instead_of):
+        return had
+    if ttl_ms == 0:
+        leases.pop(name, None)
+        return ""
+    leases[name] = holder, now_ms + ttl_ms
+    return holder

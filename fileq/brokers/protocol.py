@@ -20,7 +20,7 @@ The places of a job are its queue, `scheduled`, `processing` (one list for each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -300,12 +300,35 @@ class Broker(FileOrders, Protocol):
 
         Atomicity: each key. Repeat: changes nothing more. Kill -9: each key is there or forgotten."""
 
-    def suspects(self, *, sweep: bool = False, is_gone: Callable[[ProcessId], bool] | None = None) -> list[Suspect]:
-        """Registered slots without a heartbeat, with what they hold. Only reads.
+    def suspects(self, *, sweep: bool = False, gone: Collection[ProcessId] = ()) -> list[Suspect]:
+        """Registered slots without a heartbeat, with what they hold. Only reads, page by page.
 
-        `sweep` also finds processing lists of slots that are not registered, which takes longer. `is_gone` is called
-        with the process of each registered slot. If it has ended, the slot is a suspect that `is_gone`, whether or not
-        it has a heartbeat."""
+        `sweep` also finds processing lists of slots that are not registered, which takes longer. With `gone`: the slots
+        of these processes, which have ended, and no others. They are suspects that `is_gone`, whether or not they have
+        a heartbeat."""
+
+    def processes(self, here: ProcessId) -> list[ProcessId]:
+        """The worker processes of the machine of `here`: those that have called this, `here` among them, until
+        forget_process(). A broker may name more, if they have registered slots. Its cost does not depend on the workers
+        of other machines.
+
+        Repeat: the same. Kill -9: the process is named or not."""
+
+    def forget_process(self, process: ProcessId) -> None:
+        """The process has ended, and its slots were reaped or deregistered.
+
+        Repeat: no effect. Kill -9: it is named or not."""
+
+    def lease(self, name: str, holder: str, ttl_ms: int, *, instead_of: str = "") -> str:
+        """Takes a free lease, or renews it: it ends `ttl_ms` from now. Returns who has it then.
+
+        `instead_of`: takes it from this holder, which is gone. 0 ms gives it back. No promise of any other method
+        depends on a lease: it may be lost, or have two holders. A step of a clock may end it early.
+
+        Atomicity: the lease. Repeat: the same, from the later time. Kill -9: the lease ends by itself."""
+
+    def cancel_requests(self) -> int:
+        """The number that promote() returns of the same name. Only reads."""
 
     def reap(self, slot: str, settlements: Sequence[Settlement], *, is_gone: bool = False) -> tuple[SettleResult, ...]:
         """Settles for a dead slot, with orders, follow-ups and outputs. A slot that holds no job then is deregistered.

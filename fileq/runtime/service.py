@@ -39,7 +39,8 @@ class Service(Protocol):
 
 
 class Turning(Protocol):
-    """What a loop calls. If it has a `wake`, a threading.Event, that cuts the pause after a turn short."""
+    """What a loop calls. If it has a `wake`, a threading.Event, that cuts the pause after a turn short. If it has an
+    `at_end`, that is called once after the last turn."""
 
     name: str
 

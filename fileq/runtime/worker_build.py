@@ -89,6 +89,7 @@ def build_worker(
         firing=ScheduleFiring(config, broker, emit=emit) if fires_schedules else None,
         cancel_requested=service.cancel_requested,
         deadline_reached=deadlines.wake.set,
+        is_busy=lambda: pump.running_count > 0,
     )
 
     def note(slots: Sequence[LostSlot]) -> None:
@@ -102,7 +103,14 @@ def build_worker(
         turning.append(OrderRecovery(config, broker, roots, emit=emit))
     pause_s, quiet = longest_pause_s(config.worker.heartbeat_ttl), without_outages(emit)
     loops = [
-        Loop(one.name, one.turn, emit=quiet, longest_pause_s=pause_s, wake=getattr(one, "wake", None))
+        Loop(
+            one.name,
+            one.turn,
+            emit=quiet,
+            longest_pause_s=pause_s,
+            wake=getattr(one, "wake", None),
+            at_end=getattr(one, "at_end", lambda: None),
+        )
         for one in turning
     ]
     roots.start()

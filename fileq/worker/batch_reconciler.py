@@ -13,8 +13,8 @@ The death of a member cancels its batch. What waits of it, perhaps for hours, mu
 worker that settled the death cancels these members at once, and looks again a few times, because a member that ran may
 have been put back meanwhile.
 
-Every worker does this. Each step is one call that may be repeated. What a kill -9 leaves: the rest of a turn, which any
-other worker does.
+The look of each minute is done by one process, the holder of a lease. Each step is one call that may be repeated. What
+a kill -9 leaves: the rest of a turn, which any other worker does.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from fileq.brokers.schedule_definitions import broker_now_ms
 from fileq.config import Config
 from fileq.core.batch import LEVELS_MAX, UNTOUCHED_MS, Batch, BatchState
 from fileq.core.events import BatchCancelled, BatchFinished, BatchReconciled, Emit, ignore
+from fileq.worker.lease import Lease
 
 EVERY_S = 60.0
 BATCHES_A_TURN = 100
@@ -55,6 +56,7 @@ class BatchReconciler:
     ) -> None:
         self._broker = broker
         self._monotonic = monotonic
+        self._lease = Lease(broker, "batches", EVERY_S, monotonic=monotonic)
         self._dead: deque[str] = deque(maxlen=DEAD_NOTED)  # jobs that died in this process
         self._failed: set[str] = set()  # batches that a death has cancelled and that have not finished
         self._again_s = FIRST_AGAIN_S
@@ -71,6 +73,9 @@ class BatchReconciler:
         self._dead.append(job_id)
         self.wake.set()
 
+    def at_end(self) -> None:
+        self._lease.give_back()
+
     def turn(self) -> float:
         """Ends what waits of batches that failed here, and each minute looks at one page of the unfinished batches.
         Returns the seconds until the next turn."""
@@ -81,7 +86,7 @@ class BatchReconciler:
         if self._failed and not self._cursor:
             is_early = False  # child batches of those that failed are on the page
         if not is_early:
-            was_any = self._check_page()
+            was_any = bool(self._failed or self._lease.is_mine()) and self._check_page()
             self._next_page_s = self._monotonic() + (0.0 if was_any else EVERY_S * random.uniform(0.9, 1.1))
         if self._dead:
             return 0.0

@@ -33,6 +33,7 @@ from fileq.core.settlement import Settlement, Verb
 from fileq.files.beneath import make_directories, open_directory_in, open_without_links
 from fileq.files.exclusive_move import Place, lasting_names, move_into, private_name, take
 from fileq.files.version import changed_version, signature_of
+from fileq.worker.lease import Lease
 from fileq.worker.roots import RootsWatch
 from fileq.worker.settlements import rules_of
 
@@ -314,8 +315,9 @@ def _is_in(directory: bytes, base: bytes) -> bool:
 
 # Does the orders that workers left behind: what they had to do with files after their jobs, before they were killed.
 #
-# Takes the orders of slots that are not registered, and those older than a lease. Two workers may do the same order:
-# the second one finds that its file is gone. An order of a root that is missing waits.
+# One process of the fleet does this, the holder of a lease. It takes the orders of slots that are not registered, and
+# those older than a heartbeat. Two workers may do the same order: the second one finds that its file is gone. An order
+# of a root that is missing waits, and the lease goes to another process, where the root may be there.
 #
 # What a kill -9 leaves: the orders that are not finished; another worker does them.
 
@@ -332,17 +334,23 @@ class OrderRecovery:
         self._orders = _Orders(config, emit)
         self._lease_ms = round(config.worker.heartbeat_ttl * 1000)
         self._interval_s = config.worker.reap_interval
+        self._lease = Lease(broker, "orders", self._interval_s)
         self._broker = broker
         self._roots = roots
 
     def turn(self) -> float:
-        """Does the orders that are left. Returns the seconds until the next turn."""
+        """Does the orders that are left, if this process does that. Returns the seconds until the next turn."""
+        if not self._lease.is_mine():
+            return self._interval_s
+        is_any_left = False
         done: list[tuple[str, bytes]] = []
         ends_s, pause_s = time.monotonic() + LONGEST_TURN_S, self._interval_s
         for order in self._broker.orders(self._lease_ms):
             moved_to = self._do(order)
             if moved_to is not None:
                 done.append((order.id, moved_to))
+            else:
+                is_any_left = True
             if len(done) >= FINISHED_AT_ONCE:
                 self._broker.finish_orders(done)
                 done = []
@@ -351,7 +359,12 @@ class OrderRecovery:
                 break
         if done:
             self._broker.finish_orders(done)
+        if is_any_left:  # its root is missing here; it may be there for another process
+            self._lease.give_back(2 * self._interval_s)
         return pause_s
+
+    def at_end(self) -> None:
+        self._lease.give_back()
 
     def _do(self, order: Order) -> bytes | None:
         """As _Orders.do(); None also if the root of the file is missing."""

@@ -11,12 +11,13 @@ A worker on another machine:
    Then the process is noted for operators (brokers/lost_workers.py).
 5. If its worker is alive after all, the fence rejects its settlements.
 
-A worker on the same machine is dead as soon as its process is gone (brokers/local_processes.py). Every second the
-reaper looks for the processes of its machine that its last check has found in the registry, with a few system calls for
-each and no call of the broker. If one is gone for half a second it checks at once, and gives back all jobs of that
-process, whatever its heartbeats say. The broker may execute a call that the process sent before it died, and let it
-claim or register once more. So another check follows a second later. The first check is at the start. A process that
-died before any check has found it is found by the next one, at most `reap_interval` later.
+A worker on the same machine is dead as soon as its process is gone (brokers/local_processes.py). Every second each
+reaper looks for the processes of its machine that it knows, with a few system calls for each and no call of the broker;
+at each check it asks the broker which there are. If one is gone for half a second, one reaper gives back all jobs of
+that process, whatever its heartbeats say. The broker may execute a call that the process sent before it died, and let
+it claim or register once more. So the process is forgotten only when a look a second later finds no slot of it.
+
+The heartbeats of all slots are checked by one process of the fleet, the holder of a lease. Two of them do no harm.
 
 After a lost connection checks count only once the connection has lasted for a whole heartbeat. While the broker was
 unreachable all heartbeats ran out, and running workers need time to renew theirs. A process that is gone needs none.
@@ -32,22 +33,25 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
-from fileq.brokers.local_processes import Neighbours, ProcessId
+from fileq.brokers.local_processes import Neighbours, ProcessId, this_holder, this_process
 from fileq.brokers.lost_workers import LostSlot
 from fileq.brokers.protocol import Broker
 from fileq.brokers.types import Suspect
 from fileq.config import Config
-from fileq.core.errors import BrokerUnavailable
+from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.events import Emit, followed, ignore, reaped
 from fileq.core.outcome import WORKER_DIED, Died
 from fileq.core.retry import Policy, decide
 from fileq.core.settlement import Settlement, SettleResult, Verb
 from fileq.core.units import two_units
+from fileq.worker.lease import Lease
 from fileq.worker.settlements import AddFollowUps, rules_of, with_order, worker_policy
 
 SWEEP_EVERY_S = 180.0
 LOOK_EVERY_S = 1.0  # for processes of this machine that are gone
+REAP_LEASE_MS = 5000  # for the one that reaps such a process
 # A job must not run beside its old handler. The kernel kills the children of a worker that was killed right after it
 # (executors/process/fork_server.py); this is much longer than that takes.
 CHILDREN_END_S = 0.5
@@ -84,52 +88,77 @@ class Reaper:
         self._connected_s: float | None = None
         self._silent_since_s: dict[str, float] = {}
         self._next_sweep_s = 0.0
-        self._neighbours = Neighbours()  # that the last check has found
+        self._lease = Lease(broker, "reaper", self._interval_s, monotonic=monotonic)
+        self._own = this_process()
         self._gone_since_s: dict[ProcessId, float] = {}
+        self._neighbours: set[ProcessId] = set()  # the other worker processes of this machine
         self._next_check_s = 0.0
 
     def turn(self) -> float:
         """Reaps dead slots, if a check is due or a process of this machine is gone. Returns the seconds until the next
         turn."""
         now_s = self._monotonic()
-        gone = [self._is_gone(process, now_s) for process in self._neighbours.look_again()]
-        if now_s >= self._next_check_s or any(gone):
+        if now_s >= self._next_check_s:
             self._next_check_s = now_s + self._check(now_s)
+        self._look_beside(now_s)
         ends_s = (since_s + CHILDREN_END_S for since_s in self._gone_since_s.values())
         waits_s = [end_s - now_s for end_s in ends_s if end_s > now_s]
         return min((self._next_check_s - now_s, *([LOOK_EVERY_S] if self._neighbours else []), *waits_s))
 
-    def _is_gone(self, process: ProcessId, now_s: float) -> bool:
-        """Whether a process that has ended did so long enough ago. Called with processes that have ended."""
-        return now_s >= self._gone_since_s.setdefault(process, now_s) + CHILDREN_END_S
+    def at_end(self) -> None:
+        """Leaves what it does to other processes."""
+        self._lease.give_back()
+        with suppress(BrokerError):
+            self._broker.forget_process(self._own)
+
+    def _look_beside(self, now_s: float) -> None:
+        """Reaps the processes of this machine that have ended."""
+        look = Neighbours()
+        gone = [process for process in self._neighbours if look.is_gone(process)]
+        self._gone_since_s = {process: self._gone_since_s.get(process, now_s) for process in gone}
+        ended = [process for process, since_s in self._gone_since_s.items() if now_s >= since_s + CHILDREN_END_S]
+        # All reapers of this machine notice at the same time.
+        mine = [process for process in ended if self._takes(process)]
+        suspects = self._broker.suspects(gone=mine) if mine else []
+        if suspects:
+            self._note_lost([LostSlot(one.slot, 0.0, self._reap(one, PROCESS_GONE), is_gone=True) for one in suspects])
+        for process in ended:
+            if process in mine and not suspects:
+                self._broker.forget_process(process)
+                self._neighbours.discard(process)
+                del self._gone_since_s[process]
+            else:
+                self._gone_since_s[process] = now_s + LOOK_EVERY_S - CHILDREN_END_S  # to look again in a second
+
+    def _takes(self, process: ProcessId) -> bool:
+        own = this_holder()
+        return self._broker.lease(f"process:{process.pid}-{process.pid_start}", own, REAP_LEASE_MS) == own
 
     def _check(self, now_s: float) -> float:
-        """Checks all heartbeats and reaps dead slots. Returns the seconds until the next check."""
+        """Asks for the processes of this machine. With the lease, also checks all heartbeats and reaps dead slots.
+        Returns the seconds until the next check."""
         does_count = self._connected_s is not None and now_s >= self._connected_s + self._ttl_s
         # A sweep reads all keys of the broker. Before checks count it would be for nothing.
         is_sweep = does_count and now_s >= self._next_sweep_s
-        neighbours = Neighbours()
         try:
-            suspects = self._broker.suspects(
-                sweep=is_sweep,
-                is_gone=lambda process: neighbours.is_gone(process) and self._is_gone(process, now_s),
-            )
+            if self._own.boot_id:
+                self._neighbours = set(self._broker.processes(self._own)) - {self._own}
+            has_lease = self._lease.is_mine()
+            suspects = self._broker.suspects(sweep=is_sweep) if has_lease else []
         except BrokerUnavailable:
             self._connected_s = None
             self._silent_since_s.clear()
             raise
-        self._neighbours = neighbours
-        self._gone_since_s = {process: self._gone_since_s[process] for process in neighbours.gone()}
         if self._connected_s is None:
             self._connected_s = now_s
-        gone = [one for one in suspects if one.is_gone]
-        lost = [LostSlot(one.slot, 0.0, self._reap(one, PROCESS_GONE), is_gone=True) for one in gone]
-        if does_count:
-            lost += self._reap_silent([one for one in suspects if not one.is_gone], now_s)
-        if lost:
-            self._note_lost(lost)
+        if does_count and has_lease:
+            lost = self._reap_silent(suspects, now_s)
+            if lost:
+                self._note_lost(lost)
+        else:
+            self._silent_since_s.clear()
         # A slot that only a sweep finds needs a second check that finds it.
-        if is_sweep and not self._silent_since_s:
+        if is_sweep and has_lease and not self._silent_since_s:
             self._next_sweep_s = now_s + SWEEP_EVERY_S
         return self._pause_s(now_s)
 

@@ -1,5 +1,8 @@
 """Promotes jobs that are due from `scheduled` to their queues. Owns no thread; any number of schedulers may run.
 
+One of them does it for the fleet, the holder of a lease. The others only look for cancellations, while jobs run here.
+Two that promote do no harm: the broker moves each job once.
+
 Due times are points on the broker's clock. After that clock has stepped back, by an hour for example, every job would
 wait for an hour longer. So the scheduler compares it with the monotonic clock of this process. After a step, and at its
 start, because the step may have been while no scheduler ran, it realigns all scheduled jobs: one page a turn, so that
@@ -26,7 +29,15 @@ from msgspec.structs import replace
 
 from fileq.brokers.clocks import STEP_TOLERANCE_MS
 from fileq.brokers.protocol import Broker, DueReports, FullBroker
-from fileq.brokers.schedule_definitions import KIND, KnownSchedule, define, known_schedules, remove, repair
+from fileq.brokers.schedule_definitions import (
+    KIND,
+    KnownSchedule,
+    broker_now_ms,
+    define,
+    known_schedules,
+    remove,
+    repair,
+)
 from fileq.brokers.schedules import Fire, FireResult, Overlap
 from fileq.brokers.types import Promoted
 from fileq.config import Config
@@ -55,7 +66,10 @@ from fileq.core.schedule import (
 )
 from fileq.handlers.registry import REGISTRY
 from fileq.webhooks.subscriptions import Withdrawals
+from fileq.worker.lease import Lease
 
+LEASE_S = 1.0  # how often the lease is renewed, and asked for
+CANCELS_S = 0.5  # how often a scheduler without the lease looks for cancellations while jobs run
 # The longest pause if the broker does not report changes: another process may schedule a job that is due at once.
 LONGEST_PAUSE_S = 0.04
 LONGEST_WATCHED_PAUSE_S = 1.0  # if it does: its clock may step, and a connection may be lost without a sign
@@ -73,10 +87,13 @@ class Scheduler:
         firing: ScheduleFiring | None = None,
         cancel_requested: Callable[[], None] = lambda: None,
         deadline_reached: Callable[[], None] = lambda: None,
+        is_busy: Callable[[], bool] = lambda: True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker = broker
+        self._lease = Lease(broker, "scheduler", LEASE_S, monotonic=monotonic)
         self._firing = firing
+        self._is_busy = is_busy
         self._cancel_requested = cancel_requested
         self._deadline_reached = deadline_reached
         self._cancel_requests: int | None = None  # that were known in the last turn
@@ -90,13 +107,13 @@ class Scheduler:
             broker.report_due_changes(self.wake.set)
 
     def turn(self) -> float:
-        """Promotes the jobs that are due. Returns the seconds until the next turn."""
-        called_s = self._monotonic()
+        """Promotes the jobs that are due, if this process does that. Returns the seconds until the next turn."""
         self.wake.clear()
+        if not self._lease.is_mine():
+            return self._stand_by()
+        called_s = self._monotonic()
         promoted = self._broker.promote(PAGE)
-        if self._cancel_requests not in (None, promoted.cancel_requests):
-            self._cancel_requested()
-        self._cancel_requests = promoted.cancel_requests
+        self._note_cancels(promoted.cancel_requests)
         deadline_ms = promoted.next_deadline_ms
         if deadline_ms is not None and deadline_ms <= promoted.now_ms:
             self._deadline_reached()
@@ -116,6 +133,22 @@ class Scheduler:
         if not due_ms:
             return longest_s
         return min(longest_s, max(0.001, (min(due_ms) - promoted.now_ms) / 1000))
+
+    def at_end(self) -> None:
+        self._lease.give_back()
+
+    def _stand_by(self) -> float:
+        self._last = None  # its successor may have corrected what a step of the clock did
+        if self._firing is not None:
+            self._firing.keep_own()
+        if self._cancel_requests is None or self._is_busy():
+            self._note_cancels(self._broker.cancel_requests())
+        return CANCELS_S
+
+    def _note_cancels(self, requests: int) -> None:
+        if self._cancel_requests not in (None, requests):
+            self._cancel_requested()
+        self._cancel_requests = requests
 
     @property
     def _has_pages(self) -> bool:
@@ -286,12 +319,14 @@ class ScheduleFiring:
 
     # the schedules of the configuration
 
-    def keep_own(self, now_ms: int) -> None:
-        """Costs nothing but once a minute, then one call if there is no schedule at all. Raises BrokerUnavailable."""
+    def keep_own(self, now_ms: int | None = None) -> None:
+        """`now_ms` is the broker's time, if it is known. Costs nothing but once a minute, then one call if there is no
+        schedule at all. Raises BrokerUnavailable."""
         if self._monotonic() < self._keeps_s:
             return
         if self._own or self._broker.catalog_revision(KIND):
             known = known_schedules(self._broker)
+            now_ms = broker_now_ms(self._broker) if now_ms is None else now_ms
             if not self._is_written:
                 self._write(known, now_ms)
             else:

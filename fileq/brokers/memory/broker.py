@@ -23,7 +23,7 @@ from typing import TypeVar
 from fileq.brokers.batches import MemberPage
 from fileq.brokers.catalog import Document
 from fileq.brokers.clocks import HOUR_MS, wall_clock_ms
-from fileq.brokers.local_waiter import ClaimOrder, LocalWaiter
+from fileq.brokers.local_waiter import ClaimOrder, LocalWaiter, take_lease
 from fileq.brokers.place_pages import (
     NEWEST_FIRST,
     PROCESSING,
@@ -82,6 +82,7 @@ class MemoryStore:
         self.schedule_states: dict[str, ScheduleState] = {}
         self.batches: dict[str, Batch] = {}
         self.unmarked: dict[str, set[tuple[MemberState, str]]] = {}  # id of a batch → members that no record marks
+        self.leases: dict[str, tuple[str, int]] = {}  # name → holder, when it ends
         self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
         self.waiters: set[LocalWaiter] = set()
         self.subscriptions: set[MemorySubscription] = set()
@@ -140,6 +141,10 @@ class MemoryStore:
         """Whether a queue that is not paused holds a job."""
         with self.lock:
             return any(raws for name, raws in self.queues.items() if name not in self.paused)
+
+    def lease(self, name: str, holder: str, ttl_ms: int, instead_of: str) -> str:
+        with self.lock:
+            return take_lease(self.leases, name, holder, ttl_ms, instead_of, self.clock())
 
     def wake(self) -> None:
         for waiter in tuple(self.waiters):

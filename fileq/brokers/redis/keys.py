@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 
+from fileq.brokers.local_processes import NO_PROCESS, ProcessId
 from fileq.config import Config
 from fileq.core.errors import ConfigError
 
@@ -49,6 +50,8 @@ class Keys:
         self._holders = f"{prefix}:holders:"
         self._route_windows = f"{prefix}:route_rate:"
         self._made = f"{prefix}:made:"
+        self._machine = f"{prefix}:machine:"
+        self._lease = f"{prefix}:lease:"
         self._documents = f"{prefix}:catalog:"
         self._batch = f"{prefix}:batch:"
         self._processing = worker.processing_list_pattern
@@ -81,6 +84,13 @@ class Keys:
     def tokens_of(self, queue: str) -> str:
         """The list of the tokens that wake a waiter of this queue."""
         return self.wake + queue
+
+    def machine(self, process: ProcessId) -> str:
+        """The worker processes of the machine of this one."""
+        return f"{self._machine}{process.boot_id}:{process.namespaces}"
+
+    def lease(self, name: str) -> str:
+        return self._lease + name
 
     def record(self, id: str) -> str:
         return self.records + id
@@ -123,7 +133,8 @@ class Keys:
         from redis.crc import key_slot
 
         of_names = (*self.of_slot("x"), *self.of_route("x"), self.made(b"x"), self.documents("x"), *self.of_batch("x"))
-        keys = (*self.fixed, *self.single, self.records, *of_names)
+        of_fleet = (self.machine(NO_PROCESS), self.lease("x"))
+        keys = (*self.fixed, *self.single, self.records, *of_names, *of_fleet)
         hash_slots = {key: key_slot(key.encode()) for key in keys}
         # A pattern needs a hash tag of its own: without one, the worker ID would select the hash slot.
         wrong = sorted(key for key in keys if hash_slots[key] != hash_slots[self.workers] or "{" not in key)

@@ -32,7 +32,7 @@ from fileq.brokers.redis.encoding import (
     settlement_keys,
     unpack_ledger,
 )
-from fileq.brokers.redis.in_flight import Replies
+from fileq.brokers.redis.in_flight import InFlightCall, Replies
 from fileq.brokers.redis.list_search import BYTES_PER_CALL, SearchScript, run_on_records
 from fileq.brokers.redis.scripts import ENQUEUE_MEMBERS, Argument, Part
 from fileq.brokers.redis.store import RedisStore
@@ -59,6 +59,7 @@ from fileq.core.job import Buried, Claim, encode
 from fileq.core.settlement import Settlement, SettleResult, Verb
 
 PAGE = 1000  # records or entries of one call; more would block the server too long
+MACHINE_LASTS_MS = 86_400_000  # what is known of a machine that says nothing any more
 _ENQUEUED = Enqueued((EnqueueResult.ENQUEUED,), existing=("",))
 _SETTLE_RESULTS = {result.value.encode(): result for result in SettleResult}
 _encoder = msgspec.json.Encoder()
@@ -75,6 +76,10 @@ class _Lease(ProcessId, frozen=True):
 
 
 _lease_decoder = msgspec.json.Decoder(_Lease)
+
+
+def _field_of(process: ProcessId) -> str:
+    return f"{process.pid} {process.pid_start}"
 
 
 class RedisQueues:
@@ -304,22 +309,56 @@ class RedisQueues:
             store.run("sweep_unique", (key,), flat[start : start + 2 * SWEEP_PAGE])
         return next_cursor.decode() if int(next_cursor) else None
 
-    def suspects(self, *, sweep: bool = False, is_gone: Callable[[ProcessId], bool] | None = None) -> list[Suspect]:
+    def suspects(self, *, sweep: bool = False, gone: Collection[ProcessId] = ()) -> list[Suspect]:
+        found = (suspect for page in self._lease_pages(sweep) for suspect in self._suspects_of(page, gone))
+        return sorted({suspect.slot: suspect for suspect in found}.values(), key=lambda suspect: suspect.slot)
+
+    def _lease_pages(self, sweep: bool) -> Iterator[Mapping[str, _Lease]]:
+        """Registered slots; with `sweep` also those that only have a processing list. Some may be named twice."""
+        store, cursor = self._store, b"0"
+        while True:
+            cursor, flat = store.call("HSCAN", store.keys.workers, cursor, "COUNT", PAGE)
+            pairs = zip(flat[::2], flat[1::2], strict=True)
+            yield {slot.decode(): _lease_decoder.decode(info) for slot, info in pairs}
+            if cursor == b"0":
+                break
+        if sweep:
+            slots = store.unregistered_slots()
+            for start in range(0, len(slots), PAGE):
+                yield dict.fromkeys(slots[start : start + PAGE], _Lease())
+
+    def _suspects_of(self, leases: Mapping[str, _Lease], gone: Collection[ProcessId]) -> list[Suspect]:
         store, keys = self._store, self._store.keys
-        flat = store.call("HGETALL", keys.workers)
-        leases = {slot.decode(): _lease_decoder.decode(info) for slot, info in zip(flat[::2], flat[1::2], strict=True)}
-        gone = {slot for slot, lease in leases.items() if is_gone is not None and is_gone(lease.process)}
-        leases_ms = {slot: lease.lease_ms for slot, lease in leases.items()}
-        slots = sorted({*leases_ms, *(store.unregistered_slots() if sweep else ())})
-        left_ms = dict(zip(slots, store.calls([("PTTL", keys.heartbeat(slot)) for slot in slots]), strict=True))
-        # No heartbeat lasts longer than its lease: the server's clock has stepped back. A slot that is alive renews it
-        # long before the end of this one.
-        stale = [slot for slot in slots if 0 < leases_ms.get(slot, 0) < left_ms[slot]]
-        store.calls([("PEXPIRE", keys.heartbeat(slot), leases_ms[slot]) for slot in stale])
-        silent = [slot for slot in slots if left_ms[slot] == -2 or slot in gone]
-        lists = store.calls([("LRANGE", keys.processing(slot), 0, -1) for slot in silent])
-        found = zip(silent, lists, strict=True)
-        return [Suspect(slot, self._claims_of(slot, raws), slot in gone) for slot, raws in found]
+        if gone:
+            slots = [slot for slot, lease in leases.items() if lease.process in gone]
+        else:
+            left_ms = dict(zip(leases, store.calls([("PTTL", keys.heartbeat(slot)) for slot in leases]), strict=True))
+            # No heartbeat lasts longer than its lease: the server's clock has stepped back. A slot that is alive renews
+            # it long before the end of this one.
+            stale = [slot for slot, lease in leases.items() if 0 < lease.lease_ms < left_ms[slot]]
+            store.calls([("PEXPIRE", keys.heartbeat(slot), leases[slot].lease_ms) for slot in stale])
+            slots = [slot for slot in leases if left_ms[slot] == -2]
+        lists = store.calls([("LRANGE", keys.processing(slot), 0, -1) for slot in slots])
+        found = zip(slots, lists, strict=True)
+        return [Suspect(slot, self._claims_of(slot, raws), bool(gone)) for slot, raws in found]
+
+    def processes(self, here: ProcessId) -> list[ProcessId]:
+        key = self._store.keys.machine(here)
+        says = (("HSET", key, _field_of(here), 1), ("PEXPIRE", key, MACHINE_LASTS_MS))
+        *_, fields = self._store.calls([*says, ("HKEYS", key)])
+        found = (field.decode().partition(" ") for field in fields)
+        return [replace(here, pid=int(pid), pid_start=int(start)) for pid, _, start in found]
+
+    def forget_process(self, process: ProcessId) -> None:
+        self._store.call("HDEL", self._store.keys.machine(process), _field_of(process))
+
+    def lease(self, name: str, holder: str, ttl_ms: int, *, instead_of: str = "") -> str:
+        command = self._store.scripts.lease(name, holder, ttl_ms, instead_of)
+        reply: bytes = self._store.link.checked(InFlightCall(self._store.link, [command], list).take()[0])
+        return reply.decode(errors="replace")
+
+    def cancel_requests(self) -> int:
+        return int(self._store.call("GET", self._store.keys.cancels) or 0)
 
     def _claims_of(self, slot: str, raws: Sequence[bytes]) -> tuple[Claim, ...]:
         """What a silent slot holds, with the queue and the start time from each job's record."""

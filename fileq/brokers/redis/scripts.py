@@ -165,6 +165,10 @@ class Scripts:
         keys = self._keys.scheduled, self._keys.schedules, self._keys.cancels, self._keys.deadlines
         return ("EVALSHA", script("next_due").sha, len(keys), *keys, now_ms)
 
+    def lease(self, name: str, holder: str, ttl_ms: int, instead_of: str) -> Command:
+        """As next_due()."""
+        return ("EVALSHA", script("lease").sha, 1, self._keys.lease(name), holder, ttl_ms, instead_of)
+
     def watch(self, holder: str, lasts_ms: int) -> Command:
         """As next_due()."""
         keys = (self._keys.watch, self._keys.paused, *self._keys.queues)

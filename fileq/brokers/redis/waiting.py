@@ -1,4 +1,4 @@
-"""Waiting for jobs and for events on Redis: a push wakes one waiter of the fleet, whoever pushed, and nothing polls.
+"""Waiting for jobs and for events on Redis: a push by any program wakes one waiter of the fleet.
 
 Of all workers with the same queues one has the *watch*, a short lease. Its waiter looks at the queues on a connection
 with CLIENT TRACKING, so the server reports the next push to it, and to no other. The other waiters block in BLPOP on

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -201,15 +201,29 @@ class QueueVerbs:
             work.forget_batches()
             return page[-1][0] if len(page) == SWEEP_PAGE else None
 
-    def suspects(self, *, sweep: bool = False, is_gone: Callable[[ProcessId], bool] | None = None) -> list[Suspect]:
+    def suspects(self, *, sweep: bool = False, gone: Collection[ProcessId] = ()) -> list[Suspect]:
         with self.store.reading() as work:
             slots = [slot_row for slot_row in work.all_slots() if sweep or slot_row.is_registered]
-            gone = {row.slot for row in slots if is_gone is not None and row.is_registered and is_gone(row.process)}
-            return [
-                Suspect(row.slot, () if row.raw is None else (claim_of(work, row),), row.slot in gone)
-                for row in slots
-                if row.slot in gone or not work.is_alive(row)
-            ]
+            if gone:
+                found = [row for row in slots if row.is_registered and row.process in gone]
+            else:
+                found = [row for row in slots if not work.is_alive(row)]
+            return [Suspect(row.slot, () if row.raw is None else (claim_of(work, row),), bool(gone)) for row in found]
+
+    def processes(self, here: ProcessId) -> list[ProcessId]:
+        with self.store.reading() as work:
+            found = {slot_row.process for slot_row in work.all_slots() if slot_row.is_registered}
+        return [process for process in found | {here} if process.is_beside(here)]
+
+    def forget_process(self, process: ProcessId) -> None:
+        """The registry says which processes there are."""
+
+    def lease(self, name: str, holder: str, ttl_ms: int, *, instead_of: str = "") -> str:
+        return self.store.lease(name, holder, ttl_ms, instead_of)
+
+    def cancel_requests(self) -> int:
+        with self.store.reading() as work:
+            return work.catalog_revision(CANCELS)
 
     def reap(self, slot: str, settlements: Sequence[Settlement], *, is_gone: bool = False) -> tuple[SettleResult, ...]:
         check_follow_ups((s.follow_ups for s in settlements), self.store.queue_names)

@@ -566,6 +566,9 @@ class Store(Protocol):
     def wake(self) -> None:
         """Wakes every waiter of this process."""
 
+    def lease(self, name: str, holder: str, ttl_ms: int, instead_of: str) -> str:
+        """protocol.Broker.lease(). Without a unit of work: a lease need not survive anything."""
+
     def waiter(self) -> LocalWaiter: ...
 
     def subscribe(self) -> Subscription: ...

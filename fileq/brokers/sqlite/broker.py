@@ -94,6 +94,9 @@ class SqliteStore:
             has_subscribers=has_subscribers,
         )
 
+    def lease(self, name: str, holder: str, ttl_ms: int, instead_of: str) -> str:
+        return self.database.leases.take(name, holder, ttl_ms, instead_of, self.monotonic())
+
     def wake(self) -> None:
         self.watcher.wake_all()
 

@@ -26,6 +26,9 @@ from collections.abc import Iterator
 from threading import Event, Lock, Thread
 from urllib.parse import quote
 
+import msgspec
+
+from fileq.brokers.local_waiter import take_lease
 from fileq.brokers.sqlite import database_schema
 from fileq.brokers.sqlite.file_access import open_side_file, protect_database
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, ConfigError
@@ -57,7 +60,7 @@ class Database:
             # Without the lock if possible: opening to read must not wait for a writer that hangs. And before the locks
             # are created: nothing is left beside a file that is refused.
             is_created = database_schema.is_created(self.connection, self.path)
-            self._write_lock, self.subscribers = self._open_locks(undo, status)
+            self._write_lock, self.subscribers, self.leases = self._open_locks(undo, status)
             if not is_created:
                 with self._exclusive():
                     database_schema.prepare(self.connection, self.path, create=create)
@@ -66,13 +69,17 @@ class Database:
             undo.pop_all()
         _databases.add(self)
 
-    def _open_locks(self, undo: contextlib.ExitStack, database: os.stat_result) -> tuple[WriteLock, SubscriberLock]:
+    def _open_locks(
+        self, undo: contextlib.ExitStack, database: os.stat_result
+    ) -> tuple[WriteLock, SubscriberLock, Leases]:
         with self._permissions_named():
             write_lock = WriteLock(self.path + "-lock", database)
             undo.callback(write_lock.close)
             subscribers = SubscriberLock(self.path + "-listen", database)
             undo.callback(subscribers.close)
-        return write_lock, subscribers
+            leases = Leases(self.path + "-leases", database, self.boot)
+            undo.callback(leases.close)
+        return write_lock, subscribers, leases
 
     @contextlib.contextmanager
     def _permissions_named(self) -> Iterator[None]:
@@ -182,12 +189,14 @@ class Database:
                 self._reader.close()
                 self.connection.close()
                 self.subscribers.close()
+                self.leases.close()
                 self._write_lock.close()
 
     def abandon(self) -> None:
         """In a forked child: closes the copies of the locks and leaves the connections to the parent."""
         self._write_lock.abandon()
         self.subscribers.close()
+        self.leases.close()
 
 
 def boot_id() -> str:
@@ -243,6 +252,50 @@ os.register_at_fork(after_in_child=_abandon_all)
 #
 # WriteLock admits one writer at a time, first come, first served. SubscriberLock lets a writer find out whether any
 # process subscribes to events. Neither knows SQLite.
+
+
+class Leases:
+    """take_lease() on a side file: a lease is renewed every second, and each transaction waits for the disk. Its times
+    are those of a monotonic clock. What a kill -9 leaves may be no leases at all."""
+
+    def __init__(self, path: str, database: os.stat_result, boot: str) -> None:
+        self._fd = open_side_file(path, database, writes=True)
+        self._boot = boot
+        self._is_closed = False
+
+    def take(self, name: str, holder: str, ttl_ms: int, instead_of: str, now_ms: int) -> str:
+        """A process that can't write the file has every lease."""
+        # Another process has the lock for microseconds, or was stopped: ask again later.
+        if self._is_closed or not _try_lock(self._fd, fcntl.LOCK_EX):
+            return ""
+        try:
+            leases = self._read()
+            taken_by = take_lease(leases, name, holder, ttl_ms, instead_of, now_ms)
+            encoded = msgspec.json.encode((self._boot, leases))
+            os.pwrite(self._fd, encoded, 0)
+            os.ftruncate(self._fd, len(encoded))
+        except OSError:
+            return holder
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        return taken_by
+
+    def _read(self) -> dict[str, tuple[str, int]]:
+        """Empty if they are of an earlier boot, or were written in part."""
+        with contextlib.suppress(msgspec.DecodeError):
+            boot, leases = _leases.decode(os.pread(self._fd, _LEASES_BYTES, 0))
+            if boot == self._boot:
+                return leases
+        return {}
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            os.close(self._fd)
+
+
+_LEASES_BYTES = 1 << 16
+_leases = msgspec.json.Decoder(tuple[str, dict[str, tuple[str, int]]])
 
 
 class WriteLock:

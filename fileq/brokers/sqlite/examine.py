@@ -10,7 +10,7 @@ from fileq.core.finding import Finding, sound, wrong
 from fileq.files.mounts import filesystem_type, is_network
 from fileq.files.paths import MISSING, advice_for, directory_problem
 
-_SUFFIXES = ("", "-wal", "-shm", "-lock", "-listen")
+_SUFFIXES = ("", "-wal", "-shm", "-lock", "-listen", "-leases")
 LEAST_FREE_BYTES = 100 * 1024 * 1024
 
 

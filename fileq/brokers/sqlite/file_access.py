@@ -45,12 +45,12 @@ def protect_database(path: str, *, create: bool) -> os.stat_result:
     return database
 
 
-def open_side_file(path: str, database: os.stat_result | None = None) -> int:
+def open_side_file(path: str, database: os.stat_result | None = None, *, writes: bool = False) -> int:
     """A descriptor of this lock file, which is created if it is missing and narrowed if this user owns it.
 
     `database` is the status of the database beside it. Raises OSError, or BrokerError for a file that is not ours."""
-    # To read only: flock needs no more. Without waiting: opening a named pipe would wait for its other end.
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    # flock needs no more than to read. Without waiting: opening a named pipe would wait for its other end.
+    flags = (os.O_RDWR if writes else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     mode = NEW_MODE if database is None else narrowed(database.st_mode)
     try:
         fd = os.open(path, flags | os.O_CREAT, mode)

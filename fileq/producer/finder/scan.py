@@ -540,7 +540,7 @@ class DeliveryPlaces:
 
 
 # The side files that brokers/sqlite keeps next to its database.
-_SIDE_FILES = (b"", b"-wal", b"-shm", b"-journal", b"-lock", b"-listen")
+_SIDE_FILES = (b"", b"-wal", b"-shm", b"-journal", b"-lock", b"-listen", b"-leases")
 
 
 class DatabaseFiles:

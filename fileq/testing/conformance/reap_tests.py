@@ -2,7 +2,7 @@
 
 import subprocess
 
-from fileq.brokers.local_processes import ProcessId, this_process
+from fileq.brokers.local_processes import this_process
 from fileq.brokers.types import LeaseStatus, Suspect, WorkerInfo
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import Claim, State, decode, encode
@@ -305,22 +305,70 @@ def test_a_slot_whose_process_is_gone_is_a_suspect_although_it_has_a_heartbeat(h
     enqueue(harness, "a", "b")
     claims_of(harness, "w1", "w2")
     harness.broker.register({"w1": of_process(7), "w2": of_process(8)})
-    asked: list[ProcessId] = []
-
-    def is_gone(process: ProcessId) -> bool:
-        asked.append(process)
-        return process.pid == 7
-
-    [suspect] = harness.broker.suspects(is_gone=is_gone)
+    [suspect] = harness.broker.suspects(gone=[of_process(7).process])
     assert (suspect.slot, [claim.id for claim in suspect.claims], suspect.is_gone) == ("w1", ["a"], True)
-    assert sorted(asked, key=lambda process: process.pid) == [of_process(pid).process for pid in (7, 8)]
     assert harness.broker.suspects() == []
 
 
-def test_a_silent_slot_whose_process_is_not_gone_is_only_silent(harness: Harness) -> None:
+def test_a_silent_slot_is_no_suspect_among_those_of_processes_that_are_gone(harness: Harness) -> None:
     running(harness, "a")
     expire_leases(harness)
-    assert [suspect.is_gone for suspect in harness.broker.suspects(is_gone=lambda _: False)] == [False]
+    assert [suspect.is_gone for suspect in harness.broker.suspects()] == [False]
+    assert harness.broker.suspects(gone=[of_process(7).process]) == []
+
+
+def test_the_processes_of_a_machine_are_known_to_each_other(harness: Harness) -> None:
+    here, beside, elsewhere = (of_process(7), of_process(8), of_process(7, boot_id="another"))
+    register_as(harness, w1=here, w2=beside, w3=elsewhere)
+    assert set(harness.broker.processes(here.process)) == {here.process, beside.process}
+    assert harness.broker.processes(elsewhere.process) == [elsewhere.process]
+
+
+def test_a_process_that_is_forgotten_is_no_neighbour_any_more(harness: Harness) -> None:
+    here, beside = of_process(7), of_process(8)
+    register_as(harness, w1=here, w2=beside)
+    harness.broker.deregister(["w2"])
+    for _ in range(2):
+        harness.broker.forget_process(beside.process)
+    assert harness.broker.processes(here.process) == [here.process]
+
+
+def register_as(harness: Harness, **slots: WorkerInfo) -> None:
+    """As worker processes do at their start."""
+    for slot, info in slots.items():
+        harness.broker.register({slot: info})
+        harness.broker.processes(info.process)
+
+
+# leases of duties
+
+
+def test_a_lease_has_one_holder(harness: Harness) -> None:
+    other = harness.another()
+    assert harness.broker.lease("duty", "one", 60_000) == "one"
+    assert other.lease("duty", "two", 60_000) == "one"
+    assert other.lease("another duty", "two", 60_000) == "two"
+    assert harness.broker.lease("duty", "one", 60_000) == "one"
+
+
+def test_a_lease_that_was_given_back_goes_to_the_next(harness: Harness) -> None:
+    harness.broker.lease("duty", "one", 60_000)
+    assert harness.broker.lease("duty", "two", 0) == "one", "only its holder can give it back"
+    assert harness.broker.lease("duty", "one", 0) == ""
+    assert harness.broker.lease("duty", "two", 60_000) == "two"
+
+
+def test_a_lease_that_is_not_renewed_ends(harness: Harness) -> None:
+    harness.broker.lease("duty", "one", 10_000)
+    harness.advance(10)
+    assert harness.broker.lease("duty", "two", 60_000) == "two"
+
+
+def test_a_lease_can_be_taken_from_a_holder_that_is_gone(harness: Harness) -> None:
+    harness.broker.lease("duty", "gone", 60_000)
+    assert harness.broker.lease("duty", "two", 60_000, instead_of="another") == "gone"
+    assert harness.broker.lease("duty", "two", 60_000, instead_of="gone") == "two"
+    assert harness.broker.lease("duty", "three", 60_000, instead_of="gone") == "two", "another was faster"
 
 
 def test_a_slot_whose_process_is_gone_is_reaped_although_it_has_a_heartbeat(harness: Harness) -> None:

@@ -97,7 +97,7 @@ ADDING = {
     *("enqueue", ENQUEUE_MEMBERS, "enqueue_plain", "revive", "fire", "create_batch", "join_batch", "put_document"),
     *("restore", "create_record"),
 }
-CALLED = re.compile(rb"(?:redis\.p?call|read)\('(\w+)'")
+CALLED = re.compile(rb"(?:redis\.p?call|read|run)\('(\w+)'")
 LUA = resources.files("fileq.brokers.redis") / "lua"
 FILES = {file.name.removesuffix(".lua"): file.read_text() for file in LUA.iterdir() if file.is_file()}
 

@@ -18,7 +18,7 @@ from tests.support.producer_setup import BrokerSetup
 from tests.support.program import run
 from tests.support.sqlite_process import a_config, an_entry
 
-ALL = {"fileq.db", "fileq.db-wal", "fileq.db-shm", "fileq.db-lock", "fileq.db-listen"}
+ALL = {"fileq.db", "fileq.db-wal", "fileq.db-shm", "fileq.db-lock", "fileq.db-listen", "fileq.db-leases"}
 STRANGER = 54321
 
 
@@ -72,7 +72,7 @@ def test_a_new_database_behind_a_link_is_private(tmp_path: Path, no_umask: None)
         assert modes(tmp_path / "disk") == dict.fromkeys(("fileq.db", "fileq.db-wal", "fileq.db-shm"), 0o600)
 
 
-@pytest.mark.parametrize("suffix", ["-lock", "-listen", "-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("suffix", ["-lock", "-listen", "-leases", "-wal", "-shm", "-journal"])
 @pytest.mark.parametrize("is_dangling", [True, False])
 def test_a_link_at_the_name_of_a_side_file_is_refused_and_not_followed(
     tmp_path: Path, suffix: str, is_dangling: bool

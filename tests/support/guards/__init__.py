@@ -11,6 +11,7 @@ from tests.support.guards.earlier_job_guards import EARLIER_JOB_GUARDS
 from tests.support.guards.executor_guards import EXECUTOR_GUARDS
 from tests.support.guards.extension_guards import EXTENSION_GUARDS
 from tests.support.guards.firing_guards import FIRING_GUARDS
+from tests.support.guards.fleet_guards import FLEET_GUARDS
 from tests.support.guards.follow_up_guards import FOLLOW_UP_GUARDS
 from tests.support.guards.fsck_guards import FSCK_GUARDS
 from tests.support.guards.guard import Guard
@@ -44,6 +45,7 @@ GUARDS: tuple[Guard, ...] = (
     *SCHEDULE_GUARDS,
     *FIRING_GUARDS,
     *WORKER_GUARDS,
+    *FLEET_GUARDS,
     *SCHEDULER_GUARDS,
     *PREFETCH_GUARDS,
     *LIMIT_GUARDS,

@@ -65,7 +65,7 @@ CLAIMING = (
     guard(promises.CLAIM_RENEWS, "  redis.call('SET', heartbeats[i], raw, 'PX', HEARTBEAT_TTL)\n", ""),
     guard(promises.VAIN_CLAIM_RENEWS, "    if is_freed[slot] then redis", "    if false then redis"),
     guard(promises.VAIN_CLAIM_ALONE, "    if is_freed[slot] then redis", "    if true then redis"),
-    guard(promises.PAUSED, "  if is_paused[i] then return nil end\n", ""),
+    guard(promises.PAUSED, "  if is_paused[i] or length[i] == 0 then", "  if length[i] == 0 then"),
     guard(
         promises.NOT_STARVED,
         "  if every == 0 or (claims_made + 1) % every ~= 0 then return 1 end\n  return 2",
@@ -84,11 +84,6 @@ CLAIMING = (
         "if failure then",
         "tests/integration/redis/test_permissions.py::test_jobs_claimed_before_one_that_cannot_be_claimed_reach_their_slots",
     ),
-    guard(
-        promises.WAITING_MOVES_NOTHING,
-        '"BLMOVE", key, key, "RIGHT", "RIGHT"',
-        '"BLMOVE", key, key, "RIGHT", "LEFT"',
-    ),
 )
 
 LEASES = (
@@ -104,13 +99,13 @@ LEASES = (
     ),
     guard(
         promises.ONLY_SILENT_SUSPECTS,
-        "silent = [slot for slot in slots if left_ms[slot] == -2 or slot in gone]",
-        "silent = slots",
+        "slots = [slot for slot in leases if left_ms[slot] == -2]",
+        "slots = list(leases)",
     ),
     Guard(
         "A heartbeat that lasts longer than its lease is shortened",
         "after the server's clock stepped back no dead worker is found",
-        "stale = [slot for slot in slots if 0 < leases_ms.get(slot, 0) < left_ms[slot]]",
+        "stale = [slot for slot, lease in leases.items() if 0 < lease.lease_ms < left_ms[slot]]",
         "stale = list[str]()",
         EXPIRY + "test_a_heartbeat_that_lasts_longer_than_its_lease_is_shortened_to_it",
     ),
@@ -231,13 +226,6 @@ TOO_LONG = (
         "  job.was[5], job.was[6] = slot, 'running' -- so end_attempt() does not write the bytes\n",
         "",
         LONG + "the_claim_buries_it_and_gives_the_slot_the_next_job",
-    ),
-    Guard(
-        "An idle worker does not receive a long element",
-        "one job of another program fills the memory of every idle worker",
-        "            if _is_long(self._connections[queue]):\n",
-        "            if False:\n",
-        LONG + "an_idle_worker_wakes_without_receiving_it",
     ),
     Guard(
         "A page of a list has a bounded number of bytes",

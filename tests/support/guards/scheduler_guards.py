@@ -36,7 +36,7 @@ SCHEDULER_GUARDS = (
     Guard(
         "A report that comes during a turn of the scheduler is kept",
         "a job that another process schedules is up to a second late",
-        "        self.wake.clear()\n        promoted = self._broker.promote(PAGE)\n",
+        "        promoted = self._broker.promote(PAGE)\n",
         "        promoted = self._broker.promote(PAGE)\n        self.wake.clear()\n",
         SCHEDULING + "a_report_before_the_turn_is_answered_by_it_and_one_during_it_is_kept",
     ),

@@ -87,8 +87,8 @@ SQLITE_GUARDS = (
     rule(promises.LEASE_ENDS, "return self.left_ms(slot_row) > 0", "return self.left_ms(slot_row) >= 0"),
     guard(
         promises.ONLY_SILENT_SUSPECTS,
-        "if row.slot in gone or not work.is_alive(row)",
-        "if True",
+        "found = [row for row in slots if not work.is_alive(row)]",
+        "found = slots",
     ),
     rule(
         promises.STILL_HOLDS,

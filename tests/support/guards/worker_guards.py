@@ -249,7 +249,7 @@ CANCEL_GUARDS = (
     Guard(
         "A worker looks for cancellations when one was requested",
         "a job that is to be cancelled runs on until the next renewal",
-        "        if self._cancel_requests not in (None, promoted.cancel_requests):\n",
+        "        if self._cancel_requests not in (None, requests):\n",
         "        if False:\n",
         "tests/unit/worker/test_scheduler.py::test_a_request_to_cancel_running_jobs_is_passed_on_once",
     ),
@@ -273,22 +273,22 @@ REAPER_GUARDS = (
     Guard(
         "After a reconnect checks count only after a ttl",
         "after a restart of Redis all live workers are reaped",
-        "        if does_count:\n",
-        "        if True:\n",
+        "        if does_count and has_lease:\n",
+        "        if has_lease:\n",
         REAPING + "checks_of_a_reaper_that_has_just_started_do_not_count",
     ),
     Guard(
         "A slot that is not registered is searched again for its second check",
         "its job is never given back",
-        "        if is_sweep and not self._silent_since_s:\n",
-        "        if is_sweep:\n",
+        "        if is_sweep and has_lease and not self._silent_since_s:\n",
+        "        if is_sweep and has_lease:\n",
         REAPING + "the_job_of_an_unregistered_slot_is_given_back",
     ),
     Guard(
         "An outage forgets what was silent before it",
         "the first check after an outage counts as the second",
-        "            self._silent_since_s.clear()\n",
-        "",
+        "            self._silent_since_s.clear()\n            raise\n",
+        "            raise\n",
         REAPING + "a_check_before_an_outage_is_not_the_first_of_two",
     ),
     Guard(
@@ -308,15 +308,15 @@ REAPER_GUARDS = (
     Guard(
         "Jobs of a process that is gone are given back after its handlers have ended",
         "a job runs beside its old handler",
-        ".setdefault(process, now_s) + CHILDREN_END_S\n",
-        ".setdefault(process, now_s)\n",
+        " if now_s >= since_s + CHILDREN_END_S]\n",
+        "]\n",
         REAPING + "the_job_of_a_process_that_is_gone_is_given_back_half_a_second_after_the_first_turn",
     ),
     Guard(
         "A process of another machine is never called gone",
         "the jobs of a live worker run twice",
-        "(process.boot_id, process.namespaces) != (here.boot_id, here.namespaces)",
-        "not process.boot_id",
+        "return bool(self.boot_id) and (self.boot_id, self.namespaces) == (other.boot_id, other.namespaces)",
+        "return bool(self.boot_id)",
         GONE + "a_process_of_another_machine_or_namespace_is_never_gone",
     ),
     Guard(

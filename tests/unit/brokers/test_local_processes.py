@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fileq.brokers import local_processes
-from fileq.brokers.local_processes import NO_PROCESS, Neighbours, ProcessId, this_process
+from fileq.brokers.local_processes import NO_PROCESS, Neighbours, ProcessId, process_of, this_holder, this_process
 from tests.support.registered_process import RegisteredProcess
 
 
@@ -88,11 +88,16 @@ def test_a_process_of_another_user_is_not_gone(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.undo()
 
 
-def test_neighbours_that_died_since_are_found_by_looking_again() -> None:
+def test_each_neighbour_is_looked_up_once() -> None:
     with RegisteredProcess() as process:
         neighbours = Neighbours()
         assert not neighbours.is_gone(process.id)
-        assert neighbours.look_again() == []
         process.kill()
-        assert neighbours.look_again() == [process.id]
-        assert neighbours.is_gone(process.id)
+        assert not neighbours.is_gone(process.id)
+        assert Neighbours().is_gone(process.id)
+
+
+def test_the_holder_of_a_lease_names_its_process() -> None:
+    assert process_of(this_holder()) == this_process()
+    assert this_holder() == this_holder()
+    assert [process_of(text) for text in ("", "x", "a b c d", "a b c d e", "a  c 1 2")] == [NO_PROCESS] * 5

@@ -84,7 +84,8 @@ def test_an_excluded_directory_is_not_entered(tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        *("fileq.db", "fileq.db-wal", "fileq.db-shm", "fileq.db-lock", "fileq.db-listen", "fileq.db-journal"),
+        *("fileq.db", "fileq.db-wal", "fileq.db-shm", "fileq.db-lock", "fileq.db-listen", "fileq.db-leases"),
+        "fileq.db-journal",
     ],
 )
 def test_the_brokers_own_files_are_never_found(tree, name):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 import pytest
@@ -29,11 +29,16 @@ class UnreliableBroker(MemoryBroker):
     reaps_first: Reaper | None = None  # another reaper that reaps between the check and the reaping of this one
     sweeps: list[bool]
 
-    def suspects(self, *, sweep: bool = False, is_gone: Callable[[ProcessId], bool] | None = None) -> list[Suspect]:
+    def processes(self, here: ProcessId) -> list[ProcessId]:
+        if self.is_away:
+            raise BrokerUnavailable("away")
+        return super().processes(here)
+
+    def suspects(self, *, sweep: bool = False, gone: Collection[ProcessId] = ()) -> list[Suspect]:
         if self.is_away:
             raise BrokerUnavailable("away")
         self.sweeps = [*getattr(self, "sweeps", []), sweep]
-        found = super().suspects(sweep=sweep, is_gone=is_gone)
+        found = super().suspects(sweep=sweep, gone=gone)
         other, self.reaps_first = self.reaps_first, None
         if other is not None:
             other.turn()

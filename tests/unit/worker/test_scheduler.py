@@ -8,7 +8,8 @@ import pytest
 
 from fileq.brokers.types import Promoted
 from fileq.core.errors import BrokerUnavailable
-from fileq.worker.scheduler import LONGEST_PAUSE_S, LONGEST_WATCHED_PAUSE_S, PAGE, SWEEP_EVERY_S, Scheduler
+from fileq.worker.scheduler import CANCELS_S, LONGEST_PAUSE_S, LONGEST_WATCHED_PAUSE_S, PAGE, SWEEP_EVERY_S, Scheduler
+from tests.support.clocks import ManualClocks
 
 NOW_MS = 1_000_000
 
@@ -20,6 +21,14 @@ class PromotingBroker:
         self.limits: list[int] = []
         self.realigned: list[int] = []  # the offsets
         self.swept: list[str] = []  # the cursors
+        self.holder = ""  # of the lease, if it is another process
+        self.requests = 0
+
+    def lease(self, name: str, holder: str, ttl_ms: int, *, instead_of: str = "") -> str:
+        return self.holder or holder
+
+    def cancel_requests(self) -> int:
+        return self.requests
 
     def promote(self, limit: int) -> Promoted:
         self.limits.append(limit)
@@ -195,3 +204,31 @@ def test_unique_keys_are_swept_page_by_page_and_again_after_an_hour() -> None:
     times.passed_s += 1
     times.scheduler.turn()
     assert times.broker.swept == ["", "1", "2", ""]
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_without_the_lease_it_promotes_nothing_and_looks_for_cancellations(is_busy: bool) -> None:
+    broker, clocks, requested = PromotingBroker(Promoted(0, None, NOW_MS)), ManualClocks(), list[float]()
+    broker.holder = "another process"
+    scheduler = Scheduler(
+        broker,  # type: ignore[arg-type]
+        cancel_requested=lambda: requested.append(clocks.monotonic()),
+        is_busy=lambda: is_busy,
+        monotonic=clocks.monotonic,
+    )
+    for broker.requests in (7, 7, 8, 8):
+        assert scheduler.turn() == CANCELS_S
+        clocks.advance(CANCELS_S)
+    assert (broker.limits, len(requested)) == ([], 1 if is_busy else 0)
+
+
+def test_a_lease_that_becomes_free_is_taken_within_a_second() -> None:
+    broker, clocks = PromotingBroker(Promoted(0, None, NOW_MS)), ManualClocks()
+    broker.holder = "another process"
+    scheduler = Scheduler(broker, monotonic=clocks.monotonic)  # type: ignore[arg-type]
+    scheduler.turn()
+    broker.holder = ""
+    for _ in range(2):
+        clocks.advance(scheduler.turn())
+    scheduler.turn()
+    assert broker.limits == [PAGE]

@@ -135,8 +135,8 @@ local function undo_claim(record, raw)
   end
 end
 
--- The lists of tokens that wake waiters, one list for each queue (waiting.py). A token is only a hint: whoever finds no
--- job waits again. A key of another type is left alone.
+-- The lists of tokens that wake waiters, one list for each queue (waiting.py). A token is only a hint: a waiter that
+-- finds no job waits again. A key of another type is left alone.
 local TOKENS = string.sub(RECORDS, 1, -5) .. 'wake:' -- the prefix of the records ends with `job:`
 
 local function add_tokens(tokens, wanted)
