@@ -23,8 +23,8 @@ BREAKER_GUARDS = (
     Guard(
         "A caller that wants no job takes no probe",
         "the breaker waits for a probe that does not run",
-        "if self.state == STATE_CLOSED or wanted <= 0:",
-        "if self.state == STATE_CLOSED:",
+        "if self._window.current == STATE_CLOSED or wanted <= 0:",
+        "if self._window.current == STATE_CLOSED:",
         BREAKING + "a_caller_that_wants_no_job_takes_no_probe",
     ),
     Guard(
@@ -37,8 +37,8 @@ BREAKER_GUARDS = (
     Guard(
         "Jobs claimed before the probe do not decide",
         "an old result closes or opens the breaker",
-        "if self.state == STATE_HALF_OPEN and claim == self._probe:",
-        "if self.state == STATE_HALF_OPEN:",
+        "if self._window.current == STATE_HALF_OPEN and claim == self._probe:",
+        "if self._window.current == STATE_HALF_OPEN:",
         BREAKING + "results_of_jobs_claimed_before_do_not_decide",
     ),
     Guard(
@@ -58,7 +58,7 @@ BREAKER_GUARDS = (
     Guard(
         "An open breaker lets no job through before its cooldown ends",
         "a broken handler gets a job at every turn",
-        "            if self._clock() - self._opened_s < self._settings.cooldown_period:\n",
+        "            if self._clock() - self._window.opened_s < self._settings.cooldown_period:\n",
         "            if False:\n",
         BREAKING + "an_open_breaker_permits_nothing_until_its_cooldown_is_over",
     ),
@@ -114,8 +114,8 @@ BREAKER_GUARDS = (
     Guard(
         "A job that an operator tries beside a probe decides nothing",
         "two jobs decide about one breaker",
-        "            if self.state == STATE_HALF_OPEN and self._probe is None:\n",
-        "            if self.state == STATE_HALF_OPEN:\n",
+        "            if self._window.current == STATE_HALF_OPEN and self._probe is None:\n",
+        "            if self._window.current == STATE_HALF_OPEN:\n",
         BREAKING_ROUTES + "a_job_that_an_operator_tries_beside_a_probe_runs_and_decides_nothing",
     ),
     Guard(
