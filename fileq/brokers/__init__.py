@@ -16,16 +16,19 @@ ENTRY_POINT_GROUP = "fileq.brokers"
 BUILT_IN = ("redis", "sqlite", "memory")
 
 
-def open_broker(config: Config, *, create: bool = True, answered: Callable[[], None] = lambda: None) -> FullBroker:
+def open_broker(
+    config: Config, *, role: str = "", create: bool = True, answered: Callable[[], None] = lambda: None
+) -> FullBroker:
     """The broker of this configuration, opened and reachable. Raises BrokerUnavailable otherwise.
 
-    `create=False` creates no database where there is none: a command that only reads must leave no trace. `answered`
-    is called when a server has answered and the broker still has to prepare before it can be used."""
+    `role` is that of a long-running process: its connections to a server bear it in their name, and a worker has few of
+    them. `create=False` creates no database where there is none: a command that only reads must leave no trace.
+    `answered` is called when a server has answered and the broker still has to prepare before it can be used."""
     kind = config.broker_kind
     if kind == "redis":
         from fileq.brokers.redis import open_redis
 
-        return open_redis(config, answered=answered)
+        return open_redis(config, role=role, answered=answered)
     if kind == "sqlite":
         from fileq.brokers.sqlite import open_sqlite
 

@@ -2,7 +2,8 @@
 
 pybreaker moves between the states and reports each change; its storage and its listener are ours. The storage holds a
 rolling window, whose failure rate decides. pybreaker's own decisions are not used: call() counts consecutive failures
-of a call that ends where it began, by the wall clock, and half-open it lets every caller through. A job ends in another process at another time, a result may say nothing, and one probe is let through.
+of a call that ends where it began, by the wall clock, and half-open it lets every caller through. A job ends in another
+process at another time, a result may say nothing, and one probe is let through.
 
 Each job counts once in a window: its last result replaces the earlier ones, so a few bad jobs that are retried again
 and again do not outweigh the good ones. Only failed jobs can have another result, so only their ids are kept, at most

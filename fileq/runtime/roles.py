@@ -55,7 +55,7 @@ def run_producer(loaded: Loaded, read: Callable[[], Loaded], app_dir: str) -> in
     with closing(Observers(config)) as observers:
         emit = observers.emit
         warn_of_new_database(loaded, emit)
-        with closing(start_broker(loaded, emit)) as broker:
+        with closing(start_broker(loaded, emit, "producer")) as broker:
             observers.watch_broker(broker)
             producer = Producer(config, broker, emit=emit, before_enqueue=before)
             service = ProducerService(config, producer, broker, emit=emit)
@@ -109,7 +109,7 @@ def run_worker(
         routes = load_routes(loaded, app_dir, emit)
         before = load_before_enqueue(config, app_dir=app_dir) if is_producing else None
         fatal = FatalError()
-        with closing(start_broker(loaded, emit)) as broker:
+        with closing(start_broker(loaded, emit, "all" if is_producing else "worker")) as broker:
             observers.watch_broker(broker)
 
             def build(loaded: Loaded, routes: Routes) -> WorkerParts:
@@ -159,13 +159,13 @@ def report_routes(routes: Routes, loaded: Loaded, emit: Emit) -> None:
         emit(HandlersUnset("files are only checksummed; set 'handlers' to process them"))
 
 
-def start_broker(loaded: Loaded, emit: Emit) -> FullBroker:
-    """Opens the broker and reports which one it is, where, and which setting chose it.
+def start_broker(loaded: Loaded, emit: Emit, role: str = "") -> FullBroker:
+    """Opens the broker and reports which one it is, where, and which setting chose it. `role`: as for open_broker().
 
     Variables that are probably misspelt are reported before: one of them may have been meant to choose the broker."""
     for variable, similar in loaded.misspelt_env.items():
         emit(VariableIgnored(variable, f"it names no setting; did you mean {similar}?"))
-    broker = open_broker(loaded.config)
+    broker = open_broker(loaded.config, role=role)
     emit(BrokerOpened(broker.kind, broker.where, describe_broker_choice(loaded)))
     warn_if_unsafe(broker, emit)
     return broker

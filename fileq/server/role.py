@@ -272,7 +272,7 @@ def run_serve(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, login_na
     if config.broker_kind == "memory":
         raise ConfigError("broker is 'memory', which only 'fileq start' can serve; set sqlite or redis")
     impatient = replace(loaded, config=with_short_timeouts(config))
-    with closing(Observers(config)) as observers, closing(start_broker(impatient, observers.emit)) as broker:
+    with closing(Observers(config)) as observers, closing(start_broker(impatient, observers.emit, "server")) as broker:
         observers.watch_broker(broker)
         service = ServerService(config, broker, emit=observers.emit, login_name=login_name)
         run_until_signal([service], Reloader(loaded, read, observers.emit), observers, broker, FatalError())

@@ -11,12 +11,16 @@ __all__ = ["RedisBroker", "open_redis"]
 
 
 def open_redis(
-    config: Config, *, clock: Callable[[], int] | None = None, answered: Callable[[], None] = lambda: None
+    config: Config,
+    *,
+    role: str = "",
+    clock: Callable[[], int] | None = None,
+    answered: Callable[[], None] = lambda: None,
 ) -> RedisBroker:
     """A connected broker; BrokerUnavailable otherwise. The server gets each script when it is first used.
 
     `answered` is called at the server's first reply, before more connections are opened."""
-    broker = RedisBroker(config, clock=clock)
+    broker = RedisBroker(config, role=role, clock=clock)
     try:
         broker.connect(answered)
     except BaseException:

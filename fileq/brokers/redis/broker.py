@@ -30,8 +30,8 @@ class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisSchedules, Re
 
     kind = "redis"
 
-    def __init__(self, config: Config, *, clock: Callable[[], int] | None = None) -> None:
-        self._store = RedisStore(config, clock=clock)
+    def __init__(self, config: Config, *, role: str = "", clock: Callable[[], int] | None = None) -> None:
+        self._store = RedisStore(config, role=role, clock=clock)
         self.where = self._store.link.where
         self._taken_in = 0  # at the last call of check_present()
 

@@ -50,6 +50,7 @@ class ConnectionOptions(NamedTuple):
     db: int = 0
     credentials: Callable[[], tuple[str, ...]] = tuple  # (), (password,) or (user, password); asked for each connection
     tls: TlsSettings | None = None
+    name: str = ""  # as CLIENT LIST shows them
 
 
 class RedisConnection:
@@ -104,11 +105,14 @@ class RedisConnection:
         commands: list[tuple[str, ...]] = [("AUTH", *credentials)] if credentials else []
         if options.db:
             commands.append(("SELECT", str(options.db)))
+        if options.name:
+            commands.append(("CLIENT", "SETNAME", options.name))
         if not commands:
             return
         self.send(packed(commands))
-        for _ in commands:
-            if isinstance(reply := self.read(), ReplyError):
+        for command in commands:
+            # A user without +client|setname works without a name.
+            if isinstance(reply := self.read(), ReplyError) and command[1] != "SETNAME":
                 raise LoginRefused(str(reply))
 
     def fileno(self) -> int:

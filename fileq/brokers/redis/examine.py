@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from fileq.brokers.redis.link import WORKER_CONNECTIONS
 from fileq.brokers.redis.scripts import Part
 from fileq.brokers.redis.store import RedisStore
 from fileq.core.errors import BrokerError, BrokerUnavailable
@@ -29,7 +30,14 @@ _FORBIDDEN = "this user is not permitted to ask"
 def examine(store: RedisStore) -> list[Finding]:
     """Everything but the permissions. BrokerUnavailable if the server goes away meanwhile."""
     info = _info(store)
-    return [*_version(info), *_role(info), _eviction(store, info), *_persistence(store, info), _clock(store)]
+    return [
+        *_version(info),
+        *_role(info),
+        _eviction(store, info),
+        *_persistence(store, info),
+        _clock(store),
+        *_connections(store, info),
+    ]
 
 
 def _info(store: RedisStore) -> dict[str, str]:
@@ -131,6 +139,28 @@ def _clock(store: RedisStore) -> Finding:
             "synchronise both clocks (NTP): delayed jobs start by the server's, times are shown by this one's",
         )
     return sound("clock", f"within {short_duration(MOST_SKEW_S)} of the server's")
+
+
+def _connections(store: RedisStore, info: dict[str, str]) -> Iterator[Finding]:
+    """Whether the server has room for another half of the connections it has."""
+    if not (connected := info.get("connected_clients", "")) or not (most := info.get("maxclients", "")):
+        return
+    workers = sum(line.startswith("fileq:worker:") for line in _client_names(store))
+    detail = f"{int(connected):,} of maxclients {int(most):,}" + (f", {workers:,} of workers" if workers else "")
+    if 3 * int(connected) > 2 * int(most):
+        advice = f"a worker takes up to {WORKER_CONNECTIONS}: raise maxclients, and its limit of open files"
+        yield wrong("connections", detail, advice)
+    else:
+        yield sound("connections", detail)
+
+
+def _client_names(store: RedisStore) -> list[str]:
+    """The names of all connections to the server; none if it is forbidden to list them."""
+    reply = _reply_or_none(store, "CLIENT", "LIST")
+    if not isinstance(reply, bytes):
+        return []
+    fields = (line.partition(" name=")[2] for line in reply.decode(errors="replace").splitlines())
+    return [name.partition(" ")[0] for name in fields]
 
 
 def examine_permissions(store: RedisStore) -> Finding:

@@ -6,7 +6,9 @@ replies still to come is never given to another call.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import threading
 import time
 from collections import deque
@@ -30,22 +32,25 @@ if TYPE_CHECKING:
     from fileq.brokers.redis.discovery import ClusterDiscovery, SentinelDiscovery
 
 HOT_S = 0.25
+# Of a worker, so that a fleet of a thousand needs four thousand: one waits for jobs, one watches due times, and its
+# threads share the others. The pump has one or two in use, and waits for no other thread that waits for it.
+WORKER_CONNECTIONS = 4
 
 
 class Link:
     """One server, or one hash slot of a cluster, and the connections to it. Thread-safe."""
 
-    def __init__(self, config: Config) -> None:
-        self.topology = Topology(config)
+    def __init__(self, config: Config, role: str = "") -> None:
+        self.topology = Topology(config, role)
         self.where = self.topology.where
         self.max_retries = config.redis.max_retries
         self._pid = os.getpid()
         self._open: set[RedisConnection] = set()  # all connections of the pool, lent or idle
+        self._opening, self._growing = 0, threading.Lock()  # how many are being opened
         self._idle: deque[tuple[RedisConnection, float]] = deque()  # and when each was used last
         self._cooled_s = 0.0
         self._wait_s = max(config.redis.read_timeout, config.redis.write_timeout)
-        self._freed = threading.Condition()
-        self._waiting = 0  # callers that wait for a connection
+        self._callers: deque[threading.Event] = deque()  # that wait for a connection; the first one is next
 
     def warm(self, count: int) -> None:
         """Open this many connections, or as many as there may be, so that the first calls need not."""
@@ -71,17 +76,28 @@ class Link:
     def connection(self) -> RedisConnection:
         """A connection for one call. It is tested first, unless it was used a moment ago.
 
-        If all are in use, waits for one as long as for a reply, then raises ConnectionError."""
+        If all are in use, waits for its turn as long as for a reply, then raises ConnectionError. Callers get theirs in
+        the order in which they ask, so a thread that always needs one keeps it from no other."""
         if self._pid != os.getpid():  # after a fork: these are the connections of the parent
-            self._pid, self._open, self._idle = os.getpid(), set(), deque()
-            self._freed, self._waiting = threading.Condition(), 0
-        until_s = 0.0
-        while True:
-            if (connection := self._idle_or_new()) is not None:
-                return connection
-            until_s = until_s or time.monotonic() + self._wait_s
-            if not self._wait_for_one(until_s):
-                raise ConnectionError(f"all {self.topology.pool_size} connections to it are in use")
+            self._pid, self._open, self._idle, self._callers = os.getpid(), set(), deque(), deque()
+            self._opening, self._growing = 0, threading.Lock()
+        if not self._callers and (connection := self._idle_or_new()) is not None:
+            return connection
+        until_s = time.monotonic() + self._wait_s
+        is_next = threading.Event()
+        self._callers.append(is_next)
+        try:
+            while True:
+                if self._callers[0] is is_next and (connection := self._idle_or_new()) is not None:
+                    return connection
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    raise ConnectionError(f"all {self.topology.pool_size} connections to it are in use")
+                is_next.wait(left_s)
+                is_next.clear()  # before the next look: what is freed after it sets the event again
+        finally:
+            self._callers.remove(is_next)
+            self._note_freed()
 
     def _idle_or_new(self) -> RedisConnection | None:
         while self._idle:
@@ -94,29 +110,21 @@ class Link:
             if self.topology.is_current(connection) and (is_hot or connection.is_quiet()):
                 return connection
             self.discard(connection)
-        if len(self._open) >= self.topology.pool_size:
-            return None
-        connection = self.topology.connect()
-        self._open.add(connection)
-        return connection
-
-    def _wait_for_one(self, until_s: float) -> bool:
-        """Wait until a connection is free; False if none is at this time."""
-        with self._freed:
-            self._waiting += 1  # before the check: a thread that frees a connection after it knows of this caller
-            try:
-                while not self._idle and len(self._open) >= self.topology.pool_size:
-                    left_s = until_s - time.monotonic()
-                    if left_s <= 0 or not self._freed.wait(left_s):
-                        return False
-            finally:
-                self._waiting -= 1
-        return True
+        with self._growing:
+            if len(self._open) + self._opening >= self.topology.pool_size:
+                return None
+            self._opening += 1
+        try:
+            connection = self.topology.connect()
+            self._open.add(connection)
+            return connection
+        finally:
+            with self._growing:
+                self._opening -= 1
 
     def _note_freed(self) -> None:
-        if self._waiting:
-            with self._freed:
-                self._freed.notify()
+        with contextlib.suppress(IndexError):
+            self._callers[0].set()
 
     def give_back(self, connection: RedisConnection) -> None:
         """All replies were read: the connection may serve another call."""
@@ -156,10 +164,13 @@ SENTINEL_PORT, REDIS_PORT = 26379, 6379
 class Topology:
     """The server that holds fileq's keys. Call refresh() when another one may have taken over. Thread-safe."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, role: str = "") -> None:
         self.where = config.redis.location
         self.pool_size = config.redis.pool_size_multiplier * (os.cpu_count() or 1)
-        self._options = _connection_options(config)
+        if role == "worker":
+            self.pool_size = min(self.pool_size, WORKER_CONNECTIONS - 2)
+        name = f"fileq:{role}:{socket.gethostname()}-{os.getpid()}" if role else ""
+        self._options = _connection_options(config)._replace(name=name)
         self._discovery: SentinelDiscovery | ClusterDiscovery | None = None
         self._address: Address | None = None  # the last one that was found
         url = urlsplit(config.redis.url)

@@ -29,11 +29,11 @@ T = TypeVar("T")
 class RedisStore:
     """Calls to one server. Thread-safe. `clock` replaces the server's time in tests."""
 
-    def __init__(self, config: Config, *, clock: Callable[[], int] | None = None) -> None:
+    def __init__(self, config: Config, *, role: str = "", clock: Callable[[], int] | None = None) -> None:
         self.config = config
         self.keys = Keys(config)
         self.queues = self.keys.queue_names
-        self.link = Link(config)
+        self.link = Link(config, role)
         self.scripts = Scripts(config, self.keys, clock)
         self.order = ClaimOrder(self.queues, config.worker.starvation_share)
         self.tokens: Counter[str] = Counter()  # claims of each slot so far; a token tells two claims of a slot apart

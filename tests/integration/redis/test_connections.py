@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,12 +10,16 @@ from typing import Any
 import pytest
 
 from fileq.brokers.redis import open_redis
+from fileq.brokers.redis.link import WORKER_CONNECTIONS, Link
+from fileq.brokers.types import Entry
 from fileq.core.errors import BrokerUnavailable
-from fileq.testing.conformance.builders import an_entry, foreign
+from fileq.testing.conformance.builders import a_job, an_entry, foreign
+from tests.support.program import Program
 from tests.support.redis_scenario import DEFAULT_KEYS, use_every_method
 from tests.support.redis_store import config_on
 from tests.support.redis_topology import broker_on
 from tests.support.servers import Server
+from tests.support.waiting import wait_until
 
 SECRET = "s3cret/with:odd@signs%"
 QUOTED = "s3cret%2Fwith%3Aodd%40signs%25"
@@ -134,6 +139,76 @@ def test_more_threads_than_connections_wait_for_each_other(redis_server):
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(call, range(threads)))
         assert sum(broker.census().pending.values()) == 5 * threads
+
+
+def test_callers_get_a_connection_in_the_order_in_which_they_ask(redis_server):
+    """A thread that gives one back and asks again at once, as the pump does under load, waits behind the others."""
+    link = Link(config_on(**{"redis.addr": redis_server.address}), "worker")
+    order: list[str] = []
+    held = [link.connection(), link.connection()]
+
+    def call(name: str) -> None:
+        connection = link.connection()
+        order.append(name)
+        link.give_back(connection)
+
+    others = []
+    for name in ("first", "second"):
+        others.append(threading.Thread(target=call, args=(name,)))
+        others[-1].start()
+        wait_until(lambda: len(link._callers) == len(others), 20, "a caller that waits")
+    link.give_back(held.pop())
+    again = link.connection()
+    order.append("again")
+    for thread in others:
+        thread.join(20)
+    assert order == ["first", "second", "again"]
+    for connection in (again, *held):
+        link.give_back(connection)
+    link.close()
+
+
+def worker_names(server: Server) -> list[str]:
+    names = [client["name"] for client in server.client().client_list()]
+    return [name for name in names if name.startswith("fileq:worker:")]
+
+
+def test_a_worker_has_few_connections_that_bear_its_name(redis_server, tmp_path):
+    """Idle and under load: jobs in all slots, retries, two turns in flight, a renewal every second."""
+    settings = {
+        "redis.addr": redis_server.address,
+        "producer.scan_dir": tmp_path,
+        "worker.isolation": "thread",
+        "worker.heartbeat_ttl": "3s",
+        "imports": "[app]",
+    }
+    (tmp_path / "app.py").write_text("import fileq\n\n@fileq.task('nothing')\ndef nothing(job, context) -> None: ...\n")
+    with (
+        broker_on(**{"redis.addr": redis_server.address}) as broker,
+        Program("worker", cwd=tmp_path, settings=settings) as worker,
+    ):
+        most = 0
+
+        def is_done() -> bool:
+            nonlocal most
+            names = worker_names(redis_server)
+            assert set(names) <= {f"fileq:worker:{socket.gethostname()}-{worker.process.pid}"}
+            most = max(most, len(names))
+            return sum(broker.census().pending.values()) == 0
+
+        for round in range(3):
+            broker.enqueue([Entry(a_job(f"{round}-{i}", filepath="", type="nothing"), "low") for i in range(2000)])
+            wait_until(is_done, 60, "all jobs have run")
+        assert 2 <= most <= WORKER_CONNECTIONS
+        assert broker.census().dead == 0
+
+
+def test_a_user_without_permission_to_name_its_connections_works(redis_server):
+    redis_server.add_user("app", SECRET, "~*", "&*", "+@all", "-client|setname")
+    login = {"redis.addr": redis_server.address, "redis.username": "app", "redis.password": SECRET}
+    with contextlib.closing(open_redis(config_on(**login), role="worker")) as broker:
+        broker.enqueue([an_entry("a")])
+        assert broker.census().pending["low"] == 1
 
 
 def test_two_databases_of_a_server_share_no_job(redis_server):
