@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import os
-import secrets
 
 from msgspec import Struct
 
@@ -54,7 +53,7 @@ def this_holder() -> str:
 @functools.lru_cache(maxsize=1)
 def _holder(pid: int) -> str:
     own = this_process()
-    return f"{secrets.token_hex(4)} {own.boot_id} {own.namespaces} {own.pid} {own.pid_start}"
+    return f"{os.urandom(4).hex()} {own.boot_id} {own.namespaces} {own.pid} {own.pid_start}"
 
 
 def process_of(holder: str) -> ProcessId:

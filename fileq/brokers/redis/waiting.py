@@ -13,7 +13,7 @@ both wake.
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import select
 import time
 from typing import Any
@@ -42,7 +42,7 @@ class RedisWaiter:
         self._keys = store.keys
         self._longest_s = longest_s
         self._lasts_ms = round(WATCH_TIMES * longest_s * 1000)
-        self._holder = secrets.token_hex(8)
+        self._holder = os.urandom(8).hex()
         self._handed_over = store.keys.handed_over.encode()
         self._connection: RedisConnection | None = None
         self._has_watch = False

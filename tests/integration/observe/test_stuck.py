@@ -54,7 +54,7 @@ class StandingPump:
 
     def start(self): ...
 
-    def turn(self):
+    def turn(self, *, is_woken):
         self.goes_on.wait()
         self.is_idle = True
         return 0

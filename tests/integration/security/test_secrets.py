@@ -150,6 +150,13 @@ def test_a_password_is_in_nothing_that_a_worker_says(
         jobs = [typed_job(type, None, priority="low", now=datetime.now(UTC)) for type in types for _ in range(10)]
         broker.enqueue([Entry(job, "low") for job in jobs])
         wait_until(lambda: (census := broker.census()).dead == 40 and census.completed == 20, 30)
+
+        def have_all_run() -> bool:
+            # A job wakes one worker, any of them.
+            broker.enqueue([Entry(typed_job("note", None, priority="low", now=datetime.now(UTC)), "low")])
+            return all("job." in program.text() for program in programs)
+
+        wait_until(have_all_run, 30)
         said += [program.get("/metrics")[1] + command_lines(program.process.pid) for program in programs]
         server.pause()
         try:
