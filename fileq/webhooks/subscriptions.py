@@ -279,10 +279,10 @@ def _shortened(name: str, value: Any) -> Any:
     return None if isinstance(value, dict) else value
 
 
-# The watch asks the catalog for its revision every two seconds, off the hot path.
+# The watch asks the catalog for its revision every four seconds, off the hot path.
 
 
-CHECK_EVERY_S = 2.0  # definitions take effect within 5 s
+CHECK_EVERY_S = 4.0  # definitions take effect within 5 s
 
 
 class WebhookWatch:

@@ -6,6 +6,7 @@ run out and the reaper of another worker gives the jobs back.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
@@ -22,6 +23,7 @@ from fileq.config import Config
 from fileq.core.finding import Finding
 
 BATCH = 1000
+CHECK_EVERY_S = 5.0
 _PAGE = 500
 
 
@@ -33,7 +35,7 @@ class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisSchedules, Re
     def __init__(self, config: Config, *, role: str = "", clock: Callable[[], int] | None = None) -> None:
         self._store = RedisStore(config, role=role, clock=clock)
         self.where = self._store.link.where
-        self._taken_in = 0  # at the last call of check_present()
+        self._taken_in, self._checked_s = 0, float("-inf")  # at the last check_present() that asked, and when
 
     def connect(self, answered: Callable[[], None] = lambda: None) -> None:
         """Reach the server; `answered` is called at its first reply, before more connections are opened."""
@@ -47,7 +49,11 @@ class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisSchedules, Re
 
     def check_present(self) -> str:
         """Compares the count of all jobs ever taken in, which never falls, with that of the last call. It is smaller
-        after a crash without persistence, a failover to a replica that was behind, or a FLUSHALL."""
+        after a crash without persistence, a failover to a replica that was behind, or a FLUSHALL. Asks the server every
+        CHECK_EVERY_S at most."""
+        if (now_s := time.monotonic()) < self._checked_s + CHECK_EVERY_S:
+            return ""
+        self._checked_s = now_s
         counts = self._store.call("HMGET", self._store.keys.stats, "produced", "adopted")
         before, self._taken_in = self._taken_in, sum(int(count or 0) for count in counts)
         if self._taken_in >= before:

@@ -5,9 +5,12 @@ with CLIENT TRACKING, so the server reports the next push to it, and to no other
 the lists of *tokens*. A claim that leaves jobs in a queue puts a token there (lua/claim.lua), as do `resume` and a
 waiter whose pump has no slot left. A token only wakes: nothing but the claim script claims.
 
-Tokens and the watch may be lost with a worker that dies. Then each waiter finds the jobs, and one of them takes the
-watch, when its BLPOP ends: `worker.brpoplpush_timeout` is the most that it costs. Two waiters that both have the watch
-both wake.
+Tokens and the watch may be lost with a worker that dies. Then each waiter finds the jobs when its BLPOP ends:
+`worker.brpoplpush_timeout` is the most that it costs. Each time it also asks for the watch, which is free soon after
+its holder died. Two waiters that both have the watch both wake.
+
+Of a large fleet nearly all waiters are such others, so what one of them sends each time is one packet of cheap commands
+and no script. Only a free watch is worth the script that takes it.
 """
 
 from __future__ import annotations
@@ -48,6 +51,9 @@ class RedisWaiter:
         self._has_watch = False
         self._is_tracked = False  # the server reports changes on this connection
         self._is_refused = False  # it does so for no connection of this user
+        self._is_standby = False  # another waiter had the watch at the last look
+        standby = [("GET", store.keys.watch), ("SMEMBERS", store.keys.paused)]
+        self._standby_look: list[Command] = [*standby, *(("LLEN", queue) for queue in store.keys.queues), self._blpop]
         self._is_armed = False
         self._armed_s = 0.0
         self._has_work = False
@@ -105,7 +111,7 @@ class RedisWaiter:
         """Hands the watch over, and a token that came too late."""
         self._read()
         connection, keys = self._connection, self._keys
-        if connection is not None and (self._has_watch or (self._has_work and not self._is_armed)):
+        if connection is not None and (self._has_watch or self._has_work):
             command = ("EVAL", script("hand_over").text, 2, keys.watch, keys.handed_over, self._holder, self._lasts_ms)
             with contextlib.suppress(OSError):  # the reply is not awaited: the watch also ends by itself
                 connection.send(packed([command]))
@@ -114,6 +120,9 @@ class RedisWaiter:
     def _look(self) -> None:
         """Looks for jobs; if there is none, blocks in BLPOP unless this waiter has the watch."""
         assert self._connection is not None
+        if self._is_standby:
+            self._look_standing_by()
+            return
         has_work = self._looked()
         if self._has_watch != self._is_tracked and not self._is_refused:
             answer = self._ask(("CLIENT", "TRACKING", *(("ON", "NOLOOP") if self._has_watch else ("OFF",))))
@@ -122,8 +131,27 @@ class RedisWaiter:
             has_work = self._looked()  # the server tracks what it reads from now on
         self._has_work |= has_work
         self._is_armed, self._armed_s = not has_work, time.monotonic()
+        self._is_standby = not self._has_watch
         if not has_work and not self._has_watch:
-            self._connection.send(packed([("BLPOP", *self._keys.tokens, self._keys.handed_over, self._longest_s)]))
+            self._connection.send(packed([self._blpop]))
+
+    def _look_standing_by(self) -> None:
+        """The same while another waiter has the watch, in one packet that ends with the BLPOP."""
+        assert self._connection is not None
+        self._connection.send(packed(self._standby_look))
+        replies = [self._connection.read() for _ in self._standby_look[:-1]]
+        self._is_armed, self._armed_s = True, time.monotonic()
+        for reply in replies:
+            if isinstance(reply, ReplyError):
+                raise reply
+        holder, paused, *lengths = replies
+        self._is_standby = holder is not None
+        queues = zip(self._keys.queue_names, lengths, strict=True)
+        self._has_work |= any(length and queue.encode() not in paused for queue, length in queues)
+
+    @property
+    def _blpop(self) -> Command:
+        return ("BLPOP", *self._keys.tokens, self._keys.handed_over, str(self._longest_s))
 
     def _looked(self) -> bool:
         reply = self._ask(self._scripts.watch(self._holder, self._lasts_ms))
@@ -164,8 +192,11 @@ class RedisWaiter:
                 self._has_work = True  # the claim that follows gets the same reply and handles it
             elif isinstance(reply, PushNotification):
                 self._has_work |= was_armed  # the last look found no job; otherwise a claim may be all that changed
-            elif reply is not None and reply[0] != self._handed_over:  # None: the BLPOP has ended
-                self._has_work = True
+            elif reply is not None:  # None: the BLPOP has ended
+                if reply[0] == self._handed_over:
+                    self._is_standby = False  # the watch is free
+                else:
+                    self._has_work = True
 
     def _drop(self) -> None:
         self._is_armed = self._has_watch = self._is_tracked = False

@@ -310,8 +310,8 @@ def test_a_wait_whose_end_never_comes_begins_again(redis_server, monkeypatch):
         first.arm()
         broker = store.through(proxy.port, **{"worker.brpoplpush_timeout": "100ms"})
         with waiting(broker) as waiter:
+            proxy.delay_replies(600, b"BLPOP", times=1)
             waiter.arm()
-            proxy.delay_replies(600, b"BLPOP", times=2)
             assert waiter.wait(0.15) is False
             assert waiter.wait(0.5) is False
             proxy.clear()

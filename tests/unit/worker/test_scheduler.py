@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
+from fileq.brokers.local_processes import this_process
 from fileq.brokers.types import Promoted
 from fileq.core.errors import BrokerUnavailable
-from fileq.worker.scheduler import CANCELS_S, LONGEST_PAUSE_S, LONGEST_WATCHED_PAUSE_S, PAGE, SWEEP_EVERY_S, Scheduler
+from fileq.worker.lease import LONGEST_ASK_S
+from fileq.worker.scheduler import (
+    CANCELS_S,
+    LEASE_S,
+    LONGEST_PAUSE_S,
+    LONGEST_WATCHED_PAUSE_S,
+    PAGE,
+    SWEEP_EVERY_S,
+    Scheduler,
+)
 from tests.support.clocks import ManualClocks
 
 NOW_MS = 1_000_000
@@ -25,7 +38,7 @@ class PromotingBroker:
         self.requests = 0
 
     def lease(self, name: str, holder: str, ttl_ms: int, *, instead_of: str = "") -> str:
-        return self.holder or holder
+        return holder if self.holder in ("", instead_of) else self.holder
 
     def cancel_requests(self) -> int:
         return self.requests
@@ -222,13 +235,44 @@ def test_without_the_lease_it_promotes_nothing_and_looks_for_cancellations(is_bu
     assert (broker.limits, len(requested)) == ([], 1 if is_busy else 0)
 
 
-def test_a_lease_that_becomes_free_is_taken_within_a_second() -> None:
+def test_a_lease_that_becomes_free_is_taken_within_seconds() -> None:
     broker, clocks = PromotingBroker(Promoted(0, None, NOW_MS)), ManualClocks()
     broker.holder = "another process"
     scheduler = Scheduler(broker, monotonic=clocks.monotonic)  # type: ignore[arg-type]
     scheduler.turn()
-    broker.holder = ""
-    for _ in range(2):
+    broker.holder, end_s = "", clocks.monotonic() + LONGEST_ASK_S
+    while clocks.monotonic() < end_s:
         clocks.advance(scheduler.turn())
+    assert PAGE in broker.limits
+
+
+def test_a_refused_scheduler_asks_for_the_lease_less_often_each_time() -> None:
+    broker, clocks, asked_s = PromotingBroker(Promoted(0, None, NOW_MS)), ManualClocks(), list[float]()
+    broker.holder = "another process"
+    ask = broker.lease
+    broker.lease = lambda *args, **more: asked_s.append(clocks.monotonic()) or ask(*args, **more)  # type: ignore[method-assign, func-returns-value]
+    scheduler = Scheduler(broker, monotonic=clocks.monotonic)  # type: ignore[arg-type]
+    for _ in range(round(60 / CANCELS_S)):
+        clocks.advance(scheduler.turn())
+    pauses_s = [later - before for before, later in itertools.pairwise(asked_s)]
+    assert len(asked_s) < 30
+    assert pauses_s[0] <= LEASE_S * 2
+    assert max(pauses_s) <= LONGEST_ASK_S
+
+
+def test_a_lease_of_a_process_that_ended_on_this_machine_is_taken_at_once() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    broker, clocks = PromotingBroker(Promoted(0, None, NOW_MS)), ManualClocks()
+    own = this_process()
+    with open(f"/proc/{child.pid}/stat") as file:
+        start = file.read().rpartition(")")[2].split()[19]
+    broker.holder = f"0 {own.boot_id} {own.namespaces} {child.pid} {start}"
+    scheduler = Scheduler(broker, monotonic=clocks.monotonic)  # type: ignore[arg-type]
+    for _ in range(10):  # so that it asks seldom
+        clocks.advance(scheduler.turn())
+    assert broker.limits == []
+    child.kill()
+    child.communicate()
+    clocks.advance(LEASE_S)
     scheduler.turn()
     assert broker.limits == [PAGE]
