@@ -75,6 +75,12 @@ GOALS = (
     Goal("files end to end ÷ celery with a walk in front", _to_peer(PROCESS, "files_rate", "celery"), "≥", 3.0),
     Goal("rescan of known files ÷ find", _of(PROCESS, "rescan_by_find"), "≤", 3.0),
     Goal("SQLite drain in process mode ÷ huey", _to_peer(f"{PROCESS} sqlite", "drain_1", "huey sqlite"), "≥", 5.0),
+    Goal("1,000 idle workers: server, % of a core", _of(THREAD, "fleet_cpu"), "≤", 5.0),
+    Goal("1,000 idle workers ÷ 250: commands a second", _of(THREAD, "fleet_commands"), "≤", 4.4),
+    Goal("1,000 workers: wakes a push", _of(THREAD, "fleet_wakes"), "≤", 2.0),
+    Goal("300 of 1,000 workers killed: seconds until their jobs are back", _of(THREAD, "fleet_back_s"), "≤", 55.0),
+    Goal("1,000 workers ÷ 1: pickup p99", _of(THREAD, "fleet_pickup"), "≤", 1.5),
+    Goal("100 processes ÷ 1: pickup p99", _of(THREAD, "fleet_pickup_processes"), "≤", 1.5),
     Goal("idle CPU %, process mode", _of(PROCESS, "idle_cpu"), "<", 1.0),
     Goal("idle PSS MB, process mode", _of(PROCESS, "idle_pss"), "≤", 110.0),
 )

@@ -31,6 +31,9 @@ class Sizes:
     many_waiting: int = 1_000_000
     drained_before_them: int = 10_000
     spins: int = 400
+    fleet: int = 1_000
+    fleet_processes: int = 100
+    fleet_idle_s: float = 30.0
 
 
 QUICK = Sizes(
@@ -45,6 +48,9 @@ QUICK = Sizes(
     many_waiting=3_000,
     drained_before_them=500,
     spins=50,
+    fleet=40,
+    fleet_processes=2,
+    fleet_idle_s=1.0,
 )
 
 

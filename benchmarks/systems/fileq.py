@@ -46,7 +46,7 @@ def _system(isolation: str, slots: int, store: Literal["redis", "sqlite"]) -> Sy
 
 def _write_config(place: Place, isolation: str, slots: int, store: str) -> Path:
     """A file that is JSON, which is also YAML."""
-    routes = [{"type": kind, "use": "fileq_program:typed"} for kind in ("noop", "pickup", "spin")]
+    routes = [{"type": kind, "use": "fileq_program:typed"} for kind in ("noop", "pickup", "spin", "hold")]
     config = {
         "broker": store,
         "worker": {"count": slots, "isolation": isolation},
