@@ -134,8 +134,7 @@ def test(broker: FullBroker, config: Config, name: str) -> WebhookTest:
     """Sends one message now, from here, and waits for the answer. Nothing is retried, and no job is made."""
     import uuid
 
-    from fileq.webhooks.attempt import send
-    from fileq.webhooks.sender import NotSent, sender_of
+    from fileq.webhooks.sender import NotSent, send, sender_of
 
     known = store_of(broker, config).get(name)
     id, now_ms, started_s = str(uuid.uuid4()), wall_clock_ms(), time.monotonic()

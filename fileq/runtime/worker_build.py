@@ -36,7 +36,7 @@ from fileq.worker.scheduler import ScheduleFiring, Scheduler
 from fileq.worker.settlements import FollowUps, rules_of
 
 if TYPE_CHECKING:
-    from fileq.webhooks.attempt import DeliveryAttempts
+    from fileq.webhooks.sender import DeliveryAttempts
 
 # The handlers of fileq's own jobs, by type. They need a broker, so they run in the worker process.
 BuiltInJobs: TypeAlias = Callable[[FullBroker, Config, Emit], Mapping[str, Callable[..., Any]]]
@@ -141,8 +141,7 @@ class Deliveries:
     def _loaded(self) -> DeliveryAttempts:
         with self._lock:
             if self._attempts is None:
-                from fileq.webhooks.attempt import DeliveryAttempts
-                from fileq.webhooks.sender import sender_of
+                from fileq.webhooks.sender import DeliveryAttempts, sender_of
 
                 self._attempts = DeliveryAttempts(
                     self._store,

@@ -31,11 +31,9 @@ from fileq.core.events import Emit, LoopFailed
 from fileq.core.job import decode_or_none
 from fileq.queries.job_filter import path_matcher
 from fileq.server.authentication import Authentication, Caller
-from fileq.server.decoding import glob_problems, invalid
 from fileq.server.hidden_paths import without_paths
-from fileq.server.limits import Share
-from fileq.server.problems import ApiProblem, FieldProblem, broker_away
-from fileq.server.thread_pools import BrokerPool, ServerThread
+from fileq.server.limits import BrokerPool, ServerThread, Share
+from fileq.server.problems import ApiProblem, FieldProblem, broker_away, glob_problems, invalid
 
 STREAMS_MAX = 1_000
 STREAMS_OF_ONE = 250  # of one caller

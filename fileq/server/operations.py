@@ -26,7 +26,7 @@ from fileq.commands.action_log import IDS_MAX, ActionLog
 from fileq.core.errors import BrokerError, BrokerUnavailable, Conflict, FileqError, JobError
 from fileq.core.events import Emit, OperationEnded, OperationStarted
 from fileq.queries.job_filter import JobFilter
-from fileq.server.thread_pools import ServerThread
+from fileq.server.limits import ServerThread
 
 KIND = "operations"
 OPEN_MAX = 20  # operations that have not ended

@@ -18,10 +18,10 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 from fileq.core.api_key import Scope
-from fileq.server.audit import AuditNote
 from fileq.server.authentication import Caller
 from fileq.server.hidden_paths import without_paths
 from fileq.server.problems import ApiProblem
+from fileq.server.services import AuditNote
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -21,13 +21,11 @@ from fileq.server.api import (
     access_endpoints,
     action_endpoints,
     batch_endpoints,
-    dead_endpoints,
+    definition_endpoints,
     file_endpoints,
     job_endpoints,
     live_endpoints,
     queue_endpoints,
-    schedule_endpoints,
-    webhook_endpoints,
 )
 from fileq.server.problems import MEDIA_TYPE, PROBLEMS, ProblemDocument
 from fileq.server.route import JSON, ApiRequest, NoQuery, Route, RouteList
@@ -40,21 +38,20 @@ async def show_description(request: ApiRequest[NoQuery, UnsetType]) -> Response:
     return Response(openapi_json(), media_type=JSON)
 
 
-_AREAS = (
-    job_endpoints,
-    action_endpoints,
-    dead_endpoints,
-    queue_endpoints,
-    batch_endpoints,
-    schedule_endpoints,
-    webhook_endpoints,
-    file_endpoints,
-    live_endpoints,
-    access_endpoints,
-)
 # In the order of docs/api.md. Of two routes that match a path the first one is used.
-ROUTES: tuple[Route, ...] = (*(route for area in _AREAS for route in area.ROUTES), *DESCRIPTION)
-
+ROUTES: tuple[Route, ...] = (
+    *job_endpoints.ROUTES,
+    *action_endpoints.ROUTES,
+    *action_endpoints.DEAD,
+    *queue_endpoints.ROUTES,
+    *batch_endpoints.ROUTES,
+    *definition_endpoints.SCHEDULES,
+    *definition_endpoints.WEBHOOKS,
+    *file_endpoints.ROUTES,
+    *live_endpoints.ROUTES,
+    *access_endpoints.ROUTES,
+    *DESCRIPTION,
+)
 
 _REF = "#/components/schemas/{name}"
 COMMON = (

@@ -24,12 +24,10 @@ from starlette.websockets import WebSocket
 
 from fileq.config.http_settings import is_loopback
 from fileq.server.api.live_endpoints import serve_events
-from fileq.server.audit import AuditNote
 from fileq.server.authentication import Caller, RequestSender, check_not_cross_site, check_same_site
-from fileq.server.decoding import decode_body, decode_query
 from fileq.server.hidden_paths import without_paths
 from fileq.server.limits import RequestBody, drop_rest, values_of
-from fileq.server.problems import PROBLEMS, ApiProblem
+from fileq.server.problems import PROBLEMS, ApiProblem, decode_body, decode_query
 from fileq.server.route import (
     JSON,
     SAFE,
@@ -44,7 +42,7 @@ from fileq.server.route import (
     request_path,
 )
 from fileq.server.routes import ROUTES
-from fileq.server.services import Services
+from fileq.server.services import AuditNote, Services
 
 API = "/api/v1"
 Answerer: TypeAlias = Callable[[Request, RequestSender, str], Awaitable[Response]]

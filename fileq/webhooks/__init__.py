@@ -4,8 +4,8 @@
 |------------------|-----------------------------------------------------------------------------------|
 | store.py         | the definitions: those of the configuration and those of the catalog; their state  |
 | subscriptions.py | which deliveries follow, and their bodies; keeps a worker's definitions up to date    |
-| sender.py        | one request within its time: resolved once, to an address that may be called       |
-| attempt.py       | one attempt of a delivery: what the answer means for the job and for the webhook   |
+| sender.py        | one attempt of a delivery: a request within its time, to an address that may be called; |
+|                  | what the answer means for the job and for the webhook                                 |
 
 A delivery is a job of type `fileq.webhook`, enqueued in the step that settles or cancels the job that it is about.
 So it exists exactly if the event happened; worker/ runs it like any job, in threads of its own.

@@ -19,8 +19,7 @@ from fileq.core.errors import BatchError
 from fileq.queries.documents import BatchDocument, JobDocument, batch_document, info_of, unknown_batch
 from fileq.server.api.job_endpoints import BULK_BYTES, BulkJobs, DurationValue, NewJobs, enqueue_jobs, tag_problems
 from fileq.server.authentication import Caller
-from fileq.server.decoding import checked_name, invalid
-from fileq.server.problems import ApiProblem
+from fileq.server.problems import ApiProblem, checked_name, invalid
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 
 ROUTES = RouteList("batches")

@@ -41,12 +41,10 @@ from fileq.queries.job_filter import JobConditions, JobFilter, conditions_in, fi
 from fileq.queries.job_queries import FileTrace, trace
 from fileq.server.api.job_endpoints import PathText, filter_of
 from fileq.server.connections import until_first, until_gone
-from fileq.server.decoding import glob_problems, invalid, invalid_at
-from fileq.server.limits import pieces
-from fileq.server.problems import ApiProblem
+from fileq.server.limits import SlowWork, pieces
+from fileq.server.problems import ApiProblem, glob_problems, invalid, invalid_at
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 from fileq.server.services import Services
-from fileq.server.thread_pools import SlowWork
 
 ROUTES = RouteList("files")
 

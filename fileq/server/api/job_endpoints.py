@@ -33,8 +33,7 @@ from fileq.queries.job_ids import why_unknown
 from fileq.queries.job_queries import wait_reasons
 from fileq.queries.job_selection import SCAN_MAX, complete_records, job_page
 from fileq.server.connections import until_first, until_gone
-from fileq.server.decoding import glob_problems, invalid, invalid_at
-from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.problems import ApiProblem, FieldProblem, glob_problems, invalid, invalid_at
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 
 ROUTES = RouteList("jobs")

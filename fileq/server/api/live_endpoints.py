@@ -12,9 +12,8 @@ from starlette.websockets import WebSocket
 from fileq.core.api_key import Scope as KeyScope
 from fileq.server.authentication import RequestSender
 from fileq.server.connections import ABORT, until_first, until_gone
-from fileq.server.decoding import decode_query
 from fileq.server.event_hub import EventHub, EventsQuery, LiveStream, checked_query
-from fileq.server.problems import ApiProblem
+from fileq.server.problems import ApiProblem, decode_query
 from fileq.server.route import ApiRequest, RouteList
 from fileq.server.services import Services
 

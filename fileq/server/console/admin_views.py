@@ -31,10 +31,9 @@ from fileq.core.errors import FileqError
 from fileq.core.finding import Finding, sound, wrong
 from fileq.core.webhook import WEBHOOK_EVENTS
 from fileq.server.api.access_endpoints import AuditQuery, list_audit
+from fileq.server.api.definition_endpoints import list_webhooks
 from fileq.server.api.queue_endpoints import show_config
-from fileq.server.api.webhook_endpoints import list_webhooks
-from fileq.server.console.rendering import day_of, path_part, query_string
-from fileq.server.console.view import ViewList, ViewRequest
+from fileq.server.console.view import ViewList, ViewRequest, day_of, path_part, query_string
 from fileq.server.problems import ApiProblem
 from fileq.server.route import NoQuery
 from fileq.server.routes import ROUTES

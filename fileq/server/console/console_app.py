@@ -1,7 +1,7 @@
 """One request for a web view, step by step: who sends it, which view, scope, rate, then the function and its template.
 
 Without a valid session the answer is the view to log in. While the broker is away a view shows what it showed last,
-greyed, within a fraction of a second; see LastKnown.
+greyed, within a fraction of a second.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError
 from fileq.core.job import stamp
 from fileq.server.authentication import COOKIE, Caller, RequestSender, check_not_cross_site, check_same_site
-from fileq.server.console import (
-    admin_views,
-    batch_views,
-    dead_view,
-    file_views,
-    job_views,
-    operation_views,
-    overview,
-    queue_views,
-    schedule_views,
-)
+from fileq.server.console import admin_views, batch_views, file_views, job_views, schedule_views, state_views
 from fileq.server.console.admin_views import CheckQuery
-from fileq.server.console.rendering import MEDIA_TYPES, addresses_below, ago, content_of, render, theme_in, versioned
-from fileq.server.console.view import View, ViewList, ViewRequest
-from fileq.server.decoding import decode_query
-from fileq.server.problems import PROBLEMS, ApiProblem, problem_of
+from fileq.server.console.view import (
+    MEDIA_TYPES,
+    View,
+    ViewList,
+    ViewRequest,
+    addresses_below,
+    ago,
+    content_of,
+    render,
+    theme_in,
+    versioned,
+)
+from fileq.server.limits import ignore
+from fileq.server.problems import PROBLEMS, ApiProblem, decode_query, problem_of
 from fileq.server.route import ApiRequest, NoQuery, RouteTable, plain_path, quoted_path, request_path
 from fileq.server.services import Services
-from fileq.server.thread_pools import ignore
 
 QUICK_S = 0.12  # twice this, and a view during an outage is shown
 PATIENT_S = 3.0  # for a view without a last known state: a machine that is busy is no outage
@@ -57,20 +56,9 @@ def words(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     return {}
 
 
-# Those with a letter are in the navigation, in this order.
-VIEWS: tuple[View, ...] = (
-    *overview.VIEWS,
-    *job_views.VIEWS,
-    *dead_view.VIEWS,
-    *file_views.VIEWS,
-    *queue_views.VIEWS,
-    *schedule_views.VIEWS,
-    *batch_views.VIEWS,
-    *admin_views.VIEWS,
-    *operation_views.VIEWS,
-    *GLOSSARY,
-)
-NAVIGATION = tuple(view for view in VIEWS if view.letter)
+_MODULES = (state_views, job_views, file_views, schedule_views, batch_views, admin_views)
+VIEWS: tuple[View, ...] = (*(view for module in _MODULES for view in module.VIEWS), *GLOSSARY)
+NAVIGATION = sorted((view for view in VIEWS if view.letter), key=lambda view: "ojdfqwsbha".index(view.letter))
 _TABLE = RouteTable(VIEWS, "page", "the navigation names all of them")
 
 
@@ -192,7 +180,7 @@ class Console:
             "view": view,
             "navigation": NAVIGATION,
             "queue_names": services.config.worker.priorities,
-            "done_words": operation_views.DONE,
+            "done_words": job_views.DONE,
             **addresses_below(self._base),
             "caller": caller,
             "logout_words": logout_words(services.authentication.admin_keys()) if by_link else "",

@@ -20,8 +20,7 @@ from fileq.core.job import State
 from fileq.core.schedule import schedule_of
 from fileq.queries.documents import AttemptDocument, JobDocument
 from fileq.queries.job_queries import paused_queue
-from fileq.server.console.rendering import duration, moment, seconds_between
-from fileq.server.console.view import why
+from fileq.server.console.view import duration, moment, seconds_between, why
 
 Pauses: TypeAlias = Mapping[str, tuple[PastPause, ...]]
 _NO_PAUSES: Pauses = {}

@@ -37,10 +37,9 @@ from fileq.core.schedule import (
 from fileq.core.units import format_duration
 from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_selection import job_page
+from fileq.server.api.definition_endpoints import WantedTimes, preview_schedule
 from fileq.server.api.job_endpoints import JobListQuery, list_jobs
-from fileq.server.api.schedule_endpoints import WantedTimes, preview_schedule
-from fileq.server.console.rendering import lines, shown
-from fileq.server.console.view import ViewList, ViewRequest
+from fileq.server.console.view import ViewList, ViewRequest, lines, shown
 from fileq.server.problems import ApiProblem
 from fileq.server.route import NoQuery, etag_of
 

@@ -13,7 +13,7 @@ import pytest
 
 from fileq.core.api_key import Scope
 from fileq.server.console.console_app import NAVIGATION, VIEWS
-from fileq.server.console.rendering import MEDIA_TYPES, content_of
+from fileq.server.console.view import MEDIA_TYPES, content_of
 from fileq.server.web_app import SECURITY_HEADERS
 from tests.support.api_client import ADMIN_KEY, ApiClient, Reply, ServedApi, served_api
 

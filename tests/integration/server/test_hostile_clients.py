@@ -20,7 +20,7 @@ import pytest
 from fileq.commands.api_keys import KeyStore
 from fileq.core.api_key import Scope
 from fileq.core.events import ServerWarned
-from fileq.server import connections, event_hub, limits, role, services, thread_pools, web_app
+from fileq.server import connections, event_hub, limits, role, services, web_app
 from fileq.server.authentication import Authentication
 from tests.support.api_client import ADMIN_KEY, API, ApiClient, served_api
 from tests.support.live_client import SocketClient
@@ -267,7 +267,7 @@ def test_frames_before_the_answer_to_the_request_are_not_kept(tmp_path: Path, mo
     with served_api(tmp_path) as api:
         reader = api.client_with(Scope.READ)
         monkeypatch.setattr(KeyStore, "load_with_ended", slow)
-        monkeypatch.setattr(thread_pools, "ANSWER_S", 30.0)
+        monkeypatch.setattr(limits, "ANSWER_S", 30.0)
         upgrade = "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"
         key = f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}"
         sent = head("GET", "/api/v1/ws", *upgrade, key, f"X-API-Key: {reader.key}")
@@ -281,7 +281,7 @@ def test_frames_before_the_answer_to_the_request_are_not_kept(tmp_path: Path, mo
 def test_requests_that_come_together_read_the_keys_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N8: when the cache of keys expired, each of 400 requests with a wrong key read all keys by itself, and others got
     503."""
-    monkeypatch.setattr(thread_pools, "ANSWER_S", 30.0)
+    monkeypatch.setattr(limits, "ANSWER_S", 30.0)
     is_reading, go_on = threading.Event(), threading.Event()
     readings, arrived = [], []
     load, known = KeyStore.load_with_ended, Authentication._known
@@ -313,7 +313,7 @@ def test_a_key_that_is_revoked_while_keys_are_read_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N8: what was read before a change of this server must not count after it."""
-    monkeypatch.setattr(thread_pools, "ANSWER_S", 30.0)
+    monkeypatch.setattr(limits, "ANSWER_S", 30.0)
     is_read, go_on = threading.Event(), threading.Event()
     load = KeyStore.load_with_ended
 
@@ -487,7 +487,7 @@ def test_the_values_in_the_bodies_of_one_key_take_their_share_of_the_memory(
 
 def test_one_key_takes_its_share_of_uploads_streams_and_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Medium: one key starves uploads and streams of all."""
-    monkeypatch.setattr(thread_pools, "TRANSFERS_OF_ONE", 1)
+    monkeypatch.setattr(limits, "TRANSFERS_OF_ONE", 1)
     monkeypatch.setattr(event_hub, "STREAMS_OF_ONE", 1)
     monkeypatch.setattr(services, "WAITS_OF_ONE", 1)
     uploads = tmp_path / "uploads"

@@ -19,7 +19,7 @@ from fileq.core.api_key import Scope
 from fileq.core.events import Event, RequestFailed
 from fileq.core.job import Version, decode, encode, file_job, typed_job
 from fileq.queries.documents import job_document
-from fileq.server.console.rendering import JSON_SHOWN
+from fileq.server.console.view import JSON_SHOWN
 from fileq.testing.conformance.builders import foreign
 from tests.support.api_client import ADMIN_KEY, API, ServedApi, served_api
 from tests.support.dead_jobs import bury

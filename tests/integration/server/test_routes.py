@@ -12,10 +12,9 @@ import pytest
 from msgspec import Struct
 
 from fileq.core.api_key import Scope, effective_scopes
-from fileq.server.authentication import COOKIE, Sessions
+from fileq.server.authentication import COOKIE, Sessions, signer_of
 from fileq.server.route import Route
 from fileq.server.routes import ROUTES, openapi_json, with_tables
-from fileq.server.signing import signer_of
 from tests.support.api_client import API, ApiClient, ServedApi, served_api
 from tests.support.console_pages import SENDER
 

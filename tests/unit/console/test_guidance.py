@@ -27,7 +27,7 @@ from fileq.core.webhook import DELIVERY_TYPE
 from fileq.server.api.access_endpoints import without_files
 from fileq.server.console.admin_views import in_words
 from fileq.server.console.charts import axis_times, line_chart, shown_labels
-from fileq.server.console.rendering import clock_time
+from fileq.server.console.view import clock_time
 from fileq.server.event_hub import LiveEvent, tick_of
 from fileq.testing.conformance.builders import a_job
 from tests.support.console_jobs import dies, end, pages_with_worker, shown, words

@@ -29,9 +29,9 @@ from fileq.queries.documents import BatchDocument, job_document
 from fileq.server.console import admin_views
 from fileq.server.console.batch_views import failures_of, parts_bar, progress
 from fileq.server.console.console_app import VIEWS
-from fileq.server.console.queue_views import ENDED, ended_a_minute, out_a_minute, process_of
-from fileq.server.console.rendering import lines
 from fileq.server.console.schedule_views import cron_of, form_of, json_text, upcoming
+from fileq.server.console.state_views import ENDED, ended_a_minute, out_a_minute, process_of
+from fileq.server.console.view import lines
 from fileq.server.services import LiveSamples
 from fileq.webhooks.store import WebhookStore
 from tests.support.console_jobs import in_order

@@ -21,9 +21,9 @@ from fileq.queries.documents import BreakerDocument
 from fileq.queries.file_pages import DirectoryCounts
 from fileq.queries.job_filter import path_matcher
 from fileq.server.console.charts import line_chart, spark_bars
-from fileq.server.console.dead_view import address_of, cause_of, directory_match, extension_match
 from fileq.server.console.file_views import PREVIEW_IMAGE, hex_dump, preview_of_head, trail, tree_rows, upload_target
-from fileq.server.console.overview import breaker_banners
+from fileq.server.console.job_views import address_of, cause_of, directory_match, extension_match
+from fileq.server.console.state_views import breaker_banners
 from fileq.server.problems import ApiProblem
 from fileq.server.services import LiveSamples
 from fileq.worker.breakers import reason_of

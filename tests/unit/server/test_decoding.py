@@ -13,9 +13,8 @@ import msgspec
 import pytest
 from msgspec import Meta, Struct
 
-from fileq.server import decoding
-from fileq.server.decoding import ERRORS_MAX, decode_body, decode_query, in_words
-from fileq.server.problems import ApiProblem
+from fileq.server import problems as module
+from fileq.server.problems import ERRORS_MAX, ApiProblem, decode_body, decode_query, in_words
 from fileq.server.routes import ROUTES
 
 
@@ -107,27 +106,27 @@ def test_every_field_of_every_request_can_be_described() -> None:
 def test_of_many_unknown_fields_a_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Medium: unknown JSON fields block the loop: the work for a refusal does not grow with the body."""
     compared = []
-    monkeypatch.setattr(decoding, "get_close_matches", lambda name, known, n: compared.append(name) or [])
+    monkeypatch.setattr(module, "get_close_matches", lambda name, known, n: compared.append(name) or [])
     body = {f"{number:x<200}": 1 for number in range(50_000)}
     with pytest.raises(ApiProblem, match=r"; and more than 95 more$") as raised:
         decode_body(msgspec.json.encode({**body, "name": "a"}), Wanted)
     assert len(raised.value.errors) == ERRORS_MAX
-    assert len(compared) == decoding.ADVISED
-    assert max(len(name) for name in compared) == decoding.NAME_MAX
+    assert len(compared) == module.ADVISED
+    assert max(len(name) for name in compared) == module.NAME_MAX
 
 
 def test_of_a_long_list_the_first_items_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Medium: unknown JSON fields block the loop: nor does it grow with a list that is too long."""
     looked_at = []
-    problems_of = decoding._value_problems
+    problems_of = module._value_problems
 
     def counted(value: Any, *arguments: Any, **options: Any) -> Any:
         looked_at.append(value)
         return problems_of(value, *arguments, **options)
 
-    monkeypatch.setattr(decoding, "_value_problems", counted)
+    monkeypatch.setattr(module, "_value_problems", counted)
     assert list(of_body({"name": "a", "parts": [{"size": 1}] * 100_000})) == ["/parts"]
-    assert len(looked_at) <= 2 * decoding.LOOKED_AT + 10, "each item, and its one field"
+    assert len(looked_at) <= 2 * module.LOOKED_AT + 10, "each item, and its one field"
 
 
 def test_the_values_of_a_refused_body_are_not_kept_by_its_error() -> None:

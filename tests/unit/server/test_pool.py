@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from fileq.server.limits import BrokerPool
 from fileq.server.problems import ApiProblem
-from fileq.server.thread_pools import BrokerPool
 
 
 def test_calls_beyond_the_limit_are_refused_and_a_call_that_hangs_is_the_broker_away() -> None:

@@ -16,8 +16,7 @@ from fileq.core.errors import BrokerUnavailable, ConfigError, Unknown
 from fileq.core.job import Job, typed_job
 from fileq.core.outcome import Done, Failed
 from fileq.core.webhook import DELIVERY_TYPE, WEBHOOKS_MAX, Webhook, WebhookFilter, secret_key
-from fileq.webhooks.attempt import DeliveryAttempts, retry_after_s
-from fileq.webhooks.sender import Answer, NotSent, Stopped
+from fileq.webhooks.sender import Answer, DeliveryAttempts, NotSent, Stopped, retry_after_s
 from fileq.webhooks.store import FAILURES_MAX, ROTATION_MS, STATES, ReceiverState, WebhookStore
 from fileq.webhooks.subscriptions import DeliveryPayload, Subscriptions, WebhookWatch
 from tests.support.clocks import RecordedEvents

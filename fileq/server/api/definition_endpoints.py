@@ -1,4 +1,5 @@
-"""Schedules: look at them, define, pause, run. The functions are those of `fileq schedule …`."""
+"""Schedules and webhooks: look at them, define, pause, run, test. The functions are those of `fileq schedule …` and
+`fileq webhook …`."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from fileq.actions.bulk import JobAction
 from fileq.brokers.schedule_definitions import KIND, broker_now_ms
 from fileq.client.options import WantedSchedule
 from fileq.client.schedule_changes import add_schedule, pause_schedule, remove_schedule, resume_schedule, run_now
+from fileq.commands import webhooks
 from fileq.commands.admin.schedules import (
     ScheduledTime,
     ScheduleView,
@@ -19,13 +21,15 @@ from fileq.commands.admin.schedules import (
     scheduled_time,
     show_schedule,
 )
-from fileq.commands.audit_entries import schedule_facts
+from fileq.commands.audit_entries import schedule_facts, webhook_facts
+from fileq.commands.webhooks import DeliveryList, NewSecret, WebhookChange, WebhookList, WebhookTest
 from fileq.core.api_key import Scope
 from fileq.core.schedule import Cron, InvalidZone, defining_part, parsed
-from fileq.server.decoding import checked_name, invalid_at
+from fileq.core.webhook import Webhook, WebhookFilter
+from fileq.server.problems import ApiProblem, checked_name, invalid_at
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList, check_etag, etag_of
 
-ROUTES = RouteList("schedules")
+SCHEDULES, WEBHOOKS = RouteList("schedules"), RouteList("webhooks")
 
 TIMES = 5
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -70,18 +74,18 @@ class ScheduleRun(Struct, frozen=True):
     id: str
 
 
-@ROUTES.add("GET /schedules", Scope.READ, "all schedules")
+@SCHEDULES.add("GET /schedules", Scope.READ, "all schedules")
 def list_all_schedules(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleList:
     return ScheduleList(tuple(list_schedules(request.broker)))
 
 
-@ROUTES.add("GET /schedules/{name}", Scope.READ, "one schedule with its next times")
+@SCHEDULES.add("GET /schedules/{name}", Scope.READ, "one schedule with its next times")
 def show_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[ScheduleDetail]:
     """Its ETag is that of the definition: a time that passes does not change it."""
     return _answer(request)
 
 
-@ROUTES.add(
+@SCHEDULES.add(
     "PUT /schedules/{name}",
     Scope.ADMIN,
     "define a schedule, or change one",
@@ -103,7 +107,7 @@ def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer[Sche
     return _answer(request, 200 if is_change else 201)
 
 
-@ROUTES.add("DELETE /schedules/{name}", Scope.ADMIN, "remove a schedule; its jobs stay", problems=("conflict",))
+@SCHEDULES.add("DELETE /schedules/{name}", Scope.ADMIN, "remove a schedule; its jobs stay", problems=("conflict",))
 def delete_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
     name = _name(request)
     known = request.broker.documents(KIND).get(name)
@@ -112,12 +116,12 @@ def delete_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
     return ScheduleMessage("Schedule removed", name, True)
 
 
-@ROUTES.add("POST /schedules/{name}/pause", Scope.OPERATE, "pause a schedule", problems=("conflict",))
+@SCHEDULES.add("POST /schedules/{name}/pause", Scope.OPERATE, "pause a schedule", problems=("conflict",))
 def pause_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
     return _paused(request, pause_schedule(request.broker, _name(request)), is_paused=True)
 
 
-@ROUTES.add("POST /schedules/{name}/resume", Scope.OPERATE, "resume a paused schedule", problems=("conflict",))
+@SCHEDULES.add("POST /schedules/{name}/resume", Scope.OPERATE, "resume a paused schedule", problems=("conflict",))
 def resume_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
     return _paused(request, resume_schedule(request.broker, _name(request)), is_paused=False)
 
@@ -128,7 +132,7 @@ def _paused(request: ApiRequest[NoQuery, UnsetType], has_changed: bool, *, is_pa
     return ScheduleMessage(f"Schedule {'paused' if is_paused else 'resumed'}", request.params["name"], has_changed)
 
 
-@ROUTES.add("POST /schedules/{name}/run", Scope.OPERATE, "run a schedule now", problems=("conflict",))
+@SCHEDULES.add("POST /schedules/{name}/run", Scope.OPERATE, "run a schedule now", problems=("conflict",))
 def run_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleRun:
     """Enqueues a job beside the times of the schedule. Each call makes a job."""
     name = _name(request)
@@ -139,7 +143,9 @@ def run_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleRun:
     return ScheduleRun("Job enqueued", name, id)
 
 
-@ROUTES.add("POST /schedules/preview", Scope.READ, "an expression in plain words, with its next 5 times", audited=False)
+@SCHEDULES.add(
+    "POST /schedules/preview", Scope.READ, "an expression in plain words, with its next 5 times", audited=False
+)
 def preview_schedule(request: ApiRequest[NoQuery, WantedTimes]) -> SchedulePreview:
     wanted = request.body
     times = _times(wanted.cron, wanted.timezone)
@@ -172,3 +178,90 @@ def _answer(request: ApiRequest[NoQuery, Any], status: int = 200) -> ApiAnswer[S
 
 def _name(request: ApiRequest[NoQuery, Any]) -> str:
     return checked_name("schedule", request.params["name"])
+
+
+# Webhooks: define, test, look at deliveries.
+
+Condition = Annotated[str, Meta(max_length=500)]
+
+
+class WantedWebhook(Struct, frozen=True, forbid_unknown_fields=True):
+    """A webhook to add. `type`, `match`, `queue` and `batch` limit the jobs whose events are sent."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    url: Annotated[str, Meta(min_length=1, max_length=2000)]
+    events: Annotated[tuple[str, ...], Meta(min_length=1, max_length=50)]
+    type: Condition = ""
+    match: Condition = ""
+    queue: Condition = ""
+    batch: Condition = ""
+
+
+class DeliveryQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 20
+
+
+@WEBHOOKS.add("GET /webhooks", Scope.READ, "all webhooks and the state of their receivers")
+def list_webhooks(request: ApiRequest[NoQuery, UnsetType]) -> WebhookList:
+    """Without secrets, and without the queries of URLs."""
+    return webhooks.list_all(request.broker, request.config)
+
+
+@WEBHOOKS.add(
+    "POST /webhooks", Scope.ADMIN, "add a webhook; its secret is shown only here", status=201, problems=("conflict",)
+)
+def add_webhook(request: ApiRequest[NoQuery, WantedWebhook]) -> NewSecret:
+    """The secret that signs the messages is shown only here."""
+    wanted = request.body
+    only = WebhookFilter(wanted.type, wanted.match, wanted.queue, wanted.batch)
+    made = webhooks.add(request.broker, request.config, wanted.name, wanted.url, wanted.events, only)
+    request.note.changed({}, {"name": made.name} | webhook_facts(Webhook(made.name, wanted.url, wanted.events, only)))
+    return made
+
+
+@WEBHOOKS.add("DELETE /webhooks/{name}", Scope.ADMIN, "remove a webhook", problems=("conflict",))
+def remove_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
+    known = _known(request)
+    done = webhooks.remove(request.broker, request.config, known.name)
+    request.note.changed(webhook_facts(known), {})
+    return done
+
+
+@WEBHOOKS.add("POST /webhooks/{name}/test", Scope.OPERATE, "send one message now and show the answer")
+async def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookTest:
+    """The server sends one message now. `error` is empty if the receiver accepted it."""
+    tests = request.services.webhook_tests
+    with tests.slots.held(request.caller.id):
+        return await tests.call(lambda: webhooks.test(request.broker, request.config, _known(request).name))
+
+
+@WEBHOOKS.add(
+    "POST /webhooks/{name}/rotate", Scope.ADMIN, "replace the secret; it is shown only here", problems=("conflict",)
+)
+def rotate_webhook(request: ApiRequest[NoQuery, UnsetType]) -> NewSecret:
+    """A new secret, shown only here. The one before signs too, for 24 hours."""
+    made = webhooks.rotate(request.broker, request.config, _known(request).name)
+    request.note.changed({}, {"secret": "replaced"})
+    return made
+
+
+@WEBHOOKS.add("POST /webhooks/{name}/enable", Scope.OPERATE, "send to a disabled webhook again", problems=("conflict",))
+def enable_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
+    done = webhooks.enable(request.broker, request.config, _known(request).name)
+    if done.has_changed:
+        request.note.changed({"state": "disabled"}, {"state": "enabled"})
+    return done
+
+
+@WEBHOOKS.add("GET /webhooks/{name}/deliveries", Scope.READ, "the newest deliveries of a webhook", is_scan=True)
+def list_deliveries(request: ApiRequest[DeliveryQuery, UnsetType]) -> DeliveryList:
+    """The newest first, also of a webhook that was removed; of each list of jobs the first 10,000 are looked at."""
+    return webhooks.deliveries(request.broker, request.config, request.params["name"], request.query.limit)
+
+
+def _known(request: ApiRequest[NoQuery, UnsetType]) -> Webhook:
+    """The webhook that the path names."""
+    name, known = request.params["name"], webhooks.store_of(request.broker, request.config).load()
+    if name not in known:
+        raise ApiProblem("not-found", f"no webhook is named {name[:100]!r}; there are: {', '.join(known) or 'none'}")
+    return known[name].webhook
