@@ -134,13 +134,13 @@ def test(broker: FullBroker, config: Config, name: str) -> WebhookTest:
     """Sends one message now, from here, and waits for the answer. Nothing is retried, and no job is made."""
     import uuid
 
-    from fileq.webhooks.sender import NotSent, send, sender_of
+    from fileq.webhooks.sender import NotSent, Sender, send
 
     known = store_of(broker, config).get(name)
     id, now_ms, started_s = str(uuid.uuid4()), wall_clock_ms(), time.monotonic()
     status, answer, error = None, "", ""
     try:
-        got = send(sender_of(config.webhooks), known, id, test_body(name, now_ms), now_ms)
+        got = send(Sender(config.webhooks), known, id, test_body(name, now_ms), now_ms)
         status, answer = got.status, printable(got.text)
         error = "" if 200 <= got.status < 300 else f"the receiver answered {got.status}"
     except NotSent as not_sent:

@@ -141,13 +141,8 @@ class Deliveries:
     def _loaded(self) -> DeliveryAttempts:
         with self._lock:
             if self._attempts is None:
-                from fileq.webhooks.sender import DeliveryAttempts, sender_of
+                from fileq.webhooks.sender import DeliveryAttempts, Sender
 
-                self._attempts = DeliveryAttempts(
-                    self._store,
-                    sender_of(self._settings),
-                    lambda: self.watch.known,
-                    emit=self._emit,
-                    now_ms=wall_clock_ms,
-                )
+                known, sender = lambda: self.watch.known, Sender(self._settings)
+                self._attempts = DeliveryAttempts(self._store, sender, known, self._emit, wall_clock_ms)
             return self._attempts

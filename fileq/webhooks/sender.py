@@ -19,7 +19,8 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from concurrent.futures import Future, wait
+from functools import cached_property, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, TypeAlias, TypeVar
 
@@ -71,26 +72,14 @@ class Answer(Struct, frozen=True):
     retry_after: str = ""
 
 
-class AllowedTargets(Struct, frozen=True):
-    """What `webhooks.allow_*` permit."""
-
-    http: bool = False
-    ports: tuple[int, ...] = ()
-    networks: tuple[Network, ...] = ()
-
-
-def sender_of(settings: WebhookSettings) -> Sender:
-    return Sender(AllowedTargets(settings.allow_http, settings.allow_ports, networks(settings.allow_networks)))
-
-
-def resolve(host: str, port: int) -> list[str]:
+def addresses_of(host: str, port: int) -> list[str]:
     """The addresses of a name, as the system resolves it."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     # A scope, as in fe80::1%eth0, must not be lost: such an address is refused.
     return [f"{str(a[0]).partition('%')[0]}%{a[3]}" if len(a) == 4 and a[3] else str(a[0]) for *_, a in found]
 
 
-def connect(address: tuple[str, int], deadline: Deadline) -> socket.socket:
+def connection_to(address: tuple[str, int], deadline: Deadline) -> socket.socket:
     """A connection to an address. Raises OSError, and what Deadline raises."""
     connection = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     try:
@@ -110,30 +99,25 @@ def connect(address: tuple[str, int], deadline: Deadline) -> socket.socket:
         raise
 
 
-class Sender:
-    """`resolve` and `connect` are replaced in tests. `tls` makes the context of a connection."""
+class Sender(Struct, dict=True, eq=False):
+    """`settings.allow_*` say where it may send. `resolve` and `connect` are replaced in tests. `tls` makes the context
+    of a connection."""
 
-    def __init__(
-        self,
-        allowed: AllowedTargets,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        resolve: Resolve = resolve,
-        connect: Connect = connect,
-        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
-    ) -> None:
-        self._allowed = allowed
-        self._timeout_s = timeout_s
-        self._resolve = resolve
-        self._connect = connect
-        self._make_tls = tls
-        self._tls: ssl.SSLContext | None = None
+    settings: WebhookSettings
+    timeout_s: float = TIMEOUT_S
+    resolve: Resolve = addresses_of
+    connect: Connect = connection_to
+    tls: Callable[[], ssl.SSLContext] = ssl.create_default_context
+
+    @cached_property
+    def _tls_context(self) -> ssl.SSLContext:
+        return self.tls()
 
     def post(
         self, url: str, headers: Mapping[str, str], body: bytes, is_stopped: Callable[[], bool] = lambda: False
     ) -> Answer:
         """The receiver's answer, of any status. Raises NotSent, and Stopped soon after `is_stopped`."""
-        deadline = Deadline(self._timeout_s, is_stopped)
+        deadline = Deadline(self.timeout_s, is_stopped)
         target = self._target(url)
         try:
             addresses = self._addresses(target, deadline)
@@ -149,7 +133,7 @@ class Sender:
 
     def _target(self, url: str) -> Target:
         """Checked again at every delivery: the rules may have changed since the webhook was defined."""
-        if problem := url_problem(url, allow_http=self._allowed.http, allow_ports=self._allowed.ports):
+        if problem := url_problem(url, allow_http=self.settings.allow_http, allow_ports=self.settings.allow_ports):
             raise NotSent(f"the URL {problem}")
         try:
             return parse_target(url)
@@ -157,12 +141,13 @@ class Sender:
             raise NotSent(f"the URL {error}") from error
 
     def _addresses(self, target: Target, deadline: Deadline) -> list[str]:
-        found = _within(deadline, lambda: list(dict.fromkeys(self._resolve(target.host, target.port))))
+        found = _within(deadline, lambda: list(dict.fromkeys(self.resolve(target.host, target.port))))
         if not found:
             raise NotSent(f"{target.host} has no address")
+        allowed = networks(self.settings.allow_networks)
         for address in found:
             # One wrong address is enough: which one is used must not depend on luck.
-            if problem := blocked_because(address, self._allowed.networks):
+            if problem := blocked_because(address, allowed):
                 raise NotSent(f"{target.host} resolves to an address that is not allowed: {problem}")
         return found[:ADDRESSES_MAX]
 
@@ -171,7 +156,7 @@ class Sender:
             try:
                 # An address that does not answer leaves time for the next one.
                 share = deadline.half() if index + 1 < len(addresses) else deadline
-                connection = self._connect((address, target.port), share)
+                connection = self.connect((address, target.port), share)
                 break
             except OSError:
                 if index + 1 == len(addresses):
@@ -179,9 +164,8 @@ class Sender:
         if target.scheme != "https":
             return connection
         try:
-            if self._tls is None:
-                self._tls = self._make_tls()
-            secured = self._tls.wrap_socket(connection, server_hostname=target.host, do_handshake_on_connect=False)
+            made = self._tls_context
+            secured = made.wrap_socket(connection, server_hostname=target.host, do_handshake_on_connect=False)
         except BaseException:
             connection.close()
             raise
@@ -222,12 +206,14 @@ class Deadline:
                 continue
 
 
-class _DeadlineSocket:
-    """What http.client needs of a socket, with one time limit and one size limit for the whole answer."""
+class _DeadlineSocket(io.RawIOBase):
+    """What http.client needs of a socket, with one time limit and one size limit for the whole answer: it ends after
+    ANSWER_MAX bytes, as if the receiver had closed the connection."""
 
     def __init__(self, connection: socket.socket, deadline: Deadline) -> None:
         self._connection = connection
         self._deadline = deadline
+        self._left = ANSWER_MAX
 
     def sendall(self, data: bytes) -> None:
         left = memoryview(data)
@@ -236,19 +222,10 @@ class _DeadlineSocket:
             left = left[self._deadline.repeat(self._connection, partial(self._connection.send, left)) :]
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_BoundedReader(self._connection, self._deadline))
+        return io.BufferedReader(self)
 
     def close(self) -> None:
         """The caller of the exchange closes the connection."""
-
-
-class _BoundedReader(io.RawIOBase):
-    """Ends after ANSWER_MAX bytes, as if the receiver had closed the connection."""
-
-    def __init__(self, connection: socket.socket, deadline: Deadline) -> None:
-        self._connection = connection
-        self._deadline = deadline
-        self._left = ANSWER_MAX
 
     def readable(self) -> bool:
         return True
@@ -286,22 +263,18 @@ def _exchange(connection: _DeadlineSocket, target: Target, headers: Mapping[str,
 def _within(deadline: Deadline, call: Callable[[], list[str]]) -> list[str]:
     """The result of a call that has no time limit of its own: resolving a name. The thread of one that is too slow, or
     of a delivery that is cancelled, is left to itself; it ends when the resolver gives up."""
-    found: list[list[str]] = []
-    failed: list[BaseException] = []
+    found = Future[list[str]]()
 
     def run() -> None:
         try:
-            found.append(call())
+            found.set_result(call())
         except BaseException as error:
-            failed.append(error)
+            found.set_exception(error)
 
-    thread = threading.Thread(target=run, name="resolver", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(deadline.slice_s())
-    if failed:
-        raise failed[0]
-    return found[0]
+    threading.Thread(target=run, name="resolver", daemon=True).start()
+    while not found.done():
+        wait([found], deadline.slice_s())
+    return found.result()
 
 
 def _described(error: Exception, target: Target, deadline: Deadline) -> str:
@@ -325,44 +298,35 @@ def _described(error: Exception, target: Target, deadline: Deadline) -> str:
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
-_BLOCKED_V4 = tuple(
-    map(
-        IPv4Network,
-        (
-            "0.0.0.0/8",  # this network, and the unspecified address
-            "10.0.0.0/8",  # private
-            "100.64.0.0/10",  # carrier-grade NAT
-            "127.0.0.0/8",  # loopback
-            "169.254.0.0/16",  # link-local, with the metadata services of clouds
-            "172.16.0.0/12",  # private
-            "192.0.0.0/24",  # IETF protocol assignments
-            "192.0.2.0/24",  # documentation
-            "192.88.99.0/24",  # relays of 6to4
-            "192.168.0.0/16",  # private
-            "198.18.0.0/15",  # benchmarks of networks
-            "198.51.100.0/24",  # documentation
-            "203.0.113.0/24",  # documentation
-            "224.0.0.0/4",  # multicast
-            "240.0.0.0/4",  # reserved, and broadcast
-        ),
-    )
-)
-_GLOBAL_V6 = IPv6Network("2000::/3")
-_BLOCKED_V6 = tuple(
-    map(
-        IPv6Network,
-        (
-            "2001::/23",  # IETF protocol assignments: Teredo, ORCHID, benchmarks
-            "2001:db8::/32",  # documentation
-            "2002::/16",  # 6to4
-            "3fff::/20",  # documentation
-        ),
-    )
-)
-
 
 def networks(texts: Sequence[str]) -> tuple[Network, ...]:
     return tuple(map(ip_network, texts))
+
+
+_GLOBAL_V6 = IPv6Network("2000::/3")
+_BLOCKED = networks(
+    (
+        "0.0.0.0/8",  # this network, and the unspecified address
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # carrier-grade NAT
+        "127.0.0.0/8",  # loopback
+        "169.254.0.0/16",  # link-local, with the metadata services of clouds
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # IETF protocol assignments
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # relays of 6to4
+        "192.168.0.0/16",  # private
+        "198.18.0.0/15",  # benchmarks of networks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, and broadcast
+        "2001::/23",  # IETF protocol assignments: Teredo, ORCHID, benchmarks
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4
+        "3fff::/20",  # documentation
+    )
+)
 
 
 def blocked_because(address: str, allowed: Sequence[Network] = ()) -> str:
@@ -373,15 +337,14 @@ def blocked_because(address: str, allowed: Sequence[Network] = ()) -> str:
         return f"{address!r} is not an IP address"
     if isinstance(parsed, IPv6Address) and parsed.scope_id is not None:
         return f"{address} belongs to one link only"
-    if any(parsed.version == network.version and parsed in network for network in allowed):
+    if any(parsed in network for network in allowed):
         return ""
     return "" if is_public(parsed) else f"{address} is not a public address"
 
 
 def is_public(address: Address) -> bool:
-    if isinstance(address, IPv4Address):
-        return not any(address in network for network in _BLOCKED_V4)
-    return address in _GLOBAL_V6 and not any(address in network for network in _BLOCKED_V6)
+    is_global = isinstance(address, IPv4Address) or address in _GLOBAL_V6
+    return is_global and not any(address in network for network in _BLOCKED)
 
 
 # One attempt of a delivery: sends it, and decides what the answer means for the job and for the webhook.
@@ -402,23 +365,14 @@ GONE = 410
 _MAY_CHANGE = (408, 425, 429)  # of 4xx: worth as many attempts as a failure of the server
 
 
-class DeliveryAttempts:
+class DeliveryAttempts(Struct, frozen=True):
     """`known` returns the definitions in effect; the store is asked about a webhook that is not among them."""
 
-    def __init__(
-        self,
-        store: WebhookStore,
-        sender: Sender,
-        known: Callable[[], Mapping[str, KnownWebhook]],
-        *,
-        emit: Emit,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._sender = sender
-        self._known = known
-        self._emit = emit
-        self._now_ms = now_ms
+    store: WebhookStore
+    sender: Sender
+    known: Callable[[], Mapping[str, KnownWebhook]]
+    emit: Emit
+    now_ms: Callable[[], int]
 
     def run(self, job: Job, is_stopped: Callable[[], bool] = lambda: False) -> Done | Failed:
         """Sends this delivery once."""
@@ -428,7 +382,7 @@ class DeliveryAttempts:
         except (msgspec.DecodeError, ValueError) as error:
             return Failed(f"the payload is not that of a delivery: {error}", "InvalidDelivery", is_permanent=True)
         try:
-            known = self._known().get(payload.webhook) or self._store.load().get(payload.webhook)
+            known = self.known().get(payload.webhook) or self.store.load().get(payload.webhook)
         except BrokerError as error:
             return Failed(f"the webhook can't be read: {error}", "BrokerError", is_sample=False)
         if known is None:
@@ -445,7 +399,7 @@ class DeliveryAttempts:
         name, started_s = known.webhook.name, time.monotonic()
         answer: Answer | None = None
         try:
-            answer = send(self._sender, known, job.id, body, self._now_ms(), is_stopped)
+            answer = send(self.sender, known, job.id, body, self.now_ms(), is_stopped)
             error = "" if 200 <= answer.status < 300 else f"{ANSWERED} {answer.status}"
         except Stopped:  # which outcome that has, the executor knows
             return Failed("stopped before there was an answer", "Stopped", is_sample=False)
@@ -453,11 +407,11 @@ class DeliveryAttempts:
             error = str(not_sent)
         duration_ms = round((time.monotonic() - started_s) * 1000)
         if answer is not None and not error:
-            self._emit(WebhookDelivered(name, job.id, event, answer.status, duration_ms))
-            self._note(lambda: self._store.forget_failures(name))
+            self.emit(WebhookDelivered(name, job.id, event, answer.status, duration_ms))
+            self._note(lambda: self.store.forget_failures(name))
             return Done(_result(answer.status, printable(answer.text)))
         status = answer.status if answer is not None else None
-        self._emit(WebhookFailed(name, job.id, event, status, error, duration_ms))
+        self.emit(WebhookFailed(name, job.id, event, status, error, duration_ms))
         self._note(lambda: self._count_failure(name, status))
         return _failed(job, answer, error)
 
@@ -465,13 +419,13 @@ class DeliveryAttempts:
         if status == GONE:
             self._disable(name, "the receiver answered 410 (gone)")
             return
-        state = self._store.count_failure(name)
-        if not state.disabled and self._store.is_failing_too_long(state):
+        state = self.store.count_failure(name)
+        if not state.disabled and self.store.is_failing_too_long(state):
             self._disable(name, f"{state.failures} deliveries in a row have failed for a day (at most {FAILURES_MAX})")
 
     def _disable(self, name: str, reason: str) -> None:
-        if self._store.disable(name, reason):
-            self._emit(WebhookDisabled(name, reason))
+        if self.store.disable(name, reason):
+            self.emit(WebhookDisabled(name, reason))
 
     def _note(self, call: Callable[[], None]) -> None:
         """Notes in the catalog are best effort: the outcome of the attempt is known, and the worker reports outages."""

@@ -137,40 +137,39 @@ def current_subscriptions(broker: FullBroker, config: Config) -> Subscriptions:
     return found
 
 
-class Withdrawals:
+class Withdrawals(Struct, frozen=True):
     """The deliveries about waiting jobs that a process cancels, such as a command. Reads the webhooks at each call."""
 
-    def __init__(self, broker: FullBroker, config: Config, now_ms: Callable[[], int]) -> None:
-        self._broker = broker
-        self._config = config
-        self._now_ms = now_ms
+    broker: FullBroker
+    config: Config
+    now_ms: Callable[[], int]
 
     def of_ids(self, ids: Sequence[str]) -> dict[str, list[FollowUp]] | None:
         """What cancel() is to enqueue for each of these jobs; None if that is nothing."""
-        subscriptions = current_subscriptions(self._broker, self._config)
-        if not subscriptions.wants_any(CANCELLED):
-            return None
-        found, now_ms = {}, self._now_ms()
-        for record in self._broker.records(ids):
-            job = decode_or_none(record.raw) if record is not None else None
-            if record is not None and job is not None:
-                queue = record.queue or job.priority
-                found[record.id] = subscriptions.withdrawn(job, queue, record.attempt_count, now_ms)
-        return {id: deliveries for id, deliveries in found.items() if deliveries}
+
+        def waiting() -> Iterator[tuple[Job, str, int]]:
+            for record in self.broker.records(ids):
+                if record is not None and (job := decode_or_none(record.raw)) is not None:
+                    yield job, record.queue or job.priority, record.attempt_count
+
+        return self._deliveries(waiting())
 
     def of_raws(self, queue: str, raws: Sequence[bytes]) -> dict[str, list[FollowUp]] | None:
         """The same for clear()."""
-        subscriptions = current_subscriptions(self._broker, self._config)
+
+        def waiting() -> Iterator[tuple[Job, str, int]]:
+            jobs = [job for raw in raws if (job := decode_or_none(raw)) is not None]
+            for job, record in zip(jobs, self.broker.records([job.id for job in jobs]), strict=True):
+                yield job, queue, record.attempt_count if record is not None else 0
+
+        return self._deliveries(waiting())
+
+    def _deliveries(self, waiting: Iterator[tuple[Job, str, int]]) -> dict[str, list[FollowUp]] | None:
+        """Of jobs, each with its queue and its attempts. They are read only if a webhook wants to know of them."""
+        subscriptions, now_ms = current_subscriptions(self.broker, self.config), self.now_ms()
         if not subscriptions.wants_any(CANCELLED):
             return None
-        jobs = [job for raw in raws if (job := decode_or_none(raw)) is not None]
-        records = self._broker.records([job.id for job in jobs])
-        attempts = [record.attempt_count if record is not None else 0 for record in records]
-        now_ms = self._now_ms()
-        found = {
-            job.id: subscriptions.withdrawn(job, queue, count, now_ms)
-            for job, count in zip(jobs, attempts, strict=True)
-        }
+        found = {job.id: subscriptions.withdrawn(job, queue, count, now_ms) for job, queue, count in waiting}
         return {id: deliveries for id, deliveries in found.items() if deliveries}
 
 
@@ -281,22 +280,19 @@ def _shortened(name: str, value: Any) -> Any:
 
 # The watch asks the catalog for its revision every four seconds, off the hot path.
 
-
 CHECK_EVERY_S = 4.0  # definitions take effect within 5 s
 
 
-class WebhookWatch:
+class WebhookWatch(Struct, eq=False):
     """Owns no thread. `known` are all webhooks by name, disabled ones included."""
 
-    name = "webhooks"
-
-    def __init__(self, store: WebhookStore, subscriptions: Subscriptions, emit: Emit) -> None:
-        self._store = store
-        self._subscriptions = subscriptions
-        self._emit = emit
-        self._revision: tuple[int, int] | None = None
-        self._problems: list[str] = []
-        self.known: Mapping[str, KnownWebhook] = {}
+    store: WebhookStore
+    subscriptions: Subscriptions
+    emit: Emit
+    known: Mapping[str, KnownWebhook] = {}
+    revision: tuple[int, int] | None = None
+    problems: list[str] = []
+    name: str = "webhooks"
 
     def start(self) -> None:
         """Reads the definitions before the first claim. If the broker is unreachable, a later turn() does it."""
@@ -307,12 +303,12 @@ class WebhookWatch:
 
     def turn(self) -> float:
         """Reads the definitions if one was changed. Returns the seconds until the next turn."""
-        revision = self._store.revision()  # before the documents: a change in between is read again
-        if revision != self._revision:
-            known = self._store.load()
-            problems = [*self._store.problems, *self._subscriptions.set(known.values())]
-            self.known, self._revision = known, revision
-            if problems and problems != self._problems:
-                self._emit(WebhooksInvalid(problems))
-            self._problems = problems
+        revision = self.store.revision()  # before the documents: a change in between is read again
+        if revision != self.revision:
+            known = self.store.load()
+            problems = [*self.store.problems, *self.subscriptions.set(known.values())]
+            self.known, self.revision = known, revision
+            if problems and problems != self.problems:
+                self.emit(WebhooksInvalid(problems))
+            self.problems = problems
         return CHECK_EVERY_S

@@ -26,7 +26,7 @@ from fileq.commands.webhooks import DeliveryList, NewSecret, WebhookChange, Webh
 from fileq.core.api_key import Scope
 from fileq.core.schedule import Cron, InvalidZone, defining_part, parsed
 from fileq.core.webhook import Webhook, WebhookFilter
-from fileq.server.problems import ApiProblem, checked_name, invalid_at
+from fileq.server.problems import checked_name, invalid_at
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList, check_etag, etag_of
 
 SCHEDULES, WEBHOOKS = RouteList("schedules"), RouteList("webhooks")
@@ -221,7 +221,7 @@ def add_webhook(request: ApiRequest[NoQuery, WantedWebhook]) -> NewSecret:
 
 @WEBHOOKS.add("DELETE /webhooks/{name}", Scope.ADMIN, "remove a webhook", problems=("conflict",))
 def remove_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
-    known = _known(request)
+    known = webhooks.store_of(request.broker, request.config).get(request.params["name"]).webhook
     done = webhooks.remove(request.broker, request.config, known.name)
     request.note.changed(webhook_facts(known), {})
     return done
@@ -232,7 +232,7 @@ async def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookT
     """The server sends one message now. `error` is empty if the receiver accepted it."""
     tests = request.services.webhook_tests
     with tests.slots.held(request.caller.id):
-        return await tests.call(lambda: webhooks.test(request.broker, request.config, _known(request).name))
+        return await tests.call(lambda: webhooks.test(request.broker, request.config, request.params["name"]))
 
 
 @WEBHOOKS.add(
@@ -240,14 +240,14 @@ async def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookT
 )
 def rotate_webhook(request: ApiRequest[NoQuery, UnsetType]) -> NewSecret:
     """A new secret, shown only here. The one before signs too, for 24 hours."""
-    made = webhooks.rotate(request.broker, request.config, _known(request).name)
+    made = webhooks.rotate(request.broker, request.config, request.params["name"])
     request.note.changed({}, {"secret": "replaced"})
     return made
 
 
 @WEBHOOKS.add("POST /webhooks/{name}/enable", Scope.OPERATE, "send to a disabled webhook again", problems=("conflict",))
 def enable_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
-    done = webhooks.enable(request.broker, request.config, _known(request).name)
+    done = webhooks.enable(request.broker, request.config, request.params["name"])
     if done.has_changed:
         request.note.changed({"state": "disabled"}, {"state": "enabled"})
     return done
@@ -257,11 +257,3 @@ def enable_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
 def list_deliveries(request: ApiRequest[DeliveryQuery, UnsetType]) -> DeliveryList:
     """The newest first, also of a webhook that was removed; of each list of jobs the first 10,000 are looked at."""
     return webhooks.deliveries(request.broker, request.config, request.params["name"], request.query.limit)
-
-
-def _known(request: ApiRequest[NoQuery, UnsetType]) -> Webhook:
-    """The webhook that the path names."""
-    name, known = request.params["name"], webhooks.store_of(request.broker, request.config).load()
-    if name not in known:
-        raise ApiProblem("not-found", f"no webhook is named {name[:100]!r}; there are: {', '.join(known) or 'none'}")
-    return known[name].webhook

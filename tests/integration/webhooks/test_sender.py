@@ -13,16 +13,15 @@ from typing import Any
 
 import pytest
 
+from fileq.config.http_settings import WebhookSettings
 from fileq.webhooks.sender import (
     ANSWER_KEPT,
     ANSWER_MAX,
-    AllowedTargets,
     Answer,
     Deadline,
     NotSent,
     Sender,
     Stopped,
-    networks,
 )
 from tests.support.servers.tls import Certificates, make_certificates
 from tests.support.webhook_receiver import Receiver, Reply, open_receiver
@@ -38,7 +37,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def sender_to(port: int, *, timeout_s: float = 5.0, **options: Any) -> Sender:
-    allowed = AllowedTargets(True, (port,), networks(["127.0.0.0/8"]))
+    allowed = WebhookSettings(allow_http=True, allow_ports=(port,), allow_networks=("127.0.0.0/8",))
     return Sender(allowed, timeout_s=timeout_s, **options)
 
 
@@ -76,7 +75,7 @@ def test_a_name_is_resolved_once_and_the_checked_address_is_called(receiver: Rec
         called.append(address)
         return socket.create_connection(("127.0.0.1", receiver.port), deadline.slice_s())
 
-    sender = Sender(AllowedTargets(http=True), resolve=resolve, connect=connect)
+    sender = Sender(WebhookSettings(allow_http=True), resolve=resolve, connect=connect)
     assert post(sender, "http://rebinds.example/hook").status == 204
     assert (resolved, called) == (["rebinds.example"], [(PUBLIC, 80)])
     assert receiver.received[0].headers["host"] == "rebinds.example"
@@ -89,7 +88,7 @@ def test_a_name_is_resolved_once_and_the_checked_address_is_called(receiver: Rec
     "others", [["127.0.0.1"], ["::ffff:127.0.0.1"], ["10.0.0.1"], ["fe80::1%2"], ["64:ff9b::a00:1"]]
 )
 def test_one_wrong_address_is_enough_to_refuse(others: list[str]) -> None:
-    sender = Sender(AllowedTargets(), resolve=lambda host, port: [PUBLIC, *others], connect=_never)
+    sender = Sender(WebhookSettings(), resolve=lambda host, port: [PUBLIC, *others], connect=_never)
     with pytest.raises(NotSent, match="not allowed"):
         post(sender, "https://example.org/")
 
@@ -107,13 +106,13 @@ def test_one_wrong_address_is_enough_to_refuse(others: list[str]) -> None:
 )
 def test_no_spelling_of_loopback_gets_through(url: str) -> None:
     with pytest.raises(NotSent, match=r"not allowed|resolved|no address"):
-        post(Sender(AllowedTargets(), connect=_never), url)
+        post(Sender(WebhookSettings(), connect=_never), url)
 
 
 @pytest.mark.parametrize("url", ["http://example.org/", "https://example.org:22/", "https://u:p@example.org/"])
 def test_the_url_is_checked_at_every_delivery(url: str) -> None:
     with pytest.raises(NotSent, match="the URL"):
-        post(Sender(AllowedTargets(), resolve=_never, connect=_never), url)
+        post(Sender(WebhookSettings(), resolve=_never, connect=_never), url)
 
 
 def _never(*arguments: object) -> Any:
@@ -122,9 +121,9 @@ def _never(*arguments: object) -> Any:
 
 def test_a_name_without_an_address_and_a_resolver_that_hangs() -> None:
     with pytest.raises(NotSent, match="has no address"):
-        post(Sender(AllowedTargets(), resolve=lambda host, port: [], connect=_never), "https://example.org/")
+        post(Sender(WebhookSettings(), resolve=lambda host, port: [], connect=_never), "https://example.org/")
     release = threading.Event()
-    slow = Sender(AllowedTargets(), timeout_s=LIMIT_S, resolve=lambda *_: [str(release.wait())], connect=_never)
+    slow = Sender(WebhookSettings(), timeout_s=LIMIT_S, resolve=lambda *_: [str(release.wait())], connect=_never)
     with pytest.raises(NotSent, match=r"did not answer within 0.4s"):
         post(slow, "https://example.org/")
     release.set()
@@ -204,7 +203,7 @@ class EndlessAnswer:
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\n"], ids=["body", "headers"])
 def test_at_most_64_kb_of_an_answer_are_read(head: bytes) -> None:
     endless = EndlessAnswer(head, b"X-Long: " + b"y" * 20_000 + b"\r\n")
-    sender = Sender(AllowedTargets(http=True), resolve=lambda *_: [PUBLIC], connect=lambda *_: endless)  # type: ignore[arg-type, return-value]
+    sender = Sender(WebhookSettings(allow_http=True), resolve=lambda *_: [PUBLIC], connect=lambda *_: endless)  # type: ignore[arg-type, return-value]
     with contextlib.suppress(NotSent):
         assert len(post(sender, "http://example.org/").text) <= ANSWER_KEPT
     assert endless.read == ANSWER_MAX

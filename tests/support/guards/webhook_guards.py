@@ -13,15 +13,15 @@ WEBHOOK_GUARDS = (
     Guard(
         "An address is public only if no block holds it",
         INSIDE,
-        "        return not any(address in network for network in _BLOCKED_V4)\n",
-        "        return True\n",
+        "    return is_global and not any(address in network for network in _BLOCKED)\n",
+        "    return is_global\n",
         PURE + "an_address_that_is_not_public_is_blocked",
     ),
     Guard(
         "Of IPv6 only the global space is public, without the forms that carry an IPv4 address",
         INSIDE,
-        "    return address in _GLOBAL_V6 and not any(address in network for network in _BLOCKED_V6)\n",
-        "    return address in _GLOBAL_V6\n",
+        "    is_global = isinstance(address, IPv4Address) or address in _GLOBAL_V6\n",
+        "    is_global = True\n",
         PURE + "an_address_that_is_not_public_is_blocked",
     ),
     Guard(
@@ -34,8 +34,8 @@ WEBHOOK_GUARDS = (
     Guard(
         "The connection goes to the address that was checked",
         "a name that resolves differently the second time gets around the check",
-        "                connection = self._connect((address, target.port), share)\n",
-        "                connection = self._connect((target.host, target.port), share)\n",
+        "                connection = self.connect((address, target.port), share)\n",
+        "                connection = self.connect((target.host, target.port), share)\n",
         SENT + "a_name_is_resolved_once_and_the_checked_address_is_called",
     ),
     Guard(
@@ -48,8 +48,8 @@ WEBHOOK_GUARDS = (
     Guard(
         "The URL is checked at every delivery",
         "a definition from before a change of webhooks.allow_* is still used",
-        "        if problem := url_problem(url, allow_http=self._allowed.http, allow_ports=self._allowed.ports):\n",
-        '        if problem := "":\n',
+        "if problem := url_problem(url, allow_http=self.settings.allow_http",
+        'if problem := "" and url_problem(url, allow_http=self.settings.allow_http',
         SENT + "the_url_is_checked_at_every_delivery",
     ),
     Guard(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from fileq.brokers.memory import MemoryBroker
 from fileq.config import Config, config_from
@@ -292,7 +293,7 @@ def test_a_broker_that_is_away_changes_no_outcome(monkeypatch: pytest.MonkeyPatc
     kept = Kept()
     kept.add()
     known = kept.store.load()
-    kept.attempts._known = lambda: known
+    kept.attempts = replace(kept.attempts, known=lambda: known)
 
     def away(*arguments: object) -> None:
         raise BrokerUnavailable("away")
