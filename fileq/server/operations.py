@@ -21,14 +21,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.actions.bulk import BulkActions, JobAction
-from fileq.brokers.catalog import Catalog
+from fileq.brokers.catalog import Catalog, Table
 from fileq.commands.action_log import IDS_MAX, ActionLog
 from fileq.core.errors import BrokerError, BrokerUnavailable, Conflict, FileqError, JobError
 from fileq.core.events import Emit, OperationEnded, OperationStarted
 from fileq.queries.job_filter import JobFilter
 from fileq.server.limits import ServerThread
 
-KIND = "operations"
 OPEN_MAX = 20  # operations that have not ended
 ENDED_KEPT = 100
 WAITING, RUNNING, COMPLETED, STOPPED, FAILED = "waiting", "running", "completed", "stopped", "failed"
@@ -37,7 +36,7 @@ WAITING, RUNNING, COMPLETED, STOPPED, FAILED = "waiting", "running", "completed"
 class Operation(Struct, frozen=True, omit_defaults=True):
     """One operation. `matched` jobs were counted when it began, `done` were changed so far, `refused` could not be in
     the last pass. `conditions` are what the caller gave, for people; `wanted` is the filter. `owner` is the server that
-    works on it; "" for none."""
+    works on it; "" for none. `revision` is that of its document, which does not hold it."""
 
     id: str
     action: JobAction
@@ -56,15 +55,14 @@ class Operation(Struct, frozen=True, omit_defaults=True):
     ended_ms: int = 0
     error: str = ""
     takeovers: int = 0
+    revision: int = 0
 
     @property
     def is_ended(self) -> bool:
         return bool(self.ended_ms)
 
 
-class StoredOperation(Struct, frozen=True):
-    operation: Operation
-    revision: int
+OPERATIONS = Table[Operation]("operations", Operation)
 
 
 class OperationStore:
@@ -74,22 +72,18 @@ class OperationStore:
         self._catalog = catalog
         self.now_ms = now_ms
 
-    def all(self) -> list[StoredOperation]:
+    def all(self) -> list[Operation]:
         """The newest first. A document of a later release that can't be read is left out."""
-        found = []
-        for _, document in sorted(self._catalog.documents(KIND).items(), reverse=True):
-            try:
-                found.append(StoredOperation(msgspec.json.decode(document.body, type=Operation), document.revision))
-            except msgspec.DecodeError:
-                continue
-        return found
+        documents = self._catalog.documents(OPERATIONS.kind)
+        newest_first = sorted(OPERATIONS.read(documents).items(), reverse=True)
+        return [replace(one, revision=documents[name].revision) for name, one in newest_first]
 
-    def get(self, id: str) -> StoredOperation | None:
-        return next((stored for stored in self.all() if stored.operation.id == id), None)
+    def get(self, id: str) -> Operation | None:
+        return next((one for one in self.all() if one.id == id), None)
 
     def revision(self) -> int:
         """Grows with every change of an operation. Cheap."""
-        return self._catalog.catalog_revision(KIND)
+        return self._catalog.catalog_revision(OPERATIONS.kind)
 
     def create(
         self,
@@ -103,39 +97,34 @@ class OperationStore:
     ) -> Operation:
         """Raises JobError if too many operations have not ended. Removes the oldest ended ones."""
         known = self.all()
-        if sum(not stored.operation.is_ended for stored in known) >= OPEN_MAX:
+        if sum(not one.is_ended for one in known) >= OPEN_MAX:
             raise JobError(f"{OPEN_MAX} operations have not ended; wait for one, or stop one")
-        for stored in [stored for stored in known if stored.operation.is_ended][ENDED_KEPT - 1 :]:
-            self._catalog.remove_document(KIND, stored.operation.id)
+        for old in [one for one in known if one.is_ended][ENDED_KEPT - 1 :]:
+            OPERATIONS.remove(self._catalog, old.id)
         now_ms = self.now_ms()
         id = f"{now_ms:013d}-{secrets.token_hex(4)}"
-        operation = Operation(id, action, wanted, conditions, matched, cutoff_ms, now_ms, created_by, updated_ms=now_ms)
-        self._put(operation, 0)
-        return operation
+        return self.save(Operation(id, action, wanted, conditions, matched, cutoff_ms, now_ms, created_by))
 
-    def save(self, operation: Operation, expected: int) -> StoredOperation:
-        """Raises Conflict if the document is another one than expected."""
-        operation = replace(operation, updated_ms=self.now_ms())
-        return StoredOperation(operation, self._put(operation, expected))
+    def save(self, operation: Operation) -> Operation:
+        """With its new revision. Raises Conflict if the document is not of the revision that the operation has."""
+        made = replace(operation, updated_ms=self.now_ms(), revision=0)
+        # A server whose memory is full gets room by these actions. The number of operations has a limit.
+        frees_memory = made.action in (JobAction.CANCEL, JobAction.DELETE) or made.is_ended
+        body, expected = msgspec.json.encode(made), operation.revision
+        revision = self._catalog.put_document(OPERATIONS.kind, made.id, body, expected, frees_memory=frees_memory)
+        return replace(made, revision=revision)
 
     def stop(self, id: str) -> Operation | None:
         """Ends an operation that has not ended; its owner notices before its next batch. None if there is none.
         Repeated, it changes nothing."""
         while True:
-            stored = self.get(id)
-            if stored is None or stored.operation.is_ended:
-                return stored.operation if stored is not None else None
+            known = self.get(id)
+            if known is None or known.is_ended:
+                return known
             try:
-                stopped = replace(stored.operation, state=STOPPED, ended_ms=self.now_ms())
-                return self.save(stopped, stored.revision).operation
+                return self.save(replace(known, state=STOPPED, ended_ms=self.now_ms()))
             except Conflict:
                 continue  # its owner began another batch
-
-    def _put(self, operation: Operation, expected: int) -> int:
-        # A server whose memory is full gets room by these actions. The number of operations has a limit.
-        frees_memory = operation.action in (JobAction.CANCEL, JobAction.DELETE) or operation.is_ended
-        body = msgspec.json.encode(operation)
-        return self._catalog.put_document(KIND, operation.id, body, expected, frees_memory=frees_memory)
 
 
 TAKEOVER_S = 5.0
@@ -162,7 +151,7 @@ class OperationRunner(ServerThread):
         self._name = secrets.token_hex(6)
         self._seen: dict[tuple[str, int], float] = {}  # since when the operation of this id has this revision
         self._looked_at = -1  # the revision of all operations when there was nothing left to do
-        self._stored: StoredOperation  # the one that it owns; a Conflict says that it does not any more
+        self._own: Operation  # the one that it owns; a Conflict says that it does not any more
         self._changed: list[str] = []  # the ids of the first jobs that were changed, also by a former owner
 
     def wake(self) -> None:
@@ -171,9 +160,8 @@ class OperationRunner(ServerThread):
     def _run(self) -> None:
         while not self._is_stopping.is_set():
             try:
-                stored = self._next()
-                if stored is not None:
-                    self._work(stored)
+                if (taken := self._next()) is not None:
+                    self._work(taken)
                     continue
             except (BrokerUnavailable, Conflict):
                 pass  # the broker is away, or another server was faster
@@ -182,39 +170,37 @@ class OperationRunner(ServerThread):
             self._wake.wait(LOOK_S)
             self._wake.clear()
 
-    def _next(self) -> StoredOperation | None:
+    def _next(self) -> Operation | None:
         """Takes the oldest operation that needs an owner; None if there is none."""
         revision = self._store.revision()
         if revision == self._looked_at:
             return None
-        opened = [stored for stored in self._store.all() if not stored.operation.is_ended]
+        opened = [one for one in self._store.all() if not one.is_ended]
         if not opened:
             self._looked_at, self._seen = revision, {}
             return None
         now_s = time.monotonic()
-        seen = {(one.operation.id, one.revision) for one in opened}
-        self._seen = {key: self._seen.get(key, now_s) for key in seen}
-        for stored in reversed(opened):
-            is_silent = now_s - self._seen[stored.operation.id, stored.revision] > TAKEOVER_S
-            if not stored.operation.owner or is_silent:
-                return self._take(stored)
-        return None
+        self._seen = {key: self._seen.get(key, now_s) for key in ((one.id, one.revision) for one in opened)}
+        free = (
+            one for one in reversed(opened) if not one.owner or now_s - self._seen[one.id, one.revision] > TAKEOVER_S
+        )
+        found = next(free, None)
+        return self._take(found) if found is not None else None
 
-    def _take(self, stored: StoredOperation) -> StoredOperation:
+    def _take(self, before: Operation) -> Operation:
         """Counts what the former owner changed in its last batch and did not write down."""
-        before = stored.operation
         done = self._actions.changed(before.action, before.underway, before.cutoff_ms) if before.underway else 0
         is_resumed = before.state == RUNNING
         done, takeovers = before.done + done, before.takeovers + is_resumed
         taken = replace(before, owner=self._name, state=RUNNING, done=done, underway=(), takeovers=takeovers)
-        saved = self._store.save(taken, stored.revision)
+        saved = self._store.save(taken)
         self._emit(OperationStarted(taken.id, taken.action.value, taken.matched, taken.done, is_resumed))
         return saved
 
-    def _work(self, stored: StoredOperation) -> None:
-        self._stored, self._changed = stored, []
+    def _work(self, taken: Operation) -> None:
+        self._own, self._changed = taken, []
         with suppress(BrokerError):
-            self._changed += next((one.ids for one in self._log.all() if one.id == stored.operation.id), ())
+            self._changed += next((one.ids for one in self._log.all() if one.id == taken.id), ())
         while True:
             try:
                 ended = self._change_all()
@@ -234,7 +220,7 @@ class OperationRunner(ServerThread):
 
     def _change_all(self) -> Operation | None:
         """Changes what is left. None if the server stops before; a repeat goes on."""
-        now = self._stored.operation
+        now = self._own
         if now.underway:  # after an outage: the reply about the last batch was lost
             done = self._actions.changed(now.action, now.underway, now.cutoff_ms)
             self._note(done=now.done + done, underway=())
@@ -247,21 +233,21 @@ class OperationRunner(ServerThread):
             if (ended := self._save(underway=tuple(job.id for job in batch), refused=work.refused)) is not None:
                 return ended
             changed = [change.id for change in work.change(batch) if change.is_done]
-            self._note(done=self._stored.operation.done + len(changed), underway=())
+            self._note(done=self._own.done + len(changed), underway=())
             if len(self._changed) < IDS_MAX:
                 self._changed += changed
                 self._log_action(is_running=True)
         return self._end(COMPLETED, refused=work.refused)
 
     def _end(self, state: str, error: str = "", refused: int | None = None) -> Operation:
-        now = self._stored.operation
+        now = self._own
         is_known = refused if refused is not None else now.refused
         ended = self._save(state=state, error=error[:500], refused=is_known, ended_ms=self._store.now_ms(), underway=())
-        return ended or self._stored.operation
+        return ended or self._own
 
     def _log_action(self, *, is_running: bool) -> None:
         """For the view that shows what became of the jobs: the first ones are enough."""
-        now = self._stored.operation
+        now = self._own
         self._log.add(
             now.action,
             now.created_by,
@@ -276,18 +262,16 @@ class OperationRunner(ServerThread):
 
     def _note(self, **changes: Any) -> None:
         """Written with the next batch."""
-        self._stored = StoredOperation(replace(self._stored.operation, **changes), self._stored.revision)
+        self._own = replace(self._own, **changes)
 
     def _save(self, **changes: Any) -> Operation | None:
         """Writes the operation. If it was stopped meanwhile, writes what was done and returns it as it ended."""
-        mine = replace(self._stored.operation, **changes)
         try:
-            self._stored = self._store.save(mine, self._stored.revision)
+            self._own = self._store.save(replace(self._own, **changes))
             return None
         except Conflict:
-            found = self._store.get(mine.id)
-            if found is None or found.operation.owner != self._stored.operation.owner or not found.operation.is_ended:
+            found = self._store.get(self._own.id)
+            if found is None or found.owner != self._own.owner or not found.is_ended:
                 raise
-            stopped = replace(found.operation, done=self._stored.operation.done, underway=())
-            self._stored = self._store.save(stopped, found.revision)
-            return self._stored.operation
+            self._own = self._store.save(replace(found, done=self._own.done, underway=()))
+            return self._own

@@ -240,7 +240,7 @@ def act_on_jobs(request: ApiRequest[NoQuery, WantedAction]) -> ApiAnswer[ActionA
 
 @ROUTES.add("GET /operations", Scope.READ, "operations and their progress", serves_limited=True)
 def list_operations(request: ApiRequest[NoQuery, UnsetType]) -> OperationList:
-    found = (one.operation for one in request.services.operations.all())
+    found = request.services.operations.all()
     return OperationList(tuple(operation_document(one) for one in found if _sees(request, one)))
 
 
@@ -258,10 +258,10 @@ def stop_operation(request: ApiRequest[NoQuery, UnsetType]) -> OperationDocument
 
 
 def _seen(request: ApiRequest[NoQuery, UnsetType]) -> Operation:
-    stored = request.services.operations.get(request.id)
-    if stored is None or not _sees(request, stored.operation):
+    found = request.services.operations.get(request.id)
+    if found is None or not _sees(request, found):
         raise ApiProblem("not-found", f"no operation has the id {request.id[:100]!r}; GET /operations lists them")
-    return stored.operation
+    return found
 
 
 def _sees(request: ApiRequest[NoQuery, UnsetType], operation: Operation) -> bool:

@@ -282,7 +282,7 @@ def test_an_operation_is_stopped(tab: Tab, program: ConsoleProgram) -> None:
     now_ms, filter = wall_clock_ms(), JobFilter(type="none")
     running = Operation("long", JobAction.CANCEL, filter, {"type": "none"}, 5000, now_ms, now_ms, "a test")
     with opened_broker(program) as broker:  # of a server that has just died: another takes it over in 5 s
-        OperationStore(broker, wall_clock_ms).save(replace(running, owner="another", state="running"), 0)
+        OperationStore(broker, wall_clock_ms).save(replace(running, owner="another", state="running"))
     tab.open(f"{program.base}/dashboard/admin/operations")
     tab.click("tr[data-row=long] button", "Stop")
     confirm(tab, "Stop it")

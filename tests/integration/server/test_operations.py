@@ -165,7 +165,7 @@ def test_a_server_that_stops_gives_its_operation_back_and_a_stopped_operation_do
         first.stop(10.0)
         given_back = store.get(id)
         assert given_back is not None
-        assert (given_back.operation.owner, given_back.operation.done) == ("", 200)
+        assert (given_back.owner, given_back.done) == ("", 200)
         actions = PausingActions(api.broker, api.config, store.now_ms)
         second = OperationRunner(store, actions, api.events.append, log)
         second.start()
