@@ -19,7 +19,7 @@ import asyncio
 import errno
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from enum import IntEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import h11
 import wsproto
 from h11._receivebuffer import ReceiveBuffer, blank_line_regex
+from starlette.responses import StreamingResponse
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
@@ -537,6 +538,21 @@ async def until_first(*works: Coroutine[Any, Any, None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Streamed(StreamingResponse):
+    """Sends the parts until there are no more or the client leaves, then calls `end`. A part that raises OSError ends
+    the connection."""
+
+    def __init__(self, parts: AsyncIterator[bytes], end: Callable[[], None], **options: Any) -> None:
+        super().__init__(parts, **options)
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await until_first(self.stream_response(send), until_gone(receive, "http.disconnect"))
+        finally:
+            self._end()
 
 
 async def until_gone(receive: Callable[[], Awaitable[Message]], kind: str) -> None:

@@ -334,6 +334,20 @@ class ServerThread:
         raise NotImplementedError
 
 
+class Periodic(ServerThread):
+    """Does the work at the start of a server, then every `every_s`. It gets what tells it that it is to end."""
+
+    def __init__(self, name: str, every_s: float, work: Callable[[Callable[[], bool]], None]) -> None:
+        super().__init__(name)
+        self._every_s = every_s
+        self._work = work
+
+    def _run(self) -> None:
+        while not self._is_stopping.is_set():
+            self._work(self._is_stopping.is_set)
+            self._is_stopping.wait(self._every_s)
+
+
 class BrokerPool:
     """Belongs to the event loop that calls it."""
 

@@ -50,6 +50,7 @@ from fileq.server.authentication import Authentication, FailedLogins, Sessions, 
 from fileq.server.event_hub import RESET, EventHub, LiveEvent
 from fileq.server.limits import (
     BrokerPool,
+    Periodic,
     RateLimiter,
     RequestBodies,
     ServerThread,
@@ -60,6 +61,7 @@ from fileq.server.limits import (
 from fileq.server.operations import OperationRunner, OperationStore
 from fileq.server.problems import ApiProblem, problem_of
 
+SWEEP_S = 3600.0  # between two looks for abandoned uploads
 UNKNOWN = "unknown"  # who failed to log in, in the audit
 
 
@@ -85,7 +87,8 @@ class Services:
         self.action_log = ActionLog(broker, now_ms)
         self.operation_runner = OperationRunner(self.operations, self.actions, emit, self.action_log)
         self.samples = LiveSamples(broker)
-        self._sweep = UploadSweep(config.server.upload_dir, emit)
+        self._sampler = Periodic("samples", EVERY_S, self._take_sample)
+        self._sweep = Periodic("upload sweep", SWEEP_S, self._remove_abandoned_uploads)
         self.open_breakers = OpenBreakers(broker)
         self.pool = BrokerPool()
         self.bodies = RequestBodies()
@@ -106,13 +109,13 @@ class Services:
     def start(self) -> None:
         """A read-only server works on no operation: it changes nothing."""
         self.audit.start()
-        self.samples.start()
+        self._sampler.start()
         if not self.config.server.read_only:
             self.operation_runner.start()
             self._sweep.start()
 
     def stop(self, timeout_s: float) -> None:
-        self.samples.stop()
+        self._sampler.stop()
         self._sweep.stop()
         self.operation_runner.stop(timeout_s)
         self.audit.stop(timeout_s)
@@ -136,6 +139,16 @@ class Services:
         detail = f"the last one from {address}, by {how}; from {addresses} addresses"
         entry = self.audit.entry(UNKNOWN, "", "failed_login", "/login", failures, 401, "", detail=detail)
         self.audit.add(entry, LoginsFailed(failures, addresses, address, how))
+
+    def _take_sample(self, is_stopping: Callable[[], bool]) -> None:
+        with suppress(BrokerError):  # the samples have a gap; requests report the outage
+            self.samples.take()
+
+    def _remove_abandoned_uploads(self, is_stopping: Callable[[], bool]) -> None:
+        """What a kill -9 leaves: nothing of its own. The next server goes on."""
+        directory = self.config.server.upload_dir
+        if directory and (count := remove_abandoned(os.fsencode(directory), time.time(), is_stopping)):
+            self.emit(UploadsRemoved(count, directory))
 
 
 INTERVAL_S = 0.25
@@ -258,7 +271,7 @@ class OpenBreakers:
         return routes
 
 
-# What a server does beside answering requests: samples of the counts, and removal of abandoned uploads.
+# Samples of the counts.
 
 EVERY_S = 5.0
 KEPT = 720  # an hour
@@ -279,15 +292,11 @@ class LiveSample(Struct, frozen=True):
     dead_per_second: float
 
 
-class LiveSamples(ServerThread):
-    """The counts of the last hour, which the server takes from the broker every few seconds. Kept in memory only.
-
-    What a kill -9 leaves: nothing. A server that has just started has few samples.
-
-    Takes samples in a thread of its own. take() and read() may be called by any thread."""
+class LiveSamples:
+    """The counts of the last hour, which the server takes from the broker every few seconds. Kept in memory only: a
+    server that has just started has few samples. take() and read() may be called by any thread."""
 
     def __init__(self, broker: FullBroker) -> None:
-        super().__init__("samples")
         self._broker = broker
         self._taken: deque[Census] = deque(maxlen=KEPT)
         self._taken_s = float("-inf")
@@ -323,13 +332,6 @@ class LiveSamples(ServerThread):
         first, last = taken[0].pending, taken[-1].pending
         return {name: (count - first.get(name, 0)) / minutes for name, count in last.items()}
 
-    def _run(self) -> None:
-        while True:
-            with suppress(BrokerError):  # the samples have a gap; requests report the outage
-                self.take()
-            if self._is_stopping.wait(EVERY_S):
-                return
-
 
 def per_second(samples: Sequence[LiveSample], name: str) -> float:
     """The mean of the rate of these samples."""
@@ -352,28 +354,6 @@ def _sample(before: Census, now: Census) -> LiveSample:
         now.dead,
         *(rate(name) for name in RATES),
     )
-
-
-SWEEP_S = 3600.0
-
-
-class UploadSweep(ServerThread):
-    """Removes abandoned uploads now and then, in a thread of its own: at the start of a server, then every SWEEP_S.
-    Does nothing without a directory.
-
-    What a kill -9 leaves: nothing of its own. The next server goes on."""
-
-    def __init__(self, directory: str, emit: Emit) -> None:
-        super().__init__("upload sweep")
-        self._directory = directory
-        self._emit = emit
-
-    def _run(self) -> None:
-        while self._directory and not self._is_stopping.is_set():
-            count = remove_abandoned(os.fsencode(self._directory), time.time(), self._is_stopping.is_set)
-            if count:
-                self._emit(UploadsRemoved(count, self._directory))
-            self._is_stopping.wait(SWEEP_S)
 
 
 # Writes one audit entry for every unsafe request, to the list on the broker and to the log.

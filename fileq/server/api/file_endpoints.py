@@ -10,7 +10,7 @@ import hmac
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Annotated
@@ -19,9 +19,7 @@ from urllib.parse import quote
 from msgspec import Meta, Struct, UnsetType, to_builtins
 from msgspec.structs import replace
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Send
-from starlette.types import Scope as HttpScope
+from starlette.responses import Response
 
 from fileq.actions.reprocess import ReprocessReport, reprocess
 from fileq.brokers.protocol import FullBroker
@@ -40,7 +38,7 @@ from fileq.queries.file_pages import FilePage, FileStatus, FileTree, file_page, 
 from fileq.queries.job_filter import JobConditions, JobFilter, conditions_in, file_place
 from fileq.queries.job_queries import FileTrace, trace
 from fileq.server.api.job_endpoints import PathText, filter_of
-from fileq.server.connections import until_first, until_gone
+from fileq.server.connections import Streamed
 from fileq.server.limits import SlowWork, pieces
 from fileq.server.problems import ApiProblem, glob_problems, invalid, invalid_at
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
@@ -161,43 +159,32 @@ def kind_of(head: bytes) -> str:
     return TEXT if all(character.isprintable() or character in "\t\r\n\f\x1b" for character in text) else BINARY
 
 
-class ContentResponse(StreamingResponse):
+def sent_content(content: OpenContent, transfers: SlowWork, caller: str, *, is_head: bool) -> Response:
     """Sends an open file, and closes it. Gives back the slot that the caller has taken."""
+    how = "inline" if content.kind in (TEXT, *IMAGE_TYPES) else "attachment"
+    headers = {
+        "Content-Length": str(content.size),
+        "Content-Disposition": f"{how}; filename*=UTF-8''{quote(content.name.encode(errors='replace'), safe='')}",
+        "Content-Security-Policy": SANDBOX,
+        "X-Content-Type-Options": "nosniff",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        **({"X-Fileq-Cut": "true"} if content.is_cut else {}),
+    }
 
-    def __init__(self, content: OpenContent, transfers: SlowWork, caller: str) -> None:
-        is_shown = content.kind in (TEXT, *IMAGE_TYPES)
-        how = "inline" if is_shown else "attachment"
-        headers = {
-            "Content-Length": str(content.size),
-            "Content-Disposition": f"{how}; filename*=UTF-8''{quote(content.name.encode(errors='replace'), safe='')}",
-            "Content-Security-Policy": SANDBOX,
-            "X-Content-Type-Options": "nosniff",
-            "Cross-Origin-Resource-Policy": "same-origin",
-            **({"X-Fileq-Cut": "true"} if content.is_cut else {}),
-        }
-        super().__init__((), headers=headers, media_type=content.kind)
-        self._content = content
-        self._transfers = transfers
-        self._caller = caller
-
-    async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
-        try:
-            await until_first(self._send_all(scope["method"], send), until_gone(receive, "http.disconnect"))
-        finally:
-            os.close(self._content.fd)
-            self._transfers.slots.give_back(self._caller)
-
-    async def _send_all(self, method: str, send: Send) -> None:
-        """A file that was shortened meanwhile ends the connection before its length: the client notices."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        at, size = 0, self._content.size if method != "HEAD" else 0
+    async def parts() -> AsyncIterator[bytes]:
+        at, size = 0, 0 if is_head else content.size
         while at < size:
-            part = await self._transfers.call(partial(os.pread, self._content.fd, min(PART_BYTES, size - at), at))
+            part = await transfers.call(partial(os.pread, content.fd, min(PART_BYTES, size - at), at))
             if not part:
-                return
+                raise OSError("the file was shortened")  # the client gets less than the length that it was told
             at += len(part)
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            yield part
+
+    def end() -> None:
+        os.close(content.fd)
+        transfers.slots.give_back(caller)
+
+    return Streamed(parts(), end, headers=headers, media_type=content.kind)
 
 
 RECORDS_MAX = 2_500  # that a trace searches, whole: about 50 ms
@@ -353,7 +340,8 @@ async def show_content(request: ApiRequest[ContentQuery, UnsetType]) -> Response
         given_up.set()
         slots.give_back(caller)
         raise
-    return ContentResponse(content, services.transfers, caller)
+    assert request.http is not None
+    return sent_content(content, services.transfers, caller, is_head=request.http.method == "HEAD")
 
 
 def _run(request: ApiRequest[NoQuery, ReprocessOrder], wanted: JobFilter, *, is_dry_run: bool) -> ReprocessReport:

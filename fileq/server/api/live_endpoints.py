@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from secrets import token_hex
 
 from msgspec import UnsetType
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 from starlette.websockets import WebSocket
 
-from fileq.core.api_key import Scope as KeyScope
+from fileq.core.api_key import Scope
 from fileq.server.authentication import RequestSender
-from fileq.server.connections import ABORT, until_first, until_gone
-from fileq.server.event_hub import EventHub, EventsQuery, LiveStream, checked_query
+from fileq.server.connections import ABORT, Streamed, until_first, until_gone
+from fileq.server.event_hub import EventsQuery, checked_query
 from fileq.server.problems import ApiProblem, decode_query
 from fileq.server.route import ApiRequest, RouteList
 from fileq.server.services import Services
@@ -21,30 +21,7 @@ ROUTES = RouteList("live")
 
 SSE = "text/event-stream"
 GOING_AWAY = 1001
-SCOPES = (KeyScope.READ,)
-
-
-class SseResponse(StreamingResponse):
-    """Sends the events of a stream until the client leaves, the key is revoked or the server stops."""
-
-    def __init__(self, hub: EventHub, stream: LiveStream, first: bytes) -> None:
-        super().__init__((), headers={"X-Accel-Buffering": "no"}, media_type=SSE)
-        self._hub = hub
-        self._stream = stream
-        self._first = first
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await until_first(self._send_all(send), until_gone(receive, "http.disconnect"))
-        finally:
-            self._hub.leave(self._stream)
-
-    async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": self._first, "more_body": True})
-        while (chunk := await self._hub.next_chunk(self._stream)) is not None:
-            await send({"type": "http.response.body", "body": chunk.body, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+SCOPES = (Scope.READ,)
 
 
 async def serve_events(services: Services, socket: WebSocket, sender: RequestSender) -> None:
@@ -98,7 +75,14 @@ async def follow_events(request: ApiRequest[EventsQuery, UnsetType]) -> Response
     if request.http.method == "HEAD":
         return Response(media_type=SSE)
     stream = await hub.open(wanted, request.caller, request.http.scope[ABORT], is_socket=False)
-    return SseResponse(hub, stream, hub.resume(stream, request.headers.get("last-event-id", "")))
+    first = hub.resume(stream, request.headers.get("last-event-id", ""))
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield first
+        while (chunk := await hub.next_chunk(stream)) is not None:
+            yield chunk.body
+
+    return Streamed(chunks(), lambda: hub.leave(stream), headers={"X-Accel-Buffering": "no"}, media_type=SSE)
 
 
 @ROUTES.add(

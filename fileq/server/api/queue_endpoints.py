@@ -113,7 +113,7 @@ def _set_paused(request: ApiRequest[NoQuery, Any], *, is_paused: bool, reason: s
     return QueueMessage(message, name, result.is_paused, result.has_changed, result.waiting, result.reason)
 
 
-def _known(request: ApiRequest[NoQuery, Any]) -> str:
+def _known(request: ApiRequest[Any, Any]) -> str:
     name, queues = request.params["name"], request.config.worker.priorities
     if name not in queues:
         near = get_close_matches(name[:100], queues, n=1)
@@ -158,9 +158,7 @@ class ClearedJobs(Struct, frozen=True):
 
 @ROUTES.add("POST /queues/{name}/clear", Scope.OPERATE, "cancel the pending jobs of a queue", is_scan=True)
 def clear_queue(request: ApiRequest[ClearQuery, UnsetType]) -> ApiAnswer[ClearedJobs]:
-    name, queues = request.params["name"], request.config.worker.priorities
-    if name not in queues:
-        raise ApiProblem("not-found", f"no queue is named {name[:100]!r}; the queues are {', '.join(queues)}")
+    name = _known(request)
     limit = min(request.query.limit, CLEARED_MAX)
     count = request.services.transport.clear(name, limit)
     return ApiAnswer(ClearedJobs(count, count == limit < request.query.limit), count=count)
