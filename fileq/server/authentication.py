@@ -139,6 +139,11 @@ class RequestSender(Struct, frozen=True):
     host: str
     is_proxy: bool
 
+    @property
+    def origin(self) -> str:
+        """Of pages of this server."""
+        return f"{self.scheme}://{self.host}"
+
 
 OF_ADDRESS, OF_ALL = Rate(10, 60_000), Rate(100, 60_000)  # logins that may fail
 FIRST_REPORT_S, NEXT_REPORT_S = 1.0, 600.0
@@ -519,7 +524,7 @@ class Sessions:
 # Refuses requests that another site made a browser send. Holds where a browser adds the credentials automatically.
 
 
-def check_same_site(headers: Mapping[str, str], scheme: str, host: str) -> None:
+def check_same_site(headers: Mapping[str, str], sender: RequestSender) -> None:
     """Raises ApiProblem unless the browser says that the request comes from a page of this server.
 
     Browsers send Sec-Fetch-Site; older ones, and all over plain http on other hosts than localhost, only Origin."""
@@ -532,8 +537,8 @@ def check_same_site(headers: Mapping[str, str], scheme: str, host: str) -> None:
     if origin is None:
         detail = "with a session, Sec-Fetch-Site or Origin is required; programs send a key instead"
         raise ApiProblem("cross-site", detail)
-    if origin.lower() != f"{scheme}://{host}".lower():
-        raise ApiProblem("cross-site", f"Origin is {origin[:100]!r}; with a session it must be {scheme}://{host}")
+    if origin.lower() != sender.origin.lower():
+        raise ApiProblem("cross-site", f"Origin is {origin[:100]!r}; with a session it must be {sender.origin}")
 
 
 def check_not_cross_site(headers: Mapping[str, str]) -> None:

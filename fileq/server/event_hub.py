@@ -512,11 +512,9 @@ class EventRing:
 
     `events` are those from `oldest` up to, but not including, `head`. `mark` tells the rings of two servers apart."""
 
-    def __init__(self, size: int = RING_EVENTS, bytes_max: int = RING_BYTES) -> None:
+    def __init__(self) -> None:
         self.mark = secrets.token_hex(4)
         self.oldest = self.head = FIRST
-        self._size = size
-        self._bytes_max = bytes_max
         self._bytes = 0
         self.events: dict[int, LiveEvent] = {}
 
@@ -524,8 +522,8 @@ class EventRing:
         """Numbers only grow. A gap means that events were lost before they got here: all before it are dropped."""
         while self.oldest < self.head and (
             event.number != self.head
-            or self.head - self.oldest >= self._size
-            or self._bytes + len(event.data) > self._bytes_max
+            or self.head - self.oldest >= RING_EVENTS
+            or self._bytes + len(event.data) > RING_BYTES
         ):
             self._bytes -= len(self.events.pop(self.oldest).data)
             self.oldest += 1
@@ -631,15 +629,8 @@ def tick_of(events: list[LiveEvent], dropped: int) -> Tick | None:
     if not counts and not dropped and not is_reset:
         return None
     queues = sorted({event.queue for event in events if event.queue})
-    dead = next((event for event in reversed(events) if event.name == DEAD), None)
-    return Tick(
-        dict(sorted(counts.items())),
-        tuple(queues),
-        dropped,
-        is_reset,
-        dead.job_id if dead is not None else "",
-        _name_of(dead) if dead is not None else "",
-    )
+    dead = next(((one.job_id, _name_of(one)) for one in reversed(events) if one.name == DEAD), ("", ""))
+    return Tick(dict(sorted(counts.items())), tuple(queues), dropped, is_reset, *dead)
 
 
 def _name_of(event: LiveEvent) -> str:

@@ -105,6 +105,16 @@ def broker_away(detail: str) -> ApiProblem:
     return ApiProblem("broker-away", detail, retry_after_s=1)
 
 
+# The first that fits.
+_SLUGS: dict[type[Exception], str] = {
+    Unknown: "not-found",
+    Conflict: "precondition-failed",
+    BatchError: "batch-closed",
+    BrokerError: "conflict",
+    JobError: "conflict",
+}
+
+
 def problem_of(error: Exception) -> ApiProblem | None:
     """The problem that an error of fileq stands for; None for a defect."""
     if isinstance(error, ApiProblem):
@@ -112,17 +122,9 @@ def problem_of(error: Exception) -> ApiProblem | None:
     if isinstance(error, BrokerUnavailable):
         return broker_away(str(error))
     if isinstance(error, ConfigError):
-        errors = [FieldProblem("", one) for one in error.problems]
-        return ApiProblem("invalid", "; ".join(error.problems), errors=errors)
-    if isinstance(error, Unknown):
-        return ApiProblem("not-found", str(error))
-    if isinstance(error, Conflict):
-        return ApiProblem("precondition-failed", str(error))
-    if isinstance(error, BatchError):
-        return ApiProblem("batch-closed", str(error))
-    if isinstance(error, BrokerError | JobError):
-        return ApiProblem("conflict", str(error))
-    return None
+        return invalid([FieldProblem("", one) for one in error.problems])
+    slug = next((slug for kind, slug in _SLUGS.items() if isinstance(error, kind)), "")
+    return ApiProblem(slug, str(error)) if slug else None
 
 
 # Bodies and queries into Structs. An unknown name is reported with the nearest known one.

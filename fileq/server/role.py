@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
 import sys
 import threading
@@ -244,21 +245,15 @@ class ServerService:
 def listening(bind: str, port: int) -> socket.socket:
     """Raises ConfigError if the address can't be used."""
     try:
-        found = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, number, _, address = found[0]
-        opened = socket.socket(family, kind, number)
-        try:
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            opened.bind(address)
-            opened.listen(2048)
-        except BaseException:
-            opened.close()
-            raise
+        [family, *_, address], *_ = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        takes_both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        opened = socket.create_server(address, family=family, backlog=2048, dualstack_ipv6=takes_both)
     except socket.gaierror as error:
         raise ConfigError(f"server.bind is {bind!r}, which is no address of this machine: {error.strerror}") from error
     except OSError as error:
         advice = "; choose another, or 0 for any" if error.errno == errno.EADDRINUSE else ""
-        raise ConfigError(f"server.port is {port} on {bind}: {error.strerror}{advice}") from error
+        reason = os.strerror(error.errno) if error.errno else error
+        raise ConfigError(f"server.port is {port} on {bind}: {reason}{advice}") from error
     opened.setblocking(False)
     return opened
 

@@ -48,19 +48,17 @@ from fileq.core.job import State, decode_or_none, stamp
 from fileq.files.uploads import remove_abandoned
 from fileq.server.authentication import Authentication, FailedLogins, Sessions, signer_of
 from fileq.server.event_hub import RESET, EventHub, LiveEvent
-from fileq.server.limits import (
-    BrokerPool,
-    Periodic,
-    RateLimiter,
-    RequestBodies,
-    ServerThread,
-    Share,
-    file_transfers,
-    webhook_tests,
-)
+from fileq.server.limits import BrokerPool, Periodic, RateLimiter, RequestBodies, ServerThread, Share, SlowWork
 from fileq.server.operations import OperationRunner, OperationStore
 from fileq.server.problems import ApiProblem, problem_of
 
+# A disk or a receiver that hangs holds only threads of these works.
+TRANSFERS_MAX = 16
+TRANSFERS_OF_ONE = 8  # of one caller
+DISK_S = 120.0
+TESTS_MAX = 4
+TESTS_OF_ONE = 2
+TEST_S = 30.0  # a receiver has 20 s to answer
 SWEEP_S = 3600.0  # between two looks for abandoned uploads
 UNKNOWN = "unknown"  # who failed to log in, in the audit
 
@@ -92,8 +90,8 @@ class Services:
         self.open_breakers = OpenBreakers(broker)
         self.pool = BrokerPool()
         self.bodies = RequestBodies()
-        self.transfers = file_transfers()
-        self.webhook_tests = webhook_tests()
+        self.transfers = SlowWork("transfers of files", TRANSFERS_MAX, TRANSFERS_OF_ONE, DISK_S)
+        self.webhook_tests = SlowWork("tests of webhooks", TESTS_MAX, TESTS_OF_ONE, TEST_S)
         self.sessions = Sessions(self.signer, now_ms, config.server.base_path)
         self.failed_logins = FailedLogins(loop.time, loop.call_later, self._report_failed_logins)
         self.authentication = Authentication(
@@ -346,14 +344,8 @@ def _sample(before: Census, now: Census) -> LiveSample:
         count = now.counters.get(name, 0) - before.counters.get(name, 0)
         return round(count / seconds, 3) if seconds > 0 and count > 0 else 0.0
 
-    return LiveSample(
-        stamp(now.now_ms) or "",
-        sum(now.pending.values()),
-        now.scheduled,
-        now.running,
-        now.dead,
-        *(rate(name) for name in RATES),
-    )
+    counts = sum(now.pending.values()), now.scheduled, now.running, now.dead
+    return LiveSample(stamp(now.now_ms) or "", *counts, *(rate(name) for name in RATES))
 
 
 # Writes one audit entry for every unsafe request, to the list on the broker and to the log.

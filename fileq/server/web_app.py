@@ -165,7 +165,7 @@ class WebApp:
         sender = self._sender(socket)
         path: str = socket.scope["path"].removeprefix(self._settings.base_path)
         origin = socket.headers.get("origin")
-        is_own = origin is None or origin == f"{sender.scheme}://{sender.host}" or origin in self._settings.cors_origins
+        is_own = origin is None or origin == sender.origin or origin in self._settings.cors_origins
         if path != f"{API}/ws" or not is_own or not self._is_own_host(sender.host):
             await socket.close(1008)
             return
@@ -193,7 +193,7 @@ class WebApp:
             headers = request.headers
             caller = await self._services.authentication.caller(headers, request.cookies, sender)
             if caller.is_browser and request.method not in SAFE:
-                check_same_site(headers, sender.scheme, sender.host)
+                check_same_site(headers, sender)
             elif caller.is_browser:
                 check_not_cross_site(headers)
             found, params = self._endpoints.find(request.method, path)

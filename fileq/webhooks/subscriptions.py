@@ -41,11 +41,8 @@ class _Subscription(Struct, frozen=True):
 
     def wants(self, job: Job, queue: str, relative_path: str) -> bool:
         wanted = self.webhook.filter
-        if wanted.type and wanted.type != job.type:
-            return False
-        if wanted.priority and wanted.priority != queue:
-            return False
-        if wanted.batch and wanted.batch != job.batch_id:
+        conditions = ((wanted.type, job.type), (wanted.priority, queue), (wanted.batch, job.batch_id))
+        if any(condition and condition != value for condition, value in conditions):
             return False
         if self.globs is None:
             return True

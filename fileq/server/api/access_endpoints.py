@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from fileq.commands.api_keys import KeyList, KeyOptions, NewKey
 from fileq.commands.audit_entries import AuditEntry, AuditPosition, audit_page, key_facts, new_key_facts
 from fileq.core.api_key import Scope
-from fileq.core.errors import ConfigError
 from fileq.core.job import stamp
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
@@ -98,10 +97,7 @@ async def name_session(request: ApiRequest[NoQuery, SaidName]) -> NamedSession:
     services, caller = request.services, request.caller
     if not caller.is_login:
         raise ApiProblem("forbidden", "only a session of the one-time link can be named; a key has its name")
-    try:
-        name = await services.pool.call(lambda: services.keys.name_session(caller.id, request.body.name.strip()))
-    except ConfigError as error:
-        raise ApiProblem("invalid", str(error)) from error
+    name = await services.pool.call(lambda: services.keys.name_session(caller.id, request.body.name.strip()))
     services.authentication.forget_cached()
     request.note.changed({"name": caller.name}, {"name": name})
     return NamedSession("The session is named", name)

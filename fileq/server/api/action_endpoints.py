@@ -84,8 +84,9 @@ class ActionAnswer(Struct, frozen=True):
     action_id: str | None = None
 
 
-def act(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice) -> ApiAnswer[ActionAnswer]:
-    """What the choice asks for: 200, or 202 with an operation. Raises ApiProblem."""
+def act(request: ApiRequest[Any, Any], action: JobAction) -> ApiAnswer[ActionAnswer]:
+    """What the body, a JobChoice, asks for: 200, or 202 with an operation. Raises ApiProblem."""
+    choice: JobChoice = request.body
     request.note.is_dry_run = choice.dry_run
     if (choice.filter is None) is (choice.ids is None):
         raise invalid_at("", "give a filter or ids; a filter without conditions means all jobs")
@@ -99,23 +100,19 @@ def act(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice) -> 
         raise invalid_at("/filter/status", str(error)) from error
     if not choice.dry_run and choice.expect is None:
         raise invalid_at("/expect", "expect is missing; give the number that the dry run answered as matched")
-    conditions = msgspec.to_builtins(choice.filter)
-    return act_on_filter(request, action, wanted, conditions, choice.dry_run, choice.expect)
+    return act_on_filter(request, action, wanted, choice)
 
 
 def act_on_filter(
-    request: ApiRequest[Any, Any],
-    action: JobAction,
-    wanted: JobFilter,
-    conditions: dict[str, Any],
-    is_dry_run: bool,
-    expect: int | None,
+    request: ApiRequest[Any, Any], action: JobAction, wanted: JobFilter, choice: JobChoice
 ) -> ApiAnswer[ActionAnswer]:
-    services, actions = request.services, request.services.actions
+    """`wanted` is what the choice's filter means; without one it may be all jobs that the caller sees."""
+    services, actions, expect = request.services, request.services.actions, choice.expect
+    conditions = msgspec.to_builtins(choice.filter) if choice.filter is not None else {}
     request.note.chose({"action": action.value} | (conditions or {"jobs": "all"}))
     cutoff_ms = actions.now_ms()  # before the count: what comes later is neither counted nor changed
-    matched = actions.matched(action, wanted, SAMPLE if is_dry_run else 1)
-    if is_dry_run:
+    matched = actions.matched(action, wanted, SAMPLE if choice.dry_run else 1)
+    if choice.dry_run:
         return _answer(request, action, matched.count, sample=matched.sample, is_partial=matched.is_partial)
     if expect is not None and matched.count > expect + expect // 100:
         detail = f"{matched.count} jobs match, and {expect} were expected; repeat the dry run"
@@ -235,7 +232,7 @@ class OperationList(Struct, frozen=True):
 def act_on_jobs(request: ApiRequest[NoQuery, WantedAction]) -> ApiAnswer[ActionAnswer]:
     """A dry run answers how many jobs match, and some of them. Then the same with `"dry_run": false` and `expect`.
     Up to 1,000 jobs are changed at once; for more the answer is 202 with an operation."""
-    return act(request, request.body.action, request.body)
+    return act(request, request.body.action)
 
 
 @ROUTES.add("GET /operations", Scope.READ, "operations and their progress", serves_limited=True)
@@ -322,7 +319,7 @@ def _dead(request: ApiRequest[Any, Any], query: JobConditions) -> JobFilter:
 @DEAD.add("POST /dead/retry", Scope.OPERATE, "put dead jobs back into their queues", **ACTS)
 def retry_dead(request: ApiRequest[NoQuery, JobChoice]) -> ApiAnswer[ActionAnswer]:
     """As POST /jobs/actions with the action retry."""
-    return act(request, JobAction.RETRY, request.body)
+    return act(request, JobAction.RETRY)
 
 
 @DEAD.add(
@@ -337,7 +334,7 @@ def retry_dead(request: ApiRequest[NoQuery, JobChoice]) -> ApiAnswer[ActionAnswe
 def purge_dead(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[PurgeMessage]:
     """Deletes every job that is dead now. More than 1,000 are deleted by an operation."""
     wanted = JobFilter(only=request.caller.restriction or None)
-    answer = act_on_filter(request, JobAction.DELETE, wanted, {}, False, None)
+    answer = act_on_filter(request, JobAction.DELETE, wanted, JobChoice(dry_run=False))
     result = answer.content
     done = f"Purging {result.matched}" if result.operation is not None else f"Purged {result.done}"
     message = PurgeMessage(f"{done} dead jobs", result.operation)

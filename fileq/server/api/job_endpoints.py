@@ -309,8 +309,12 @@ def _check_repeat(record: Record | None, repeat: IdempotentRequest | None) -> No
     "GET /jobs/{id}", (Scope.READ, Scope.ENQUEUE), "everything known about a job", serves_limited=True, has_etag=True
 )
 def show_job(request: ApiRequest[NoQuery, UnsetType]) -> JobDocument:
-    record = seen_record(request)
-    return job_document(record, wait_reasons(request.broker, [record]).get(record.id, ()))
+    return waiting_document(request.broker, seen_record(request))
+
+
+def waiting_document(broker: FullBroker, record: Record) -> JobDocument:
+    """With what keeps the job from running. One round trip while it waits."""
+    return job_document(record, wait_reasons(broker, [record]).get(record.id, ()))
 
 
 @ROUTES.add(
@@ -358,14 +362,11 @@ def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[CancelMessa
         if record is not None and record.state is not State.CANCELLED:
             raise ApiProblem("conflict", f"job {id} can't be cancelled: it is {record.state.value}")
         return ApiAnswer(CancelMessage("Job cancelled", "ended"))  # a repeat
-    if result is CancelResult.REQUESTED_BEFORE:
-        return ApiAnswer(CancelMessage("Job cancellation requested", "requested"), 202)
-    services.action_log.add(JobAction.CANCEL, request.caller.name, [id])
-    is_requested = result is CancelResult.REQUESTED
-    request.note.changed(
-        {"status": "running" if is_requested else "pending"},
-        {"status": "cancellation requested" if is_requested else "cancelled"},
-    )
+    is_requested = result in (CancelResult.REQUESTED, CancelResult.REQUESTED_BEFORE)
+    if result is not CancelResult.REQUESTED_BEFORE:
+        services.action_log.add(JobAction.CANCEL, request.caller.name, [id])
+        before, after = ("running", "cancellation requested") if is_requested else ("pending", "cancelled")
+        request.note.changed({"status": before}, {"status": after})
     if is_requested:
         return ApiAnswer(CancelMessage("Job cancellation requested", "requested"), 202)
     return ApiAnswer(CancelMessage("Job cancelled", "cancelled"))

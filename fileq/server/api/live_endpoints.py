@@ -30,7 +30,7 @@ async def serve_events(services: Services, socket: WebSocket, sender: RequestSen
     try:
         caller = await services.authentication.caller(socket.headers, socket.cookies, sender)
         origin = socket.headers.get("origin")
-        if caller.is_browser and origin not in (None, f"{sender.scheme}://{sender.host}"):
+        if caller.is_browser and origin not in (None, sender.origin):
             # server.cors_origins let pages call the API with a key; answers to other credentials they can't read.
             raise ApiProblem("cross-site", f"Origin is {str(origin)[:100]!r}; from another origin, send a key")
         services.rate_limiter.take(caller.id)

@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, UnsetType
-from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview
@@ -125,17 +124,7 @@ def _known(request: ApiRequest[Any, Any]) -> str:
 @ROUTES.add("GET /workers", Scope.READ, "worker processes and what they run")
 def list_workers(request: ApiRequest[NoQuery, UnsetType]) -> WorkerList:
     """Worker processes with their slots and the jobs that they run, and those that died within the last hour."""
-    return shown_workers(request, workers(request.broker))
-
-
-def shown_workers(request: ApiRequest[Any, Any], found: WorkerList) -> WorkerList:
-    """Without the paths of files if this server hides them."""
-    if not request.services.hides_paths:
-        return found
-    hidden = tuple(
-        replace(process, jobs=tuple(replace(job, path=None) for job in process.jobs)) for process in found.workers
-    )
-    return replace(found, workers=hidden)
+    return workers(request.broker)
 
 
 # Cancels what waits in a queue, as Client.clear() does: a bounded number of jobs with each request.

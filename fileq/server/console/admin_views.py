@@ -194,14 +194,16 @@ def _findings(config: Config, broker: FullBroker) -> Iterator[Finding]:
 # The audit in words: who did what, and the view that shows what it was done to. Only reads.
 
 
-# The view below which the target of a request is shown, by the first part of its path.
-_VIEWS = {"jobs": "jobs/", "batches": "batches/", "schedules": "scheduled/edit/", "webhooks": "webhooks/"}
-_OVERVIEWS = {
+# The view of a target, by the first part of its path. One with a slash at its end has a view for each name.
+_VIEWS = {
+    "jobs": "jobs/",
+    "batches": "batches/",
+    "schedules": "scheduled/edit/",
+    "webhooks": "webhooks/",
     "queues": "queues",
     "dead": "dead",
     "files": "files",
     "uploads": "files",
-    "keys": "admin",
     "operations": "admin/operations",
 }
 _NOT_NAMES = ("actions", "bulk", "preview")
@@ -307,16 +309,14 @@ def _target(entry: AuditEntry) -> tuple[str, str]:
     if entry.target.startswith(_GROUPS):
         fingerprint = rest.split("/")[1]
         return entry.detail or f"group {fingerprint}", f"/dashboard/dead{query_string(fingerprint=fingerprint)}"
-    if first in _VIEWS and name and name not in _NOT_NAMES:
-        return name, f"/dashboard/{_VIEWS[first]}{path_part(name)}"
-    if first in _VIEWS:
-        return entry.target, f"/dashboard/{_VIEWS[first].partition('/')[0]}"
     if first == "keys":
         names = (one.new or one.old for one in entry.changes if one.field == "name")
         return next(names, None) or name or "keys", "/dashboard/admin"
-    if first in _OVERVIEWS:
-        return name if name and first == "queues" else entry.target, f"/dashboard/{_OVERVIEWS[first]}"
-    return entry.target, ""
+    view = _VIEWS.get(first, "")
+    if view.endswith("/") and name and name not in _NOT_NAMES:
+        return name, f"/dashboard/{view}{path_part(name)}"
+    words = name if name and first == "queues" else entry.target
+    return words, f"/dashboard/{view.partition('/')[0] if view.endswith('/') else view}" if view else ""
 
 
 @cache

@@ -109,8 +109,7 @@ class Console:
             query = decode_query(given, found.query)  # a form sends its empty fields, too
             if caller.is_browser and isinstance(query, CheckQuery) and query.run:
                 check_not_cross_site(request.headers)
-            origin = f"{sender.scheme}://{sender.host}"
-            made: ViewRequest[Any] = ApiRequest(caller, params, query, UNSET, self._services, origin=origin)
+            made: ViewRequest[Any] = ApiRequest(caller, params, query, UNSET, self._services, origin=sender.origin)
             return await self._shown(found, made, request, f"{path}?{request.url.query}")
         except Exception as error:
             problem = self._services.reported(error, f"page {plain_path(path)[:200]}", request_id)
@@ -221,7 +220,7 @@ class Console:
     async def logout(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         """Ends the session of this browser. If the broker is away, it is not ended there: it ends at its time, and no
         browser has its cookie."""
-        check_same_site(request.headers, sender.scheme, sender.host)
+        check_same_site(request.headers, sender)
         if (session := self._services.sessions.read(request.cookies.get(COOKIE, ""))) is not None:
             with suppress(ApiProblem, BrokerError):
                 await self._services.authentication.end(session)
@@ -229,7 +228,7 @@ class Console:
         return RedirectResponse(f"{self._base}/login", 303, ended)
 
     async def _by_key(self, request: Request, sender: RequestSender, next_path: str) -> Response:
-        check_same_site(request.headers, sender.scheme, sender.host)
+        check_same_site(request.headers, sender)
         body = await self._services.bodies.form(request, sender.address, FORM_MAX)
         key = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0].strip()
         if not key:

@@ -14,7 +14,6 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
-from fileq.brokers.types import Record
 from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS, GroupState
 from fileq.commands.action_log import ACTIONS, LoggedAction
 from fileq.commands.admin.pauses import HISTORIES, NOTES
@@ -25,11 +24,10 @@ from fileq.queries.dead_jobs import DeadGroup, GroupedBy
 from fileq.queries.documents import JobDocument, batch_document, job_document
 from fileq.queries.file_pages import EXPIRED
 from fileq.queries.job_filter import JobConditions, conditions_in
-from fileq.queries.job_queries import wait_reasons
 from fileq.server.api.action_endpoints import DeadGroupsQuery, dead_groups, list_operations
-from fileq.server.api.job_endpoints import JobListQuery, list_page, show_job
+from fileq.server.api.job_endpoints import JobListQuery, list_page, show_job, waiting_document
 from fileq.server.console.charts import spark_bars
-from fileq.server.console.file_views import Preview, may_see_content, preview_of
+from fileq.server.console.file_views import may_see_content, preview_of
 from fileq.server.console.job_steps import (
     attempts_text,
     deferred_times,
@@ -322,9 +320,11 @@ def dead(request: ViewRequest[DeadQuery]) -> Mapping[str, Any]:
     opened = cards[0] if query.fingerprint and query.by == "fingerprint" and len(cards) == 1 else None
     filter = _of_jobs(query)
     listed = opened.group.newest_ids if opened else found.newest_ids if not filter else ()
-    records = _records(request, [*listed, *([query.probe] if query.probe else [])])
+    wanted = [*listed, *([query.probe] if query.probe else [])]
+    records = {one.id: one for one in (request.broker.records(wanted) if wanted else ()) if one is not None}
     shown = [records.get(id) for id in listed]  # one may have been retried meanwhile
-    probe = _probe(request, records.get(query.probe)) if query.probe else None
+    group, probed = opened.group if opened else None, records.get(query.probe or "")
+    probe = request.shown(waiting_document(request.broker, probed)) if probed is not None else None
     is_probed = probe is not None and not probe.is_finished  # while a probe waits, the reasons cost a round trip
     return {
         "stopped": request.services.open_breakers.routes() if not is_probed else (),
@@ -337,7 +337,9 @@ def dead(request: ViewRequest[DeadQuery]) -> Mapping[str, Any]:
         "probe_queue": paused_of(probe) if probe is not None else "",
         "probe_then": what_then(probe.deferred) if probe is not None else "",
         "probe_waits": waits_in(probe) if probe is not None else [],
-        "preview": _preview(request, opened.group, records) if opened else None,
+        "preview": preview_of(request, group.sample_path, group.sample_id, record=records.get(group.sample_id))
+        if group
+        else None,
         "filter": filter,
         "address": address_of(filter),
         "groupings": GROUPINGS,
@@ -407,20 +409,3 @@ def extension_match(extension: str, current: str | None) -> str:
         return ""  # a glob does not describe them
     directory = current[:-1] if current and current.endswith("/*") else ""
     return f"{directory}*{_UNSAFE.sub('?', extension)}"
-
-
-def _records(request: ViewRequest[Any], ids: Sequence[str]) -> dict[str, Record]:
-    """By id; one round trip for all of them."""
-    found = request.broker.records(ids) if ids else []
-    return {record.id: record for record in found if record is not None}
-
-
-def _probe(request: ViewRequest[Any], record: Record | None) -> JobDocument | None:
-    """With what keeps it from running; None if the record has expired. One round trip while it waits."""
-    if record is None:
-        return None
-    return request.shown(job_document(record, wait_reasons(request.broker, [record]).get(record.id, ())))
-
-
-def _preview(request: ViewRequest[Any], group: DeadGroup, records: Mapping[str, Record]) -> Preview | None:
-    return preview_of(request, group.sample_path, group.sample_id, record=records.get(group.sample_id))

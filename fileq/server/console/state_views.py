@@ -32,7 +32,6 @@ from fileq.server.api.queue_endpoints import (
     QueueDocument,
     hours_of,
     queue_list,
-    shown_workers,
 )
 from fileq.server.console.charts import bar, line_chart, sample_chart
 from fileq.server.console.job_views import headline
@@ -112,7 +111,7 @@ def workers(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     services, broker = request.services, request.broker
     overview = broker.overview(1, jobs=ENDED)
     lost, actions = broker.documents_of([LOST_WORKERS.kind, ACTIONS.kind])
-    found = request.shown(shown_workers(request, workers_in(overview, lost)))
+    found = request.shown(workers_in(overview, lost))
     cancelled = cancelled_ids(ACTIONS.newest(actions), services.now_ms())
     shown = sorted(found.workers, key=needs_attention)[:PROCESSES]
     running = [job.id for process in shown for job in process.jobs[:JOBS] if job.id]
@@ -284,7 +283,12 @@ def overview(request: ViewRequest[OverviewQuery]) -> Mapping[str, Any]:
         "chart": _chart(hours, request.query.hours),
         "ranges": list(_RANGES),
         "queues": [(queue, bar(queue.length, most, title=f"{queue.length} pending")) for queue in state.queues],
-        "live_chart": _live_chart(samples),
+        "live_chart": sample_chart(
+            samples,
+            "Jobs per second, last hour",
+            a=lambda one: one.completed_per_second,
+            b=lambda one: one.failed_per_second,
+        ),
         "groups": groups,
         "headlines": {group.key: headline(group) for group in seen},
         "marks": marks,
@@ -344,11 +348,6 @@ def _chart(hours: Sequence[HourStats], chosen: str) -> Any:
     labels = [one.hour[11:16] if per_label == 1 else one.hour[5:10] for one in hours]
     series = [("a", [one.completed for one in hours]), ("b", [one.failed for one in hours])]
     return line_chart(series, labels, title=f"Jobs per hour, last {chosen}")
-
-
-def _live_chart(samples: Sequence[LiveSample]) -> Any:
-    title = "Jobs per second, last hour"
-    return sample_chart(samples, title, a=lambda one: one.completed_per_second, b=lambda one: one.failed_per_second)
 
 
 def breaker_banners(breakers: Sequence[BreakerDocument], deferred: Mapping[str, int], is_more: bool) -> list[Banner]:

@@ -487,7 +487,7 @@ def test_the_values_in_the_bodies_of_one_key_take_their_share_of_the_memory(
 
 def test_one_key_takes_its_share_of_uploads_streams_and_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Medium: one key starves uploads and streams of all."""
-    monkeypatch.setattr(limits, "TRANSFERS_OF_ONE", 1)
+    monkeypatch.setattr(services, "TRANSFERS_OF_ONE", 1)
     monkeypatch.setattr(event_hub, "STREAMS_OF_ONE", 1)
     monkeypatch.setattr(services, "WAITS_OF_ONE", 1)
     uploads = tmp_path / "uploads"

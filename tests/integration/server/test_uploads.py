@@ -16,7 +16,7 @@ import pytest
 from fileq.core.api_key import Scope
 from fileq.core.events import UploadsRemoved
 from fileq.files.uploads import ArrivingFile, remove_abandoned
-from fileq.server import limits
+from fileq.server import services
 from fileq.server.api.file_endpoints import DEPTH
 from tests.support.api_client import ADMIN_KEY, API, ApiClient, Reply, ServedApi, check_described, served_api
 from tests.support.deep_tree import nested
@@ -87,7 +87,7 @@ def test_what_is_refused_leaves_nothing(api: ServedApi, tmp_path: Path) -> None:
 def test_the_client_of_a_refused_upload_reads_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N10: a client that sends its whole file before it reads got a broken pipe instead of 503. One that asks first,
     with Expect, sends nothing."""
-    monkeypatch.setattr(limits, "TRANSFERS_OF_ONE", 0)
+    monkeypatch.setattr(services, "TRANSFERS_OF_ONE", 0)
     with served_api(tmp_path, {"server": {"upload_dir": str(tmp_path)}}) as api:
         refused = put(api.client, "x", b"x" * (6 << 20))
         assert (refused.slug, refused.headers["connection"]) == ("busy", "close")
