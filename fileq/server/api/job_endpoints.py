@@ -33,7 +33,7 @@ from fileq.queries.job_ids import why_unknown
 from fileq.queries.job_queries import wait_reasons
 from fileq.queries.job_selection import SCAN_MAX, complete_records, job_page
 from fileq.server.connections import until_first, until_gone
-from fileq.server.problems import ApiProblem, FieldProblem, glob_problems, invalid, invalid_at
+from fileq.server.problems import ApiProblem, FieldProblem, glob_problems, invalid, invalid_at, problem_of
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 
 ROUTES = RouteList("jobs")
@@ -43,7 +43,7 @@ DIGEST_TAG = "fileq.request_digest"
 BULK_MAX = 1000
 BULK_BYTES = 16 << 20
 KEY_LENGTH = 255  # of an Idempotency-Key
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 PathText = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]  # no file has a NUL in its name
 DurationValue = Annotated[float, Meta(ge=0, le=LONGEST_S)] | Annotated[str, Meta(max_length=50)]
 
@@ -177,8 +177,9 @@ def enqueue_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer[BulkJobs]:
     for index, new in enumerate(request.body.jobs):
         try:
             wanted.append(_job_request(request, new, _repeat_of(repeat, index)))
-        except ApiProblem as problem:
-            if problem.slug != "invalid":
+        except (ApiProblem, ConfigError) as error:
+            problem = problem_of(error)
+            if problem is None or problem.slug != "invalid":
                 raise
             problems += (FieldProblem(f"/jobs/{index}{one.pointer}", one.detail) for one in problem.errors)
     if problems:
@@ -219,10 +220,7 @@ def _job_request(request: ApiRequest[Any, Any], new: NewJob, repeat: IdempotentR
         return JobRequest(options, path=new.path)
     type = COMMAND_TYPE if new.type is None else new.type
     caller.check_type(type)
-    try:
-        return typed_request(type, new.payload if new.command is None else {"command": new.command}, options)
-    except ConfigError as error:
-        raise invalid([FieldProblem("", one) for one in error.problems]) from error
+    return typed_request(type, new.payload if new.command is None else {"command": new.command}, options)
 
 
 def _problems(request: ApiRequest[Any, Any], new: NewJob, repeat: IdempotentRequest | None) -> Iterator[FieldProblem]:
@@ -263,8 +261,7 @@ def _span_of(traceparent: str) -> tuple[str, str]:
     """Trace id and span id of the program that sends the request; "" for both if the header is missing or has another
     form."""
     found = _TRACEPARENT.fullmatch(traceparent.strip())
-    is_valid = found is not None and found[1].strip("0") and found[2].strip("0")
-    return (found[1], found[2]) if found is not None and is_valid else ("", "")
+    return (found[1], found[2]) if found is not None else ("", "")
 
 
 class IdempotentRequest(Struct, frozen=True):

@@ -58,7 +58,8 @@ def words(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
 
 _MODULES = (state_views, job_views, file_views, schedule_views, batch_views, admin_views)
 VIEWS: tuple[View, ...] = (*(view for module in _MODULES for view in module.VIEWS), *GLOSSARY)
-NAVIGATION = sorted((view for view in VIEWS if view.letter), key=lambda view: "ojdfqwsbha".index(view.letter))
+LETTERS = "ojdfqwsbha"  # of the views in the navigation, in its order
+NAVIGATION = sorted((view for view in VIEWS if view.letter), key=lambda view: LETTERS.index(view.letter))
 _TABLE = RouteTable(VIEWS, "page", "the navigation names all of them")
 
 

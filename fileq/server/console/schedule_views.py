@@ -154,8 +154,7 @@ def new_schedule(request: ViewRequest[NewScheduleQuery]) -> Mapping[str, Any]:
     """At most one round trip, for the schedule to copy."""
     copied: str | None = request.query.copy
     form = _shown_form(request, "", _known(request, copied)[0].definition) if copied else ScheduleForm()
-    may_edit = request.has(Scope.ADMIN) and _is_exact(form) and not form.is_hidden
-    return {**_form(request, form), "copied": copied or "", "may_edit": may_edit}
+    return {**_form(request, form), "copied": copied or ""}
 
 
 @VIEWS.add("/scheduled/edit/{name:path}", "Schedule", "schedule_form.html", is_scan=True)
@@ -164,13 +163,12 @@ def edit_schedule(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     definition in the form, so a change after it is noticed when saving."""
     name = request.params["name"]
     found, etag = _known(request, name)
-    form = _shown_form(request, name, found.definition)
-    may_edit = request.has(Scope.ADMIN) and _is_exact(form) and not form.is_hidden
+    shared = _form(request, _shown_form(request, name, found.definition))
     return {
-        **_form(request, form),
+        **shared,
         "etag": etag,
         "is_configured": found.is_configured,
-        "may_edit": may_edit and not found.is_configured,
+        "may_edit": shared["may_edit"] and not found.is_configured,
         "words": _words(found.definition),
         "runs": request.ask(list_jobs, JobListQuery(schedule=name, limit=RUNS)).jobs,
     }
@@ -194,11 +192,6 @@ def _words(definition: ScheduleDefinition) -> str:
         return str(error)
 
 
-def _is_exact(form: ScheduleForm) -> bool:
-    """Whether a form can show its names as they are."""
-    return shown(form.type) == form.type and shown(form.scan) == form.scan
-
-
 def _shown_form(request: ViewRequest[Any], name: str, definition: ScheduleDefinition) -> ScheduleForm:
     """Without paths if this server hides them. Such a form can't be saved: the paths would be lost."""
     form = form_of(name, definition)
@@ -209,7 +202,8 @@ def _shown_form(request: ViewRequest[Any], name: str, definition: ScheduleDefini
 
 
 def _form(request: ViewRequest[Any], form: ScheduleForm) -> dict[str, Any]:
-    """What the templates of a new and of a known schedule share."""
+    """What the templates of a new and of a known schedule share. A form is exact if it shows its names as they are."""
+    is_exact = shown(form.type) == form.type and shown(form.scan) == form.scan
     return {
         "form": form,
         "etag": "",
@@ -217,7 +211,8 @@ def _form(request: ViewRequest[Any], form: ScheduleForm) -> dict[str, Any]:
         "words": "",
         "runs": (),
         "is_configured": False,
-        "is_exact": _is_exact(form),
+        "is_exact": is_exact,
+        "may_edit": request.has(Scope.ADMIN) and is_exact and not form.is_hidden,
         "payload": json_text(form.payload) if form.payload else "",
         "reprocess": json_text(form.reprocess),
         "overlaps": OVERLAPS,
