@@ -140,7 +140,7 @@ def test(broker: FullBroker, config: Config, name: str) -> WebhookTest:
     id, now_ms, started_s = str(uuid.uuid4()), wall_clock_ms(), time.monotonic()
     status, answer, error = None, "", ""
     try:
-        got = send(Sender(config.webhooks), known, id, test_body(name, now_ms), now_ms)
+        got = send(Sender(config.webhooks), known, id, test_body(name, now_ms), now_ms, lambda: False)
         status, answer = got.status, printable(got.text)
         error = "" if 200 <= got.status < 300 else f"the receiver answered {got.status}"
     except NotSent as not_sent:

@@ -131,13 +131,7 @@ class ApiRequest(Struct, Generic[Q, B], frozen=True):
         """Of what the path names."""
         return self.params["id"]
 
-    def ask(
-        self,
-        function: Callable[[ApiRequest[Any, Any]], T],
-        query: Struct = NO_QUERY,
-        *,
-        body: Struct | UnsetType = UNSET,
-    ) -> T:
+    def ask(self, function: Callable[[ApiRequest[Any, Any]], T], query: Struct = NO_QUERY, *, body: Any = UNSET) -> T:
         """What another endpoint returns for this caller and the same path parameters. Raises ApiProblem."""
         return self.shown(function(ApiRequest(self.caller, self.params, query, body, self.services)))
 

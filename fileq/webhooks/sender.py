@@ -436,12 +436,7 @@ class DeliveryAttempts(Struct, frozen=True):
 
 
 def send(
-    sender: Sender,
-    known: KnownWebhook,
-    id: str,
-    body: bytes,
-    now_ms: int,
-    is_stopped: Callable[[], bool] = lambda: False,
+    sender: Sender, known: KnownWebhook, id: str, body: bytes, now_ms: int, is_stopped: Callable[[], bool]
 ) -> Answer:
     """Signs and sends one message. Raises NotSent, Stopped, and ConfigError without a secret."""
     timestamp = now_ms // 1000

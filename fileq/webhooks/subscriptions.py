@@ -86,15 +86,14 @@ class Subscriptions:
             return []
         # The start of the attempt and its number tell it from every other one of this job, also after a revival.
         attempt = f"{settlement.claim.claimed_ms} {job.retries + job.recoveries}"
-        wanted = self._wanted(event, job, settlement.claim.queue)
-        return self._deliveries(event, job, wanted, attempt, now_ms, lambda: settled_data(settlement, job, now_ms))
+        queue = settlement.claim.queue
+        return self._deliveries(event, job, queue, attempt, now_ms, lambda: settled_data(settlement, job, now_ms))
 
     def withdrawn(self, job: Job, queue: str, attempts: int, now_ms: int) -> list[FollowUp]:
         """The deliveries about a job that is cancelled while it waits. `attempts` is how many it has had."""
-        wanted = self._wanted(CANCELLED, job, queue)
         place = f"withdrawn {attempts}"
         return self._deliveries(
-            CANCELLED, job, wanted, place, now_ms, lambda: withdrawn_data(job, queue, attempts, now_ms)
+            CANCELLED, job, queue, place, now_ms, lambda: withdrawn_data(job, queue, attempts, now_ms)
         )
 
     def _wanted(self, event: str, job: Job, queue: str) -> Iterator[Webhook]:
@@ -107,17 +106,11 @@ class Subscriptions:
                 yield one.webhook
 
     def _deliveries(
-        self,
-        event: str,
-        job: Job,
-        wanted: Iterable[Webhook],
-        attempt: object,
-        now_ms: int,
-        data: Callable[[], dict[str, Any]],
+        self, event: str, job: Job, queue: str, attempt: str, now_ms: int, data: Callable[[], dict[str, Any]]
     ) -> list[FollowUp]:
         deliveries, body = [], b""
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
-        for webhook in wanted:
+        for webhook in self._wanted(event, job, queue):
             body = body or body_of(event, now_ms, data())
             id = follow_up_id(job.id, "webhook", webhook.name, event, attempt)
             payload = DeliveryPayload(webhook.name, Raw(body))

@@ -80,7 +80,7 @@ class OpenContent(Struct, frozen=True):
 
 def open_content(broker: FullBroker, config: Config, path: bytes, job_id: str | None) -> OpenContent:
     """Blocks. Raises ApiProblem if the file is not known, not there or not to be shown."""
-    fd, size = open_known(broker, config, path, job_id)
+    fd, size = open_known(config, path, known_version(broker, path, job_id))
     try:
         kind, is_cut = kind_of(os.pread(fd, 64 << 10, 0)), False
         if config.server.files == "preview":
@@ -94,19 +94,8 @@ def open_content(broker: FullBroker, config: Config, path: bytes, job_id: str | 
         raise
 
 
-def open_known(
-    broker: FullBroker,
-    config: Config,
-    path: bytes,
-    job_id: str | None,
-    *,
-    record: Record | None = None,
-    signature: str | None = None,
-) -> tuple[int, int]:
-    """A descriptor of the file, which the caller closes, and its size. Blocks, and raises ApiProblem. `record` is that
-    of the job, and `signature` that of the version, if the caller has read them."""
-    if signature is None:
-        signature = _known_version(broker, path, job_id, record)
+def open_known(config: Config, path: bytes, signature: str) -> tuple[int, int]:
+    """A descriptor of this version of the file, which the caller closes, and its size. Blocks; raises ApiProblem."""
     here = config.paths.here(path)
     try:
         reference = open_without_links(here, config.paths.allowed)
@@ -126,8 +115,9 @@ def open_known(
         raise ApiProblem("not-found", f"the file can't be opened: {why}") from error
 
 
-def _known_version(broker: FullBroker, path: bytes, job_id: str | None, record: Record | None) -> str:
-    """The signature of the version that the given job, the ledger, or the job that made the file knows."""
+def known_version(broker: FullBroker, path: bytes, job_id: str | None, record: Record | None = None) -> str:
+    """The signature of the version that the given job, the ledger, or the job that made the file knows. `record` is
+    that of the job, if the caller has read it."""
     if job_id is None:
         [(entry, job_id)] = broker.known_files([path])
         if entry is not None and entry.versions:

@@ -27,6 +27,7 @@ from fileq.server.api.file_endpoints import (
     TraceQuery,
     kind_of,
     known_path,
+    known_version,
     list_files,
     open_known,
     trace_file,
@@ -208,7 +209,7 @@ def preview_of(
     broker = request.broker
     try:
         raw = known_path(broker, path)
-        fd, size = open_known(broker, request.config, raw, job_id, record=record, signature=signature)
+        fd, size = open_known(request.config, raw, signature or known_version(broker, raw, job_id, record))
     except ApiProblem as problem:
         return Preview("none", problem.detail)
     try:
