@@ -227,7 +227,8 @@ class WebApp:
             if route.body is not None and not raw and route.is_body_optional:
                 body = decode_body(b"{}", route.body)  # type: ignore[assignment]
             elif route.body is not None:
-                _check_content_type(headers.get("content-type", ""))
+                if (kind := headers.get("content-type", "")).partition(";")[0].strip().lower() != JSON:
+                    raise ApiProblem("unsupported-media-type", f"Content-Type is {kind[:100]!r}; it must be {JSON}")
                 body = await self._decoded(raw, route.body, given)
             elif raw:
                 raise ApiProblem("invalid", "this endpoint takes no body")
@@ -299,8 +300,3 @@ def _check_accept(route: Route, accept: str) -> None:
     possible = {made, *route.other_types}
     if wanted and {*possible, *(f"{one.partition('/')[0]}/*" for one in possible), "*/*"}.isdisjoint(wanted):
         raise ApiProblem("not-acceptable", f"the answer is {made}; Accept is {accept[:100]!r}")
-
-
-def _check_content_type(content_type: str) -> None:
-    if content_type.partition(";")[0].strip().lower() != JSON:
-        raise ApiProblem("unsupported-media-type", f"Content-Type is {content_type[:100]!r}; it must be {JSON}")

@@ -213,8 +213,9 @@ def _job_request(request: ApiRequest[Any, Any], new: NewJob, repeat: IdempotentR
         problems += (FieldProblem("", one) for one in error.problems)
     if problems:
         raise invalid(problems)
-    trace_id, span_id = _span_of(request.headers.get("traceparent", ""))
-    options = replace(options, trace_id=trace_id, span_id=span_id)
+    # The trace of the program that sends the request; a header of another form counts as none.
+    if (found := _TRACEPARENT.fullmatch(request.headers.get("traceparent", "").strip())) is not None:
+        options = replace(options, trace_id=found[1], span_id=found[2])
     if new.path is not None:
         caller.check_path(new.path)
         return JobRequest(options, path=new.path)
@@ -255,13 +256,6 @@ def _check_batches(request: ApiRequest[Any, Any], jobs: Iterable[NewJob]) -> Non
     for id, view in zip(ids, request.broker.batches_by_id(list(ids)), strict=True):
         if view is not None and info_of(view.info).made_by != request.caller.id:
             raise ApiProblem("batch-closed", f"batch {id} takes no jobs any more, or does not exist")
-
-
-def _span_of(traceparent: str) -> tuple[str, str]:
-    """Trace id and span id of the program that sends the request; "" for both if the header is missing or has another
-    form."""
-    found = _TRACEPARENT.fullmatch(traceparent.strip())
-    return (found[1], found[2]) if found is not None else ("", "")
 
 
 class IdempotentRequest(Struct, frozen=True):
