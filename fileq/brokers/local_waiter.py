@@ -91,8 +91,9 @@ def take_lease(
     """protocol.Broker.lease() on a dictionary: name → holder, when the lease ends. Returns who has it then."""
     for ended in [name for name, (_, ends_ms) in leases.items() if ends_ms <= now_ms]:
         del leases[ended]
-    had, _ = leases.get(name, ("", 0))
-    if had not in ("", holder, instead_of):
+    had, ends_ms = leases.get(name, ("", 0))
+    counts = ttl_ms == 0 or ends_ms - now_ms <= ttl_ms
+    if had not in ("", holder, instead_of) and counts:
         return had
     if ttl_ms == 0:
         leases.pop(name, None)

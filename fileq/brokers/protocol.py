@@ -323,7 +323,8 @@ class Broker(FileOrders, Protocol):
         """Takes a free lease, or renews it: it ends `ttl_ms` from now. Returns who has it then.
 
         `instead_of`: takes it from this holder, which is gone. 0 ms gives it back. No promise of any other method
-        depends on a lease: it may be lost, or have two holders. A step of a clock may end it early.
+        depends on a lease: it may be lost, or have two holders. A step of a clock may end it early. It may not make it
+        last longer: a lease that ends later than `ttl_ms` from now is free.
 
         Atomicity: the lease. Repeat: the same, from the later time. Kill -9: the lease ends by itself."""
 

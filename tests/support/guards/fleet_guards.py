@@ -20,13 +20,22 @@ LEASE_ENDS = Promise(
     "after the death of its holder no due job is promoted",
     "TestReap::test_a_lease_that_is_not_renewed_ends",
 )
+LEASE_IS_SHORT = Promise(
+    "A lease that lasts longer than the caller asks for is free",
+    "after a step of the clock no due job is promoted if the holder is dead",
+    "TestReap::test_a_lease_that_lasts_longer_than_asked_for_is_free",
+)
 
 FLEET_GUARDS = (
     HANDED_ON.on("redis", "    if length[i] > 0 and not is_paused[i] then hand_on(i) end\n", ""),
-    ONE_HOLDER.on("redis", "if holder and holder ~= caller and holder ~= gone then return holder end\n", ""),
-    ONE_HOLDER.on("sqlite", 'if had not in ("", holder, instead_of):', "if False:"),
+    ONE_HOLDER.on("redis", "if holder and holder ~= caller and holder ~= gone and counts then return holder end\n", ""),
+    ONE_HOLDER.on("sqlite", 'if had not in ("", holder, instead_of) and counts:', "if False:"),
     LEASE_ENDS.on("redis", "redis.call('SET', lease, caller, 'PX', lasts)", "redis.call('SET', lease, caller)"),
     LEASE_ENDS.on("sqlite", "        del leases[ended]\n", "        pass\n"),
+    LEASE_IS_SHORT.on(
+        "redis", "local counts = lasts == '0' or redis.call('PTTL', lease) <= tonumber(lasts)", "local counts = true"
+    ),
+    LEASE_IS_SHORT.on("sqlite", "counts = ttl_ms == 0 or ends_ms - now_ms <= ttl_ms", "counts = True"),
     Guard(
         "Of many waiters a push wakes one",
         "each push costs a claim of every idle worker",

@@ -7,7 +7,10 @@
 -- returns    who has the lease now ('' = it is free)
 local lease, caller, lasts, gone = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local holder = redis.call('GET', lease)
-if holder and holder ~= caller and holder ~= gone then return holder end
+-- A lease that lasts longer than the caller asks for does not count: the server's clock has stepped back, and the holder
+-- may be dead.
+local counts = lasts == '0' or redis.call('PTTL', lease) <= tonumber(lasts)
+if holder and holder ~= caller and holder ~= gone and counts then return holder end
 if lasts == '0' then
   redis.call('DEL', lease)
   return ''
