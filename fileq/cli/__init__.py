@@ -28,16 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = OK if _print_version(arguments) else _run(arguments)
         sys.stdout.flush()
         return code
-    except ConfigError as error:
-        for problem in error.problems:
-            _print_error(problem)
-        return USAGE
-    except BrokerUnavailable as error:
-        _print_error(str(error))
-        return UNREACHABLE
     except FileqError as error:
-        _print_error(str(error))
-        return FAILED
+        for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
+            _print_error(problem)
+        return (
+            USAGE if isinstance(error, ConfigError) else UNREACHABLE if isinstance(error, BrokerUnavailable) else FAILED
+        )
     except BrokenPipeError:
         _drop_output()
         return OK

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import re
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
 
 from fileq.cli.command import Argument
 from fileq.core.errors import ConfigError
-from fileq.core.job import ENDED_STATES, State
+from fileq.core.job import ENDED_STATES, State, stamp
+from fileq.core.units import parse_duration, parse_point_in_time
 
 if TYPE_CHECKING:
     from fileq.core.units import PointInTime
@@ -61,20 +66,11 @@ def text_or_empty(text: str) -> str:
 
 def duration(text: str) -> float:
     """Seconds."""
-    from fileq.core.units import parse_duration
-
     return _parsed(parse_duration, text)
-
-
-def point_in_time(text: str) -> int:
-    """Milliseconds since the epoch. A time without a zone is local time."""
-    return zoned_time(text).ms
 
 
 def zoned_time(text: str) -> PointInTime:
     """A time without a zone is local time."""
-    from fileq.core.units import parse_point_in_time
-
     return _parsed(parse_point_in_time, text)
 
 
@@ -87,16 +83,10 @@ def _parsed(parse: Callable[[str], T], text: str) -> T:
 
 def point_in_time_or_ago(text: str) -> int:
     """Milliseconds since the epoch. A duration such as 2h means two hours ago."""
-    import time
-
-    from fileq.core.units import parse_duration
-
-    try:
+    with suppress(ValueError):
         return int((time.time() - parse_duration(text)) * 1000)
-    except ValueError:
-        pass
     try:
-        return point_in_time(text)
+        return zoned_time(text).ms
     except argparse.ArgumentTypeError as wrong:
         raise argparse.ArgumentTypeError(f"{wrong}, or a duration such as 2h, which means two hours ago") from None
 
@@ -177,11 +167,6 @@ def _tag(text: str) -> tuple[str, str]:
 
 
 def filter_of(options: argparse.Namespace, queues: Sequence[str]) -> JobFilter:
-    import time
-
-    from msgspec.structs import replace
-
-    from fileq.core.job import stamp
     from fileq.queries.job_filter import NAMES, JobConditions, read_conditions
 
     given: dict[str, Any] = {name: getattr(options, name, None) for name in NAMES}

@@ -6,14 +6,18 @@ import argparse
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeAlias, get_args, get_origin, get_type_hints
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import fields, replace
 
 from fileq.cli.terminal import print_lines
-from fileq.core.errors import BrokerUnavailable, ConfigError
+from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
+from fileq.core.text import broker_name, printable_json
+from fileq.core.units import short_duration
 
 if TYPE_CHECKING:
     from fileq.brokers.protocol import FullBroker
@@ -21,14 +25,12 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
+Run: TypeAlias = Callable[["Invocation"], int]
 Argument: TypeAlias = Callable[[argparse.ArgumentParser], object]  # adds itself; cli/arguments.py has them
 # Arguments of a role and of the server → the setting that each stands for.
-SETTING_FLAGS = {
-    "scan_dir": "producer.scan_dir",
-    "count": "worker.count",
-    "bind": "server.bind",
-    "port": "server.port",
-}
+SETTING_FLAGS = {"scan_dir": "producer.scan_dir", "count": "worker.count", "bind": "server.bind", "port": "server.port"}
+# Documents whose fields are described at one command only.
+_AT_COMMANDS = {"JobDocument": "admin list", "WorkerDocument": "admin workers", "BatchDocument": "batch show"}
 _EXAMPLES = "\n\n$ "  # begins the last paragraph of a docstring
 WIDTH = 80  # columns of help pages
 
@@ -39,7 +41,7 @@ class Command(Struct, frozen=True, kw_only=True):
 
     words: tuple[str, ...]  # ("admin", "stats"), ("enqueue",)
     summary: str  # one line, for lists of commands
-    run: Callable[[Invocation], int]  # returns the exit code; imports what it needs inside; see description, examples
+    run: Run  # returns the exit code; imports what it needs inside; see description, examples
     arguments: tuple[Argument, ...] = ()
     json_fields: Pairs | Callable[[], Pairs] = ()  # (field, type and meaning) of the --json document; see fields
     is_configured: bool = True
@@ -73,24 +75,70 @@ class Command(Struct, frozen=True, kw_only=True):
         return self.json_fields() if callable(self.json_fields) else self.json_fields
 
 
-def command(
-    words: str,
-    summary: str,
-    *arguments: Argument,
-    json_fields: Pairs | Callable[[], Pairs] = (),
-    is_configured: bool = True,
-    only_confirms: bool = False,
-) -> Callable[[Callable[[Invocation], int]], Command]:
-    """Makes a command of the function that runs it."""
-    return lambda run: Command(
-        words=tuple(words.split()),
-        summary=summary,
-        run=run,
-        arguments=arguments,
-        json_fields=json_fields,
-        is_configured=is_configured,
-        only_confirms=only_confirms,
-    )
+def command(words: str, summary: str, *arguments: Argument, **others: Any) -> Callable[[Run], Command]:
+    """Makes a command of the function that runs it. `others` are fields of Command that have defaults."""
+    return lambda run: Command(words=tuple(words.split()), summary=summary, run=run, arguments=arguments, **others)
+
+
+# The fields that the commands print with --json: (field, type and meaning), for --help and docs/cli.md. They are a
+# contract: fields are added, never renamed or removed. They are read from the declarations of the documents when they
+# are asked for, because those import much.
+
+
+def declared(document: str, inside: str = "", meaning: str = "", *, more: Pairs = ()) -> Callable[[], Pairs]:
+    """The fields of a document, which is named as package.module:Class, with the descriptions that it declares.
+
+    `inside` is the field that holds such documents, such as `jobs[]`. `more` are fields that no document declares."""
+
+    def read() -> Pairs:
+        module, _, name = document.partition(":")
+        kind: type[Struct] = getattr(import_module(module), name)
+        head = ((inside, meaning),) if inside else ()
+        return (*more, *head, *_declared(kind, f"{inside}." if inside else ""))
+
+    return read
+
+
+def _declared(document: type[Struct], prefix: str) -> Iterator[tuple[str, str]]:
+    """The fields, and below them those of the objects in it that say more than their name."""
+    hints = get_type_hints(document, include_extras=True)
+    for field in fields(document):
+        name = prefix + field.encode_name
+        notes = getattr(hints[field.name], "__metadata__", ())
+        kind = getattr(hints[field.name], "__origin__", hints[field.name]) if notes else hints[field.name]
+        meaning = next((note.description for note in notes if isinstance(note, Meta) and note.description), "")
+        objects = [one for one in get_args(kind) or (kind,) if isinstance(one, type) and issubclass(one, Struct)]
+        if not objects:
+            words = _type_words(kind)
+            if any(isinstance(note, Meta) and note.extra_json_schema for note in notes):
+                words = words.replace("string", "string (RFC 3339)")
+            yield name, f"{words}{f': {meaning}' if meaning else ''}"
+            continue
+        is_list = getattr(kind, "__origin__", None) is tuple
+        name = f"{name}[]" if is_list else name
+        if at := _AT_COMMANDS.get(objects[0].__name__):
+            yield name, f"{f'{meaning}; ' if meaning else ''}as in `fileq {at} --json`"
+            continue
+        names = ", ".join(inner.encode_name for inner in fields(objects[0]))
+        yield name, f"{f'{meaning}: ' if meaning else ''}{names}"
+        yield from (row for row in _declared(objects[0], f"{name}.") if ": " in row[1])
+
+
+def _type_words(kind: Any) -> str:
+    parts = [part for part in get_args(kind) if part not in (type(None), ...)]
+    if len(parts) < len(get_args(kind)) and get_origin(kind) is not tuple:
+        return " or ".join([*map(_type_words, parts), "null"])
+    if get_origin(kind) is tuple:
+        words = _type_words(parts[0])
+        return f"list of {words.replace('string', 'strings').replace('number', 'numbers')}"
+    if kind is Any:
+        return "any value"
+    base = get_origin(kind) or kind
+    if base in (bool, int, float):
+        return "boolean" if base is bool else "number"
+    if issubclass(base, Mapping):
+        return "object"
+    return "string"
 
 
 class Invocation:
@@ -139,8 +187,6 @@ class Invocation:
         """Writes what others read about this command, by a function of commands/action_log.py.
 
         A broker that does not take it, such as a full one, is no error: the work of the command is done."""
-        from fileq.core.errors import BrokerError
-
         try:
             write(self.broker(), *args, **kwargs)
         except BrokerError as error:
@@ -159,10 +205,6 @@ class Invocation:
 
     def print_json(self, value: Any) -> None:
         """Prints one JSON document: on one line, or indented if stdout is a terminal."""
-        import msgspec
-
-        from fileq.core.text import printable_json
-
         try:
             text = msgspec.json.encode(value)
         except UnicodeEncodeError:  # a file name that is not valid UTF-8
@@ -195,7 +237,7 @@ OPEN_TIMEOUT_S = 1.2
 STEP_S = 0.05
 
 
-def open_for_operator(config: Config, *, create: bool = False) -> FullBroker:
+def open_for_operator(config: Config, *, create: bool) -> FullBroker:
     """Raises BrokerUnavailable if the broker has not answered after OPEN_TIMEOUT_S, for any reason."""
     from fileq.brokers import open_broker
 
@@ -207,17 +249,10 @@ def open_for_operator(config: Config, *, create: bool = False) -> FullBroker:
     if config.broker_kind == "sqlite":
         # No time limit: opening never waits for another writer.
         return open_broker(config, create=create)
-    return _open_in_time(_with_short_timeouts(config), create=create)
-
-
-def _with_short_timeouts(config: Config) -> Config:
-    """One connection, opened when needed; a reconnect fails as fast as the first connection."""
-    import msgspec
-
-    redis = msgspec.structs.replace(
-        config.redis, min_idle_conns=0, dial_timeout=min(config.redis.dial_timeout, OPEN_TIMEOUT_S)
-    )
-    return msgspec.structs.replace(config, redis=redis)
+    # One connection, opened when needed; a reconnect fails as fast as the first connection.
+    dial_timeout = min(config.redis.dial_timeout, OPEN_TIMEOUT_S)
+    redis = replace(config.redis, min_idle_conns=0, dial_timeout=dial_timeout)
+    return _open_in_time(replace(config, redis=redis), create=create)
 
 
 def _open_in_time(config: Config, *, create: bool) -> FullBroker:
@@ -228,8 +263,6 @@ def _open_in_time(config: Config, *, create: bool) -> FullBroker:
         # Imported before the time limit starts: on a busy machine the import takes longer than a server's answer.
         import_module("fileq.brokers.redis.broker")
     from fileq.brokers import open_broker
-    from fileq.core.text import broker_name
-    from fileq.core.units import short_duration
 
     opened: list[FullBroker] = []
     failed: list[BaseException] = []

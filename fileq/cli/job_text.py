@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from fileq.cli.stats_text import name_of
 from fileq.cli.terminal import ERROR_SHOWN, Cell, Screen, age, cut, moment, number, plural, record, table
 from fileq.core.job import DELAYED_STATES, parse_time, split_signature
@@ -213,8 +215,6 @@ def when(text: str | None) -> str:
 
 
 def _json(value: object) -> str:
-    import msgspec
-
     return "" if value is None else msgspec.json.encode(value).decode()
 
 

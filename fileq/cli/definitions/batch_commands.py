@@ -6,8 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import argument, utf8_text, whole_number
-from fileq.cli.command import Invocation, command
-from fileq.cli.json_fields import declared
+from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import plural, remark, screen_of_stdout
 from fileq.cli.worker_notes import print_untaken_note
 from fileq.core.errors import BatchError, ConfigError

@@ -7,12 +7,16 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec import to_builtins
+
 from fileq.cli.arguments import APP_DIR, argument, duration, utf8_text, whole_number, zoned_time
 from fileq.cli.command import Invocation, command
 from fileq.cli.definitions.batch_commands import CALLBACKS, planned_batch
 from fileq.cli.terminal import age, remark
 from fileq.cli.worker_notes import print_payload_note, print_untaken_note
 from fileq.core.errors import ConfigError, FileqError
+from fileq.core.text import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,10 +55,7 @@ def _try(invocation: Invocation) -> int:
 
 def try_and_print(loaded: Loaded, path: str, app_dir: str = "") -> int:
     """Prints the result to stdout and everything else to stderr; returns 0, or 1 if the handler failed."""
-    import msgspec
-
     from fileq.commands.try_handler import try_path
-    from fileq.core.text import printable_json, printable_lines
 
     trial = try_path(loaded, path, app_dir, announce=_announce)
     if trial.stack:
@@ -73,8 +74,6 @@ def try_and_print(loaded: Loaded, path: str, app_dir: str = "") -> int:
 
 
 def _announce(text: str) -> None:
-    from fileq.core.text import printable
-
     print(printable(text), file=sys.stderr)
 
 
@@ -282,8 +281,6 @@ def _print_documents(
     invocation: Invocation, jobs: list[Accepted], batch_id: str | None, ended: Mapping[str, JobDocument]
 ) -> None:
     """Those that are not in `ended` as they are now."""
-    from msgspec import to_builtins
-
     from fileq.commands.enqueue import documents_of
 
     others = [job.id for job in jobs if job.id not in ended]
@@ -293,10 +290,6 @@ def _print_documents(
 
 
 def _ended_line(job: JobDocument) -> str:
-    import msgspec
-
-    from fileq.core.text import printable
-
     if job.status == "completed":
         result = "" if job.result is None else f": {msgspec.json.encode(job.result).decode()}"
         return printable(f"{job.id} completed{result}")

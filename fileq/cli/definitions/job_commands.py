@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 
+from msgspec.structs import replace
+
 from fileq.cli.arguments import DRY_RUN, UNFINISHED, argument, check_choice, filter_of, filters, utf8_text, whole_number
-from fileq.cli.command import Invocation, command
-from fileq.cli.json_fields import declared
+from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import plural, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
 from fileq.core.errors import ConfigError
+from fileq.core.text import quoted_path
 
 _DEAD_FILTERS = filters(time="jobs that became dead", states=("dead",))
 _ALL_DEAD = argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first")
@@ -66,8 +68,6 @@ def _list(invocation: Invocation) -> int:
     $ fileq list --status failed  # jobs that wait for another attempt
     $ fileq list --type thumbnail --limit 5 --json  # five jobs of one type, as JSON
     $ fileq list --status dead --error Timeout --since 2h  # what became dead by a timeout in the last two hours"""
-    from msgspec.structs import replace
-
     from fileq.cli.job_text import job_table
     from fileq.queries.job_queries import list_jobs
 
@@ -138,7 +138,6 @@ def _trace(invocation: Invocation) -> int:
     $ fileq trace inbox/invoice-17.pdf  # was it processed, and if not, why?"""
     from fileq.cli.job_text import render_trace
     from fileq.commands.untaken_files import why_not_taken, with_scanned_directory, with_untaken
-    from fileq.core.text import quoted_path
     from fileq.queries.job_queries import FileNotKnown, trace
 
     path, broker = os.path.abspath(os.fsencode(invocation.options.path)), invocation.broker()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import argument, duration, utf8_text
-from fileq.cli.command import Invocation, command
+from fileq.cli.command import Invocation, command, declared
 from fileq.cli.definitions.role_commands import SERVER_OPTIONS
-from fileq.cli.json_fields import declared
 from fileq.cli.terminal import screen_of_stdout, table
 from fileq.core.api_key import Scope
 from fileq.core.errors import FileqError
+from fileq.core.job import stamp
 
 if TYPE_CHECKING:
     from fileq.commands.api_keys import KeyList
@@ -151,7 +151,6 @@ def _link(invocation: Invocation) -> int:
     from fileq.commands.audit_entries import os_user
     from fileq.commands.server_checks import answers_health
     from fileq.config.http_settings import url_here
-    from fileq.core.job import stamp
 
     options = invocation.options
     settings = invocation.config.server

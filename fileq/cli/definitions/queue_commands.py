@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import argument, utf8_text
-from fileq.cli.command import Invocation, command
-from fileq.cli.json_fields import declared
+from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import plural
 from fileq.cli.worker_notes import print_reload_note
 from fileq.core.text import printable

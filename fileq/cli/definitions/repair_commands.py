@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import APP_DIR, DRY_RUN, ENDED, argument, check_filtered, filter_of, filters
-from fileq.cli.command import Invocation, command
-from fileq.cli.json_fields import declared
+from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import Screen, number, plural, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
 from fileq.core.job import State

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.json import encode
 
 from fileq.cli.arguments import argument, utf8_text, whole_number
-from fileq.cli.command import Invocation, command
-from fileq.cli.json_fields import declared
+from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import Cell, Screen, record, screen_of_stdout, table, wrapped
 from fileq.cli.worker_notes import print_payload_note, print_untaken_note
 from fileq.core.errors import ConfigError
-from fileq.core.text import printable
+from fileq.core.text import printable, quoted_path
 from fileq.core.units import format_duration
 
 if TYPE_CHECKING:
@@ -154,8 +154,6 @@ def _in_words_of_the_line(name: str, problem: str) -> str:
 
 def _note_jobs(invocation: Invocation) -> None:
     """Warns of jobs that would be dead: no worker takes their type, or the task does not take their payload."""
-    from msgspec.json import encode
-
     from fileq.client.schedule_changes import the_schedule
     from fileq.core.schedule import job_payload
 
@@ -168,7 +166,6 @@ def _note_jobs(invocation: Invocation) -> None:
 
 def _warn_of_directory(loaded: Loaded, directory: str) -> None:
     """Only a warning: the directory may be on the machine of a worker, whose configuration may allow it."""
-    from fileq.core.text import quoted_path
     from fileq.files.paths import directory_problem
 
     config = loaded.config

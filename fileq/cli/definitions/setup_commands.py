@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fileq.cli.arguments import APP_DIR, argument, text_or_empty
-from fileq.cli.command import Invocation, command
-from fileq.cli.json_fields import declared
+from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import Screen, print_lines, remark, screen_of_stdout, table
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
+from fileq.core.units import format_duration
 
 if TYPE_CHECKING:
     from fileq.commands.configured_handlers import ConfigCheck, TaskSummary
@@ -55,8 +55,6 @@ def _tasks(invocation: Invocation) -> int:
 
 
 def _task_table(tasks: tuple[TaskSummary, ...]) -> list[str]:
-    from fileq.core.units import format_duration
-
     if not tasks:
         return ["no module in `imports` has a task; see docs/client.md"]
     rows = [["name", "function", "payload", "queue", "timeout", "retries", "gives up on"]]

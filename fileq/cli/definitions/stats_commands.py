@@ -8,9 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import argument
-from fileq.cli.command import Invocation, command
-from fileq.cli.json_fields import declared
+from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import Screen, print_lines, remark, screen_of_stdout
+from fileq.core.text import printable_json
 
 if TYPE_CHECKING:
     from fileq.commands.admin.running_workers import WorkerList
@@ -184,7 +184,6 @@ def _events(invocation: Invocation) -> int:
     $ fileq events  # what happens now (`admin` may be left out)
     $ fileq events --json | jq 'select(.event == "job:dead")'  # only dead jobs, for scripts"""
     from fileq.cli.follow_events import HOLD_S, EventFilter, event_line, follow
-    from fileq.core.text import printable_json
 
     is_json = invocation.options.json
 

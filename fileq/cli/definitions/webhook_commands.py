@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import argument, utf8_text, whole_number
-from fileq.cli.command import Invocation, command
-from fileq.cli.json_fields import declared
+from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import plural, screen_of_stdout, table
 from fileq.core.text import printable
-from fileq.core.webhook import WEBHOOK_EVENTS
+from fileq.core.webhook import WEBHOOK_EVENTS, Webhook, WebhookFilter
 
 if TYPE_CHECKING:
     from fileq.commands.webhooks import DeliveryList, WebhookList
@@ -56,7 +55,6 @@ def _add(invocation: Invocation) -> int:
     """
     from fileq.commands.audit_entries import webhook_facts
     from fileq.commands.webhooks import add
-    from fileq.core.webhook import Webhook, WebhookFilter
 
     options = invocation.options
     wanted = WebhookFilter(options.type, options.match, options.queue, options.batch)

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from fileq.cli.arguments import point_in_time, point_in_time_or_ago, whole_number
+from fileq.cli.arguments import point_in_time_or_ago, whole_number, zoned_time
 from fileq.cli.command import Command, Invocation
 from fileq.cli.definitions import all_commands
 from fileq.cli.parser import ParsedLine, parse, parser_of
@@ -180,13 +180,13 @@ def test_help_is_given_for_all_for_a_group_and_for_one_command() -> None:
 
 @pytest.mark.parametrize("text", ["2026-01-31T18:00:00Z", "2026-01-31T18:00:00+00:00", "2026-01-31 20:00+02:00"])
 def test_a_point_in_time_is_read_with_its_zone(text: str) -> None:
-    assert point_in_time(text) == 1769882400000
+    assert zoned_time(text).ms == 1769882400000
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01", "0"])
 def test_an_invalid_point_in_time_is_named(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="it must be a time such as"):
-        point_in_time(text)
+        zoned_time(text)
 
 
 def test_a_duration_is_that_long_before_now() -> None:

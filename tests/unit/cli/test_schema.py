@@ -5,9 +5,8 @@ from typing import Annotated, Any
 import pytest
 from msgspec import Meta, Struct
 
-from fileq.cli.command import Command
+from fileq.cli.command import Command, declared
 from fileq.cli.definitions import all_commands
-from fileq.cli.json_fields import declared
 from fileq.queries.documents import JobDocument, Time
 
 
