@@ -31,9 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FileqError as error:
         for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
             _print_error(problem)
-        return (
-            USAGE if isinstance(error, ConfigError) else UNREACHABLE if isinstance(error, BrokerUnavailable) else FAILED
-        )
+        code = UNREACHABLE if isinstance(error, BrokerUnavailable) else FAILED
+        return USAGE if isinstance(error, ConfigError) else code
     except BrokenPipeError:
         _drop_output()
         return OK

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fileq.cli.job_text import STATE_STYLES, ago, error_lines, when
 from fileq.cli.stats_text import name_of
-from fileq.cli.terminal import Cell, Screen, columns, cut, number, plural, record, table
+from fileq.cli.terminal import Cell, Screen, columns, cut, number, plural, record, remark, table
 from fileq.client.batch_handle import RECHECK_S, wait_for_batch
 from fileq.core.text import printable
 from fileq.queries.documents import BatchDocument, CallbackDocument, known_batch
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fileq.brokers.protocol import FullBroker
 
 _BAR_MAX = 30  # columns
+_REDRAW_S = 0.25
 _CLEAR = "\r\x1b[K"
 _COUNTS = ("waiting", "running", "completed", "dead", "cancelled", "deleted")
 
@@ -101,42 +102,27 @@ def ending_line(one: BatchDocument) -> str:
     return printable(f"batch {one.id} is {'cancelled' if one.is_cancelled else one.status}: {counts or 'it is empty'}")
 
 
-def shown_wait(broker: FullBroker, id: str, report: Callable[[str], None], *, redraw_s: float) -> BatchDocument:
+def shown_wait(broker: FullBroker, id: str) -> BatchDocument:
     """Waits until a batch is finished, and shows on a terminal how far it is. Only reads.
 
     Returns the status of the finished batch. The line is drawn on stderr, so that stdout has only results."""
     is_drawn = sys.stderr.isatty()
 
-    def draw(status: BatchDocument) -> None:
+    def draw(status: BatchDocument | None) -> None:
         import shutil  # it imports every compression there is
 
-        sys.stderr.write(_CLEAR + progress_line(status, shutil.get_terminal_size().columns))
-        sys.stderr.flush()
-
-    def report_alone(text: str) -> None:
         if is_drawn:
-            sys.stderr.write(_CLEAR)
-        report(text)
+            line = progress_line(status, shutil.get_terminal_size().columns) if status is not None else ""
+            print(_CLEAR + line, end="", file=sys.stderr, flush=True)
 
+    def report(text: str) -> None:
+        draw(None)
+        remark(text)
+
+    read, recheck_s = lambda: known_batch(id, *broker.batches_by_id([id])), _REDRAW_S if is_drawn else RECHECK_S
     try:
-        status = wait_for_batch(
-            lambda: known_batch(id, *broker.batches_by_id([id])),
-            broker.subscribe,
-            id,
-            report=report_alone,
-            on_status=draw if is_drawn else lambda status: None,
-            recheck_s=redraw_s if is_drawn else RECHECK_S,
-        )
+        status = wait_for_batch(read, broker.subscribe, id, report=report, on_status=draw, recheck_s=recheck_s)
     finally:
-        if is_drawn:
-            sys.stderr.write(_CLEAR)
-            sys.stderr.flush()
+        draw(None)
     assert status is not None
     return status
-
-
-def exit_code_of(status: BatchDocument) -> int:
-    """0 if all jobs were completed, 3 if one is dead, 1 otherwise."""
-    if status.dead:
-        return 3
-    return 0 if status.is_success else 1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fileq.commands.untaken_files import LocalTrace
     from fileq.core.batch import BatchFacts
     from fileq.queries.dead_jobs import DeadGroup, DeadGroups, DeadJobs
-    from fileq.queries.job_queries import FileTrace, Maker, VersionTrace
+    from fileq.queries.job_queries import FileTrace, VersionTrace
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
 _MADE_SHOWN = 20  # files or jobs that a job made
@@ -226,8 +226,9 @@ def render_trace(trace: LocalTrace, screen: Screen) -> list[str]:
         facts = f"{plural(now.size, 'byte')}, modified {moment(now.modified_ns // 1_000_000)}"
         lines.append(screen.paint(f"changed since its newest known version: {facts}", "yellow"))
         lines.append(screen.paint(f"  not enqueued: {printable(now.reason)}", "yellow"))
-    if trace.made_by is not None:
-        lines.append(made_from(trace.made_by))
+    if (maker := trace.made_by) is not None:
+        subject = printable(maker.path or maker.type or "")
+        lines.append(f"made from {f'{subject} by ' if subject else ''}job {printable(maker.job_id)}")
     for version in trace.versions:
         lines += ["", *_version_lines(version, _title_of(version, trace), screen)]
         if version.job is not None and version.job.path != trace.path:
@@ -242,13 +243,9 @@ def _title_of(version: VersionTrace, trace: FileTrace) -> str:
         return "job of a file that was moved here"
     if version is trace.versions[0]:
         return "newest job of this file" if len(trace.versions) > 1 else "job of this file"
-    newest = trace.versions[0].job
-    is_earlier = version.job is not None and newest is not None and _created(version.job) <= _created(newest)
+    job, newest = version.job, trace.versions[0].job
+    is_earlier = job is not None and newest is not None and (job.created_at or "") <= (newest.created_at or "")
     return "an earlier job of this file" if is_earlier else "another job of this file"
-
-
-def _created(job: JobDocument) -> str:
-    return job.created_at or ""
 
 
 def _version_lines(version: VersionTrace, title: str, screen: Screen) -> list[str]:
@@ -300,12 +297,6 @@ def made_facts(job: JobDocument, *, repeats_name: bool = False) -> Iterator[tupl
         yield "made" if i == 0 or repeats_name else "", line
 
 
-def made_from(maker: Maker) -> str:
-    subject = printable(maker.path or maker.type or "")
-    job = f"job {printable(maker.job_id)}"
-    return f"made from {f'{subject} by ' if subject else ''}{job}"
-
-
 def _first(lines: list[str], what: str) -> list[str]:
     more = len(lines) - _MADE_SHOWN
     return [*lines[:_MADE_SHOWN], f"and {plural(more, f'more {what}', f'more {what}s')}"] if more > 0 else lines
@@ -333,18 +324,17 @@ def crash_hint(error: str) -> list[str]:
 
 
 def render_dead(dead: DeadJobs, screen: Screen) -> list[str]:
+    if not dead.total:
+        return ["no dead jobs"]
     if not dead.jobs:
-        return ["no dead jobs" if not dead.total else _none_matches(dead.total)]
+        one = "the only dead job does not match"
+        return [one if dead.total == 1 else f"none of the {number(dead.total)} dead jobs matches"]
     short = short_ids([job.id for job in dead.jobs])
     lines = [line for job in dead.jobs for line in _job_lines(job, short[job.id], screen)]
     more = dead.total - len(dead.jobs)
     shown = f"{len(dead.jobs)} of " if more else ""
     next_steps = "'fileq show ID' for details, 'fileq dlq retry ID' to retry"
     return [*lines, "", f"{shown}{plural(dead.total, 'dead job')}; {next_steps}"]
-
-
-def _none_matches(total: int) -> str:
-    return "the only dead job does not match" if total == 1 else f"none of the {number(total)} dead jobs matches"
 
 
 def _job_lines(job: JobDocument, id: str, screen: Screen) -> list[str]:
@@ -393,16 +383,14 @@ def render_report(report: ActionReport, action: JobAction, heartbeat_ttl_s: floa
         id = printable(short[one.id])
         if one.reason:
             lines.append(f"{id}: {screen.paint(one.result, 'red')}: {one.reason}")
-            continue
-        if one.result == REQUESTED_BEFORE:
+        elif one.result == REQUESTED_BEFORE:
             lines.append(f"{id}: is being cancelled already; its worker stops it")
-            continue
-        if one.result == REQUESTED:
+        elif one.result == REQUESTED:
             lines.append(f"{id}: {_requested(heartbeat_ttl_s / 3)}  {printable(one.path)}".rstrip())
-            continue
-        would = f"{one.result.replace('_', ' ')} " if report.is_dry_run else ""
-        path = cut(printable(one.path), max(20, screen.width - len(id) - 2), from_left=True)
-        lines.append(f"{would}{id}  {path}".rstrip())
+        else:
+            would = f"{one.result.replace('_', ' ')} " if report.is_dry_run else ""
+            path = cut(printable(one.path), max(20, screen.width - len(id) - 2), from_left=True)
+            lines.append(f"{would}{id}  {path}".rstrip())
     if (more := max(report.count, len(report.results)) - len(shown)) > 0:
         lines.append(f"and {number(more)} more")
     would, verb = "would be " if report.is_dry_run else "", "put back" if action == "retry" else DONE[action]

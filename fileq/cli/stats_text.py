@@ -245,14 +245,10 @@ def _breaker_text(one: BreakerDocument) -> str:
 def slot_table(slots: tuple[HeldJobDocument, ...], screen: Screen, *, with_slots: bool = False) -> list[str]:
     """One line for each busy slot: how long its job has been running, and the job; with `with_slots` the slot's id."""
     short = short_ids([slot.id for slot in slots])
-    rows = [
-        (
-            f"{age(slot.running_s):>6}",
-            *([slot.worker_id] if with_slots else []),
-            name_of(slot.path or "", slot.type, short[slot.id]),
-        )
-        for slot in slots
-    ]
+    rows = []
+    for slot in slots:
+        name = name_of(slot.path or "", slot.type, short[slot.id])
+        rows.append([f"{age(slot.running_s):>6}", *([slot.worker_id] if with_slots else []), name])
     return table(rows, screen, has_header=False, indent=2)
 
 
@@ -340,20 +336,17 @@ def _producer_problems(one: ProducerProcess, screen: Screen, at: str) -> list[st
     return lines
 
 
-Open = Callable[[], FullBroker]
 Show = Callable[[Stats | None, str], None]  # the last stats, and the outage ("" while the broker answers)
 
 
 def watch(
-    open_broker: Open, show: Show, interval_s: float, *, sleep: Callable[[float], None] = time.sleep, times: int = 0
+    open_broker: Callable[[], FullBroker], show: Show, interval_s: float, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """`fileq stats --watch`: shows the stats every `interval_s`, for ever or `times` times.
-    An unreachable broker is tried each time."""
+    """`fileq stats --watch`: shows the stats every `interval_s`, for ever. An unreachable broker is tried each time."""
     broker = open_broker()  # a failure here is raised: nothing has been shown yet
     recent = RecentTotals()
     stats: Stats | None = None
     down_since_s = 0.0
-    shown = 0
     while True:
         try:
             stats = gather(broker, recent)
@@ -363,7 +356,4 @@ def watch(
             now_s = time.monotonic()
             down_since_s = down_since_s or now_s
             show(stats, f"unreachable for {age(now_s - down_since_s)}, trying again: {error}")
-        shown += 1
-        if shown == times:
-            return
         sleep(interval_s)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from fileq.client.job_endings import JobEnding, ending_of
 from fileq.client.options import JobRequest, WantedSchedule
 from fileq.client.transport import BATCH, VETOED, Accepted
 from fileq.config import Config
-from fileq.core.errors import BatchError, ConfigError, FileqError, JobError
+from fileq.core.errors import BatchError, ConfigError, JobError
 from fileq.core.job import State
 from fileq.core.paging import parts
 from fileq.queries.documents import JobDocument, job_document
@@ -155,7 +155,7 @@ class BrokerTransport:
     def _entries(self, requests: Sequence[JobRequest]) -> list[Entry | Accepted]:
         """One entry for each request, or its fate if it was vetoed. ConfigError names everything that is wrong with all
         of them."""
-        from fileq.client.new_entries import FileEntries, typed_entry  # imports the producer's parts
+        from fileq.client.new_entries import FileEntries, moved_to, typed_entry  # imports the producer's parts
 
         entries: list[Entry | Accepted] = []
         problems: list[str] = []
@@ -165,7 +165,7 @@ class BrokerTransport:
             try:
                 options = request.options
                 if request.path:
-                    files = files or FileEntries(self._config, self._moved_to)
+                    files = files or FileEntries(self._config, partial(moved_to, lambda: self._broker))
                     entry = files.entry(request.path, options, now)
                 else:
                     entry = typed_entry(self._config, request.type, request.payload, options, now)
@@ -191,13 +191,6 @@ class BrokerTransport:
             names = ", ".join(self._config.worker.priorities)
             raise ConfigError(f"priority is {job.priority!r} after before_enqueue; it must be one of {names}")
         return replace(entry, job=job, queue=job.priority)
-
-    def _moved_to(self, path: bytes) -> bytes:
-        from fileq.client.new_entries import moved_to
-
-        with suppress(FileqError):
-            return moved_to(self._broker, path)
-        return b""
 
 
 def open_transport(config: Config) -> BrokerTransport:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 
 from msgspec import UNSET, Raw
@@ -18,7 +19,7 @@ from fileq.brokers.types import Entry
 from fileq.client.options import JobOptions
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
-from fileq.core.errors import ConfigError
+from fileq.core.errors import ConfigError, FileqError
 from fileq.core.job import Job, Version, file_job, signature_text, typed_job
 from fileq.core.outcome import Failed
 from fileq.core.own_jobs import check_job
@@ -57,14 +58,14 @@ def _entry(job: Job, version: Version | None, options: JobOptions, now: datetime
     return Entry(job, job.priority, version, True, options.delay_ms, options.at_ms, joins=bool(options.batch))
 
 
-def moved_to(broker: FullBroker, path: bytes) -> bytes:
-    """Where a worker moved the newest version of this file, or b""."""
-    [entry] = broker.lookup([path])
-    ids = [id for _, id in entry.versions[:1]] if entry is not None else []
-    for record in broker.records(ids):
-        if record is not None:
-            place = file_place(record)
-            return place if place != path else b""
+def moved_to(open_broker: Callable[[], FullBroker], path: bytes) -> bytes:
+    """Where a worker moved the newest version of this file, or b"": also if the broker can't be asked."""
+    with suppress(FileqError):
+        broker = open_broker()
+        [entry] = broker.lookup([path])
+        records = broker.records([id for _, id in entry.versions[:1]] if entry is not None else [])
+        place = next((file_place(record) for record in records if record is not None), path)
+        return place if place != path else b""
     return b""
 
 

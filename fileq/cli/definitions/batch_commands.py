@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from fileq.commands.batches import BatchPlan
     from fileq.queries.documents import BatchDocument
 
-_REDRAW_S = 0.25
 _AS_SHOWN = (("…", "the batch, as `fileq batch show --json` prints it"),)
-
-
 CALLBACKS = (
     argument("--then", metavar="TASK", help="of a batch: enqueued once, when all jobs are completed"),
     argument("--catch", metavar="TASK", help="of a batch: enqueued once, when the first job dies"),
@@ -107,17 +104,18 @@ def planned_batch(given: argparse.Namespace, name: str, parent: str = "") -> Bat
 
 def _wait(invocation: Invocation, id: str) -> int:
     """Shows how far the batch is, on a terminal. Ctrl-C ends only the wait."""
-    from fileq.cli.batch_text import ending_line, exit_code_of, shown_wait
+    from fileq.cli.batch_text import ending_line, shown_wait
 
     if not invocation.options.json:
         print(id, flush=True)
     try:
-        status = shown_wait(invocation.broker(), id, remark, redraw_s=_REDRAW_S)
+        status = shown_wait(invocation.broker(), id)
     except KeyboardInterrupt:
         remark(f"batch {id} goes on; 'fileq batch show {id}' shows it")
         raise
     report = _report(invocation, id)
-    return invocation.answer(report, lambda: [ending_line(report)], exit_code_of(status))
+    code = 3 if status.dead else 0 if status.is_success else 1
+    return invocation.answer(report, lambda: [ending_line(report)], code)
 
 
 @command(

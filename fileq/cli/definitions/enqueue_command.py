@@ -5,29 +5,28 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import to_builtins
 
 from fileq.cli.arguments import APP_DIR, argument, duration, utf8_text, whole_number, zoned_time
 from fileq.cli.command import Invocation, command
 from fileq.cli.definitions.batch_commands import CALLBACKS, planned_batch
 from fileq.cli.terminal import age, remark
 from fileq.cli.worker_notes import print_payload_note, print_untaken_note
-from fileq.core.errors import ConfigError, FileqError
+from fileq.core.errors import ConfigError
 from fileq.core.text import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fileq.brokers.protocol import FullBroker
-    from fileq.brokers.types import Entry
     from fileq.client.job_endings import JobEndings
     from fileq.client.options import JobOptions
     from fileq.client.transport import Accepted
     from fileq.commands.batches import BatchPlan
-    from fileq.commands.enqueue import Enqueuing, RequestedJob
+    from fileq.commands.enqueue import RequestedJob
     from fileq.config import Loaded
     from fileq.core.units import PointInTime
     from fileq.queries.documents import JobDocument
@@ -150,6 +149,8 @@ def _run(invocation: Invocation) -> int:
     $ fileq enqueue '{"command": "df -h"}' --timeout 30s  # a shell command, run by a worker
     $ fileq enqueue '{"id": "sync", "command": "rsync -a a/ b/", "max_retries": 5}'  # a command with options of its own
     """
+    from fileq.client.new_entries import moved_to
+    from fileq.commands.batches import fill
     from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, endings_of_jobs, entries_for, entry_of_type, requested
 
     options = invocation.options
@@ -162,7 +163,7 @@ def _run(invocation: Invocation) -> int:
     if options.type is not None:
         entries = [entry_of_type(config, options.type, options.payload, job_options)]
     else:
-        entries = entries_for(config, subjects, job_options, lambda path: _moved_to(invocation, path))
+        entries = entries_for(config, subjects, job_options, partial(moved_to, invocation.broker))
     if any(entry.job.type == COMMAND_TYPE for entry in entries) and not config.worker.allow_commands:
         remark("worker.allow_commands is false here; a worker with this setting will refuse the command")
     if not options.quiet:
@@ -177,7 +178,11 @@ def _run(invocation: Invocation) -> int:
         if plan is None:
             enqueuing.enqueue(entries)
         else:
-            _enqueue_in_batch(invocation, plan, entries, enqueuing)
+            fill(broker, config, plan, entries, enqueuing)
+        if plan is not None and plan.is_new:
+            broker.seal_batch(plan.id)
+            if not options.quiet:
+                remark(f"batch {plan.id} is new and sealed; 'fileq batch show {plan.id}' shows it")
         has_enqueued = True
         # Before the ids are printed: who reads them may press Ctrl-C, which from then on only ends the wait.
         typed = (None if isinstance(job, str) or job.type == COMMAND_TYPE else job.type for job in subjects)
@@ -203,16 +208,6 @@ def _open(invocation: Invocation) -> FullBroker:
     return invocation.broker(create=True)
 
 
-def _moved_to(invocation: Invocation, path: bytes) -> bytes:
-    """Where a worker moved this file. b"" also if the broker can't be asked: the file is missing all the same."""
-    from fileq.client.new_entries import moved_to
-
-    try:
-        return moved_to(invocation.broker(), path)
-    except FileqError:
-        return b""
-
-
 def _batch(invocation: Invocation) -> BatchPlan:
     """The batch with this id; else a new one with this name."""
     from fileq.commands.batches import existing_batch
@@ -226,18 +221,6 @@ def _batch(invocation: Invocation) -> BatchPlan:
             f"batch {given.batch} exists; its callbacks and --allow-failures were chosen when it was created"
         )
     return plan
-
-
-def _enqueue_in_batch(invocation: Invocation, plan: BatchPlan, entries: Sequence[Entry], enqueuing: Enqueuing) -> None:
-    """A new batch is sealed, one that exists stays open."""
-    from fileq.commands.batches import fill
-
-    broker = invocation.broker()
-    fill(broker, invocation.config, plan, entries, enqueuing)
-    if plan.is_new:
-        broker.seal_batch(plan.id)
-        if not invocation.options.quiet:
-            remark(f"batch {plan.id} is new and sealed; 'fileq batch show {plan.id}' shows it")
 
 
 def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_traced: bool) -> JobOptions:
@@ -285,7 +268,7 @@ def _print_documents(
 
     others = [job.id for job in jobs if job.id not in ended]
     known = {**ended, **dict(zip(others, documents_of(invocation.broker(), others) if others else (), strict=True))}
-    shown = [{**to_builtins(known[job.id]), "fate": job.fate} for job in jobs]
+    shown = [{**msgspec.to_builtins(known[job.id]), "fate": job.fate} for job in jobs]
     invocation.print_json({"jobs": shown, "batch_id": batch_id})
 
 

@@ -19,7 +19,6 @@ _CONFIRM = argument("--yes", action="store_true", help="confirms --all; without 
 _JOB = "fileq.queries.documents:JobDocument"
 _EACH = "one object for each job"
 _ACTION = declared("fileq.actions.bulk:ActionReport")
-_PURGED = (("deleted", "number: dead jobs that were deleted"), ("dead", "number: dead jobs before the command"))
 
 
 @command(
@@ -336,7 +335,7 @@ def _delete(invocation: Invocation) -> int:
     "admin purge-dlq",
     "delete all dead jobs",
     argument("--yes", action="store_true", help="delete; without it the command only counts (or: --force)"),
-    json_fields=_PURGED,
+    json_fields=(("deleted", "number: dead jobs that were deleted"), ("dead", "number: dead jobs before the command")),
     only_confirms=True,
 )
 def _purge(invocation: Invocation) -> int:

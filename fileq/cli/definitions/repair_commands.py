@@ -86,7 +86,7 @@ def _fsck(invocation: Invocation) -> int:
     return invocation.answer(report, lambda: render_fsck(report, screen_of_stdout()), 0 if report.is_clean else 1)
 
 
-_NAMED = 20  # files that the text of a dry run names
+_SHOWN = 20  # files that the text of a dry run names; of each kind of problem
 
 
 def render_reprocess(report: ReprocessReport) -> list[str]:
@@ -94,16 +94,13 @@ def render_reprocess(report: ReprocessReport) -> list[str]:
 
     lines = [f"missing: {printable(file.path)}" for file in report.files if file.result == "missing"]
     planned = [file for file in report.files if file.result == WOULD_ENQUEUE]
-    lines += [f"would enqueue {printable(file.path)}" for file in planned[:_NAMED]]
-    if report.is_dry_run and report.enqueued > _NAMED:
-        lines.append(f"and {number(report.enqueued - _NAMED)} more")
+    lines += [f"would enqueue {printable(file.path)}" for file in planned[:_SHOWN]]
+    if report.is_dry_run and report.enqueued > _SHOWN:
+        lines.append(f"and {number(report.enqueued - _SHOWN)} more")
     would = "would be " if report.is_dry_run else ""
     skipped = f"; {plural(report.missing, 'file')} missing" if report.missing else ""
     skipped += f"; {plural(report.unfinished, 'file')} skipped, not finished yet" if report.unfinished else ""
     return [*lines, f"{plural(report.enqueued, 'file')} {would}enqueued again{skipped}"]
-
-
-_SHOWN = 20  # of each kind, in text
 
 
 def render_fsck(report: Report, screen: Screen) -> list[str]:
@@ -133,15 +130,9 @@ def _more(count: int, screen: Screen) -> list[str]:
 
 def _balance_lines(balance: Balance, screen: Screen) -> list[str]:
     left = balance.produced + balance.adopted
-    parts = [
-        (balance.pending, "pending"),
-        (balance.scheduled, "scheduled, retrying or deferred"),
-        (balance.running, "running"),
-        (balance.dead, "dead"),
-        (balance.completed, "completed"),
-        (balance.cancelled, "cancelled"),
-        (balance.deleted, "deleted"),
-    ]
+    names = ("pending", "scheduled", "running", "dead", "completed", "cancelled", "deleted")
+    words = {"scheduled": "scheduled, retrying or deferred"}
+    parts = [(getattr(balance, name), words.get(name, name)) for name in names]
     right = sum(count for count, _ in parts)
     lines = [f"{number(balance.produced)} produced + {number(balance.adopted)} adopted = {number(left)}"]
     line = f"{number(right)} ="
@@ -155,19 +146,17 @@ def _balance_lines(balance: Balance, screen: Screen) -> list[str]:
     if balance.unclaimed and balance.is_exact:
         lines.append(f"pending includes {number(balance.unclaimed)} that other programs pushed, not claimed yet")
     if balance.excess > 0:
-        lines.append(
-            screen.paint(f"{plural(balance.excess, 'job')} missing: entered the broker, not accounted for", "red")
-        )
+        missing = plural(balance.excess, "job")
+        lines.append(screen.paint(f"{missing} missing: entered the broker, not accounted for", "red"))
     elif balance.excess < 0:
         lines.append(screen.paint(f"{plural(-balance.excess, 'job')} surplus: more than entered the broker", "red"))
     return lines
 
 
 def _verdict(report: Report, screen: Screen) -> str:
-    checked = (
-        f"{plural(report.elements, 'element')}, {plural(report.records, 'record')}, {plural(report.slots, 'slot')}"
-        + (f", {plural(report.batches, 'batch', 'batches')}" if report.batches else "")
-    )
+    batches = f", {plural(report.batches, 'batch', 'batches')}" if report.batches else ""
+    checked = f"{plural(report.elements, 'element')}, {plural(report.records, 'record')}"
+    checked += f", {plural(report.slots, 'slot')}{batches}"
     if report.is_clean:
         inexact = "" if report.balance.is_exact else "; too busy to count the jobs of other programs"
         return screen.paint(f"clean: checked {checked}{inexact}", "green")
