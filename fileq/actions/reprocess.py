@@ -68,40 +68,34 @@ def reprocess(
     prefix: bytes = b"",
     path: bytes | None = None,
     is_dry_run: bool = False,
-    here: Callable[[bytes], bytes] = lambda path: path,
     on_entry: Callable[[], None] = lambda: None,
 ) -> ReprocessReport:
     """Path and times of the filter are about the file, its other conditions about the file's last job.
 
-    Only files whose path in the ledger begins with `prefix`, or only the file `path`. `here` maps a producer's path to
-    a path on this machine. `on_entry` is called for each entry of the ledger; what it raises ends the call."""
+    Only files whose path in the ledger begins with `prefix`, or only the file `path`. `on_entry` is called for each
+    entry of the ledger; what it raises ends the call."""
     cutoff_ms = broker.census().now_ms
     counts = {"enqueued": 0, "missing": 0, "unfinished": 0}
     shown: list[ReprocessedFile] = []
     left = sys.maxsize if wanted.limit is None else wanted.limit
     entries = broker.ledger(prefix) if path is None else zip([path], broker.lookup([path]), strict=True)
-    for batch in _batches(_wanted(broker, _reported(entries, on_entry), wanted), min(_BATCH, left)):
+    for batch in _batches(_wanted(broker, entries, wanted, on_entry), min(_BATCH, left)):
         room = left - counts["enqueued"]
         if not room:
             break
         chosen = _with_records(broker, batch, wanted, cutoff_ms)
-        for file in _enqueue(broker, config, chosen, here, is_dry_run, room):
+        for file in _enqueue(broker, config, chosen, is_dry_run, room):
             counts["enqueued" if file.result == WOULD_ENQUEUE else file.result] += 1
             if len(shown) < _SHOWN:
                 shown.append(file)
     return ReprocessReport(**counts, is_dry_run=is_dry_run, files=tuple(shown))
 
 
-def _reported(
-    entries: Iterable[tuple[bytes, LedgerEntry | None]], on_entry: Callable[[], None]
-) -> Iterator[tuple[bytes, LedgerEntry | None]]:
-    for entry in entries:
-        on_entry()
-        yield entry
-
-
 def _wanted(
-    broker: FullBroker, entries: Iterable[tuple[bytes, LedgerEntry | None]], wanted: JobFilter
+    broker: FullBroker,
+    entries: Iterable[tuple[bytes, LedgerEntry | None]],
+    wanted: JobFilter,
+    on_entry: Callable[[], None],
 ) -> Iterator[Known]:
     """The files whose path meets the conditions: the path in the ledger, or the one that a worker moved the file to."""
     conditions = Conditions(wanted)
@@ -111,6 +105,7 @@ def _wanted(
     is_whole_path = "/" in (wanted.match or "")
     others: list[Known] = []
     for path, entry in entries:
+        on_entry()
         if entry is None or not entry.versions:
             continue
         signature, id = entry.versions[0]
@@ -166,14 +161,10 @@ def _batches(wanted: Iterator[Known], size: int) -> Iterator[list[Known]]:
 
 
 def _enqueue(
-    broker: FullBroker,
-    config: Config,
-    batch: list[tuple[Known, Record | None]],
-    here: Callable[[bytes], bytes],
-    is_dry_run: bool,
-    room: int,
+    broker: FullBroker, config: Config, batch: list[tuple[Known, Record | None]], is_dry_run: bool, room: int
 ) -> Iterator[ReprocessedFile]:
     """Enqueues these files, at most `room` of them."""
+    here = config.paths.here  # the paths are the producer's
     entries: list[Entry] = []
     for (path, signature, last_id), record in batch:
         if len(entries) == room:

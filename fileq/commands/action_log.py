@@ -126,7 +126,7 @@ def note_command(
     chosen."""
     if not count:
         return
-    conditions = _conditions(wanted)
+    conditions: dict[str, Any] = to_builtins(conditions_of(wanted)) if wanted is not None else {}
     action_id = ActionLog(catalog).add(action, command_line_user(), jobs, count=count, conditions=conditions)
     if count == 1 and len(jobs) == 1:
         [(id, path)] = jobs.items()
@@ -151,25 +151,19 @@ def note_change(catalog: Catalog, action: str, target: str, old: Mapping[str, An
 
 def note_reprocess(catalog: Catalog, count: int, wanted: JobFilter) -> None:
     if count:
-        detail = _in_words(_conditions(wanted)) or "all"
+        detail = _in_words(to_builtins(conditions_of(wanted))) or "all"
         write_command(catalog, "reprocess_files", "/files/reprocess", count=count, detail=detail)
 
 
 def note_run(catalog: Catalog, schedule: str, job_id: str) -> None:
     """A schedule was run by hand. The log of actions lets the job's timeline say who did it."""
     ActionLog(catalog).add(JobAction.RUN, command_line_user(), [job_id])
-    detail = _in_words({"schedule": schedule})
-    write_command(catalog, "run_schedule", f"/schedules/{schedule}/run", job_id=short(job_id), detail=detail)
+    detail, target = _in_words({"schedule": schedule}), f"/schedules/{schedule}/run"
+    write_command(catalog, "run_schedule", target, job_id=short(job_id), detail=detail)
 
 
 def _in_words(chosen: Mapping[str, Any]) -> str:
     return short(", ".join(f"{name}: {value}" for name, value in chosen.items()))
-
-
-def _conditions(wanted: JobFilter | None) -> dict[str, Any]:
-    """The conditions that are set, with the words of the API."""
-    given: dict[str, Any] = to_builtins(conditions_of(wanted)) if wanted is not None else {}
-    return given
 
 
 # Who uploaded which file: one document of the catalog for each upload. Decides nothing.

@@ -127,11 +127,8 @@ class KeyStore:
             raise ConfigError(f"a key is named {options.name!r} already; choose another name or revoke it")
         id, text = new_key()
         scopes = tuple(scope for scope in Scope if scope in options.scopes)
-        restriction = (options.allowed_types, options.path_prefix)
-        stored = StoredKey(
-            options.name, digest(text), scopes, now_ms, options.expires_ms, *restriction, options.is_login
-        )
-        KEYS.put(self._catalog, id, stored, expected=0)
+        what = (options.expires_ms, options.allowed_types, options.path_prefix, options.is_login)
+        KEYS.put(self._catalog, id, StoredKey(options.name, digest(text), scopes, now_ms, *what), expected=0)
         return NewKey(id, options.name, scopes, stamp(options.expires_ms), text)
 
     def free_session_name(self, person: str) -> str:
@@ -161,7 +158,7 @@ class KeyStore:
     def summaries(self) -> KeyList:
         uses, now_ms = KEY_USES.all(self._catalog), self._now_ms()
         oldest_first = sorted(self.load().items(), key=lambda item: (item[1].created_ms, item[0]))
-        return KeyList(tuple(_summary(id, key, uses.get(id, _UNUSED), now_ms) for id, key in oldest_first))
+        return KeyList(tuple(_summary(id, key, uses.get(id, KeyUse(0)), now_ms) for id, key in oldest_first))
 
     def revoke(self, wanted: str) -> str:
         """By id or name. Returns the id; raises Unknown if there is no such key. Repeated, it raises."""
@@ -236,9 +233,6 @@ class KeyStore:
         for id, ended in ENDED_SESSIONS.all(self._catalog).items():
             if max((*ended.sessions.values(), ended.before_ms + SESSION_MS), default=0) <= now_ms:
                 ENDED_SESSIONS.remove(self._catalog, id)
-
-
-_UNUSED = KeyUse(0)
 
 
 def _summary(id: str, key: StoredKey, use: KeyUse, now_ms: int) -> KeySummary:

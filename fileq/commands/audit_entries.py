@@ -174,11 +174,8 @@ def key_facts(key: StoredKey | None) -> dict[str, Any]:
 
 def webhook_facts(webhook: Webhook) -> dict[str, Any]:
     """No secret, and no query of the URL."""
-    return {
-        "url": shown_url(webhook.url),
-        "events": ", ".join(webhook.events),
-        **msgspec.structs.asdict(webhook.filter),
-    }
+    facts = {"url": shown_url(webhook.url), "events": ", ".join(webhook.events)}
+    return facts | msgspec.structs.asdict(webhook.filter)
 
 
 def schedule_facts(document: Document | None, *, is_whole: bool = False) -> dict[str, Any]:

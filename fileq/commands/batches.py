@@ -92,8 +92,7 @@ def manifest_paths(file: str) -> list[str]:
     entries = read_manifest(raw, file)
     where = os.path.dirname(os.path.abspath(file))
     paths = [os.path.join(where, entry.path) for entry in entries]
-    problems = [text for entry, path in zip(entries, paths, strict=True) if (text := _difference(entry, path))]
-    if problems:
+    if problems := [text for entry, path in zip(entries, paths, strict=True) if (text := _difference(entry, path))]:
         raise ConfigError(problems)
     return paths
 
@@ -107,18 +106,14 @@ def _difference(entry: ManifestEntry, path: str) -> str:
         if entry.size is not None and size != entry.size:
             return f"{entry.path!r} has {size} bytes; the manifest says {entry.size}"
         if entry.sha256:
-            with open(path, "rb", opener=_without_waiting) as stream:
+            # without waiting: it may be a pipe by now
+            with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             if digest != entry.sha256:
                 return f"{entry.path!r} has the sha256 {digest}; the manifest says {entry.sha256}"
     except OSError as error:
         return f"{entry.path!r} of the manifest can't be read: {error.strerror}"
     return ""
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Opens a file that may be a pipe by now."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 # What `fileq batch` prints of a batch: its counts, its callbacks with their jobs, its first failures. Only reads.

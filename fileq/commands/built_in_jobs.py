@@ -97,13 +97,8 @@ def reprocess_files(job: JobView[Any], context: Context, broker: FullBroker, con
     if wanted.since_s is not None:
         time = parse_time(wanted.scheduled_for) or datetime.now(UTC)
         since_ms = round((time.timestamp() - wanted.since_s) * 1000)
-    report = reprocess(
-        broker,
-        config,
-        wanted=JobFilter(match=wanted.match, since_ms=since_ms),
-        here=config.paths.here,
-        on_entry=lambda: _continue(context),
-    )
+    chosen = JobFilter(match=wanted.match, since_ms=since_ms)
+    report = reprocess(broker, config, wanted=chosen, on_entry=lambda: _continue(context))
     return {"enqueued": report.enqueued, "missing": report.missing, "unfinished": report.unfinished}
 
 

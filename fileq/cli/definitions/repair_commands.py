@@ -44,10 +44,9 @@ def _reprocess(invocation: Invocation) -> int:
     options, config = invocation.options, invocation.config
     wanted = filter_of(options, config.worker.priorities)
     check_filtered(options, wanted, "fileq admin reprocess", "files")
-    wanted.states(
-        (State.COMPLETED, State.DEAD, State.CANCELLED), "a file is enqueued again only after its last job has ended"
-    )
-    report = reprocess(invocation.broker(), config, wanted=wanted, is_dry_run=options.dry_run, here=config.paths.here)
+    why = "a file is enqueued again only after its last job has ended"
+    wanted.states((State.COMPLETED, State.DEAD, State.CANCELLED), why)
+    report = reprocess(invocation.broker(), config, wanted=wanted, is_dry_run=options.dry_run)
     if not options.dry_run:
         invocation.note(note_reprocess, report.enqueued, wanted)
     if report.enqueued:
@@ -78,11 +77,8 @@ def _fsck(invocation: Invocation) -> int:
     $ fileq fsck --repair  # repair it"""
     from fileq.commands.admin.fsck.check import fsck
 
-    config = invocation.config
     options = invocation.options
-    report = fsck(
-        invocation.broker(), config, is_repairing=options.repair, here=config.paths.here, app_dir=options.app_dir
-    )
+    report = fsck(invocation.broker(), invocation.config, is_repairing=options.repair, app_dir=options.app_dir)
     return invocation.answer(report, lambda: render_fsck(report, screen_of_stdout()), 0 if report.is_clean else 1)
 
 

@@ -49,19 +49,16 @@ def end_note(catalog: Catalog, queue: str, note: PauseNote | None, now_ms: int) 
     if not is_name(queue):
         return
     if note is not None:
+        ended = PastPause(note.at, stamp(now_ms) or "", _short(note.by), _short(note.reason))
+
+        def added(known: tuple[PastPause, ...] | None) -> tuple[PastPause, ...]:
+            """Another process may add the same pause at this moment: then the one that was first stays."""
+            known = known or ()
+            return known if any(one.start == ended.start for one in known) else (*known, ended)[-PAST_MAX:]
+
         with suppress(BrokerError):
-            _remember(catalog, queue, PastPause(note.at, stamp(now_ms) or "", _short(note.by), _short(note.reason)))
+            HISTORIES.change(catalog, queue, added)
     NOTES.remove(catalog, queue)
-
-
-def _remember(catalog: Catalog, queue: str, ended: PastPause) -> None:
-    """Another process may add the same pause at this moment: then the one that was first stays."""
-
-    def added(known: tuple[PastPause, ...] | None) -> tuple[PastPause, ...]:
-        known = known or ()
-        return known if any(one.start == ended.start for one in known) else (*known, ended)[-PAST_MAX:]
-
-    HISTORIES.change(catalog, queue, added)
 
 
 def _short(text: str) -> str:
@@ -106,6 +103,5 @@ def set_paused(
         note = PauseNote(note.by, note.at, reason)
     if note is not None and is_name(queue):  # another name can't be that of a document
         NOTES.put(broker, queue, note)
-    return PauseResult(
-        queue, True, has_changed, census.pending[queue], note.reason if note is not None else "", old_reason
-    )
+    new_reason = note.reason if note is not None else ""
+    return PauseResult(queue, True, has_changed, census.pending[queue], new_reason, old_reason)

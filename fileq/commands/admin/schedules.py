@@ -75,8 +75,7 @@ def next_times(broker: FullBroker, name: str, count: int) -> list[ScheduledTime]
     try:
         first_ms = found.state.next_ms if found.state is not None else NEVER_MS
         after_ms = first_ms - 1 if now_ms < first_ms < NEVER_MS else now_ms
-        times = islice(definition.times.times_after(after_ms), count)
-        return [scheduled_time(ms, definition.timezone) for ms in times]
+        return [scheduled_time(ms, definition.timezone) for ms in islice(definition.times.times_after(after_ms), count)]
     except ValueError as error:
         raise BrokerError(f"schedule {name} has no times: {error}") from error
 

@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Overview, ProducerView, ScanInfo
+from fileq.brokers.types import Overview, ProducerView
 from fileq.commands.admin.pauses import NOTES, PauseNote
 from fileq.core.documented import means
 from fileq.core.job import stamp
@@ -33,21 +33,13 @@ class QueueStats(Struct, frozen=True):
 def queues_of(overview: Overview, notes: Mapping[str, PauseNote] = {}) -> tuple[QueueStats, ...]:
     """`notes` are needed only while a queue is paused."""
     census = overview.census
-    return tuple(
-        QueueStats(
-            name,
-            length,
-            _age_s(overview.fronts.get(name), census.now_ms),
-            name in census.paused,
-            notes.get(name) if name in census.paused else None,
-        )
-        for name, length in census.pending.items()
-    )
-
-
-def _age_s(raw: bytes | None, now_ms: int) -> float | None:
-    since_ms = waiting_since_ms(raw) if raw is not None else None
-    return None if since_ms is None else max(0, now_ms - since_ms) / 1000
+    found = []
+    for name, length in census.pending.items():
+        front, is_paused = overview.fronts.get(name), name in census.paused
+        since_ms = waiting_since_ms(front) if front is not None else None
+        age_s = None if since_ms is None else max(0, census.now_ms - since_ms) / 1000
+        found.append(QueueStats(name, length, age_s, is_paused, notes.get(name) if is_paused else None))
+    return tuple(found)
 
 
 class LastScan(Struct, frozen=True):
@@ -88,22 +80,21 @@ class ProducerProcess(Struct, frozen=True):
 
 
 def _summary(view: ProducerView, neighbours: Neighbours) -> ProducerProcess:
-    info = view.info
+    info, last = view.info, None
     if neighbours.is_gone(info.process):
         info = replace(info, state=GONE_STATE, problem="", held_by="", held_since_ms=0)
+    if (scan := info.last_scan) is not None:
+        seconds = (scan.ended_ms - scan.began_ms) / 1000
+        times = stamp(scan.began_ms), stamp(scan.ended_ms), seconds
+        last = LastScan(*times, scan.found, scan.is_complete, scan.skipped)
     same = ("host", "pid", "version", "roots", "state", "problem", "held_by", "enqueued", "waiting")
     return ProducerProcess(
         id=view.id,
         started_at=stamp(info.started_ms),
         held_since=stamp(info.held_since_ms),
-        last_scan=_scan(info.last_scan) if info.last_scan is not None else None,
+        last_scan=last,
         **{name: getattr(info, name) for name in same},
     )
-
-
-def _scan(scan: ScanInfo) -> LastScan:
-    seconds = (scan.ended_ms - scan.began_ms) / 1000
-    return LastScan(stamp(scan.began_ms), stamp(scan.ended_ms), seconds, scan.found, scan.is_complete, scan.skipped)
 
 
 HOUR_MS = 3_600_000
@@ -294,14 +285,9 @@ def eta_of(overview: Overview, last_minute: Callable[[], float]) -> Eta:
     if not per_second:
         return Eta(None)
     usual_s = backlog / per_second  # at least what a job takes, because all that run are in the backlog
-    is_known = _longest_running_s(overview) <= _LONGER_THAN_USUAL * usual_s + _SHORTEST_ETA_S
-    return Eta(max(_SHORTEST_ETA_S, backlog / per_second) if is_known else None, per_second, basis)
-
-
-def _longest_running_s(overview: Overview) -> float:
-    """For how long the job that was claimed first runs; 0 if none does."""
-    now_ms = overview.census.now_ms
-    return max((now_ms - view.since_ms for view in overview.workers if view.raw and view.since_ms), default=0) / 1000
+    running_ms = (census.now_ms - view.since_ms for view in overview.workers if view.raw and view.since_ms)
+    is_known = max(running_ms, default=0) / 1000 <= _LONGER_THAN_USUAL * usual_s + _SHORTEST_ETA_S
+    return Eta(max(_SHORTEST_ETA_S, usual_s) if is_known else None, per_second, basis)
 
 
 def _since_first_worker(overview: Overview, this_hour: Throughput, last_hour: Throughput) -> Throughput:

@@ -337,8 +337,8 @@ async def show_content(request: ApiRequest[ContentQuery, UnsetType]) -> Response
 def _run(request: ApiRequest[NoQuery, ReprocessOrder], wanted: JobFilter, *, is_dry_run: bool) -> ReprocessReport:
     broker, config, order = request.broker, request.config, request.body
     path = known_path(broker, order.path) if order.path is not None else None
-    prefix, here = prefix_of(_directory(order.under or "")), config.paths.here
-    return reprocess(broker, config, wanted=wanted, prefix=prefix, path=path, is_dry_run=is_dry_run, here=here)
+    prefix = prefix_of(_directory(order.under or ""))
+    return reprocess(broker, config, wanted=wanted, prefix=prefix, path=path, is_dry_run=is_dry_run)
 
 
 def _filter_of(request: ApiRequest[NoQuery, ReprocessOrder]) -> JobFilter:

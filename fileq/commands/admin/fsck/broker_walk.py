@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.batches import MemberPage
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census, Record, Suspect, UnrecordedJob
-from fileq.commands.admin.fsck.report import NAMED, DuplicateJob, Problem
+from fileq.commands.admin.fsck.report import Problem
 from fileq.config import Config
 from fileq.core.batch import ENDINGS_OF_STATES, Batch, BatchState
 from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, raw_id
@@ -97,17 +98,14 @@ class BrokerWalk:
         for raw, id, record in zip(page, ids, records, strict=True):
             job = decode_or_none(raw)
             self.undecodable += job is None
-            if id is None:
-                self.unclaimed += 1
-                self.unrecorded += 1
-                continue
-            if self._seen.add(("queue", id)) and len(self._maybe_twice) < CANDIDATES:
+            if id is not None and self._seen.add(("queue", id)) and len(self._maybe_twice) < CANDIDATES:
                 self._maybe_twice.add(id)
-            if record is None:
+            if id is None or record is None:
                 self.unclaimed += 1
                 self.unrecorded += 1
+            if id is not None and record is None:
                 self._add_unrecorded(queue, raw, job)
-            elif not record.queued:
+            elif id is not None and record is not None and not record.queued:
                 self.unclaimed += 1
                 self.copies[id] = self.copies.get(id, 0) + 1
 
@@ -175,15 +173,10 @@ class BrokerWalk:
             alive = (record for record in found if record.state not in (State.COMPLETED, State.CANCELLED, State.DEAD))
             self.unknown_queues.update(record.queue for record in alive if record.queue not in self._queues)
             # Jobs that the walk saw in a list are there. The others may have moved, so the broker checks them.
-            unseen = [
-                record
-                for record in found
-                if (record.state is State.PENDING and ("queue", record.id) not in self._seen)
-                or (record.state is State.DEAD and ("dead_letter", record.id) not in self._seen)
-            ]
-            cheap = [r for r in found if r.state in (State.RUNNING, *DELAYED_STATES)]
-            self._keep_lost(cheap)
-            waiting += unseen
+            places = {State.PENDING: "queue", State.DEAD: "dead_letter"}
+            listed = [(record, places[record.state]) for record in found if record.state in places]
+            waiting += [record for record, place in listed if (place, record.id) not in self._seen]
+            self._keep_lost([record for record in found if record.state in (State.RUNNING, *DELAYED_STATES)])
             if len(waiting) >= SEARCHES:
                 self._keep_lost(waiting)
                 waiting = []
@@ -193,9 +186,6 @@ class BrokerWalk:
         for record, is_lost in zip(records, self._broker.lost([r.id for r in records]), strict=True):
             if is_lost and len(self.lost) < CANDIDATES:
                 self.lost[record.id] = record
-
-    def copies_found(self) -> tuple[DuplicateJob, ...]:
-        return tuple(DuplicateJob(id, count) for id, count in sorted(self.copies.items())[:NAMED])
 
 
 def readable_id(raw: bytes) -> str | None:
@@ -218,11 +208,9 @@ def record_for(place: str, raw: bytes, job: Job | None, queues: Sequence[str], s
             return None
         return Record(raw_id(raw), State.DEAD, raw, queues[-1], error="not a job; the original reason was lost")
     is_retry = bool(job.retries or job.recoveries)
-    state = {
-        "scheduled": State.RETRYING if is_retry else State.SCHEDULED,
-        "dead_letter": State.DEAD,
-        "processing": State.RUNNING,
-    }.get(place, State.PENDING)
+    delayed = State.RETRYING if is_retry else State.SCHEDULED
+    states = {"scheduled": delayed, "dead_letter": State.DEAD, "processing": State.RUNNING}
+    state = states.get(place, State.PENDING)
     queue = place if place in queues else job.priority if job.priority in queues else queues[-1]
     created_ms = waiting_since_ms(raw) or 0
     unique_key = job.unique_key or ""
@@ -256,11 +244,8 @@ class Measurement(Struct, frozen=True):
 
 def is_quiet(before: Census, after: Census) -> bool:
     """Whether no job entered or left a queue between the two censuses."""
-    return (before.pending, before.scheduled, dict(before.counters)) == (
-        after.pending,
-        after.scheduled,
-        dict(after.counters),
-    )
+    one, other = ((at.pending, at.scheduled, dict(at.counters)) for at in (before, after))
+    return one == other
 
 
 def measurement_from(before: Census, after: Census, walk: BrokerWalk) -> Measurement:
@@ -377,8 +362,10 @@ class BatchCheck:
             return [BatchFault(view.id, MISCOUNTED, f"its total is {view.total}, but its states add up to {total}")]
         if view.state is BatchState.FINISHED and not view.dead:
             return []
-        unfinished = _all_ids(lambda cursor: self._broker.unfinished_members(view.id, cursor))
-        dead = _all_ids(lambda cursor: self._broker.dead_members(view.id, cursor))
+        # Sets: a page may have ids that an earlier one had.
+        broker = self._broker
+        unfinished = {id for page in pages(partial(broker.unfinished_members, view.id)) for id in page.ids}
+        dead = {id for page in pages(partial(broker.dead_members, view.id)) for id in page.ids}
         ended = self._ended(sorted(unfinished))
         children = [child for child in self._broker.batches_by_id(self._children.get(view.id, [])) if child is not None]
         if self._broker.batches_by_id([view.id]) != [view]:
@@ -403,11 +390,6 @@ class BatchCheck:
 
 def _uncounted(batch: str, members: tuple[str, ...]) -> BatchFault:
     return BatchFault(batch, UNCOUNTED, str(len(members)), members)
-
-
-def _all_ids(page_from: Callable[[str], MemberPage]) -> set[str]:
-    """All ids of the pages. A page may have ids that an earlier one had."""
-    return {id for page in pages(page_from) for id in page.ids}
 
 
 # Finds files whose job left no trace: the ledger knows the version, so no producer will enqueue it again, but there
@@ -436,7 +418,8 @@ def find_lost_files(broker: FullBroker, config: Config, census: Census, missing:
         return []
     since_ms = census.now_ms - int(config.worker.history_ttl * 1000)
     found: list[LostFile] = []
-    for page in _recent_versions(broker, since_ms, census.now_ms):
+    recent = _recent_versions(broker, since_ms, census.now_ms)
+    while page := list(islice(recent, _PAGE)):
         records = broker.records([file.id for file in page])
         found += [file for file, record in zip(page, records, strict=True) if record is None]
         if len(found) > missing:
@@ -452,16 +435,10 @@ def _records_can_be_trusted(broker: FullBroker, config: Config, census: Census) 
     return not any(counters.get("deleted") for counters in hours.values())
 
 
-def _recent_versions(broker: FullBroker, since_ms: int, now_ms: int) -> Iterator[list[LostFile]]:
-    page: list[LostFile] = []
+def _recent_versions(broker: FullBroker, since_ms: int, now_ms: int) -> Iterator[LostFile]:
     for path, entry in broker.ledger(b""):
         for signature, id in entry.versions[:1]:
             _, modified_ns = read_signature(signature)
             # A modification time in the future says nothing about the age of the version.
             if modified_ns is not None and since_ms < modified_ns // 1_000_000 <= now_ms:
-                page.append(LostFile(path, signature, id))
-        if len(page) >= _PAGE:
-            yield page
-            page = []
-    if page:
-        yield page
+                yield LostFile(path, signature, id)

@@ -65,7 +65,7 @@ from fileq.commands.admin.fsck.broker_walk import (
     measure,
     measurement_from,
 )
-from fileq.commands.admin.fsck.report import NAMED, Problem, Repair, Report, balance_of
+from fileq.commands.admin.fsck.report import NAMED, DuplicateJob, Problem, Repair, Report, balance_of
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
 from fileq.core.errors import ConfigError
@@ -82,6 +82,7 @@ PAUSE_S = 1.0  # between two checks of a job
 # Rounds without a repair after which missing jobs are counted as deleted. A false positive of the Bloom filter hides a
 # lost job from one walk, hardly from two: each walk has its own filter.
 ROUNDS_BEFORE_COUNTING = 2
+BALANCE_ATTEMPTS = 5
 
 Sleep = Callable[[float], None]
 T = TypeVar("T")
@@ -91,7 +92,6 @@ class Discrepancy(Struct):
     """What two checks found."""
 
     walk: BrokerWalk
-    first: Measurement
     second: Measurement
     excess: int = 0
     lost: dict[str, Record] = {}
@@ -105,32 +105,27 @@ class Discrepancy(Struct):
     @property
     def is_complete(self) -> bool:
         """Whether every candidate fitted into memory: only then the remaining excess is unexplained."""
-        has_all_unrecorded = len(self.walk.unrecorded_jobs) < broker_walk.CANDIDATES or self.excess <= 0
-        return len(self.walk.lost) < broker_walk.CANDIDATES and has_all_unrecorded
+        has_all = len(self.walk.unrecorded_jobs) < broker_walk.CANDIDATES or self.excess <= 0
+        return has_all and len(self.walk.lost) < broker_walk.CANDIDATES
 
     def problems(self) -> list[Problem]:
-        problems = [
-            Problem("unheld" if record.state is State.RUNNING else "lost", id, record.state.value, path_in(record.raw))
-            for id, record in self.lost.items()
-        ]
+        found: list[Problem] = []
+
+        def add(kind: str, id: str, detail: str, raw: bytes) -> None:
+            job = decode_or_none(raw)
+            found.append(Problem(kind, id, detail, job.filepath if job is not None else ""))
+
+        for id, record in self.lost.items():
+            add("unheld" if record.state is State.RUNNING else "lost", id, record.state.value, record.raw)
         # A job without a record in a queue was pushed by another program, unless the balance proves that one is ours.
-        ours = self.unrecorded_in_queues if self.excess > 0 else []
-        problems += [
-            Problem("unrecorded", job.record.id, job.place, path_in(job.record.raw))
-            for job in (*self.unrecorded, *ours)
-        ]
+        for job in (*self.unrecorded, *(self.unrecorded_in_queues if self.excess > 0 else ())):
+            add("unrecorded", job.record.id, job.place, job.record.raw)
         for suspect in self.silent:
-            problems += [Problem("silent", claim.id, suspect.slot, path_in(claim.raw)) for claim in suspect.claims]
-        problems += [
-            Problem("lost_file", file.id, "", file.path.decode(errors="backslashreplace")) for file in self.lost_files
-        ]
-        problems += [fault.problem for fault in self.batch_faults]
-        return problems
-
-
-def path_in(raw: bytes) -> str:
-    job = decode_or_none(raw)
-    return job.filepath if job is not None else ""
+            for claim in suspect.claims:
+                add("silent", claim.id, suspect.slot, claim.raw)
+        for file in self.lost_files:
+            found.append(Problem("lost_file", file.id, "", file.path.decode(errors="backslashreplace")))
+        return [*found, *(fault.problem for fault in self.batch_faults)]
 
 
 def fsck(
@@ -139,15 +134,14 @@ def fsck(
     *,
     is_repairing: bool = False,
     sleep: Sleep = time.sleep,
-    here: Callable[[bytes], bytes] = lambda path: path,
     app_dir: str = ".",
 ) -> Report:
-    """Reports the state, or the state after the repair. `here` maps a producer's path to a path on this machine. The
-    handlers in `app_dir` say which jobs follow those that are buried."""
+    """Reports the state, or the state after the repair. The handlers in `app_dir` say which jobs follow those that are
+    buried."""
     found = check_twice(broker, config, sleep)
     if not is_repairing:
         return _report(found)
-    repairs = Repairs(broker, config, here, OnDead(config, app_dir, broker))
+    repairs = Repairs(broker, config, OnDead(config, app_dir, broker))
     rounds_in_vain = 0
     while True:
         done_before = len(repairs.done)
@@ -180,28 +174,23 @@ def check_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Discrepancy
         names = ", ".join(sorted(map(repr, walk.unknown_queues)))
         raise ConfigError(f"there are jobs of the queue {names}, which is not in worker.priorities; add it first")
     first, batches = measurement_from(before, broker.census(sweep=True), walk), BatchCheck(broker)
-    found = Discrepancy(walk, first, first, batches=batches.batches)
-    is_doubtful = not found.first.is_exact or bool(found.first.excess)
+    found = Discrepancy(walk, first, batches=batches.batches)
+    is_doubtful = not first.is_exact or bool(first.excess)
     if is_doubtful or batches.faults or walk.lost or walk.unrecorded_jobs or walk.silent or walk.copies:
         sleep(max(PAUSE_S, config.worker.heartbeat_ttl / 2) if walk.silent else PAUSE_S)
-        if is_doubtful:
-            _measure_again(broker, queues, found, sleep)
+        if is_doubtful:  # the excess that two measurements prove
+            found.second = measure(broker, queues, sleep)
+            if found.second.excess and found.second.is_exact and not first.is_exact:
+                # A first one that gave only bounds is replaced by a third.
+                sleep(PAUSE_S)
+                first, found.second = found.second, measure(broker, queues, sleep)
+            found.excess = agreed_excess(first, found.second)
         _confirm(broker, config, found)
         found.batch_faults = batches.confirmed()
         unexplained = found.excess - len(found.lost) - len(found.unrecorded_in_queues)
         if found.is_complete:
             found.lost_files = find_lost_files(broker, config, found.second.census, unexplained)
     return found
-
-
-def _measure_again(broker: FullBroker, queues: Sequence[str], found: Discrepancy, sleep: Sleep) -> None:
-    """Sets the excess that two measurements prove. A first one that gave only bounds is replaced by a third."""
-    found.second = measure(broker, queues, sleep)
-    earlier = found.first
-    if found.second.excess and found.second.is_exact and not earlier.is_exact:
-        sleep(PAUSE_S)
-        earlier, found.second = found.second, measure(broker, queues, sleep)
-    found.excess = agreed_excess(earlier, found.second)
 
 
 def _confirm(broker: FullBroker, config: Config, found: Discrepancy) -> None:
@@ -228,17 +217,14 @@ def _confirmed(check: Callable[[Sequence[T]], list[bool]], candidates: Sequence[
 
 
 def _report(found: Discrepancy, repairs: Sequence[Repair] = (), *, is_repair: bool = False) -> Report:
-    problems = found.problems()
+    problems, walk, measured = found.problems(), found.walk, found.second
     return Report(
         is_clean=not problems and not found.excess,
-        balance=balance_of(found.second.census, found.second.unclaimed, found.excess, is_exact=found.second.is_exact),
+        balance=balance_of(measured.census, measured.unclaimed, found.excess, is_exact=measured.is_exact),
         problems=tuple(problems[:NAMED]),
         problem_count=len(problems),
-        duplicates=found.walk.copies_found(),
-        undecodable=found.walk.undecodable,
-        elements=found.walk.elements,
-        records=found.walk.records,
-        slots=found.walk.slots,
+        duplicates=tuple(DuplicateJob(id, count) for id, count in sorted(walk.copies.items())[:NAMED]),
+        **{name: getattr(walk, name) for name in ("undecodable", "elements", "records", "slots")},
         batches=found.batches,
         repairs=tuple(repairs),
         is_repair=is_repair,
@@ -248,18 +234,12 @@ def _report(found: Discrepancy, repairs: Sequence[Repair] = (), *, is_repair: bo
 # Repairs what two checks confirmed, each by one atomic step of the broker, and lists what it did.
 
 
-_BALANCE_ATTEMPTS = 5
-
-
 class Repairs:
     """`done` lists the repairs, in their order."""
 
-    def __init__(
-        self, broker: FullBroker, config: Config, here: Callable[[bytes], bytes], add_follow_ups: AddFollowUps
-    ) -> None:
+    def __init__(self, broker: FullBroker, config: Config, add_follow_ups: AddFollowUps) -> None:
         self._broker = broker
         self._config = config
-        self._here = here
         self._add_follow_ups = add_follow_ups
         self._policy = worker_policy(config.worker)
         self._rules = rules_of(config.worker.after)
@@ -316,7 +296,7 @@ class Repairs:
         entries = []
         for file in files:
             try:
-                size = os.stat(self._here(file.path)).st_size
+                size = os.stat(self._config.paths.here(file.path)).st_size
             except (OSError, ValueError):
                 continue
             queue = priority_chooser(self._config)(file.path)
@@ -340,7 +320,7 @@ class Repairs:
 
     def balance(self, measure: Callable[[], Measurement]) -> None:
         """Changes the counters by the remaining excess, if it is still exactly that; otherwise measures again."""
-        for _ in range(_BALANCE_ATTEMPTS):
+        for _ in range(BALANCE_ATTEMPTS):
             first = measure()
             now = measure() if first.excess else first
             excess = agreed_excess(first, now)
@@ -348,10 +328,8 @@ class Repairs:
                 return
             drift = now.census.drift
             if self._broker.balance(drift, drift - excess):
-                if excess > 0:
-                    self._did("counted", "deleted", f"+{excess}: entered the broker, found nowhere")
-                else:
-                    self._did("counted", "adopted", f"+{-excess}: found, never entered the broker")
+                why = "entered the broker, found nowhere" if excess > 0 else "found, never entered the broker"
+                self._did("counted", "deleted" if excess > 0 else "adopted", f"+{abs(excess)}: {why}")
                 return
 
     def _did(self, action: str, id: str, detail: str) -> None:
@@ -388,10 +366,9 @@ class OnDead:
 
     def _may_be_any(self) -> bool:
         """Whether a route has `on_dead`, or a module may define one that has."""
-        handlers = self._config.handlers
-        return bool(self._config.imports) or any(
-            route.on_dead or (route.use is not None and not route.use.startswith("fileq.")) for route in handlers
-        )
+        routes = self._config.handlers
+        has_own = any(route.use is not None and not route.use.startswith("fileq.") for route in routes)
+        return bool(self._config.imports) or has_own or any(route.on_dead for route in routes)
 
     def _load(self, settlement: Settlement) -> AddFollowUps:
         from fileq.handlers.routes import Routes
