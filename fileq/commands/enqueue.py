@@ -6,7 +6,9 @@ the same --id, the command enqueues nothing twice.
 
 from __future__ import annotations
 
+import functools
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -23,7 +25,6 @@ from fileq.client.options import EnqueueOptions, JobOptions, options_of
 from fileq.client.transport import Accepted
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError, JobError
-from fileq.core.job import State
 from fileq.core.job_options import declared_options
 from fileq.core.paging import parts
 from fileq.core.text import repeated_key, unknown_key
@@ -107,10 +108,14 @@ def _requested_job(text: str) -> RequestedJob:
             f'{shown}; it must have a command, such as \'{{"command": "ls -l"}}\' or '
             '\'{"command": ["ls", "-l"]}\', or else a type, with or without a payload'
         )
-    if given.type is not None:
-        type, payload = _checked_type("type", given.type), given.payload
+    type, payload = given.type, given.payload
+    if type is not None:
+        _check_type("type", type)
     else:
-        type, payload = COMMAND_TYPE, {"command": _checked_command(shown, given.command)}
+        type, payload, line = COMMAND_TYPE, {"command": given.command}, given.command
+        if not (line.strip() if isinstance(line, str) else line and line[0]):
+            advice = "give a line such as 'ls -l' or a list such as ['ls', '-l']"
+            raise ConfigError(f"{shown}; the command is empty; {advice}")
     if given.id == "":
         raise ConfigError(f"{shown}; id is empty; give an id, or leave out the key")
     names = ("id", "priority", "max_retries", "timeout", "delay")
@@ -127,14 +132,6 @@ def _requested_job(text: str) -> RequestedJob:
     fields = [option.field for name, option in declared_options(EnqueueOptions).items() if name in own]
     chosen = {field: getattr(options, field) for field in fields} | ({"at_ms": run_at.ms} if run_at is not None else {})
     return RequestedJob(type, None if payload is None else msgspec.json.encode(payload), chosen, run_at)
-
-
-def _checked_command(shown: str, line: str | list[str] | None) -> str | list[str]:
-    if isinstance(line, str) and line.strip():
-        return line
-    if isinstance(line, list) and line and line[0]:
-        return line
-    raise ConfigError(f"{shown}; the command is empty; give a line such as 'ls -l' or a list such as ['ls', '-l']")
 
 
 def entries_for(
@@ -161,12 +158,8 @@ def entries_for(
             problems += error.problems
         except JobError as error:
             problems.append(f"--{error}")
-    seen: set[str] = set()
-    for id in (entry.job.id for entry in made):
-        if id in seen:
-            problems.append(f"id {id!r} is given to two jobs; each needs an id of its own")
-        seen.add(id)
-    if problems:
+    twice = [id for id, count in Counter(entry.job.id for entry in made).items() if count > 1]
+    if problems := [*problems, *(f"id {id!r} is given to two jobs; each needs an id of its own" for id in twice)]:
         raise ConfigError(problems)
     return made
 
@@ -180,15 +173,14 @@ def _entry_of_request(config: Config, job: RequestedJob, options: JobOptions, ba
 
 def entry_of_type(config: Config, type: str, payload: str | None, options: JobOptions) -> Entry:
     _check_options(config, options, 1)
-    _checked_type("--type", type)
+    _check_type("--type", type)
     value = None if payload is None else json_argument(payload, "--payload", """'{"key": "value"}'""")
     return _typed(config, type, None if payload is None else msgspec.json.encode(value), options, None)
 
 
-def _checked_type(name: str, type: str) -> str:
+def _check_type(name: str, type: str) -> None:
     if not type or not type.isprintable():
         raise ConfigError(f"{name} is {type!r}; it must be the type of a route, in printable characters")
-    return type
 
 
 def _check_options(config: Config, options: JobOptions, count: int, dashes: str = "--") -> None:
@@ -227,13 +219,11 @@ RECHECK_S = 10.0
 def endings_of_jobs(broker: FullBroker, report: Callable[[str], None]) -> JobEndings:
     """Make it before the jobs are enqueued. `report` gets the begin and the end of each outage of the broker, and once
     each what keeps the jobs from running, such as a paused queue."""
-    reported: set[str] = set()
+    report_once = functools.cache(report)
 
     def report_waits(records: Sequence[Record | None]) -> None:
         for text in dict.fromkeys(text for texts in wait_reasons(broker, records).values() for text in texts):
-            if text not in reported:
-                reported.add(text)
-                report(f"still waiting: {text}")
+            report_once(f"still waiting: {text}")
 
     return JobEndings(broker, report=report, on_recheck=report_waits, recheck_s=RECHECK_S)
 
@@ -246,11 +236,3 @@ def documents_of(broker: FullBroker, ids: Sequence[str]) -> list[JobDocument]:
         records = [None] * len(ids)
     pairs = zip(ids, records, strict=True)
     return [job_document(one) if one is not None else job_without_record(id) for id, one in pairs]
-
-
-def exit_code(ended: Sequence[JobDocument]) -> int:
-    """3 if a job is dead, 1 if one was cancelled or is unknown, 0 if all are completed."""
-    statuses = {job.status for job in ended}
-    if State.DEAD in statuses:
-        return 3
-    return 0 if statuses <= {State.COMPLETED} else 1

@@ -16,12 +16,12 @@ from fileq.cli.definitions.batch_commands import CALLBACKS, planned_batch
 from fileq.cli.terminal import age, remark
 from fileq.cli.worker_notes import print_payload_note, print_untaken_note
 from fileq.core.errors import ConfigError
+from fileq.core.job import State
 from fileq.core.text import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fileq.brokers.protocol import FullBroker
     from fileq.client.job_endings import JobEndings
     from fileq.client.options import JobOptions
     from fileq.client.transport import Accepted
@@ -158,6 +158,7 @@ def _run(invocation: Invocation) -> int:
     subjects = requested(options.subjects)
     _check_contradictions(options, subjects)
     config = invocation.config
+    warning = invocation.loaded.new_database_warning("give --config or FILEQ_CONFIG")
     plan = _batch(invocation) if options.batch is not None else None
     job_options = _job_options(options, plan, is_traced=config.observability.tracing.enabled)
     if options.type is not None:
@@ -170,7 +171,9 @@ def _run(invocation: Invocation) -> int:
         _remark_time("--at", options.at)
         for job in subjects:
             _remark_time("run_at", None if isinstance(job, str) else job.run_at)
-    broker = _open(invocation)
+    if warning:
+        remark(f"warning: {warning}")
+    broker = invocation.broker(create=True)
     endings = endings_of_jobs(broker, remark) if options.wait else None
     enqueuing = Enqueuing(broker, config)
     has_enqueued = False
@@ -202,18 +205,12 @@ def _run(invocation: Invocation) -> int:
     return 0 if endings is None else _wait(invocation, endings, enqueuing.jobs, entries[0].job.batch_id)
 
 
-def _open(invocation: Invocation) -> FullBroker:
-    if warning := invocation.loaded.new_database_warning("give --config or FILEQ_CONFIG"):
-        remark(f"warning: {warning}")
-    return invocation.broker(create=True)
-
-
 def _batch(invocation: Invocation) -> BatchPlan:
     """The batch with this id; else a new one with this name."""
     from fileq.commands.batches import existing_batch
 
     given = invocation.options
-    plan = existing_batch(_open(invocation), given.batch)
+    plan = existing_batch(invocation.broker(create=True), given.batch)
     if plan is None:
         return planned_batch(given, given.batch)
     if given.then or given.catch or given.finally_ or given.allow_failures:
@@ -239,8 +236,6 @@ def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_trac
 
 
 def _wait(invocation: Invocation, endings: JobEndings, jobs: list[Accepted], batch_id: str | None) -> int:
-    from fileq.commands.enqueue import exit_code
-
     is_json = invocation.options.json
     ended: dict[str, JobDocument] = {}
     try:
@@ -257,7 +252,8 @@ def _wait(invocation: Invocation, endings: JobEndings, jobs: list[Accepted], bat
         if is_json:
             _print_documents(invocation, jobs, batch_id, ended)
             sys.stdout.flush()
-    return exit_code(list(ended.values()))
+    statuses = {job.status for job in ended.values()}
+    return 3 if State.DEAD in statuses else 0 if statuses <= {State.COMPLETED} else 1
 
 
 def _print_documents(
@@ -280,11 +276,9 @@ def _ended_line(job: JobDocument) -> str:
 
 
 def _print(invocation: Invocation, jobs: list[Accepted], batch_id: str | None) -> None:
-    if invocation.options.json:
-        if jobs:
-            _print_documents(invocation, jobs, batch_id, {})
-        return
-    for job in jobs:
+    if invocation.options.json and jobs:
+        _print_documents(invocation, jobs, batch_id, {})
+    for job in jobs if not invocation.options.json else ():
         print(job.id)
         if job.fate == "duplicate":
             remark(f"a job with the id {job.id} exists already; nothing was enqueued")
@@ -303,7 +297,7 @@ def _remark_time(name: str, given: PointInTime | None) -> None:
 
 def _check_contradictions(options: argparse.Namespace, subjects: Sequence[str | RequestedJob]) -> None:
     """An option that says something else than the JSON of a job is refused: either may be the mistake."""
-    typed = (
+    typed = (  # an option, the field of JobOptions that it is, and its value
         ("--id", "id", options.id),
         ("--priority", "priority", options.priority),
         ("--max-retries", "max_retries", options.max_retries),

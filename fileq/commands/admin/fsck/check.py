@@ -304,10 +304,9 @@ class Repairs:
             job = file_job(file.path, size=size, priority=queue, now=datetime.now(UTC), signature=short)
             job = job if is_own_id(file.id) else job.but(id=file.id)
             entries.append(Entry(job, queue, Version(file.path, file.signature), always=True))
-        if entries:
-            for entry, fate in zip(entries, self._broker.enqueue(entries).results, strict=True):
-                if fate is EnqueueResult.ENQUEUED:
-                    self._did("enqueued", entry.job.id, f"again, for {printable(entry.job.filepath)}")
+        for entry, fate in zip(entries, self._broker.enqueue(entries).results if entries else (), strict=True):
+            if fate is EnqueueResult.ENQUEUED:
+                self._did("enqueued", entry.job.id, f"again, for {printable(entry.job.filepath)}")
 
     def _foreignness(self, unrecorded: UnrecordedJob) -> tuple[bool, bool]:
         """A sort key: first the jobs that the ledger knows, then those encoded as fileq encodes them, then others."""
