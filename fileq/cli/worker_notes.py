@@ -17,7 +17,7 @@ def print_reload_note(invocation: Invocation) -> None:
     file has changed since a worker loaded it; not with --json and -q."""
     if invocation.options.json or invocation.options.quiet:
         return
-    from fileq.commands.admin.worker_checks import note_of_stale_workers
+    from fileq.commands.admin.running_workers import note_of_stale_workers
 
     if note := note_of_stale_workers(invocation.loaded, invocation.broker().workers()):
         print(wrapped(f"note: {note}", sys.stderr), file=sys.stderr)

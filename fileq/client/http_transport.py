@@ -1,7 +1,11 @@
-"""A client's transport on a server: the calls of the REST API that do what a broker would do.
+"""A client's transport on a server: the calls of the REST API that do what a broker would do, and the connections.
 
 Every call can be repeated, so a lost answer is no reason to fail: the id of a new job is made before the first try.
 What a kill -9 leaves: each job enqueued completely or not at all; of several requests the first ones.
+
+Redirects are not followed, and no variable of the environment chooses a proxy: the key goes to the given server only.
+Problems that a server answers with become the exceptions that a broker raises, so that a program handles one set of
+exceptions for both transports.
 """
 
 from __future__ import annotations
@@ -9,26 +13,29 @@ from __future__ import annotations
 import http.client
 import os
 import queue
+import select
 import socket
+import ssl
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property, partial
 from itertools import islice
-from typing import Any, TypeVar
-from urllib.parse import quote
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from fileq.brokers.types import CancelResult, EnqueueResult
 from fileq.client.address import ServerAddress
-from fileq.client.http_connection import GivenUp, HttpConnections, HttpReply, error_of, problem_in
 from fileq.client.job_endings import RETRY_S, JobEnding, ending_in
 from fileq.client.options import JobRequest, WantedSchedule
 from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, JobDocuments
-from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, FileqError, JobError
+from fileq.core.errors import BatchError, BrokerError, BrokerUnavailable, ConfigError, Conflict, FileqError, JobError
 from fileq.core.job import State
 from fileq.core.paging import pages
 from fileq.queries.documents import BatchDocument, EnqueuedDocument, JobDocument
@@ -38,7 +45,17 @@ from fileq.queries.job_queries import FileTrace
 WAIT_S = 25.0  # how long one request waits for the end of a job
 PAGE = 200  # jobs of one page of a list
 WRITES = 5  # tries to define a schedule that others change meanwhile
+CONNECT_S = 5.0
+ANSWER_S = 35.0  # the server answers within 30 s
+BUDGET_S = 30.0  # no new try is made after it
+TRIES = 4  # how often a request is sent that gets no answer
+PAUSE_S = 0.1  # before the second try; doubled after each
+RETRY_AFTER_MAX_S = 5.0
+IDLE_MAX = 8
+SLICE_S = 0.5  # how long one look at a silent connection lasts, so that a stop is noticed
+_TOO_MANY, _AWAY, _GATEWAY = 429, 503, (502, 504)
 T = TypeVar("T")
+Send: TypeAlias = Callable[[http.client.HTTPConnection], None]
 
 
 class _Result(Struct, frozen=True):
@@ -236,9 +253,6 @@ def _fate(fate: str, found_id: str, request: JobRequest, id: str, reply: HttpRep
     return EnqueueResult.ENQUEUED if is_own else fate
 
 
-Call = Callable[..., HttpReply]
-
-
 class _Changed(Struct, frozen=True):
     has_changed: bool
 
@@ -246,7 +260,7 @@ class _Changed(Struct, frozen=True):
 class HttpBatches:
     """Implements BatchTransport. The rules are the server's; nothing is decided here."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Callable[..., HttpReply]) -> None:
         self._call = call
 
     def create(self, request: BatchRequest) -> None:
@@ -289,7 +303,6 @@ def _path(kind: str, id: str, action: str = "") -> str:
 EVENTS_PATH = "/events"
 SILENCE_S = 60.0  # the server sends a comment more often than that
 WAITING_MAX = 10_000  # events; then the server notices a slow client
-_SLICE_S = 0.5
 
 
 class HttpSubscription:
@@ -361,7 +374,7 @@ class HttpSubscription:
     def _put(self, data: bytes) -> None:
         while not self._is_closed.is_set():
             with suppress(queue.Full):
-                self._events.put(data, timeout=_SLICE_S)
+                self._events.put(data, timeout=SLICE_S)
                 return
 
 
@@ -409,3 +422,225 @@ def _path_on_server(path: str) -> str:
         shown = path.encode(errors="surrogateescape").decode(errors="backslashreplace")
         raise ConfigError(f"the name of {shown!r} is not UTF-8; so a server can't enqueue it") from None
     return os.path.abspath(path)
+
+
+# Connections that are kept, timeouts, repeated tries, and the errors of answers
+
+
+class HttpReply(Struct, frozen=True):
+    """`headers` have names in lower case. `is_repeat`: the server may have done an earlier try already."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    is_repeat: bool = False
+
+
+class GivenUp(Exception):
+    """The caller has stopped waiting for the answer."""
+
+
+class HttpConnections:
+    """Shared by threads: a call takes an idle connection or opens one."""
+
+    def __init__(self, address: ServerAddress, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._address = address
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Sequence[tuple[str, str]] = (),
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        is_stopped: Callable[[], bool] | None = None,
+    ) -> HttpReply:
+        """The answer, also one that reports an error. Raises BrokerUnavailable without one, GivenUp if `is_stopped`."""
+        target = f"{path}?{urlencode(query)}" if query else path
+        send = partial(self._send, method, target, body, headers or {}, ANSWER_S)
+        until_s, pause_s, is_repeat, tries = time.monotonic() + BUDGET_S, PAUSE_S, False, 0
+        while True:
+            tries += 1
+            try:
+                reply = self._try(send, is_stopped)
+            except (OSError, http.client.HTTPException) as error:
+                if isinstance(error, ssl.SSLCertVerificationError):
+                    raise BrokerError(f"the certificate of {self._address} is refused: {error.reason}") from error
+                if tries >= TRIES or time.monotonic() >= until_s:
+                    raise BrokerUnavailable(f"no answer from {self._address}: {_shown(error)}") from error
+                is_repeat = True
+            else:
+                is_lost = reply.status in _GATEWAY and tries < TRIES  # a proxy has no answer, but may have sent it on
+                if not (is_lost or _is_temporary(reply)) or time.monotonic() >= until_s:
+                    return replace(reply, is_repeat=is_repeat)
+                is_repeat = is_repeat or is_lost
+                pause_s = max(pause_s, _retry_after_s(reply))
+            if is_stopped is not None and is_stopped():
+                raise GivenUp
+            self._sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_AFTER_MAX_S)
+
+    def open_stream(
+        self, path: str, headers: Mapping[str, str], silence_s: float
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """A connection of its own with an answer that is still to be read. A read raises TimeoutError after
+        `silence_s`. BrokerUnavailable if there is no answer."""
+        connection = None
+        try:
+            connection = self._new()
+            self._send("GET", path, None, headers, silence_s, connection)
+            return connection, connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            if connection is not None:
+                connection.close()
+            raise BrokerUnavailable(f"no answer from {self._address}: {_shown(error)}") from error
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _try(self, send: Send, is_stopped: Callable[[], bool] | None) -> HttpReply:
+        connection, is_kept = self._take(), False
+        try:
+            send(connection)
+            if is_stopped is not None:
+                _wait_readable(connection, is_stopped)
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            reply = HttpReply(answer.status, found, answer.read())
+            is_kept = not answer.will_close
+            return reply
+        finally:
+            self._put(connection) if is_kept else connection.close()
+
+    def _send(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        connection: http.client.HTTPConnection,
+    ) -> None:
+        connection.sock.settimeout(timeout_s)
+        given = {"X-API-Key": self._address.key, "Accept": "application/json", "User-Agent": "fileq", **headers}
+        if body is not None:
+            given["Content-Type"] = "application/json"
+        connection.request(method, f"{self._address.path}{target}", body, given)
+
+    def _take(self) -> http.client.HTTPConnection:
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return self._new()
+            if connection.sock is not None and not _is_readable(connection, 0.0):
+                return connection
+            connection.close()  # the server has closed it
+
+    def _put(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if len(self._idle) < IDLE_MAX:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _new(self) -> http.client.HTTPConnection:
+        address = self._address
+        if address.is_https:
+            made: http.client.HTTPConnection = http.client.HTTPSConnection(
+                address.host, address.port, timeout=CONNECT_S, context=self._tls
+            )
+        else:
+            made = http.client.HTTPConnection(address.host, address.port, timeout=CONNECT_S)
+        made.connect()
+        return made
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        """Verifies the certificate and the host name."""
+        return ssl.create_default_context()
+
+
+def _is_readable(connection: http.client.HTTPConnection, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+def _wait_readable(connection: http.client.HTTPConnection, is_stopped: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + ANSWER_S
+    while not _is_readable(connection, SLICE_S):
+        if is_stopped():
+            raise GivenUp
+        if time.monotonic() >= until_s:
+            raise TimeoutError(f"no answer for {ANSWER_S:g}s")
+
+
+def _is_temporary(reply: HttpReply) -> bool:
+    """Whether the server itself refused the request for a moment. A broker that is away is for the caller to decide."""
+    return reply.status == _TOO_MANY or (reply.status == _AWAY and b'problem:broker-away"' not in reply.body)
+
+
+def _retry_after_s(reply: HttpReply) -> float:
+    text = reply.headers.get("retry-after", "")
+    return min(float(text), RETRY_AFTER_MAX_S) if text.isdecimal() else 0.0
+
+
+def _shown(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+_PREFIX = "urn:fileq:problem:"
+_UNAVAILABLE = (429, 502, 503, 504)
+
+
+class _FieldError(Struct, frozen=True):
+    detail: str = ""
+
+
+class ServerProblem(Struct, frozen=True):
+    """The body of an answer that reports a problem; empty if it is not one of a fileq server."""
+
+    type: str = ""
+    title: str = ""
+    detail: str = ""
+    errors: tuple[_FieldError, ...] = ()
+
+    @property
+    def slug(self) -> str:
+        return self.type.removeprefix(_PREFIX) if self.type.startswith(_PREFIX) else ""
+
+
+def problem_in(reply: HttpReply) -> ServerProblem:
+    try:
+        return msgspec.json.decode(reply.body, type=ServerProblem)
+    except (msgspec.DecodeError, ValueError):
+        return ServerProblem()
+
+
+def error_of(reply: HttpReply) -> FileqError:
+    """The exception that a direct client would raise."""
+    problem = problem_in(reply)
+    if problem.slug == "invalid":
+        return ConfigError([one.detail for one in problem.errors if one.detail] or [problem.detail])
+    if problem.slug == "unauthenticated":
+        return ConfigError(f"the server does not accept the key: {problem.detail}")
+    if problem.slug == "batch-closed":
+        return BatchError(problem.detail)
+    if problem.slug == "precondition-failed":
+        return Conflict(problem.detail)
+    if reply.status in _UNAVAILABLE:
+        return BrokerUnavailable(problem.detail or f"the server answered {reply.status}")
+    if problem.slug:
+        return BrokerError(problem.detail or problem.title)
+    if 300 <= reply.status < 400:
+        where = reply.headers.get("location", "")[:200]
+        return BrokerError(f"the server redirects to {where!r}; redirects are not followed: give that address")
+    return BrokerError(f"the server answered {reply.status} without a reason; is it a fileq server?")

@@ -40,10 +40,7 @@ class UntakenVersion(Struct, frozen=True):
 class LocalTrace(FileTrace, frozen=True):
     """A trace, and what of the file is here."""
 
-    untaken: Annotated[
-        UntakenVersion | None,
-        means("null, or the file on this machine if it has changed since its newest known version"),
-    ] = None
+    untaken: Annotated[UntakenVersion | None, means("null, or the file on this machine if it has changed since")] = None
 
 
 def with_untaken(trace: FileTrace, config: Config, path: bytes) -> LocalTrace:

@@ -63,10 +63,7 @@ class DeadGroup(Struct, frozen=True):
     sample_id: str
     sample_path: str
     newest_ids: Annotated[tuple[str, ...], means("of its newest 20 jobs")] = ()
-    timeline: Annotated[
-        tuple[int, ...],
-        means("how many died in each of 24 equal parts of the time from timeline_from to timeline_until"),
-    ] = ()
+    timeline: Annotated[tuple[int, ...], means("deaths in 24 equal parts of timeline_from to timeline_until")] = ()
     newest_times: Annotated[tuple[str | None, ...], means("when each of newest_ids died")] = ()
 
 

@@ -39,9 +39,7 @@ class AttemptDocument(Struct, frozen=True):
     number: Annotated[int, means("counts from 1, over all lives of the job")]
     started_at: Time
     ended_at: Time
-    duration_s: Annotated[
-        float, means("of the handler; if its worker died: until that was found, the error says how long")
-    ]
+    duration_s: Annotated[float, means("of the handler; if its worker died: until that was found, as the error says")]
     worker_id: Annotated[str, means("the worker that ran it; empty if none did")]
     outcome: Annotated[str, means("completed, failed, died, released, cancelled, …")]
     error: Annotated[str, means("empty if there was none")]
@@ -91,9 +89,7 @@ class JobDocument(Struct, frozen=True):
     timeout_s: Annotated[float | None, means("of one attempt; null: its handler decides")] = None
     unique_key: str | None = None
     batch_id: Annotated[str | None, means("the batch that it is a member of, or that its own JSON names")] = None
-    batch_facts: Annotated[
-        BatchFacts | None, means("of a callback: how the batch stood when it enqueued the callback")
-    ] = None
+    batch_facts: Annotated[BatchFacts | None, means("of a callback: how its batch stood when it was enqueued")] = None
     parent_id: Annotated[str | None, means("the job that enqueued this one when it ended")] = None
     tags: dict[str, str] = {}
     is_finished: Annotated[bool, means("completed, dead or cancelled")] = False
@@ -102,12 +98,8 @@ class JobDocument(Struct, frozen=True):
     deferred_count: Annotated[int, means("how often it was deferred")] = 0
     first_deferred_at: Annotated[Time, means("null in lists")] = None
     last_deferred_at: Annotated[Time, means("null in lists")] = None
-    waits_for: Annotated[
-        tuple[str, ...], means("what keeps it from running, such as a paused queue; empty in lists")
-    ] = ()
-    attempt_count: Annotated[
-        int, means("attempts that have ended, refusals included; the first ones may not be in `attempts`")
-    ] = 0
+    waits_for: Annotated[tuple[str, ...], means("why it does not run, such as a paused queue; empty in lists")] = ()
+    attempt_count: Annotated[int, means("ended attempts and refusals; `attempts` may lack the first ones")] = 0
     attempts: tuple[AttemptDocument, ...] = ()
     follow_ups: Annotated[tuple[str, ...], means("ids of the jobs that it enqueued when it ended")] = ()
     outputs: Annotated[tuple[OutputDocument, ...], means("files that it made")] = ()
@@ -116,16 +108,12 @@ class JobDocument(Struct, frozen=True):
     span_id: str = ""
     fingerprint: Annotated[str | None, means("of a dead job; equal for jobs that died of the same cause")] = None
     recoveries: Annotated[int, means("how often its worker died while running it")] = 0
-    signature: Annotated[
-        str | None, means("version of the file: size-mtime in ns, and -i with the inode if that is known")
-    ] = None
+    signature: Annotated[str | None, means("version of the file: size-mtime in ns, and -i with a known inode")] = None
     path_b64: Annotated[str | None, means("the bytes of a path that is not UTF-8, in base64")] = None
     moved_from: Annotated[str | None, means("first path of a file that was moved before a retry")] = None
     moved_to: Annotated[str | None, means("where worker.after moved the file after the job had ended")] = None
     other_fields: Annotated[dict[str, Any], means("fields of its own JSON that fileq does not know")] = {}
-    raw_b64: Annotated[
-        str | None, means("bytes that are not a job, in base64; empty if they are too long; null for a job")
-    ] = None
+    raw_b64: Annotated[str | None, means("bytes that are no job, in base64; empty if too long; null for a job")] = None
     left_out: Annotated[tuple[str, ...], means("fields that a list leaves out: over 4 KiB; `show` has them")] = ()
 
     @property
@@ -142,9 +130,7 @@ class JobDocument(Struct, frozen=True):
 class EnqueuedDocument(JobDocument, frozen=True):
     """A job that a request enqueued, or that was there already."""
 
-    warning: Annotated[
-        str | None, means("that no running worker takes it; null if one does, or if that is unknown")
-    ] = None
+    warning: Annotated[str | None, means("that no running worker takes it; null if one does, or if unknown")] = None
 
 
 def enqueued_document(record: Record, warning: str) -> EnqueuedDocument:
@@ -330,21 +316,13 @@ class WorkerDocument(Struct, frozen=True):
     slots: int
     busy: int
     jobs: Annotated[tuple[HeldJobDocument, ...], means("the longest running first")]
-    is_draining: Annotated[
-        bool, means("it stops, or a reload has replaced it: it claims nothing, and its jobs finish")
-    ] = False
-    heartbeat_age_s: Annotated[
-        float | None, means("since its last heartbeat; null if that is unknown or the heartbeat has ended")
-    ] = None
-    heartbeat_ttl_s: Annotated[
-        float | None, means("how long a heartbeat lasts (worker.heartbeat_ttl of that worker)")
-    ] = None
-    is_silent: Annotated[
-        bool, means("a heartbeat is overdue (is_alive) or has ended, or the process of this machine is gone")
-    ] = False
-    deliveries: Annotated[
-        int, means("deliveries of webhooks that run beside the slots; `busy` does not count them")
-    ] = 0
+    is_draining: Annotated[bool, means("it stops, or was replaced: it claims nothing, and its jobs finish")] = False
+    heartbeat_age_s: Annotated[float | None, means("since its last heartbeat; null if unknown or ended")] = None
+    heartbeat_ttl_s: Annotated[float | None, means("how long a heartbeat lasts: its worker.heartbeat_ttl")] = None
+    is_silent: Annotated[bool, means("its heartbeat is overdue (is_alive) or has ended, or its process is gone")] = (
+        False
+    )
+    deliveries: Annotated[int, means("deliveries of webhooks beside the slots; `busy` does not count them")] = 0
 
 
 _SILENT_SHARE = 0.4  # a heartbeat is renewed after a third of its time, under load a moment later

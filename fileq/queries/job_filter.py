@@ -33,9 +33,9 @@ _Time: TypeAlias = Annotated[str, Meta(min_length=1, max_length=50)]
 _Fingerprint: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-fA-F]{4,12}$")]
 
 
-def _about(meaning: str, value: str) -> Meta:
+def _about(meaning: str, value: str, max_length: int | None = None) -> Meta:
     """What a condition means, and what its value is called in a command line."""
-    return Meta(description=meaning, extra={"metavar": value})
+    return Meta(description=meaning, extra={"metavar": value}, max_length=max_length)
 
 
 class JobConditions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -67,26 +67,14 @@ class JobConditions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     ] = None
     fingerprint: Annotated[
         _Fingerprint | None,
-        _about(
-            "jobs that died of this cause: a fingerprint that 'fileq dlq groups' lists, or its first 4 digits", "HEX"
-        ),
+        _about("jobs that died of this cause: a fingerprint of 'fileq dlq groups', or its first 4 digits", "HEX"),
     ] = None
     since: Annotated[
-        _Time | None,
-        _about(
-            "jobs ended or, until then, created since: RFC 3339, or a duration such as 2h, which means 2h ago", "TIME"
-        ),
+        _Time | None, _about("jobs ended or, until then, created since: RFC 3339, or 2h for two hours ago", "TIME")
     ] = None
-    until: Annotated[
-        _Time | None, _about("jobs that ended (or were created, if unfinished) until; as since", "TIME")
-    ] = None
+    until: Annotated[_Time | None, _about("jobs that ended (or were created, if unfinished) until", "TIME")] = None
     tag: Annotated[
-        dict[str, _Text],
-        Meta(
-            max_length=20,
-            description="jobs with this tag; in a query `tag.NAME=VALUE`",
-            extra={"metavar": "NAME=VALUE"},
-        ),
+        dict[str, _Text], _about("jobs with this tag; in a query `tag.NAME=VALUE`", "NAME=VALUE", max_length=20)
     ] = {}
     q: Annotated[
         _Text | None, _about("jobs whose id, path, type or error contains this text (case-insensitive)", "TEXT")

@@ -58,9 +58,7 @@ def show(broker: FullBroker, id: str) -> JobDocument:
 class VersionTrace(Struct, frozen=True):
     """One version of a file."""
 
-    signature: Annotated[
-        str | None, means("size-mtime in ns; also -i and the inode, -c and the hash, if the producer recorded them")
-    ]
+    signature: Annotated[str | None, means("size-mtime in ns; also -i and the inode, -c and the hash, if recorded")]
     job_id: str
     is_newest: bool
     is_in_ledger: bool

@@ -70,9 +70,7 @@ class ProducerProcess(Struct, frozen=True):
         ),
     ]
     problem: Annotated[str, means("why a directory cannot be read; empty if it can")]
-    held_by: Annotated[
-        str, means("the setting that limits enqueueing now, such as producer.rate_limit_per_sec; else empty")
-    ]
+    held_by: Annotated[str, means("the setting that limits enqueueing, such as producer.rate_limit_per_sec, or empty")]
     held_since: Annotated[Time, means("without a break since then")]
     last_scan: Annotated[LastScan | None, means("null, or the last full scan")]
     enqueued: Annotated[int, means("files since its start")]
@@ -118,9 +116,7 @@ class Throughput(Struct, frozen=True):
     completed: int
     failed: Annotated[int, means("attempts")]
     dead: int
-    refused: Annotated[
-        int, means("jobs that became dead without an attempt: not a job, no handler, a vanished file")
-    ] = 0
+    refused: Annotated[int, means("dead without an attempt: not a job, no handler, a vanished file")] = 0
 
     def per_second(self, name: str) -> float:
         count: int = getattr(self, name)
@@ -146,18 +142,12 @@ class Stats(Struct, frozen=True):
     queues: tuple[QueueStats, ...]
     scheduled: Annotated[int, means("scheduled, retrying and deferred jobs")]
     processing: Annotated[int, means("jobs held by slots, those included that are about to be deferred")]
-    heartbeats: Annotated[
-        int,
-        means("slots that are alive: their heartbeat has not ended; those included that hold jobs claimed in advance"),
-    ]
+    heartbeats: Annotated[int, means("slots with a heartbeat, those included that hold jobs claimed in advance")]
     completed: Annotated[int, means("jobs in this list")]
     dead: Annotated[int, means("jobs in this list")]
     cancelled: Annotated[int, means("jobs in this list")]
     orders: Annotated[int, means("files of ended jobs that are still to be moved or deleted (worker.after)")]
-    totals: Annotated[
-        Mapping[str, int],
-        means("all counters since the first start, such as produced, adopted, completed, failed, dead"),
-    ]
+    totals: Annotated[Mapping[str, int], means("all counters since the first start: produced, adopted, completed, …")]
     this_hour: Throughput
     last_hour: Throughput
     now: Annotated[Throughput | None, means("over the last refreshes, with --watch; else null")]
@@ -169,14 +159,10 @@ class Stats(Struct, frozen=True):
         ),
     ]
     eta_per_second: Annotated[float | None, means("that rate: jobs that were completed or became dead, per second")]
-    eta_basis: Annotated[
-        str | None, means("of which time: last_minute, or last_hours if no job ended in the last minute")
-    ]
+    eta_basis: Annotated[str | None, means("last_minute, or last_hours if no job ended in the last minute")]
     workers: tuple[WorkerDocument, ...]
     producers: Annotated[tuple[ProducerProcess, ...], means("those alive")]
-    errors: Annotated[
-        tuple[ErrorCount, ...], means("failed attempts, deaths of processes and refused jobs by kind of error")
-    ]
+    errors: Annotated[tuple[ErrorCount, ...], means("failed attempts, deaths of processes and refused jobs by kind")]
     schedules: ScheduleCounts
 
     @property

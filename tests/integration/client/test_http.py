@@ -21,7 +21,7 @@ import fileq
 from fileq.client.address import server_address
 from fileq.client.client import Client
 from fileq.client.event_stream import EventStream
-from fileq.client.http_connection import HttpConnections
+from fileq.client.http_transport import HttpConnections
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from tests.support.api_client import ADMIN_KEY, ServedApi, served_api

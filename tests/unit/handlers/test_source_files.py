@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fileq.commands.admin.worker_checks import source_files
+from fileq.commands.admin.running_workers import source_files
 from fileq.config import config_from
 
 FILES = {

@@ -91,9 +91,7 @@ class Report(Struct, frozen=True):
     balance: Annotated[Balance, means("both sides of the balance")]
     problems: Annotated[tuple[Problem, ...], means(f"at most {NAMED}")]
     problem_count: Annotated[int, means("all problems that were found, up to 10,000 of a kind at a time")]
-    duplicates: Annotated[
-        tuple[DuplicateJob, ...], means("copies pushed by other programs; each of them runs; not a problem")
-    ]
+    duplicates: Annotated[tuple[DuplicateJob, ...], means("copies by other programs; each runs; not a problem")]
     undecodable: Annotated[int, means("list elements that are not jobs")]
     elements: Annotated[int, means("how many were checked, as are records, slots and batches")]
     records: int
