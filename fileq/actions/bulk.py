@@ -78,12 +78,7 @@ RULES: Mapping[JobAction, str] = {
     JobAction.RUN: "only jobs that wait for their time can be made due",
     JobAction.DELETE: "only dead jobs can be deleted",
 }
-DONE = {
-    JobAction.RETRY: "retried",
-    JobAction.CANCEL: "cancelled",
-    JobAction.RUN: "due",
-    JobAction.DELETE: "deleted",
-}
+DONE = {JobAction.RETRY: "retried", JobAction.CANCEL: "cancelled", JobAction.RUN: "due", JobAction.DELETE: "deleted"}
 # Other results. Those of a dry run are `would_` and the action.
 REQUESTED = "requested"  # of the worker that runs the job
 REQUESTED_BEFORE = "requested_before"  # by another action
@@ -129,8 +124,7 @@ class ActionReport(Struct, frozen=True):
     count: Annotated[int, means("jobs that were changed, or would be with a dry run")]
     is_dry_run: bool
     results: Annotated[
-        tuple[JobChange, ...],
-        means(f"each job that was named by its id; of others the first {NAMED}, refused ones first"),
+        tuple[JobChange, ...], means(f"each job that was named by its id; of others the first {NAMED}, refused first")
     ]
 
     @property
@@ -294,7 +288,10 @@ class BulkActions:
         possible = [job for job in jobs if job.job is not None]
         default = self._config.producer.default_priority
         answers = self._broker.revive([revival(job, default) for job in possible])
-        done = {job.id: _revived(job, answer) for job, answer in zip(possible, answers, strict=True)}
+        done = {}
+        for job, answer in zip(possible, answers, strict=True):
+            why = why_stayed(answer)
+            done[job.id] = _change(job, GONE if why == LEFT else REFUSED if why else DONE[JobAction.RETRY], why)
         return [done.get(job.id) or _change(job, REFUSED, NOT_A_JOB) for job in jobs]
 
     def _cancel(self, jobs: Sequence[StoredJob]) -> list[JobChange]:
@@ -325,18 +322,14 @@ class BulkActions:
         """Says of a job that was not where its record says it is what to do about it."""
         gone = [change.id for change in changes if change.result == GONE]
         states = dict(zip(gone, self._broker.states(gone), strict=True)) if gone else {}
-        return [
-            replace(
-                change,
-                result=REFUSED,
-                reason=f"it is {state.value} according to its record, but was not found; run 'fileq fsck'"
-                if state in STATES[JobAction.CANCEL]
-                else f"it is already {state.value}",
-            )
-            if (state := states.get(change.id)) is not None
-            else change
-            for change in changes
-        ]
+        for at, change in enumerate(changes):
+            if (state := states.get(change.id)) is not None:
+                is_lost = state in STATES[JobAction.CANCEL]
+                lost = f"it is {state.value} according to its record, but was not found; run 'fileq fsck'"
+                changes[at] = replace(
+                    change, result=REFUSED, reason=lost if is_lost else f"it is already {state.value}"
+                )
+        return changes
 
     def changed(self, action: JobAction, ids: Sequence[str], cutoff_ms: int) -> int:
         """How many of these jobs are no longer to be changed."""
@@ -349,30 +342,23 @@ class BulkActions:
         return Withdrawals(self._broker, self._config, self._clock)
 
 
-class BulkRun:
+class BulkRun(Struct, eq=False):
     """One action on one selection. The caller changes each of its batches(); complete() does so.
 
     `count` jobs were changed. `named` are the first of them; `refused` counts those that could not be in this pass or
     the last one, and `refusals` are the first of these."""
 
-    def __init__(
-        self,
-        actions: BulkActions,
-        action: JobAction,
-        selection: Selection,
-        cutoff_ms: int,
-        limit: int | None,
-        is_dry_run: bool,
-    ) -> None:
-        self._actions = actions
-        self._action = action
-        self._selection = selection
-        self._cutoff_ms = cutoff_ms
-        self._limit = limit
-        self._is_dry_run = is_dry_run
-        self.count = self.refused = self._gone = 0
-        self.named: list[JobChange] = []
-        self.refusals: list[JobChange] = []
+    _actions: BulkActions
+    _action: JobAction
+    _selection: Selection
+    _cutoff_ms: int
+    _limit: int | None
+    _is_dry_run: bool
+    count: int = 0
+    refused: int = 0
+    _gone: int = 0
+    named: list[JobChange] = []
+    refusals: list[JobChange] = []
 
     def batches(self) -> Iterator[list[StoredJob]]:
         """The jobs that are still to be changed. The caller calls change() with each batch before it takes the next."""
@@ -463,11 +449,6 @@ def _answer(action: JobAction, job: StoredJob, gone: str, *, is_done: bool) -> J
     return _change(job, DONE[action]) if is_done else _change(job, GONE, gone)
 
 
-def _revived(job: StoredJob, answer: Revived) -> JobChange:
-    why = why_stayed(answer)
-    return _change(job, GONE if why == LEFT else REFUSED if why else DONE[JobAction.RETRY], why)
-
-
 def _cancelled(job: StoredJob, result: CancelResult) -> JobChange:
     if result is CancelResult.UNKNOWN and job.queue:
         return _change(job, REFUSED, "these bytes are not a job" if job.job is None else OUT_OF_REACH)
@@ -495,39 +476,32 @@ def _not_open(action: JobAction, record: Record) -> str:
         return f"it is already {record.state.value}"
     if action is JobAction.RUN:
         return f"it is {record.state.value}; {RULES[action]}"
-    return not_dead(record, to_run(record) if action is JobAction.RETRY else _to_end(record))
-
-
-def not_dead(record: Record, next_step: str) -> str:
+    if action is JobAction.RETRY:
+        return why_not_retried(record)
+    ends = f"'fileq cancel {printable(record.id)}' cancels it"
+    next_step = ends if record.state.is_unfinished else "its record expires after worker.history_ttl"
     return f"it is {record.state.value}, not dead; {next_step}"
 
 
-def to_run(record: Record) -> str:
-    """How to run a job that is not dead."""
-    if not record.state.is_unfinished:
-        job = decode_or_none(record.raw)
-        if job is not None and not job.filepath:
-            return "'fileq enqueue' makes a new job"
-        return "'fileq reprocess --match GLOB' enqueues its file again"
-    if record.state is State.RUNNING:
-        return "it needs no retry"
-    return "a worker will run it" if record.state is State.PENDING else "a worker will run it when it is due"
-
-
-def _to_end(record: Record) -> str:
-    """How to get rid of a job that is not dead."""
-    if not record.state.is_unfinished:
-        return "its record expires after worker.history_ttl"
-    return f"'fileq cancel {printable(record.id)}' cancels it"
+def why_not_retried(record: Record) -> str:
+    """Of a job that is not dead: how to run it."""
+    job, state = decode_or_none(record.raw), record.state
+    if state.is_unfinished:
+        waits = "a worker will run it" if state is State.PENDING else "a worker will run it when it is due"
+        next_step = "it needs no retry" if state is State.RUNNING else waits
+    elif job is not None and not job.filepath:
+        next_step = "'fileq enqueue' makes a new job"
+    else:
+        next_step = "'fileq reprocess --match GLOB' enqueues its file again"
+    return f"it is {state.value}, not dead; {next_step}"
 
 
 def revival(dead: StoredJob, queue: str, *, is_probe: bool = False) -> Revival:
     """The job as new, for `queue` if no record names another. If its file was moved after it had died, the job is for
     the file where it is now. A probe is the next job of its queue, and no open breaker defers it."""
     assert dead.job is not None
-    fresh = dead.job.but(
-        retries=0, recoveries=0, error=None, failed_at=None, first_error=dead.error or None, breaker_probe=is_probe
-    )
+    forgotten = {"retries": 0, "recoveries": 0, "error": None, "failed_at": None}
+    fresh = dead.job.but(**forgotten, first_error=dead.error or None, breaker_probe=is_probe)
     if dead.record is not None and dead.record.moved_to:
         fresh = fresh.at(dead.record.moved_to)
     return Revival(dead.raw, dead.id, encode(fresh), queue, is_next=is_probe)

@@ -58,6 +58,7 @@ class ReprocessReport(Struct, frozen=True):
 
 
 Known = tuple[bytes, str, str]  # path, signature, job id
+Entries = Iterable[tuple[bytes, LedgerEntry | None]]  # of the ledger
 
 
 def reprocess(
@@ -91,12 +92,7 @@ def reprocess(
     return ReprocessReport(**counts, is_dry_run=is_dry_run, files=tuple(shown))
 
 
-def _wanted(
-    broker: FullBroker,
-    entries: Iterable[tuple[bytes, LedgerEntry | None]],
-    wanted: JobFilter,
-    on_entry: Callable[[], None],
-) -> Iterator[Known]:
+def _wanted(broker: FullBroker, entries: Entries, wanted: JobFilter, on_entry: Callable[[], None]) -> Iterator[Known]:
     """The files whose path meets the conditions: the path in the ledger, or the one that a worker moved the file to."""
     conditions = Conditions(wanted)
     has_times = wanted.since_ms is not None or wanted.until_ms is not None

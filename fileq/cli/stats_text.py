@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING
 
 from fileq.brokers.protocol import FullBroker
 from fileq.cli.terminal import ENDLESS, Cell, Screen, age, cut, number, plural, rate, seconds_between, table
-from fileq.commands.admin.stats import (
-    GONE_STATE,
-    LAST_MINUTE,
-    ProducerProcess,
-    QueueStats,
-    RecentTotals,
-    Stats,
-    Throughput,
-    gather,
-)
+from fileq.commands.admin.stats import GONE_STATE, LAST_MINUTE, RecentTotals, Stats, gather
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.outcome import DEATH_KINDS
 from fileq.core.text import broker_name, printable
@@ -26,6 +17,7 @@ from fileq.queries.job_ids import short_ids
 
 if TYPE_CHECKING:
     from fileq.brokers.lost_workers import LostWorker
+    from fileq.commands.admin.stats import ProducerProcess, QueueStats, Throughput
 
 _JOBS_SHOWN = 20  # running jobs; `fileq workers` lists all of them
 _ERRORS_SHOWN = 8
@@ -261,7 +253,7 @@ def name_of(filepath: str, type: str | None, id: str) -> str:
 
 def _error_line(stats: Stats, screen: Screen) -> list[str]:
     kinds = ", ".join(
-        f"{printable(error.kind)} {number(error.this_hour)} ({number(error.last_hour)})" for error in stats.errors
+        f"{printable(one.kind)} {number(one.this_hour)} ({number(one.last_hour)})" for one in stats.errors
     )
     return [screen.line(f"errors this hour (last hour){_which_errors(stats)}: {kinds}")]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fileq.actions.bulk import NOT_A_JOB, BulkActions, JobAction, not_dead, revival, to_run, why_stayed
+from fileq.actions.bulk import NOT_A_JOB, BulkActions, JobAction, revival, why_not_retried, why_stayed
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker, Subscription
 from fileq.brokers.types import CancelResult, EnqueueResult, Entry, Record
@@ -121,11 +121,10 @@ class BrokerTransport:
         [record] = self._broker.records([id])
         if record is None:
             raise JobError(why_unknown(id))
-        if record.state is not State.DEAD:
-            raise JobError(f"job {id} can't be retried: {not_dead(record, to_run(record))}")
         dead = stored_as(record)
-        if dead.job is None:
-            raise JobError(f"job {id} can't be retried: {NOT_A_JOB}")
+        if record.state is not State.DEAD or dead.job is None:
+            why = NOT_A_JOB if record.state is State.DEAD else why_not_retried(record)
+            raise JobError(f"job {id} can't be retried: {why}")
         queue = record.queue or self._config.producer.default_priority
         [answer] = self._broker.revive([revival(dead, queue, is_probe=is_probe)])
         if answer.is_revived:

@@ -89,9 +89,8 @@ class Handle(Generic[R]):
         if job.status == State.CANCELLED:
             raise JobCancelledError(f"job {self.id} was cancelled")
         if ending.result is None:
-            raise ResultExpired(
-                f"there is no record of job {self.id}: it never existed or was removed{_later(self.id)}"
-            )
+            why = f"it never existed or was removed{_later(self.id)}"
+            raise ResultExpired(f"there is no record of job {self.id}: {why}")
         return self._decoded(job.type, ending.result or b"null")
 
     def _decoded(self, type: str | None, raw: bytes) -> R:

@@ -38,11 +38,8 @@ RETRY_S = 1.0
 SLICE_S = 0.5  # how long one wait for an event lasts, so that a stop is noticed
 BATCH = 500  # records in one call
 GONE = "its record is gone"
-ENDED = {
-    JobCompleted.published_as: State.COMPLETED,
-    JobDead.published_as: State.DEAD,
-    JobCancelled.published_as: State.CANCELLED,
-}
+_ENDS = ((JobCompleted, State.COMPLETED), (JobDead, State.DEAD), (JobCancelled, State.CANCELLED))
+ENDED = {kind.published_as: state for kind, state in _ENDS}
 
 
 class JobSource(Protocol):

@@ -10,18 +10,10 @@ from contextlib import suppress
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from fileq.brokers import schedule_definitions as definitions
 from fileq.brokers.catalog import check_name
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.schedule_definitions import (
-    KIND,
-    KnownSchedule,
-    broker_now_ms,
-    define,
-    known_schedules,
-    remove,
-    repair,
-    resume,
-)
+from fileq.brokers.schedule_definitions import KIND, KnownSchedule, broker_now_ms, known_schedules
 from fileq.brokers.types import Entry
 from fileq.client.options import WantedSchedule
 from fileq.config import Config
@@ -45,7 +37,7 @@ def add_schedule(
     # `paused` is for new schedules: pause and resume are for those that exist.
     is_paused = settings.paused if found is None or found.document is None else found.document.is_paused
     document = ScheduleDocument(definition=definition, is_paused=is_paused)
-    define(broker, name, document, broker_now_ms(broker), expected)
+    definitions.define(broker, name, document, broker_now_ms(broker), expected)
 
 
 def remove_schedule(broker: FullBroker, config: Config, name: str) -> None:
@@ -53,10 +45,9 @@ def remove_schedule(broker: FullBroker, config: Config, name: str) -> None:
     if name in config.schedules:
         raise ConfigError(f"schedule {name} is in the configuration; remove it there, then here or restart the workers")
     if found.document is not None and found.document.is_configured and not found.document.unclaimed_ms:
-        raise ConfigError(
-            f"schedule {name} is in the configuration of a worker; remove it there and restart or reload that worker"
-        )
-    remove(broker, name)
+        advice = "remove it there and restart or reload that worker"
+        raise ConfigError(f"schedule {name} is in the configuration of a worker; {advice}")
+    definitions.remove(broker, name)
 
 
 def pause_schedule(broker: FullBroker, name: str) -> bool:
@@ -69,7 +60,7 @@ def pause_schedule(broker: FullBroker, name: str) -> bool:
 def resume_schedule(broker: FullBroker, name: str) -> bool:
     """False if it was not paused. What was due in the pause is not made up."""
     found = _complete(broker, the_schedule(broker, name))
-    return resume(broker, found, broker_now_ms(broker))
+    return definitions.resume(broker, found, broker_now_ms(broker))
 
 
 def run_now(broker: FullBroker, config: Config, name: str) -> str:
@@ -107,6 +98,6 @@ def _complete(broker: FullBroker, found: KnownSchedule) -> KnownSchedule:
     if found.document is None:
         raise BrokerError(f"schedule {found.name} can't be changed: {found.problem or 'its definition is missing'}")
     if not found.is_complete:
-        repair(broker, found, broker_now_ms(broker))
+        definitions.repair(broker, found, broker_now_ms(broker))
         return the_schedule(broker, found.name)
     return found

@@ -23,18 +23,11 @@ from fileq.core.own_jobs import check_type
 from fileq.core.public_name import public
 from fileq.handlers.context import Context, JobView
 from fileq.handlers.outcomes import number_outside_json
-from fileq.handlers.registry import (
-    LONGEST_NAME,
-    REGISTRY,
-    Registration,
-    RetryIf,
-    TaskDefinition,
-    TaskOptions,
-    given_options,
-)
+from fileq.handlers.registry import LONGEST_NAME, REGISTRY, Registration, TaskDefinition, TaskOptions, given_options
 
 if TYPE_CHECKING:
     from fileq.client.handle import Handle
+    from fileq.handlers.registry import RetryIf
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -130,19 +123,14 @@ class TaskCall(Generic[P, R]):
         self.payload = payload
         self.options = options
 
-    @property
-    def task_name(self) -> str:  # not `name`, by which a call would pass for a task
-        return self.task if isinstance(self.task, str) else self.task.name
-
 
 def task_named(task: TaskDefinition[Any, Any] | str) -> TaskDefinition[Any, Any] | None:
     """The task itself; for a name, the task that this process has registered under it, or None."""
     if isinstance(task, TaskDefinition):
         return task
     if not isinstance(task, str) or not 0 < len(task) <= LONGEST_NAME or not task.isprintable():
-        raise ConfigError(
-            f"task is {task!r:.120}; give a task, or its name in 1 to {LONGEST_NAME} printable characters"
-        )
+        named = f"its name in 1 to {LONGEST_NAME} printable characters"
+        raise ConfigError(f"task is {task!r:.120}; give a task, or {named}")
     return REGISTRY.task(task)
 
 

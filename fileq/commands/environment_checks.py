@@ -129,9 +129,7 @@ def check_watching(config: Config) -> Iterator[Finding]:
     if mode == "off":
         yield sound("watching", "off: only rescans find new files")
     elif modes.is_event_free:
-        reason = (
-            "producer.watch is poll" if mode == "poll" else "its file system does not report changes made elsewhere"
-        )
+        reason = "producer.watch is poll" if mode == "poll" else "its file system reports no changes made elsewhere"
         yield sound("watching", f"by polling; {reason}")
     else:
         polled = len(modes.polled())

@@ -158,9 +158,7 @@ def file_tree_and_page(broker: FullBroker, under: str, depth: int, *, limit: int
             records = _outlines(broker, entries)
             listed += _known(entries, records)
             following = page.next_cursor
-            standings = {
-                path: (one.state, one.created_ms) if one is not None else None for path, one in records.items()
-            }
+            standings = {path: (one.state, one.created_ms) if one else None for path, one in records.items()}
         else:
             found = broker.standings(_newest_jobs(entries)) if entries else []
             standings = dict(zip((path for path, _ in entries), found, strict=True))

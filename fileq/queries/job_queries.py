@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -96,20 +96,24 @@ def trace(broker: FullBroker, path: bytes, records_max: int = sys.maxsize) -> Fi
     round trips, one of them only if a job waits."""
     [(entry, maker)] = broker.known_files([path])
     versions = entry.versions if entry is not None else ()
-    ids = [*_ids(versions), *([maker] if maker else [])]
+    ids = [*(id for _, id in versions), *([maker] if maker else [])]
     records = dict(zip(ids, broker.records(ids) if ids else (), strict=True))
-    known = {id: records[id] for id in _ids(versions)}
+    known = {id: records[id] for _, id in versions}
     search = _RecordSearch(broker, path, records_max)
     others = [record for record in search.run() if record.id not in known]
     waits_for = wait_reasons(broker, [*known.values(), *others])
-    traced = [
-        _version(signature, id, known[id], waits_for, is_newest=i == 0, is_in_ledger=True)
-        for i, (signature, id) in enumerate(versions)
-    ]
+    traced: list[VersionTrace] = []
+
+    def add(signature: str, id: str, record: Record | None, *, is_in_ledger: bool) -> None:
+        job = job_document(record, waits_for.get(id, ())) if record is not None else None
+        is_newest = is_in_ledger and not traced
+        traced.append(VersionTrace(signature or None, id, is_newest, is_in_ledger, *read_signature(signature), job))
+
+    for signature, id in versions:
+        add(signature, id, known[id], is_in_ledger=True)
     for record in sorted(others, key=lambda record: -record.created_ms):
         job = decode_or_none(record.raw)
-        signature = job.version if job is not None else None
-        traced.append(_version(signature or "", record.id, record, waits_for, is_newest=False, is_in_ledger=False))
+        add((job.version if job is not None else None) or "", record.id, record, is_in_ledger=False)
     shown = path.decode(errors="backslashreplace")
     made_by = _maker(maker, records[maker]) if maker else None
     if not traced and made_by is None:
@@ -125,24 +129,6 @@ def trace(broker: FullBroker, path: bytes, records_max: int = sys.maxsize) -> Fi
 def _maker(id: str, record: Record | None) -> Maker:
     job = decode_or_none(record.raw) if record is not None else None
     return Maker(id, job.filepath or None, job.type) if job is not None else Maker(id)
-
-
-def _ids(versions: Sequence[tuple[str, str]]) -> list[str]:
-    return [id for _, id in versions]
-
-
-def _version(
-    signature: str,
-    id: str,
-    record: Record | None,
-    waits_for: Mapping[str, tuple[str, ...]],
-    *,
-    is_newest: bool,
-    is_in_ledger: bool,
-) -> VersionTrace:
-    size, modified_ns = read_signature(signature)
-    job = job_document(record, waits_for.get(id, ())) if record is not None else None
-    return VersionTrace(signature or None, id, is_newest, is_in_ledger, size, modified_ns, job)
 
 
 def read_signature(signature: str) -> tuple[int | None, int | None]:
@@ -190,9 +176,7 @@ def wait_reasons(broker: FullBroker, records: Sequence[Record | None]) -> dict[s
         return {}
     overview = broker.overview(1)
     living = [view for view in overview.workers if view.is_alive]
-    return {
-        record.id: tuple(_wait_reasons(record, record.queue in overview.census.paused, living)) for record in waiting
-    }
+    return {one.id: tuple(_wait_reasons(one, one.queue in overview.census.paused, living)) for one in waiting}
 
 
 def paused_queue(name: str) -> str:

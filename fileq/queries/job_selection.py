@@ -269,8 +269,7 @@ class _Scan:
                 break
             position = self._read(position, outline_cost)
         self.is_complete = position is None
-        if position is not None and not self.next_cursor:
-            self.next_cursor = msgspec.json.encode(position).decode()
+        self._set_next(position)
 
     def _read(self, position: _Position, outline_cost: int) -> _Position | None:
         """Reads one page of a place. Returns where the next one begins."""
@@ -285,11 +284,20 @@ class _Scan:
         self.matched += len(jobs)
         left = self._take(jobs, before)
         following = self._after(position.place, page.next_cursor)
-        if self.is_cut and left == 0 and not self.next_cursor:
-            self.next_cursor = msgspec.json.encode(position).decode()
-        if before < self._end <= self.matched and not self.next_cursor:
-            self._set_next(position, page.raws, jobs, left, following)
+        if self.is_cut and left == 0:
+            self._set_next(position)
+        if before < self._end <= self.matched and len(jobs) > left and not self.next_cursor:
+            # The page is full, and jobs of this page of the broker are left over: the next one begins among them.
+            seen = _index_after(page.raws, jobs[:left])
+            cursor = self._broker.page(position.place, position.cursor, seen).next_cursor
+            self._set_next(self._after(position.place, cursor))
+        elif before < self._end <= self.matched:
+            self._set_next(following)
         return following
+
+    def _set_next(self, position: _Position | None) -> None:
+        if position is not None and not self.next_cursor:
+            self.next_cursor = msgspec.json.encode(position).decode()
 
     def _take(self, jobs: Sequence[StoredJob], before: int) -> int:
         """Adds those that belong to the page. Returns how many of these jobs lead up to its end."""
@@ -312,22 +320,6 @@ class _Scan:
         size, self._size = min(self._size, left), min(2 * self._size, _PAGE)
         return size
 
-    def _set_next(
-        self,
-        position: _Position,
-        raws: Sequence[bytes],
-        jobs: Sequence[StoredJob],
-        left: int,
-        following: _Position | None,
-    ) -> None:
-        """The page is full. If jobs of this page of the broker are left over, the next one begins among them."""
-        if len(jobs) > left:
-            seen = _index_after(raws, jobs[:left])
-            cursor = self._broker.page(position.place, position.cursor, seen).next_cursor
-            following = self._after(position.place, cursor)
-        if following is not None:
-            self.next_cursor = msgspec.json.encode(following).decode()
-
     def _after(self, place: str, cursor: str) -> _Position | None:
         if cursor:
             return _Position(place, cursor)
@@ -348,13 +340,8 @@ class _Scan:
     def length_of_places(self) -> int:
         census = self._broker.census()
         self.paused, self.pending = census.paused, census.pending
-        lengths = {
-            PROCESSING: census.running,
-            "scheduled": census.scheduled,
-            "dead_letter": census.dead,
-            "completed": census.completed,
-            "cancelled": census.cancelled,
-        }
+        lengths = {PROCESSING: census.running, "scheduled": census.scheduled, "dead_letter": census.dead}
+        lengths |= {"completed": census.completed, "cancelled": census.cancelled}
         return sum(lengths[place] if place in lengths else census.pending.get(place, 0) for place in self._places)
 
 

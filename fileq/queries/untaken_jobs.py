@@ -53,11 +53,11 @@ def note_of_unrouted_files(paths: Iterable[bytes], config: Config, workers: Iter
     return f"{who} {quoted_path(lost[0])}{more}: dead once a worker claims it; add a route that matches it"
 
 
+Known = Callable[[WorkerInfo], tuple[str, ...] | None]  # what a worker says of itself; None if it does not
+
+
 def _taken(
-    workers: Iterable[WorkerView],
-    of: Callable[[WorkerInfo], tuple[str, ...] | None],
-    config: Config,
-    configured: set[str],
+    workers: Iterable[WorkerView], of: Known, config: Config, configured: set[str]
 ) -> tuple[str, set[str] | None]:
     """Who does not take the others, and what all living worker processes say together that they take: None if one does
     not say it. Without workers it is what the configuration says, if that alone says it."""

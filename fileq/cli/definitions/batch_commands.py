@@ -30,9 +30,7 @@ CALLBACKS = (
     "create a batch, with or without files",
     argument("paths", nargs="*", metavar="PATH", help="a file to enqueue as a member"),
     argument("--name", default="", type=utf8_text, metavar="NAME", help="the first part of its id"),
-    argument(
-        "--manifest", metavar="FILE", help="enqueue the files of this list: JSON, CSV, sha256sum output or plain paths"
-    ),
+    argument("--manifest", metavar="FILE", help="enqueue the files in it: JSON, CSV, sha256sum output or plain paths"),
     *CALLBACKS,
     argument("--parent", default="", type=utf8_text, metavar="BATCH", help="make it a member of this batch"),
     argument("--priority", default="", metavar="QUEUE", help="the queue of its jobs"),
@@ -139,14 +137,10 @@ def _list(invocation: Invocation) -> int:
 
 
 _ID = argument("id", type=utf8_text, metavar="BATCH", help="id of the batch")
+_BATCH = declared("fileq.queries.documents:BatchDocument")
 
 
-@command(
-    "admin batch show",
-    "show one batch: counts, callbacks, failures",
-    _ID,
-    json_fields=declared("fileq.queries.documents:BatchDocument"),
-)
+@command("admin batch show", "show one batch: counts, callbacks, failures", _ID, json_fields=_BATCH)
 def _show(invocation: Invocation) -> int:
     """Shows a batch: its status, the counts of its jobs, its callbacks with the statuses of their jobs, and the first
     dead jobs with their errors. A child batch is one member. `fileq list --batch ID` lists the jobs.

@@ -32,12 +32,10 @@ if TYPE_CHECKING:
     from fileq.queries.documents import JobDocument
 
 
-@command(
-    "try",
-    "run the handler of one file here, without a queue",
-    argument("path", metavar="PATH", help="the file"),
-    APP_DIR,
-)
+_FILE = argument("path", metavar="PATH", help="the file")
+
+
+@command("try", "run the handler of one file here, without a queue", _FILE, APP_DIR)
 def _try(invocation: Invocation) -> int:
     """Runs the handler that a worker would choose for this file, as a worker would: in a child process, with the same
     timeout and memory limit. There is no queue, no retry and no record. Prints the handler's result to stdout as JSON,
@@ -99,10 +97,7 @@ def _due_time(parser: argparse.ArgumentParser) -> None:
     argument("--timeout", type=duration, metavar="D", help="limit of one attempt; overrides worker.timeout"),
     argument("--id", metavar="ID", help="id of the job; if it is in use, nothing is queued"),
     argument(
-        "--batch",
-        type=utf8_text,
-        metavar="NAME",
-        help="the jobs form a new batch with this name, or join the one with this id",
+        "--batch", type=utf8_text, metavar="NAME", help="form a batch with this name, or join the one with this id"
     ),
     *CALLBACKS,
     argument("--wait", action="store_true", help="wait until the jobs have ended and show their results"),
@@ -214,9 +209,8 @@ def _batch(invocation: Invocation) -> BatchPlan:
     if plan is None:
         return planned_batch(given, given.batch)
     if given.then or given.catch or given.finally_ or given.allow_failures:
-        raise ConfigError(
-            f"batch {given.batch} exists; its callbacks and --allow-failures were chosen when it was created"
-        )
+        chosen = "its callbacks and --allow-failures were chosen when it was created"
+        raise ConfigError(f"batch {given.batch} exists; {chosen}")
     return plan
 
 

@@ -25,9 +25,7 @@ _ACTION = declared("fileq.actions.bulk:ActionReport")
     "admin peek",
     "show the next jobs of a queue",
     argument(
-        "--queue",
-        metavar="PLACE",
-        help="a queue, or dead_letter, completed, scheduled, cancelled (default: all queues)",
+        "--queue", metavar="PLACE", help="a queue, dead_letter, completed, scheduled or cancelled (default: all queues)"
     ),
     argument("-n", type=whole_number(1), default=10, metavar="N", dest="limit", help="show at most N (default: 10)"),
     json_fields=declared(_JOB, "jobs[]", _EACH),
@@ -249,13 +247,7 @@ def _list_dead(invocation: Invocation) -> int:
 @command(
     "admin dlq groups",
     "group dead jobs by their cause",
-    argument(
-        "--by",
-        choices=_GROUP_WORDS,
-        default="fingerprint",
-        metavar="WORD",
-        help=f"{', '.join(_GROUP_WORDS)} (default: fingerprint)",
-    ),
+    argument("--by", choices=_GROUP_WORDS, default=_GROUP_WORDS[0], metavar="WORD", help=", ".join(_GROUP_WORDS)),
     argument("--limit", type=whole_number(1), default=20, metavar="N", help="at most N groups (default: 20)"),
     json_fields=declared("fileq.queries.dead_jobs:DeadGroups"),
 )

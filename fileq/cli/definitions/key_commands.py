@@ -39,13 +39,7 @@ if TYPE_CHECKING:
         metavar="TYPE",
         help="only jobs of this type, to enqueue, see and change; may be repeated",
     ),
-    argument(
-        "--path-prefix",
-        type=utf8_text,
-        default="",
-        metavar="DIR",
-        help="only files below this directory and their jobs",
-    ),
+    argument("--path-prefix", type=utf8_text, default="", metavar="DIR", help="only files below it and their jobs"),
     json_fields=declared("fileq.commands.api_keys:NewKey"),
 )
 def _create(invocation: Invocation) -> int:
@@ -67,9 +61,8 @@ def _create(invocation: Invocation) -> int:
 
     options = invocation.options
     expires_ms = wall_clock_ms() + round(options.expires * 1000) if options.expires is not None else 0
-    wanted = KeyOptions(
-        options.name, tuple(map(Scope, options.scopes)), expires_ms, tuple(options.types), options.path_prefix
-    )
+    scopes, types = tuple(map(Scope, options.scopes)), tuple(options.types)
+    wanted = KeyOptions(options.name, scopes, expires_ms, types, options.path_prefix)
     broker = invocation.broker(create=True)
     made = KeyStore(broker).create(wanted)
     invocation.note_change("create_key", "/keys", {}, new_key_facts(made, wanted))

@@ -99,9 +99,7 @@ def _pause_line(result: PauseResult, *, paused: bool) -> str:
 @command(
     "admin breaker reset",
     "try the jobs of a failing route again at once",
-    argument(
-        "route", nargs="?", default="", type=utf8_text, metavar="ROUTE", help="name of a route (default: all routes)"
-    ),
+    argument("route", nargs="?", default="", type=utf8_text, metavar="ROUTE", help="a route (default: all of them)"),
     json_fields=declared("fileq.commands.admin.running_workers:BreakerReset"),
 )
 def _reset(invocation: Invocation) -> int:

@@ -34,12 +34,7 @@ def _person(text: str) -> str:
 SERVER_OPTIONS = (
     argument("--bind", metavar="ADDRESS", help="address to listen on (server.bind)"),
     argument("--port", type=whole_number(0), metavar="N", help="port to listen on (server.port)"),
-    argument(
-        "--login-name",
-        type=_person,
-        metavar="NAME",
-        help="name shown in the audit log (default: the user of the system)",
-    ),
+    argument("--login-name", type=_person, metavar="NAME", help="name in the audit log (default: the system user)"),
 )
 
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from fileq.config import Loaded
 
 _TIMES = 5
+_VIEW = declared("fileq.commands.admin.schedules:ScheduleView")
 _AS_SHOWN = (("…", "the schedule, as `fileq schedule show --json` prints it"),)
 _LINE = "fileq schedule add"  # where the definition comes from
-
-
 _NAME = argument("name", type=utf8_text, metavar="SCHEDULE", help="name of the schedule")
+_REMOVED = (("name, removed", "string, true"),)
 
 
 @command(
@@ -49,12 +49,7 @@ def _list(invocation: Invocation) -> int:
     return invocation.answer({"schedules": schedules}, lambda: render_list(schedules, screen_of_stdout()))
 
 
-@command(
-    "schedule show",
-    "show one schedule in full",
-    _NAME,
-    json_fields=declared("fileq.commands.admin.schedules:ScheduleView"),
-)
+@command("schedule show", "show one schedule in full", _NAME, json_fields=_VIEW)
 def _show(invocation: Invocation) -> int:
     """Shows the definition of a schedule, in plain words too, its state, and its next times.
 
@@ -189,9 +184,7 @@ def _payload(text: str | None) -> dict[str, Any]:
     return payload
 
 
-@command(
-    "schedule remove", "remove a schedule", _NAME, json_fields=(("name, removed", "string, true"),), only_confirms=True
-)
+@command("schedule remove", "remove a schedule", _NAME, json_fields=_REMOVED, only_confirms=True)
 def _remove(invocation: Invocation) -> int:
     """Removes a schedule that was defined by `fileq schedule add` or by a program. Its jobs stay. One that a worker has
     in its configuration is removed there.
@@ -275,8 +268,8 @@ def _run_now(invocation: Invocation) -> int:
     id = run_now(invocation.broker(), invocation.config, name)
     invocation.note(note_run, name, id)
     _note_jobs(invocation)
-    text = f"{id} is enqueued; the next time of {name} stays as it is"
-    return invocation.answer({"name": name, "id": id}, lambda: [text])
+    text = [f"{id} is enqueued; the next time of {name} stays as it is"]
+    return invocation.answer({"name": name, "id": id}, lambda: text)
 
 
 # The text of `fileq schedule list|show|next`.
@@ -299,9 +292,6 @@ def render_list(schedules: Sequence[ScheduleView], screen: Screen) -> list[str]:
 
 
 def render_one(one: ScheduleView, times: Sequence[ScheduledTime], screen: Screen) -> list[str]:
-    payload = msgspec.json.encode(one.payload).decode() if one.payload else ""
-    last = f"{one.last.local} ({one.last.utc})" if one.last else "never"
-    job = f"{one.last_job_id} ({one.last_status or 'its record is gone'})" if one.last_job_id else ""
     rows = {
         "name": one.name,
         "status": f"{one.status}: {one.problem}" if one.problem else one.status,
@@ -309,15 +299,15 @@ def render_one(one: ScheduleView, times: Sequence[ScheduledTime], screen: Screen
         "when": f"{one.cron} in {one.timezone}",
         "in words": one.words,
         "job type": one.type,
-        "payload": payload,
+        "payload": msgspec.json.encode(one.payload).decode() if one.payload else "",
         "queue": one.priority,
         "missed": one.missed,
         "overlap": one.overlap,
         "within": format_duration(one.within_s),
         "max_retries": "" if one.max_retries is None else str(one.max_retries),
         "timeout": "" if one.timeout_s is None else format_duration(one.timeout_s),
-        "last": last,
-        "last job": job,
+        "last": f"{one.last.local} ({one.last.utc})" if one.last else "never",
+        "last job": f"{one.last_job_id} ({one.last_status or 'its record is gone'})" if one.last_job_id else "",
         "runs": f"{one.runs}, missed {one.missed_count}",
     }
     lines = record(rows.items(), screen)
@@ -325,5 +315,4 @@ def render_one(one: ScheduleView, times: Sequence[ScheduledTime], screen: Screen
 
 
 def render_times(times: Sequence[ScheduledTime], screen: Screen) -> list[str]:
-    rows = [["local", "UTC"], *([time.local, time.utc] for time in times)]
-    return table(rows, screen)
+    return table([["local", "UTC"], *([time.local, time.utc] for time in times)], screen)

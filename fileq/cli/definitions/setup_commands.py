@@ -122,10 +122,7 @@ def _setting_lines(rows: list[ListedSetting]) -> list[str]:
     "change one setting in the file, keeping comments",
     argument("key", metavar="KEY", help="a setting such as worker.count"),
     argument(
-        "value",
-        type=text_or_empty,
-        metavar="VALUE",
-        help="as for --set: 8, 30s, a,b or [a, b]; - reads one line of stdin",
+        "value", type=text_or_empty, metavar="VALUE", help="as for --set: 8, 30s, a,b, [a, b]; - reads a line of stdin"
     ),
     json_fields=(
         ("path", "string: the file that was written"),

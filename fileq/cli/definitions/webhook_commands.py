@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _SECRET = declared("fileq.commands.webhooks:NewSecret")
 _CHANGE = declared("fileq.commands.webhooks:WebhookChange")
-
-
+_LIST = declared("fileq.commands.webhooks:WebhookList")
+_TEST = declared("fileq.commands.webhooks:WebhookTest")
 _NAME_ARGUMENT = argument("name", type=utf8_text, metavar="NAME", help="name of the webhook")
 
 
@@ -66,11 +66,7 @@ def _add(invocation: Invocation) -> int:
     return invocation.answer(made, lambda: [head, made.secret])
 
 
-@command(
-    "webhook list",
-    "list webhooks and the state of their receivers",
-    json_fields=declared("fileq.commands.webhooks:WebhookList"),
-)
+@command("webhook list", "list webhooks and the state of their receivers", json_fields=_LIST)
 def _list(invocation: Invocation) -> int:
     """Lists the webhooks of the configuration and those added by command. Shows no secret, and no query of a URL. A
     disabled webhook gets no more deliveries: its receiver answered 410, or failed 50 times in a row over a day.
@@ -115,12 +111,7 @@ def _remove(invocation: Invocation) -> int:
     return invocation.answer(result, lambda: [f"webhook {result.name} is removed; pending deliveries are not sent"])
 
 
-@command(
-    "webhook test",
-    "send one message now and show the answer",
-    _NAME_ARGUMENT,
-    json_fields=declared("fileq.commands.webhooks:WebhookTest"),
-)
+@command("webhook test", "send one message now and show the answer", _NAME_ARGUMENT, json_fields=_TEST)
 def _test(invocation: Invocation) -> int:
     """Sends a message of type `webhook.test` from this machine and waits for the answer, at most 20 s. Nothing is
     retried and no job is created. Exit code 1 if the receiver does not accept it.
@@ -138,7 +129,7 @@ def _test(invocation: Invocation) -> int:
 @command(
     "webhook deliveries",
     "list the deliveries of a webhook",
-    argument("name", type=utf8_text, metavar="NAME", help="name of the webhook"),
+    _NAME_ARGUMENT,
     argument("-n", type=whole_number(1), default=20, metavar="N", dest="limit", help="show at most N (default: 20)"),
     json_fields=declared("fileq.commands.webhooks:DeliveryList"),
 )

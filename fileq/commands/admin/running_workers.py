@@ -98,9 +98,7 @@ def check_route(route: str, config: Config, reported: Iterable[str]) -> None:
     near = get_close_matches(route, known, n=1)
     if near or (config.handlers_are_given and not config.imports):
         advice = f"did you mean {near[0]!r}?" if near else f"the routes are {', '.join(map(repr, known)) or 'none'}"
-        raise ConfigError(
-            f"no route is known as {route!r}: the configuration has none, and no worker reports one; {advice}"
-        )
+        raise ConfigError(f"no route is known as {route!r}: neither the configuration nor a worker has it; {advice}")
 
 
 def _configured(config: Config) -> Iterator[str]:

@@ -53,18 +53,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry, Record, Suspect, UnrecordedJob
 from fileq.commands.admin.fsck import broker_walk
-from fileq.commands.admin.fsck.broker_walk import (
-    SEARCHES,
-    BatchCheck,
-    BatchFault,
-    BrokerWalk,
-    LostFile,
-    Measurement,
-    agreed_excess,
-    find_lost_files,
-    measure,
-    measurement_from,
-)
+from fileq.commands.admin.fsck.broker_walk import BatchCheck, BatchFault, BrokerWalk, LostFile, Measurement, measure
 from fileq.commands.admin.fsck.report import NAMED, DuplicateJob, Problem, Repair, Report, balance_of
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
@@ -173,7 +162,7 @@ def check_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Discrepancy
         # The jobs in these queues can't be counted: only worker.priorities says which lists exist.
         names = ", ".join(sorted(map(repr, walk.unknown_queues)))
         raise ConfigError(f"there are jobs of the queue {names}, which is not in worker.priorities; add it first")
-    first, batches = measurement_from(before, broker.census(sweep=True), walk), BatchCheck(broker)
+    first, batches = broker_walk.measurement_from(before, broker.census(sweep=True), walk), BatchCheck(broker)
     found = Discrepancy(walk, first, batches=batches.batches)
     is_doubtful = not first.is_exact or bool(first.excess)
     if is_doubtful or batches.faults or walk.lost or walk.unrecorded_jobs or walk.silent or walk.copies:
@@ -184,12 +173,12 @@ def check_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Discrepancy
                 # A first one that gave only bounds is replaced by a third.
                 sleep(PAUSE_S)
                 first, found.second = found.second, measure(broker, queues, sleep)
-            found.excess = agreed_excess(first, found.second)
+            found.excess = broker_walk.agreed_excess(first, found.second)
         _confirm(broker, config, found)
         found.batch_faults = batches.confirmed()
         unexplained = found.excess - len(found.lost) - len(found.unrecorded_in_queues)
         if found.is_complete:
-            found.lost_files = find_lost_files(broker, config, found.second.census, unexplained)
+            found.lost_files = broker_walk.find_lost_files(broker, config, found.second.census, unexplained)
     return found
 
 
@@ -211,7 +200,7 @@ def _confirm(broker: FullBroker, config: Config, found: Discrepancy) -> None:
 
 def _confirmed(check: Callable[[Sequence[T]], list[bool]], candidates: Sequence[T]) -> list[T]:
     confirmed: list[T] = []
-    for batch in parts(candidates, SEARCHES):
+    for batch in parts(candidates, broker_walk.SEARCHES):
         confirmed += [candidate for candidate, is_so in zip(batch, check(batch), strict=True) if is_so]
     return confirmed
 
@@ -269,7 +258,7 @@ class Repairs:
     def _restore(self, lost: Sequence[Record]) -> int:
         """Returns how many were restored. A job that was running counts too: it goes back to its queue."""
         count = 0
-        for batch in parts(lost, SEARCHES):
+        for batch in parts(lost, broker_walk.SEARCHES):
             for record, is_restored in zip(batch, self._broker.restore([r.id for r in batch]), strict=True):
                 if is_restored:
                     count += 1
@@ -277,7 +266,7 @@ class Repairs:
         return count
 
     def _create_records(self, unrecorded: Sequence[UnrecordedJob]) -> None:
-        for batch in parts(unrecorded, SEARCHES):
+        for batch in parts(unrecorded, broker_walk.SEARCHES):
             for job, is_created in zip(batch, self._broker.create_record(batch), strict=True):
                 if is_created:
                     self._did("recorded", job.record.id, f"as {job.record.state.value}, from its bytes")
@@ -285,7 +274,7 @@ class Repairs:
     def reconcile(self, faults: Sequence[BatchFault]) -> None:
         """Counts members that have ended. Nothing repairs counts that are wrong in themselves."""
         for fault in faults:
-            for members in parts(fault.members, SEARCHES):
+            for members in parts(fault.members, broker_walk.SEARCHES):
                 if counted := self._broker.count_members(fault.batch, members):
                     noun = "member" if counted == 1 else "members"
                     self._did("reconciled", fault.batch, f"counted {counted:,} {noun} that had ended")
@@ -322,7 +311,7 @@ class Repairs:
         for _ in range(BALANCE_ATTEMPTS):
             first = measure()
             now = measure() if first.excess else first
-            excess = agreed_excess(first, now)
+            excess = broker_walk.agreed_excess(first, now)
             if not excess:
                 return
             drift = now.census.drift
