@@ -324,11 +324,10 @@ class BulkActions:
         states = dict(zip(gone, self._broker.states(gone), strict=True)) if gone else {}
         for at, change in enumerate(changes):
             if (state := states.get(change.id)) is not None:
-                is_lost = state in STATES[JobAction.CANCEL]
-                lost = f"it is {state.value} according to its record, but was not found; run 'fileq fsck'"
-                changes[at] = replace(
-                    change, result=REFUSED, reason=lost if is_lost else f"it is already {state.value}"
-                )
+                why = f"it is already {state.value}"
+                if state in STATES[JobAction.CANCEL]:
+                    why = f"it is {state.value} according to its record, but was not found; run 'fileq fsck'"
+                changes[at] = replace(change, result=REFUSED, reason=why)
         return changes
 
     def changed(self, action: JobAction, ids: Sequence[str], cutoff_ms: int) -> int:
@@ -429,8 +428,6 @@ def _first_batch(jobs: Sequence[StoredJob], limit: int | None) -> list[StoredJob
         batch.append(job)
     return batch
 
-
-# What became of a job
 
 _CANCELS = {
     CancelResult.CANCELLED: (DONE[JobAction.CANCEL], ""),

@@ -229,16 +229,14 @@ def _escaped(value: Any) -> Any:
     return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-# Opens the broker for an operator's command: within two seconds, or not at all. Roles open theirs elsewhere.
-
-
 # Together with the start of the program this stays under two seconds.
 OPEN_TIMEOUT_S = 1.2
 STEP_S = 0.05
 
 
 def open_for_operator(config: Config, *, create: bool) -> FullBroker:
-    """Raises BrokerUnavailable if the broker has not answered after OPEN_TIMEOUT_S, for any reason."""
+    """Raises BrokerUnavailable if the broker has not answered after OPEN_TIMEOUT_S, for any reason. Roles open theirs
+    elsewhere."""
     from fileq.brokers import open_broker
 
     if config.broker_kind == "memory":

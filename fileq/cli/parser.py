@@ -319,9 +319,6 @@ def add_common(group: Any) -> None:
     )
 
 
-# The --help texts: a page for each command, and the lists of commands. Generated from the definitions.
-
-
 _SECTIONS = (
     ("Roles", lambda words: words[0] in ("producer", "worker", "all")),
     ("Commands", lambda words: words[0] not in ("producer", "worker", "all", "admin")),

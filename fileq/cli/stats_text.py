@@ -252,9 +252,8 @@ def name_of(filepath: str, type: str | None, id: str) -> str:
 
 
 def _error_line(stats: Stats, screen: Screen) -> list[str]:
-    kinds = ", ".join(
-        f"{printable(one.kind)} {number(one.this_hour)} ({number(one.last_hour)})" for one in stats.errors
-    )
+    counts = ((printable(one.kind), number(one.this_hour), number(one.last_hour)) for one in stats.errors)
+    kinds = ", ".join(f"{kind} {this_hour} ({last_hour})" for kind, this_hour, last_hour in counts)
     return [screen.line(f"errors this hour (last hour){_which_errors(stats)}: {kinds}")]
 
 

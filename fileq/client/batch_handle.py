@@ -188,8 +188,6 @@ def wait_for_batch(
     return None
 
 
-# New batches, with their callbacks as requests for jobs
-
 CallbackTask: TypeAlias = TaskDefinition[Any, Any] | TaskCall[Any, Any] | str
 NAME_MAX = 80  # characters; the id has more, and the ids of callbacks more again
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX}}}")

@@ -394,9 +394,6 @@ def frames(lines: Iterator[bytes]) -> Iterator[tuple[str, bytes]]:
             id, data = "", []
 
 
-# Bodies, headers and queries of requests
-
-
 def job_fields(request: JobRequest) -> dict[str, Any]:
     """What the server is to enqueue, without the id. Paths are those of the server's machine."""
     fields = request.options.sent()
@@ -422,9 +419,6 @@ def _path_on_server(path: str) -> str:
         shown = path.encode(errors="surrogateescape").decode(errors="backslashreplace")
         raise ConfigError(f"the name of {shown!r} is not UTF-8; so a server can't enqueue it") from None
     return os.path.abspath(path)
-
-
-# Connections that are kept, timeouts, repeated tries, and the errors of answers
 
 
 class HttpReply(Struct, frozen=True):

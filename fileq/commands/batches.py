@@ -116,9 +116,6 @@ def _difference(entry: ManifestEntry, path: str) -> str:
     return ""
 
 
-# What `fileq batch` prints of a batch: its counts, its callbacks with their jobs, its first failures. Only reads.
-
-
 def list_batches(broker: FullBroker, limit: int, *, unfinished: bool) -> list[BatchDocument]:
     """The newest first."""
     found = pages(lambda cursor: broker.batch_page(cursor, min(100, limit), unfinished=unfinished))

@@ -59,9 +59,6 @@ def load_handlers(config: Config, app_dir: str) -> Routes:
     return routes
 
 
-# The tasks of the configured modules, with the options under which a worker runs them. Imports the modules.
-
-
 class TaskSummary(Struct, frozen=True):
     name: Annotated[str, means("the type of its jobs")]
     function: Annotated[str, means("module:function")]

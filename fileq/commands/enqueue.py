@@ -211,8 +211,6 @@ def json_argument(text: str, what: str, example: str) -> Any:
     return value
 
 
-# `fileq enqueue --wait`: how the jobs ended, and what keeps the others from running. Only reads.
-
 RECHECK_S = 10.0
 
 

@@ -28,23 +28,21 @@ from fileq.handlers.routes import made_job_problems, warnings_of
 from fileq.producer.finder.finder import WatchModes
 
 
-def check_environment(
-    loaded: Loaded, role: str, app_dir: str, open_broker: Callable[[], FullBroker]
-) -> Iterator[Finding]:
+def check_environment(loaded: Loaded, role: str, app_dir: str, open_it: Callable[[], FullBroker]) -> Iterator[Finding]:
     """Yields every finding as soon as it is known."""
     yield sound("configuration", loaded.source)
     config, is_serving = loaded.config, role in ("serve", "start") or (role == "all" and is_configured(loaded))
     is_producing, is_working = role in ("producer", "all", "start"), role in ("worker", "all", "start")
     checks: tuple[tuple[bool, str, Iterable[Finding]], ...] = (
-        (True, "broker", check_broker(loaded, open_broker)),
+        (True, "broker", check_broker(loaded, open_it)),
         (is_producing, "scan_dir", check_scan_dir(loaded)),
         (is_producing, "watching", check_watching(config)),
         (is_working, "roots", check_roots(loaded)),
         (is_working, "after", check_after(config)),
         (is_working, "handlers", check_handlers(loaded, app_dir)),
         (is_working, "schedules", check_schedules(config)),
-        (is_working, "webhooks", check_webhooks(loaded, open_broker)),
-        (is_serving, "server", check_server(loaded, open_broker)),
+        (is_working, "webhooks", check_webhooks(loaded, open_it)),
+        (is_serving, "server", check_server(loaded, open_it)),
         (True, "metrics port", check_port(loaded)),
     )
     for is_wanted, name, findings in checks:
@@ -223,10 +221,8 @@ def _check_target(config: Config, end: str, folder: str) -> Finding:
     return sound("after", f"files of {end} jobs are moved to {folder}{note}")
 
 
-# Checks that the broker is reachable and safe for jobs. Must never create a database.
-
-
 def check_broker(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding]:
+    """Must never create a database."""
     config = loaded.config
     choice = describe_broker_choice(loaded)
     if config.broker_kind == "memory":
@@ -256,13 +252,11 @@ def _advice(kind: str, error: str, choice: str) -> str:
     return f"{what}: {choice}"
 
 
-# Checks that handlers can be imported and programs exist. Imports handlers, as a worker would, but runs none.
-
-
 _ADVICE = "--app-dir names the directory of the handlers; 'fileq try PATH' runs one"
 
 
 def check_handlers(loaded: Loaded, app_dir: str) -> Iterator[Finding]:
+    """Imports handlers, as a worker would, but runs none."""
     try:
         routes = load_handlers(loaded.config, app_dir)
     except ConfigError as error:

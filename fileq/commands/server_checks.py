@@ -146,9 +146,6 @@ def _is_below(directory: str, root: str) -> bool:
     return os.path.commonpath([found, above]) == above
 
 
-# Checks that the port of /metrics, /healthz and /readyz is free, or served by a fileq already.
-
-
 _TIMEOUT_S = 1.0
 
 
@@ -197,9 +194,6 @@ def answers_health(bind: str, port: int, header: str, start: str = "") -> bool:
         connection.close()
 
 
-# Checks the definitions of webhooks: those of the configuration and those of the catalog. Sends nothing.
-
-
 def check_webhooks(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding]:
     config = loaded.config
     catalog = catalog_of(config, open_it)
@@ -232,9 +226,6 @@ def catalog_of(config: Config, open_it: Callable[[], FullBroker]) -> FullBroker 
     except (BrokerError, ConfigError):
         return None
     return broker
-
-
-# Checks what schedules need: the rules of time zones. Says nothing if the configuration has no schedule.
 
 
 _TZDATA_ADVICE = "install it: pip install tzdata; or the time zones of the system"

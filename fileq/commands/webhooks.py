@@ -153,7 +153,7 @@ def deliveries(broker: FullBroker, config: Config, name: str, limit: int, *, is_
 
     Bounded: of each place the 10,000 jobs that are found first are looked at. Unknown if there is none and no
     webhook has this name, unless the caller knows that one has."""
-    found = _newest_deliveries(broker, config).get(name, [])
+    found = _newest_deliveries(broker, config, PAGES_MAX).get(name, [])
     if not found and not is_known:
         store_of(broker, config).get(name)
     return DeliveryList(name, tuple(found[:limit]))
@@ -166,9 +166,7 @@ def latest_deliveries(broker: FullBroker, config: Config, limit: int) -> dict[st
     return {name: tuple(some[:limit]) for name, some in found.items()}
 
 
-def _newest_deliveries(
-    broker: FullBroker, config: Config, pages_max: int = PAGES_MAX
-) -> dict[str, list[DeliverySummary]]:
+def _newest_deliveries(broker: FullBroker, config: Config, pages_max: int) -> dict[str, list[DeliverySummary]]:
     """By the name of the webhook."""
     found: dict[str, list[DeliverySummary]] = {}
     for stored in _stored_deliveries(broker, config.worker.priorities[-1], pages_max):

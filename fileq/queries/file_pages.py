@@ -28,6 +28,7 @@ FileStatus = Literal[
     "pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled", "expired"
 ]  # in the order of the states of jobs
 _PAGE = 500
+FileEntry = tuple[bytes, LedgerEntry]  # a path, and what the ledger has of it
 
 
 class KnownFile(Struct, frozen=True):
@@ -193,16 +194,14 @@ def prefix_of(under: str) -> bytes:
     return under.rstrip("/").encode(errors="surrogateescape") + b"/" if under else b""
 
 
-def _with_status(
-    broker: FullBroker, entries: list[tuple[bytes, LedgerEntry]], status: str
-) -> list[tuple[bytes, LedgerEntry]]:
+def _with_status(broker: FullBroker, entries: list[FileEntry], status: str) -> list[FileEntry]:
     """Those whose newest job has this status. Reads only the states of the others."""
     states = broker.states(_newest_jobs(entries)) if entries else []
     words = (state.value if state is not None else EXPIRED for state in states)
     return [one for one, word in zip(entries, words, strict=True) if word == status]
 
 
-def _known(entries: Sequence[tuple[bytes, LedgerEntry]], records: Mapping[bytes, Record | None]) -> Iterator[KnownFile]:
+def _known(entries: Sequence[FileEntry], records: Mapping[bytes, Record | None]) -> Iterator[KnownFile]:
     for path, entry in entries:
         signature, id = entry.versions[0]
         size, modified_ns = read_signature(signature)
@@ -221,7 +220,7 @@ def _known(entries: Sequence[tuple[bytes, LedgerEntry]], records: Mapping[bytes,
         )
 
 
-def _outlines(broker: FullBroker, entries: Sequence[tuple[bytes, LedgerEntry]]) -> dict[bytes, Record | None]:
+def _outlines(broker: FullBroker, entries: Sequence[FileEntry]) -> dict[bytes, Record | None]:
     """Those of the newest jobs, by the path of the file."""
     found = [record for part in parts(entries, _PAGE) for record in broker.outlines(_newest_jobs(part))]
     return dict(zip((path for path, _ in entries), found, strict=True))
@@ -236,11 +235,11 @@ def _directories(path: bytes, prefix: bytes, depth: int) -> Iterator[bytes]:
         yield top + b"/" + b"/".join(names[:level])
 
 
-def _with_versions(page: LedgerPage) -> list[tuple[bytes, LedgerEntry]]:
+def _with_versions(page: LedgerPage) -> list[FileEntry]:
     return [(path, entry) for path, entry in page.entries if entry.versions]
 
 
-def _newest_jobs(entries: Sequence[tuple[bytes, LedgerEntry]]) -> list[str]:
+def _newest_jobs(entries: Sequence[FileEntry]) -> list[str]:
     return [entry.versions[0][1] for _, entry in entries]
 
 

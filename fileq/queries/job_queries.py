@@ -166,9 +166,6 @@ class _RecordSearch:
         return job is not None and job.path == self._path
 
 
-# Why a waiting job does not run: a paused queue, no living worker, or none that can claim it
-
-
 def wait_reasons(broker: FullBroker, records: Sequence[Record | None]) -> dict[str, tuple[str, ...]]:
     """By the id of the job; only for jobs that wait. The broker is asked once, and only if there is such a job."""
     waiting = [record for record in records if record is not None and record.state.is_waiting]

@@ -24,12 +24,8 @@ from fileq.core.job import DELAYED_STATES, State, decode_or_none, raw_id
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 
 # The places that are not queues, and the state of the jobs in them.
-PLACES = {
-    "scheduled": State.SCHEDULED,
-    "dead_letter": State.DEAD,
-    "completed": State.COMPLETED,
-    "cancelled": State.CANCELLED,
-}
+PLACES = {"scheduled": State.SCHEDULED, "dead_letter": State.DEAD}
+PLACES |= {"completed": State.COMPLETED, "cancelled": State.CANCELLED}
 
 
 def select(

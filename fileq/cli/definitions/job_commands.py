@@ -215,9 +215,6 @@ def _act(invocation: Invocation, name: str) -> int:
     return code
 
 
-# `fileq admin dlq list|groups|retry|delete` and `fileq admin purge-dlq`: the dead-letter queue.
-
-
 _GROUP_WORDS = ("fingerprint", "directory", "kind", "type")
 _GROUPED = 100_000  # dead jobs that `dlq groups` looks at
 

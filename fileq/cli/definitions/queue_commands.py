@@ -93,9 +93,6 @@ def _pause_line(result: PauseResult, *, paused: bool) -> str:
     return f"{result.queue} {state}, {plural(result.waiting, 'job')} pending{effect}"
 
 
-# `fileq admin breaker reset`: close circuit breakers before their cooldown ends.
-
-
 @command(
     "admin breaker reset",
     "try the jobs of a failing route again at once",

@@ -272,9 +272,6 @@ def _run_now(invocation: Invocation) -> int:
     return invocation.answer({"name": name, "id": id}, lambda: text)
 
 
-# The text of `fileq schedule list|show|next`.
-
-
 _STYLES = {"broken": "red", "late": "red", "incomplete": "yellow", "paused": "yellow"}
 
 

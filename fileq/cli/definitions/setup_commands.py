@@ -65,9 +65,6 @@ def _task_table(tasks: tuple[TaskSummary, ...]) -> list[str]:
     return table(rows, screen_of_stdout(), right=(5,), flexible=1)
 
 
-# `fileq config …`: show, check and change the configuration.
-
-
 @command("config list", "show every setting and where its value comes from", json_fields=_LISTED)
 def _list(invocation: Invocation) -> int:
     """Prints every setting, its value and where the value comes from. Secrets are shown as ***.
@@ -256,9 +253,6 @@ def _init(invocation: Invocation) -> int:
     return 0
 
 
-# `fileq doctor`: check the environment of fileq, one line for each check.
-
-
 _SIGNS = {"ok": ("✓", "green"), "wrong": ("✗", "red"), "unknown": ("–", "yellow")}
 _NAME_WIDTH = 18
 
@@ -338,9 +332,6 @@ def _print_finding(finding: Finding, screen: Screen) -> None:
         text = wrapper.fill(text)[len(indent) :]
     sign, colour = _SIGNS[finding.status]
     print(screen.paint(sign, colour), start + text, flush=True)
-
-
-# `fileq completion`: print a completion script for a shell.
 
 
 @command(

@@ -151,9 +151,6 @@ def _worker_lines(found: WorkerList, screen: Screen) -> list[str]:
     return [*lines, *lost_lines(found.lost, screen)]
 
 
-# `fileq admin events`: follow what happens to jobs.
-
-
 @command(
     "admin events",
     "follow what happens to jobs, until Ctrl-C",

@@ -78,9 +78,6 @@ def workers_in(overview: Overview, documents: Mapping[str, Document]) -> WorkerL
     return WorkerList(stamp(now_ms) or "", found, sum(p.slots for p in found), sum(p.busy for p in found), tuple(lost))
 
 
-# What running workers have loaded: whether one has a route, and whether its handlers have changed since.
-
-
 def is_configured(route: str, config: Config) -> bool:
     """Whether the configuration has this route. The second route with the same glob is called `GLOB (2)`."""
     names = set(_configured(config))

@@ -217,15 +217,13 @@ def record_for(place: str, raw: bytes, job: Job | None, queues: Sequence[str], s
     return Record(job.id, state, raw, queue, slot, created_ms, error=job.error or "", unique_key=unique_key)
 
 
-# Measures the balance: how many jobs are certainly missing or surplus. The docstring of check.py explains it.
-
-
 MEASUREMENTS = 3
 PAUSE_S = 0.5
 
 
 class Measurement(Struct, frozen=True):
-    """The excess is between `at_least` and `at_most`; they are equal if the system was quiet."""
+    """How many jobs are certainly missing or surplus; the docstring of check.py explains it. The excess is between
+    `at_least` and `at_most`; they are equal if the system was quiet."""
 
     at_least: int
     at_most: int

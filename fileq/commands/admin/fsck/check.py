@@ -220,11 +220,9 @@ def _report(found: Discrepancy, repairs: Sequence[Repair] = (), *, is_repair: bo
     )
 
 
-# Repairs what two checks confirmed, each by one atomic step of the broker, and lists what it did.
-
-
 class Repairs:
-    """`done` lists the repairs, in their order."""
+    """Repairs what two checks confirmed, each by one atomic step of the broker. `done` lists the repairs, in their
+    order."""
 
     def __init__(self, broker: FullBroker, config: Config, add_follow_ups: AddFollowUps) -> None:
         self._broker = broker
