@@ -35,6 +35,8 @@ _BATCH = 500
 _SHOWN = 1000
 WOULD_ENQUEUE = "would_enqueue"
 _NEXT = uuid.UUID("5b0f4d3e-7c1a-4e52-9a54-3c0c6f6b7d21")  # namespace of next_id()
+Known = tuple[bytes, str, str]  # path, signature, job id
+Entries = Iterable[tuple[bytes, LedgerEntry | None]]  # of the ledger
 
 
 class ReprocessedFile(Struct, frozen=True):
@@ -55,10 +57,6 @@ class ReprocessReport(Struct, frozen=True):
     unfinished: Annotated[int, means("files whose last job has not ended yet, skipped")]
     is_dry_run: bool
     files: Annotated[tuple[ReprocessedFile, ...], means("at most 1000")]
-
-
-Known = tuple[bytes, str, str]  # path, signature, job id
-Entries = Iterable[tuple[bytes, LedgerEntry | None]]  # of the ledger
 
 
 def reprocess(

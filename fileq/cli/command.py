@@ -33,6 +33,9 @@ SETTING_FLAGS = {"scan_dir": "producer.scan_dir", "count": "worker.count", "bind
 _AT_COMMANDS = {"JobDocument": "admin list", "WorkerDocument": "admin workers", "BatchDocument": "batch show"}
 _EXAMPLES = "\n\n$ "  # begins the last paragraph of a docstring
 WIDTH = 80  # columns of help pages
+# Together with the start of the program this stays under two seconds.
+OPEN_TIMEOUT_S = 1.2
+STEP_S = 0.05
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -227,11 +230,6 @@ def _escaped(value: Any) -> Any:
     if isinstance(value, dict):
         return {_escaped(key): _escaped(item) for key, item in value.items()}
     return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-# Together with the start of the program this stays under two seconds.
-OPEN_TIMEOUT_S = 1.2
-STEP_S = 0.05
 
 
 def open_for_operator(config: Config, *, create: bool) -> FullBroker:

@@ -24,6 +24,7 @@ _ERRORS_SHOWN = 8
 _PRODUCERS_SHOWN = 2  # producers on a screen of limited height
 _PRODUCER_STYLES = {"held": "yellow", "lost": "red", "stuck": "red", GONE_STATE: "red"}
 _BREAKERS = {"open": "red", "half-open": "yellow"}
+Show = Callable[[Stats | None, str], None]  # the last stats, and the outage ("" while the broker answers)
 
 
 def render(stats: Stats, screen: Screen) -> list[str]:
@@ -325,9 +326,6 @@ def _producer_problems(one: ProducerProcess, screen: Screen, at: str) -> list[st
         held = f"  held by {printable(one.held_by)} for {since}; {plural(one.waiting, 'file waits', 'files wait')}"
         lines.append(screen.line(held, "yellow"))
     return lines
-
-
-Show = Callable[[Stats | None, str], None]  # the last stats, and the outage ("" while the broker answers)
 
 
 def watch(

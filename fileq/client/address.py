@@ -20,6 +20,9 @@ _KNOWN = (
     "give redis://host:6379/0, rediss://…, unix://…, sqlite:PATH, http://host:8080 of a server, the path of a .yaml "
     "file, or nothing"
 )
+HTTP_SCHEMES = ("http://", "https://")
+API = "/api/v1"
+_EXAMPLE = "give http://host:8080 or https://host"
 
 
 def config_at(where: str | Config | None, *, key: str = "", app_dir: str = ".") -> Config:
@@ -82,11 +85,6 @@ def _relative_to(config: Config, directory: str) -> Config:
         worker=worker,
         producer=replace(config.producer, scan_dir=there(config.producer.scan_dir)),
     )
-
-
-HTTP_SCHEMES = ("http://", "https://")
-API = "/api/v1"
-_EXAMPLE = "give http://host:8080 or https://host"
 
 
 class ServerAddress(Struct, frozen=True):

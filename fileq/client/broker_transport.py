@@ -35,6 +35,8 @@ from fileq.queries.untaken_jobs import UntakenJobs
 if TYPE_CHECKING:
     from fileq.client.broker_batches import BrokerBatches
 
+STATES_BATCH = 500  # jobs in one call
+
 
 class BrokerTransport:
     """Implements Transport. Owns the broker."""
@@ -203,9 +205,6 @@ def open_transport(config: Config) -> BrokerTransport:
         )
     # A client makes a call now and then: it needs no connections in advance.
     return BrokerTransport(open_broker(replace(config, redis=replace(config.redis, min_idle_conns=0))), config)
-
-
-STATES_BATCH = 500  # jobs in one call
 
 
 class _Request:

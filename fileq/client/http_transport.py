@@ -56,6 +56,11 @@ SLICE_S = 0.5  # how long one look at a silent connection lasts, so that a stop 
 _TOO_MANY, _AWAY, _GATEWAY = 429, 503, (502, 504)
 T = TypeVar("T")
 Send: TypeAlias = Callable[[http.client.HTTPConnection], None]
+EVENTS_PATH = "/events"
+SILENCE_S = 60.0  # the server sends a comment more often than that
+WAITING_MAX = 10_000  # events; then the server notices a slow client
+_PREFIX = "urn:fileq:problem:"  # of the types of problems
+_UNAVAILABLE = (429, 502, 503, 504)
 
 
 class _Result(Struct, frozen=True):
@@ -298,11 +303,6 @@ class HttpBatches:
 
 def _path(kind: str, id: str, action: str = "") -> str:
     return f"/{kind}/{quote(id, safe='')}{action}"
-
-
-EVENTS_PATH = "/events"
-SILENCE_S = 60.0  # the server sends a comment more often than that
-WAITING_MAX = 10_000  # events; then the server notices a slow client
 
 
 class HttpSubscription:
@@ -589,10 +589,6 @@ def _retry_after_s(reply: HttpReply) -> float:
 
 def _shown(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-_PREFIX = "urn:fileq:problem:"
-_UNAVAILABLE = (429, 502, 503, 504)
 
 
 class _FieldError(Struct, frozen=True):

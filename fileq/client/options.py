@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from fileq.handlers.registry import TaskDefinition
     from fileq.queries.job_filter import StatusWord
 
+_ShortText = Annotated[str, Meta(min_length=1, max_length=200)]
+
 
 class NamedBatch(Protocol):
     """A batch as code passes it around: that of a client, or `context.batch` in a handler."""
@@ -142,9 +144,6 @@ class ScheduleKeywords(TypedDict, total=False):
     within: Duration
     max_retries: int | None
     timeout: Duration | None
-
-
-_ShortText = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class WantedReprocess(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -35,6 +35,7 @@ from fileq.runtime.produce_spans import ProduceSpans
 
 BATCH = 500  # jobs in one call of the broker
 COMMAND_TYPE = "command"
+RECHECK_S = 10.0  # of jobs that --wait waits for
 
 
 class RequestedJob(Struct, frozen=True):
@@ -209,9 +210,6 @@ def json_argument(text: str, what: str, example: str) -> Any:
     if twice:
         raise ConfigError(f"{what} is {text!r:.200}; the key {twice[:50]!r} is given twice")
     return value
-
-
-RECHECK_S = 10.0
 
 
 def endings_of_jobs(broker: FullBroker, report: Callable[[str], None]) -> JobEndings:

@@ -27,6 +27,10 @@ from fileq.files.paths import advice_for, directory_problem
 from fileq.handlers.routes import made_job_problems, warnings_of
 from fileq.producer.finder.finder import WatchModes
 
+COUNT_TIMEOUT_S = 2.0  # limit of one walk through a directory tree
+_WATCHES = "/proc/sys/fs/inotify/max_user_watches"
+_HANDLERS_ADVICE = "--app-dir names the directory of the handlers; 'fileq try PATH' runs one"
+
 
 def check_environment(loaded: Loaded, role: str, app_dir: str, open_it: Callable[[], FullBroker]) -> Iterator[Finding]:
     """Yields every finding as soon as it is known."""
@@ -51,10 +55,6 @@ def check_environment(loaded: Loaded, role: str, app_dir: str, open_it: Callable
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             yield wrong(name, f"{where}{error.strerror or error}", "fix it, then run 'fileq doctor' again")
-
-
-COUNT_TIMEOUT_S = 2.0  # limit of one walk through a directory tree
-_WATCHES = "/proc/sys/fs/inotify/max_user_watches"
 
 
 class TreeCount(Struct):
@@ -252,16 +252,13 @@ def _advice(kind: str, error: str, choice: str) -> str:
     return f"{what}: {choice}"
 
 
-_ADVICE = "--app-dir names the directory of the handlers; 'fileq try PATH' runs one"
-
-
 def check_handlers(loaded: Loaded, app_dir: str) -> Iterator[Finding]:
     """Imports handlers, as a worker would, but runs none."""
     try:
         routes = load_handlers(loaded.config, app_dir)
     except ConfigError as error:
         for problem in error.problems:
-            yield wrong("handlers", problem, _ADVICE if "module" in problem else "")
+            yield wrong("handlers", problem, _HANDLERS_ADVICE if "module" in problem else "")
         return
     for problem in made_job_problems(loaded.config, routes):
         yield unknown("handlers", problem, "'fileq tasks' lists the tasks of the configuration")

@@ -33,6 +33,8 @@ from fileq.webhooks.subscriptions import Subscriptions
 
 SOON_MS = 14 * 86_400_000  # a key that expires within this time is worth a note, unless its whole life is short
 _KEY_ADVICE = "'fileq keys create NAME --scope admin', or set server.api_key_file"
+_TIMEOUT_S = 1.0  # of GET /healthz
+_TZDATA_ADVICE = "install it: pip install tzdata; or the time zones of the system"
 
 
 def is_configured(loaded: Loaded) -> bool:
@@ -146,9 +148,6 @@ def _is_below(directory: str, root: str) -> bool:
     return os.path.commonpath([found, above]) == above
 
 
-_TIMEOUT_S = 1.0
-
-
 def check_port(loaded: Loaded) -> Iterator[Finding]:
     bind, port = loaded.config.observability.metrics_bind, loaded.config.observability.metrics_port
     if port == 0:
@@ -226,9 +225,6 @@ def catalog_of(config: Config, open_it: Callable[[], FullBroker]) -> FullBroker 
     except (BrokerError, ConfigError):
         return None
     return broker
-
-
-_TZDATA_ADVICE = "install it: pip install tzdata; or the time zones of the system"
 
 
 def check_schedules(config: Config) -> Iterator[Finding]:

@@ -31,6 +31,8 @@ UNKNOWN = "unknown"  # the status of a job without a record
 
 # RFC 3339 in UTC; None for what has not happened
 Time: TypeAlias = Annotated[str | None, Meta(extra_json_schema={"format": "date-time"})]
+_SILENT_SHARE = 0.4  # a heartbeat is renewed after a third of its time, under load a moment later
+FAILURES_SHOWN = 10
 
 
 class AttemptDocument(Struct, frozen=True):
@@ -325,9 +327,6 @@ class WorkerDocument(Struct, frozen=True):
     deliveries: Annotated[int, means("deliveries of webhooks beside the slots; `busy` does not count them")] = 0
 
 
-_SILENT_SHARE = 0.4  # a heartbeat is renewed after a third of its time, under load a moment later
-
-
 def worker_documents(views: Iterable[WorkerView], now_ms: int) -> tuple[WorkerDocument, ...]:
     """Slots grouped by process, the longest running job first."""
     groups: dict[tuple[str, int, int, int], list[WorkerView]] = {}
@@ -445,9 +444,6 @@ def info_of(raw: bytes) -> BatchInfo:
         return msgspec.json.decode(raw, type=BatchInfo) if raw else BatchInfo()
     except (msgspec.DecodeError, ValueError):
         return BatchInfo()
-
-
-FAILURES_SHOWN = 10
 
 
 def batch_document(

@@ -29,6 +29,7 @@ FileStatus = Literal[
 ]  # in the order of the states of jobs
 _PAGE = 500
 FileEntry = tuple[bytes, LedgerEntry]  # a path, and what the ledger has of it
+_COUNTED = ("files", "waiting", "running", "dead", "cancelled")  # fields of DirectoryCounts
 
 
 class KnownFile(Struct, frozen=True):
@@ -71,9 +72,6 @@ class DirectoryCounts(Struct, frozen=True):
     cancelled: int
     oldest_unprocessed_at: str | None
     last_arrival_at: str | None
-
-
-_COUNTED = ("files", "waiting", "running", "dead", "cancelled")
 
 
 class FileTree(Struct, frozen=True):

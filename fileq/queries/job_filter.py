@@ -31,6 +31,8 @@ StatusWord: TypeAlias = Literal[
 _Text: TypeAlias = Annotated[str, Meta(min_length=1, max_length=500)]
 _Time: TypeAlias = Annotated[str, Meta(min_length=1, max_length=50)]
 _Fingerprint: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-fA-F]{4,12}$")]
+# Conditions that the filter has under the same name, and as they were given.
+_SHARED = ("type", "priority", "queue", "worker", "batch", "schedule", "match", "error")
 
 
 def _about(meaning: str, value: str, max_length: int | None = None) -> Meta:
@@ -196,10 +198,6 @@ class JobFilter(Struct, frozen=True):
             names = ", ".join(state.value for state in possible)
             raise ConfigError(f"status is {self.state.value!r}; {why}: give {names}, or leave it out")
         return (self.state,)
-
-
-# Conditions that the filter has under the same name, and as they were given.
-_SHARED = ("type", "priority", "queue", "worker", "batch", "schedule", "match", "error")
 
 
 class StoredJob(Struct, frozen=True):

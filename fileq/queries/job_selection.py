@@ -25,6 +25,7 @@ from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 
 # The places that are not queues, and the state of the jobs in them.
 PLACES = {"scheduled": State.SCHEDULED, "dead_letter": State.DEAD}
+ALL = Conditions(JobFilter())
 PLACES |= {"completed": State.COMPLETED, "cancelled": State.CANCELLED}
 
 
@@ -65,9 +66,6 @@ def _newest(broker: FullBroker, place: str, wanted: JobFilter, conditions: Condi
     # Pages come oldest first: keep the last `limit` and reverse them.
     found = (job for page in broker.pages(place) for job in matching(broker, page, place, conditions))
     return reversed(deque(found, maxlen=wanted.limit))
-
-
-ALL = Conditions(JobFilter())
 
 
 def matching(broker: FullBroker, raws: Sequence[bytes], place: str, conditions: Conditions = ALL) -> list[StoredJob]:

@@ -16,6 +16,7 @@ from fileq.core.text import quoted_path
 
 REREAD_S = 5.0
 NOTED_MAX = 10_000  # types
+Known = Callable[[WorkerInfo], tuple[str, ...] | None]  # what a worker says of itself; None if it does not
 
 
 def note_of_unknown_types(types: Iterable[str], config: Config, workers: Iterable[WorkerView]) -> str:
@@ -51,9 +52,6 @@ def note_of_unrouted_files(paths: Iterable[bytes], config: Config, workers: Iter
         return ""
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
     return f"{who} {quoted_path(lost[0])}{more}: dead once a worker claims it; add a route that matches it"
-
-
-Known = Callable[[WorkerInfo], tuple[str, ...] | None]  # what a worker says of itself; None if it does not
 
 
 def _taken(

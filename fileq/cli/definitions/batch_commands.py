@@ -23,6 +23,8 @@ CALLBACKS = (
     argument("--finally", dest="finally_", metavar="TASK", help="of a batch: enqueued once, when it is finished"),
     argument("--allow-failures", action="store_true", help="of a batch: a dead job does not cancel the rest"),
 )
+_ID = argument("id", type=utf8_text, metavar="BATCH", help="id of the batch")
+_BATCH = declared("fileq.queries.documents:BatchDocument")
 
 
 @command(
@@ -134,10 +136,6 @@ def _list(invocation: Invocation) -> int:
     given = invocation.options
     batches = list_batches(invocation.broker(), given.limit, unfinished=given.unfinished)
     return invocation.answer({"batches": batches}, lambda: render_batches(batches, screen_of_stdout()))
-
-
-_ID = argument("id", type=utf8_text, metavar="BATCH", help="id of the batch")
-_BATCH = declared("fileq.queries.documents:BatchDocument")
 
 
 @command("admin batch show", "show one batch: counts, callbacks, failures", _ID, json_fields=_BATCH)

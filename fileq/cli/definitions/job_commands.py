@@ -19,6 +19,8 @@ _CONFIRM = argument("--yes", action="store_true", help="confirms --all; without 
 _JOB = "fileq.queries.documents:JobDocument"
 _EACH = "one object for each job"
 _ACTION = declared("fileq.actions.bulk:ActionReport")
+_GROUP_WORDS = ("fingerprint", "directory", "kind", "type")
+_GROUPED = 100_000  # dead jobs that `dlq groups` looks at
 
 
 @command(
@@ -213,10 +215,6 @@ def _act(invocation: Invocation, name: str) -> int:
         words = command.removeprefix("fileq admin ")
         raise ConfigError(f"{words} --all would {action} {plural(report.count, what)}; add --yes to confirm")
     return code
-
-
-_GROUP_WORDS = ("fingerprint", "directory", "kind", "type")
-_GROUPED = 100_000  # dead jobs that `dlq groups` looks at
 
 
 @command(

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from fileq.actions.reprocess import ReprocessReport
     from fileq.commands.admin.fsck.report import Balance, Report
 
+_SHOWN = 20  # files that the text of a dry run names; of each kind of problem
+
 
 @command(
     "admin reprocess",
@@ -80,9 +82,6 @@ def _fsck(invocation: Invocation) -> int:
     options = invocation.options
     report = fsck(invocation.broker(), invocation.config, is_repairing=options.repair, app_dir=options.app_dir)
     return invocation.answer(report, lambda: render_fsck(report, screen_of_stdout()), 0 if report.is_clean else 1)
-
-
-_SHOWN = 20  # files that the text of a dry run names; of each kind of problem
 
 
 def render_reprocess(report: ReprocessReport) -> list[str]:

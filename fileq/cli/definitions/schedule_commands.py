@@ -29,6 +29,7 @@ _AS_SHOWN = (("…", "the schedule, as `fileq schedule show --json` prints it"),
 _LINE = "fileq schedule add"  # where the definition comes from
 _NAME = argument("name", type=utf8_text, metavar="SCHEDULE", help="name of the schedule")
 _REMOVED = (("name, removed", "string, true"),)
+_STYLES = {"broken": "red", "late": "red", "incomplete": "yellow", "paused": "yellow"}  # of a status
 
 
 @command(
@@ -270,9 +271,6 @@ def _run_now(invocation: Invocation) -> int:
     _note_jobs(invocation)
     text = [f"{id} is enqueued; the next time of {name} stays as it is"]
     return invocation.answer({"name": name, "id": id}, lambda: text)
-
-
-_STYLES = {"broken": "red", "late": "red", "incomplete": "yellow", "paused": "yellow"}
 
 
 def render_list(schedules: Sequence[ScheduleView], screen: Screen) -> list[str]:

@@ -29,6 +29,8 @@ _SETTINGS = (
     ("settings[].origin", "string: the line of the file or the name of the variable; else empty"),
 )
 _LISTED = (("path", "string or null: the file that was read, if any"), *_SETTINGS)
+_SIGNS = {"ok": ("✓", "green"), "wrong": ("✗", "red"), "unknown": ("–", "yellow")}
+_NAME_WIDTH = 18
 
 
 @command(
@@ -251,10 +253,6 @@ def _init(invocation: Invocation) -> int:
         raise ConfigError(f"{file!r} can't be written: {error.strerror}") from error
     print(f"wrote {file}")
     return 0
-
-
-_SIGNS = {"ok": ("✓", "green"), "wrong": ("✗", "red"), "unknown": ("–", "yellow")}
-_NAME_WIDTH = 18
 
 
 @command(

@@ -20,6 +20,9 @@ from fileq.core.errors import BrokerError
 from fileq.core.job import stamp
 from fileq.core.schedule import NEVER_MS, ScheduleDefinition, ScheduleDocument, zone_of
 
+_NO_STATE = ScheduleState("", NEVER_MS)
+_NO_DOCUMENT = ScheduleDocument(definition=ScheduleDefinition(cron="", type=""), source="")
+
 
 class ScheduledTime(Struct, frozen=True):
     """One time (RFC 3339)."""
@@ -87,10 +90,6 @@ def _views(broker: FullBroker, known: Sequence[KnownSchedule], now_ms: int | Non
     records = broker.records(fired + by_hand)
     outcomes = [record.state.value if record is not None else None for record in records]
     return [_view(one, outcomes[index], outcomes[len(known) + index], now_ms) for index, one in enumerate(known)]
-
-
-_NO_STATE = ScheduleState("", NEVER_MS)
-_NO_DOCUMENT = ScheduleDocument(definition=ScheduleDefinition(cron="", type=""), source="")
 
 
 def _view(known: KnownSchedule, outcome: str | None, by_hand_status: str | None, now_ms: int) -> ScheduleView:

@@ -19,6 +19,17 @@ from fileq.queries.documents import Time, WorkerDocument, worker_documents
 from fileq.queries.job_filter import waiting_since_ms
 from fileq.queries.job_ids import id_in
 
+HOUR_MS = 3_600_000
+LATE_MS = 60_000  # a worker fires a schedule within a second; after this time none does
+_RATES = ("produced", "completed", "failed", "dead")
+_ERROR = "error:"
+GONE_STATE = "gone"  # the state of a producer of this machine whose process has ended
+LAST_MINUTE = "last_minute"  # values of `eta_basis`: the time whose rate the ETA assumes
+LAST_HOURS = "last_hours"
+_SHORTEST_ETA_S = 1.0
+_LONGER_THAN_USUAL = 2
+_SAMPLES = 16  # refreshes over which the current rate is computed
+
 
 class QueueStats(Struct, frozen=True):
     """One queue."""
@@ -93,18 +104,6 @@ def _summary(view: ProducerView, neighbours: Neighbours) -> ProducerProcess:
         last_scan=last,
         **{name: getattr(info, name) for name in same},
     )
-
-
-HOUR_MS = 3_600_000
-LATE_MS = 60_000  # a worker fires a schedule within a second; after this time none does
-_RATES = ("produced", "completed", "failed", "dead")
-_ERROR = "error:"
-GONE_STATE = "gone"  # the state of a producer of this machine whose process has ended
-LAST_MINUTE = "last_minute"  # values of `eta_basis`: the time whose rate the ETA assumes
-LAST_HOURS = "last_hours"
-_SHORTEST_ETA_S = 1.0
-_LONGER_THAN_USUAL = 2
-_SAMPLES = 16  # refreshes over which the current rate is computed
 
 
 class Throughput(Struct, frozen=True):

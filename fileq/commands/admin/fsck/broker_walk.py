@@ -28,6 +28,8 @@ CANDIDATES = 10_000  # how many of one kind are kept; fsck --repair finds furthe
 SEARCHES = 1000  # jobs in one call of the broker, which may read a whole list once
 _OUR_ID = re.compile(rb'^\{"id":"([^"\\\x00-\x1f]+)","filepath":')
 _MAX_BITS, _MIN_BITS = 1 << 27, 1 << 16
+MEASUREMENTS = 3  # of the balance, on a busy system
+PAUSE_S = 0.5  # between two of them
 
 
 class BloomFilter:
@@ -215,10 +217,6 @@ def record_for(place: str, raw: bytes, job: Job | None, queues: Sequence[str], s
     created_ms = waiting_since_ms(raw) or 0
     unique_key = job.unique_key or ""
     return Record(job.id, state, raw, queue, slot, created_ms, error=job.error or "", unique_key=unique_key)
-
-
-MEASUREMENTS = 3
-PAUSE_S = 0.5
 
 
 class Measurement(Struct, frozen=True):
