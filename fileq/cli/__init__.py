@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _prepare_output()
     try:
-        code = OK if _print_version(arguments) else _run(arguments)
+        code = _run(arguments)
         sys.stdout.flush()
         return code
     except FileqError as error:
@@ -46,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if "--version" in arguments[: arguments.index("--") if "--" in arguments else None]:
+        print(f"fileq {__version__}")
+        return OK
     if arguments[:1] == ["__complete"]:
         return _complete(arguments[1:])
     from fileq.cli.command import Invocation
@@ -70,14 +73,6 @@ def _complete(arguments: list[str]) -> int:
     except (ConfigError, ValueError):
         return USAGE
     return OK
-
-
-def _print_version(arguments: list[str]) -> bool:
-    """Prints the version if --version is among the arguments; returns whether it did."""
-    if "--version" not in arguments[: arguments.index("--") if "--" in arguments else None]:
-        return False
-    print(f"fileq {__version__}")
-    return True
 
 
 def _prepare_output() -> None:

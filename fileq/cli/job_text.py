@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -56,7 +56,9 @@ def job_table(jobs: Sequence[JobDocument], screen: Screen) -> list[str]:
     labels = {reason: f"deferred ({i})" if len(reasons) > 1 else "deferred" for i, reason in enumerate(reasons, 1)}
     for job in jobs:
         state = _state_cell(job, labels.get(job.deferred or ""))
-        rows.append([short[job.id], state, _age_or_due(job), _name_of(job)])
+        due = parse_time(job.scheduled_at or "") if job.status in DELAYED_STATES else None
+        shown = f"in {age(due.timestamp() - time.time())}" if due is not None else ago(job.created_at)
+        rows.append([short[job.id], state, shown, _name_of(job)])
     return [*table(rows, screen, right=(2,)), *(f"{labels[reason]}: {printable(reason)}" for reason in reasons)]
 
 
@@ -77,11 +79,6 @@ def _deferrals(job: JobDocument) -> str:
 
 def _state_cell(job: JobDocument, label: str | None = None) -> Cell:
     return Cell(label or job.status, STATE_STYLES.get(job.status, ""))
-
-
-def _age_or_due(job: JobDocument) -> str:
-    due = parse_time(job.scheduled_at or "") if job.status in DELAYED_STATES else None
-    return f"in {age(due.timestamp() - time.time())}" if due is not None else ago(job.created_at)
 
 
 def render_peek(found: Mapping[str, Sequence[JobDocument]], queues: Sequence[str], screen: Screen) -> list[str]:
@@ -124,7 +121,8 @@ def render_job(job: JobDocument, screen: Screen) -> list[str]:
     lines = record(facts, screen)
     if job.error:
         lines += [screen.paint("error", "dim"), *(f"  {screen.paint(line, 'red')}" for line in error_lines(job.error))]
-        lines += [f"  {line}" for line in crash_hint(job.error)]
+        hints = (hint for part, hint in _HINTS if part in job.error and kind_of(job.error) == CRASH)
+        lines += [f"  ({hint})" for hint in islice(hints, 1)]
     return [*lines, *_attempts(job, screen)]
 
 
@@ -306,17 +304,9 @@ def deaths_text(job: JobDocument) -> str:
     """How often the process that ran the job died, and what fileq does then; "" if it never did."""
     if not job.recoveries:
         return ""
-    is_last = bool(job.attempts) and job.attempts[-1].outcome == "died"
-    if job.status == "dead" and is_last:
+    if job.status == "dead" and job.attempts and job.attempts[-1].outcome == "died":
         return f"{job.recoveries}, more than worker.max_recoveries allows"
     return f"{job.recoveries}; with more than worker.max_recoveries it would be dead"
-
-
-def crash_hint(error: str) -> list[str]:
-    """What may have ended the process of the handler; nothing for other errors."""
-    if kind_of(error) != CRASH:
-        return []
-    return next(([f"({hint})"] for part, hint in _HINTS if part in error), [])
 
 
 # Dead jobs as text: three lines for each job, so that id, file and error fit on a narrow terminal. If its file was

@@ -306,9 +306,7 @@ def parser_of(command: Command) -> Parser:
 
 
 def add_common(group: Any) -> None:
-    group.add_argument(
-        "--config", metavar="FILE", help="configuration file (default: $FILEQ_CONFIG, else ./config.yaml)"
-    )
+    group.add_argument("--config", metavar="FILE", help="configuration file (default: $FILEQ_CONFIG or ./config.yaml)")
     group.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], dest="sets", help="override one setting; repeatable"
     )
@@ -343,18 +341,14 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = text.split("\n\n")
-        return "\n\n".join(
-            paragraph if _is_laid_out(paragraph) else textwrap.fill(" ".join(paragraph.split()), width)
-            for paragraph in paragraphs
-        )
+        for i, paragraph in enumerate(paragraphs):
+            # The lines of a table or a list of examples must not be wrapped.
+            if not any(line.startswith("  ") for line in paragraph.splitlines()):
+                paragraphs[i] = textwrap.fill(" ".join(paragraph.split()), width)
+        return "\n\n".join(paragraphs)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return help_of(action).replace("%", "%%")
-
-
-def _is_laid_out(paragraph: str) -> bool:
-    """Whether this is a table or a list of examples, whose lines must not be wrapped."""
-    return any(line.startswith("  ") for line in paragraph.splitlines())
 
 
 def epilog(command: Command) -> str:

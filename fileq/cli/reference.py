@@ -17,13 +17,10 @@ _INDEX = "| command | purpose |"
 
 def reference(page: str) -> str:
     """docs/cli.md with its tables brought up to date; what stands before the first of them is kept."""
-    rows = [f"| [`{command.name}`](#{_anchor(command)}) | {_cell(command.summary)} |" for command in all_commands()]
+    anchors = ((command, command.name.replace(" ", "-")) for command in all_commands())
+    rows = [f"| [`{command.name}`](#{anchor}) | {_cell(command.summary)} |" for command, anchor in anchors]
     sections = [line for command in all_commands() for line in _section(command)]
     return "\n".join([page.partition(_INDEX)[0] + _INDEX, "|---|---|", *rows, "", *sections])
-
-
-def _anchor(command: Command) -> str:
-    return command.name.replace(" ", "-")
 
 
 def _section(command: Command) -> Iterator[str]:

@@ -17,6 +17,7 @@ from fileq.queries.job_ids import short_ids
 
 if TYPE_CHECKING:
     from fileq.brokers.lost_workers import LostWorker
+    from fileq.commands.admin.running_workers import WorkerList
     from fileq.commands.admin.stats import ProducerProcess, QueueStats, Throughput
 
 _JOBS_SHOWN = 20  # running jobs; `fileq workers` lists all of them
@@ -157,6 +158,13 @@ def _workers(stats: Stats, screen: Screen, most_jobs: int) -> list[str]:
     if hidden > 0:
         lines.append(screen.paint(f"  and {number(hidden)} more: fileq workers", "dim"))
     return lines
+
+
+def render_workers(found: WorkerList, screen: Screen) -> list[str]:
+    lines = ["no workers; start one with 'fileq worker'"]
+    if found.workers:
+        lines = worker_lines(found.workers, screen, found.at, with_slots=True)
+    return [*lines, *lost_lines(found.lost, screen)]
 
 
 def worker_lines(

@@ -70,7 +70,12 @@ def try_path(loaded: Loaded, path: str, app_dir: str, announce: Callable[[str], 
     with closing(ProcessExecutor(1, program, max_memory=max_memory, emit=emit, captures_output=True)) as executor:
         started_s = time.perf_counter()
         executor.submit([task])
-        outcome = _outcome(executor)
+        try:
+            outcome = _wait(executor)
+        except KeyboardInterrupt:  # raised when the task has ended
+            executor.quit(INTERRUPT_GRACE_S)
+            _wait(executor)
+            raise
         took = short_duration(max(0.001, time.perf_counter() - started_s))
     if isinstance(outcome, Done):
         return Trial(took, outcome.result, outcome.warning, made=tuple(_made(outcome, route)))
@@ -121,16 +126,6 @@ def _moved(paths: Paths, where: bytes) -> str:
     places = (os.path.join(folder, relative) for folder in paths.folders if not relative.startswith(b"/"))
     found = next((place for place in places if place != where and os.path.isfile(place)), None)
     return f"; a worker may have moved it to {quoted_path(found)}" if found is not None else ""
-
-
-def _outcome(executor: ProcessExecutor) -> TaskOutcome:
-    """The outcome of the only task. Ctrl-C stops the task and is raised when it has ended."""
-    try:
-        return _wait(executor)
-    except KeyboardInterrupt:
-        executor.quit(INTERRUPT_GRACE_S)
-        _wait(executor)
-        raise
 
 
 def _wait(executor: ProcessExecutor) -> TaskOutcome:

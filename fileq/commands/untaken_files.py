@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from fileq.brokers.types import ProducerView
 from fileq.config import Config
@@ -43,11 +43,7 @@ class LocalTrace(FileTrace, frozen=True):
     untaken: Annotated[UntakenVersion | None, means("null, or the file on this machine if it has changed since")] = None
 
 
-def with_untaken(trace: FileTrace, config: Config, path: bytes) -> LocalTrace:
-    return LocalTrace(**asdict(trace), untaken=_untaken(trace, config, path))
-
-
-def _untaken(trace: FileTrace, config: Config, path: bytes) -> UntakenVersion | None:
+def untaken_version(trace: FileTrace, config: Config, path: bytes) -> UntakenVersion | None:
     newest = trace.versions[0] if trace.versions else None
     if newest is None or not newest.is_in_ledger or newest.size is None:
         return None

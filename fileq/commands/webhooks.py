@@ -217,8 +217,7 @@ def _answer_status(result: bytes, error: str) -> int | None:
     status = found.get("status") if isinstance(found, dict) else None
     if isinstance(status, int):
         return status
-    answered = _ANSWERED.match(error)
-    return int(answered[1]) if answered is not None else None
+    return int(answered[1]) if (answered := _ANSWERED.match(error)) is not None else None
 
 
 def _payload(job: Job | None) -> DeliveryPayload | None:

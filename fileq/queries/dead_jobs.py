@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
 from fileq.core.documented import means
-from fileq.core.job import State, parse_time, stamp
+from fileq.core.job import State, parsed_ms, stamp
 from fileq.core.outcome import kind_of
 from fileq.queries.documents import JobDocument, Time
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
@@ -171,11 +171,6 @@ def _failed_at(dead: StoredJob) -> str:
     return (dead.job.failed_at if dead.job is not None else "") or ""
 
 
-def _died_ms(dead: StoredJob) -> int:
-    died = parse_time(_failed_at(dead)) if dead.record is None else None
-    return int(died.timestamp() * 1000) if died is not None else dead.time_ms
-
-
 def _path_of(dead: StoredJob) -> str:
     return dead.job.filepath if dead.job is not None else ""
 
@@ -194,7 +189,7 @@ class _Gathered:
 
     def add(self, dead: StoredJob) -> None:
         self.count += 1
-        died_ms = _died_ms(dead)
+        died_ms = (parsed_ms(_failed_at(dead)) if dead.record is None else 0) or dead.time_ms
         if len(self._ids) < _IDS:
             self._ids.append(dead.id)
             self._newest_ms.append(died_ms)

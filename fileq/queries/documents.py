@@ -157,6 +157,7 @@ def job_document(record: Record, waits_for: tuple[str, ...] = (), *, is_outline:
         raw = b"" if "raw_b64" in left_out else record.raw
         own = {"filesize": len(record.raw), "raw_b64": base64.b64encode(raw).decode()}
     has_run = record.state is State.RUNNING or record.attempt_count > 0  # a claim that was deferred is no run
+    first = record.attempt_count - len(record.attempts) + 1  # the number of the first attempt that it has
     return JobDocument(
         id=job.id if job is not None else record.id,
         status=record.state.value,
@@ -176,7 +177,7 @@ def job_document(record: Record, waits_for: tuple[str, ...] = (), *, is_outline:
         first_deferred_at=stamp(record.deferrals_ms[0]),
         last_deferred_at=stamp(record.deferrals_ms[1]),
         waits_for=waits_for,
-        attempts=attempts_of(record),
+        attempts=tuple(_attempt(n, attempt) for n, attempt in enumerate(record.attempts, first)),
         outputs=tuple(OutputDocument(_shown(one.path), one.size, one.signature) for one in record.outputs),
         fingerprint=cause,
         moved_to=_shown(record.moved_to) or None,
@@ -242,11 +243,6 @@ def fingerprint_of(job: Job | None, record: Record | None, error: str) -> str:
     if record is not None and record.fingerprint:
         return record.fingerprint
     return fingerprint(error, job.type or "", "", job.filepath) if job is not None else fingerprint(error)
-
-
-def attempts_of(record: Record) -> tuple[AttemptDocument, ...]:
-    first = record.attempt_count - len(record.attempts) + 1
-    return tuple(_attempt(n, attempt) for n, attempt in enumerate(record.attempts, first))
 
 
 def _attempt(number: int, attempt: Attempt) -> AttemptDocument:
@@ -379,9 +375,8 @@ def _breaker(one: OpenBreaker) -> BreakerDocument:
 def _held_job(view: WorkerView, now_ms: int) -> HeldJobDocument:
     job = decode_or_none(view.raw)
     running_s = max(0, now_ms - view.since_ms) / 1000 if view.since_ms else None
-    if job is None:
-        return HeldJobDocument(view.slot, "", None, None, running_s)
-    return HeldJobDocument(view.slot, job.id, job.filepath or None, job.type, running_s)
+    known = (job.id, job.filepath or None, job.type) if job is not None else ("", None, None)
+    return HeldJobDocument(view.slot, *known, running_s)
 
 
 class CallbackDocument(Struct, frozen=True):

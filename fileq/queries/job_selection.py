@@ -108,15 +108,11 @@ def outlined(
         found.append(StoredJob(raw, job.id if job is not None else raw_id(raw), job, None, state, queue))
     for i, stored in zip(undecided, with_outlines(broker, [one for i in undecided if (one := found[i])]), strict=True):
         found[i] = stored if conditions.meets(stored) else None
-    for i, stored in zip(stateless, _with_states(broker, [found[i] for i in stateless]), strict=True):
-        found[i] = stored
+    delayed = [one for i in stateless if (one := found[i])]
+    recorded = broker.states([one.id for one in delayed]) if delayed else []
+    for i, one, told in zip(stateless, delayed, recorded, strict=True):
+        found[i] = _in_state(one, told)
     return Outlined([stored for stored in found if stored is not None], len(undecided), len(stateless))
-
-
-def _with_states(broker: FullBroker, some: Sequence[StoredJob | None]) -> list[StoredJob]:
-    delayed = [stored for stored in some if stored is not None]
-    states = broker.states([stored.id for stored in delayed]) if delayed else []
-    return list(map(_in_state, delayed, states))
 
 
 def complete_records(broker: FullBroker, jobs: Sequence[StoredJob]) -> list[StoredJob]:

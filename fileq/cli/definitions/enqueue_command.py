@@ -54,24 +54,23 @@ def try_and_print(loaded: Loaded, path: str, app_dir: str = "") -> int:
     """Prints the result to stdout and everything else to stderr; returns 0, or 1 if the handler failed."""
     from fileq.commands.try_handler import try_path
 
-    trial = try_path(loaded, path, app_dir, announce=_announce)
+    def announce(text: str) -> None:
+        print(printable(text), file=sys.stderr)
+
+    trial = try_path(loaded, path, app_dir, announce=announce)
     if trial.stack:
         print(printable_lines(trial.stack), file=sys.stderr)
     if trial.failure:
-        _announce(f"failed after {trial.took}, {trial.failure}")
+        announce(f"failed after {trial.took}, {trial.failure}")
         return 1
     if trial.result:
         print(printable_json(msgspec.json.format(trial.result, indent=2).decode()))
     if trial.warning:
-        _announce(trial.warning)
+        announce(trial.warning)
     for line in trial.made:
-        _announce(line)
-    _announce(f"done in {trial.took}")
+        announce(line)
+    announce(f"done in {trial.took}")
     return 0
-
-
-def _announce(text: str) -> None:
-    print(printable(text), file=sys.stderr)
 
 
 def _due_time(parser: argparse.ArgumentParser) -> None:
@@ -164,8 +163,8 @@ def _run(invocation: Invocation) -> int:
         remark("worker.allow_commands is false here; a worker with this setting will refuse the command")
     if not options.quiet:
         _remark_time("--at", options.at)
-        for job in subjects:
-            _remark_time("run_at", None if isinstance(job, str) else job.run_at)
+        for subject in subjects:
+            _remark_time("run_at", None if isinstance(subject, str) else subject.run_at)
     if warning:
         remark(f"warning: {warning}")
     broker = invocation.broker(create=True)
@@ -183,7 +182,7 @@ def _run(invocation: Invocation) -> int:
                 remark(f"batch {plan.id} is new and sealed; 'fileq batch show {plan.id}' shows it")
         has_enqueued = True
         # Before the ids are printed: who reads them may press Ctrl-C, which from then on only ends the wait.
-        typed = (None if isinstance(job, str) or job.type == COMMAND_TYPE else job.type for job in subjects)
+        typed = (None if isinstance(one, str) or one.type == COMMAND_TYPE else one.type for one in subjects)
         named = (options.type, *typed, options.then, options.catch, options.finally_)
         print_untaken_note(invocation, named, (entry.job.path for entry in entries if entry.job.filepath))
         print_payload_note(invocation, ((entry.job.type, bytes(entry.job.payload or b"null")) for entry in entries))
@@ -195,8 +194,13 @@ def _run(invocation: Invocation) -> int:
                 remark(f"not all spans of these jobs were sent: {unsent}")
         finally:
             # With --wait one JSON document is printed, at the end of all jobs.
-            if not (endings is not None and options.json and has_enqueued):
-                _print(invocation, enqueuing.jobs, entries[0].job.batch_id)
+            if not options.json:
+                for job in enqueuing.jobs:
+                    print(job.id)
+                    if job.fate == "duplicate":
+                        remark(f"a job with the id {job.id} exists already; nothing was enqueued")
+            elif enqueuing.jobs and not (endings is not None and has_enqueued):
+                _print_documents(invocation, enqueuing.jobs, entries[0].job.batch_id, {})
     return 0 if endings is None else _wait(invocation, endings, enqueuing.jobs, entries[0].job.batch_id)
 
 
@@ -267,15 +271,6 @@ def _ended_line(job: JobDocument) -> str:
         result = "" if job.result is None else f": {msgspec.json.encode(job.result).decode()}"
         return printable(f"{job.id} completed{result}")
     return printable(f"{job.id} {job.status}: {job.error or ''}")
-
-
-def _print(invocation: Invocation, jobs: list[Accepted], batch_id: str | None) -> None:
-    if invocation.options.json and jobs:
-        _print_documents(invocation, jobs, batch_id, {})
-    for job in jobs if not invocation.options.json else ():
-        print(job.id)
-        if job.fate == "duplicate":
-            remark(f"a job with the id {job.id} exists already; nothing was enqueued")
 
 
 def _remark_time(name: str, given: PointInTime | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from fileq.cli.arguments import DRY_RUN, UNFINISHED, argument, check_choice, filter_of, filters, utf8_text, whole_number
 from fileq.cli.command import Invocation, command, declared
@@ -136,7 +136,7 @@ def _trace(invocation: Invocation) -> int:
 
     $ fileq trace inbox/invoice-17.pdf  # was it processed, and if not, why?"""
     from fileq.cli.job_text import render_trace
-    from fileq.commands.untaken_files import why_not_taken, with_scanned_directory, with_untaken
+    from fileq.commands.untaken_files import LocalTrace, untaken_version, why_not_taken, with_scanned_directory
     from fileq.queries.job_queries import FileNotKnown, trace
 
     path, broker = os.path.abspath(os.fsencode(invocation.options.path)), invocation.broker()
@@ -147,7 +147,7 @@ def _trace(invocation: Invocation) -> int:
         if reason := why_not_taken(config, path):
             raise FileNotKnown(f"{quoted_path(path)} was never enqueued: {reason}") from None
         raise FileNotKnown(f"there is no such file here, and {error}") from None
-    shown = with_untaken(traced, config, path)
+    shown = LocalTrace(**asdict(traced), untaken=untaken_version(traced, config, path))
     return invocation.answer(shown, lambda: render_trace(shown, screen_of_stdout()))
 
 

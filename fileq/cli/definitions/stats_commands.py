@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import argument
 from fileq.cli.command import Invocation, command, declared
-from fileq.cli.terminal import Screen, print_lines, remark, screen_of_stdout
+from fileq.cli.terminal import print_lines, remark, screen_of_stdout
 from fileq.core.text import printable_json
 
 if TYPE_CHECKING:
-    from fileq.commands.admin.running_workers import WorkerList
     from fileq.commands.admin.stats import Stats
 
 REFRESH_S = 2.0
@@ -136,19 +135,11 @@ def _workers(invocation: Invocation) -> int:
     since when it was silent or at which time its process was found gone.
 
     $ fileq workers  # which job runs where, and for how long"""
+    from fileq.cli.stats_text import render_workers
     from fileq.commands.admin.running_workers import workers
 
     found = workers(invocation.broker())
-    return invocation.answer(found, lambda: _worker_lines(found, screen_of_stdout(is_endless=True)))
-
-
-def _worker_lines(found: WorkerList, screen: Screen) -> list[str]:
-    from fileq.cli.stats_text import lost_lines, worker_lines
-
-    lines = ["no workers; start one with 'fileq worker'"]
-    if found.workers:
-        lines = worker_lines(found.workers, screen, found.at, with_slots=True)
-    return [*lines, *lost_lines(found.lost, screen)]
+    return invocation.answer(found, lambda: render_workers(found, screen_of_stdout(is_endless=True)))
 
 
 @command(
