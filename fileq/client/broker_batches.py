@@ -101,14 +101,9 @@ def new_batch(config: Config, request: BatchRequest, now: datetime) -> NewBatch:
     check_client_batch(request.id)
     check_client_batch(request.parent)
     info = BatchInfo(request.priority, request.made_by)
-    return NewBatch(
-        id=request.id,
-        name=request.name,
-        parent=request.parent,
-        allow_failures=request.allow_failures,
-        callbacks=tuple(_callback(config, request, kind, now) for kind in request.callbacks),
-        info=msgspec.json.encode(info) if info != BatchInfo() else b"",
-    )
+    callbacks = tuple(_callback(config, request, kind, now) for kind in request.callbacks)
+    encoded = msgspec.json.encode(info) if info != BatchInfo() else b""
+    return NewBatch(request.id, request.name, request.parent, request.allow_failures, callbacks, encoded)
 
 
 def _callback(config: Config, request: BatchRequest, kind: CallbackKind, now: datetime) -> Callback:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 import msgspec
@@ -28,17 +28,7 @@ from fileq.client.address import HTTP_SCHEMES, config_at, new_database_warning, 
 from fileq.client.batch_handle import BatchHandle, BatchKeywords, batch_request
 from fileq.client.event_stream import EventStream
 from fileq.client.handle import Handle, with_payload_type
-from fileq.client.options import (
-    EnqueueOptions,
-    JobFilters,
-    JobOptions,
-    JobRequest,
-    NamedBatch,
-    ScheduleKeywords,
-    batch_id_of,
-    options_of,
-    schedule_options,
-)
+from fileq.client.options import EnqueueOptions, JobFilters, JobRequest, batch_id_of, options_of, schedule_options
 from fileq.client.tasks import TaskCall, encoded_payload, task_named, typed_request
 from fileq.client.transport import Transport
 from fileq.config import Config
@@ -52,6 +42,9 @@ from fileq.handlers.registry import TaskDefinition
 from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobConditions
 from fileq.queries.job_queries import FileTrace
+
+if TYPE_CHECKING:
+    from fileq.client.options import JobOptions, NamedBatch, ScheduleKeywords
 
 P = TypeVar("P")
 R = TypeVar("R")

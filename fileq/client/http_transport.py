@@ -63,31 +63,10 @@ _PREFIX = "urn:fileq:problem:"  # of the types of problems
 _UNAVAILABLE = (429, 502, 503, 504)
 
 
-class _Result(Struct, frozen=True):
-    result: Raw
-
-
 class _BulkItem(Struct, frozen=True):
     id: str
     result: str
     warning: str | None = None
-
-
-class _BulkReply(Struct, frozen=True):
-    jobs: tuple[_BulkItem, ...]
-
-
-class _Stats(Struct, frozen=True):
-    queues: dict[str, int]
-
-
-class _Cancelled(Struct, frozen=True):
-    result: CancelResult
-
-
-class _Cleared(Struct, frozen=True):
-    cleared: int
-    is_partial: bool
 
 
 class HttpTransport:
@@ -106,7 +85,7 @@ class HttpTransport:
         for start in range(0, len(requests), BATCH):
             body = msgspec.json.encode({"jobs": bodies[start : start + BATCH]})
             reply = self._call("POST", "/jobs/bulk", body=body, headers=trace_headers(requests[start]))
-            found = _decoded(reply, _BulkReply, (200, 201)).jobs
+            found = _field(reply, "jobs", tuple[_BulkItem, ...], (200, 201))
             for item, request, id in zip(found, requests[start:], ids[start:], strict=False):
                 fate = _fate(item.result, item.id, request, id, reply)
                 accepted.append(Accepted(item.id or id, fate, item.warning or "", is_hidden=not item.id))
@@ -152,11 +131,9 @@ class HttpTransport:
         left = _size(stats, queue) if stats.status != 403 else 1  # then this is refused too, and names the scope for it
         while left > 0:
             reply = self._call("POST", _path("queues", queue, "/clear"), query=[("limit", str(left))])
-            done = _decoded(reply, _Cleared)
-            cleared += done.cleared
-            left -= done.cleared
-            if not done.is_partial:
-                break
+            done = _field(reply, "cleared", int)
+            cleared += done
+            left = left - done if _field(reply, "is_partial", bool) else 0
         return cleared
 
     def cancel(self, id: str) -> CancelResult:
@@ -165,7 +142,7 @@ class HttpTransport:
             return CancelResult.UNKNOWN
         if problem_in(reply).slug == "conflict":
             return CancelResult.ENDED
-        result = _decoded(reply, _Cancelled, (200, 202)).result
+        result = _field(reply, "result", CancelResult, (200, 202))
         return CancelResult.CANCELLED if reply.is_repeat and result is CancelResult.ENDED else result
 
     def retry(self, id: str, *, is_probe: bool = False) -> None:
@@ -221,7 +198,7 @@ class HttpTransport:
             return ending_in(id, None)
         if reply.status == 202:
             return None
-        return JobEnding(_decoded(reply, JobDocument), bytes(_decoded(reply, _Result).result))
+        return JobEnding(_decoded(reply, JobDocument), bytes(_field(reply, "result", Raw)))
 
     def _pages(self, given: JobConditions, limit: int | None) -> Iterator[JobDocument]:
         query = [(name, value) for name in NAMES if name != "tag" and (value := getattr(given, name)) is not None]
@@ -245,8 +222,14 @@ def _decoded(reply: HttpReply, type: type[T], statuses: Sequence[int] = (200,)) 
         raise BrokerError(f"the answer of the server can't be read: {error}; is it a fileq server?") from error
 
 
+def _field(reply: HttpReply, name: str, type: type[T], statuses: Sequence[int] = (200,)) -> T:
+    """One field of the answer."""
+    found = _decoded(reply, dict[str, Raw], statuses).get(name, Raw(b""))
+    return _decoded(replace(reply, body=bytes(found)), type, statuses)
+
+
 def _size(stats: HttpReply, queue: str) -> int:
-    queues = _decoded(stats, _Stats).queues
+    queues = _field(stats, "queues", dict[str, int])
     if queue not in queues:
         raise ConfigError(f"no queue is named {queue!r}; the queues are {', '.join(queues)}")
     return queues[queue]
@@ -256,10 +239,6 @@ def _fate(fate: str, found_id: str, request: JobRequest, id: str, reply: HttpRep
     """A duplicate with an id that was made here is this caller's own job: the answer to an earlier try was lost."""
     is_own = reply.is_repeat and fate == EnqueueResult.DUPLICATE and found_id == id and not request.options.id
     return EnqueueResult.ENQUEUED if is_own else fate
-
-
-class _Changed(Struct, frozen=True):
-    has_changed: bool
 
 
 class HttpBatches:
@@ -298,7 +277,7 @@ class HttpBatches:
         if reply.status == 404:
             return False
         # The answer to the first try may be lost: then the change is this caller's own.
-        return _decoded(reply, _Changed).has_changed or reply.is_repeat
+        return _field(reply, "has_changed", bool) or reply.is_repeat
 
 
 def _path(kind: str, id: str, action: str = "") -> str:
@@ -546,13 +525,10 @@ class HttpConnections:
         connection.close()
 
     def _new(self) -> http.client.HTTPConnection:
-        address = self._address
-        if address.is_https:
-            made: http.client.HTTPConnection = http.client.HTTPSConnection(
-                address.host, address.port, timeout=CONNECT_S, context=self._tls
-            )
-        else:
-            made = http.client.HTTPConnection(address.host, address.port, timeout=CONNECT_S)
+        kind: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
+        if self._address.is_https:
+            kind = partial(http.client.HTTPSConnection, context=self._tls)
+        made = kind(self._address.host, self._address.port, timeout=CONNECT_S)
         made.connect()
         return made
 

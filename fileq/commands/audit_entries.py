@@ -158,14 +158,8 @@ def audit_page(
 
 def new_key_facts(made: NewKey, options: KeyOptions) -> dict[str, Any]:
     """Without the key itself."""
-    return {
-        "id": made.id,
-        "name": made.name,
-        "scopes": ", ".join(made.scopes),
-        "expires": made.expires,
-        "allowed_types": ", ".join(options.allowed_types),
-        "path_prefix": options.path_prefix,
-    }
+    facts = {"id": made.id, "name": made.name, "scopes": ", ".join(made.scopes), "expires": made.expires}
+    return facts | {"allowed_types": ", ".join(options.allowed_types), "path_prefix": options.path_prefix}
 
 
 def key_facts(key: StoredKey | None) -> dict[str, Any]:

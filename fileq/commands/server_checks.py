@@ -15,15 +15,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.api_keys import KeyStore
 from fileq.config import Config, Loaded
-from fileq.config.http_settings import (
-    GUESSABLE,
-    OUTSIDE_KEY,
-    ServerSettings,
-    host_here,
-    is_guessable,
-    is_loopback,
-    is_outside_key,
-)
+from fileq.config.http_settings import GUESSABLE, OUTSIDE_KEY, host_here, is_guessable, is_loopback, is_outside_key
 from fileq.core.api_key import StoredKey
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.finding import Finding, sound, unknown, wrong
@@ -44,16 +36,15 @@ def is_configured(loaded: Loaded) -> bool:
 
 def check_server(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding]:
     settings = loaded.config.server
-    yield _address(settings)
+    yield _address(settings.bind, settings.port)
     yield from _keys(loaded, open_it)
     yield from _secret_file("api_key_file", settings.api_key_file)
     yield from _secret_file("password_file", settings.password_file, settings.username)
-    yield from _network(settings)
+    yield from _network(loaded.config)
     yield from _uploads(loaded)
 
 
-def _address(settings: ServerSettings) -> Finding:
-    bind, port = settings.bind, settings.port
+def _address(bind: str, port: int) -> Finding:
     if port == 0:
         return sound("server", f"any free port on {bind}")
     error = bind_error(bind, port)
@@ -113,7 +104,8 @@ def _secret_file(name: str, path: str, username: str = "") -> Iterator[Finding]:
         yield sound(f"server {name}", path)
 
 
-def _network(settings: ServerSettings) -> Iterator[Finding]:
+def _network(config: Config) -> Iterator[Finding]:
+    settings = config.server
     if settings.auth_header and any(ip_network(one).prefixlen == 0 for one in settings.trusted_proxies):
         detail = f"server.trusted_proxies has all addresses: any client can name itself by {settings.auth_header}"
         yield wrong("server proxy", detail, "list only the addresses of the proxy")
