@@ -271,18 +271,14 @@ class BulkActions:
             return []
         if is_dry_run:
             return [_change(job, *_planned(action, job)) for job in jobs]
-        match action:
-            case JobAction.RETRY:
-                return self._retry(jobs)
-            case JobAction.DELETE:
-                answers = self._broker.discard([(job.id, job.raw) for job in jobs])
-                return [_answer(action, job, LEFT, is_done=done) for job, done in zip(jobs, answers, strict=True)]
-            case JobAction.RUN:
-                answers = self._broker.due_now([job.id for job in jobs])
-                found = zip(jobs, answers, strict=True)
-                return [_answer(action, job, CHANGED_ELSEWHERE, is_done=done) for job, done in found]
-            case JobAction.CANCEL:
-                return self._cancel(jobs)
+        if action in (JobAction.RETRY, JobAction.CANCEL):
+            return self._retry(jobs) if action is JobAction.RETRY else self._cancel(jobs)
+        if action is JobAction.DELETE:
+            gone, answers = LEFT, self._broker.discard([(job.id, job.raw) for job in jobs])
+        else:
+            gone, answers = CHANGED_ELSEWHERE, self._broker.due_now([job.id for job in jobs])
+        pairs = zip(jobs, answers, strict=True)
+        return [_change(job, DONE[action]) if is_done else _change(job, GONE, gone) for job, is_done in pairs]
 
     def _retry(self, jobs: Sequence[StoredJob]) -> list[JobChange]:
         possible = [job for job in jobs if job.job is not None]
@@ -440,10 +436,6 @@ _CANCELS = {
 
 def _change(job: StoredJob, result: str, reason: str = "") -> JobChange:
     return JobChange(job.id, result, _path_of(job), reason)
-
-
-def _answer(action: JobAction, job: StoredJob, gone: str, *, is_done: bool) -> JobChange:
-    return _change(job, DONE[action]) if is_done else _change(job, GONE, gone)
 
 
 def _cancelled(job: StoredJob, result: CancelResult) -> JobChange:

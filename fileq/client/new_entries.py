@@ -102,14 +102,9 @@ class FileEntries:
         path = self._as_produced(where)
         mount = mount_of(os.path.realpath(os.path.dirname(where)), self._mounts) if path == where else None
         inode = found.inode if mount is not None and keeps_inodes(mount.kind) and identity != "stat" else 0
+        queue, own_inode = options.priority or self._priority_of(path), inode if identity == "inode" else 0
         job = file_job(
-            path,
-            size=found.size,
-            priority=options.priority or self._priority_of(path),
-            now=now,
-            signature=found.signature,
-            inode=inode if identity == "inode" else 0,
-            id=options.id,
+            path, size=found.size, priority=queue, now=now, signature=found.signature, inode=own_inode, id=options.id
         )
         device = mount.device if mount is not None else "?" if path == where else ""
         # As the producer does: else it would read the file again, and take it for new after a touch.

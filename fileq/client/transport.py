@@ -69,27 +69,21 @@ class BatchTransport(Protocol):
 
     def create(self, request: BatchRequest) -> None:
         """Creates the batch; nothing if it exists, for a repeated call. BrokerError if its parent takes no jobs."""
-        ...
 
     def get(self, id: str) -> BatchDocument | None:
         """The batch at one moment."""
-        ...
 
     def seal(self, id: str) -> bool:
         """False if it is not open."""
-        ...
 
     def cancel(self, id: str) -> bool:
         """Marks the batch as cancelled, and cancels the members that wait. False if it is finished or cancelled."""
-        ...
 
     def retry(self, id: str) -> BatchRetry:
         """Puts the dead members back into their queues, after the mark of a cancelled batch was removed."""
-        ...
 
     def dead_page(self, id: str, cursor: str) -> JobDocuments:
         """Members that are dead, in no defined order."""
-        ...
 
 
 class Transport(Protocol):
@@ -98,19 +92,16 @@ class Transport(Protocol):
         of one takes no jobs; the others are enqueued.
 
         A lost reply is no reason to fail: each job has its id before the first try, so the call is repeated."""
-        ...
 
     def job(self, id: str) -> JobDocument | None: ...
 
     def ending(self, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
         """Waits until the job has ended; None once `is_stopped`, within half a second. Raises TimeoutError."""
-        ...
 
     def subscribe(self) -> Subscription: ...
 
     def select(self, given: JobConditions, limit: int | None = None) -> Iterator[JobDocument]:
         """At most `limit` jobs that meet the conditions: waiting ones in order, ended ones newest first."""
-        ...
 
     def trace(self, path: bytes) -> FileTrace: ...
 
@@ -123,15 +114,12 @@ class Transport(Protocol):
     def retry(self, id: str, *, is_probe: bool = False) -> None:
         """Puts a dead job back into its queue. A probe runs next, and no open circuit breaker defers it. Raises
         JobError, saying why, if that is impossible."""
-        ...
 
     def warning(self, type: str) -> str:
         """Why no worker would take jobs of this type; "" if nothing is wrong or known."""
-        ...
 
     def schedule(self, name: str, options: WantedSchedule) -> None:
         """Defines a schedule or replaces its definition. ConfigError for one that the configuration has."""
-        ...
 
     @property
     def batches(self) -> BatchTransport: ...

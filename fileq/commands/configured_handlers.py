@@ -78,19 +78,8 @@ def list_tasks(config: Config, app_dir: str) -> tuple[TaskSummary, ...]:
     first = {route.type: route for route in reversed(list(routes)) if route.type is not None}
     found = []
     for task in REGISTRY.tasks():
-        route = first[task.name]
-        found.append(
-            TaskSummary(
-                name=task.name,
-                function=task.target,
-                payload=task.payload_name,
-                priority=task.priority or config.producer.default_priority,
-                timeout_s=route.timeout,
-                max_retries=route.max_retries,
-                isolation=route.isolation,
-                give_up_on=route.give_up_on,
-                has_retry_if=route.retry_if is not None,
-                is_shadowed=route.function is not task.function,
-            )
-        )
+        route, queue = first[task.name], task.priority or config.producer.default_priority
+        options = (route.timeout, route.max_retries, route.isolation, route.give_up_on, route.retry_if is not None)
+        is_shadowed = route.function is not task.function
+        found.append(TaskSummary(task.name, task.target, task.payload_name, queue, *options, is_shadowed))
     return tuple(sorted(found, key=lambda task: task.name))

@@ -1,29 +1,198 @@
-"""`fileq admin pause|resume|breaker reset`: stop and restart claiming from queues, close circuit breakers."""
+"""`fileq admin stats|workers|events|pause|resume|breaker reset`: queues and workers, and what happens to jobs."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import argument, utf8_text
 from fileq.cli.command import Invocation, command, declared
-from fileq.cli.terminal import plural
+from fileq.cli.terminal import plural, print_lines, remark, screen_of_stdout
 from fileq.cli.worker_notes import print_reload_note
-from fileq.core.text import printable
+from fileq.core.text import printable, printable_json
 from fileq.core.units import two_units
 
 if TYPE_CHECKING:
     from fileq.commands.admin.pauses import PauseResult
     from fileq.commands.admin.running_workers import BreakerReset
+    from fileq.commands.admin.stats import Stats
 
+REFRESH_S = 2.0
 _FIELDS = declared(
     "fileq.commands.admin.pauses:PauseResult",
     more=(("queues[]", "instead of the others, if several queues were named: one such object for each"),),
 )
-
-
 _ARGUMENTS = argument("queues", nargs="+", metavar="QUEUE", help="one or more of worker.priorities, such as low")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"is {text!r}; it must be a number of seconds, 0.1 or more")
+    return seconds
+
+
+@command(
+    "admin stats",
+    "show queue lengths, rates, producers, workers and errors",
+    argument(
+        "--watch",
+        nargs="?",
+        type=_seconds,
+        const=REFRESH_S,
+        metavar="SECONDS",
+        help=f"refresh until Ctrl-C, every {REFRESH_S:g} seconds by default; with --json one line each time",
+    ),
+    json_fields=declared("fileq.commands.admin.stats:Stats"),
+)
+def _stats(invocation: Invocation) -> int:
+    """Shows the broker and its address; for each queue how many jobs are pending and the age of the next one; the
+    number of scheduled, processing, completed and dead jobs; the rates of this hour and the last, and when the backlog
+    will be done at the rate of the last minute; the producers; the workers and their running jobs; errors by kind. The
+    cost for the broker does not depend on the length of the queues.
+
+    `processing` counts the jobs that slots hold. A job that cannot run yet, because of a limit for example, is
+    among them from its claim until its worker has deferred it: some milliseconds, and again each time it is due.
+
+    `failed` counts attempts that failed. `became dead` counts jobs that entered the dead-letter queue, `refused`
+    those of them that had no attempt: bytes that are not a job, no handler for it, a file that has vanished. The
+    errors by kind are those of failed attempts, of refused jobs, and of attempts whose process died, which are not
+    counted as failed: Crash (the process of the handler) and WorkerDied (the whole worker).
+
+    A producer is shown with its directory, its last full scan and its state: scanning, watching, held (by the rate
+    limit or by max_pending, and since when), lost (its directory cannot be read) or stuck (no progress for a
+    minute). It reports this every few seconds. After a clean stop it is no longer listed; after a kill -9 it is
+    listed until worker.heartbeat_ttl is over, on its own machine as gone.
+
+    With --watch it refreshes in place until Ctrl-C and adds the rates of the last refreshes. It continues while the
+    broker is unreachable, and says so.
+
+    $ fileq stats  # print the state once (`admin` may be left out)
+    $ fileq stats --watch  # refresh every 2 seconds, in place
+    $ fileq stats --json | jq .dead  # one number, for scripts"""
+    if invocation.options.watch is not None:
+        return _watch(invocation, invocation.options.watch)
+    from fileq.cli.stats_text import render
+    from fileq.commands.admin.stats import gather
+
+    stats = gather(invocation.broker())
+    return invocation.answer(stats, lambda: render(stats, screen_of_stdout(is_endless=True)))
+
+
+def _watch(invocation: Invocation, interval_s: float) -> int:
+    """In place on a terminal; for files and pipes, one block of lines after another."""
+    from fileq.cli.stats_text import render, watch
+
+    def show_block(stats: Stats | None, outage: str) -> None:
+        if outage:
+            remark(outage)
+        elif invocation.options.json:
+            invocation.print_json(stats)
+            sys.stdout.flush()
+        elif stats is not None:
+            print_lines([*render(stats, screen_of_stdout()), ""])
+            sys.stdout.flush()
+
+    with contextlib.suppress(KeyboardInterrupt):
+        if sys.stdout.isatty() and not invocation.options.json:
+            _watch_in_place(invocation, interval_s)
+        else:
+            watch(invocation.broker, show_block, interval_s)
+    return 0
+
+
+def _watch_in_place(invocation: Invocation, interval_s: float) -> None:
+    from rich.live import Live
+    from rich.text import Text
+
+    from fileq.cli.stats_text import render, watch
+
+    with Live(auto_refresh=False, screen=True, vertical_overflow="crop") as live:
+
+        def show(stats: Stats | None, outage: str) -> None:
+            screen = screen_of_stdout()
+            lines = render(stats, screen._replace(height=screen.height - bool(outage))) if stats is not None else []
+            if outage:
+                lines.insert(0, screen.paint(outage[: screen.width], "red"))
+            live.update(Text.from_ansi("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
+
+        watch(invocation.broker, show, interval_s)
+
+
+@command(
+    "admin workers",
+    "show worker processes, their slots and running jobs",
+    json_fields=declared("fileq.commands.admin.running_workers:WorkerList"),
+)
+def _workers(invocation: Invocation) -> int:
+    """Lists every registered worker process: how many of its slots are busy, the worst state of its circuit breakers,
+    whether it is alive, draining (it stops, or a reload has replaced it: it claims nothing, and its jobs finish),
+    silent or gone, when its last heartbeat was, and how long it has been running; then each root of files that is
+    missing; each route whose breaker is open, with the last error and the time of the next try; each limit of a route
+    for which jobs wait; and each busy slot with its job and how long that has been running.
+
+    A worker renews its heartbeat after a third of worker.heartbeat_ttl. One that is overdue is silent, with the
+    time since its last heartbeat: it was killed or is frozen, or cannot reach the broker. Its jobs stay its own
+    until the heartbeat ends. Then the reaper of another worker removes it and returns its jobs to their queues. A
+    worker of this machine whose process has ended is gone, whatever its heartbeat says; the other workers of its
+    machine remove it within two seconds. For an hour the process is listed as lost, with how many jobs it had, and
+    since when it was silent or at which time its process was found gone.
+
+    $ fileq workers  # which job runs where, and for how long"""
+    from fileq.cli.stats_text import render_workers
+    from fileq.commands.admin.running_workers import workers
+
+    found = workers(invocation.broker())
+    return invocation.answer(found, lambda: render_workers(found, screen_of_stdout(is_endless=True)))
+
+
+@command(
+    "admin events",
+    "follow what happens to jobs, until Ctrl-C",
+    json_fields=(
+        ("event", "string: job:created, job:started, job:completed, job:failed, job:dead, job:recovered, …"),
+        ("job_id, type, filepath", "string: the job, its type (or null) and its file (or empty)"),
+        ("priority, worker_id", "string: its queue, and the slot or empty"),
+        ("duration_ms, retry_count", "number: duration of the attempt that ended; failed attempts so far"),
+        ("error", "string: the error, or the reason of a deferral, otherwise empty"),
+        ("at", "number: time of the transition by the broker's clock, ms since the epoch"),
+    ),
+)
+def _events(invocation: Invocation) -> int:
+    """Prints each transition of a job (created, started, completed, failed, dead, recovered, cancelled, deferred) as
+    one line when it happens, in all processes that use the broker: time in UTC, event, file or type, queue, duration,
+    the first characters of the id, and the error or the reason. Lines fit the terminal: one that is too long loses the
+    queue, then the first directories of the path, then the middle of the error. On a pipe nothing is cut. With --json
+    each line is the JSON object that the broker publishes, with the whole id; docs/events.md has the names that the
+    same transitions have in the log.
+
+    A deferred job is claimed again from time to time: if it still cannot run, job:deferred is printed again, with
+    the reason. Brokers publish job:started when a job is claimed, so --json has a job:started before each
+    job:deferred; text output omits it, and waits up to half a second for that.
+
+    It follows until Ctrl-C. If the broker becomes unreachable it says so on stderr and connects again; events
+    published in between are not shown. A broker that is unreachable at the start is exit code 4.
+
+    $ fileq events  # what happens now (`admin` may be left out)
+    $ fileq events --json | jq 'select(.event == "job:dead")'  # only dead jobs, for scripts"""
+    from fileq.cli.follow_events import HOLD_S, EventFilter, event_line, follow
+
+    is_json = invocation.options.json
+
+    def show(event: bytes) -> None:
+        # The width is asked for each line: the window may have changed.
+        text = printable_json(event.decode()) if is_json else event_line(event, screen_of_stdout().width)
+        print(text, flush=True)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        follow(invocation.broker(), EventFilter(show, 0.0 if is_json else HOLD_S), remark)
+    return 0
 
 
 def _reason(text: str) -> str:
