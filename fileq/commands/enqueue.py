@@ -66,18 +66,14 @@ class Enqueuing:
 
     def __init__(self, broker: FullBroker, config: Config) -> None:
         self._broker = broker
-        self._spans = ProduceSpans(config)
+        self.spans = ProduceSpans(config)
         self.jobs: list[Accepted] = []
 
     def enqueue(self, entries: Sequence[Entry]) -> None:
         for batch in parts(entries, BATCH):
             fates = self._broker.enqueue(batch).results
             self.jobs += [Accepted(entry.job.id, fate) for entry, fate in zip(batch, fates, strict=True)]
-            self._spans.add([entry for entry, fate in zip(batch, fates, strict=True) if fate == "enqueued"])
-
-    def send_spans(self) -> str:
-        """Sends the `produce` spans; returns the reason why some were not sent, or ""."""
-        return self._spans.send()
+            self.spans.add([entry for entry, fate in zip(batch, fates, strict=True) if fate == "enqueued"])
 
 
 def requested(subjects: Sequence[str]) -> list[str | RequestedJob]:

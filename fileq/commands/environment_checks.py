@@ -150,10 +150,8 @@ def _watches(root: bytes) -> Finding:
     finally:
         watcher.close()
     tree = count_directories(root, time.monotonic() + COUNT_TIMEOUT_S)
-    try:
-        with open(_WATCHES) as file:
-            limit = int(file.read())
-    except (OSError, ValueError):
+    limit = max_watches()
+    if limit is None:
         return unknown("inotify", f"{_WATCHES} can't be read")
     if tree.directories > limit:
         wanted = max(1_048_576, 2 * tree.directories)
@@ -163,6 +161,14 @@ def _watches(root: bytes) -> Finding:
             f"sysctl fs.inotify.max_user_watches={wanted}; until then the producer polls",
         )
     return sound("inotify", f"{tree.shown} to watch, at most {limit} watches for all programs of this user")
+
+
+def max_watches() -> int | None:
+    try:
+        with open(_WATCHES) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
 
 
 def check_roots(loaded: Loaded) -> Iterator[Finding]:

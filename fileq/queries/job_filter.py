@@ -298,7 +298,7 @@ class Conditions:
             return not wanted.tags and all(value is None for value in about_jobs)
         return (
             wanted.type in (None, job.type)
-            and not (wanted.leaves_deliveries and wanted.type is None and is_delivery(job))
+            and not (wanted.leaves_deliveries and wanted.type is None and is_own_type(job.type))
             and wanted.priority in (None, job.priority)
             and (wanted.schedule is None or is_of_schedule(job.id, wanted.schedule))
             and (not wanted.tags or job.tag_values.items() >= set(wanted.tags))
@@ -348,11 +348,6 @@ class Conditions:
     def meets_error(self, error: str) -> bool:
         """The error contains the text, or is of the kind that is written like it. Case-insensitive."""
         return self._error is None or self._error in error.casefold() or self._error == kind_of(error).casefold()
-
-
-def is_delivery(job: Job) -> bool:
-    """Whether it is a delivery of a webhook. Those about cancellations must not be cancelled with the jobs."""
-    return is_own_type(job.type)
 
 
 def _error_in(job: Job | None, state: State) -> str | None:

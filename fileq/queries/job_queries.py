@@ -20,31 +20,21 @@ from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import State, decode_or_none, split_signature, stamp
 from fileq.core.text import printable, quoted_path
 from fileq.queries.documents import JobDocument, Time, job_document
-from fileq.queries.job_filter import JobFilter
 from fileq.queries.job_ids import looks_like_id, why_unknown
-from fileq.queries.job_selection import PLACES, matching, select
-
-
-def known_places(queues: Sequence[str]) -> tuple[str, ...]:
-    return (*queues, *PLACES)
+from fileq.queries.job_selection import PLACES, matching
 
 
 def place_named(word: str, queues: Sequence[str]) -> str:
     """The place with this name or alias. The name of a queue has precedence over an alias."""
     place = word if word in queues else {"dlq": "dead_letter", "dead": "dead_letter"}.get(word, word)
-    if place not in known_places(queues):
-        raise ConfigError(f"no queue is named {word!r}; give one of {', '.join(known_places(queues))}")
+    if place not in (known := (*queues, *PLACES)):
+        raise ConfigError(f"no queue is named {word!r}; give one of {', '.join(known)}")
     return place
 
 
 def peek(broker: FullBroker, place: str, limit: int) -> tuple[JobDocument, ...]:
     """The jobs that leave a queue or `scheduled` next; the newest of any other place."""
     return tuple(stored.document() for stored in matching(broker, broker.peek(place, limit), place))
-
-
-def list_jobs(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> tuple[JobDocument, ...]:
-    """Jobs of a state (all states: running first); waiting jobs in order, ended ones newest first."""
-    return tuple(stored.document() for stored in select(broker, queues, wanted))
 
 
 def show(broker: FullBroker, id: str) -> JobDocument:

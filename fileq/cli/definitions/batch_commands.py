@@ -76,7 +76,7 @@ def _create(invocation: Invocation) -> int:
     fill(broker, config, plan, entries, enqueuing)
     if is_sealed:
         broker.seal_batch(plan.id)
-    if unsent := enqueuing.send_spans():
+    if unsent := enqueuing.spans.send():
         remark(f"not all spans of these jobs were sent: {unsent}")
     print_untaken_note(invocation, (given.then, given.catch, given.finally_))
     if given.wait:

@@ -144,7 +144,6 @@ def _run(invocation: Invocation) -> int:
     $ fileq enqueue '{"id": "sync", "command": "rsync -a a/ b/", "max_retries": 5}'  # a command with options of its own
     """
     from fileq.client.new_entries import moved_to
-    from fileq.commands.batches import fill
     from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, endings_of_jobs, entries_for, entry_of_type, requested
 
     options = invocation.options
@@ -175,10 +174,12 @@ def _run(invocation: Invocation) -> int:
         if plan is None:
             enqueuing.enqueue(entries)
         else:
+            from fileq.commands.batches import fill
+
             fill(broker, config, plan, entries, enqueuing)
-        if plan is not None and plan.is_new:
-            broker.seal_batch(plan.id)
-            if not options.quiet:
+            if plan.is_new:
+                broker.seal_batch(plan.id)
+            if plan.is_new and not options.quiet:
                 remark(f"batch {plan.id} is new and sealed; 'fileq batch show {plan.id}' shows it")
         has_enqueued = True
         # Before the ids are printed: who reads them may press Ctrl-C, which from then on only ends the wait.
@@ -190,7 +191,7 @@ def _run(invocation: Invocation) -> int:
         # Also after an outage: prints the jobs that were enqueued before it. The spans are sent first, because the
         # reader of stdout may exit early.
         try:
-            if unsent := enqueuing.send_spans():
+            if unsent := enqueuing.spans.send():
                 remark(f"not all spans of these jobs were sent: {unsent}")
         finally:
             # With --wait one JSON document is printed, at the end of all jobs.

@@ -68,11 +68,12 @@ def _list(invocation: Invocation) -> int:
     $ fileq list --type thumbnail --limit 5 --json  # five jobs of one type, as JSON
     $ fileq list --status dead --error Timeout --since 2h  # what became dead by a timeout in the last two hours"""
     from fileq.cli.job_text import job_table
-    from fileq.queries.job_queries import list_jobs
+    from fileq.queries.job_selection import select
 
     queues = invocation.config.worker.priorities
     limit = invocation.options.limit
-    found = list_jobs(invocation.broker(), queues, replace(filter_of(invocation.options, queues), limit=limit + 1))
+    wanted = replace(filter_of(invocation.options, queues), limit=limit + 1)
+    found = [stored.document() for stored in select(invocation.broker(), queues, wanted)]
     jobs, has_more = found[:limit], len(found) > limit
     _check_batch(invocation, len(jobs))
 

@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census, Record, Suspect, UnrecordedJob
-from fileq.commands.admin.fsck.report import Problem
 from fileq.config import Config
 from fileq.core.batch import ENDINGS_OF_STATES, Batch, BatchState
 from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, raw_id
@@ -314,10 +313,6 @@ class BatchFault(Struct, frozen=True):
     detail: str
     members: tuple[str, ...] = ()
 
-    @property
-    def problem(self) -> Problem:
-        return Problem(self.kind, self.batch, self.detail)
-
 
 class BatchCheck:
     """What the first check found; confirmed() is the second one."""
@@ -325,15 +320,11 @@ class BatchCheck:
     def __init__(self, broker: FullBroker) -> None:
         self._broker = broker
         self._children: dict[str, list[str]] = {}
-        self.batches = 0
-        self.faults: list[BatchFault] = []
         views = [view for page in pages(self._broker.batch_page) for view in page.batches]
-        for view in views:
-            if view.parent:
-                self._children.setdefault(view.parent, []).append(view.id)
         self.batches = len(views)
         for view in views:
-            self.faults += self._faults_of(view)
+            self._children.setdefault(view.parent, []).append(view.id)
+        self.faults = [fault for view in views for fault in self._faults_of(view)]
 
     def confirmed(self) -> list[BatchFault]:
         """The faults that are found again. Of uncounted members, those that both checks found."""

@@ -114,7 +114,7 @@ class Discrepancy(Struct):
                 add("silent", claim.id, suspect.slot, claim.raw)
         for file in self.lost_files:
             found.append(Problem("lost_file", file.id, "", file.path.decode(errors="backslashreplace")))
-        return [*found, *(fault.problem for fault in self.batch_faults)]
+        return [*found, *(Problem(fault.kind, fault.batch, fault.detail) for fault in self.batch_faults)]
 
 
 def fsck(
