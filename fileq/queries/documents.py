@@ -317,9 +317,7 @@ class WorkerDocument(Struct, frozen=True):
     is_draining: Annotated[bool, means("it stops, or was replaced: it claims nothing, and its jobs finish")] = False
     heartbeat_age_s: Annotated[float | None, means("since its last heartbeat; null if unknown or ended")] = None
     heartbeat_ttl_s: Annotated[float | None, means("how long a heartbeat lasts: its worker.heartbeat_ttl")] = None
-    is_silent: Annotated[bool, means("its heartbeat is overdue (is_alive) or has ended, or its process is gone")] = (
-        False
-    )
+    is_silent: Annotated[bool, means("a heartbeat is overdue (is_alive) or ended, or its process is gone")] = False
     deliveries: Annotated[int, means("deliveries of webhooks beside the slots; `busy` does not count them")] = 0
 
 

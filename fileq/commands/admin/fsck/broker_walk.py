@@ -101,14 +101,14 @@ class BrokerWalk:
             self.undecodable += job is None
             if id is not None and self._seen.add(("queue", id)) and len(self._maybe_twice) < CANDIDATES:
                 self._maybe_twice.add(id)
-            if id is None or record is None:
+            if record is None:
                 self.unclaimed += 1
                 self.unrecorded += 1
-            if id is not None and record is None:
-                self._add_unrecorded(queue, raw, job)
-            elif id is not None and record is not None and not record.queued:
+                if id is not None:
+                    self._add_unrecorded(queue, raw, job)
+            elif not record.queued:
                 self.unclaimed += 1
-                self.copies[id] = self.copies.get(id, 0) + 1
+                self.copies[record.id] = self.copies.get(record.id, 0) + 1
 
     def _count_copies(self) -> None:
         """Counts the jobs that the Bloom filter reported twice: they may be copies or false positives."""

@@ -118,12 +118,7 @@ class Discrepancy(Struct):
 
 
 def fsck(
-    broker: FullBroker,
-    config: Config,
-    *,
-    is_repairing: bool = False,
-    sleep: Sleep = time.sleep,
-    app_dir: str = ".",
+    broker: FullBroker, config: Config, *, is_repairing: bool = False, sleep: Sleep = time.sleep, app_dir: str = "."
 ) -> Report:
     """Reports the state, or the state after the repair. The handlers in `app_dir` say which jobs follow those that are
     buried."""
