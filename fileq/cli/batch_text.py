@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from fileq.brokers.protocol import FullBroker
 from fileq.cli.job_text import STATE_STYLES, ago, error_lines, when
-from fileq.cli.stats_text import name_of
-from fileq.cli.terminal import Cell, Screen, columns, cut, number, plural, record, remark, table
+from fileq.cli.terminal import Cell, Screen, columns, cut, name_of, number, plural, record, remark, table
 from fileq.client.batch_handle import RECHECK_S, wait_for_batch
 from fileq.core.text import printable
 from fileq.queries.documents import BatchDocument, CallbackDocument, known_batch

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fileq.cli.stats_text import name_of
-from fileq.cli.terminal import ERROR_SHOWN, Cell, Screen, age, cut, moment, number, plural, record, table
+from fileq.cli.terminal import ERROR_SHOWN, Cell, Screen, age, cut, moment, name_of, number, plural, record, table
 from fileq.core.job import DELAYED_STATES, parse_time, split_signature
 from fileq.core.outcome import CRASH, WORKER_DIED, kind_of
 from fileq.core.text import printable

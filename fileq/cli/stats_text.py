@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fileq.brokers.protocol import FullBroker
-from fileq.cli.terminal import ENDLESS, Cell, Screen, age, cut, number, plural, rate, seconds_between, table
+from fileq.cli.terminal import ENDLESS, Cell, Screen, age, cut, name_of, number, plural, rate, seconds_between, table
 from fileq.commands.admin.stats import GONE_STATE, LAST_MINUTE, RecentTotals, Stats, gather
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.outcome import DEATH_KINDS
@@ -251,13 +251,6 @@ def slot_table(slots: tuple[HeldJobDocument, ...], screen: Screen, *, with_slots
         name = name_of(slot.path or "", slot.type, short[slot.id])
         rows.append([f"{age(slot.running_s):>6}", *([slot.worker_id] if with_slots else []), name])
     return table(rows, screen, has_header=False, indent=2)
-
-
-def name_of(filepath: str, type: str | None, id: str) -> str:
-    """The name of a job in text output: its file, or its type and id."""
-    if filepath:
-        return printable(filepath)
-    return f"{printable(type)} {printable(id)}" if type else printable(id) or "bytes that are not a job"
 
 
 def _error_line(stats: Stats, screen: Screen) -> list[str]:

@@ -141,6 +141,13 @@ def moment(ms: int) -> str:
     return rfc3339_ms(ms)[:19].replace("T", " ") + "Z" if ms else ""
 
 
+def name_of(filepath: str, type: str | None, id: str) -> str:
+    """The name of a job in text output: its file, or its type and id."""
+    if filepath:
+        return printable(filepath)
+    return f"{printable(type)} {printable(id)}" if type else printable(id) or "bytes that are not a job"
+
+
 def screen_of_stdout(*, is_endless: bool = False) -> Screen:
     """Its width, its height and whether it shows colours. Without a terminal nothing is cut.
 
