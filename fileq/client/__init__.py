@@ -4,7 +4,7 @@ client.py, async_client.py  the interface; the second runs the first in threads
 tasks.py                    @fileq.task, and calls of tasks that are still to be enqueued
 handle.py, batch_handle.py  one job and one batch of a client: status, result, waiting
 address.py                  the configuration of a client, or the address of its server
-transport.py                what a client needs of a queue; broker_transport.py and broker_batches.py do it on a broker,
+transport.py                what a client needs of a queue; broker_transport.py does it on a broker,
                             http_transport.py through a server
 options.py, new_entries.py  options of new jobs and schedules; entries of new jobs
 job_endings.py              waits until jobs have ended; event_stream.py follows all events

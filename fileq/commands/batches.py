@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry
-from fileq.client.broker_batches import check_client_batch, find_batch, new_batch
+from fileq.client.broker_transport import check_client_batch, find_batch, new_batch
 from fileq.client.transport import BatchRequest
 from fileq.commands.enqueue import Enqueuing
 from fileq.config import Config

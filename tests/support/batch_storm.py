@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from fileq.brokers.types import Entry
 from fileq.client.batch_handle import batch_request
-from fileq.client.broker_batches import new_batch
+from fileq.client.broker_transport import new_batch
 from fileq.core.batch import Batch, BatchState
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, decode, typed_job

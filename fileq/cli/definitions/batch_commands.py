@@ -156,7 +156,7 @@ def _seal(invocation: Invocation) -> int:
     finished by it. Exit code 1 if it is not open.
 
     $ fileq batch seal nightly-3f9c12ab77de  # all jobs are added"""
-    from fileq.client.broker_batches import BrokerBatches
+    from fileq.client.broker_transport import BrokerBatches
 
     id = invocation.options.id
     report = _report(invocation, id)
@@ -173,7 +173,7 @@ def _cancel(invocation: Invocation) -> int:
 
     $ fileq batch cancel nightly-3f9c12ab77de  # stop it"""
     from fileq.actions.bulk import JobAction
-    from fileq.client.broker_batches import BrokerBatches
+    from fileq.client.broker_transport import BrokerBatches
     from fileq.commands.action_log import note_batch
 
     id = invocation.options.id
@@ -203,7 +203,7 @@ def _retry(invocation: Invocation) -> int:
 
     $ fileq batch retry nightly-3f9c12ab77de  # after the cause was fixed"""
     from fileq.actions.bulk import JobAction
-    from fileq.client.broker_batches import BrokerBatches
+    from fileq.client.broker_transport import BrokerBatches
     from fileq.commands.action_log import note_batch
 
     id = invocation.options.id

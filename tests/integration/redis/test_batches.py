@@ -7,7 +7,7 @@ import pytest
 from fileq.actions import bulk
 from fileq.brokers.batches import CHILDREN_CANCELLED
 from fileq.brokers.types import Entry
-from fileq.client.broker_batches import BrokerBatches
+from fileq.client.broker_transport import BrokerBatches
 from fileq.core.settlement import complete
 from fileq.testing.conformance.batch_builders import EVERY_KIND, add, batch_of, callback_jobs, counts, create, end
 from fileq.testing.conformance.builders import a_job, burial, claim_one, enqueue, names, register, settle

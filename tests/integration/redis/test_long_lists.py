@@ -10,7 +10,7 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.redis import list_search
 from fileq.brokers.redis.encoding import id_in
 from fileq.brokers.types import CancelResult, Entry, Record, Revival, Revived, UnrecordedJob
-from fileq.client.broker_batches import BrokerBatches
+from fileq.client.broker_transport import BrokerBatches
 from fileq.core.job import State, encode, raw_id
 from fileq.core.settlement import complete
 from fileq.queries.job_filter import JobFilter

@@ -18,7 +18,7 @@ from fileq.brokers.lost_workers import (
 from fileq.brokers.types import Entry, WorkerInfo, WorkerView
 from fileq.cli.stats_text import lost_lines
 from fileq.cli.terminal import Screen
-from fileq.client.broker_batches import BrokerBatches
+from fileq.client.broker_transport import BrokerBatches
 from fileq.commands.admin.running_workers import workers
 from fileq.core.job import rfc3339_ms
 from fileq.queries.documents import worker_documents
