@@ -63,6 +63,20 @@ INSTEAD = {
 }
 _CHOICE = re.compile(r"invalid choice: (.*) \(choose from (.*)\)$")
 _TAKE_A_VALUE = ("--config", "--set")
+_SECTIONS = (
+    ("Roles", lambda words: words[0] in ("producer", "worker", "all")),
+    ("Commands", lambda words: words[0] not in ("producer", "worker", "all", "admin")),
+    ("Operations (the word 'admin' may be left out: 'fileq stats')", lambda words: words[0] == "admin"),
+)
+_INDENT = " " * 6
+_MEANING_COLUMN = 24
+_FOOTER = """\
+'fileq COMMAND --help' shows options and examples. 'fileq --role=worker' is the
+same as 'fileq worker'. --version prints the version; -v logs more, -q less.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 jobs died in
+this run, 4 broker unreachable.
+"""
 
 
 class ParsedLine(Struct, frozen=True):
@@ -315,22 +329,6 @@ def add_common(group: Any) -> None:
     amount.add_argument(
         "-q", "--quiet", action="store_true", help="log level warn; commands that change something print only errors"
     )
-
-
-_SECTIONS = (
-    ("Roles", lambda words: words[0] in ("producer", "worker", "all")),
-    ("Commands", lambda words: words[0] not in ("producer", "worker", "all", "admin")),
-    ("Operations (the word 'admin' may be left out: 'fileq stats')", lambda words: words[0] == "admin"),
-)
-_INDENT = " " * 6
-_MEANING_COLUMN = 24
-_FOOTER = """\
-'fileq COMMAND --help' shows options and examples. 'fileq --role=worker' is the
-same as 'fileq worker'. --version prints the version; -v logs more, -q less.
-
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 jobs died in
-this run, 4 broker unreachable.
-"""
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

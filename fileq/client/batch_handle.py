@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 P = TypeVar("P")
 R = TypeVar("R")
+CallbackTask: TypeAlias = TaskDefinition[Any, Any] | TaskCall[Any, Any] | str
+NAME_MAX = 80  # characters; the id has more, and the ids of callbacks more again
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX}}}")
+_NOT_FOR_CALLBACKS = ("id", "delay", "at", "batch", "unique_key")
 
 
 @public("Batch")
@@ -186,12 +190,6 @@ def wait_for_batch(
                 if isinstance(event, PublishedBatchEvent) and event.batch_id == id:
                     break
     return None
-
-
-CallbackTask: TypeAlias = TaskDefinition[Any, Any] | TaskCall[Any, Any] | str
-NAME_MAX = 80  # characters; the id has more, and the ids of callbacks more again
-_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX}}}")
-_NOT_FOR_CALLBACKS = ("id", "delay", "at", "batch", "unique_key")
 
 
 class BatchKeywords(TypedDict, total=False):

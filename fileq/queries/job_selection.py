@@ -27,6 +27,15 @@ from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 PLACES = {"scheduled": State.SCHEDULED, "dead_letter": State.DEAD}
 ALL = Conditions(JobFilter())
 PLACES |= {"completed": State.COMPLETED, "cancelled": State.CANCELLED}
+SCAN_MAX = 10_000  # elements that one call looks at
+OUTLINE_COST = 5  # an element whose outline is read counts as this many
+SHORT_LIST_COST = 3  # the same in a list that is short enough to be read as a whole, to count its jobs
+STATE_COST = 2  # an element of which only the state is read counts as this many
+BYTES_MAX = 32 << 20  # of the jobs of one page, or one job
+_PAGE = 500
+ALL_STATES = (State.RUNNING, State.PENDING, *DELAYED_STATES, State.DEAD, State.COMPLETED, State.CANCELLED)
+_PLACE_OF = {state: place for place, state in PLACES.items()}
+_PLACE_OF |= {State.RUNNING: PROCESSING, **dict.fromkeys(DELAYED_STATES, "scheduled")}
 
 
 def select(
@@ -142,19 +151,6 @@ def _standing(place: str) -> tuple[State, str]:
     if place == PROCESSING:
         return State.RUNNING, ""
     return PLACES.get(place, State.PENDING), "" if place in PLACES else place
-
-
-# Pages
-
-SCAN_MAX = 10_000  # elements that one call looks at
-OUTLINE_COST = 5  # an element whose outline is read counts as this many
-SHORT_LIST_COST = 3  # the same in a list that is short enough to be read as a whole, to count its jobs
-STATE_COST = 2  # an element of which only the state is read counts as this many
-BYTES_MAX = 32 << 20  # of the jobs of one page, or one job
-_PAGE = 500
-ALL_STATES = (State.RUNNING, State.PENDING, *DELAYED_STATES, State.DEAD, State.COMPLETED, State.CANCELLED)
-_PLACE_OF = {state: place for place, state in PLACES.items()}
-_PLACE_OF |= {State.RUNNING: PROCESSING, **dict.fromkeys(DELAYED_STATES, "scheduled")}
 
 
 class JobPage(Struct, frozen=True):
