@@ -87,10 +87,10 @@ CLAIMING = (
 )
 
 LEASES = (
-    guard(promises.UNKNOWN_IS_GONE, "if read('HEXISTS', WORKERS, slot) == 0 then", "if false then"),
+    guard(promises.UNKNOWN_IS_GONE, "if not registered[i] then return { 'gone' } end", ""),
     guard(promises.RENEWED, "redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)", ""),
     guard(promises.LOST, "if really ~= believed and believed ~= '' then", "if false then"),
-    guard(promises.UNEXPECTED, "elseif really ~= believed then", "elseif false then"),
+    guard(promises.UNEXPECTED, "if really ~= believed then", "if false then"),
     guard(promises.CANCELLED, "is_wanted = was[1] == '1' or", "is_wanted ="),
     guard(
         promises.ALIVE,
