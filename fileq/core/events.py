@@ -10,16 +10,42 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, dataclass_transform
 
-from msgspec import Struct
+from msgspec import Struct, StructMeta
 
 from fileq.core.job import Buried, Claim, Job, parse_time
 from fileq.core.outcome import Cancelled, Failed, Released
 from fileq.core.settlement import Settlement, Verb
 
+EVENTS: dict[str, type[Event]] = {}  # by name
 
-class Event(Struct, frozen=True):
+
+@dataclass_transform(frozen_default=True)
+class EventMeta(StructMeta):
+    """Takes what defines an event, its name and the like, as keywords of its class."""
+
+    def __new__(
+        meta,
+        class_name: str,
+        bases: tuple[type, ...],
+        body: dict[str, Any],
+        *,
+        name: str = "",
+        level: str = "",
+        hidden: tuple[str, ...] = (),
+        published_as: str = "",
+    ) -> Any:
+        kind: Any = super().__new__(meta, class_name, bases, body, frozen=True)
+        if name:
+            kind.name, kind.hidden, kind.published_as = name, hidden, published_as
+            EVENTS[name] = kind
+        if level:
+            kind.level = level
+        return kind
+
+
+class Event(Struct, metaclass=EventMeta):
     """`level` is the level of the log line; `none` means that the event is for metrics only. `published_as` is the
     broker's name for it; "" if brokers do not publish it."""
 
@@ -27,25 +53,6 @@ class Event(Struct, frozen=True):
     level: ClassVar[str] = "info"
     hidden: ClassVar[tuple[str, ...]] = ()
     published_as: ClassVar[str] = ""
-
-
-E = TypeVar("E", bound=Event)
-EVENTS: dict[str, type[Event]] = {}  # by name
-
-
-def event(
-    name: str, level: str = "", *, hidden: tuple[str, ...] = (), published_as: str = ""
-) -> Callable[[type[E]], type[E]]:
-    """Names a class of events. Without a level it has the one of its class."""
-
-    def define(kind: type[E]) -> type[E]:
-        kind.name, kind.hidden, kind.published_as = name, hidden, published_as
-        if level:
-            kind.level = level
-        EVENTS[name] = kind
-        return kind
-
-    return define
 
 
 PATH_MAX = 4_096  # characters of a path in an event
@@ -72,7 +79,7 @@ def one_by_one(emit: Emit) -> EmitAll:
 # jobs
 
 
-class JobEvent(Event, frozen=True):
+class JobEvent(Event):
     """`filepath` is the job's file and `type` its type; most jobs have one of them, bytes that are not a job neither.
 
     `trace_id` and `span_id` are those of the job, or with tracing those of the span that the event belongs to."""
@@ -84,16 +91,14 @@ class JobEvent(Event, frozen=True):
     span_id: str
 
 
-@event("job.produced", hidden=("job",), published_as="job:created")
-class JobProduced(JobEvent, frozen=True):
+class JobProduced(JobEvent, name="job.produced", hidden=("job",), published_as="job:created"):
     """A version of a file was enqueued."""
 
     queue: str
     job: Job
 
 
-@event("job.claimed", "debug", hidden=("job", "is_run"), published_as="job:started")
-class JobClaimed(JobEvent, frozen=True):
+class JobClaimed(JobEvent, name="job.claimed", level="debug", hidden=("job", "is_run"), published_as="job:started"):
     """A slot claimed a job, which had been ready for `waited_ms`."""
 
     queue: str
@@ -103,7 +108,7 @@ class JobClaimed(JobEvent, frozen=True):
     is_run: bool = True  # False if it is given back at once, because the worker stops
 
 
-class AttemptEnded(JobEvent, frozen=True):
+class AttemptEnded(JobEvent):
     """How an attempt ended: `outcome` is the word for it in traces."""
 
     outcome: ClassVar[str]
@@ -115,8 +120,7 @@ class AttemptEnded(JobEvent, frozen=True):
     error: str | None
 
 
-@event("job.completed", published_as="job:completed")
-class JobCompleted(AttemptEnded, frozen=True):
+class JobCompleted(AttemptEnded, name="job.completed", published_as="job:completed"):
     """A job was completed. `is_superseded`: without running it, because a newer version of its file has its own job.
     `is_vanished`: without running it, because its file no longer exists."""
 
@@ -126,8 +130,7 @@ class JobCompleted(AttemptEnded, frozen=True):
     is_vanished: bool | None = None
 
 
-@event("job.failed", "warning", published_as="job:failed")
-class JobFailed(AttemptEnded, frozen=True):
+class JobFailed(AttemptEnded, name="job.failed", level="warning", published_as="job:failed"):
     """An attempt failed; the next one starts after `delay_ms`."""
 
     outcome = "failed"
@@ -136,8 +139,7 @@ class JobFailed(AttemptEnded, frozen=True):
     delay_ms: int = 0
 
 
-@event("job.dead", "error", published_as="job:dead")
-class JobDead(AttemptEnded, frozen=True):
+class JobDead(AttemptEnded, name="job.dead", level="error", published_as="job:dead"):
     """A job became a dead letter. `is_failure`: its last attempt failed. `lost_by`: the slot a reaper took it from.
     `is_vanished`: its file no longer exists."""
 
@@ -149,8 +151,7 @@ class JobDead(AttemptEnded, frozen=True):
     is_vanished: bool | None = None
 
 
-@event("job.recovered", "warning", published_as="job:recovered")
-class JobRecovered(AttemptEnded, frozen=True):
+class JobRecovered(AttemptEnded, name="job.recovered", level="warning", published_as="job:recovered"):
     """The process that ran a job died; its worker, or a reaper (`lost_by`, `verb`), requeued the job. The error of a
     crash begins with `crashed: `, that of a lost worker with `its worker died`."""
 
@@ -162,23 +163,20 @@ class JobRecovered(AttemptEnded, frozen=True):
     lost_by: str | None = None
 
 
-@event("job.released")
-class JobReleased(AttemptEnded, frozen=True):
+class JobReleased(AttemptEnded, name="job.released"):
     """A job went back to the front of its queue, because its worker stops or prefetched it without a free slot. Neither
     a failure nor a recovery is counted."""
 
     outcome = "released"
 
 
-@event("job.cancelled", published_as="job:cancelled")
-class JobCancelled(AttemptEnded, frozen=True):
+class JobCancelled(AttemptEnded, name="job.cancelled", published_as="job:cancelled"):
     """A running job was cancelled."""
 
     outcome = "cancelled"
 
 
-@event("job.deferred", published_as="job:deferred")
-class JobDeferred(JobEvent, frozen=True):
+class JobDeferred(JobEvent, name="job.deferred", published_as="job:deferred"):
     """A job cannot run yet and waits for `delay_ms`; nothing is counted. Logged for the first job of a reason, and for
     each job that waits for an earlier job of its file."""
 
@@ -188,8 +186,7 @@ class JobDeferred(JobEvent, frozen=True):
     delay_ms: int
 
 
-@event("job.fenced", "warning")
-class JobFenced(JobEvent, frozen=True):
+class JobFenced(JobEvent, name="job.fenced", level="warning"):
     """A slot had lost its job to another one, so its outcome was rejected."""
 
     outcome: ClassVar[str] = "fenced"
@@ -197,15 +194,13 @@ class JobFenced(JobEvent, frozen=True):
     worker_id: str
 
 
-@event("job.result_dropped", "warning")
-class ResultDropped(JobEvent, frozen=True):
+class ResultDropped(JobEvent, name="job.result_dropped", level="warning"):
     """The result of a handler was not JSON or too large; the job is completed without it."""
 
     reason: str
 
 
-@event("handler.error_ignored", "warning")
-class HandlerErrorIgnored(JobEvent, frozen=True):
+class HandlerErrorIgnored(JobEvent, name="handler.error_ignored", level="warning"):
     """A handler raised an error while it was being stopped, because its worker stops (`outcome` is `released`) or its
     job was cancelled. It does not count as a failure. `exception` is the traceback."""
 
@@ -215,7 +210,7 @@ class HandlerErrorIgnored(JobEvent, frozen=True):
     exception: str
 
 
-class OutputEvent(Event, frozen=True):
+class OutputEvent(Event):
     """What a handler printed. All ids are missing for what a child process prints between two jobs."""
 
     job_id: str | None
@@ -226,8 +221,7 @@ class OutputEvent(Event, frozen=True):
     worker_id: str | None
 
 
-@event("handler.printed", hidden=("level",))
-class HandlerPrinted(OutputEvent, frozen=True):
+class HandlerPrinted(OutputEvent, name="handler.printed", hidden=("level",)):
     """A handler printed a line (level info), or a record of Python's `logging` came from `logger` (its own level).
     Lines are cut at 4 KiB."""
 
@@ -236,8 +230,7 @@ class HandlerPrinted(OutputEvent, frozen=True):
     logger: str | None = None
 
 
-@event("handler.output_skipped", "warning")
-class HandlerOutputSkipped(OutputEvent, frozen=True):
+class HandlerOutputSkipped(OutputEvent, name="handler.output_skipped", level="warning"):
     """A handler printed more than 200 lines in a second; `lines` of them were dropped."""
 
     lines: int
@@ -355,15 +348,14 @@ def _ids_of_job(job: Job) -> _Ids:
 # batches and deliveries
 
 
-class BatchEvent(Event, frozen=True):
+class BatchEvent(Event):
     """`batch` is the name of a batch that has one."""
 
     batch_id: str
     batch: str | None
 
 
-@event("batch.finished", published_as="batch:finished")
-class BatchFinished(BatchEvent, frozen=True):
+class BatchFinished(BatchEvent, name="batch.finished", published_as="batch:finished"):
     """A batch finished: it is sealed, and all its members have ended. The counts are missing if the broker was
     unreachable. Logged by the worker that settled the last job; if a command or a reaper ended it, only published."""
 
@@ -374,33 +366,29 @@ class BatchFinished(BatchEvent, frozen=True):
     deleted: int | None = None
 
 
-@event("batch.cancelled", "warning")
-class BatchCancelled(BatchEvent, frozen=True):
+class BatchCancelled(BatchEvent, name="batch.cancelled", level="warning"):
     """A worker cancelled a batch, because nothing was added to it for 24 hours or its parent was cancelled
     (`reason`)."""
 
     reason: str
 
 
-@event("batch.reconciled", "warning")
-class BatchReconciled(BatchEvent, frozen=True):
+class BatchReconciled(BatchEvent, name="batch.reconciled", level="warning"):
     """A worker counted members that had ended uncounted (`counted`), because the broker lost data."""
 
     counted: int
 
 
-class DeliveryEvent(Event, frozen=True):
+class DeliveryEvent(Event):
     directory: str
     batch_id: str
 
 
-@event("delivery.opened")
-class DeliveryOpened(DeliveryEvent, frozen=True):
+class DeliveryOpened(DeliveryEvent, name="delivery.opened"):
     """The first file of a delivery, or its marker or manifest, was found. Its files become members of this batch."""
 
 
-@event("delivery.sealed")
-class DeliverySealed(DeliveryEvent, frozen=True):
+class DeliverySealed(DeliveryEvent, name="delivery.sealed"):
     """A delivery is closed to new files. `problems` counts files that are missing or differ from the manifest; with
     `is_incomplete` its deadline passed first."""
 
@@ -409,23 +397,20 @@ class DeliverySealed(DeliveryEvent, frozen=True):
     is_incomplete: bool
 
 
-@event("delivery.finished")
-class DeliveryFinished(DeliveryEvent, frozen=True):
+class DeliveryFinished(DeliveryEvent, name="delivery.finished"):
     """All jobs of a delivery have ended. `failed`: how many were not completed."""
 
     total: int
     failed: int
 
 
-@event("delivery.unreadable", "warning")
-class DeliveryUnreadable(DeliveryEvent, frozen=True):
+class DeliveryUnreadable(DeliveryEvent, name="delivery.unreadable", level="warning"):
     """The manifest of a delivery, or its directory, can't be read. Logged once; it is retried until the deadline."""
 
     error: str
 
 
-@event("delivery.failed", "error", hidden=("exception",))
-class DeliveryFailed(DeliveryEvent, frozen=True):
+class DeliveryFailed(DeliveryEvent, name="delivery.failed", level="error", hidden=("exception",)):
     """An error stopped one delivery. Logged once; the delivery is retried, and the others continue."""
 
     error: str
@@ -435,8 +420,7 @@ class DeliveryFailed(DeliveryEvent, frozen=True):
 # what users add to jobs: follow-ups, hooks and webhooks
 
 
-@event("job.followed", "debug")
-class JobFollowed(JobEvent, frozen=True):
+class JobFollowed(JobEvent, name="job.followed", level="debug"):
     """A job ended: `follow_ups` jobs were enqueued in the same step, skipped duplicates included, and `outputs` files
     are in its record."""
 
@@ -445,8 +429,7 @@ class JobFollowed(JobEvent, frozen=True):
     outputs: int
 
 
-@event("hook.failed", "warning")
-class HookFailed(Event, frozen=True):
+class HookFailed(Event, name="hook.failed", level="warning"):
     """A hook raised an error; its job is not affected. Logged at most once a minute for each hook; `failures` counts
     those since the last line."""
 
@@ -456,16 +439,14 @@ class HookFailed(Event, frozen=True):
     failures: int
 
 
-@event("hook.events_dropped", "warning")
-class HookEventsDropped(Event, frozen=True):
+class HookEventsDropped(Event, name="hook.events_dropped", level="warning"):
     """Hooks are too slow, or one hangs: `count` events were dropped. Logged at most once a minute."""
 
     count: int
     hook: str | None  # the one that was running
 
 
-@event("producer.before_enqueue_failed", "error")
-class BeforeEnqueueFailed(Event, frozen=True):
+class BeforeEnqueueFailed(Event, name="producer.before_enqueue_failed", level="error"):
     """A function with `@fileq.before_enqueue` raised an error. The file is not enqueued; the next scan finds it again.
     Logged at most once a minute; the metric of skipped files (`veto_failed`) counts all."""
 
@@ -473,8 +454,7 @@ class BeforeEnqueueFailed(Event, frozen=True):
     error: str
 
 
-@event("webhook.delivered", "debug")
-class WebhookDelivered(Event, frozen=True):
+class WebhookDelivered(Event, name="webhook.delivered", level="debug"):
     """A receiver accepted a delivery (`job_id`) with this `status`."""
 
     webhook: str
@@ -484,8 +464,7 @@ class WebhookDelivered(Event, frozen=True):
     duration_ms: int
 
 
-@event("webhook.failed", "debug")
-class WebhookFailed(Event, frozen=True):
+class WebhookFailed(Event, name="webhook.failed", level="debug"):
     """An attempt of a delivery (`job_id`) failed; `status` is missing if there was no answer. `job.failed` or
     `job.dead` of the delivery says what happens next."""
 
@@ -497,8 +476,7 @@ class WebhookFailed(Event, frozen=True):
     duration_ms: int
 
 
-@event("webhook.disabled", "error")
-class WebhookDisabled(Event, frozen=True):
+class WebhookDisabled(Event, name="webhook.disabled", level="error"):
     """A webhook was disabled, because its receiver answered 410 or failed for too long. `fileq webhook enable` enables
     it again."""
 
@@ -506,8 +484,7 @@ class WebhookDisabled(Event, frozen=True):
     reason: str
 
 
-@event("webhook.invalid", "error")
-class WebhooksInvalid(Event, frozen=True):
+class WebhooksInvalid(Event, name="webhook.invalid", level="error"):
     """Some webhook definitions are invalid; the others are in effect. Logged when `problems` change."""
 
     problems: list[str]
@@ -539,8 +516,7 @@ class SkipReason(enum.StrEnum):
     VETO_FAILED = "veto_failed"
 
 
-@event("file.skipped", "warning")
-class FileSkipped(Event, frozen=True):
+class FileSkipped(Event, name="file.skipped", level="warning"):
     """A file or directory was skipped: it can't be read, a link leads outside `scan_dir`, in a loop or from one linked
     directory to another, a directory is nested too deeply, or a marker is older than its file. `action`, for an
     unreadable directory: the next scan retries it."""
@@ -550,8 +526,7 @@ class FileSkipped(Event, frozen=True):
     action: str | None = None
 
 
-@event("file.kept", "warning")
-class FileKept(Event, frozen=True):
+class FileKept(Event, name="file.kept", level="warning"):
     """A file was not moved or deleted as `worker.after` says."""
 
     path: str
@@ -559,60 +534,52 @@ class FileKept(Event, frozen=True):
     reason: str
 
 
-@event("producer.files_skipped", "none")
-class SkippedFilesCounted(Event, frozen=True):
+class SkippedFilesCounted(Event, name="producer.files_skipped", level="none"):
     """How many files one turn of the producer skipped, by reason."""
 
     counts: Mapping[SkipReason, int]
 
 
-@event("scan.finished", "debug")
-class ScanFinished(Event, frozen=True):
+class ScanFinished(Event, name="scan.finished", level="debug"):
     """A scan of the whole `scan_dir` ended. `is_complete`: without errors."""
 
     seconds: float
     is_complete: bool
 
 
-@event("scan_dir.lost", "warning")
-class ScanDirLost(Event, frozen=True):
+class ScanDirLost(Event, name="scan_dir.lost", level="warning"):
     """`scan_dir` is missing or cannot be read."""
 
     path: str
     error: str
 
 
-@event("scan_dir.restored")
-class ScanDirRestored(Event, frozen=True):
+class ScanDirRestored(Event, name="scan_dir.restored"):
     """`scan_dir` is back."""
 
     path: str
 
 
-@event("scan_dir.replaced")
-class ScanDirReplaced(Event, frozen=True):
+class ScanDirReplaced(Event, name="scan_dir.replaced"):
     """`scan_dir` is a different directory now; all of it is scanned."""
 
     path: str
 
 
-@event("producer.events_lost", "warning")
-class WatchEventsLost(Event, frozen=True):
+class WatchEventsLost(Event, name="producer.events_lost", level="warning"):
     """The kernel dropped file-system events; all of `scan_dir` is scanned."""
 
     action: str
 
 
-@event("producer.watch_failed", "warning")
-class WatchFailed(Event, frozen=True):
+class WatchFailed(Event, name="producer.watch_failed", level="warning"):
     """Directories cannot be watched; they are polled instead."""
 
     error: str
     action: str
 
 
-@event("producer.markers_kept", "warning")
-class MarkersKept(Event, frozen=True):
+class MarkersKept(Event, name="producer.markers_kept", level="warning"):
     """A marker of `producer.ready_suffix` could not be removed after its file was enqueued. It does not count for the
     next file of that name. Reported once, for the first such marker."""
 
@@ -620,8 +587,7 @@ class MarkersKept(Event, frozen=True):
     error: str
 
 
-@event("producer.inodes_not_compared")
-class InodesNotCompared(Event, frozen=True):
+class InodesNotCompared(Event, name="producer.inodes_not_compared"):
     """A file system has no stable inode numbers, so a file on it is a new version only if its size or modification time
     changes. Logged once for each type of file system."""
 
@@ -633,8 +599,7 @@ class InodesNotCompared(Event, frozen=True):
 # processes, threads and connections
 
 
-@event("broker.opened")
-class BrokerOpened(Event, frozen=True):
+class BrokerOpened(Event, name="broker.opened"):
     """At start: the broker, where it is, and the setting that chose it."""
 
     broker: str
@@ -642,15 +607,13 @@ class BrokerOpened(Event, frozen=True):
     chosen: str
 
 
-@event("database.created", "warning")
-class DatabaseCreated(Event, frozen=True):
+class DatabaseCreated(Event, name="database.created", level="warning"):
     """A producer was probably started in the wrong directory: it created a new database and enqueues into that."""
 
     reason: str
 
 
-@event("broker.unsafe", "warning")
-class BrokerUnsafe(Event, frozen=True):
+class BrokerUnsafe(Event, name="broker.unsafe", level="warning"):
     """The broker may lose data, or a check of `fileq doctor` failed."""
 
     check: str
@@ -658,29 +621,25 @@ class BrokerUnsafe(Event, frozen=True):
     action: str
 
 
-@event("broker.lost", "warning")
-class BrokerLost(Event, frozen=True):
+class BrokerLost(Event, name="broker.lost", level="warning"):
     """The broker is unreachable. Logged once per outage."""
 
     error: str
 
 
-@event("broker.restored")
-class BrokerRestored(Event, frozen=True):
+class BrokerRestored(Event, name="broker.restored"):
     """The broker answers again after this many seconds."""
 
     seconds: float
 
 
-@event("broker.refused", "error")
-class BrokerRefused(Event, frozen=True):
+class BrokerRefused(Event, name="broker.refused", level="error"):
     """The broker answers but refuses the worker's calls; an operator has to fix it."""
 
     error: str
 
 
-@event("config.reloaded")
-class ConfigReloaded(Event, frozen=True):
+class ConfigReloaded(Event, name="config.reloaded"):
     """After SIGHUP: `handlers` were imported again, `changed` is in use now, `needs_restart` is not.
 
     A process without a worker has no `routes` and `handlers`."""
@@ -691,8 +650,7 @@ class ConfigReloaded(Event, frozen=True):
     handlers: list[str] | None
 
 
-@event("config.refused", "error")
-class ConfigRefused(Event, frozen=True):
+class ConfigRefused(Event, name="config.refused", level="error"):
     """After SIGHUP: the new configuration or its handlers have errors, or would drop a type that the worker serves.
     Nothing was changed."""
 
@@ -700,15 +658,14 @@ class ConfigRefused(Event, frozen=True):
     reason: str
 
 
-@event("broker.removed", "error")
-class BrokerDataRemoved(Event, frozen=True):
+class BrokerDataRemoved(Event, name="broker.removed", level="error"):
     """The database file was deleted or replaced while in use, and the process ends with exit code 1. Or Redis lost
     jobs, for example in a crash, and the process continues."""
 
     error: str
 
 
-class BreakerChanged(Event, frozen=True):
+class BreakerChanged(Event):
     """The breaker of a route changed its state. `error` is the last failure, `failure_share` counts those in the window
     when it opened, `next_probe_s` is the time until one job is tried."""
 
@@ -719,24 +676,20 @@ class BreakerChanged(Event, frozen=True):
     next_probe_s: float | None = None
 
 
-@event("breaker.opened", "warning")
-class BreakerOpened(BreakerChanged, frozen=True):
+class BreakerOpened(BreakerChanged, name="breaker.opened", level="warning"):
     """Too many attempts of a route failed: its jobs are deferred, the others run."""
 
 
-@event("breaker.half_opened")
-class BreakerHalfOpened(BreakerChanged, frozen=True):
+class BreakerHalfOpened(BreakerChanged, name="breaker.half_opened"):
     """The cooldown is over, and the next job of the route is the probe; or an operator tries one before."""
 
 
-@event("breaker.closed")
-class BreakerClosed(BreakerChanged, frozen=True):
+class BreakerClosed(BreakerChanged, name="breaker.closed"):
     """The probe succeeded, an operator reset the breaker, or the route had no jobs for `circuit_breaker.window`: its
     jobs run again."""
 
 
-@event("root.lost", "warning")
-class RootLost(Event, frozen=True):
+class RootLost(Event, name="root.lost", level="warning"):
     """A root of the files is missing, not accessible or does not answer: its file jobs are deferred."""
 
     path: str
@@ -744,45 +697,39 @@ class RootLost(Event, frozen=True):
     action: str
 
 
-@event("root.restored")
-class RootRestored(Event, frozen=True):
+class RootRestored(Event, name="root.restored"):
     """A root of the files is back: its file jobs run again."""
 
     path: str
 
 
-@event("slot.replaced", "warning")
-class SlotReplaced(Event, frozen=True):
+class SlotReplaced(Event, name="slot.replaced", level="warning"):
     """The broker no longer knows the slot `lost`; it continues as `worker_id`."""
 
     lost: str
     worker_id: str
 
 
-@event("variable.ignored", "warning")
-class VariableIgnored(Event, frozen=True):
+class VariableIgnored(Event, name="variable.ignored", level="warning"):
     """An environment variable looks like a misspelt setting. It has no effect."""
 
     variable: str
     action: str
 
 
-@event("handlers.unset", "warning")
-class HandlersUnset(Event, frozen=True):
+class HandlersUnset(Event, name="handlers.unset", level="warning"):
     """No handler is configured, so files are only checksummed."""
 
     action: str
 
 
-@event("handlers.warned", "warning")
-class HandlersWarned(Event, frozen=True):
+class HandlersWarned(Event, name="handlers.warned", level="warning"):
     """The configuration of a handler is probably a mistake."""
 
     reason: str
 
 
-@event("role.started")
-class RoleStarted(Event, frozen=True):
+class RoleStarted(Event, name="role.started"):
     """All services are running. `directory` is `scan_dir`; `routes` counts a worker's routes, and `handlers` lists
     their handlers."""
 
@@ -793,36 +740,31 @@ class RoleStarted(Event, frozen=True):
     services: list[str]
 
 
-@event("role.stopping")
-class RoleStopping(Event, frozen=True):
+class RoleStopping(Event, name="role.stopping"):
     """The role stops because of `signal`, for example SIGTERM; without it, because of a fatal error."""
 
     signal: str | None
 
 
-@event("role.stopped")
-class RoleStopped(Event, frozen=True):
+class RoleStopped(Event, name="role.stopped"):
     """All services have ended."""
 
 
-@event("worker.drain_started")
-class DrainStarted(Event, frozen=True):
+class DrainStarted(Event, name="worker.drain_started"):
     """The worker no longer claims; running jobs may finish."""
 
     running: int
     action: str
 
 
-@event("worker.failed", "error", hidden=("exception",))
-class WorkerFailed(Event, frozen=True):
+class WorkerFailed(Event, name="worker.failed", level="error", hidden=("exception",)):
     """A bug in fileq ended the worker's loop; the process exits with code 1."""
 
     error: str
     exception: BaseException
 
 
-@event("loop.failed", "error", hidden=("exception",))
-class LoopFailed(Event, frozen=True):
+class LoopFailed(Event, name="loop.failed", level="error", hidden=("exception",)):
     """A bug in fileq: a turn of this loop raised an unexpected error. The loop continues."""
 
     loop: str
@@ -830,46 +772,39 @@ class LoopFailed(Event, frozen=True):
     exception: BaseException
 
 
-@event("child.replaced", "debug")
-class ChildReplaced(Event, frozen=True):
+class ChildReplaced(Event, name="child.replaced", level="debug"):
     """A job left its child process in a state that can't be restored; the next job gets another child."""
 
     reason: str
 
 
-@event("child.start_failed", "error")
-class ChildStartFailed(Event, frozen=True):
+class ChildStartFailed(Event, name="child.start_failed", level="error"):
     """A child process could not be started; fileq retries."""
 
     error: str
 
 
-@event("forkserver.died", "error")
-class ForkServerDied(Event, frozen=True):
+class ForkServerDied(Event, name="forkserver.died", level="error"):
     """The process that starts children died; a new one is started."""
 
     cause: str
 
 
-@event("forkserver.failed", "error")
-class ForkServerFailed(Event, frozen=True):
+class ForkServerFailed(Event, name="forkserver.failed", level="error"):
     """The process that starts children could not be restarted; fileq retries."""
 
     problems: list[str]
 
 
-@event("forkserver.started")
-class ForkServerStarted(Event, frozen=True):
+class ForkServerStarted(Event, name="forkserver.started"):
     """The process that starts children runs again."""
 
 
-@event("process.abandoned", "warning")
-class ProcessAbandoned(Event, frozen=True):
+class ProcessAbandoned(Event, name="process.abandoned", level="warning"):
     """A process that a handler started cannot be killed (it hangs in the kernel) and outlives the worker."""
 
 
-@event("thread.abandoned", "warning")
-class ThreadAbandoned(Event, frozen=True):
+class ThreadAbandoned(Event, name="thread.abandoned", level="warning"):
     """A handler in a thread did not stop; a new thread replaces its thread."""
 
     worker_id: str
@@ -879,47 +814,41 @@ class ThreadAbandoned(Event, frozen=True):
     type: str | None = None
 
 
-@event("http.opened")
-class HttpOpened(Event, frozen=True):
+class HttpOpened(Event, name="http.opened"):
     """Where `/metrics`, `/healthz` and `/readyz` are served."""
 
     bind: str
     port: int
 
 
-@event("accept.stopped", "warning")
-class AcceptStopped(Event, frozen=True):
+class AcceptStopped(Event, name="accept.stopped", level="warning"):
     """A port can't accept clients, because descriptors or memory ran out. fileq keeps retrying."""
 
     port: int
     reason: str
 
 
-@event("accept.resumed")
-class AcceptResumed(Event, frozen=True):
+class AcceptResumed(Event, name="accept.resumed"):
     """The port accepts clients again."""
 
     port: int
 
 
-@event("http.port_taken", "warning")
-class HttpPortTaken(Event, frozen=True):
+class HttpPortTaken(Event, name="http.port_taken", level="warning"):
     """The default port is in use, so a free one was chosen."""
 
     wanted: int
     port: int
 
 
-@event("collector.lost", "warning")
-class CollectorLost(Event, frozen=True):
+class CollectorLost(Event, name="collector.lost", level="warning"):
     """Spans cannot be sent to the collector. Logged once per outage."""
 
     error: str
     action: str
 
 
-@event("collector.restored")
-class CollectorRestored(Event, frozen=True):
+class CollectorRestored(Event, name="collector.restored"):
     """The collector accepts spans again; `dropped` spans were lost."""
 
     seconds: float
@@ -929,8 +858,7 @@ class CollectorRestored(Event, frozen=True):
 # schedules
 
 
-@event("schedule.fired")
-class ScheduleFired(Event, frozen=True):
+class ScheduleFired(Event, name="schedule.fired"):
     """A schedule fired: its job is enqueued, `late_ms` after its time."""
 
     schedule: str
@@ -939,8 +867,7 @@ class ScheduleFired(Event, frozen=True):
     late_ms: int
 
 
-@event("schedule.missed", "warning")
-class ScheduleMissed(Event, frozen=True):
+class ScheduleMissed(Event, name="schedule.missed", level="warning"):
     """A schedule missed `count` times, the latest at `last`: no worker was running, or the previous job had not ended
     (`reason`)."""
 
@@ -950,8 +877,7 @@ class ScheduleMissed(Event, frozen=True):
     reason: str
 
 
-@event("schedule.broken", "error")
-class ScheduleBroken(Event, frozen=True):
+class ScheduleBroken(Event, name="schedule.broken", level="error"):
     """This worker can't fire a schedule, for example because it does not have the queue. Logged once; other workers may
     fire it, and other schedules are not affected."""
 
@@ -959,15 +885,13 @@ class ScheduleBroken(Event, frozen=True):
     error: str
 
 
-@event("schedule.restored")
-class ScheduleRestored(Event, frozen=True):
+class ScheduleRestored(Event, name="schedule.restored"):
     """This worker can fire the schedule again, or it was removed."""
 
     schedule: str
 
 
-@event("schedule.defined")
-class ScheduleDefined(Event, frozen=True):
+class ScheduleDefined(Event, name="schedule.defined"):
     """At start or after SIGHUP: a schedule in the configuration is new or has changed."""
 
     schedule: str
@@ -975,8 +899,7 @@ class ScheduleDefined(Event, frozen=True):
     timezone: str
 
 
-@event("schedule.unclaimed", "warning")
-class ScheduleUnclaimed(Event, frozen=True):
+class ScheduleUnclaimed(Event, name="schedule.unclaimed", level="warning"):
     """A schedule from a configuration is missing in this worker's. It is removed after `seconds`, unless a running
     worker has it."""
 
@@ -984,8 +907,7 @@ class ScheduleUnclaimed(Event, frozen=True):
     seconds: float
 
 
-@event("schedule.removed")
-class ScheduleRemoved(Event, frozen=True):
+class ScheduleRemoved(Event, name="schedule.removed"):
     """A schedule was removed, because no running worker has it in its configuration."""
 
     schedule: str
@@ -994,31 +916,27 @@ class ScheduleRemoved(Event, frozen=True):
 # the REST server
 
 
-@event("server.opened")
-class ServerOpened(Event, frozen=True):
+class ServerOpened(Event, name="server.opened"):
     """The REST server listens. `url` is its address as seen from this machine."""
 
     url: str
     is_read_only: bool
 
 
-@event("server.warned", "warning")
-class ServerWarned(Event, frozen=True):
+class ServerWarned(Event, name="server.warned", level="warning"):
     """The web server reported a problem, such as a malformed request."""
 
     reason: str
 
 
-@event("uploads.removed")
-class UploadsRemoved(Event, frozen=True):
+class UploadsRemoved(Event, name="uploads.removed"):
     """Incomplete uploads of a killed server were removed from `server.upload_dir`."""
 
     count: int
     directory: str
 
 
-@event("request.audited")
-class RequestAudited(Event, frozen=True):
+class RequestAudited(Event, name="request.audited"):
     """A request that can change something: who sent it, what it did, how many objects it changed, and the status of the
     response."""
 
@@ -1031,8 +949,7 @@ class RequestAudited(Event, frozen=True):
     request_id: str
 
 
-@event("logins.failed", "warning")
-class LoginsFailed(Event, frozen=True):
+class LoginsFailed(Event, name="logins.failed", level="warning"):
     """Logins failed with wrong passwords, keys or one-time links: how many, and from how many addresses. At most one
     event in ten minutes; `address` and `how` (basic, key or link) are those of the last one."""
 
@@ -1042,8 +959,7 @@ class LoginsFailed(Event, frozen=True):
     how: str
 
 
-@event("request.failed", "error", hidden=("exception",))
-class RequestFailed(Event, frozen=True):
+class RequestFailed(Event, name="request.failed", level="error", hidden=("exception",)):
     """A bug in fileq: a request was answered with status 500."""
 
     action: str
@@ -1052,8 +968,7 @@ class RequestFailed(Event, frozen=True):
     exception: BaseException
 
 
-@event("operation.started")
-class OperationStarted(Event, frozen=True):
+class OperationStarted(Event, name="operation.started"):
     """A server started working on an operation. `is_resumed`: it was begun by another server or before a restart, and
     `done` jobs are already changed."""
 
@@ -1064,8 +979,7 @@ class OperationStarted(Event, frozen=True):
     is_resumed: bool
 
 
-@event("operation.ended")
-class OperationEnded(Event, frozen=True):
+class OperationEnded(Event, name="operation.ended"):
     """An operation has ended. `state` is completed, stopped or failed. `refused` jobs could not be changed."""
 
     id: str

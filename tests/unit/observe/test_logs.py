@@ -36,26 +36,26 @@ from tests.support.event_samples import end_event
 SetUp = Callable[..., tuple[Emit, io.StringIO]]
 
 
-class Happened(Event, frozen=True):
+class Happened(Event):
     name = "thing.happened"
 
     value: Any = None
     names: list[str] | None = None
 
 
-class DebugHappened(Happened, frozen=True):
+class DebugHappened(Happened):
     level = "debug"
 
 
-class WarningHappened(Happened, frozen=True):
+class WarningHappened(Happened):
     level = "warning"
 
 
-class ErrorHappened(Happened, frozen=True):
+class ErrorHappened(Happened):
     level = "error"
 
 
-class NeverLogged(Happened, frozen=True):
+class NeverLogged(Happened):
     level = "none"
 
 
