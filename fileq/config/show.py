@@ -1,5 +1,5 @@
-"""What others see of the configuration. People get listings, the example file and the table of docs/settings.md; every
-value passes through `to_plain`, which masks secrets. Handlers get neither the environment variables with secrets of
+"""What others see of the configuration. People get listings and the example file, in which every value passes through
+`to_plain`, which masks secrets. Handlers get neither the environment variables with secrets of
 fileq nor a configuration with secrets. This module must never return an unmasked secret.
 """
 
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from fileq.config.load import Loaded
 from fileq.config.read import DEFAULT, Origin, unknown_key
 from fileq.config.resolve import replaced_at, value_at
-from fileq.config.schema import Config, every_key, is_setting
+from fileq.config.schema import Config, every_key
 from fileq.config.section import ListOf, MapOf, Section, keys_of, to_plain
 from fileq.config.sources import FOREIGN_VARIABLES, PREFIX, variable_names
 from fileq.config.value_types import HIDDEN, ValueKind
@@ -109,16 +109,6 @@ def _example_lines(section: type[Section], values: Section, indent: str) -> Iter
             yield from ((f"{indent}  - {to_yaml(item)}", f"keys: {options}") for item in to_plain(key.shape, value))
         else:
             yield f"{indent}{key.name}: {to_yaml(to_plain(key.shape, value))}", key.help
-
-
-def markdown_table() -> str:
-    """The table of docs/settings.md."""
-    rows = [
-        f"| `{path}` | `{to_yaml(to_plain(key.shape, value_at(Config(), path)))}` | {key.help.replace('<', '&lt;')} |"
-        for path, key in every_key().items()
-        if is_setting(key)
-    ]
-    return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows]) + "\n"
 
 
 def secret_variables(passed: Iterable[str], environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

@@ -17,11 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from fileq.brokers.types import WorkerInfo
 from fileq.core.job import State
 from fileq.observe.logs import line_fields
-from fileq.observe.reference_tables import event_types
 from tests.conftest import require
 from tests.support.parallel_scenarios import parallel_scenario, running_scenarios
 from tests.support.producer_setup import BrokerSetup, wait_for_scans
 from tests.support.program import Program, run
+from tests.support.reference_tables import event_types
 from tests.support.servers import Server, available_servers
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup, ids, on_files, open_worker_setup

@@ -11,8 +11,9 @@ import yaml
 
 from fileq.config import Config, config_from, load
 from fileq.config.schema import every_key, is_setting
-from fileq.config.show import example_yaml, markdown_table, redacted, to_listing
+from fileq.config.show import example_yaml, redacted, to_listing
 from fileq.core.errors import ConfigError
+from tests.support.reference_tables import settings_table
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = (ROOT / "config.example.yaml").read_text()
@@ -50,7 +51,7 @@ def test_each_line_of_the_example_file_carries_a_comment() -> None:
 
 
 def test_the_page_of_settings_has_every_key_with_its_default() -> None:
-    assert (ROOT / "docs" / "settings.md").read_text().endswith(f"\n\n{markdown_table()}"), "run make docs"
+    assert (ROOT / "docs" / "settings.md").read_text().endswith(f"\n\n{settings_table()}"), "run make docs"
 
 
 def test_a_listing_has_every_value_and_its_origin() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from fileq.brokers.types import WireEvent
 from fileq.core import events
 from fileq.core.events import Event, SkipReason
-from fileq.observe.reference_tables import event_types, published_names, with_tables
+from tests.support.reference_tables import event_types, published_names, with_tables
 
 REPOSITORY = Path(__file__).parents[3]
 

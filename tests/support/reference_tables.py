@@ -6,7 +6,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fileq.config.show import markdown_table
+from fileq.config.resolve import value_at
+from fileq.config.schema import Config, every_key, is_setting
+from fileq.config.section import to_plain
+from fileq.config.show import to_yaml
 from fileq.core.events import EVENTS, Event
 from fileq.observe.logs import line_fields
 from fileq.observe.metrics import METRICS
@@ -44,8 +47,17 @@ def metrics_table() -> str:
     return "\n".join((METRICS_HEADER, "|---|---|---|---|", *rows)) + "\n"
 
 
+def settings_table() -> str:
+    rows = [
+        f"| `{path}` | `{to_yaml(to_plain(key.shape, value_at(Config(), path)))}` | {key.help.replace('<', '&lt;')} |"
+        for path, key in every_key().items()
+        if is_setting(key)
+    ]
+    return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows]) + "\n"
+
+
 def tables() -> dict[str, str]:
-    written = log_table(), metrics_table(), markdown_table()
+    written = log_table(), metrics_table(), settings_table()
     return {table.partition("\n")[0]: table for table in written}
 
 
