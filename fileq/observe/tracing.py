@@ -96,7 +96,7 @@ class Tracing:
         created = parse_time(job.creation_time)
         start_ns = min(end_ns, int(created.timestamp() * 1000) * 1_000_000) if created is not None else end_ns
         attributes: dict[str, str | int] = {"job.id": job.id, "job.queue": event.queue, "job.size": job.filesize}
-        self._sender.put(FinishedSpan("produce", job.trace_id, job.span_id, "", False, start_ns, end_ns, attributes))
+        self._sender.put(span_of("produce", _context(job.trace_id, job.span_id), None, start_ns, end_ns, attributes))
 
     def _claimed(self, event: JobClaimed) -> None:
         if event.job is None:
@@ -110,10 +110,9 @@ class Tracing:
         if before is not None and before.job.id != event.job.id:
             self._replaced[slot] = before
         self._running[slot] = attempt
-        end_ns, attributes = self._wall_ns(), _attributes(attempt)
-        self._sender.put(
-            FinishedSpan("consume", trace_id, attempt.consume_id, parent_id, True, start_ns, end_ns, attributes)
-        )
+        parent = _context(trace_id, parent_id, is_remote=True) if parent_id else None
+        context, attributes = _context(trace_id, attempt.consume_id), _attributes(attempt)
+        self._sender.put(span_of("consume", context, parent, start_ns, self._wall_ns(), attributes))
 
     def _printed(self, event: OutputEvent) -> Event:
         slot = event.worker_id or ""
@@ -141,15 +140,17 @@ class Tracing:
         end_ns = self._wall_ns()
         if isinstance(event, AttemptEnded):
             end_ns = attempt.start_ns + (event.duration_ms or 0) * 1_000_000
-        outcome = _outcome_of(event)
+        outcome, error = _outcome_of(event), None
         attributes = {**_attributes(attempt), "job.outcome": outcome}
-        error = _error_of(event, outcome)
+        if isinstance(event, JobFenced):
+            error = outcome
+        elif event.is_error:
+            error = (event.error or outcome)[:ERROR_MAX]
         if error is not None:
             attributes["job.error"] = error
-        trace_id, start_ns = attempt.trace_id, attempt.start_ns
-        self._sender.put(
-            FinishedSpan("process", trace_id, span_id, attempt.consume_id, False, start_ns, end_ns, attributes, error)
-        )
+        trace_id = attempt.trace_id
+        context, parent = _context(trace_id, span_id), _context(trace_id, attempt.consume_id)
+        self._sender.put(span_of("process", context, parent, attempt.start_ns, end_ns, attributes, error))
         return msgspec.structs.replace(event, trace_id=trace_id, span_id=span_id)
 
 
@@ -159,12 +160,6 @@ def _outcome_of(event: AttemptEnded | JobFenced) -> str:
     if isinstance(event, JobCompleted) and event.is_vanished:
         return "skipped"
     return event.outcome
-
-
-def _error_of(event: AttemptEnded | JobFenced, outcome: str) -> str | None:
-    if isinstance(event, JobFenced):
-        return outcome
-    return (event.error or outcome)[:ERROR_MAX] if event.is_error else None
 
 
 def _attributes(attempt: _RunningAttempt) -> dict[str, str | int]:
@@ -189,18 +184,35 @@ _SCOPE = InstrumentationScope("fileq", __version__)
 _KINDS = {"produce": SpanKind.PRODUCER, "consume": SpanKind.CONSUMER, "process": SpanKind.INTERNAL}
 
 
-class FinishedSpan(Struct, frozen=True):
-    """A span to send. Times are nanoseconds since the epoch; `parent_id` is "" for a root."""
+_RESOURCE = Resource.create({"service.name": "fileq", "service.version": __version__})
 
-    name: str
-    trace_id: str
-    span_id: str
-    parent_id: str
-    is_parent_remote: bool
-    start_ns: int
-    end_ns: int
-    attributes: dict[str, str | int]
-    error: str | None = None
+
+def span_of(
+    name: str,
+    context: SpanContext,
+    parent: SpanContext | None,
+    start_ns: int,
+    end_ns: int,
+    attributes: dict[str, str | int],
+    error: str | None = None,
+) -> ReadableSpan:
+    """A span that has ended. Times are nanoseconds since the epoch."""
+    return ReadableSpan(
+        name,
+        context=context,
+        parent=parent,
+        resource=_RESOURCE,
+        attributes=attributes,
+        kind=_KINDS[name],
+        status=Status(StatusCode.ERROR, error) if error is not None else Status(StatusCode.UNSET),
+        start_time=start_ns,
+        end_time=end_ns,
+        instrumentation_scope=_SCOPE,
+    )
+
+
+def _context(trace_id: str, span_id: str, *, is_remote: bool = False) -> SpanContext:
+    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote, _SAMPLED)
 
 
 class SpanSender:
@@ -213,13 +225,12 @@ class SpanSender:
     def __init__(self, exporter: SpanExporter, emit: Emit) -> None:
         self._exporter = exporter
         self._emit = emit
-        self._waiting: deque[FinishedSpan] = deque(maxlen=SPANS_MAX)
+        self._waiting: deque[ReadableSpan] = deque(maxlen=SPANS_MAX)
         self._dropped = 0  # in this outage
         self._has_dropped = False
         self._failing_since_s: float | None = None
         self._wake = threading.Event()
         self._closing = threading.Event()
-        self._resource = Resource.create({"service.name": "fileq", "service.version": __version__})
         self._first_error = _FirstError(logging.WARNING)
         # The library would log every failed batch in its own format; we log an outage once.
         self._logger = logging.getLogger("opentelemetry")
@@ -228,7 +239,7 @@ class SpanSender:
         self._thread = threading.Thread(target=self._run, name="tracing", daemon=True)
         self._thread.start()
 
-    def put(self, span: FinishedSpan) -> None:
+    def put(self, span: ReadableSpan) -> None:
         if len(self._waiting) == SPANS_MAX:
             self._dropped += 1
             self._has_dropped = True
@@ -263,7 +274,7 @@ class SpanSender:
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
             try:
-                is_sent = self._exporter.export([self._as_otel(span) for span in batch]) is SpanExportResult.SUCCESS
+                is_sent = self._exporter.export(batch) is SpanExportResult.SUCCESS
             except Exception as error:
                 self._first_error.text = self._first_error.text or repr(error)
                 is_sent = False
@@ -283,25 +294,6 @@ class SpanSender:
         elif self._failing_since_s is not None:
             self._emit(CollectorRestored(round(time.monotonic() - self._failing_since_s, 3), self._dropped))
             self._failing_since_s, self._dropped = None, 0
-
-    def _as_otel(self, span: FinishedSpan) -> ReadableSpan:
-        parent = _context(span.trace_id, span.parent_id, span.is_parent_remote) if span.parent_id else None
-        return ReadableSpan(
-            span.name,
-            context=_context(span.trace_id, span.span_id, False),
-            parent=parent,
-            resource=self._resource,
-            attributes=span.attributes,
-            kind=_KINDS[span.name],
-            status=Status(StatusCode.ERROR, span.error) if span.error is not None else Status(StatusCode.UNSET),
-            start_time=span.start_ns,
-            end_time=span.end_ns,
-            instrumentation_scope=_SCOPE,
-        )
-
-
-def _context(trace_id: str, span_id: str, is_remote: bool) -> SpanContext:
-    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote, _SAMPLED)
 
 
 class _FirstError(logging.Handler):
