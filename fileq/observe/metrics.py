@@ -123,21 +123,13 @@ METRICS = (
 
 
 class Metrics(Collector):
-    """Counts events and can be scraped. The callables are called at each scrape."""
+    """Counts events and can be scraped. The callables, which can be set, are called at each scrape."""
 
-    def __init__(
-        self,
-        queues: Sequence[str],
-        *,
-        depths: Callable[[], Depths | None] = lambda: None,
-        slots: Callable[[], int] = lambda: 0,
-        breakers: Callable[[], Sequence[tuple[str, int]]] = lambda: (),
-        deferred: Callable[[], Sequence[tuple[str, int]]] = lambda: (),
-    ) -> None:
-        self.depths = depths
-        self.slots = slots
-        self.breakers = breakers
-        self.deferred = deferred
+    def __init__(self, queues: Sequence[str]) -> None:
+        self.depths: Callable[[], Depths | None] = lambda: None
+        self.slots: Callable[[], int] = lambda: 0
+        self.breakers: Callable[[], Sequence[tuple[str, int]]] = lambda: ()
+        self.deferred: Callable[[], Sequence[tuple[str, int]]] = lambda: ()
         self._queues = tuple(queues)
         self._lock = threading.Lock()
         self._counts = {m.name: 0 for m in METRICS if m.type == "counter" and not m.label}
@@ -154,9 +146,6 @@ class Metrics(Collector):
         }
         self._registry = CollectorRegistry()
         self._registry.register(self)
-
-    def __call__(self, event: Event) -> None:
-        self.count((event,))
 
     def count(self, events: Iterable[Event]) -> None:
         """Counts these events, all before the next scrape."""

@@ -85,7 +85,7 @@ def changes(metrics: Metrics, *events: Event) -> dict[str, float]:
     """What these events add to each series, without the buckets of histograms."""
     before = series(metrics)
     for event in events:
-        metrics(event)
+        metrics.count([event])
     after = series(metrics)
     assert after.keys() == before.keys()
     return {
@@ -96,7 +96,9 @@ def changes(metrics: Metrics, *events: Event) -> dict[str, float]:
 
 
 def test_every_series_of_the_contract_is_there_from_the_start_and_zero() -> None:
-    found = series(Metrics(QUEUES, depths=lambda: Depths(dict.fromkeys(PLACES, 0), dict.fromkeys(QUEUES, 0.0))))
+    metrics = Metrics(QUEUES)
+    metrics.depths = lambda: Depths(dict.fromkeys(PLACES, 0), dict.fromkeys(QUEUES, 0.0))
+    found = series(metrics)
     expected = (
         COUNTERS
         | {f"producer_files_skipped_total{{reason={reason}}}" for reason in SkipReason}
@@ -179,7 +181,7 @@ def test_each_event_changes_exactly_its_metrics(event: Event, added: dict[str, f
 def test_a_histogram_counts_each_value_in_every_bucket_it_is_below() -> None:
     metrics = Metrics(QUEUES)
     for duration_ms in (0, 5, 6, 10_000_000):
-        metrics(end_event(JobCompleted, duration_ms=duration_ms))
+        metrics.count([end_event(JobCompleted, duration_ms=duration_ms)])
     found = series(metrics)
     counts = [found[f"job_processing_duration_seconds_bucket{{le={le}}}"] for le in ("0.005", "0.01", "1800.0", "+Inf")]
     assert counts == [2, 3, 3, 4]
@@ -187,9 +189,10 @@ def test_a_histogram_counts_each_value_in_every_bucket_it_is_below() -> None:
 
 
 def test_without_an_answer_from_the_broker_its_gauges_are_nan_and_the_rest_is_served() -> None:
-    metrics = Metrics(QUEUES, slots=lambda: 4, breakers=lambda: [("**/*.pdf", 2), ("mail", 0)])
+    metrics = Metrics(QUEUES)
+    metrics.slots, metrics.breakers = lambda: 4, lambda: [("**/*.pdf", 2), ("mail", 0)]
     metrics.deferred = lambda: [("**/*.pdf", 25), ("mail", 0)]
-    metrics(fence_event())
+    metrics.count([fence_event()])
     found = series(metrics)
     assert found["fileq_broker_up"] == 0
     unknown = {name.partition("{")[0] for name, value in found.items() if math.isnan(value)}
@@ -204,7 +207,9 @@ def test_the_lengths_of_the_broker_are_shown_by_place() -> None:
     depths = Depths(
         {"high": 1, "low": 2, "scheduled": 3, "dead_letter": 4, "processing": 5}, {"high": 1.5, "low": 0.0}, 6
     )
-    found = series(Metrics(QUEUES, depths=lambda: depths))
+    metrics = Metrics(QUEUES)
+    metrics.depths = lambda: depths
+    found = series(metrics)
     assert {place: found[f"queue_length{{queue={place}}}"] for place in PLACES} == depths.lengths
     assert found["queue_oldest_age_seconds{queue=high}"] == 1.5
     assert (found["fileq_broker_up"], found["batches_unfinished"]) == (1, 6)
@@ -214,5 +219,5 @@ def test_an_unknown_reason_makes_no_new_series() -> None:
     metrics = Metrics(["high", "low"])
     before = series(metrics)
     with pytest.raises(KeyError):
-        metrics(SkippedFilesCounted({"made up": 3}))  # type: ignore[dict-item]
+        metrics.count([SkippedFilesCounted({"made up": 3})])  # type: ignore[dict-item]
     assert series(metrics).keys() == before.keys()
