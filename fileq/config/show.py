@@ -111,11 +111,8 @@ def _example_lines(section: type[Section], values: Section, indent: str) -> Iter
             yield f"{indent}{key.name}: {to_yaml(to_plain(key.shape, value))}", key.help
 
 
-def secret_variables(passed: Iterable[str], environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The variables that set a password, or a URL with credentials in it, without those in `passed`.
-
-    `environ` is the environment of this process unless it is given."""
-    environ = os.environ if environ is None else environ
+def secret_variables(passed: Iterable[str], environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The variables that set a password, or a URL with credentials in it, without those in `passed`."""
     kinds = dict(_kinds())
     names = {prefix + name: path for name, path in variable_names().items() for prefix in ("", PREFIX)}
     names |= FOREIGN_VARIABLES

@@ -45,7 +45,7 @@ def _fault(path: str, *, is_sticky_allowed: bool = False) -> str:
 def _foreign_owner(path: str, status: os.stat_result) -> str:
     if status.st_uid in (0, os.geteuid()):
         return ""
-    return f"{path} belongs to {_name_of_user(status.st_uid)}"
+    return f"{path} belongs to the {name_of_user(status.st_uid)}"
 
 
 def _is_own_group(path: str, status: os.stat_result) -> bool:
@@ -70,13 +70,13 @@ def _is_private_group(status: os.stat_result) -> bool:
     return user.pw_gid == group.gr_gid and user.pw_name == group.gr_name and set(group.gr_mem) <= {user.pw_name}
 
 
-def _name_of_user(uid: int) -> str:
+def name_of_user(uid: int) -> str:
     import pwd
 
     try:
-        return f"the user {pwd.getpwuid(uid).pw_name}"
+        return f"user {pwd.getpwuid(uid).pw_name}"
     except KeyError:
-        return f"the user {uid}"
+        return f"user {uid}"
 
 
 def _name_of_group(gid: int) -> str:

@@ -72,24 +72,26 @@ def repeated_key(document: bytes) -> str:
     return ""
 
 
-def unknown_key(name: str, known: Collection[str]) -> str:
-    """Says that a key of a document is not known, and which one was meant or which ones there are."""
+def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str:
+    """The advice for a name that is not known: the one that was probably meant, else `otherwise`, else all of them."""
     import difflib  # needed here only, and commands should start fast
 
-    near = difflib.get_close_matches(name[:50].lower(), known, n=1)
-    advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    return f"the key {name[:50]!r} is unknown; {advice}"
+    if near := difflib.get_close_matches(name, known, n=1):
+        return f"did you mean {near[0]!r}?"
+    return f"there are {', '.join(known)}" if otherwise is None else otherwise
+
+
+def unknown_key(name: str, known: Collection[str]) -> str:
+    """Says that a key of a document is not known, and which one was meant or which ones there are."""
+    return f"the key {name[:50]!r} is unknown; {did_you_mean(name[:50].lower(), known)}"
 
 
 def check_names(given: Collection[str], declared: type, what: str = "option", *, also: Collection[str] = ()) -> None:
     """TypeError for a keyword that this TypedDict does not declare. `also` are the function's other keywords."""
     known = sorted({*declared.__annotations__, *also})
     if unknown := sorted(set(given).difference(known)):
-        import difflib  # needed here only, and commands should start fast
-
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        advice = f"; did you mean {near[0]!r}?" if near else ""
-        raise TypeError(f"unexpected {what} {unknown[0]!r}; there are {', '.join(known)}{advice}")
+        advice = did_you_mean(unknown[0], known, "")
+        raise TypeError(f"unexpected {what} {unknown[0]!r}; there are {', '.join(known)}{advice and '; '}{advice}")
 
 
 SHORTEST_HIDDEN = 3  # a shorter path or name, such as "/", would be found in any text

@@ -33,8 +33,8 @@ class Paths:
         given = tuple(os.path.abspath(os.fsencode(root)) for root in allowed_roots)
         self.roots = given or (self.here(os.path.abspath(os.fsencode(scan_dir))),)
         absolute = (os.path.abspath(os.fsencode(folder)) for folder in folders)
-        self.folders = tuple(folder for folder in absolute if not any(_is_in(root, folder) for root in self.roots))
-        apart = (folder for folder in self.folders if not any(_is_in(folder, root) for root in self.roots))
+        self.folders = tuple(folder for folder in absolute if not any(is_in(root, folder) for root in self.roots))
+        apart = (folder for folder in self.folders if not any(is_in(folder, root) for root in self.roots))
         self.allowed = (*self.roots, *apart)
 
     def here(self, path: bytes) -> bytes:
@@ -54,18 +54,19 @@ class Paths:
 
     def allows(self, path: bytes) -> bool:
         """Whether the directory, given by its path on this worker, is a root or folder or below one, by its name."""
-        return any(_is_in(path, directory) for directory in self.allowed)
+        return any(is_in(path, directory) for directory in self.allowed)
 
     def relative(self, path: bytes) -> str:
         """The path below its root, which globs match; the whole path if it is below no root. A moved file has the same
         path below its folder as it had below its root."""
-        above = next((root for root in self.roots if _is_in(path, root)), b"")
-        folders = [folder for folder in self.folders if _is_in(path, folder) and len(folder) > len(above)]
+        above = next((root for root in self.roots if is_in(path, root)), b"")
+        folders = [folder for folder in self.folders if is_in(path, folder) and len(folder) > len(above)]
         above = max(folders, key=len, default=above)
         return os.fsdecode(path[len(above.rstrip(b"/")) :].lstrip(b"/"))
 
 
-def _is_in(path: bytes, directory: bytes) -> bool:
+def is_in(path: bytes, directory: bytes) -> bool:
+    """Whether a path is the directory or below it, by its name."""
     return path == directory or path.startswith(directory.rstrip(b"/") + b"/")
 
 

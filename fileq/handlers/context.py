@@ -36,6 +36,7 @@ from fileq.core.outcome import (
 )
 from fileq.core.own_jobs import check_id, check_tags, check_type
 from fileq.core.public_name import public
+from fileq.core.text import did_you_mean
 from fileq.core.units import LONGEST_S
 from fileq.files.paths import AnyPath
 from fileq.files.version import signature_of
@@ -426,11 +427,8 @@ def _type_of(task: NamedTask | str) -> str:
 
 def no_handler(type: str, known: Collection[str]) -> str:
     """Says that jobs of this type have no handler, and what was probably meant."""
-    from difflib import get_close_matches  # every program with tasks imports this module
-
-    near = get_close_matches(type, known, n=1)
-    advice = f"did you mean {near[0]!r}?" if near else f"known types: {', '.join(known) or 'none'}"
-    return f"no handler for type {type!r}; {advice}"
+    types = f"known types: {', '.join(known) or 'none'}"
+    return f"no handler for type {type!r}; {did_you_mean(type, known, types)}"
 
 
 def _check_payload(task: NamedTask | str, encoded: bytes) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +20,7 @@ from fileq.core.events import EVENTS, Event, JobClaimed
 from fileq.core.job import Job, check_content, check_unique_key
 from fileq.core.own_jobs import check_type
 from fileq.core.public_name import public
+from fileq.core.text import did_you_mean
 from fileq.handlers.importing import Importer, InvalidTarget, is_async, unfitness
 from fileq.handlers.registry import target_of
 
@@ -165,10 +165,11 @@ def load_hooks(problems: list[str]) -> tuple[Extension, ...]:
         if fault := unfitness(one.function, "a hook", ("event",)):
             problems.append(f"{where}, which {fault}")
             continue
-        for name in (name for name in one.events if name not in HOOK_EVENTS):
-            near = get_close_matches(name, HOOK_EVENTS, n=1)
-            advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(HOOK_EVENTS)}"
-            problems.append(f"{where} names the event {name!r}; {advice}")
+        problems += [
+            f"{where} names the event {name!r}; {did_you_mean(name, HOOK_EVENTS)}"
+            for name in one.events
+            if name not in HOOK_EVENTS
+        ]
     return hooks
 
 

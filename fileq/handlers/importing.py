@@ -14,12 +14,12 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fileq.config.trusted_place import untrusted_directory
 from fileq.core.errors import ConfigError
+from fileq.core.text import did_you_mean
 from fileq.handlers.outcomes import one_line
 from fileq.handlers.registry import REGISTRY, TaskDefinition
 
@@ -64,12 +64,12 @@ class Importer:
             try:
                 found = getattr(found, part)
             except AttributeError:
-                near = get_close_matches(part, [name for name in dir(found) if not name.startswith("__")], n=1)
-                file = getattr(sys.modules.get(module_name), "__file__", None)
-                other = f"it was imported from {file}; a module of the standard library hides one of the same name"
-                is_hidden = module_name.partition(".")[0] in sys.stdlib_module_names
-                unlike = other if is_hidden else "is it spelled like this there?"
-                advice = f"did you mean {near[0]!r}?" if near and not is_hidden else unlike
+                if module_name.partition(".")[0] in sys.stdlib_module_names:
+                    file = getattr(sys.modules.get(module_name), "__file__", None)
+                    advice = f"it was imported from {file}; a module of the standard library hides one of the same name"
+                else:
+                    names = [name for name in dir(found) if not name.startswith("__")]
+                    advice = did_you_mean(part, names, "is it spelled like this there?")
                 raise InvalidTarget(f"uses {target}, but {module_name} has no {part!r}; {advice}") from None
         if fault := unfitness(found, kind, parameters):
             raise InvalidTarget(f"uses {target}, which {fault}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from difflib import get_close_matches
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +26,7 @@ from fileq.core.job import Job
 from fileq.core.outcome import EndingPayload
 from fileq.core.own_jobs import is_own_type
 from fileq.core.schedule import job_payload
-from fileq.core.text import quoted_path
+from fileq.core.text import did_you_mean, quoted_path
 from fileq.core.units import Rate, format_duration
 from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE, RETRY_DELAYS_S, TIMEOUT_S
 from fileq.files.globs import Globs
@@ -91,10 +90,6 @@ class BoundRoute(Struct, frozen=True, kw_only=True):
     rate: Rate | None = None
     on_completed: str | None = None
     on_dead: str | None = None
-
-    @property
-    def is_command(self) -> bool:
-        return self.function is None
 
     def __str__(self) -> str:
         takes = f"type {self.type}" if self.type is not None else f"{self.match}"
@@ -499,8 +494,7 @@ def made_job_problems(config: Config, routes: Routes) -> Iterator[str]:
     for name, settings in config.schedules.items():
         type = settings.definition.type
         if not is_own_type(type) and type not in routes.types:
-            near = get_close_matches(type, routes.types, n=1)
-            advice = f"did you mean {near[0]!r}?" if near else "add its module to imports, or a route"
+            advice = did_you_mean(type, routes.types, "add its module to imports, or a route")
             yield f"schedules.{name}: no task or route takes jobs of type {type!r}: they would be dead; {advice}"
             continue
         if type in tasks and (fault := payload_fault(type, encode(job_payload(settings.definition, 0, 0)))):

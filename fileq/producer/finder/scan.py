@@ -20,11 +20,12 @@ from msgspec import Struct
 
 from fileq.config import Config
 from fileq.config.schema import FAILED_MARKER, DeliverySettings
+from fileq.config.trusted_place import name_of_user
 from fileq.core.events import Emit, FileSkipped, SkippedFilesCounted, SkipReason, ignore
 from fileq.core.text import quoted_path
 from fileq.files.exclusive_move import PREFIX, is_private
 from fileq.files.globs import FileFilter, Globs
-from fileq.files.paths import MAX_DEPTH
+from fileq.files.paths import MAX_DEPTH, is_in
 from fileq.files.version import FoundFile, found_at
 
 STEP_ENTRIES = 1_000
@@ -241,7 +242,7 @@ class ScanRules:
         return "it is a directory" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
 
     def _why_not_entered(self, directory: bytes) -> str:
-        if directory != self.root and not directory.startswith(self.root.rstrip(b"/") + b"/"):
+        if not is_in(directory, self.root):
             return f"it is not below producer.scan_dir ({os.fsdecode(self.root)!r})"
         if self.is_entered(directory):
             return ""
@@ -260,7 +261,7 @@ class ScanRules:
     def why_unreadable(self, path: bytes) -> str:
         """The first directory, from scan_dir to this path, that the user of this process can't list or enter; "" if it
         can, or if the path is not below scan_dir."""
-        if not _is_in(path, self.root):
+        if not is_in(path, self.root):
             return ""
         names = self._name_of(path).split(b"/")
         for depth in range(len(names) + 1):
@@ -269,8 +270,9 @@ class ScanRules:
                 break
             modes = (("r", os.R_OK), ("x", os.X_OK))
             if lacking := [word for word, mode in modes if not os.access(directory, mode, effective_ids=True)]:
-                permissions = f"permission{'s' if len(lacking) > 1 else ''} {' and '.join(lacking)}"
-                return f"{quoted_path(directory)} can't be read: {_user()} lacks the {permissions} on this directory"
+                lacks = f"lacks the permission{'s' if len(lacking) > 1 else ''} {' and '.join(lacking)}"
+                user = name_of_user(os.geteuid())
+                return f"{quoted_path(directory)} can't be read: {user} {lacks} on this directory"
         return ""
 
     def covers(self, path: bytes) -> bool:
@@ -366,7 +368,7 @@ class ScanRules:
         """Links are followed only if `producer.follow_symlinks` is set, and never out of scan_dir."""
         if not self.follows_links:
             self._skip(SkipReason.SYMLINK, path)
-        elif not _is_in(os.path.realpath(path), self._real_root):
+        elif not is_in(os.path.realpath(path), self._real_root):
             self._skip(SkipReason.OUTSIDE, path)
         else:
             return True
@@ -390,30 +392,16 @@ class ScanRules:
         events and deliveries find the same files."""
         if real == (os.path.join(self._real_root, name).rstrip(b"/") or b"/"):
             return True
-        if not self.follows_links or not _is_in(real, self._real_root):
+        if not self.follows_links or not is_in(real, self._real_root):
             return False
         above, names = self._real_root, name.split(b"/")
         while names:
             path = os.path.join(above, names.pop(0))
             if os.path.islink(path):
                 target = os.path.realpath(path)
-                return real == os.path.join(target, *names) and not _is_in(above, target)
+                return real == os.path.join(target, *names) and not is_in(above, target)
             above = path
         return False  # it has changed meanwhile
-
-
-def _user() -> str:
-    import pwd  # only for a person who asks about a file
-
-    try:
-        return f"user {pwd.getpwuid(os.geteuid()).pw_name}"
-    except KeyError:
-        return f"user {os.geteuid()}"
-
-
-def _is_in(real: bytes, directory: bytes) -> bool:
-    """Whether a path is the directory or below it. Both are without links."""
-    return real == directory or real.startswith(directory.rstrip(b"/") + b"/")
 
 
 class MoveFolders:
@@ -453,7 +441,7 @@ class MoveFolders:
 
     def contains_real(self, real: bytes) -> bool:
         """The same for an absolute path without links."""
-        return any(real == folder or real.startswith(folder + b"/") for folder in self._real)
+        return any(is_in(real, folder) for folder in self._real)
 
 
 def _below(root: bytes, path: bytes) -> bytes:

@@ -116,13 +116,13 @@ def test_commands_of_jobs_are_refused_unless_they_are_allowed() -> None:
     assert "worker.allow_commands: true" in refused.refusal(of_type("command"))
     allowed = routes_of({"match": "**/*", "use": CHECKSUM}, allow_commands=True)
     assert allowed.find(of_type("command"), "") == 1
-    assert (allowed[1].is_command, allowed[1].command) == (True, ())
+    assert (allowed[1].function, allowed[1].command) == (None, ())
 
 
 def test_a_route_of_ones_own_for_the_type_command_needs_no_permission_and_goes_first() -> None:
     own = {"type": "command", "use": CHECKSUM}
     assert routes_of(own).find(of_type("command"), "") == 0
-    assert not routes_of(own, allow_commands=True)[0].is_command
+    assert routes_of(own, allow_commands=True)[0].function is not None
 
 
 # in which order
@@ -168,7 +168,7 @@ def test_options_that_a_route_does_not_set_are_the_workers() -> None:
     )[0]
     assert (route.timeout, route.max_retries, route.isolation) == (7.0, 9, "thread")
     assert route.backoff == BackoffSettings(base=2.0, jitter=0.0)
-    assert (route.in_place, route.give_up_on, route.is_async, route.is_command) == (False, (), False, False)
+    assert (route.in_place, route.give_up_on, route.is_async) == (False, (), False)
 
 
 def test_options_that_a_route_sets_override_the_workers() -> None:
