@@ -198,17 +198,10 @@ def encode(job: Job) -> bytes:
 def check_content(job: Job, nesting: int = MAX_NESTING) -> None:
     """Raises JobError for a job that must not enter a broker: no worker could read it, or it is so long or so deeply
     nested that it would stop the broker or a reader for seconds."""
-    if not (
-        0 <= job.filesize <= BYTES_MAX
-        and 0 <= job.retries <= COUNT_MAX
-        and 0 <= job.recoveries <= COUNT_MAX
-        and (job.timeout is None or 0 <= job.timeout <= LONGEST_S)
-        and (job.max_retries is None or 0 <= job.max_retries <= COUNT_MAX)
-        and (job.file_inode is None or 0 <= job.file_inode <= BYTES_MAX)
-    ):
-        numbers = {name: getattr(job, name) for name in _NUMBERS}
-        wrong = next(name for name, most in _NUMBERS.items() if not 0 <= (numbers[name] or 0) <= most)
-        raise JobError(f"{wrong} of job {job.id} is {numbers[wrong]!r}; it must be from 0 to {_NUMBERS[wrong]:.0f}")
+    for name, most in _NUMBERS.items():
+        number = getattr(job, name)
+        if number is not None and not 0 <= number <= most:
+            raise JobError(f"{name} of job {job.id} is {number!r}; it must be from 0 to {most:.0f}")
     if defect := _defect(job):
         raise JobError(f"job {job.id!r:.220} can't be enqueued: {defect}")
     if job.payload is UNSET and job.unknown is UNSET:
