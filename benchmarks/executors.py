@@ -18,10 +18,9 @@ from typing import Any
 from benchmarks.proc import tree_times
 from fileq.config import config_from
 from fileq.core.job import ClaimKey, Job, encode
-from fileq.core.outcome import Done
+from fileq.core.outcome import Done, Ran, Task
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.routes import Routes
-from fileq.handlers.task import Ran, Task
 from fileq.runtime.handlers_program import handlers_program
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.executors.process.executor import ProcessExecutor

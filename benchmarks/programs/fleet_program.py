@@ -30,9 +30,8 @@ from fileq.config import config_from
 from fileq.core.errors import BrokerError
 from fileq.core.events import ignore
 from fileq.core.job import ClaimKey, decode
-from fileq.core.outcome import Done
+from fileq.core.outcome import Done, Task
 from fileq.handlers.routes import Routes
-from fileq.handlers.task import Task
 from fileq.runtime.roles import CHECK_EVERY_S
 from fileq.runtime.worker_build import Deliveries
 from fileq.runtime.worker_service import WorkerService

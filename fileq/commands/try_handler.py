@@ -24,7 +24,7 @@ from fileq.config import Config, Loaded
 from fileq.config.show import secret_variables, without_secrets
 from fileq.core.errors import ConfigError
 from fileq.core.job import ClaimKey, encode, file_job
-from fileq.core.outcome import Died, Done, Failed, Made
+from fileq.core.outcome import Died, Done, Failed, Made, Ran, Task
 from fileq.core.text import printable_lines, quoted_path
 from fileq.core.units import format_duration, short_duration
 from fileq.files.paths import Paths
@@ -33,7 +33,6 @@ from fileq.handlers.job_file import check_file
 from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
 from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.run import run_task
-from fileq.handlers.task import Ran, Task
 from fileq.handlers.tracebacks import is_stack, place_of, waits_for
 from fileq.runtime.observers import log_to_stderr
 from fileq.worker.executors.process.executor import ProcessExecutor

@@ -1,4 +1,4 @@
-"""How one attempt ended, what it leaves behind, and the kind of its error.
+"""One attempt: its task, how it ended, what it leaves behind, and the kind of its error.
 
 Executors make outcomes; the retry policy turns them into settlements. Values only. They are tagged, so that a child
 process can send them to its parent as JSON or MessagePack.
@@ -13,12 +13,29 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from fileq.core.job import Job, Version
+from fileq.core.job import ClaimKey, Job, Version
 from fileq.core.job_options import Moment
 
 FOLLOW_UPS_MAX = 100  # of one attempt
 FOLLOW_UPS_MAX_BYTES = 256 << 10  # of one attempt, all together
 OUTPUTS_MAX = 1_000  # of one attempt
+
+
+class Task(Struct, frozen=True, array_like=True):
+    """What to run and on what, as the pump hands it to an executor: plain values that can be sent to another process.
+    `key` names the claim, `route` is the number of the job's route in Routes.
+
+    `path` is the file as this machine sees it, b"" for a job without a file. When the task runs, the file must lie
+    below one of `roots`. A file whose signature is no longer the job's is run only if `runs_changed`."""
+
+    key: ClaimKey
+    raw: bytes
+    route: int
+    path: bytes
+    roots: tuple[bytes, ...]
+    attempt: int
+    timeout_s: float
+    runs_changed: bool = False
 
 
 class FollowUp(Struct, frozen=True):
@@ -173,7 +190,9 @@ class Released(Struct, frozen=True, tag=True):
 
 
 FinalOutcome: TypeAlias = Done | Failed | Refused | Died | Cancelled | Released
-Outcome: TypeAlias = FinalOutcome | Changed
+# What a run can give. Died is reported by the executor when the process of the run ended. Refused and Released are only
+# for jobs of fileq's own types: another program enqueued the job, or the broker can't be asked about that.
+Ran: TypeAlias = Done | Failed | Died | Changed | Refused | Released
 
 
 # The kind of an error, found again from its text: the hourly counters, and `fileq stats`, count failures and deaths by

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, attempt_span_id, decode, parent_of
-from fileq.core.outcome import Done, Failed
+from fileq.core.outcome import Done, Failed, Ran, Task
 from fileq.handlers.command_handler import run_command
 from fileq.handlers.context import CancelFlag, Context, JobView, Log, view_of
 from fileq.handlers.event_loop import EventLoop
@@ -25,7 +25,6 @@ from fileq.handlers.middleware import Layer, awaited, call_through
 from fileq.handlers.outcomes import LONGEST_ERROR, done, failed
 from fileq.handlers.registry import RetryIf
 from fileq.handlers.routes import BoundRoute, Routes
-from fileq.handlers.task import Ran, Task
 
 
 def run_task(

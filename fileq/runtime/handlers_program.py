@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from fileq.config import Config
 from fileq.config.show import secret_variables, without_secrets
+from fileq.core.outcome import Ran, Task
 from fileq.handlers.context import CancelFlag
-from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.messages import Program
 from fileq.worker.executors.protocol import Run
 

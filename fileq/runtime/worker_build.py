@@ -16,9 +16,9 @@ from fileq.config import Config, Loaded
 from fileq.core.errors import BrokerError, FileqError
 from fileq.core.events import Emit, EmitAll
 from fileq.core.job import decode
+from fileq.core.outcome import Ran, Task
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.routes import Routes
-from fileq.handlers.task import Ran, Task
 from fileq.runtime.handlers_program import handlers_program
 from fileq.runtime.service import Loop, Service, Turning, longest_pause_s, without_outages
 from fileq.runtime.worker_service import WorkerService

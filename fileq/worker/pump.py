@@ -59,13 +59,12 @@ from fileq.core.events import (
     settled,
 )
 from fileq.core.job import MADE_BY_TAG, Claim, ClaimKey, Version
-from fileq.core.outcome import Cancelled, Changed, Done, Failed, FinalOutcome, Made, Refused, Released
+from fileq.core.outcome import Cancelled, Changed, Done, Failed, FinalOutcome, Made, Ran, Refused, Released, Task
 from fileq.core.retry import Policy, decide, decide_changed
 from fileq.core.settlement import Settlement, SettleResult, Verb, defer
 from fileq.core.webhook import DELIVERIES_MAX, DELIVERY_ROUTE
 from fileq.files.paths import Paths, directory_problem
 from fileq.handlers.routes import Routes
-from fileq.handlers.task import Ran, Task
 from fileq.worker.batch_reconciler import finished_event
 from fileq.worker.breakers import Breakers, sample_of
 from fileq.worker.deferrals import DELIVERIES_RUN, EARLIER_JOB_RUNS, LAST_RUN_GOES_ON, Deferrals

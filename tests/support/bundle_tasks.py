@@ -16,9 +16,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from fileq.core.outcome import Done
+from fileq.core.outcome import Done, Ran, Task
 from fileq.handlers.outcomes import failed
-from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.messages import WAKE_SIGNAL, TokenReader
 from fileq.worker.executors.protocol import Run
 from tests.support import executor_tasks

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 
 from fileq.core.job import ClaimKey
-from fileq.core.outcome import Done
-from fileq.handlers.task import Task
+from fileq.core.outcome import Done, Task
 from fileq.worker.executors.protocol import Executor, TaskOutcome
 from tests.support.waiting import wait_until
 

@@ -19,9 +19,8 @@ from multiprocessing import resource_tracker, shared_memory
 
 from fileq.core.errors import ConfigError
 from fileq.core.job import ClaimKey
-from fileq.core.outcome import Done
+from fileq.core.outcome import Done, Ran, Task
 from fileq.handlers.outcomes import failed
-from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.executor import ProcessExecutor
 from fileq.worker.executors.process.messages import Program
 from fileq.worker.executors.protocol import Run

@@ -14,11 +14,10 @@ import pytest
 
 from fileq.config import config_from
 from fileq.core.job import ClaimKey, Job, encode, file_job, typed_job
-from fileq.core.outcome import Done, Failed
+from fileq.core.outcome import Done, Failed, Ran, Task
 from fileq.handlers.registry import REGISTRY, Registration
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
-from fileq.handlers.task import Ran, Task
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from fileq.core.outcome import Done
+from fileq.core.outcome import Done, Ran, Task
 from fileq.handlers.outcomes import failed
-from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.protocol import Run
 
 LOADER = "tests.support.leaking_tasks:load"

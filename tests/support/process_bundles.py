@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.handlers.task import Task
+from fileq.core.outcome import Task
 from fileq.worker.executors.process import executor
 from fileq.worker.executors.protocol import TaskOutcome
 from tests.support.bundle_tasks import LOADER

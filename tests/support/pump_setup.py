@@ -12,12 +12,11 @@ from fileq.config import Config, config_from
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import Event
 from fileq.core.job import ClaimKey, State, Version, decode, file_job, typed_job
-from fileq.core.outcome import Released
+from fileq.core.outcome import Released, Task
 from fileq.core.settlement import Settlement, release
 from fileq.core.webhook import DELIVERIES_MAX, Webhook
 from fileq.files.paths import MISSING
 from fileq.handlers.routes import Routes
-from fileq.handlers.task import Task
 from fileq.webhooks.store import KnownWebhook, ReceiverState
 from fileq.webhooks.subscriptions import Subscriptions
 from fileq.worker.pump import Gates, Pump

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fileq.core.events import Event
-from fileq.core.outcome import Done, Failed
+from fileq.core.outcome import Done, Failed, Ran, Task
 from fileq.handlers.context import CancelFlag
-from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.protocol import WaitPolicy
 from fileq.worker.executors.thread import THREAD_WAKE_S, ThreadExecutor
 from tests.support.executor_driver import ExecutorDriver

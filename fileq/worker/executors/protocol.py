@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from fileq.core.job import ClaimKey
-from fileq.core.outcome import Cancelled, Changed, Done, Failed, Released
+from fileq.core.outcome import Cancelled, Changed, Done, Failed, Ran, Released, Task
 from fileq.core.units import format_duration
 from fileq.handlers.context import CancelFlag
-from fileq.handlers.task import Ran, Task
 
 Run: TypeAlias = Callable[[Task, CancelFlag], Ran]
 TaskOutcome: TypeAlias = Ran | Cancelled

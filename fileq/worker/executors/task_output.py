@@ -21,9 +21,8 @@ from msgspec.structs import replace
 
 from fileq.core.events import Emit, HandlerOutputSkipped, HandlerPrinted, OutputIds, output_ids
 from fileq.core.job import decode_or_none
-from fileq.core.outcome import Died, Failed
+from fileq.core.outcome import Died, Failed, Ran, Task
 from fileq.handlers.output import Tail, capture_logging, task_sink
-from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.messages import READ_SIZE
 from fileq.worker.executors.process.output_pipe import (
     HandlerStack,

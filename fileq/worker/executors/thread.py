@@ -25,10 +25,10 @@ from queue import SimpleQueue
 
 from fileq.core.events import Emit, ThreadAbandoned, ignore
 from fileq.core.job import ClaimKey, decode_or_none
+from fileq.core.outcome import Ran, Task
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
 from fileq.handlers.output import task_sink, uncaptured
-from fileq.handlers.task import Ran, Task
 from fileq.handlers.tracebacks import place_of
 from fileq.worker.executors import task_output
 from fileq.worker.executors.protocol import (

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from fileq.core.job import ClaimKey
-from fileq.core.outcome import Died, Done, Failed
-from fileq.handlers.task import Ran, Task
+from fileq.core.outcome import Died, Done, Failed, Ran, Task
 from fileq.worker.executors.process.child_handle import ChildHandle, InvalidMessage
 from fileq.worker.executors.process.messages import (
     HEADER,

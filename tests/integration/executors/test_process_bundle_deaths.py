@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.core.outcome import Died, Done
-from fileq.handlers.task import Task
+from fileq.core.outcome import Died, Done, Task
 from tests.support.bundle_tasks import run_counts
 from tests.support.executor_driver import key_of, result_of
 from tests.support.process_bundles import NAMES, ONCE, SIZE, at, be_patient, outcomes, started, submit

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
-from fileq.handlers.task import Task
+from fileq.core.outcome import Cancelled, Died, Done, Failed, Released, Task
 from fileq.worker.executors.process import executor
 from tests.support.bundle_tasks import LOADER, run_counts, runs
 from tests.support.executor_driver import key_of, result_of

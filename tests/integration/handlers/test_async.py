@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from fileq.core.errors import Permanent
-from fileq.core.outcome import Done, Failed
+from fileq.core.outcome import Done, Failed, Ran
 from fileq.handlers import event_loop
 from fileq.handlers.event_loop import own_threads
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
-from fileq.handlers.task import Ran
 from tests.support.handler_runs import failure, routes_of, run, typed_task
 from tests.support.waiting import wait_until
 

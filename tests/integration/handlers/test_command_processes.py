@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from fileq.core.outcome import Failed
+from fileq.core.outcome import Failed, Ran
 from fileq.handlers.run import run_task
-from fileq.handlers.task import Ran
 from tests.support.handler_runs import (
     command,
     failure,

@@ -16,12 +16,11 @@ import fileq
 import fileq.testing
 from fileq.config import config_from
 from fileq.core.errors import ConfigError
-from fileq.core.outcome import Done, Failed
+from fileq.core.outcome import Done, Failed, Ran
 from fileq.handlers import extensions
 from fileq.handlers.extensions import Extensions
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
-from fileq.handlers.task import Ran
 from tests.support.handler_runs import failure, python, result, routes_of, run, typed_task
 
 Call = Callable[[], Any]

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Released
-from fileq.handlers.task import Ran
+from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Ran, Released
 from fileq.worker.executors.process.child_pool import pause_after
 from fileq.worker.executors.process.messages import cause_of_death
 from fileq.worker.executors.protocol import StopRequest, outcome_after, timed_out

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from fileq.core.events import Event, HandlerOutputSkipped, HandlerPrinted
 from fileq.core.job import ClaimKey
-from fileq.core.outcome import Failed
+from fileq.core.outcome import Failed, Task
 from fileq.handlers.output import Tail
-from fileq.handlers.task import Task
 from fileq.worker.executors.process.output_pipe import (
     HandlerStack,
     LoggedRecord,

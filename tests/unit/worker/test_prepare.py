@@ -8,7 +8,7 @@ import pytest
 
 from fileq.config import config_from
 from fileq.core.job import MADE_BY_TAG, Claim, encode, encoded_tags, typed_job
-from fileq.handlers.task import Task
+from fileq.core.outcome import Task
 from fileq.worker.pump import prepare
 from tests.support.handler_runs import routes_of
 

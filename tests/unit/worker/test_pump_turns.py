@@ -11,8 +11,7 @@ import pytest
 from fileq.brokers.types import Entry
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, rfc3339, typed_job
-from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
-from fileq.handlers.task import Task
+from fileq.core.outcome import Cancelled, Died, Done, Failed, Released, Task
 from tests.support.pump_setup import NOW, PumpSetup
 
 

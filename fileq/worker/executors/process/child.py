@@ -38,10 +38,9 @@ from typing import Any, NoReturn, cast
 import msgspec
 
 from fileq.core.errors import ConfigError
-from fileq.core.outcome import Failed
+from fileq.core.outcome import Failed, Ran, Task
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
-from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.descendants import (
     adopt_orphans,
     children_of,

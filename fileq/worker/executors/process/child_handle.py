@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fileq.handlers.task import Ran, Task
+from fileq.core.outcome import Ran, Task
 from fileq.worker.executors.process.messages import (
     HEADER,
     MAX_OUTCOME_BYTES,

@@ -36,9 +36,8 @@ from collections.abc import Sequence
 
 from fileq.core.events import Emit, ignore
 from fileq.core.job import ClaimKey
-from fileq.core.outcome import Died, Failed
+from fileq.core.outcome import Died, Failed, Ran, Task
 from fileq.core.units import format_size
-from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.child_handle import (
     NEVER_S,
     BundleTimer,

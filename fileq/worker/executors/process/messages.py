@@ -31,7 +31,7 @@ from typing import Any, TypeAlias, cast
 from msgspec import Struct, msgpack
 
 from fileq.core.errors import ConfigError
-from fileq.handlers.task import Ran, Task
+from fileq.core.outcome import Ran, Task
 from fileq.worker.executors.protocol import Run
 
 HEADER = struct.Struct("<II")
