@@ -26,18 +26,8 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from fileq import __version__
 from fileq.config import Config
-from fileq.core.events import (
-    AttemptEnded,
-    CollectorLost,
-    CollectorRestored,
-    Emit,
-    Event,
-    JobClaimed,
-    JobCompleted,
-    JobFenced,
-    JobProduced,
-    OutputEvent,
-)
+from fileq.core import events
+from fileq.core.events import Emit, Event
 from fileq.core.job import Job, attempt_of, attempt_span_id, new_span_id, parent_of, parse_time
 
 DEFAULT_ENDPOINT = "http://localhost:4318"
@@ -75,13 +65,13 @@ class Tracing:
         return emit_traced
 
     def _trace(self, event: Event) -> Event:
-        if isinstance(event, AttemptEnded | JobFenced):
+        if isinstance(event, events.AttemptEnded | events.JobFenced):
             return self._ended(event)
-        if isinstance(event, JobClaimed):
+        if isinstance(event, events.JobClaimed):
             self._claimed(event)
-        elif isinstance(event, JobProduced):
+        elif isinstance(event, events.JobProduced):
             self._produced(event)
-        elif isinstance(event, OutputEvent):
+        elif isinstance(event, events.OutputEvent):
             return self._printed(event)
         return event
 
@@ -89,7 +79,7 @@ class Tracing:
         """Sends the last spans within a bounded time. Returns False if any span was dropped, now or earlier."""
         return self._sender.close(HURRIED_CLOSE_S if is_hurried else CLOSE_S)
 
-    def _produced(self, event: JobProduced) -> None:
+    def _produced(self, event: events.JobProduced) -> None:
         """The job already carries the ids of this span, so the worker that claims it can continue the trace."""
         job = event.job
         end_ns = self._wall_ns()
@@ -98,7 +88,7 @@ class Tracing:
         attributes: dict[str, str | int] = {"job.id": job.id, "job.queue": event.queue, "job.size": job.filesize}
         self._sender.put(span_of("produce", _context(job.trace_id, job.span_id), None, start_ns, end_ns, attributes))
 
-    def _claimed(self, event: JobClaimed) -> None:
+    def _claimed(self, event: events.JobClaimed) -> None:
         if event.job is None:
             return  # bytes that are not a job have no trace
         start_ns = self._wall_ns()
@@ -114,7 +104,7 @@ class Tracing:
         context, attributes = _context(trace_id, attempt.consume_id), _attributes(attempt)
         self._sender.put(span_of("consume", context, parent, start_ns, self._wall_ns(), attributes))
 
-    def _printed(self, event: OutputEvent) -> Event:
+    def _printed(self, event: events.OutputEvent) -> Event:
         slot = event.worker_id or ""
         attempt = self._attempt(slot, event.job_id)
         if attempt is None:
@@ -129,7 +119,7 @@ class Tracing:
                 return attempt
         return None
 
-    def _ended(self, event: AttemptEnded | JobFenced) -> Event:
+    def _ended(self, event: events.AttemptEnded | events.JobFenced) -> Event:
         """Sends the span of the attempt and returns the event with the ids of that span."""
         slot = event.worker_id or ""
         attempt = self._attempt(slot, event.job_id)
@@ -138,11 +128,11 @@ class Tracing:
         del (self._running if attempt is self._running.get(slot) else self._replaced)[slot]
         span_id = attempt_span_id(attempt.job, slot)
         end_ns = self._wall_ns()
-        if isinstance(event, AttemptEnded):
+        if isinstance(event, events.AttemptEnded):
             end_ns = attempt.start_ns + (event.duration_ms or 0) * 1_000_000
         outcome, error = _outcome_of(event), None
         attributes = {**_attributes(attempt), "job.outcome": outcome}
-        if isinstance(event, JobFenced):
+        if isinstance(event, events.JobFenced):
             error = outcome
         elif event.is_error:
             error = (event.error or outcome)[:ERROR_MAX]
@@ -154,10 +144,10 @@ class Tracing:
         return msgspec.structs.replace(event, trace_id=trace_id, span_id=span_id)
 
 
-def _outcome_of(event: AttemptEnded | JobFenced) -> str:
-    if isinstance(event, JobCompleted) and event.is_superseded:
+def _outcome_of(event: events.AttemptEnded | events.JobFenced) -> str:
+    if isinstance(event, events.JobCompleted) and event.is_superseded:
         return "superseded"
-    if isinstance(event, JobCompleted) and event.is_vanished:
+    if isinstance(event, events.JobCompleted) and event.is_vanished:
         return "skipped"
     return event.outcome
 
@@ -290,9 +280,9 @@ class SpanSender:
             self._has_dropped = True
             if self._failing_since_s is None:
                 self._failing_since_s = time.monotonic()
-                self._emit(CollectorLost(reason, "spans are dropped, work goes on"))
+                self._emit(events.CollectorLost(reason, "spans are dropped, work goes on"))
         elif self._failing_since_s is not None:
-            self._emit(CollectorRestored(round(time.monotonic() - self._failing_since_s, 3), self._dropped))
+            self._emit(events.CollectorRestored(round(time.monotonic() - self._failing_since_s, 3), self._dropped))
             self._failing_since_s, self._dropped = None, 0
 
 

@@ -20,18 +20,9 @@ from msgspec import Struct
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census, OpenBreaker, Record
 from fileq.config import Loaded
+from fileq.core import events
 from fileq.core.errors import BrokerUnavailable, FileqError
-from fileq.core.events import (
-    AttemptEnded,
-    Emit,
-    Event,
-    JobClaimed,
-    JobCompleted,
-    JobDead,
-    JobFailed,
-    JobFenced,
-    RoleStopping,
-)
+from fileq.core.events import Emit, Event
 from fileq.core.job import State, decode_or_none
 from fileq.core.text import printable
 from fileq.core.units import short_duration
@@ -89,7 +80,7 @@ def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool, built_in: Buil
 
 def is_counted(event: Event) -> bool:
     """Events that the progress line counts and the report names; on a terminal they need no log line of their own."""
-    return event.level == "info" or isinstance(event, JobFailed | JobDead)
+    return event.level == "info" or isinstance(event, events.JobFailed | events.JobDead)
 
 
 class _Stopped(Exception):
@@ -149,7 +140,7 @@ class _Run:
 
     @property
     def dead_count(self) -> int:
-        return self._counts[JobDead]
+        return self._counts[events.JobDead]
 
     @property
     def problem(self) -> str:
@@ -166,7 +157,7 @@ class _Run:
                 self._fatal.wake_with(signals.end_wait)
                 self.is_interrupted = signals.wait()
                 if self.is_interrupted:
-                    self._emit(RoleStopping(signals.last_name))
+                    self._emit(events.RoleStopping(signals.last_name))
                 self._is_stopping.set()
                 if self._producer is not None:
                     self._producer.wake.set()
@@ -209,9 +200,9 @@ class _Run:
 
     def _count(self, event: Event) -> None:
         self._counts[type(event)] += 1
-        if isinstance(event, AttemptEnded | JobFenced):
+        if isinstance(event, events.AttemptEnded | events.JobFenced):
             self._ended += 1
-        if isinstance(event, JobDead) and len(self._dead) < DEAD_SHOWN:
+        if isinstance(event, events.JobDead) and len(self._dead) < DEAD_SHOWN:
             self._dead.append((event.job_id, event.error or ""))
 
     def _tick(self) -> None:
@@ -227,7 +218,7 @@ class _Run:
             self._show(self._line(now_s))
 
     def _running(self) -> int:
-        return max(0, self._counts[JobClaimed] - self._ended)
+        return max(0, self._counts[events.JobClaimed] - self._ended)
 
     def _ahead(self) -> int:
         return self._producer.unsent if self._producer is not None else 0
@@ -237,12 +228,12 @@ class _Run:
         left = self._ahead()
         if census is not None:
             left += sum(census.pending.values()) + census.scheduled + census.running
-        rate = self._pace.of(counts[JobCompleted], now_s)
+        rate = self._pace.of(counts[events.JobCompleted], now_s)
         parts = [
-            f"done {counts[JobCompleted]:,}",
+            f"done {counts[events.JobCompleted]:,}",
             f"running {census.running if census is not None else self._running():,}",
-            f"failed {counts[JobFailed] + counts[JobDead]:,}",
-            f"dead {counts[JobDead]:,}",
+            f"failed {counts[events.JobFailed] + counts[events.JobDead]:,}",
+            f"dead {counts[events.JobDead]:,}",
             f"{rate:,.0f}/s",
             f"left {left:,}",
             *(describe(producer, self._rate_limit_key) if producer is not None else ()),
@@ -259,8 +250,8 @@ class _Run:
         if self._summary is not None:
             yield str(self._summary)
         yield (
-            f"{'interrupted: ' if self.is_interrupted else ''}completed {counts[JobCompleted]},"
-            f" retried {counts[JobFailed]}, dead {counts[JobDead]}"
+            f"{'interrupted: ' if self.is_interrupted else ''}completed {counts[events.JobCompleted]},"
+            f" retried {counts[events.JobFailed]}, dead {counts[events.JobDead]}"
             f" in {short_duration(time.monotonic() - self._started_s)}"
         )
         yield from self.left.lines

@@ -16,22 +16,9 @@ from fileq.brokers import open_broker
 from fileq.brokers.protocol import Broker, FullBroker, RemovableData
 from fileq.config import Loaded
 from fileq.config.load import describe_broker_choice
+from fileq.core import events
 from fileq.core.errors import BrokerError, BrokerRemoved, FileqError
-from fileq.core.events import (
-    BrokerDataRemoved,
-    BrokerOpened,
-    BrokerUnsafe,
-    DatabaseCreated,
-    Emit,
-    Event,
-    HandlersUnset,
-    HandlersWarned,
-    JobProduced,
-    RoleStarted,
-    RoleStopped,
-    RoleStopping,
-    VariableIgnored,
-)
+from fileq.core.events import Emit
 from fileq.files.descriptor_limit import raise_limit
 from fileq.handlers.extensions import load_before_enqueue
 from fileq.handlers.routes import Routes, made_job_problems, reload_routes, warnings_of
@@ -75,7 +62,7 @@ def run_producer_once(loaded: Loaded, app_dir: str) -> int:
             progress(config.producer.rate_limit_key) as (tick, is_shown),
         ):
             if is_shown:  # the progress line shows what the info lines would repeat
-                observers.logs.demotes = is_info
+                observers.logs.demotes = lambda event: event.level == "info"
             producer = Producer(config, broker, emit=observers.emit, is_once=True, before_enqueue=before)
             with reported(config, producer, broker, emit=observers.emit):
                 summary = produce_once(producer, tick)
@@ -105,7 +92,7 @@ def run_worker(
         if observers.logs.is_console:  # one line for each file: the one that says how its job ended
             observers.logs.hold_output()
             if is_producing:
-                observers.logs.demotes = lambda event: isinstance(event, JobProduced)
+                observers.logs.demotes = lambda event: isinstance(event, events.JobProduced)
         routes = load_routes(loaded, app_dir, emit)
         before = load_before_enqueue(config, app_dir=app_dir) if is_producing else None
         fatal = FatalError()
@@ -154,9 +141,9 @@ def load_routes(loaded: Loaded, app_dir: str, emit: Emit) -> Routes:
 def report_routes(routes: Routes, loaded: Loaded, emit: Emit) -> None:
     config = loaded.config
     for warning in (*routes.warnings, *warnings_of(config, routes), *made_job_problems(config, routes)):
-        emit(HandlersWarned(warning))
+        emit(events.HandlersWarned(warning))
     if not loaded.config.handlers_are_given and len(routes) <= 1:
-        emit(HandlersUnset("files are only checksummed; set 'handlers' to process them"))
+        emit(events.HandlersUnset("files are only checksummed; set 'handlers' to process them"))
 
 
 def start_broker(loaded: Loaded, emit: Emit, role: str = "") -> FullBroker:
@@ -164,9 +151,9 @@ def start_broker(loaded: Loaded, emit: Emit, role: str = "") -> FullBroker:
 
     Variables that are probably misspelt are reported before: one of them may have been meant to choose the broker."""
     for variable, similar in loaded.misspelt_env.items():
-        emit(VariableIgnored(variable, f"it names no setting; did you mean {similar}?"))
+        emit(events.VariableIgnored(variable, f"it names no setting; did you mean {similar}?"))
     broker = open_broker(loaded.config, role=role)
-    emit(BrokerOpened(broker.kind, broker.where, describe_broker_choice(loaded)))
+    emit(events.BrokerOpened(broker.kind, broker.where, describe_broker_choice(loaded)))
     warn_if_unsafe(broker, emit)
     return broker
 
@@ -174,7 +161,7 @@ def start_broker(loaded: Loaded, emit: Emit, role: str = "") -> FullBroker:
 def warn_of_new_database(loaded: Loaded, emit: Emit) -> None:
     """For a producer of its own: a worker that reads another database would never get its jobs."""
     if warning := loaded.new_database_warning("give --config or FILEQ_CONFIG"):
-        emit(DatabaseCreated(warning))
+        emit(events.DatabaseCreated(warning))
 
 
 def warn_if_unsafe(broker: FullBroker, emit: Emit) -> None:
@@ -185,7 +172,7 @@ def warn_if_unsafe(broker: FullBroker, emit: Emit) -> None:
         return  # the broker has just become unreachable; the services report that
     for finding in findings:
         if finding.status == "wrong":
-            emit(BrokerUnsafe(finding.name, finding.detail, finding.advice))
+            emit(events.BrokerUnsafe(finding.name, finding.detail, finding.advice))
 
 
 def run_until_signal(
@@ -215,12 +202,14 @@ def run_until_signal(
             for service in services:
                 service.start()
             watch.start()
-            emit(_started(services, reloader.loaded, broker, routes))
+            count, handlers = (len(routes), routes.names) if routes is not None else (None, None)
+            scan_dir, names = reloader.loaded.config.producer.scan_dir, [service.name for service in services]
+            emit(events.RoleStarted(scan_dir, broker.kind, count, handlers, names))
             signals.on_hangup = reloader.reload
             fatal.wake_with(signals.end_wait)
             signals.wait()
             signals.on_hangup = None
-            emit(RoleStopping(signals.last_name))
+            emit(events.RoleStopping(signals.last_name))
             services = [*reloader.retired, *services]
             if fatal.error is not None:
                 for service in services:
@@ -228,21 +217,11 @@ def run_until_signal(
                 raise fatal.error
             timeout_s = reloader.loaded.config.worker.shutdown_timeout
             observers.is_hurried = stop_in_time(services, timeout_s, signals)
-            emit(RoleStopped())
+            emit(events.RoleStopped())
         finally:
             for service in services:
                 service.stop(0.0)
             endpoints.close()
-
-
-def _started(services: Sequence[Service], loaded: Loaded, broker: FullBroker, routes: Routes | None) -> RoleStarted:
-    return RoleStarted(
-        directory=loaded.config.producer.scan_dir,
-        broker=broker.kind,
-        routes=len(routes) if routes is not None else None,
-        handlers=routes.names if routes is not None else None,
-        services=[service.name for service in services],
-    )
 
 
 def stop_in_time(services: Sequence[Service], timeout_s: float, signals: StopSignals) -> bool:
@@ -264,10 +243,6 @@ def stop_in_time(services: Sequence[Service], timeout_s: float, signals: StopSig
             service.hurry()
     stopper.join(HURRY_S)
     return is_hurried
-
-
-def is_info(event: Event) -> bool:
-    return event.level == "info"
 
 
 CHECK_EVERY_S = 1.0
@@ -298,9 +273,9 @@ class BrokerWatch:
         assert self._data is not None
         try:
             if lost := self._data.check_present():
-                self._emit(BrokerDataRemoved(lost))
+                self._emit(events.BrokerDataRemoved(lost))
         except BrokerRemoved as error:
-            self._emit(BrokerDataRemoved(str(error)))
+            self._emit(events.BrokerDataRemoved(str(error)))
             self._loop.quiet()
             self._on_removed(error)
         return CHECK_EVERY_S

@@ -22,16 +22,8 @@ from watchdog.observers.inotify_c import InotifyConstants as In
 from watchdog.observers.inotify_c import inotify_add_watch, inotify_init, inotify_rm_watch
 
 from fileq.config import Config
-from fileq.core.events import (
-    Emit,
-    ScanDirLost,
-    ScanDirReplaced,
-    ScanDirRestored,
-    ScanFinished,
-    SkipReason,
-    WatchEventsLost,
-    WatchFailed,
-)
+from fileq.core import events
+from fileq.core.events import Emit, SkipReason
 from fileq.files.mounts import ScanDirMounts
 from fileq.files.version import FoundFile
 from fileq.producer.finder.scan import DirectoryWalk, ScanRules
@@ -96,12 +88,12 @@ class Finder:
     def turn(self, now_s: float, *, may_scan: bool) -> FoundBatch:
         """Takes all events and, if it may, does one step of a scan."""
         self._check_scan_dir()
-        events = self._watch.take_events(now_s)
-        if events.is_overflown:
+        news = self._watch.take_events(now_s)
+        if news.is_overflown:
             self.schedule.request_whole()
-        for directory in events.directories:
+        for directory in news.directories:
             self.schedule.request(directory)
-        closed, created = self._find_all(events.closed), self._find_all(events.created - events.closed)
+        closed, created = self._find_all(news.closed), self._find_all(news.created - news.closed)
         scanned, ended_scan = self._scan(now_s) if may_scan else ([], None)
         return FoundBatch(closed, created, scanned, ended_scan)
 
@@ -137,10 +129,10 @@ class Finder:
         path = os.fsdecode(self._root)
         if identity is None:
             self.problem = f"scan_dir {path!r}: {error}"
-            self._emit(ScanDirLost(path, error))
+            self._emit(events.ScanDirLost(path, error))
             return
         self.problem = ""
-        self._emit(ScanDirRestored(path) if was_lost else ScanDirReplaced(path))
+        self._emit(events.ScanDirRestored(path) if was_lost else events.ScanDirReplaced(path))
         self._mounts.refresh()
         self._watch.start()
         self.schedule.request_whole()
@@ -203,7 +195,7 @@ class Finder:
             self.schedule.fail(now_s, RETRY_S)
         else:
             self.schedule.finish(walk.top, now_s, took_s, polled)
-        self._emit(ScanFinished(took_s, walk.is_complete))
+        self._emit(events.ScanFinished(took_s, walk.is_complete))
         self.last_scan = EndedScan(walk.is_complete, walk.started_s, now_s, walk.found_count, walk.skipped)
         return self.last_scan
 
@@ -359,11 +351,11 @@ class TreeWatch:
     def take_events(self, now_s: float) -> WatchEvents:
         if self._watcher is None:
             return WatchEvents()
-        events = self._watcher.take_events()
-        if events.is_overflown and now_s - self._overflow_reported_s >= OVERFLOW_REPORT_S:
+        news = self._watcher.take_events()
+        if news.is_overflown and now_s - self._overflow_reported_s >= OVERFLOW_REPORT_S:
             self._overflow_reported_s = now_s
-            self._emit(WatchEventsLost("scanning everything"))
-        return events
+            self._emit(events.WatchEventsLost("scanning everything"))
+        return news
 
     def take_failure(self) -> bool:
         """Whether a watch was refused since the last call: what was watched until then needs a scan."""
@@ -371,7 +363,7 @@ class TreeWatch:
         return has_failed
 
     def _report_failure(self, error: OSError) -> None:
-        self._emit(WatchFailed(str(error.strerror), "polling instead"))
+        self._emit(events.WatchFailed(str(error.strerror), "polling instead"))
         self._modes.has_watches = False
 
 
@@ -475,8 +467,8 @@ class DirectoryWatcher:
 
     def take_events(self) -> WatchEvents:
         with self._lock:
-            events, self._events = self._events, WatchEvents()
-            return events
+            taken, self._events = self._events, WatchEvents()
+            return taken
 
     def __len__(self) -> int:
         return len(self._watched)
@@ -519,7 +511,7 @@ class DirectoryWatcher:
                 self._record_entry(os.path.join(directory, name), mask)
 
     def _record_entry(self, path: bytes, mask: int) -> None:
-        events = self._events
+        news = self._events
         if mask & In.IN_ISDIR:
             if mask & In.IN_MOVED_FROM:
                 # A directory that moves keeps its watches, and their events would carry its old path. If it moves
@@ -528,12 +520,12 @@ class DirectoryWatcher:
                 for watched in [w for w in self._watched if w == path or w.startswith(below)]:
                     self._unwatch(watched)
             elif mask & (In.IN_CREATE | In.IN_MOVED_TO):
-                events.directories.add(path)
+                news.directories.add(path)
         elif mask & (In.IN_CLOSE_WRITE | In.IN_MOVED_TO):
-            events.closed.add(path)
+            news.closed.add(path)
         elif mask & In.IN_CREATE:
-            events.created.add(path)
-        if len(events.closed) + len(events.created) + len(events.directories) > EVENTS_MAX:
+            news.created.add(path)
+        if len(news.closed) + len(news.created) + len(news.directories) > EVENTS_MAX:
             self._overflow()
 
     def _overflow(self) -> None:

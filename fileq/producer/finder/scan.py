@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -60,8 +60,8 @@ class DirectoryWalk:
         # The directory being listed and its path below scan_dir.
         self._directory = top
         self._prefix = ""
-        self._listing: _Listing | None = None
-        self._suspended: list[tuple[bytes, str, _Listing]] = []
+        self._listing: os._ScandirIterator[bytes] | None = None
+        self._suspended: list[tuple[bytes, str, os._ScandirIterator[bytes]]] = []
 
     def step(self) -> list[FoundFile]:
         """Reads the next entries and returns the files among them that count, often none."""
@@ -99,7 +99,7 @@ class DirectoryWalk:
         while self._suspended:
             self._suspended.pop()[-1].close()
 
-    def _read(self, listing: _Listing, most: int, found: list[FoundFile]) -> int:
+    def _read(self, listing: os._ScandirIterator[bytes], most: int, found: list[FoundFile]) -> int:
         """The hot loop of every scan: a plain file costs one `stat` and no call that is not needed."""
         directory, prefix = self._directory, self._prefix
         takes = self._rules.takes
@@ -150,13 +150,6 @@ class DirectoryWalk:
     def _skip_error(self, error: OSError, path: bytes, *, is_directory: bool = False) -> None:
         if self._rules.skip_error(error, path, is_directory=is_directory):
             self.is_complete = False
-
-
-class _Listing(Protocol):
-    """What os.scandir returns."""
-
-    def __iter__(self) -> Iterator[os.DirEntry[bytes]]: ...
-    def close(self) -> None: ...
 
 
 def text_of(name: bytes) -> str:
