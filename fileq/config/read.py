@@ -108,16 +108,12 @@ def free_value(node: Node) -> Any:
     return value if isinstance(value, bool | int | float) else node.value
 
 
-class Reader:
-    """Reads one tree.
+class Reader(Struct):
+    """Reads one tree."""
 
-    `origins` holds the origin of every value that was given, by path. `invalid` holds the paths that have a problem.
-    """
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self.origins: dict[str, Origin] = {}
-        self.invalid: set[str] = set()
+    problems: list[str] = []
+    origins: dict[str, Origin] = {}  # of every value that was given, by path
+    invalid: set[str] = set()  # the paths that have a problem
 
     def is_valid(self, *paths: str) -> bool:
         """Whether there is no problem at or below these paths."""

@@ -97,7 +97,9 @@ Shape: TypeAlias = ValueKind | ListOf | MapOf | FreeMapping | type[Section]
 def keys_of(section: type[Section]) -> Mapping[str, Key]:
     """The keys that a user can write in this section, in order."""
     return {
-        field.name: Key(field.name, shape_of(field.type), _help_of(field.type))
+        field.name: Key(
+            field.name, shape_of(field.type), next(mark for mark in _marks_of(field.type) if isinstance(mark, str))
+        )
         for field in msgspec.structs.fields(section)
         if NotAKey not in _marks_of(field.type)
     }
@@ -122,7 +124,7 @@ def shape_of(hint: Any) -> Shape:
         if isinstance(mark, ValueKind):
             return mark
     arguments = get_args(base)
-    if get_origin(base) is types.UnionType or get_origin(base) is typing.Union:
+    if get_origin(base) in (types.UnionType, typing.Union):
         return shape_of(next(argument for argument in arguments if argument is not type(None)))
     if get_origin(base) is tuple:
         return ListOf(shape_of(arguments[0]), min_items=int(AtLeastOne in marks))
@@ -142,10 +144,6 @@ def shape_of(hint: Any) -> Shape:
 
 def _marks_of(hint: Any) -> tuple[Any, ...]:
     return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-
-
-def _help_of(hint: Any) -> str:
-    return next((mark for mark in _marks_of(hint) if isinstance(mark, str)), "")
 
 
 def _masked(key: Key | None, value: Any) -> Any:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,9 +41,10 @@ def merged(
     """All sources as one tree, highest precedence first: --set, FILEQ_X, X, the file. And the names of variables."""
     chosen = set_layer(sets, problems)
     # Two passes: each priority has a variable of its own, and the first pass finds the priorities.
-    draft = _merged_layers([file, *environment_layers(environ, variable_names(), []), chosen])
+    nothing = Node({}, DEFAULT)
+    draft = reduce(overlay, (file, *environment_layers(environ, variable_names(), []), chosen), nothing)
     names = variable_names(_priorities(draft))
-    return _merged_layers([file, *environment_layers(environ, names, problems), chosen]), names
+    return reduce(overlay, (file, *environment_layers(environ, names, problems), chosen), nothing), names
 
 
 def find_file(path: str | None, environ: Mapping[str, str], cwd: Path) -> str | None:
@@ -184,13 +186,6 @@ def _in_entry(path: str, entry: str, section: type[Section]) -> tuple[tuple[str,
         if name not in ("", entry):
             return (*path.split("."), name, *inner.split(".")), key.shape
     return (*path.split("."), entry), section
-
-
-def _merged_layers(layers: Iterable[Node]) -> Node:
-    tree = Node({}, DEFAULT)
-    for layer in layers:
-        tree = overlay(tree, layer)
-    return tree
 
 
 def _priorities(tree: Node) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from msgspec import Struct
 from pybreaker import (
     STATE_CLOSED,
     STATE_HALF_OPEN,
@@ -52,15 +53,12 @@ class BreakerLimits(Protocol):
     def min_samples(self) -> int: ...
 
 
-class _Slice:
+class _Slice(Struct):
     """The results of a short time that no later result replaces."""
 
-    __slots__ = ("failures", "start_s", "successes")
-
-    def __init__(self, start_s: float) -> None:
-        self.start_s = start_s
-        self.successes = 0
-        self.failures = 0  # of jobs beyond FAILED_KEPT
+    start_s: float
+    successes: int = 0
+    failures: int = 0  # of jobs beyond FAILED_KEPT
 
 
 class _Window(CircuitBreakerStorage):

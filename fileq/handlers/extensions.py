@@ -39,25 +39,22 @@ class Extension(Struct, frozen=True):
     events: tuple[str, ...] = ()
 
 
-class Extensions:
+class Extensions(Struct):
     """The decorated functions by their targets, hooks also by their events, in the order of their decoration."""
 
-    def __init__(self) -> None:
-        self.middleware: dict[str, Extension] = {}
-        self.hooks: dict[str, Extension] = {}
-        self.before_enqueue: dict[str, Extension] = {}
+    middleware: dict[str, Extension] = {}
+    hooks: dict[str, Extension] = {}
+    before_enqueue: dict[str, Extension] = {}
 
     def without(self, modules: Container[str]) -> Extensions:
         """A copy without the middleware and the hooks of these modules. A producer keeps what it was started with."""
-        kept = Extensions()
-        kept.middleware = _without(self.middleware, modules)
-        kept.hooks = _without(self.hooks, modules)
-        kept.before_enqueue = dict(self.before_enqueue)
-        return kept
 
+        def kept(entries: dict[str, Extension]) -> dict[str, Extension]:
+            return {
+                name: one for name, one in entries.items() if getattr(one.function, "__module__", "") not in modules
+            }
 
-def _without(entries: dict[str, Extension], modules: Container[str]) -> dict[str, Extension]:
-    return {target: one for target, one in entries.items() if getattr(one.function, "__module__", "") not in modules}
+        return Extensions(kept(self.middleware), kept(self.hooks), dict(self.before_enqueue))
 
 
 EXTENSIONS = Extensions()

@@ -64,7 +64,7 @@ class DepthGauge:
         with self._lock:
             read, now_s = self._current_read, self._monotonic()
             if read is None or (read.is_over.is_set() and now_s >= read.fresh_until_s):
-                read = self._current_read = _Read(now_s, read.problem if read is not None else "")
+                read = self._current_read = _Read(now_s, read.problem if read is not None else "", threading.Event())
                 threading.Thread(target=self._run, args=(read,), name="depths", daemon=True).start()
             return read
 
@@ -82,15 +82,14 @@ class DepthGauge:
         read.is_over.set()
 
 
-class _Read:
+class _Read(Struct):
     """One read of the broker. Until it ends, the problem of the read before it stays in force."""
 
-    def __init__(self, started_s: float, problem: str) -> None:
-        self.started_s = started_s
-        self.fresh_until_s = started_s
-        self.result: Depths | None = None
-        self.problem = problem
-        self.is_over = threading.Event()
+    started_s: float
+    problem: str
+    is_over: threading.Event
+    fresh_until_s: float = 0.0
+    result: Depths | None = None
 
 
 def read_depths(inspector: Inspector, queues: Sequence[str]) -> Depths:

@@ -24,6 +24,8 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
+from msgspec import Struct
+
 from fileq.core.errors import ConfigError
 from fileq.core.events import AcceptResumed, AcceptStopped, Emit, HttpOpened, HttpPortTaken, ignore
 from fileq.observe.metrics import CONTENT_TYPE
@@ -70,9 +72,12 @@ class Endpoints:
     ) -> None:
         """Raises ConfigError if a configured port is in use; if the default port is in use, takes a free one."""
         self._services = services
-        self._metrics = metrics
         self._broker_problem = broker_problem
-        self._answers = {"/metrics": self._metrics_text, "/healthz": self._healthz, "/readyz": self._readyz}
+        self._answers: dict[str, Callable[[], ProbeAnswer]] = {
+            "/metrics": lambda: ProbeAnswer(HTTPStatus.OK, metrics(), CONTENT_TYPE),
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+        }
 
         def report(problem: str) -> None:
             emit(AcceptStopped(self.port, problem) if problem else AcceptResumed(self.port))
@@ -103,9 +108,6 @@ class Endpoints:
             return self._answers[path]()
         return _json(HTTPStatus.NOT_FOUND, {"error": f"no {path!r}; there are {', '.join(self._answers)}"})
 
-    def _metrics_text(self) -> ProbeAnswer:
-        return ProbeAnswer(HTTPStatus.OK, self._metrics(), CONTENT_TYPE)
-
     def _healthz(self) -> ProbeAnswer:
         stuck = [service.name for service in self._services if not service.is_turning()]
         return _health({"stuck": stuck} if stuck else {})
@@ -126,15 +128,14 @@ def _json(status: HTTPStatus, body: dict[str, object]) -> ProbeAnswer:
     return ProbeAnswer(status, json.dumps(body).encode() + b"\n")
 
 
-class _Client:
+class _Client(Struct):
     """A connection. `unsent` is what is left of the answer; None until the request has been received."""
 
-    def __init__(self, connection: socket.socket, address: str, ends_s: float) -> None:
-        self.connection = connection
-        self.address = address
-        self.ends_s = ends_s
-        self.received = b""
-        self.unsent: memoryview | None = None
+    connection: socket.socket
+    address: str
+    ends_s: float
+    received: bytes = b""
+    unsent: memoryview | None = None
 
 
 class BoundedServer:

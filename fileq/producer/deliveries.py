@@ -171,7 +171,7 @@ class DeliveryStage:
         callbacks = []
         for kind, type in ((CallbackKind.THEN, settings.then), (CallbackKind.CATCH, settings.catch)):
             if type is not None:
-                job = typed_job(type, {"directory": directory}, priority=self._queue, now=_now())
+                job = typed_job(type, {"directory": directory}, priority=self._queue, now=datetime.now(UTC))
                 callbacks.append(Callback(kind, encode(callback_job(job, record.batch_id, kind)), self._queue))
         may_fail, id = settings.allow_failures, record.batch_id
         new = NewBatch(id, name=directory[-200:], allow_failures=may_fail, callbacks=tuple(callbacks), is_own=True)
@@ -348,7 +348,7 @@ class DeliveryStage:
         entries = []
         for check in problems:
             id = follow_up_id(state.batch_id, "check", check.path)
-            job = typed_job(CHECK_TYPE, msgspec.to_builtins(check), priority=self._queue, now=_now(), id=id)
+            job = typed_job(CHECK_TYPE, msgspec.to_builtins(check), priority=self._queue, now=datetime.now(UTC), id=id)
             job = job.but(batch_id=state.batch_id, max_retries=0)
             entries.append(Entry(job, self._queue, joins=True, is_own=True, fills_delivery=True))
         for page in parts(entries, PAGE):
@@ -422,10 +422,6 @@ class DeliveryStage:
 
 def _member_id(batch_id: str, path: bytes, signature: str) -> str:
     return follow_up_id(batch_id, shown(path), signature)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 class SealedDelivery(Struct, frozen=True):
