@@ -140,10 +140,8 @@ def _umask() -> int:
 
 
 def set_in_text(text: str, path: str, value: str) -> str:
-    """The file's text with the setting at this path changed or added. The value is spelled as for --set.
-
-    Only the value itself is validated. Load the result before keeping it, which also finds contradictions.
-    """
+    """The file's text with the setting at this path changed or added. The value is spelled as for --set. Only the value
+    itself is validated. Load the result before keeping it, which also finds contradictions."""
     parts, spelled = _as_yaml(path, value)
     before = _parsed(text)
     if not isinstance(before, dict | None):

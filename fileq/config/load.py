@@ -26,10 +26,8 @@ from fileq.core.errors import ConfigError
 
 
 class Loaded(Struct, frozen=True):
-    """A configuration and where it came from.
-
-    `unknown_env` are the FILEQ_ variables that name no setting. `misspelt_env` has those of them that are similar to a
-    known one, with that one."""
+    """A configuration and where it came from. `unknown_env` are the FILEQ_ variables that name no setting.
+    `misspelt_env` has those of them that are similar to a known one, with that one."""
 
     config: Config
     origins: Mapping[str, Origin]

@@ -232,10 +232,8 @@ def _as_words(line: str) -> str:
 
 
 def unknown_key(path: str, siblings: Iterable[str] | None = None) -> str:
-    """One line that names the unknown key and the most similar known one.
-
-    `siblings` are the full paths of the known keys in the same section.
-    """
+    """One line that names the unknown key and the most similar known one. `siblings` are the full paths of the known
+    keys in the same section."""
     known = list(every_key())
     if path in known:
         *sections, last = path.split(".")

@@ -54,11 +54,8 @@ class Key(Struct, frozen=True):
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """Keys that belong together.
-
-    `list_field` names the field that a plain list sets when it is given in place of the whole section.
-    A sparse section is written without the keys that have their default.
-    """
+    """Keys that belong together. `list_field` names the field that a plain list sets when it is given in place of the
+    whole section. A sparse section is written without the keys that have their default."""
 
     list_field: ClassVar[str] = ""
     is_sparse: ClassVar[bool] = False

@@ -361,7 +361,6 @@ def describes_a_service(variable: str, value: str) -> bool:
 
 def most_similar(name: str, known: Iterable[str]) -> str | None:
     """The one name that ends with this one, such as PRODUCER_SCAN_DIR for SCAN_DIR; else one that is spelled similarly.
-
     None for a name that is not similar to a known one. Names are without FILEQ_."""
     import difflib
 

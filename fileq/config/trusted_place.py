@@ -50,7 +50,6 @@ def _foreign_owner(path: str, status: os.stat_result) -> str:
 
 def _is_own_group(path: str, status: os.stat_result) -> bool:
     """With the umask 002 of many systems what a user makes is writable by a group of which only that user is a member.
-
     With an access control list the bits of the group are those of every user and group in the list."""
     try:
         os.getxattr(path, _ACL)

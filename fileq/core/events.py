@@ -81,7 +81,6 @@ def one_by_one(emit: Emit) -> EmitAll:
 
 class JobEvent(Event):
     """`filepath` is the job's file and `type` its type; most jobs have one of them, bytes that are not a job neither.
-
     `trace_id` and `span_id` are those of the job, or with tracing those of the span that the event belongs to."""
 
     job_id: str
@@ -318,9 +317,8 @@ def output_ids(job: Job | None, slot: str | None) -> OutputIds:
 
 
 def waited_ms(claim: Claim) -> int | None:
-    """From the moment the job was ready to its claim, by the clocks that wrote the two times.
-
-    None after a failure or a recovery: such a job was ready when its backoff ended, and only its record knows when."""
+    """From the moment the job was ready to its claim, by the clocks that wrote the two times. None after a failure or a
+    recovery: such a job was ready when its backoff ended, and only its record knows when."""
     job = claim.job
     if job is None or job.retries or job.recoveries or not claim.claimed_ms:
         return None
@@ -640,9 +638,8 @@ class BrokerRefused(Event, name="broker.refused", level="error"):
 
 
 class ConfigReloaded(Event, name="config.reloaded"):
-    """After SIGHUP: `handlers` were imported again, `changed` is in use now, `needs_restart` is not.
-
-    A process without a worker has no `routes` and `handlers`."""
+    """After SIGHUP: `handlers` were imported again, `changed` is in use now, `needs_restart` is not. A process without
+    a worker has no `routes` and `handlers`."""
 
     changed: list[str]
     needs_restart: list[str]

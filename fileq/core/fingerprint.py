@@ -47,9 +47,8 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def fingerprint(error: str, handler: str = "", traceback: str = "", path: str = "") -> str:
-    """12 hexadecimal digits for an error as a record keeps it.
-
-    `handler` is the type of the job or, of a file's job, the name of its route. `path` is that of the job's file."""
+    """12 hexadecimal digits for an error as a record keeps it. `handler` is the type of the job or, of a file's job,
+    the name of its route. `path` is that of the job's file."""
     import hashlib  # it loads OpenSSL, and commands should start fast
 
     facts = (kind_of(error), handler, wording(error, path), innermost_frame(traceback) or _frame_in(error))

@@ -37,9 +37,8 @@ Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=LONGEST_S)]
 
 
 class State(enum.StrEnum):
-    """The state of a job. A job is in exactly one of these.
-
-    A retrying job waits after an attempt that failed; a deferred one waits because it cannot run yet."""
+    """The state of a job. A job is in exactly one of these. A retrying job waits after an attempt that failed; a
+    deferred one waits because it cannot run yet."""
 
     PENDING = "pending"
     SCHEDULED = "scheduled"
@@ -152,9 +151,8 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class Version(Struct, frozen=True):
-    """One version of one file: its path, its signature, and the device it was seen on ("" if unknown).
-
-    Signature and device contain no blank and no line break."""
+    """One version of one file: its path, its signature, and the device it was seen on ("" if unknown). Signature and
+    device contain no blank and no line break."""
 
     path: bytes
     signature: str

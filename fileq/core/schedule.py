@@ -126,9 +126,8 @@ class ScheduleStep(Struct, frozen=True):
 
 
 def steps(definition: ScheduleDefinition, next_ms: int, now_ms: int) -> list[ScheduleStep]:
-    """What to do about the slots that are due, in order; `next_ms` is the first of them. [] if none is due.
-
-    Not all at once: after a long outage a later look continues. Raises InvalidCron or InvalidZone."""
+    """What to do about the slots that are due, in order; `next_ms` is the first of them. [] if none is due. Not all at
+    once: after a long outage a later look continues. Raises InvalidCron or InvalidZone."""
     if next_ms > now_ms:
         return []
     made_up, cutoff_ms = definition.made_up, now_ms - round(definition.within_s * 1000)
@@ -156,10 +155,8 @@ def _slots(times: Cron, next_ms: int, now_ms: int, most: int) -> list[int]:
 
 
 def next_slot(definition: ScheduleDefinition, *, now_ms: int, last_ms: int = 0, was_next_ms: int | None = None) -> int:
-    """The next slot of a definition that is new or has changed.
-
-    A slot of the former definition that is due already (`was_next_ms`) is judged by the new one: it is not forgotten.
-    """
+    """The next slot of a definition that is new or has changed. A slot of the former definition that is due already
+    (`was_next_ms`) is judged by the new one: it is not forgotten."""
     after_ms = now_ms if was_next_ms is None else min(now_ms, was_next_ms - 1)
     return definition.times.next_after(max(after_ms, last_ms))
 

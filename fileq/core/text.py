@@ -41,9 +41,8 @@ def printable_lines(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """The same JSON document; characters that control a terminal or reorder its text are escaped as \\uXXXX.
-
-    Encoders escape only the control characters below 0x20. The others can only be within strings."""
+    """The same JSON document; characters that control a terminal or reorder its text are escaped as \\uXXXX. Encoders
+    escape only the control characters below 0x20. The others can only be within strings."""
     if text.isprintable():
         return text
     import json  # needed here only, and commands should start fast

@@ -53,9 +53,8 @@ class NotRegular(OSError):
 
 
 def open_beneath(path: bytes, roots: Sequence[bytes]) -> int:
-    """A descriptor (O_PATH) of what is at the path, of any type but a link; the caller closes it.
-
-    Raises LeadsOutside, OSError, or ValueError if no file can have this name."""
+    """A descriptor (O_PATH) of what is at the path, of any type but a link; the caller closes it. Raises LeadsOutside,
+    OSError, or ValueError if no file can have this name."""
     if b"\0" in path:
         raise ValueError("embedded null byte")
     for root in roots:

@@ -60,9 +60,8 @@ def rename_exclusively(source: Place, target: Place) -> None:
 
 
 def take(directory: int, name: bytes, private: bytes) -> None:
-    """Renames a file to its private name, in the same directory. Raises FileExistsError if that name is taken.
-
-    Other processes may replace the file of this name at any time: what is renamed is what is there in that moment."""
+    """Renames a file to its private name, in the same directory. Raises FileExistsError if that name is taken. Other
+    processes may replace the file of this name at any time: what is renamed is what is there in that moment."""
     if _rename_noreplace(Place(directory, name), Place(directory, private)):
         return
     # A link and an unlink could unlink another file. The private name belongs to one job, so no other file has it.

@@ -38,9 +38,8 @@ class Mount(NamedTuple):
 
     @property
     def device(self) -> str:
-        """A name for what is mounted, stable across reboots, without whitespace.
-
-        Mounts of different parts of one disk have different names."""
+        """A name for what is mounted, stable across reboots, without whitespace. Mounts of different parts of one disk
+        have different names."""
         name = f"{self.kind}:{self.source}" + (f"[{self.part}]" if self.part != "/" else "")
         return "".join(c if c.isprintable() and not c.isspace() else "_" for c in name)
 
@@ -62,10 +61,8 @@ def keeps_inodes(filesystem: str) -> bool:
 
 
 def mount_of(path: bytes, table: Sequence[Mount]) -> Mount | None:
-    """The mount that a real path (one without links) is on.
-
-    Follows the mounts as the kernel does, from parent to child. The longest mount point is not always the right one: a
-    later mount above it hides it."""
+    """The mount that a real path (one without links) is on. Follows the mounts as the kernel does, from parent to
+    child. The longest mount point is not always the right one: a later mount above it hides it."""
     candidates = [mount for mount in table if mount.contains(path)]
     numbers = {mount.number for mount in candidates}
     here: Mount | None = None

@@ -27,9 +27,8 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ArrivingFile:
-    """Will be at `relative` below `top`. Its directories are made at the end, so the private name is in the deepest
-    one that exists. The methods block; one thread at a time calls open(), write() and commit(), any calls
-    discard()."""
+    """Will be at `relative` below `top`. Its directories are made at the end, so the private name is in the deepest one
+    that exists. The methods block; one thread at a time calls open(), write() and commit(), any calls discard()."""
 
     def __init__(self, top: bytes, relative: bytes) -> None:
         self._top = top

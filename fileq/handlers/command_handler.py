@@ -72,9 +72,7 @@ def run_command(
     command: Sequence[str], job: Job, file: GivenFile, context: Context, hidden: Sequence[str]
 ) -> dict[str, Any]:
     """Exit code and output of a configured command, its placeholders replaced by this job's values; without one of the
-    command in the job's payload.
-
-    The variables in `hidden` are not in its environment."""
+    command in the job's payload. The variables in `hidden` are not in its environment."""
     values = _values(job, file, context.attempt)
     if command:
         name, arguments = os.path.basename(command[0]), [_argument(argument, values) for argument in command]

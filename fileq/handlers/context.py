@@ -66,10 +66,8 @@ class CancelFlag(Protocol):
 
 
 class LazyEvent:
-    """A threading.Event for one attempt that is created by the first wait().
-
-    One is made for every task, and few handlers wait on it; an Event with its locks would cost more than a tiny
-    task."""
+    """A threading.Event for one attempt that is created by the first wait(). One is made for every task, and few
+    handlers wait on it; an Event with its locks would cost more than a tiny task."""
 
     __slots__ = ("_event", "_is_set")
 
@@ -156,9 +154,8 @@ _shared_fields = attrgetter(*JobView.__struct_fields__[2:-2])  # all but path, p
 def view_of(
     job: Job, path: bytes, file: JobFile | None = None, decoder: msgspec.json.Decoder[Any] | None = None
 ) -> JobView[Any]:
-    """The job for its handler; raises msgspec.DecodeError or ValueError if its payload can't be decoded.
-
-    `file` is what job.open() opens. `decoder` is for payloads of a type; a job without a payload has None."""
+    """The job for its handler; raises msgspec.DecodeError or ValueError if its payload can't be decoded. `file` is what
+    job.open() opens. `decoder` is for payloads of a type; a job without a payload has None."""
     raw = b"null" if job.payload is UNSET else job.payload
     payload = job.payload_value if decoder is None else decoder.decode(raw)
     values = (os.fsdecode(path), payload, *_shared_fields(job), job.tag_values, facts_of(job))

@@ -58,10 +58,8 @@ class EventLoop:
         self._depth = 0  # how deep runs are nested: middleware on the loop may wait for a handler below it
 
     def run(self, start: Callable[[], Awaitable[Any]], context: Context) -> Any:
-        """What the coroutine returns or raises.
-
-        When it is cancelled or its deadline passes, it gets CancelledError at its next await. After the deadline the
-        result is TimedOut."""
+        """What the coroutine returns or raises. When it is cancelled or its deadline passes, it gets CancelledError at
+        its next await. After the deadline the result is TimedOut."""
         loop = self._started()
         tasks: list[asyncio.Task[Any]] = []
         requests: _Requests = SimpleQueue()
@@ -94,9 +92,8 @@ class EventLoop:
         return value
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Cancel the running coroutines and end the thread. May be called twice, and before anything ran.
-
-        With a timeout, a thread whose coroutine never awaits is left behind."""
+        """Cancel the running coroutines and end the thread. May be called twice, and before anything ran. With a
+        timeout, a thread whose coroutine never awaits is left behind."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -187,10 +184,8 @@ def _set_result(future: asyncio.Future[Any], value: Any) -> None:
 async def _limited(
     start: Callable[[], Awaitable[Any]], context: Context, tasks: list[asyncio.Task[Any]]
 ) -> tuple[Any, BaseException | None]:
-    """The value or the exception of the coroutine, ended at the deadline.
-
-    The exception is returned, not raised: run() could not tell a TimeoutError of the handler from its own, and
-    SystemExit would stop the loop."""
+    """The value or the exception of the coroutine, ended at the deadline. The exception is returned, not raised: run()
+    could not tell a TimeoutError of the handler from its own, and SystemExit would stop the loop."""
     own = asyncio.current_task()
     if own is not None:
         tasks.append(own)

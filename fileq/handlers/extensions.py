@@ -90,9 +90,8 @@ def hook(*events: str) -> Callable[[F], F]:
 
 
 def before_enqueue(function: F) -> F:
-    """Calls the decorated function with each job before a producer or a client enqueues it: `def name(job): ...`.
-
-    It returns the job, perhaps with changes (`job.but(priority="high")`), or None: then the job is not enqueued."""
+    """Calls the decorated function with each job before a producer or a client enqueues it: `def name(job): ...`. It
+    returns the job, perhaps with changes (`job.but(priority="high")`), or None: then the job is not enqueued."""
     _require_function(function, "@fileq.before_enqueue")
     EXTENSIONS.before_enqueue[target_of(function)] = extension_of(function)
     return function

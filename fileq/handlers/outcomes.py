@@ -33,9 +33,8 @@ class TimedOut(JobError):
 
 
 class CommandFailed(JobError):
-    """A command exited with a code other than 0 or was killed: `status` is the code or the name of the signal.
-
-    `hint` is what may help if the message does not; it is shown where a function's traceback would be."""
+    """A command exited with a code other than 0 or was killed: `status` is the code or the name of the signal. `hint`
+    is what may help if the message does not; it is shown where a function's traceback would be."""
 
     def __init__(self, message: str, status: int | str, hint: str = "") -> None:
         super().__init__(message)
@@ -44,10 +43,8 @@ class CommandFailed(JobError):
 
 
 def done(value: Any, *, is_task: bool = False) -> Done:
-    """The result as JSON.
-
-    The callers of a task wait for its result, so one that can't be kept raises Permanent. That of another handler is
-    dropped with a warning, and the job is done: its work is in files and databases."""
+    """The result as JSON. The callers of a task wait for its result, so one that can't be kept raises Permanent. That
+    of another handler is dropped with a warning, and the job is done: its work is in files and databases."""
     if value is None:
         return Done()
     result = _encoded(value)
@@ -94,7 +91,6 @@ def failed(
     retry_if: Callable[[BaseException], object] | None = None,
 ) -> Failed:
     """The attempt as a failure; permanent if the error is Permanent, matches `give_up_on`, or `retry_if` returns False.
-
     `retry_if` is not called for the errors that fileq defines, such as Retry and a timeout."""
     try:
         return _failed(error, give_up_on, retry_if)
@@ -183,9 +179,8 @@ def _unwrapped(error: BaseException) -> BaseException:
 
 
 def _gives_up(error: BaseException, give_up_on: Sequence[int | str]) -> bool:
-    """Whether a name in `give_up_on`, with or without its module, is a class of the error or a base of it.
-
-    Numbers match the exit codes of commands and of SystemExit; signal names match commands."""
+    """Whether a name in `give_up_on`, with or without its module, is a class of the error or a base of it. Numbers
+    match the exit codes of commands and of SystemExit; signal names match commands."""
     if not give_up_on:
         return False
     if isinstance(error, CommandFailed):

@@ -54,9 +54,8 @@ def set_process_sink(sink: OutputSink) -> None:
 
 
 def capture_logging() -> None:
-    """Send records that would be written to stdout or stderr to the sink. May be called twice.
-
-    Call it after the handlers are imported: their modules may configure logging."""
+    """Send records that would be written to stdout or stderr to the sink. May be called twice. Call it after the
+    handlers are imported: their modules may configure logging."""
     if logging.StreamHandler.emit is not _plain_emit:
         return
     root = logging.getLogger()

@@ -176,7 +176,6 @@ RetryIf = Callable[[BaseException], object]
 
 class Registration(Struct, frozen=True):
     """A function and the options given to its decorator, not checked yet; options left out are not in `options`.
-
     `retry_if` gets what the function raised; if it returns False, the job is not retried."""
 
     function: Callable[..., Any]

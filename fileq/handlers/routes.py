@@ -58,10 +58,8 @@ _MARGIN_S = 10.0  # a delivery ends by itself after TIMEOUT_S; its executor wait
 
 
 class BoundRoute(Struct, frozen=True, kw_only=True):
-    """A route with its handler imported and its options complete: those that it does not set are the worker's.
-
-    A route to a command has no function. A route with neither function nor command runs the commands that jobs contain.
-    """
+    """A route with its handler imported and its options complete: those that it does not set are the worker's. A route
+    to a command has no function. A route with neither function nor command runs the commands that jobs contain."""
 
     where: str
     route_name: str
@@ -172,7 +170,6 @@ class Routes:
     @classmethod
     def load(cls, config: Config, *, app_dir: str) -> Routes:
         """The configured handlers, then the decorated ones. The default comes last, and only if none is configured.
-
         Importing and inspecting handlers runs the user's code: whatever it raises is a ConfigError."""
         try:
             return cls._loaded(config, app_dir)

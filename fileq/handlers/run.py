@@ -30,9 +30,8 @@ from fileq.handlers.routes import BoundRoute, Routes
 def run_task(
     task: Task, routes: Routes, cancelled: CancelFlag, *, on_error: Callable[[BaseException], None] | None = None
 ) -> Ran:
-    """Done, Failed or, if no handler ran because the file changed, Changed.
-
-    `on_error` gets what the handler raised, with its traceback."""
+    """Done, Failed or, if no handler ran because the file changed, Changed. `on_error` gets what the handler raised,
+    with its traceback."""
     try:
         job = decode(task.raw)
         route = routes[task.route]

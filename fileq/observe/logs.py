@@ -100,9 +100,8 @@ class HeldOutput:
 
 
 def set_up_logs(level: str, form: str) -> Logs:
-    """Configures structlog for this process and returns the listener that writes log lines.
-
-    Child processes call it too, so that `context.log` of a handler writes to the same stderr in the same form."""
+    """Configures structlog for this process and returns the listener that writes log lines. Child processes call it
+    too, so that `context.log` of a handler writes to the same stderr in the same form."""
     is_console = form == "console" or (form == "auto" and _is_terminal())
     render: Render = ConsoleLine(has_colours=_is_terminal()) if is_console else _as_json
     structlog.configure(

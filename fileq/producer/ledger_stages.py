@@ -229,9 +229,8 @@ class LedgerSweep:
         return self._is_planned or self._pass is not None
 
     def plan(self, *, is_complete: bool) -> None:
-        """A whole scan ended. After a complete one missing files are marked or forgotten, at most once an hour.
-
-        After one with errors all marks are cleared, so that the day of the missing files starts anew."""
+        """A whole scan ended. After a complete one missing files are marked or forgotten, at most once an hour. After
+        one with errors all marks are cleared, so that the day of the missing files starts anew."""
         if not is_complete:
             self._is_planned = False
             if self._may_have_marks:

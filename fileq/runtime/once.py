@@ -48,7 +48,6 @@ DEAD_SHOWN = 10
 
 def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool, built_in: BuiltInJobs | None = None) -> int:
     """Exit code 0, or 3 if a job became dead in this run. Jobs for later and in paused queues stay and are reported.
-
     Raises FileqError, exit code 1, if jobs stay because their root is missing or their circuit breaker is open."""
     config = loaded.config
     if is_producing:

@@ -91,9 +91,8 @@ Show = Callable[[str], None]
 
 @contextmanager
 def live_line(text: str) -> Iterator[tuple[Show, bool]]:
-    """Yields a function that changes the line, and whether there is one: only if stderr is a terminal.
-
-    The line disappears at the end."""
+    """Yields a function that changes the line, and whether there is one: only if stderr is a terminal. The line
+    disappears at the end."""
     if not sys.stderr.isatty():
         yield lambda text: None, False
         return

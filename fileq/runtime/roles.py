@@ -183,9 +183,8 @@ def run_until_signal(
     fatal: FatalError,
     routes: Routes | None = None,
 ) -> None:
-    """Runs until the first signal, then stops within `shutdown_timeout`; a second signal stops at once.
-
-    SIGHUP reloads. Raises the fatal error if one is reported: the broker's data is gone, or the worker has failed."""
+    """Runs until the first signal, then stops within `shutdown_timeout`; a second signal stops at once. SIGHUP reloads.
+    Raises the fatal error if one is reported: the broker's data is gone, or the worker has failed."""
     raise_limit()
     observability, emit = reloader.loaded.config.observability, observers.emit
     with closing(StopSignals(reloads=True)) as signals, closing(BrokerWatch(broker, fatal.report, emit)) as watch:
@@ -347,10 +346,8 @@ class StopSignals:
             self._writer.send(_END_WAIT)
 
     def close(self) -> None:
-        """Ignores the signals from now on.
-
-        A Python handler would not be enough: the interpreter restores the default action when it shuts down, and a late
-        signal would then end the program with -15 instead of its exit code."""
+        """Ignores the signals from now on. A Python handler would not be enough: the interpreter restores the default
+        action when it shuts down, and a late signal would then end the program with -15 instead of its exit code."""
         for number in self._numbers:
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)

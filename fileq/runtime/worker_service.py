@@ -259,9 +259,8 @@ class WorkerService:
 
 
 def stuck_after_s(config: Config) -> float:
-    """How long the worker's loop may stand still before /healthz calls it stuck.
-
-    One call may wait for a silent broker until its timeouts. Restarting the worker for that would not help."""
+    """How long the worker's loop may stand still before /healthz calls it stuck. One call may wait for a silent broker
+    until its timeouts. Restarting the worker for that would not help."""
     redis = config.redis
     call_s = redis.dial_timeout + max(redis.read_timeout, redis.write_timeout)
     return max(config.worker.heartbeat_ttl, call_s + STUCK_MARGIN_S)

@@ -269,9 +269,8 @@ class ScanSchedule:
         return is_requested
 
     def finish(self, directory: bytes, now_s: float, took_s: float, polled: Sequence[bytes]) -> None:
-        """A scan ended. The next one of its kind is due after its interval.
-
-        A poll waits at least twice as long as the last one took, so that polling never takes all the time."""
+        """A scan ended. The next one of its kind is due after its interval. A poll waits at least twice as long as the
+        last one took, so that polling never takes all the time."""
         if directory == self._root:
             self._next_whole_s = now_s + self._rescan_s
             self._being_polled = set(polled) & {self._root}
@@ -450,7 +449,6 @@ class DirectoryWatcher:
 
     def watch(self, directory: bytes) -> None:
         """Collects events of this directory's entries from now on. Repeat it if the directory may be another one now.
-
         Raises OSError when the kernel has no more watches."""
         # Under the lock, so that no event is read before its directory is known.
         with self._lock:
