@@ -239,19 +239,17 @@ class LedgerSweep:
         elif self._clock.steady_ms() >= self._next_sweep_ms:
             self._is_planned = True
 
-    def turn(self) -> int:
-        """Handles one page and returns how many files it forgot. A BrokerError ends the pass; the next one restarts."""
+    def turn(self) -> None:
+        """Handles one page. A BrokerError ends the pass; the next one restarts."""
         if self._is_planned:
             self._begin()
-        if self._pass is None:
-            return 0
         running, self._pass = self._pass, None
-        forgotten = next(running, None)
-        if forgotten is None:
+        if running is None:
+            return
+        if next(running, None) is None:
             self._may_have_marks = self._leaves_marks
-            return 0
-        self._pass = running
-        return forgotten
+        else:
+            self._pass = running
 
     def _begin(self) -> None:
         """Starts a sweep, unless there was one within the hour, of whichever producer of the same files."""

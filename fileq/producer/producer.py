@@ -46,6 +46,8 @@ class Producer:
 
     `wake` is set when there are new events: the next turn should not wait any longer."""
 
+    name = "producer"
+
     def __init__(
         self,
         config: Config,
@@ -122,7 +124,7 @@ class Producer:
 
         if self._deliveries:
             self._deliveries.turn(now_s)
-        self.counts.forgotten += self._sweep.turn()
+        self._sweep.turn()
 
     def close(self) -> None:
         self.finder.close()

@@ -28,6 +28,8 @@ REPORT_EVERY_S = 3.0
 class ProducerReport:
     """Reports one producer with a lease of `worker.heartbeat_ttl`. `is_turning`: whether its loop makes progress."""
 
+    name = "producer report"
+
     def __init__(
         self,
         config: Config,
@@ -70,7 +72,7 @@ class ProducerReport:
                 self._emit(BrokerRefused(str(error)))
         return min(REPORT_EVERY_S, self._lease_s / 3)
 
-    def remove(self) -> None:
+    def at_end(self) -> None:
         """At a clean stop. Does not try a broker that did not take the last report: the lease ends by itself."""
         if self._is_reported:
             with suppress(BrokerError):

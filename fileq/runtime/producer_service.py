@@ -32,8 +32,7 @@ class ReportLoop(Loop):
     ) -> None:
         report = ProducerReport(config, producer, registry, emit=emit, is_turning=is_turning)
         pause_s = longest_pause_s(config.worker.heartbeat_ttl)
-        emit = without_outages(emit)
-        super().__init__("producer report", report.turn, emit=emit, longest_pause_s=pause_s, at_end=report.remove)
+        super().__init__(report, emit=without_outages(emit), longest_pause_s=pause_s)
 
     def stop(self, timeout_s: float) -> None:
         super().stop(min(timeout_s, REMOVE_TIMEOUT_S))
@@ -41,8 +40,7 @@ class ReportLoop(Loop):
 
 class ProducerService(Loop):
     def __init__(self, config: Config, producer: Producer, registry: ProducerRegistry, *, emit: Emit) -> None:
-        pause_s = longest_pause_s(config.worker.heartbeat_ttl)
-        super().__init__("producer", producer.turn, emit=emit, longest_pause_s=pause_s, wake=producer.wake)
+        super().__init__(producer, emit=emit, longest_pause_s=longest_pause_s(config.worker.heartbeat_ttl))
         self._producer = producer
         self._report = ReportLoop(config, producer, registry, emit=emit, is_turning=super().is_turning)
 

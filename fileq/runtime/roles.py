@@ -255,11 +255,13 @@ class BrokerWatch:
     that comes back empty would look like one that was away. Checks nothing for a broker that can't lose its data that
     way."""
 
+    name = "broker watch"
+
     def __init__(self, broker: Broker, on_removed: Callable[[BrokerRemoved], None], emit: Emit) -> None:
         self._on_removed = on_removed
         self._emit = emit
         self._data = broker if isinstance(broker, RemovableData) else None
-        self._loop = Loop("broker watch", self._turn, emit=without_outages(emit), longest_pause_s=CHECK_EVERY_S)
+        self._loop = Loop(self, emit=without_outages(emit), longest_pause_s=CHECK_EVERY_S)
 
     def start(self) -> None:
         if self._data is not None:
@@ -268,7 +270,7 @@ class BrokerWatch:
     def close(self) -> None:
         self._loop.stop(CHECK_EVERY_S)
 
-    def _turn(self) -> float:
+    def turn(self) -> float:
         assert self._data is not None
         try:
             if lost := self._data.check_present():

@@ -40,7 +40,7 @@ class Service(Protocol):
 
 class Turning(Protocol):
     """What a loop calls. If it has a `wake`, a threading.Event, that cuts the pause after a turn short. If it has an
-    `at_end`, that is called once after the last turn."""
+    `at_end`, that is called once after the last turn, in the same thread. It must not raise."""
 
     name: str
 
@@ -53,32 +53,20 @@ FAILED_PAUSE_S = 1.0
 
 
 class Loop:
-    """A service that calls `turn()` again and again in a thread of its own, through outages, until it is stopped.
+    """A service that turns something again and again in a thread of its own, through outages, until it is stopped."""
 
-    `turn` does the work that is due and returns the seconds until the next turn; `wake` cuts that pause short. `at_end`
-    is called in the same thread after the last turn. It must not raise."""
-
-    def __init__(
-        self,
-        name: str,
-        turn: Callable[[], float],
-        *,
-        emit: Emit,
-        longest_pause_s: float,
-        wake: threading.Event | None = None,
-        at_end: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.name = name
-        self._turn = turn
-        self._at_end = at_end
+    def __init__(self, turning: Turning, *, emit: Emit, longest_pause_s: float) -> None:
+        self.name = turning.name
+        self._turn = turning.turn
+        self._at_end: Callable[[], None] = getattr(turning, "at_end", lambda: None)
         self._emit = emit
         self._outage = Outage(emit, longest_pause_s)
-        self._wake = wake if wake is not None else threading.Event()
+        self._wake: threading.Event = getattr(turning, "wake", None) or threading.Event()
         self._stopping = threading.Event()
         self._failure = ""
         self._moved_s = time.monotonic()  # when the current turn began; in a pause, when the pause ends
         # A daemon: a hanging file system or server must not keep the process from ending.
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def start(self) -> None:
         if self._thread.ident is None:

@@ -102,17 +102,7 @@ def build_worker(
     if rules_of(config.worker.after):
         turning.append(OrderRecovery(config, broker, roots, emit=emit))
     pause_s, quiet = longest_pause_s(config.worker.heartbeat_ttl), without_outages(emit)
-    loops = [
-        Loop(
-            one.name,
-            one.turn,
-            emit=quiet,
-            longest_pause_s=pause_s,
-            wake=getattr(one, "wake", None),
-            at_end=getattr(one, "at_end", lambda: None),
-        )
-        for one in turning
-    ]
+    loops = [Loop(one, emit=quiet, longest_pause_s=pause_s) for one in turning]
     roots.start()
     return WorkerParts(service, [service, *loops], gates.breakers, roots, named)
 

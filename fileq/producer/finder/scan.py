@@ -548,7 +548,6 @@ class ProducerCounts:
         self.found = 0
         self.known = 0
         self.enqueued = 0
-        self.forgotten = 0
         self.skipped: Counter[SkipReason] = Counter()
         self._emit = emit
         self._reported: Counter[SkipReason] = Counter()

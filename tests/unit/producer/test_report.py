@@ -92,12 +92,12 @@ def test_a_refusal_is_reported_once_until_a_report_succeeds(setup: Setup):
 def test_it_removes_only_what_the_broker_has_just_taken(setup: Setup):
     setup.registry.error = BrokerUnavailable("away")
     setup.report.turn()
-    setup.report.remove()
+    setup.report.at_end()
     assert setup.registry.removed == []
     setup.registry.error = None
     setup.report.turn()
     setup.registry.error = BrokerUnavailable("away again")
-    setup.report.remove()
+    setup.report.at_end()
     assert len(setup.registry.removed) == 1
 
 

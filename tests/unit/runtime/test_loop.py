@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +22,11 @@ class Turns:
         self.wake = threading.Event()
         self._next: SimpleQueue[float | Exception] = SimpleQueue()
         self.taken = 0
-        self.loop = Loop("tests", self._turn, emit=self.told, longest_pause_s=0.01, wake=self.wake)
+        self.loop = self.new_loop(longest_pause_s=0.01)
+
+    def new_loop(self, longest_pause_s: float) -> Loop:
+        turning = SimpleNamespace(name="tests", turn=self._turn, wake=self.wake)
+        return Loop(turning, emit=self.told, longest_pause_s=longest_pause_s)
 
     def _turn(self) -> float:
         does = self._next.get()
@@ -85,7 +90,7 @@ def test_a_pause_ends_when_it_is_woken(turns):
 
 def test_the_pause_of_an_outage_is_not_cut_short_by_being_woken():
     turns = Turns()
-    turns.loop = Loop("tests", turns._turn, emit=turns.told, longest_pause_s=60.0, wake=turns.wake)
+    turns.loop = turns.new_loop(longest_pause_s=60.0)
     turns.loop._outage._tries = 16  # as if it had lasted for long
     turns.loop.start()
     turns.turn(BrokerUnavailable("away"))
