@@ -162,16 +162,13 @@ def _entry_of(text: bytes | msgspec.Raw, where: str, columns: set[str]) -> Manif
 def _misspelt(names: Iterable[str]) -> str:
     """Says which name looks like one of an entry, or "". A list may have other columns too, but with a checksum under a
     misspelt name no file would be compared."""
-    return next(filter(None, map(_misspelt_name, names)), "")
-
-
-def _misspelt_name(name: str) -> str:
     import difflib  # few lists have other columns, and commands should start fast
 
     known = ManifestEntry.__struct_fields__
-    if name in known or not (near := difflib.get_close_matches(name[:50].lower(), known, n=1, cutoff=0.8)):
-        return ""
-    return f"{name[:50]!r} is unknown; did you mean {near[0]!r}?"
+    for name in names:
+        if name not in known and (near := difflib.get_close_matches(name[:50].lower(), known, n=1, cutoff=0.8)):
+            return f"{name[:50]!r} is unknown; did you mean {near[0]!r}?"
+    return ""
 
 
 def _entry_of_sum(line: str) -> ManifestEntry | str:

@@ -180,12 +180,10 @@ def remove_abandoned(top: bytes, now_s: float, is_stopping: Callable[[], bool] =
 
 
 def _remove_if_abandoned(directory: int, name: bytes, now_s: float) -> bool:
-    try:
+    with contextlib.suppress(OSError):  # committed or discarded in this moment, or not ours to remove
         if _is_abandoned(directory, name, now_s):
             os.unlink(name, dir_fd=directory)
             return True
-    except OSError:
-        pass  # committed or discarded in this moment, or not ours to remove
     return False
 
 

@@ -331,22 +331,19 @@ class NamedTask(Protocol):
     def name(self) -> str: ...
 
 
-class Making:
+class Making(Struct):
     """Of one attempt at the job `parent_id`. Without `roots`, as in a test of a handler, a file may be anywhere.
     Without `queues` every priority is accepted. `types` are all types that exist, for tests; None in a worker, because
     another machine may have a task that this one does not know."""
 
-    def __init__(
-        self, parent_id: str, roots: Sequence[bytes], queues: Sequence[str], types: Collection[str] | None = None
-    ) -> None:
-        self._types = types
-        self._parent_id = parent_id
-        self._roots = roots
-        self._queues = queues
-        self._requests: list[FollowUpRequest] = []
-        self._outputs: dict[bytes, Output] = {}
-        self._size = 0
-        self._is_closed = False
+    parent_id: str
+    roots: Sequence[bytes]
+    queues: Sequence[str]
+    types: Collection[str] | None = None
+    requests: list[FollowUpRequest] = []
+    outputs: dict[bytes, Output] = {}
+    size: int = 0
+    is_closed: bool = False
 
     def add_job(self, task: NamedTask | str, payload: Any, options: JobKeywords, *, joins: bool = False) -> str:
         """Returns the id of the job. A task may have a priority of its own. `joins`: it becomes a member of the batch
@@ -354,14 +351,14 @@ class Making:
         if not options.get("priority"):
             options["priority"] = getattr(task, "priority", "") or ""
         type, encoded = _type_of(task), _encoded(payload)
-        if self._types is not None and type not in self._types:
-            raise JobError(no_handler(type, self._types))
+        if self.types is not None and type not in self.types:
+            raise JobError(no_handler(type, self.types))
         _check_payload(task, encoded)
         return self._add(options, type=type, payload=encoded, joins=joins)
 
     def add_file(self, path: AnyPath, options: JobKeywords, *, joins: bool = False) -> str:
         where = _absolute(path)
-        if self._roots and (refused := check_file(where, self._roots)) is not None:
+        if self.roots and (refused := check_file(where, self.roots)) is not None:
             raise JobError(f"{os.fsdecode(where)!r} can't be enqueued: {refused.error}")
         status = _file_status(where, "enqueued")
         about = {"path": where, "size": status.st_size, "signature": signature_of(status)}
@@ -370,31 +367,31 @@ class Making:
     def add_output(self, path: AnyPath) -> None:
         self._check_open()
         where = _absolute(path)
-        if where not in self._outputs and len(self._outputs) >= OUTPUTS_MAX:
+        if where not in self.outputs and len(self.outputs) >= OUTPUTS_MAX:
             raise JobError(f"a job can have {OUTPUTS_MAX} outputs; {os.fsdecode(where)!r} is one more")
         status = _file_status(where, "an output")
-        self._outputs[where] = Output(where, status.st_size, signature_of(status))
+        self.outputs[where] = Output(where, status.st_size, signature_of(status))
 
     def finish(self) -> Made | None:
         """What was made, each file as it is now; None if that is nothing. Later calls of the handler are refused."""
-        self._is_closed = True
-        if not self._requests and not self._outputs:
+        self.is_closed = True
+        if not self.requests and not self.outputs:
             return None
-        return Made(tuple(map(_as_it_is, self._requests)), tuple(map(_as_it_is, self._outputs.values())))
+        return Made(tuple(map(_as_it_is, self.requests)), tuple(map(_as_it_is, self.outputs.values())))
 
     def _add(self, options: JobKeywords, **subject: Any) -> str:
         self._check_open()
-        if len(self._requests) >= FOLLOW_UPS_MAX:
+        if len(self.requests) >= FOLLOW_UPS_MAX:
             raise JobError(f"a job can enqueue {FOLLOW_UPS_MAX} follow-ups; let one of them enqueue the others")
         request = FollowUpRequest(**subject, **self._checked(options))
-        size = self._size + len(msgspec.msgpack.encode(request))
+        size = self.size + len(msgspec.msgpack.encode(request))
         if size > FOLLOW_UPS_MAX_BYTES:
             raise JobError(
                 f"the follow-ups of this job have {size} bytes; {FOLLOW_UPS_MAX_BYTES} are allowed together: "
                 "put the data into files and their paths into the payloads"
             )
-        self._size = size
-        self._requests.append(request)
+        self.size = size
+        self.requests.append(request)
         return request.id
 
     def _checked(self, options: JobKeywords) -> dict[str, Any]:
@@ -403,14 +400,14 @@ class Making:
         except ConfigError as error:
             raise JobError(str(error)) from None
         priority, id = fields.get("priority", ""), fields.get("id", "")
-        if priority and self._queues and priority not in self._queues:
-            raise JobError(f"priority is {priority!r}; it must be one of {', '.join(self._queues)}")
+        if priority and self.queues and priority not in self.queues:
+            raise JobError(f"priority is {priority!r}; it must be one of {', '.join(self.queues)}")
         check_id(id)
         check_tags(fields.get("tags", ()))
-        return {**fields, "id": id or follow_up_id(self._parent_id, len(self._requests) + 1)}
+        return {**fields, "id": id or follow_up_id(self.parent_id, len(self.requests) + 1)}
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self.is_closed:
             raise JobError("the attempt has ended; add follow-ups and outputs before the handler returns")
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 R = TypeVar("R")
 LONGEST_NAME = 100
+_ADVICE = "define or import its types at the top of the module"
 
 
 def target_of(function: Callable[..., Any]) -> str:
@@ -127,24 +128,18 @@ class TaskDefinition(Generic[P, R]):
         try:
             found = typing.get_type_hints(holder, getattr(inspect.unwrap(self.function), "__globals__", {}))
         except Exception as error:
-            raise ConfigError(
-                f"task {self.name!r} ({self.target}) has the annotation {annotation!r}, which can't be resolved "
-                f"({error}); define or import its types at the top of the module"
-            ) from error
+            fault = f"the annotation {annotation!r}, which can't be resolved ({error}); {_ADVICE}"
+            raise ConfigError(f"task {self.name!r} ({self.target}) has {fault}") from error
         return found[name]
 
     def _decoder(self, type: Any, what: str) -> msgspec.json.Decoder[Any]:
         try:
             return msgspec.json.Decoder(type)
-        except TypeError as error:
-            raise ConfigError(
-                f"task {self.name!r} ({self.target}) has a {what} that JSON can't hold: {error}"
-            ) from error
         except Exception as error:  # the annotations of its fields are evaluated only now
-            raise ConfigError(
-                f"task {self.name!r} ({self.target}) has a {what} whose types can't be resolved ({error}); "
-                "define or import its types at the top of the module"
-            ) from error
+            fault = f"whose types can't be resolved ({error}); {_ADVICE}"
+            if isinstance(error, TypeError):
+                fault = f"that JSON can't hold: {error}"
+            raise ConfigError(f"task {self.name!r} ({self.target}) has a {what} {fault}") from error
 
 
 def _type_without_json(of: Any) -> type | None:

@@ -32,7 +32,7 @@ from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE, RETRY_DELAYS_S, TI
 from fileq.files.globs import Globs
 from fileq.handlers import extensions
 from fileq.handlers.command_handler import command_problems, command_warnings
-from fileq.handlers.context import no_handler
+from fileq.handlers.context import LONGEST_TYPE, no_handler
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.extensions import Extension, load_hooks, producer_warnings
 from fileq.handlers.importing import (
@@ -129,7 +129,6 @@ def delivery_route() -> BoundRoute:
 _ROUTE_OPTIONS = {*BoundRoute.__struct_fields__} & {*RouteSettings.__struct_fields__} - {"name", "command"}
 COMMAND_TYPE = "command"
 _DECORATED = "decorated:function"  # stands for a function that has no importable name
-_LONGEST_TYPE = 100  # characters of a type that an error shows
 
 
 class Routes:
@@ -251,7 +250,7 @@ class Routes:
             return f"no handler for {quoted_path(job.filepath)}; {self._advice_for(job.filepath)}"
         if job.type == COMMAND_TYPE and not self._allows_commands:
             return "commands in jobs are disabled; worker.allow_commands: true enables them"
-        type = job.type[:_LONGEST_TYPE]  # another program can push a job with a type of a megabyte
+        type = job.type[:LONGEST_TYPE]  # another program can push a job with a type of a megabyte
         return no_handler(type, self.types)
 
     def _advice_for(self, path: str) -> str:

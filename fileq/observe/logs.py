@@ -115,15 +115,12 @@ def set_up_logs(level: str, form: str) -> Logs:
 
 def _fields_of_line(event: Event, level: str, timestamp: str) -> MutableMapping[str, Any]:
     """As structlog and _add_level_and_time put them together, in the same order."""
-    fields: MutableMapping[str, Any]
     names, values_of = _line_reader(type(event))
     fields = {name: value for name, value in zip(names, values_of(event), strict=False) if value is not None}
     if "exception" in event.hidden:
         fields["exc_info"] = event.exception  # type: ignore[attr-defined]  # hidden names a field of this event
-        fields["event"] = event.name
-        return _with_level_and_time(level, fields, timestamp)
-    fields["event"], fields["level"], fields["timestamp"] = event.name, level, timestamp
-    return fields
+    fields["event"] = event.name
+    return _with_level_and_time(level, fields, timestamp)
 
 
 @functools.cache
