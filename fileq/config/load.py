@@ -138,9 +138,8 @@ def _config_of(tree: Node, problems: list[str], cwd: Path) -> tuple[Config, Mapp
     if problems:
         raise ConfigError(problems)
     settings = (path for path, key in every_key().items() if is_setting(key))
-    origins = dict.fromkeys(settings, DEFAULT) | {
-        path: origin for path, origin in reader.origins.items() if "[" not in path
-    }
+    given = {path: origin for path, origin in reader.origins.items() if "[" not in path}
+    origins = dict.fromkeys(settings, DEFAULT) | given
     if config.redis.password_file:
         origins["redis.password"] = origins["redis.password_file"]
     return config, origins

@@ -503,10 +503,8 @@ class RouteSettings(Section, frozen=True):
             yield "type", f"is {self.type!r}; types that begin with 'fileq.' are fileq's own"
         for name in ("on_completed", "on_dead"):
             if self.type is not None and getattr(self, name) == self.type:
-                yield (
-                    name,
-                    f"is {self.type!r}, the type of the route itself; its jobs would follow each other endlessly",
-                )
+                endless = "its jobs would follow each other endlessly"
+                yield name, f"is {self.type!r}, the type of the route itself; {endless}"
 
 
 class Config(Section, frozen=True):

@@ -13,15 +13,7 @@ from typing import Annotated, Any, TypedDict, get_type_hints
 from msgspec import Struct
 
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import (
-    COUNT_MAX,
-    FIRST_MS,
-    LAST_MS,
-    UNIQUE_KEY_LENGTH,
-    checked_id,
-    encoded_tags,
-    rfc3339_ms,
-)
+from fileq.core.job import COUNT_MAX, FIRST_MS, LAST_MS, UNIQUE_KEY_LENGTH, checked_id, encoded_tags, rfc3339_ms
 from fileq.core.text import check_names
 from fileq.core.units import Duration, seconds
 

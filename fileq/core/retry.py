@@ -118,12 +118,7 @@ def _after_failure(claim: Claim, failed: Failed, policy: Policy, now_ms: int, du
         # As for the timeout in worker/pump.py.
         allowed = min(own, allowed) if MADE_BY_TAG in claim.job.tag_values else own
     job = claim.job.but(retries=retries, first_error=_first_error(claim.job, error), breaker_probe=False)
-    ran: Details = {
-        "kind": failed.kind,
-        "duration_ms": duration_ms,
-        "traceback": failed.traceback,
-        "output": failed.output,
-    }
+    ran = Details(kind=failed.kind, duration_ms=duration_ms, traceback=failed.traceback, output=failed.output)
     if failed.is_permanent or retries > allowed:
         return settlement.bury(claim, dead(job, error, now_ms), error=error, handler=policy.handler, **ran)
     pause_s = failed.after_s if failed.after_s is not None else delay_s(policy.backoff, retries)
@@ -142,7 +137,7 @@ def _after_vanishing(claim: Claim, failed: Failed, policy: Policy, now_ms: int) 
         # `fileq dlq retry` sets both counters to 0.
         note = retried if claim.job.retries or claim.job.recoveries else put_back
         error = first if first.endswith((put_back, retried)) else _as_text(first[: ERROR_MAX - len(note)] + note)
-    ran: Details = {"kind": failed.kind, "refused": True, "vanished": True}  # no attempt was made
+    ran = Details(kind=failed.kind, refused=True, vanished=True)  # no attempt was made
     return settlement.bury(claim, dead(claim.job, error, now_ms), error=error, handler=policy.handler, **ran)
 
 
@@ -161,7 +156,7 @@ def _after_death(
         return settlement.bury(claim, claim.raw, error=claim.defect or error, kind=kind, died=True)
     recoveries = min(claim.job.recoveries + 1, COUNT_MAX)
     job = claim.job.but(recoveries=recoveries, first_error=_first_error(claim.job, error), breaker_probe=False)
-    ran: Details = {"kind": kind, "duration_ms": duration_ms, "died": True, "output": died.output}
+    ran = Details(kind=kind, duration_ms=duration_ms, died=True, output=died.output)
     if recoveries > policy.max_recoveries:
         return settlement.bury(claim, dead(job, error, now_ms), error=error, handler=policy.handler, **ran)
     if recoveries == 1:

@@ -90,10 +90,8 @@ def mounts() -> list[Mount]:
         fields = target.split(b" ")
         kind, _, source = rest.partition(b" ")
         if separator and len(fields) > 4 and fields[0].isdigit() and fields[1].isdigit():
-            number, parent = int(fields[0]), int(fields[1])
-            found.append(
-                Mount(number, parent, _unescape(fields[4]), _text(kind), _text(source.split(b" ")[0]), _text(fields[3]))
-            )
+            number, parent, point, part = int(fields[0]), int(fields[1]), _unescape(fields[4]), _text(fields[3])
+            found.append(Mount(number, parent, point, _text(kind), _text(source.split(b" ")[0]), part))
     return found
 
 

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Unpack, 
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.json import Decoder
 from msgspec.structs import force_setattr, replace
 
 from fileq.core.batch import BatchFacts, facts_of
@@ -151,9 +152,7 @@ class JobView(Struct, Generic[P], frozen=True, dict=True):
 _shared_fields = attrgetter(*JobView.__struct_fields__[2:-2])  # all but path, payload, tags and batch_facts
 
 
-def view_of(
-    job: Job, path: bytes, file: JobFile | None = None, decoder: msgspec.json.Decoder[Any] | None = None
-) -> JobView[Any]:
+def view_of(job: Job, path: bytes, file: JobFile | None = None, decoder: Decoder[Any] | None = None) -> JobView[Any]:
     """The job for its handler; raises msgspec.DecodeError or ValueError if its payload can't be decoded. `file` is what
     job.open() opens. `decoder` is for payloads of a type; a job without a payload has None."""
     raw = b"null" if job.payload is UNSET else job.payload

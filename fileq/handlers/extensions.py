@@ -50,9 +50,7 @@ class Extensions(Struct):
         """A copy without the middleware and the hooks of these modules. A producer keeps what it was started with."""
 
         def kept(entries: dict[str, Extension]) -> dict[str, Extension]:
-            return {
-                name: one for name, one in entries.items() if getattr(one.function, "__module__", "") not in modules
-            }
+            return {key: one for key, one in entries.items() if getattr(one.function, "__module__", "") not in modules}
 
         return Extensions(kept(self.middleware), kept(self.hooks), dict(self.before_enqueue))
 

@@ -203,9 +203,8 @@ class Routes:
         added = [built_in_route(type, function, config) for type, function in functions.items()]
         routes._routes = (*self._routes, *added)
         routes._by_number = (*routes._routes, delivery_route())
-        routes._types = {
-            route.type: i for i, route in enumerate(routes._routes) if route.type is not None
-        } | self._types
+        numbers = {route.type: i for i, route in enumerate(routes._routes) if route.type is not None}
+        routes._types = numbers | self._types
         return routes
 
     def __getitem__(self, number: int) -> BoundRoute:

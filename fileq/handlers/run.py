@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from fileq.core.errors import Permanent, Undecodable
@@ -76,9 +77,7 @@ def _asked(retry_if: RetryIf | None, job: Job) -> RetryIf | None:
     return ask
 
 
-def checked_view(
-    job: Job, path: bytes, file: JobFile | None, decoder: msgspec.json.Decoder[Any] | None
-) -> JobView[Any]:
+def checked_view(job: Job, path: bytes, file: JobFile | None, decoder: Decoder[Any] | None) -> JobView[Any]:
     """view_of(); a payload that can't be decoded is Permanent."""
     try:
         return view_of(job, path, file, decoder)

@@ -31,17 +31,11 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry, LedgerEntry
 from fileq.config import Config
 from fileq.config.schema import FAILED_MARKER
+from fileq.core import events
 from fileq.core.batch import Batch, BatchState, Callback, CallbackKind, callback_job
 from fileq.core.delivery import CHECK_TYPE, DeliveryCheck
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, Conflict
-from fileq.core.events import (
-    DeliveryFailed,
-    DeliveryFinished,
-    DeliveryOpened,
-    DeliverySealed,
-    DeliveryUnreadable,
-    Emit,
-)
+from fileq.core.events import Emit
 from fileq.core.job import Job, decode_or_none, encode, split_signature, stamp, typed_job
 from fileq.core.outcome import follow_up_id
 from fileq.core.own_jobs import DELIVERY_BATCHES
@@ -181,7 +175,7 @@ class DeliveryStage:
                 with suppress(OSError), self._directory(place) as opened:
                     remove_marker(opened, settings.done_marker)
                     remove_marker(opened, FAILED_MARKER)
-            self._emit(DeliveryOpened(directory, record.batch_id))
+            self._emit(events.DeliveryOpened(directory, record.batch_id))
         self._created.add(record.batch_id)
 
     # looks
@@ -354,7 +348,7 @@ class DeliveryStage:
         for page in parts(entries, PAGE):
             self._broker.enqueue(page)  # repeated: duplicates, or refused as sealed already
         if self._broker.seal_batch(state.batch_id):
-            self._emit(DeliverySealed(shown(place.directory), state.batch_id, files, len(problems), is_late))
+            self._emit(events.DeliverySealed(shown(place.directory), state.batch_id, files, len(problems), is_late))
         self._close(place.directory, state.batch_id)
 
     def _close(self, directory: bytes, batch_id: str) -> None:
@@ -376,13 +370,13 @@ class DeliveryStage:
                 except OSError as error:
                     self._report_unreadable(place, OpenDelivery(batch_id), f"no marker was written: {error}")
             failed = view.dead + view.cancelled + view.deleted
-            self._emit(DeliveryFinished(shown(place.directory), batch_id, view.total, failed))
+            self._emit(events.DeliveryFinished(shown(place.directory), batch_id, view.total, failed))
         self._register.finished(place.directory, batch_id)
 
     def _report_unreadable(self, place: DeliveryPlace, state: OpenDelivery, error: str) -> None:
         if error != state.error:
             state.error = error
-            self._emit(DeliveryUnreadable(shown(place.directory), state.batch_id, error))
+            self._emit(events.DeliveryUnreadable(shown(place.directory), state.batch_id, error))
 
     @contextmanager
     def _alone(self, directory: bytes, batch_id: str = "") -> Iterator[None]:
@@ -396,7 +390,7 @@ class DeliveryStage:
             failure = directory, repr(error)
             if failure not in self._failures and len(self._failures) < FAILURES_MAX:
                 self._failures.add(failure)
-                self._emit(DeliveryFailed(shown(directory), batch_id, repr(error), error))
+                self._emit(events.DeliveryFailed(shown(directory), batch_id, repr(error), error))
 
     @contextmanager
     def _directory(self, place: DeliveryPlace) -> Iterator[int]:
@@ -453,9 +447,8 @@ def document_name(path: bytes) -> str:
 
 def batch_id_of(path: bytes, number: int) -> str:
     """The same for every producer: of two that open a delivery at the same time, both name the same batch."""
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in os.fsdecode(path)[-40:]).strip(
-        "_"
-    )
+    end = os.fsdecode(path)[-40:]
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in end).strip("_")
     return f"{DELIVERY_BATCHES}{name or 'root'}-{document_name(path)[:8]}-{number}"
 
 

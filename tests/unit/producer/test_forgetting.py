@@ -33,7 +33,6 @@ def test_a_file_is_forgotten_after_a_day_of_scans_without_it(scenario):
     scenario.run(HOUR)
     assert scenario.entry("a") is None
     assert scenario.entry("b") is not None
-    assert scenario.producer.counts.forgotten == 1
 
 
 def test_producers_of_the_same_files_sweep_once_an_hour_together(scenario):
