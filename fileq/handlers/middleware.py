@@ -52,9 +52,12 @@ def _around(inner: Layer, one: Extension, job: JobView, context: Context, loop: 
         check()
         return await inner.call() if inner.is_async else await in_calling_thread(inner.call)
 
-    if one.is_async:
-        return Layer(lambda: one.function(job, context, call_async), True)
-    return Layer(lambda: awaited(one.function(job, context, call), context, loop), False)
+    below = call_async if one.is_async else call
+    return layer_of(lambda: one.function(job, context, below), context, loop, is_async=one.is_async)
+
+
+def layer_of(call: Callable[[], Any], context: Context, loop: EventLoop, *, is_async: bool) -> Layer:
+    return Layer(call if is_async else lambda: awaited(call(), context, loop), is_async)
 
 
 def _value(layer: Layer, context: Context, loop: EventLoop) -> Any:

@@ -20,9 +20,8 @@ from fileq.core.job import Job, attempt_span_id, decode, parent_of
 from fileq.core.outcome import Done, Failed, Ran, Task
 from fileq.handlers.command_handler import run_command
 from fileq.handlers.context import CancelFlag, Context, JobView, Log, view_of
-from fileq.handlers.event_loop import EventLoop
-from fileq.handlers.job_file import NO_FILE, GivenFile, JobFile, open_file
-from fileq.handlers.middleware import Layer, awaited, call_through
+from fileq.handlers.job_file import NO_FILE, JobFile, open_file
+from fileq.handlers.middleware import Layer, awaited, call_through, layer_of
 from fileq.handlers.outcomes import LONGEST_ERROR, done, failed
 from fileq.handlers.registry import RetryIf
 from fileq.handlers.routes import BoundRoute, Routes
@@ -103,27 +102,15 @@ def invoke(
         queues=routes.queues,
         types=routes.types if routes.has_all_types else None,
     )
-    if routes.middleware and not route.is_built_in:
-        function = route.function
-        handler = Layer(lambda: _called(route, job, given, view, context, loop), False)
-        if function is not None and route.is_async:
-            handler = Layer(lambda: function(view, context), True)
-        value = call_through(routes.middleware, handler, view, context, loop)
+    function, middleware = route.function, () if route.is_built_in else routes.middleware
+    if function is None:
+        handler = Layer(lambda: run_command(route.command, job, given, context, route.hidden_variables), False)
+        value = call_through(middleware, handler, view, context, loop)
+    elif route.is_async or middleware:
+        handler = layer_of(lambda: function(view, context), context, loop, is_async=route.is_async)
+        value = call_through(middleware, handler, view, context, loop)
     else:
-        value = _called(route, job, given, view, context, loop)
+        value = awaited(function(view, context), context, loop)
     outcome = done(value, is_task=route.is_task)
     made = context.end()
     return outcome if made is None else replace(outcome, made=made)
-
-
-def _called(route: BoundRoute, job: Job, given: GivenFile, view: JobView, context: Context, loop: EventLoop) -> Any:
-    if route.function is None:
-        return run_command(route.command, job, given, context, route.hidden_variables)
-    return call(route.function, view, context, loop, is_async=route.is_async)
-
-
-def call(function: Any, view: Any, context: Context, loop: EventLoop, *, is_async: bool) -> Any:
-    """What the function returns; a coroutine, also one that a plain function returns, is awaited on the loop."""
-    if is_async:
-        return loop.run(lambda: function(view, context), context)
-    return awaited(function(view, context), context, loop)

@@ -27,10 +27,10 @@ from fileq.handlers.context import Context
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.importing import is_async, unfitness
 from fileq.handlers.job_file import NO_FILE, JobFile
-from fileq.handlers.middleware import MIDDLEWARE, Layer, call_through
+from fileq.handlers.middleware import MIDDLEWARE, call_through, layer_of
 from fileq.handlers.outcomes import done
 from fileq.handlers.registry import REGISTRY, TaskDefinition, target_of
-from fileq.handlers.run import call, checked_view
+from fileq.handlers.run import checked_view
 from fileq.testing.time_limit import call_within
 
 COROUTINE_GRACE_S = 0.5  # the event loop enforces the timeout; this is for a coroutine that never awaits
@@ -79,9 +79,7 @@ def run(
     context = Context(view, cancelled=flag, attempt=attempt, timeout_s=timeout_s, types=types)
     loop, awaits = EventLoop(), is_async(function)
     try:
-        handler = Layer(lambda: function(view, context), True)
-        if not awaits:
-            handler = Layer(lambda: call(function, view, context, loop, is_async=False), False)
+        handler = layer_of(lambda: function(view, context), context, loop, is_async=awaits)
         around = _middleware(middleware)
         grace_s = COROUTINE_GRACE_S if awaits or any(one.is_async for one in around) else 0.0
         result = call_within(lambda: call_through(around, handler, view, context, loop), timeout_s, grace_s=grace_s)
