@@ -55,6 +55,18 @@ class Event(Struct, metaclass=EventMeta):
     published_as: ClassVar[str] = ""
 
 
+class PathEvent(Event):
+    path: str
+
+
+class ErrorEvent(Event):
+    error: str
+
+
+class ReasonEvent(Event):
+    reason: str
+
+
 PATH_MAX = 4_096  # characters of a path in an event
 TYPE_MAX = 100
 
@@ -444,11 +456,10 @@ class HookEventsDropped(Event, name="hook.events_dropped", level="warning"):
     hook: str | None  # the one that was running
 
 
-class BeforeEnqueueFailed(Event, name="producer.before_enqueue_failed", level="error"):
+class BeforeEnqueueFailed(PathEvent, name="producer.before_enqueue_failed", level="error"):
     """A function with `@fileq.before_enqueue` raised an error. The file is not enqueued; the next scan finds it again.
     Logged at most once a minute; the metric of skipped files (`veto_failed`) counts all."""
 
-    path: str
     error: str
 
 
@@ -524,10 +535,9 @@ class FileSkipped(Event, name="file.skipped", level="warning"):
     action: str | None = None
 
 
-class FileKept(Event, name="file.kept", level="warning"):
+class FileKept(PathEvent, name="file.kept", level="warning"):
     """A file was not moved or deleted as `worker.after` says."""
 
-    path: str
     wanted: str
     reason: str
 
@@ -545,23 +555,18 @@ class ScanFinished(Event, name="scan.finished", level="debug"):
     is_complete: bool
 
 
-class ScanDirLost(Event, name="scan_dir.lost", level="warning"):
+class ScanDirLost(PathEvent, name="scan_dir.lost", level="warning"):
     """`scan_dir` is missing or cannot be read."""
 
-    path: str
     error: str
 
 
-class ScanDirRestored(Event, name="scan_dir.restored"):
+class ScanDirRestored(PathEvent, name="scan_dir.restored"):
     """`scan_dir` is back."""
 
-    path: str
 
-
-class ScanDirReplaced(Event, name="scan_dir.replaced"):
+class ScanDirReplaced(PathEvent, name="scan_dir.replaced"):
     """`scan_dir` is a different directory now; all of it is scanned."""
-
-    path: str
 
 
 class WatchEventsLost(Event, name="producer.events_lost", level="warning"):
@@ -570,26 +575,23 @@ class WatchEventsLost(Event, name="producer.events_lost", level="warning"):
     action: str
 
 
-class WatchFailed(Event, name="producer.watch_failed", level="warning"):
+class WatchFailed(ErrorEvent, name="producer.watch_failed", level="warning"):
     """Directories cannot be watched; they are polled instead."""
 
-    error: str
     action: str
 
 
-class MarkersKept(Event, name="producer.markers_kept", level="warning"):
+class MarkersKept(PathEvent, name="producer.markers_kept", level="warning"):
     """A marker of `producer.ready_suffix` could not be removed after its file was enqueued. It does not count for the
     next file of that name. Reported once, for the first such marker."""
 
-    path: str
     error: str
 
 
-class InodesNotCompared(Event, name="producer.inodes_not_compared"):
+class InodesNotCompared(PathEvent, name="producer.inodes_not_compared"):
     """A file system has no stable inode numbers, so a file on it is a new version only if its size or modification time
     changes. Logged once for each type of file system."""
 
-    path: str
     filesystem: str
     identity: str
 
@@ -605,10 +607,8 @@ class BrokerOpened(Event, name="broker.opened"):
     chosen: str
 
 
-class DatabaseCreated(Event, name="database.created", level="warning"):
+class DatabaseCreated(ReasonEvent, name="database.created", level="warning"):
     """A producer was probably started in the wrong directory: it created a new database and enqueues into that."""
-
-    reason: str
 
 
 class BrokerUnsafe(Event, name="broker.unsafe", level="warning"):
@@ -619,10 +619,8 @@ class BrokerUnsafe(Event, name="broker.unsafe", level="warning"):
     action: str
 
 
-class BrokerLost(Event, name="broker.lost", level="warning"):
+class BrokerLost(ErrorEvent, name="broker.lost", level="warning"):
     """The broker is unreachable. Logged once per outage."""
-
-    error: str
 
 
 class BrokerRestored(Event, name="broker.restored"):
@@ -631,10 +629,8 @@ class BrokerRestored(Event, name="broker.restored"):
     seconds: float
 
 
-class BrokerRefused(Event, name="broker.refused", level="error"):
+class BrokerRefused(ErrorEvent, name="broker.refused", level="error"):
     """The broker answers but refuses the worker's calls; an operator has to fix it."""
-
-    error: str
 
 
 class ConfigReloaded(Event, name="config.reloaded"):
@@ -655,11 +651,9 @@ class ConfigRefused(Event, name="config.refused", level="error"):
     reason: str
 
 
-class BrokerDataRemoved(Event, name="broker.removed", level="error"):
+class BrokerDataRemoved(ErrorEvent, name="broker.removed", level="error"):
     """The database file was deleted or replaced while in use, and the process ends with exit code 1. Or Redis lost
     jobs, for example in a crash, and the process continues."""
-
-    error: str
 
 
 class BreakerChanged(Event):
@@ -686,18 +680,15 @@ class BreakerClosed(BreakerChanged, name="breaker.closed"):
     jobs run again."""
 
 
-class RootLost(Event, name="root.lost", level="warning"):
+class RootLost(PathEvent, name="root.lost", level="warning"):
     """A root of the files is missing, not accessible or does not answer: its file jobs are deferred."""
 
-    path: str
     reason: str
     action: str
 
 
-class RootRestored(Event, name="root.restored"):
+class RootRestored(PathEvent, name="root.restored"):
     """A root of the files is back: its file jobs run again."""
-
-    path: str
 
 
 class SlotReplaced(Event, name="slot.replaced", level="warning"):
@@ -720,10 +711,8 @@ class HandlersUnset(Event, name="handlers.unset", level="warning"):
     action: str
 
 
-class HandlersWarned(Event, name="handlers.warned", level="warning"):
+class HandlersWarned(ReasonEvent, name="handlers.warned", level="warning"):
     """The configuration of a handler is probably a mistake."""
-
-    reason: str
 
 
 class RoleStarted(Event, name="role.started"):
@@ -754,10 +743,9 @@ class DrainStarted(Event, name="worker.drain_started"):
     action: str
 
 
-class WorkerFailed(Event, name="worker.failed", level="error", hidden=("exception",)):
+class WorkerFailed(ErrorEvent, name="worker.failed", level="error", hidden=("exception",)):
     """A bug in fileq ended the worker's loop; the process exits with code 1."""
 
-    error: str
     exception: BaseException
 
 
@@ -769,16 +757,12 @@ class LoopFailed(Event, name="loop.failed", level="error", hidden=("exception",)
     exception: BaseException
 
 
-class ChildReplaced(Event, name="child.replaced", level="debug"):
+class ChildReplaced(ReasonEvent, name="child.replaced", level="debug"):
     """A job left its child process in a state that can't be restored; the next job gets another child."""
 
-    reason: str
 
-
-class ChildStartFailed(Event, name="child.start_failed", level="error"):
+class ChildStartFailed(ErrorEvent, name="child.start_failed", level="error"):
     """A child process could not be started; fileq retries."""
-
-    error: str
 
 
 class ForkServerDied(Event, name="forkserver.died", level="error"):
@@ -838,10 +822,9 @@ class HttpPortTaken(Event, name="http.port_taken", level="warning"):
     port: int
 
 
-class CollectorLost(Event, name="collector.lost", level="warning"):
+class CollectorLost(ErrorEvent, name="collector.lost", level="warning"):
     """Spans cannot be sent to the collector. Logged once per outage."""
 
-    error: str
     action: str
 
 
@@ -855,59 +838,54 @@ class CollectorRestored(Event, name="collector.restored"):
 # schedules
 
 
-class ScheduleFired(Event, name="schedule.fired"):
+class ScheduleEvent(Event):
+    schedule: str
+
+
+class ScheduleFired(ScheduleEvent, name="schedule.fired"):
     """A schedule fired: its job is enqueued, `late_ms` after its time."""
 
-    schedule: str
     job_id: str
     scheduled_for: str
     late_ms: int
 
 
-class ScheduleMissed(Event, name="schedule.missed", level="warning"):
+class ScheduleMissed(ScheduleEvent, name="schedule.missed", level="warning"):
     """A schedule missed `count` times, the latest at `last`: no worker was running, or the previous job had not ended
     (`reason`)."""
 
-    schedule: str
     count: int
     last: str
     reason: str
 
 
-class ScheduleBroken(Event, name="schedule.broken", level="error"):
+class ScheduleBroken(ScheduleEvent, name="schedule.broken", level="error"):
     """This worker can't fire a schedule, for example because it does not have the queue. Logged once; other workers may
     fire it, and other schedules are not affected."""
 
-    schedule: str
     error: str
 
 
-class ScheduleRestored(Event, name="schedule.restored"):
+class ScheduleRestored(ScheduleEvent, name="schedule.restored"):
     """This worker can fire the schedule again, or it was removed."""
 
-    schedule: str
 
-
-class ScheduleDefined(Event, name="schedule.defined"):
+class ScheduleDefined(ScheduleEvent, name="schedule.defined"):
     """At start or after SIGHUP: a schedule in the configuration is new or has changed."""
 
-    schedule: str
     cron: str
     timezone: str
 
 
-class ScheduleUnclaimed(Event, name="schedule.unclaimed", level="warning"):
+class ScheduleUnclaimed(ScheduleEvent, name="schedule.unclaimed", level="warning"):
     """A schedule from a configuration is missing in this worker's. It is removed after `seconds`, unless a running
     worker has it."""
 
-    schedule: str
     seconds: float
 
 
-class ScheduleRemoved(Event, name="schedule.removed"):
+class ScheduleRemoved(ScheduleEvent, name="schedule.removed"):
     """A schedule was removed, because no running worker has it in its configuration."""
-
-    schedule: str
 
 
 # the REST server
@@ -920,10 +898,8 @@ class ServerOpened(Event, name="server.opened"):
     is_read_only: bool
 
 
-class ServerWarned(Event, name="server.warned", level="warning"):
+class ServerWarned(ReasonEvent, name="server.warned", level="warning"):
     """The web server reported a problem, such as a malformed request."""
-
-    reason: str
 
 
 class UploadsRemoved(Event, name="uploads.removed"):
