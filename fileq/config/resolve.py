@@ -64,10 +64,8 @@ def with_general_options(route: RouteSettings, config: Config) -> RouteSettings:
 
 def complete_route(route: RouteSettings, config: Config, origins: Mapping[str, Origin], inside: str) -> RouteSettings:
     """The route with a complete backoff and circuit breaker: keys that it does not set are the general ones. `inside`
-    is what the paths of its keys begin with.
-
-    A list of delays has no keys. As the route's backoff it inherits nothing; as the worker's it passes nothing on.
-    """
+    is what the paths of its keys begin with. A list of delays has no keys. As the route's backoff it inherits nothing;
+    as the worker's it passes nothing on."""
     backoff, general = route.backoff, config.worker.backoff
     if backoff is not None and not backoff.delays and not general.delays:
         backoff = _inherited(backoff, general, origins, f"{inside}backoff.")

@@ -104,7 +104,6 @@ class Made(Struct, frozen=True, omit_defaults=True):
 
 def follow_up_id(parent_id: str, *place: object) -> str:
     """The id of the follow-up at this place of its parent, always the same: a run that is repeated gives the same ids.
-
     It does not contain the parent's id: a prefix of that must stay enough to name the parent, and the ids of a long
     chain of jobs must not grow."""
     import hashlib  # needed here only, and commands should start fast

@@ -75,10 +75,9 @@ def decide(
     leaves: Version | None = None,
     spread_s: float = 0.0,
 ) -> Settlement:
-    """The settlement of a claim. Bytes that are not a job can only be buried or released.
-
-    `leaves` is the version of the file that its handler left. `spread_s` adds a random delay for jobs that died
-    together: with a jitter of a few per cent they would start, and die, together again."""
+    """The settlement of a claim. Bytes that are not a job can only be buried or released. `leaves` is the version of
+    the file that its handler left. `spread_s` adds a random delay for jobs that died together: with a jitter of a few
+    per cent they would start, and die, together again."""
     match outcome:
         case Done():
             return settlement.complete(claim, result=outcome.result, duration_ms=duration_ms, leaves=leaves)
@@ -99,10 +98,9 @@ def decide(
 
 
 def decide_changed(claim: Claim, its_job: str | None, *, may_run: bool) -> Settlement | None:
-    """The settlement of a claim whose file is another version now; None if that version is to be run.
-
-    `its_job` is the id that the ledger has for that version: with a job of its own, this one is superseded. `may_run`
-    is False once the worker stops."""
+    """The settlement of a claim whose file is another version now; None if that version is to be run. `its_job` is the
+    id that the ledger has for that version: with a job of its own, this one is superseded. `may_run` is False once the
+    worker stops."""
     if its_job not in (None, claim.id):
         return settlement.complete(claim, superseded=True)
     return None if may_run else settlement.release(claim)

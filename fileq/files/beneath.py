@@ -93,9 +93,8 @@ def open_directory(path: bytes, roots: Sequence[bytes], *, follows_links: bool =
 
 def open_regular(path: bytes, roots: Sequence[bytes]) -> int:
     """A descriptor for reading of the regular file at the path; the caller closes it. Follows no link below the root,
-    and does not wait for a pipe.
-
-    Raises LeadsOutside, NotRegular, OSError, or ValueError if no file can have this name."""
+    and does not wait for a pipe. Raises LeadsOutside, NotRegular, OSError, or ValueError if no file can have this
+    name."""
     top, relative = _open_root(path, roots)
     try:
         return open_regular_in(top, relative)

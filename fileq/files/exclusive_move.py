@@ -51,10 +51,9 @@ class Place(NamedTuple):
 
 
 def rename_exclusively(source: Place, target: Place) -> None:
-    """Renames a file within its file system. Raises FileExistsError if there is something at `target`.
-
-    No other process may give `source` to another file meanwhile: without RENAME_NOREPLACE it is linked to the new name
-    before the old one is removed."""
+    """Renames a file within its file system. Raises FileExistsError if there is something at `target`. No other process
+    may give `source` to another file meanwhile: without RENAME_NOREPLACE it is linked to the new name before the old
+    one is removed."""
     if not _rename_noreplace(source, target):
         _link_or_reserve(source, target)
 
@@ -72,10 +71,8 @@ def take(directory: int, name: bytes, private: bytes) -> None:
 
 def move_into(source: Place, folder: int, name: bytes, unique: str = "") -> bytes:
     """Moves a file of a private name into the folder, as `name` or, if that is taken, with a number. If many are taken,
-    `unique` takes the place of the number. Returns its name.
-
-    Raises OSError and leaves the file where it is if it cannot be moved. FileChanged if it was changed during a
-    copy."""
+    `unique` takes the place of the number. Returns its name. Raises OSError and leaves the file where it is if it
+    cannot be moved. FileChanged if it was changed during a copy."""
     for target in names_for(name, unique):
         try:
             rename_exclusively(source, Place(folder, target))

@@ -75,9 +75,8 @@ MISSING, NOT_A_DIRECTORY = "does not exist", "is not a directory"
 
 def directory_problem(path: bytes, *, is_listed: bool = False) -> str:
     """Why nothing below the directory can be opened, or with `is_listed` why it can't be listed; "" if it can. The text
-    continues a sentence that begins with its name. May block: the directory may be on a network file system.
-
-    It is tried, not computed from modes: access lists and network file systems decide otherwise than modes say."""
+    continues a sentence that begins with its name. May block: the directory may be on a network file system. It is
+    tried, not computed from modes: access lists and network file systems decide otherwise than modes say."""
     inside = os.path.join(path, b".")  # needs the permission to enter the directory, which a stat of itself does not
     try:
         os.stat(inside)

@@ -69,7 +69,6 @@ class ArrivingFile:
 
     def commit(self, *, is_exclusive: bool) -> bool:
         """Gives the file its name, durably; True if there was none before. After an error the caller discards it.
-
         Raises FileExistsError if it is exclusive and there is something, and OSError (ELOOP) if that is a link: another
         program put it there, and what uploads replace are uploads."""
         with self._at_work(), contextlib.ExitStack() as opened:

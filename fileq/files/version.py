@@ -25,10 +25,9 @@ def signature_of(status: os.stat_result) -> str:
 
 
 def changed_version(path: bytes, status: os.stat_result, expected: str) -> str | None:
-    """The version that the file at this path is now; None if it is still the expected one.
-
-    The inode counts only if the expected version has one and this machine sees a file system that keeps inodes: over
-    NFS a file has another number than on the server. The mount table is read only if the inode is another one."""
+    """The version that the file at this path is now; None if it is still the expected one. The inode counts only if the
+    expected version has one and this machine sees a file system that keeps inodes: over NFS a file has another number
+    than on the server. The mount table is read only if the inode is another one."""
     short = signature_of(status)
     if expected in (short, signature_text(short, status.st_ino)):
         return None

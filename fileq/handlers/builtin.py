@@ -30,10 +30,9 @@ def checksum(job: JobView, context: Context) -> dict[str, Any]:
 
 
 def simulate(job: JobView, context: Context) -> dict[str, Any]:
-    """Simulates work: sleeps 10 ms per megabyte, or the payload's `sleep` seconds.
-
-    A word in the file's name or a key of the payload chooses the end: `fail` fails every attempt, `fail-2`
-    (`{"fail": 2}`) the first two attempts, `permanent` fails permanently, `hang` runs until it is cancelled."""
+    """Simulates work: sleeps 10 ms per megabyte, or the payload's `sleep` seconds. A word in the file's name or a key
+    of the payload chooses the end: `fail` fails every attempt, `fail-2` (`{"fail": 2}`) the first two attempts,
+    `permanent` fails permanently, `hang` runs until it is cancelled."""
     order, times, sleep_s = _order(job)
     if context.cancelled.wait(None if order == "hang" else sleep_s):
         raise InterruptedError("cancelled")

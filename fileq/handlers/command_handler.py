@@ -213,11 +213,8 @@ def run_process(
     on_output: Callable[[bytes], None] | None,
 ) -> ProcessResult:
     """Start a program and wait for its end; stop it on cancellation or timeout. TAIL bytes of each stream are kept.
-    `on_output` gets what it prints, while it runs.
-
-    The program inherits the descriptors `inherited`, under their numbers, and no others.
-
-    Raises OSError or ValueError if it can't be started."""
+    `on_output` gets what it prints, while it runs. The program inherits the descriptors `inherited`, under their
+    numbers, and no others. Raises OSError or ValueError if it can't be started."""
     ends_s = time.monotonic() + timeout_s
     with _SPAWNING:  # the atexit hook must find every program that was started before it
         spawned = subprocess.Popen(

@@ -171,7 +171,6 @@ def load_hooks(problems: list[str]) -> tuple[Extension, ...]:
 #
 # Producers and clients call it in their own process. The broker knows nothing of it.
 
-_KIND = "a function for before_enqueue", ("job",)
 _FIXED = ("id", "filepath", "filepath_b64", "filesize", "signature", "file_inode", "retries", "recoveries")
 
 
@@ -187,7 +186,7 @@ def load_before_enqueue(config: Config, *, app_dir: str) -> Callable[[Job], Job 
             except InvalidTarget as error:
                 problems.append(f"producer.imports[{i}] {error}")
     for one in EXTENSIONS.before_enqueue.values():
-        fault = unfitness(one.function, *_KIND)
+        fault = unfitness(one.function, "a function for before_enqueue", ("job",))
         if fault or one.is_async:
             reason = fault or "is async; a producer does not await it"
             problems.append(f"@fileq.before_enqueue on {one.target}, which {reason}")

@@ -540,10 +540,9 @@ def _warnings(config: Config, patterns: Sequence[tuple[str, str]], *, is_complet
 
 
 def reload_routes(config: Config, serving: Routes, *, app_dir: str) -> Routes:
-    """The routes with all handlers imported again. `serving` are those in use.
-
-    ConfigError leaves the modules and the decorated functions as they were. It is also raised if a type would be lost
-    that `serving` has, because its waiting jobs would die; a type that the configuration dropped may go."""
+    """The routes with all handlers imported again. `serving` are those in use. ConfigError leaves the modules and the
+    decorated functions as they were. It is also raised if a type would be lost that `serving` has, because its waiting
+    jobs would die; a type that the configuration dropped may go."""
     modules = handler_modules(config, app_dir)
     before, extensions_before = tuple(REGISTRY), extensions.EXTENSIONS
     for name in modules:

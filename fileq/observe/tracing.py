@@ -39,7 +39,7 @@ ERROR_MAX = 1_000  # characters
 class _RunningAttempt(Struct, frozen=True):
     job: Job
     trace_id: str
-    consume_id: str
+    consume: SpanContext
     queue: str
     start_ns: int
 
@@ -93,7 +93,8 @@ class Tracing:
             return  # bytes that are not a job have no trace
         start_ns = self._wall_ns()
         trace_id, parent_id = parent_of(event.job)
-        attempt = _RunningAttempt(event.job, trace_id, new_span_id(), event.queue, start_ns)
+        consume = _context(trace_id, new_span_id())
+        attempt = _RunningAttempt(event.job, trace_id, consume, event.queue, start_ns)
         slot = event.worker_id
         before = self._running.get(slot)
         # The end of the same job is reported before its next claim.
@@ -101,8 +102,7 @@ class Tracing:
             self._replaced[slot] = before
         self._running[slot] = attempt
         parent = _context(trace_id, parent_id, is_remote=True) if parent_id else None
-        context, attributes = _context(trace_id, attempt.consume_id), _attributes(attempt)
-        self._sender.put(span_of("consume", context, parent, start_ns, self._wall_ns(), attributes))
+        self._sender.put(span_of("consume", consume, parent, start_ns, self._wall_ns(), _attributes(attempt)))
 
     def _printed(self, event: events.OutputEvent) -> Event:
         slot = event.worker_id or ""
@@ -138,10 +138,9 @@ class Tracing:
             error = (event.error or outcome)[:ERROR_MAX]
         if error is not None:
             attributes["job.error"] = error
-        trace_id = attempt.trace_id
-        context, parent = _context(trace_id, span_id), _context(trace_id, attempt.consume_id)
-        self._sender.put(span_of("process", context, parent, attempt.start_ns, end_ns, attributes, error))
-        return msgspec.structs.replace(event, trace_id=trace_id, span_id=span_id)
+        context = _context(attempt.trace_id, span_id)
+        self._sender.put(span_of("process", context, attempt.consume, attempt.start_ns, end_ns, attributes, error))
+        return msgspec.structs.replace(event, trace_id=attempt.trace_id, span_id=span_id)
 
 
 def _outcome_of(event: events.AttemptEnded | events.JobFenced) -> str:

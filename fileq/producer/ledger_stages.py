@@ -73,10 +73,9 @@ class FileIdentity:
         return [(file.path, f"{file.size}-{file.mtime_ns}-i{file.inode}") for file in files]
 
     def entry_if_known(self, file: FoundFile, entry: LedgerEntry) -> LedgerEntry | None:
-        """The entry as it should be, if it knows this version of the file by its size, time and inode; else None.
-
-        A version that is recorded without an inode gets one. With `stat`, an inode that is no longer right is removed,
-        so that `inode` can be set again later."""
+        """The entry as it should be, if it knows this version of the file by its size, time and inode; else None. A
+        version that is recorded without an inode gets one. With `stat`, an inode that is no longer right is removed, so
+        that `inode` can be set again later."""
         short = file.signature
         exact = short if self._setting == "stat" else signature_text(short, file.inode)
         hashed = f"{exact}-c"

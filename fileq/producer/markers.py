@@ -87,10 +87,9 @@ class Markers:
                 self._keep(file.path, marker, error)
 
     def _is_older(self, marker: os.stat_result, file: FoundFile) -> bool:
-        """Whether the file was written to after its marker was made or touched.
-
-        Who copies a file may give it any modification time, but no later change time than now; a later chmod changes
-        only the change time. So the earlier of both is when it was last written to, or before."""
+        """Whether the file was written to after its marker was made or touched. Who copies a file may give it any
+        modification time, but no later change time than now; a later chmod changes only the change time. So the earlier
+        of both is when it was last written to, or before."""
         if marker.st_ctime_ns >= file.mtime_ns:
             return False
         try:

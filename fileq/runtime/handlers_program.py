@@ -6,7 +6,6 @@ Everything a child needs travels as msgpack: children and the fork server read n
 from __future__ import annotations
 
 import msgspec
-from msgspec import Struct
 
 from fileq.config import Config
 from fileq.config.show import secret_variables, without_secrets
@@ -16,14 +15,9 @@ from fileq.worker.executors.process.messages import Program
 from fileq.worker.executors.protocol import Run
 
 
-class _Handlers(Struct, frozen=True):
-    config: Config
-    app_dir: str
-
-
 def handlers_program(config: Config, *, app_dir: str) -> Program:
     """The program that loads the handlers of this configuration. The secrets of fileq are not in it."""
-    argument = msgspec.msgpack.encode(_Handlers(without_secrets(config), app_dir))
+    argument = msgspec.msgpack.encode((without_secrets(config), app_dir))
     return Program(f"{__name__}:load_handlers", argument, secret_variables(config.worker.pass_environment))
 
 
@@ -32,10 +26,11 @@ def load_handlers(argument: bytes) -> Run:
     from fileq.handlers.run import run_task
     from fileq.observe.logs import set_up_logs
 
-    given = msgspec.msgpack.decode(argument, type=_Handlers)
-    observability = given.config.observability
-    set_up_logs(observability.log_level, observability.log_format)  # context.log writes to the worker's log
-    routes = Routes.load(given.config, app_dir=given.app_dir)
+    config, app_dir = msgspec.msgpack.decode(argument, type=tuple[Config, str])
+    set_up_logs(
+        config.observability.log_level, config.observability.log_format
+    )  # context.log writes to the worker's log
+    routes = Routes.load(config, app_dir=app_dir)
     routes.loop.ends_left_tasks = True
 
     def run(task: Task, cancelled: CancelFlag) -> Ran:

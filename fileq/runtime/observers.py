@@ -11,8 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
-
 from fileq.brokers.protocol import Inspector
 from fileq.config import Config
 from fileq.core.events import Emit, EmitAll, Event, HookEventsDropped, HookFailed, JobClaimed, one_by_one
@@ -109,11 +107,6 @@ CLOSE_TIMEOUT_S = 2.0
 REPORT_EVERY_S = 60.0
 
 
-class _Call(Struct, frozen=True):
-    hooks: Sequence[Extension]
-    event: EventView
-
-
 class HookRunner:
     """Calls hooks: in a thread of its own, one event after the other, after the fact. Best effort.
 
@@ -126,7 +119,7 @@ class HookRunner:
     def __init__(self, emit: Emit, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._emit = emit
         self._monotonic = monotonic
-        self._queue: queue.Queue[_Call | None] = queue.Queue(QUEUE_MAX)
+        self._queue: queue.Queue[tuple[Sequence[Extension], EventView] | None] = queue.Queue(QUEUE_MAX)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._dropped = 0
@@ -141,7 +134,7 @@ class HookRunner:
         def listen(event: Event) -> None:
             wanted = by_kind.get(type(event))
             if wanted is not None and not (isinstance(event, JobClaimed) and not event.is_run):
-                self._add(_Call(wanted, view_of_event(event)))
+                self._add(wanted, view_of_event(event))
 
         return listen
 
@@ -163,9 +156,9 @@ class HookRunner:
         for failure in failures:
             self._emit(failure)
 
-    def _add(self, call: _Call) -> None:
+    def _add(self, hooks: Sequence[Extension], event: EventView) -> None:
         try:
-            self._queue.put_nowait(call)
+            self._queue.put_nowait((hooks, event))
         except queue.Full:
             with self._lock:
                 self._dropped += 1
@@ -179,8 +172,9 @@ class HookRunner:
 
     def _run(self) -> None:
         while (call := self._queue.get()) is not None:
-            for hook in call.hooks:
-                self._call(hook, call.event)
+            hooks, event = call
+            for hook in hooks:
+                self._call(hook, event)
             if self._dropped:
                 self._report_dropped()
 

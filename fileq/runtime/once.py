@@ -311,9 +311,7 @@ class WhatIsLeft(Struct):
 def what_is_left(broker: FullBroker, worker: WorkerParts, census: Census) -> WhatIsLeft | None:
     """None while there is work that this run can do. A run does not wait for the cooldown of an open breaker: a probe
     that fails would be followed by another cooldown, up to once for each attempt of each job. Nor does it wait for the
-    next attempt of a delivery, which comes up to a day later.
-
-    Raises BrokerUnavailable."""
+    next attempt of a delivery, which comes up to a day later. Raises BrokerUnavailable."""
     # Before the jobs are read: a breaker in its cooldown starts none of them meanwhile.
     cooling = [breaker for breaker in worker.breakers.open_ones() if breaker.next_probe_ms]
     breakers = {reason_of(breaker.route): _described(breaker) for breaker in cooling}

@@ -235,12 +235,12 @@ def preload() -> None:
     for name in (*PRELOADED, *PRELOADED_BY_SERVERS):
         importlib.import_module(name)
     from fileq.cli.definitions import all_commands
-    from fileq.config import config_from
+    from fileq.config import Config, config_from
     from fileq.runtime import handlers_program as program
 
     all_commands()
     config = config_from({"handlers": [{"match": "*", "use": "module:function"}]})
-    msgpack.decode(program.handlers_program(config, app_dir="").argument, type=program._Handlers)
+    msgpack.decode(program.handlers_program(config, app_dir="").argument, type=tuple[Config, str])
 
 
 def main() -> None:
