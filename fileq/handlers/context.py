@@ -24,7 +24,7 @@ from msgspec.structs import force_setattr, replace
 
 from fileq.core.batch import BatchFacts, facts_of
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import MAX_NESTING, TOO_NESTED, Job, is_nested_deeper, traceparent
+from fileq.core.job import Job, traceparent
 from fileq.core.job_options import JobKeywords, read_options
 from fileq.core.outcome import (
     FOLLOW_UPS_MAX,
@@ -42,7 +42,7 @@ from fileq.core.units import LONGEST_S
 from fileq.files.paths import AnyPath
 from fileq.files.version import signature_of
 from fileq.handlers.job_file import JobFile, check_file
-from fileq.handlers.outcomes import number_outside_json
+from fileq.handlers.outcomes import json_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # comes with every type checker; at run time it may be missing
@@ -439,15 +439,8 @@ def _check_payload(task: NamedTask | str, encoded: bytes) -> None:
 def _encoded(payload: Any) -> bytes:
     if payload is None or payload is msgspec.UNSET:
         return b""
-    try:
-        encoded = msgspec.json.encode(payload)
-        number = number_outside_json(msgspec.to_builtins(payload)) if b"null" in encoded else None
-    except Exception as error:
-        raise JobError(f"the payload is not JSON: {error}") from error
-    if number is not None:
-        raise JobError(f"the payload contains {number}, which JSON does not have")
-    if is_nested_deeper(encoded, MAX_NESTING):
-        raise JobError(f"the payload {TOO_NESTED}")
+    if isinstance(encoded := json_of(payload), str):
+        raise JobError(f"the payload {encoded}")
     return encoded
 
 

@@ -47,28 +47,28 @@ def done(value: Any, *, is_task: bool = False) -> Done:
     of another handler is dropped with a warning, and the job is done: its work is in files and databases."""
     if value is None:
         return Done()
-    result = _encoded(value)
+    result = json_of(value)
+    if isinstance(result, bytes) and len(result) > LONGEST_RESULT:
+        result = f"has {len(result)} bytes of JSON, and {LONGEST_RESULT} are kept"
     if isinstance(result, bytes):
         return Done(result)
     if not is_task:
-        return Done(warning=f"the result was dropped: {result}")
+        return Done(warning=f"the result was dropped: it {result}")
     raise Permanent(
-        f"the result of type {type(value).__name__} can't be kept: {result}; return None, or a Struct, dict, list, "
+        f"the result of type {type(value).__name__} can't be kept: it {result}; return None, or a Struct, dict, list, "
         f"text or number of at most {LONGEST_RESULT} bytes of JSON"
     )
 
 
-def _encoded(value: Any) -> bytes | str:
-    """The value as JSON, or why it can't be kept."""
+def json_of(value: Any) -> bytes | str:
+    """The value as JSON, or what is wrong with it, as the rest of a sentence."""
     try:
         result = msgspec.json.encode(value)
         if b"null" in result and (number := number_outside_json(msgspec.to_builtins(value))) is not None:
-            return f"it contains {number}, which JSON does not have"
+            return f"contains {number}, which JSON does not have"
     except Exception as error:
-        return f"it is not JSON ({_described(error)})"
-    if len(result) > LONGEST_RESULT:
-        return f"it has {len(result)} bytes of JSON, and {LONGEST_RESULT} are kept"
-    return f"it {TOO_NESTED}" if is_nested_deeper(result, MAX_NESTING) else result
+        return f"is not JSON ({_described(error)})"
+    return TOO_NESTED if is_nested_deeper(result, MAX_NESTING) else result
 
 
 def number_outside_json(value: Any) -> float | None:
