@@ -7,9 +7,10 @@ nothing. What a kill -9 leaves: claims of both workers. A reaper gives their job
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
+from msgspec import Struct
 
 from fileq.config import Loaded
 from fileq.config.load import changed_keys, with_reloadable
@@ -21,65 +22,48 @@ from fileq.runtime.worker_build import WorkerParts
 from fileq.runtime.worker_service import WorkerService
 
 
-class Reloader:
+class Reloader(Struct):
     """`loaded` is the configuration in use. Without a worker every change needs a restart. `services` are the current
     ones of the role. `rebuild` makes a worker that follows one with these routes, and starts none of its services."""
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        read: Callable[[], Loaded],
-        emit: Emit,
-        *,
-        worker: WorkerParts | None = None,
-        services: list[Service] | None = None,
-        rebuild: Callable[[Loaded, Routes], WorkerParts] | None = None,
-    ) -> None:
-        self.loaded = loaded
-        self._read = read
-        self._emit = emit
-        self._worker = worker
-        self._services = services if services is not None else []
-        self._rebuild = rebuild
-        self._retired: list[WorkerService] = []
+    loaded: Loaded
+    read: Callable[[], Loaded]
+    emit: Emit
+    worker: WorkerParts | None = None
+    services: list[Service] = []
+    rebuild: Callable[[Loaded, Routes], WorkerParts] | None = None
+    earlier: list[WorkerService] = []
 
     @property
-    def retired(self) -> Sequence[Service]:
+    def retired(self) -> list[WorkerService]:
         """Workers of earlier configurations that still finish jobs."""
-        self._retired = [service for service in self._retired if service.is_alive]
-        return self._retired
+        return [service for service in self.earlier if service.is_alive]
 
     def reload(self) -> None:
         """Takes over the handlers and what else can change, or nothing if the new configuration has an error."""
-        old, worker = self.loaded.config, self._worker
+        old, worker = self.loaded.config, self.worker
         try:
-            new = self._read().config
+            new = self.read().config
             config = with_reloadable(old, new) if worker is not None else old
             loaded = msgspec.structs.replace(self.loaded, config=config)
-            if worker is not None and self._rebuild is not None:
-                self._replace(worker, self._rebuild(loaded, worker.routes))
+            if worker is not None and self.rebuild is not None:
+                self._replace(worker, self.rebuild(loaded, worker.routes))
         except (FileqError, OSError) as error:
             problems = list(error.problems) if isinstance(error, ConfigError) else [str(error)]
-            self._emit(ConfigRefused(problems, "the old configuration stays in use"))
+            self.emit(ConfigRefused(problems, "the old configuration stays in use"))
             return
         self.loaded = loaded
-        routes = self._worker.routes if self._worker is not None else None
-        self._emit(
-            ConfigReloaded(
-                changed_keys(old, config),
-                changed_keys(config, new),
-                routes=len(routes) if routes is not None else None,
-                handlers=routes.names if routes is not None else None,
-            )
-        )
+        routes = self.worker.routes if self.worker is not None else None
+        count, handlers = (len(routes), routes.names) if routes is not None else (None, None)
+        self.emit(ConfigReloaded(changed_keys(old, config), changed_keys(config, new), count, handlers))
 
     def _replace(self, old: WorkerParts, new: WorkerParts) -> None:
         for service in new.services:
             service.start()
-        others = [service for service in self._services if service not in old.services]
-        self._services[:] = [*new.services, *others]
-        self._worker = new
-        self._retired = [*self._retired, old.service]
+        others = [service for service in self.services if service not in old.services]
+        self.services[:] = [*new.services, *others]
+        self.worker = new
+        self.earlier = [*self.retired, old.service]
         old.service.retire()
         for loop in old.services[1:]:
             loop.quiet()
