@@ -54,17 +54,8 @@ from fileq.config.value_types import (
     mask_credentials,
     split_address,
 )
+from fileq.core import schedule
 from fileq.core.own_jobs import is_own_type
-from fileq.core.schedule import (
-    EXPECTS,
-    MOST_MADE_UP,
-    REPROCESS_TYPE,
-    SCAN_TYPE,
-    ScheduleDefinition,
-    parsed,
-    payload_problem,
-    zone_of,
-)
 from fileq.core.units import Rate
 from fileq.files.paths import Paths
 
@@ -226,10 +217,10 @@ NAME_RULE = "[A-Za-z0-9._-]{1,100}"  # as brokers.catalog has it
 
 
 class CronKind(ValueKind, frozen=True):
-    expects = EXPECTS
+    expects = schedule.EXPECTS
 
     def read(self, text: str) -> str:
-        parsed(text)
+        schedule.parsed(text)
         return text
 
 
@@ -237,17 +228,17 @@ class ZoneKind(ValueKind, frozen=True):
     expects = "a time zone such as Europe/Berlin"
 
     def read(self, text: str) -> str:
-        zone_of(text)
+        schedule.zone_of(text)
         return text
 
 
 class MissedKind(ValueKind, frozen=True):
-    expects = f"skip, last or all:N, with N from 1 to {MOST_MADE_UP}"
+    expects = f"skip, last or all:N, with N from 1 to {schedule.MOST_MADE_UP}"
 
     def read(self, text: str) -> str:
         word = text.strip().lower()
         number = re.fullmatch(r"all:(\d{1,4})", word)
-        if word in ("skip", "last") or (number and 1 <= int(number[1]) <= MOST_MADE_UP):
+        if word in ("skip", "last") or (number and 1 <= int(number[1]) <= schedule.MOST_MADE_UP):
             return word
         raise ValueError(self.expects)
 
@@ -290,18 +281,18 @@ class ScheduleSettings(Section, frozen=True):
         yield from self.exactly_one("type", "reprocess", "scan")
         if self.payload is not None and self.type is None:
             yield "payload", "goes with a type only"
-        elif self.payload is not None and (problem := payload_problem(self.payload)):
+        elif self.payload is not None and (problem := schedule.payload_problem(self.payload)):
             yield "payload", f"can't be used: {problem}"
 
     @property
-    def definition(self) -> ScheduleDefinition:
+    def definition(self) -> schedule.ScheduleDefinition:
         type, payload = self.type or "", dict(self.payload or {})
         if self.scan is not None:
-            type, payload = SCAN_TYPE, {"dir": self.scan}
+            type, payload = schedule.SCAN_TYPE, {"dir": self.scan}
         elif self.reprocess is not None:
             given = {"match": self.reprocess.match, "since_s": self.reprocess.since}
-            type, payload = REPROCESS_TYPE, {key: value for key, value in given.items() if value is not None}
-        return ScheduleDefinition(
+            type, payload = schedule.REPROCESS_TYPE, {key: value for key, value in given.items() if value is not None}
+        return schedule.ScheduleDefinition(
             cron=self.cron,
             timezone=self.timezone,
             type=type,

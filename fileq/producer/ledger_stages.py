@@ -41,10 +41,6 @@ class FileIdentity:
         self._emit = emit
         self._reported: set[str] = set()
 
-    @property
-    def is_by_content(self) -> bool:
-        return self._setting == "content"
-
     def inode(self, file: FoundFile) -> int:
         """The inode if it is part of the file's version, else 0."""
         if self._setting == "stat" or file.inode > INODE_MAX:

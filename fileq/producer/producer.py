@@ -72,7 +72,8 @@ class Producer:
         identity = FileIdentity(config.producer.identity, mounts, emit)
         markers = Markers(config.producer.ready_suffix, rules, emit)
         self._lookup = LedgerLookup(broker, identity, markers, monotonic())
-        self._content = ContentCheck(broker, identity, rules, monotonic) if identity.is_by_content else None
+        by_content = config.producer.identity == "content"
+        self._content = ContentCheck(broker, identity, rules, monotonic) if by_content else None
         self.stability = Stability(config, markers, mounts, self._clock)
         self._deliveries = DeliveryStage(config, broker, identity, markers, emit, monotonic, wall_ns, max_memory)
         self.enqueuer = Enqueuer(config, broker, identity, markers, self._deliveries, before_enqueue, emit, monotonic)

@@ -62,14 +62,8 @@ def _summary(producer: Producer, seconds: float) -> ProducerSummary:
     return ProducerSummary(counts.found, counts.enqueued, counts.known, skipped, len(producer.stability), seconds)
 
 
-@contextmanager
-def progress(rate_limit_key: str) -> Iterator[tuple[Tick, bool]]:
-    """A function that updates the progress line, and whether the line is shown: only on a terminal."""
-    with live_line("scanning") as (show, is_shown):
-        yield lambda producer: show(_line(producer, rate_limit_key)), is_shown
-
-
-def _line(producer: Producer, rate_limit_key: str) -> str:
+def progress(producer: Producer, rate_limit_key: str) -> str:
+    """The progress line of one scan."""
     counts = producer.counts
     parts = [f"found {counts.found:,}", f"enqueued {counts.enqueued:,}", f"known {counts.known:,}"]
     return "  ".join([*parts, *describe(producer, rate_limit_key)])

@@ -25,7 +25,7 @@ from fileq.handlers.routes import Routes, made_job_problems, reload_routes, warn
 from fileq.observe.http import Endpoints
 from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.observers import Observers
-from fileq.runtime.produce_once import produce_once, progress
+from fileq.runtime.produce_once import live_line, produce_once, progress
 from fileq.runtime.producer_service import ProducerService, reported
 from fileq.runtime.reload import Reloader
 from fileq.runtime.service import Loop, Service, without_outages
@@ -59,13 +59,13 @@ def run_producer_once(loaded: Loaded, app_dir: str) -> int:
         warn_of_new_database(loaded, observers.emit)
         with (
             closing(start_broker(loaded, observers.emit)) as broker,
-            progress(config.producer.rate_limit_key) as (tick, is_shown),
+            live_line("scanning") as (show, is_shown),
         ):
             if is_shown:  # the progress line shows what the info lines would repeat
                 observers.logs.demotes = lambda event: event.level == "info"
             producer = Producer(config, broker, emit=observers.emit, is_once=True, before_enqueue=before)
             with reported(config, producer, broker, emit=observers.emit):
-                summary = produce_once(producer, tick)
+                summary = produce_once(producer, lambda one: show(progress(one, config.producer.rate_limit_key)))
             producer.close()
         print(summary)
     if producer.finder.problem:
