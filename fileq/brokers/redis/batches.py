@@ -21,7 +21,6 @@ from fileq.brokers.batches import (
     too_deep,
 )
 from fileq.brokers.catalog import check_name, is_name
-from fileq.brokers.redis.in_flight import Replies
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.redis.store import RedisStore
 from fileq.core.batch import Batch, BatchState, Callback, CallbackKind
@@ -43,11 +42,11 @@ class RedisBatches:
         keys = self._keys_of(new.id)
         if new.parent:
             keys += store.keys.of_batch(new.parent)
-        replies = store.send([store.scripts.command("create_batch", keys, _creation_args(new))], _as_they_are).take()
-        word = store.link.checked(replies[0]).decode()
+        reply, is_repeated = store.link.reply_of(store.scripts.command("create_batch", keys, _creation_args(new)))
+        word = reply.decode()
         if word not in ("created", "taken"):
             raise _refusal(new, word)
-        return word == "created" or (replies.is_repeated and self._is_created_as(new))
+        return word == "created" or (is_repeated and self._is_created_as(new))
 
     def _is_created_as(self, new: NewBatch) -> bool:
         """Whether the first sending, whose reply was lost, has created the batch. The bytes of callbacks differ from
@@ -147,10 +146,6 @@ def _creation_args(new: NewBatch) -> list[Argument]:
     for callback in new.callbacks:
         args += (callback.kind.value, callback.queue, callback.raw)
     return args
-
-
-def _as_they_are(replies: Replies) -> Replies:
-    return replies
 
 
 def _as_batch(id: str, row: Sequence[Any]) -> Batch | None:

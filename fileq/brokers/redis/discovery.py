@@ -1,7 +1,7 @@
 """Where the server is, if Sentinel or a cluster decides that. Only this module imports redis-py.
 
-It takes 100 ms to import, so link.py imports this module only for these two. Nothing of fileq's is sent here. Every
-error leaves as an OSError or, if the server refused, as a ReplyError.
+It takes 100 ms to import, so connection.py imports this module only for these two. Nothing of fileq's is sent here.
+Every error leaves as an OSError or, if the server refused, as a ReplyError.
 """
 
 from __future__ import annotations

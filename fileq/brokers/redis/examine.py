@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from fileq.brokers.redis.link import WORKER_CONNECTIONS
+from fileq.brokers.redis.connection import WORKER_CONNECTIONS
 from fileq.brokers.redis.scripts import Part
 from fileq.brokers.redis.store import RedisStore
 from fileq.core.errors import BrokerError, BrokerUnavailable
@@ -183,7 +183,5 @@ def examine_permissions(store: RedisStore) -> Finding:
 
 
 def _try(store: RedisStore, part: Part) -> None:
-    checked = store.link.checked
-    [reply] = store.send([store.scripts.settle_and_claim([part])], list).take()
-    for answer in checked(reply):
-        checked(answer)
+    for answer in store.link.reply(store.scripts.settle_and_claim([part])):
+        store.link.checked(answer)

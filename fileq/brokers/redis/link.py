@@ -1,40 +1,39 @@
-"""The connections to one Redis server. Owns those that are open, and lends each to one call at a time.
+"""Calls to one Redis server: `Link` owns the connections and lends each to one call at a time, InFlightCall is a call.
 
-Connections are never repaired and calls never repeated here: only the caller knows which call may be. A connection with
-replies still to come is never given to another call.
+A connection with replies still to come is never given to another call: a call that is dropped disconnects it. A broken
+connection is tried again `redis.max_retries` times, because every command fileq sends can be repeated without a second
+effect. A time-out is never tried again: the caller has waited long enough. A server that does not have a script
+(NOSCRIPT) gets it, and then the whole batch again. After a kill -9 the server still executes what it has received.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
+import random
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 from fileq.brokers.redis.connection import (
-    Address,
-    ConnectionOptions,
+    DRIVER_ERRORS,
+    LoginRefused,
     RedisConnection,
     ReplyError,
+    Topology,
+    packed,
     translate,
     translated,
 )
-from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.scripts import Command, scripts_in
 from fileq.config import Config
-from fileq.config.sources import PasswordFile
-from fileq.core.errors import ConfigError
+from fileq.core.errors import BrokerUnavailable
 
-if TYPE_CHECKING:
-    from fileq.brokers.redis.discovery import ClusterDiscovery, SentinelDiscovery
-
+T = TypeVar("T")
 HOT_S = 0.25
-# Of a worker, so that a fleet of a thousand needs four thousand: one waits for jobs, one watches due times, and its
-# threads share the others. The pump has one or two in use, and waits for no other thread that waits for it.
-WORKER_CONNECTIONS = 4
+_FIRST_PAUSE_S = 0.01
 
 
 class Link:
@@ -67,6 +66,15 @@ class Link:
         if isinstance(reply, ReplyError):
             raise translate(reply, self.where, command) from reply
         return reply
+
+    def reply(self, command: Command) -> Any:
+        """The reply to one command; an error reply is raised."""
+        return self.reply_of(command)[0]
+
+    def reply_of(self, command: Command) -> tuple[Any, bool]:
+        """The reply to one command, and whether it was sent more than once; an error reply is raised."""
+        replies = InFlightCall(self, [command], lambda replies: replies).take()
+        return self.checked(replies[0]), replies.is_repeated
 
     def dedicated(self) -> RedisConnection:
         """A connection outside the pool, for calls that block."""
@@ -153,112 +161,136 @@ class Link:
         self.topology.close()
 
 
-# Which server to connect to: a plain one, a socket, the master that Sentinel names, or a node of a cluster.
-#
-# Owns the address and the options of every connection. Sends no command of fileq's.
+class Replies(list[Any]):
+    """The replies in the order of their commands; an error reply is an exception in its position."""
+
+    is_repeated = False  # sent more than once: the server may have executed an earlier sending
+    is_script_missing = False
+    is_moved = False  # a cluster's node no longer serves these keys
 
 
-SENTINEL_PORT, REDIS_PORT = 26379, 6379
+class InFlightCall(Generic[T]):
+    """One batch of commands in one round trip. `decode` makes the result of its replies, `on_failure` is called once if
+    there is no result: the call failed or was dropped. One thread uses it."""
 
+    is_answered = False
 
-class Topology:
-    """The server that holds fileq's keys. Call refresh() when another one may have taken over. Thread-safe."""
+    def __init__(
+        self,
+        link: Link,
+        commands: Sequence[Command],
+        decode: Callable[[Replies], T],
+        on_failure: Callable[[], None] | None = None,
+    ) -> None:
+        self._link = link
+        self._commands = commands
+        self._decode = decode
+        self._on_failure = on_failure
+        self._carrier: RedisConnection | None = None
+        self._send_error: Exception | None = None
+        self._is_over = False
+        try:
+            self._send()
+        except DRIVER_ERRORS as error:
+            self._send_error = error  # take() decides whether to send again
 
-    def __init__(self, config: Config, role: str = "") -> None:
-        self.where = config.redis.location
-        self.pool_size = config.redis.pool_size_multiplier * (os.cpu_count() or 1)
-        if role == "worker":
-            self.pool_size = min(self.pool_size, WORKER_CONNECTIONS - 2)
-        name = f"fileq:{role}:{socket.gethostname()}-{os.getpid()}" if role else ""
-        self._options = _connection_options(config)._replace(name=name)
-        self._discovery: SentinelDiscovery | ClusterDiscovery | None = None
-        self._address: Address | None = None  # the last one that was found
-        url = urlsplit(config.redis.url)
-        self.is_sentinel = url.scheme == "redis+sentinel"
-        if url.scheme == "redis+cluster":
-            self._discovery = self._cluster(Keys(config), url.netloc)
-        elif self.is_sentinel:
-            self._discovery = self._sentinels(url.netloc, url.path)
-        elif url.scheme == "unix":
-            self._address = unquote(url.path)
-        else:
-            self._address = _hosts(url.netloc, REDIS_PORT)[0] if url.netloc else config.redis.host_and_port
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for at most this long until replies arrive, or an error that take() would raise; whether it has."""
+        return self._carrier is None or self._carrier.wait(timeout_s)
 
-    def connect(self) -> RedisConnection:
-        """A new connection to the server that holds fileq's keys. OSError, ProtocolError or ReplyError otherwise."""
-        address = self._address
-        if self._discovery is not None and (address is None or self.is_sentinel):
-            address = self._address = self._discovery.address()
-        assert address is not None
-        return RedisConnection(address, self._options)
+    def take(self) -> T:
+        """The result; waits for it. BrokerUnavailable, or BrokerError if the server refuses."""
+        if self._is_over:
+            raise RuntimeError("the result of this call was already taken or dropped")
+        self._is_over = True
+        try:
+            return self._decode(self._with_scripts())
+        except BaseException:
+            self._fail()
+            raise
 
-    def is_current(self, connection: RedisConnection) -> bool:
-        """Whether it leads to the server that was found last."""
-        return connection.address == self._address
+    def drop(self) -> None:
+        """Give up the result. The server may execute the call all the same."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._carrier is not None:
+            self._link.discard(self._carrier)
+        self._fail()
 
-    def refresh(self) -> None:
-        """Look for the server again at the next connect(). Sentinel is queried at every one."""
-        if self._discovery is not None:
-            self._address = None
+    def _fail(self) -> None:
+        if self._on_failure is not None:
+            self._on_failure()
 
-    def close(self) -> None:
-        if self._discovery is not None:
-            self._discovery.close()
+    def _with_scripts(self) -> Replies:
+        replies = self._exchange()
+        if not replies.is_script_missing:
+            return replies
+        self._load_scripts()
+        # A server that crashed after executing the call has lost the reply and the scripts together.
+        was_repeated = replies.is_repeated
+        replies = self._exchange()
+        replies.is_repeated |= was_repeated
+        return replies
 
-    def _sentinels(self, netloc: str, path: str) -> SentinelDiscovery:
-        from fileq.brokers.redis.discovery import SentinelDiscovery  # slow: imports redis-py
+    def _load_scripts(self) -> None:
+        commands: list[Command] = [("SCRIPT", "LOAD", script.text) for script in scripts_in(self._commands)]
+        for reply in InFlightCall(self._link, commands, list).take():
+            self._link.checked(reply)
 
-        master = path.strip("/").partition("/")[0]
-        if not master:
-            raise ConfigError("redis.url names no master; write redis+sentinel://host1,host2/MASTER/0")
-        return SentinelDiscovery(_hosts(netloc, SENTINEL_PORT), master, self._options)
+    def _exchange(self) -> Replies:
+        """Read what was sent, or send and read, until there are replies or the retries are used up."""
+        link = self._link
+        for attempt in range(link.max_retries + 1):
+            try:
+                replies = self._read()
+            except TimeoutError as error:
+                raise translate(error, link.where) from error
+            except OSError as error:
+                if attempt == link.max_retries or isinstance(error, LoginRefused):
+                    raise translate(error, link.where) from error
+                link.cool()
+                time.sleep(_FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
+                link.topology.refresh()
+                continue
+            except DRIVER_ERRORS as error:
+                # While connecting: from a Sentinel, from a node of a cluster, or from a server that is no Redis.
+                raise translate(error, link.where) from error
+            if replies.is_moved and attempt < link.max_retries:
+                link.topology.refresh()
+                continue
+            replies.is_repeated = attempt > 0
+            return replies
+        raise BrokerUnavailable(f"Redis at {link.where} is unavailable: the hash slots of the cluster keep moving")
 
-    def _cluster(self, keys: Keys, netloc: str) -> ClusterDiscovery:
-        from fileq.brokers.redis.discovery import ClusterDiscovery  # slow: imports redis-py
+    def _send(self) -> None:
+        connection = self._link.connection()
+        try:
+            connection.send(packed(self._commands))
+        except BaseException:
+            self._link.discard(connection)
+            raise
+        self._carrier = connection
 
-        keys.check_hash_slot()
-        return ClusterDiscovery(_hosts(netloc, REDIS_PORT), keys.workers, self._options)
-
-
-def _connection_options(config: Config) -> ConnectionOptions:
-    redis = config.redis
-    url = urlsplit(redis.url)
-    user, password = _credentials(url.netloc)
-    username, password = redis.username or unquote(user), redis.password or unquote(password)
-    options = ConnectionOptions(
-        dial_timeout_s=redis.dial_timeout,
-        timeout_s=max(redis.read_timeout, redis.write_timeout),
-        db=0 if url.scheme == "redis+cluster" else redis.db or _db_of(redis.url),  # a cluster has no other
-        tls=redis.tls if redis.tls.enabled or url.scheme == "rediss" else None,
-    )
-    if redis.password_file:
-        # Read for each new connection: a password that was rotated is used as soon as the server refuses the old one
-        # and the broker connects again.
-        file = PasswordFile(redis.password_file, password)
-        return options._replace(credentials=lambda: (username, file.current()) if username else (file.current(),))
-    if password:  # a user name alone can't log in
-        return options._replace(credentials=lambda: (username, password) if username else (password,))
-    return options
-
-
-def _db_of(text: str) -> int:
-    """The database number in redis.url; 0 without one."""
-    url = urlsplit(text)
-    if url.scheme == "unix":
-        return int(dict(parse_qsl(url.query)).get("db", 0))
-    number = url.path.rpartition("/")[2] if url.scheme == "redis+sentinel" else url.path.strip("/")
-    return int(number) if number.isdigit() else 0
-
-
-def _credentials(netloc: str) -> tuple[str, str]:
-    user, _, password = netloc.rpartition("@")[0].partition(":")
-    return user, password
-
-
-def _hosts(netloc: str, default_port: int) -> list[tuple[str, int]]:
-    """Parses host:port,host:port, with or without credentials before it; IPv6 addresses in brackets."""
-    hosts = []
-    for part in netloc.rpartition("@")[2].split(","):
-        parsed = urlsplit(f"//{part}")
-        hosts.append((parsed.hostname or "localhost", parsed.port or default_port))
-    return hosts
+    def _read(self) -> Replies:
+        error, self._send_error = self._send_error, None
+        if error is not None:
+            raise error
+        if self._carrier is None:
+            self._send()
+        assert self._carrier is not None
+        connection, self._carrier = self._carrier, None
+        replies = Replies()
+        try:
+            for _ in self._commands:
+                reply = connection.read()
+                replies.append(reply)
+                if isinstance(reply, ReplyError):
+                    replies.is_script_missing |= reply.code == "NOSCRIPT"
+                    replies.is_moved |= reply.code in ("MOVED", "ASK")
+                    self._link.check_master(reply)
+        except BaseException:
+            self._link.discard(connection)
+            raise
+        self._link.give_back(connection)
+        return replies

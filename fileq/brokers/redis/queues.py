@@ -32,7 +32,7 @@ from fileq.brokers.redis.encoding import (
     settlement_keys,
     unpack_ledger,
 )
-from fileq.brokers.redis.in_flight import InFlightCall, Replies
+from fileq.brokers.redis.link import InFlightCall, Replies
 from fileq.brokers.redis.list_search import BYTES_PER_CALL, SearchScript, run_on_records
 from fileq.brokers.redis.scripts import ENQUEUE_MEMBERS, Argument, Part
 from fileq.brokers.redis.store import RedisStore
@@ -107,14 +107,9 @@ class RedisQueues:
     def _enqueue_plain(self, entry: Entry) -> Enqueued:
         job, store = entry.job, self._store
         command = store.scripts.enqueue_plain(job.id, encode(job), entry.queue, wire_events.created(job))
-
-        def decode(replies: Replies) -> Enqueued:
-            # As in _as_enqueued(): the first sending may have enqueued the job.
-            if store.link.checked(replies[0]) or replies.is_repeated:
-                return _ENQUEUED
-            return Enqueued((EnqueueResult.DUPLICATE,), existing=(job.id,))
-
-        return store.send([command], decode).take()
+        is_new, is_repeated = store.link.reply_of(command)
+        # As in _enqueue_batch(): the first sending may have enqueued the job.
+        return _ENQUEUED if is_new or is_repeated else Enqueued((EnqueueResult.DUPLICATE,), existing=(job.id,))
 
     def _enqueue_batch(self, entries: Sequence[Entry], limit: int) -> Enqueued:
         store = self._store
@@ -122,20 +117,15 @@ class RedisQueues:
         if any(entry.job.unique_key is not None for entry in entries):
             keys.append(store.keys.unique)
         args = chain.from_iterable(entry_args(entry, store.keys) for entry in entries)
-
-        def decode(replies: Replies) -> Enqueued:
-            return self._as_enqueued(replies, [entry.job.id for entry in entries])
-
         name = ENQUEUE_MEMBERS if any(entry.joins for entry in entries) else "enqueue"
-        return store.send([store.scripts.command(name, keys, (limit, *args))], decode).take()
-
-    def _as_enqueued(self, replies: Replies, ids: Sequence[str]) -> Enqueued:
-        permits, wait_ms, words, holders = self._store.link.checked(replies[0])
+        reply, is_repeated = store.link.reply_of(store.scripts.command(name, keys, (limit, *args)))
+        permits, wait_ms, words, holders = reply
+        ids = [entry.job.id for entry in entries]
         results = [EnqueueResult(word.decode()) for word in words]
         existing = [id if r is EnqueueResult.DUPLICATE else "" for id, r in zip(ids, results, strict=True)]
         for number, holder in holders:
             existing[number - 1] = holder.decode()
-        if replies.is_repeated:
+        if is_repeated:
             # The first sending may have enqueued the job, so DUPLICATE after a repeat means ENQUEUED.
             for i, id in enumerate(ids):
                 if existing[i] == id:
@@ -176,7 +166,7 @@ class RedisQueues:
 
         has_members = any(map(may_be_member, settlements))
         command = store.scripts.settle_and_claim(parts, has_extras=bool(carrying), has_members=has_members)
-        return store.send([command], decode, undo)
+        return InFlightCall(store.link, [command], decode, undo)
 
     def _settle_part(self, verb: Verb, settlements: Sequence[Settlement], claiming: frozenset[str]) -> Part:
         keys: list[str] = []
@@ -354,7 +344,7 @@ class RedisQueues:
 
     def lease(self, name: str, holder: str, ttl_ms: int, *, instead_of: str = "") -> str:
         command = self._store.scripts.lease(name, holder, ttl_ms, instead_of)
-        reply: bytes = self._store.link.checked(InFlightCall(self._store.link, [command], list).take()[0])
+        reply: bytes = self._store.link.reply(command)
         return reply.decode(errors="replace")
 
     def cancel_requests(self) -> int:
@@ -458,8 +448,7 @@ def with_members(store: RedisStore, answers: list[Any], parts: Sequence[Part]) -
 
     If the script has refused a member, all parts are sent again, to the script that counts members."""
     if any(isinstance(answer, ReplyError) and str(answer).startswith("BATCH ") for answer in answers):
-        command = store.scripts.settle_and_claim(parts, has_members=True)
-        again = store.link.checked(store.send([command], list).take()[0])
+        again = store.link.reply(store.scripts.settle_and_claim(parts, has_members=True))
         # The first script may have settled some jobs: the second calls them "done already". The first claimed nothing.
         is_new = [part.verb == "claim" or isinstance(a, ReplyError) for part, a in zip(parts, answers, strict=True)]
         answers = [b if new else a for a, b, new in zip(answers, again, is_new, strict=False)] + again[len(parts) :]

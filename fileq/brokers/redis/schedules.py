@@ -12,7 +12,6 @@ from msgspec.structs import astuple, replace
 
 from fileq.brokers.catalog import check_name
 from fileq.brokers.redis.encoding import entry_args, extra_args, extra_keys, from_one_line, in_one_line
-from fileq.brokers.redis.in_flight import Replies
 from fileq.brokers.redis.inspector import cancel_by_id
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.redis.store import RedisStore
@@ -92,13 +91,12 @@ class RedisSchedules:
             args += entry_args(entry_of(fire.entry), keys)
         own_keys += extra_keys(fire.cancel_follow_ups, keys)
         args += extra_args(fire.cancel_follow_ups, keys)
-        replies = store.send([store.scripts.command("fire", own_keys, args)], _as_they_are).take()
-        word, far = store.link.checked(replies[0])
+        (word, far), is_repeated = store.link.reply_of(store.scripts.command("fire", own_keys, args))
         if far:
             id = far.decode()
             cancel_by_id(store, [id], {id: fire.cancel_follow_ups})
         result = FireResult(word.decode())
-        is_lost = result is FireResult.STALE and replies.is_repeated
+        is_lost = result is FireResult.STALE and is_repeated
         return FireResult.FIRED if is_lost and self._has_fired(fire) else result
 
     def _has_fired(self, fire: Fire) -> bool:
@@ -106,10 +104,6 @@ class RedisSchedules:
         slot, another scheduler may have done it: the job is enqueued all the same."""
         text = self._store.call("HGET", self._store.keys.schedule_states, fire.name)
         return bool(text) and fire.entry is not None and _unpack(text).last_job_id == fire.entry.job.id
-
-
-def _as_they_are(replies: Replies) -> Replies:
-    return replies
 
 
 def _pack(state: ScheduleState) -> bytes:

@@ -8,22 +8,20 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from fileq.brokers.local_waiter import ClaimOrder
 from fileq.brokers.redis.connection import ReplyError
 from fileq.brokers.redis.due_watch import DueWatch
 from fileq.brokers.redis.encoding import as_record
-from fileq.brokers.redis.in_flight import InFlightCall, Replies
 from fileq.brokers.redis.keys import Keys
-from fileq.brokers.redis.link import Link
+from fileq.brokers.redis.link import InFlightCall, Link
 from fileq.brokers.redis.scripts import Argument, Command, Scripts
 from fileq.brokers.types import Record
 from fileq.config import Config
 
 SCAN_COUNT = 1000
 _ESCAPES = str.maketrans({c: f"\\{c}" for c in "*?[]\\^"})
-T = TypeVar("T")
 
 
 class RedisStore:
@@ -54,12 +52,6 @@ class RedisStore:
         self.due_watch.close()
         self.link.close()
 
-    def send(
-        self, commands: Sequence[Command], decode: Callable[[Replies], T], on_failure: Callable[[], None] | None = None
-    ) -> InFlightCall[T]:
-        """Send these commands now; the result is taken later."""
-        return InFlightCall(self.link, commands, decode, on_failure)
-
     def calls(self, commands: Sequence[Command]) -> list[Any]:
         """The replies, in one round trip; the first error reply is raised."""
         if not commands:
@@ -80,8 +72,7 @@ class RedisStore:
 
     def run(self, script: str, keys: Sequence[str] = (), args: Sequence[Argument] = ()) -> Any:
         """What the script returns."""
-        command = self.scripts.command(script, keys, args)
-        return self.link.checked(InFlightCall(self.link, [command], list).take()[0])
+        return self.link.reply(self.scripts.command(script, keys, args))
 
     def now_ms(self) -> int:
         return self._clock() if self._clock is not None else time.time_ns() // 1_000_000

@@ -24,8 +24,7 @@ from typing import Any
 from hiredis import ProtocolError, PushNotification
 
 from fileq.brokers.redis.connection import DRIVER_ERRORS, RedisConnection, ReplyError, packed, translate
-from fileq.brokers.redis.in_flight import InFlightCall
-from fileq.brokers.redis.link import Link
+from fileq.brokers.redis.link import InFlightCall, Link
 from fileq.brokers.redis.scripts import Command, script, scripts_in
 from fileq.brokers.redis.store import RedisStore
 from fileq.core.errors import BrokerUnavailable

@@ -14,7 +14,7 @@ import pytest
 
 from fileq.brokers.redis.connection import ConnectionOptions, LoginRefused, RedisConnection, ReplyError, packed
 from fileq.brokers.redis.discovery import SentinelDiscovery
-from fileq.brokers.redis.link import Link
+from fileq.brokers.redis.link import InFlightCall, Link
 from fileq.brokers.redis.store import RedisStore
 from fileq.config.schema import TlsSettings
 from fileq.core.errors import BrokerUnavailable
@@ -235,7 +235,7 @@ def test_a_master_that_became_a_replica_is_left_for_the_one_that_sentinel_names(
     masters = [listener.getsockname(), ("127.0.0.1", redis_server.port)]
     monkeypatch.setattr(SentinelDiscovery, "address", lambda self: masters.pop(0))
     store = RedisStore(config_on(**{"redis.url": "redis+sentinel://127.0.0.1:1/main/0", "redis.max_retries": 1}))
-    call = store.send([("PING",)], list)
+    call = InFlightCall(store.link, [("PING",)], list)
     server, _ = listener.accept()
     with server:
         server.sendall(b"-READONLY You can't write against a read only replica.\r\n")
