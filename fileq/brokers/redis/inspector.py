@@ -22,9 +22,9 @@ from fileq.brokers.place_pages import (
     offset_of,
     page_of_slots,
 )
-from fileq.brokers.redis.encoding import OUTLINE_FIELDS, STATES, as_outline, extra_args, extra_keys, unpack_ledger
+from fileq.brokers.redis.encoding import OUTLINE_FIELDS, STATES, as_outline, unpack_ledger
 from fileq.brokers.redis.list_search import SearchedJob, SearchScript, list_pages, run_on_records, run_searching
-from fileq.brokers.redis.scripts import Argument, Command
+from fileq.brokers.redis.scripts import Argument, Command, extras
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.types import (
     CLEAR_REACH,
@@ -195,9 +195,9 @@ class RedisInspector:
         sent: list[int] = []
         for i, raw in enumerate(raws):
             if (job := decode_or_none(raw)) is not None:
-                some = wanted.get(job.id, ())
-                keys += (layout.record(job.id), *extra_keys(some, layout))
-                args += (raw, *extra_args(some, layout))
+                extra_keys, extra_args = extras(wanted.get(job.id, ()), layout)
+                keys += (layout.record(job.id), *extra_keys)
+                args += (raw, *extra_args)
                 sent.append(i)
         answers = dict(zip(sent, self._store.run("clear", keys, args) if keys else (), strict=True))
         return [bool(answers.get(i)) for i in range(len(raws))]
@@ -303,8 +303,8 @@ def cancel_by_id(
     script = SearchScript("cancel_by_id", removes=removes, takes_proofs=True, head_keys=(keys.cancels,))
 
     def own(i: int) -> tuple[Sequence[str], Sequence[Argument]]:
-        some = follow_ups.get(ids[i], ())
-        return (keys.record(ids[i]), *extra_keys(some, keys)), extra_args(some, keys)
+        extra_keys, extra_args = extras(follow_ups.get(ids[i], ()), keys)
+        return (keys.record(ids[i]), *extra_keys), extra_args
 
     return [CancelResult(word.decode()) for word in run_on_records(store, script, ids, own)]
 

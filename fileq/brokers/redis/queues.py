@@ -20,21 +20,11 @@ from fileq.brokers.place_pages import LedgerPage, ledger_entries, wrong_cursor
 from fileq.brokers.protocol import PendingReply, ReadyReply
 from fileq.brokers.redis.connection import ReplyError
 from fileq.brokers.redis.due_watch import as_promoted
-from fileq.brokers.redis.encoding import (
-    as_claim,
-    as_plain_claim,
-    entry_args,
-    id_in,
-    is_newest,
-    is_plain_entry,
-    pack_ledger,
-    settlement_args,
-    settlement_keys,
-    unpack_ledger,
-)
+from fileq.brokers.redis.encoding import is_newest, pack_ledger, unpack_ledger
+from fileq.brokers.redis.keys import Keys
 from fileq.brokers.redis.link import InFlightCall, Replies
 from fileq.brokers.redis.list_search import BYTES_PER_CALL, SearchScript, run_on_records
-from fileq.brokers.redis.scripts import ENQUEUE_MEMBERS, Argument, Part
+from fileq.brokers.redis.scripts import ENQUEUE_MEMBERS, Argument, Part, entry_args, is_plain_entry, laid_out
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.waiting import RedisSubscription, RedisWaiter
 from fileq.brokers.types import (
@@ -55,7 +45,8 @@ from fileq.brokers.types import (
     check_entries,
     check_follow_ups,
 )
-from fileq.core.job import Buried, Claim, encode
+from fileq.core.errors import Undecodable
+from fileq.core.job import Buried, Claim, decode, decode_or_none, encode, first_id
 from fileq.core.settlement import Settlement, SettleResult, Verb
 
 PAGE = 1000  # records or entries of one call; more would block the server too long
@@ -148,7 +139,10 @@ class RedisQueues:
         for i, s in enumerate(settlements):
             by_verb.setdefault(s.verb, []).append(i)
         claiming = frozenset(slots)
-        parts = [self._settle_part(verb, [settlements[i] for i in at], claiming) for verb, at in by_verb.items()]
+        parts = [
+            Part(verb.value, len(at), *laid_out([settlements[i] for i in at], store.keys, claiming))
+            for verb, at in by_verb.items()
+        ]
         start = order.claims
         if slots:
             parts.append(self._claim_part(slots, [settlements[i].claim.slot for at in by_verb.values() for i in at]))
@@ -167,15 +161,6 @@ class RedisQueues:
         has_members = any(map(may_be_member, settlements))
         command = store.scripts.settle_and_claim(parts, has_extras=bool(carrying), has_members=has_members)
         return InFlightCall(store.link, [command], decode, undo)
-
-    def _settle_part(self, verb: Verb, settlements: Sequence[Settlement], claiming: frozenset[str]) -> Part:
-        keys: list[str] = []
-        args: list[Argument] = []
-        layout = self._store.keys
-        for s in settlements:
-            keys += settlement_keys(s, layout)
-            args += settlement_args(s, layout, is_claiming=s.claim.slot in claiming)
-        return Part(verb.value, len(settlements), keys, args)
 
     def _claim_part(self, slots: Sequence[str], settling: Sequence[str]) -> Part:
         """Slots that also settle are not named again if they come first, as a pump sends them. `settling` are those of
@@ -279,7 +264,7 @@ class RedisQueues:
         script = SearchScript("bury_overdue", removes=frozenset([b"done"]), takes_proofs=True)
 
         def own(i: int) -> tuple[Sequence[str], Sequence[Argument]]:
-            return settlement_keys(settlements[i], store.keys), settlement_args(settlements[i], store.keys)
+            return laid_out([settlements[i]], store.keys)
 
         return tuple(SettleResult(word.decode()) for word in run_on_records(store, script, ids, own))
 
@@ -353,21 +338,21 @@ class RedisQueues:
     def _claims_of(self, slot: str, raws: Sequence[bytes]) -> tuple[Claim, ...]:
         """What a silent slot holds, with the queue and the start time from each job's record."""
         keys = self._store.keys
-        ids = [id_in(raw) for raw in raws]
-        records = self._store.records([id or "" for id in ids])
+        jobs = [decode_or_none(raw) for raw in raws]
+        ids = ["" if job is None else job.id for job in jobs]
+        records = self._store.records(ids)
         claims = []
         for raw, id, record in zip(raws, ids, records, strict=True):
             number = keys.queue_numbers.get(record.queue, 0) if record else 0
             started_ms = record.started_ms if record else 0
-            row = (number, raw, (id or "").encode(), started_ms, 0, 0)
+            row = (number, raw, id.encode(), started_ms, 0, 0)
             claims.append(as_claim(row, slot, 0, keys))
         return tuple(claims)
 
     def reap(self, slot: str, settlements: Sequence[Settlement], *, is_gone: bool = False) -> tuple[SettleResult, ...]:
         layout = self._store.keys
         check_follow_ups((s.follow_ups for s in settlements), self._store.queues)
-        keys = chain.from_iterable(settlement_keys(s, layout) for s in settlements)
-        args = chain.from_iterable(settlement_args(s, layout) for s in settlements)
+        keys, args = laid_out(settlements, layout)
         verbs = (s.verb.value for s in settlements)
         own_args = slot, int(is_gone), len(settlements), *verbs, *args
         reply = self._store.run("reap", (*layout.of_slot(slot), *keys), own_args)
@@ -429,6 +414,31 @@ class RedisQueues:
 
     def subscribe(self) -> RedisSubscription:
         return RedisSubscription(self._store.link, self._store.keys.events)
+
+
+def as_plain_claim(number: int, raw: bytes, started_ms: int, slot: str, token: int, keys: Keys) -> Claim:
+    """A claim of which claim.lua says nothing more than this. The id that it read is the first field."""
+    try:
+        job = decode(raw)  # claim.lua took the first id in these bytes; decode() refuses bytes with two ids
+    except Undecodable:
+        return as_claim((number, raw, first_id(raw), started_ms, 0, 0), slot, token, keys)
+    return Claim(slot, token, keys.queue_names[number - 1], raw, job, job.id, started_ms)
+
+
+def as_claim(row: Sequence[Any], slot: str, token: int, keys: Keys) -> Claim:
+    """The claim in a row of claim.lua or renew.lua: queue number, raw, id, start time, whether it is blocked, whether
+    its batch is cancelled."""
+    number, raw, id, started_ms, is_blocked, is_cancelled = row
+    queue = keys.queue_names[int(number) - 1]  # 0 is unknown, and selects the last queue
+    id_read = id.decode(errors="replace") or None
+    try:
+        job = decode(raw)
+        if job.id != id_read:
+            raise Undecodable(f"not a job: its id can be read as {id_read!r} and as {job.id!r}")
+    except Undecodable as defect:
+        return Claim(slot, token, queue, raw, None, id_read, int(started_ms), str(defect))
+    facts = bool(is_blocked), bool(is_cancelled)
+    return Claim(slot, token, queue, raw, job, job.id, int(started_ms), "", *facts)
 
 
 # A turn of the pump with members of batches: which script it needs, and what that script answers in addition.

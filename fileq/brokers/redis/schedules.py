@@ -11,9 +11,9 @@ from collections.abc import Callable
 from msgspec.structs import astuple, replace
 
 from fileq.brokers.catalog import check_name
-from fileq.brokers.redis.encoding import entry_args, extra_args, extra_keys, from_one_line, in_one_line
+from fileq.brokers.redis.encoding import from_one_line, in_one_line
 from fileq.brokers.redis.inspector import cancel_by_id
-from fileq.brokers.redis.scripts import Argument
+from fileq.brokers.redis.scripts import Argument, entry_args, extras
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.schedules import Fire, FireResult, ScheduleState, check_fire, defined
 from fileq.brokers.types import entry_of
@@ -89,8 +89,9 @@ class RedisSchedules:
         if fire.entry is not None:
             own_keys.append(keys.record(fire.entry.job.id))
             args += entry_args(entry_of(fire.entry), keys)
-        own_keys += extra_keys(fire.cancel_follow_ups, keys)
-        args += extra_args(fire.cancel_follow_ups, keys)
+        extra_keys, extra_args = extras(fire.cancel_follow_ups, keys)
+        own_keys += extra_keys
+        args += extra_args
         (word, far), is_repeated = store.link.reply_of(store.scripts.command("fire", own_keys, args))
         if far:
             id = far.decode()

@@ -1,4 +1,5 @@
-"""The Lua scripts: reads the files, puts each together with what it needs of the prelude, makes the command to run it.
+"""The Lua scripts: reads the files, puts each together with what it needs of the prelude, makes the command to run it,
+and lays out its keys and arguments.
 
 The files in lua/ are one script per verb. A file without a shebang is a part of settle_and_claim. The files in
 lua/prelude/ hold what the scripts share, in paragraphs: local functions and values with a blank line between them. A
@@ -10,12 +11,20 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib import resources
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
+from fileq.brokers import wire_events
 from fileq.brokers.redis.keys import Keys
+from fileq.brokers.types import Entry, entry_of
 from fileq.config import Config
+from fileq.core.job import Version, encode
+from fileq.core.outcome import FollowUp, Output
+from fileq.core.own_jobs import origin_of
+from fileq.core.settlement import Settlement, Verb
 
 Argument: TypeAlias = bytes | str | int
 Command: TypeAlias = tuple[Argument, ...]
@@ -189,3 +198,130 @@ class Scripts:
         name = SETTLE_AND_FOLLOW if has_extras else COMPLETE_AND_CLAIM if is_usual else SETTLE_AND_CLAIM
         name = SETTLE_MEMBERS if has_members else name
         return self.command(name, keys, head + args)
+
+
+# The arguments of scripts: jobs that come in, as lua/prelude/entries.lua and lua/prelude/follow_ups.lua read them, and
+# settlements, as lua/prelude/settlements.lua does.
+
+
+_NO_VERSION = Version(b"", "")
+_COMPLETED = "completed"  # the outcome
+_encoder = msgspec.json.Encoder()
+
+
+def entry_args(entry: Entry, keys: Keys) -> tuple[Argument, ...]:
+    job, version = entry.job, entry.version or _NO_VERSION
+    return (
+        job.id,
+        encode(job),
+        keys.queue_numbers[entry.queue],
+        version.path,
+        version.signature,
+        version.device,
+        ("a" if entry.always else "") + ("d" if entry.fills_delivery else ""),
+        entry.delay_ms,
+        entry.at_ms,
+        job.unique_key or "",
+        (job.batch_id or "") if entry.joins else "",
+        origin_of(job) if entry.is_own else "",
+        "" if (deadline_ms := job.deadline_ms) is None else deadline_ms,
+    )
+
+
+def is_plain_entry(entry: Entry) -> bool:
+    """Whether lua/enqueue_plain.lua can enqueue it."""
+    is_due = not entry.delay_ms and not entry.at_ms
+    is_special = entry.joins or entry.is_own or entry.job.deadline is not None
+    return is_due and entry.version is None and entry.job.unique_key is None and not is_special
+
+
+def extras(
+    follow_ups: Sequence[FollowUp], keys: Keys, outputs: Sequence[Output] = ()
+) -> tuple[Sequence[str], Sequence[Argument]]:
+    """The keys and arguments of follow-ups and outputs."""
+    records = (keys.record(follow_up.job.id) for follow_up in follow_ups)
+    args: list[Argument] = [len(follow_ups)]
+    for follow_up in follow_ups:
+        args += entry_args(entry_of(follow_up), keys)
+    args += (len(outputs), _encoder.encode(outputs) if outputs else b"")
+    return (keys.unique, *records, *(keys.made(output.path) for output in outputs)), args
+
+
+def laid_out(
+    settlements: Sequence[Settlement], layout: Keys, claiming: Collection[str] = ()
+) -> tuple[list[str], list[Argument]]:
+    """The keys and arguments of settlements. A plain completion, the usual case, has the short form."""
+    keys: list[str] = []
+    args: list[Argument] = []
+    for s in settlements:
+        claim, is_plain, has_extras = s.claim, _is_plain(s), bool(s.follow_ups or s.outputs)
+        flags = "n" if claim.slot in claiming else ""
+        flags += ("" if is_plain else _long_flags(s)) + ("o" if s.order else "") + ("f" if has_extras else "")
+        duration: Argument = b"" if s.duration_ms is None else s.duration_ms
+        result = s.result if s.verb is not Verb.BURY else s.fingerprint
+        keys += (*layout.of_slot(claim.slot), layout.records + _record_id(s))
+        args += (claim.slot, claim.token, claim.raw, f"{layout.queue_numbers[claim.queue]}{flags}", result, duration)
+        if not is_plain:
+            args += _long_args(s)
+        if s.order:
+            keys.append(layout.orders)
+            args.append(s.order)
+        if has_extras:
+            extra_keys, extra_args = extras(s.follow_ups, layout, s.outputs)
+            keys += extra_keys
+            args += extra_args
+    return keys, args
+
+
+def _record_id(s: Settlement) -> str:
+    """Bytes that are no job are released under the id that the claim script read from them, and buried under an id made
+    of the bytes."""
+    if s.claim.job is None and s.verb is Verb.RELEASE and s.claim.record_id is not None:
+        return s.claim.record_id
+    return s.claim.id
+
+
+def _is_plain(s: Settlement) -> bool:
+    """A completion of which the script knows everything else: it makes the attempt and the event itself."""
+    is_usual = s.verb is Verb.COMPLETE and s.claim.job is not None and s.next_raw == s.claim.raw and s.leaves is None
+    return is_usual and s.outcome == _COMPLETED and not s.error and _is_plain_text(s.claim.slot)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_plain_text(text: str) -> bool:
+    """Whether it is the same in JSON."""
+    return _encoder.encode(text) == f'"{text}"'.encode()
+
+
+def _long_flags(s: Settlement) -> str:
+    has_no_id = s.claim.job is None and s.claim.record_id is None
+    facts = {"d": s.died, "r": s.refused, "s": s.superseded, "u": has_no_id}
+    return "x" + "".join(letter for letter, is_so in facts.items() if is_so)
+
+
+def _long_args(s: Settlement) -> tuple[Argument, ...]:
+    mistaken_id = (s.claim.record_id or "") if s.claim.job is None else ""
+    version = (s.leaves.path, s.leaves.signature, s.leaves.device) if s.leaves else (b"", "", "")
+    error = (s.error or s.reason).encode(errors="backslashreplace")
+    event = wire_events.settled(s)
+    return s.claim.id, _attempt_tail(s), event, s.next_raw, error, s.kind, s.delay_ms, mistaken_id, *version
+
+
+def _attempt_tail(s: Settlement) -> bytes:
+    """The attempt as JSON from `,"worker"` on: the script puts the server's times before it."""
+    tail = _plain_tail(s.claim.slot, s.outcome)
+    if s.duration_ms is not None:
+        tail += b',"duration_ms":%d' % s.duration_ms
+    if s.verb is Verb.BURY:
+        tail += b',"is_fatal":true'
+    if not s.error:
+        return tail
+    tail += b',"error":' + _encoder.encode(s.error)
+    if s.traceback:
+        tail += b',"traceback":' + _encoder.encode(s.traceback)
+    return tail + b',"output":' + _encoder.encode(s.output) if s.output else tail
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain_tail(slot: str, outcome: str) -> bytes:
+    return b"," + _encoder.encode({"worker": slot, "outcome": outcome})[1:-1]

@@ -8,12 +8,12 @@ import pytest
 from fileq.actions.bulk import JobAction
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.redis import list_search
-from fileq.brokers.redis.encoding import id_in
 from fileq.brokers.types import CancelResult, Entry, Record, Revival, Revived, UnrecordedJob
 from fileq.client.broker_transport import BrokerBatches
 from fileq.core.job import State, encode, raw_id
 from fileq.core.settlement import complete
 from fileq.queries.job_filter import JobFilter
+from fileq.queries.job_ids import id_in
 from fileq.testing.conformance.builders import a_job, an_entry, burial, enqueue, names, record_of, register
 from fileq.testing.conformance.concurrency import run_concurrently
 from tests.support.bulk_actions import act_on_all
