@@ -1,9 +1,9 @@
 """The Lua scripts: reads the files, puts each together with what it needs of the prelude, makes the command to run it,
 and lays out its keys and arguments.
 
-The files in lua/ are one script per verb. A file without a shebang is a part of settle_and_claim. The files in
-lua/prelude/ hold what the scripts share, in paragraphs: local functions and values with a blank line between them. A
-script gets only the paragraphs it uses, because every call defines them again.
+The files in lua/ are one script per verb; claim.lua is the last part of settle_and_claim. Those in lua/prelude/ hold
+what the scripts share, in paragraphs: local functions and values with a blank line between them. A script gets only the
+paragraphs it uses, because every call defines them again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ Argument: TypeAlias = bytes | str | int
 Command: TypeAlias = tuple[Argument, ...]
 
 PRELUDE = (  # in order of use
-    *("arguments", "checks", "counters", "search", "jobs", "events", "withdrawals", "ledger", "entries", "follow_ups"),
-    *("batches", "settlements"),
+    *("common", "search", "jobs", "events", "withdrawals", "ledger", "entries", "follow_ups", "batches", "settlements"),
 )
 SETTLE_AND_CLAIM = "settle_and_claim"
 COMPLETE_AND_CLAIM = "complete_and_claim"  # the same for the usual call: smaller, so that it runs faster
@@ -42,9 +41,10 @@ PUT_WHEN_FULL = "put_when_full"  # put_document for a document that serves to fr
 # What `fsck` looks at, by the scripts that repair it. A full server runs no other script that may write.
 LOOK_FOR_LOST = "look_for_lost"
 LOOK_FOR_UNRECORDED = "look_for_unrecorded"
-_ALL_PARTS = ("complete", "retry", "bury", "release", "cancel", "defer", "claim")
+CLAIM = "claim"
+_ALL_PARTS = ("complete", "retry", "bury", "release", "cancel", "defer", CLAIM)
 PARTS = {
-    COMPLETE_AND_CLAIM: ("complete", "claim"),
+    COMPLETE_AND_CLAIM: ("complete", CLAIM),
     **dict.fromkeys((SETTLE_AND_CLAIM, SETTLE_AND_FOLLOW, SETTLE_MEMBERS), _ALL_PARTS),
 }
 LOOKS = {LOOK_FOR_LOST: "restore", LOOK_FOR_UNRECORDED: "create_record"}
@@ -65,6 +65,7 @@ _HOOKS = {
 }
 _USUAL_PARTS = frozenset(PARTS[COMPLETE_AND_CLAIM])
 _COMMENTS = re.compile(rb"^ *--.*\n", re.MULTILINE)
+_PART = re.compile(rb"^function PARTS\.(\w+)\(\).*?^end\n", re.MULTILINE | re.DOTALL)
 _DEFINED = re.compile(rb"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
 _WORD = re.compile(rb"(?<![.\w])[A-Za-z_]\w*")  # a name, but not a field after a dot
 
@@ -86,9 +87,9 @@ _by_sha: dict[Argument, Script] = {}
 @functools.cache
 def script(name: str) -> Script:
     shebang, _, body = _file(VARIANTS.get(name, name)).partition(b"\n")
-    functions = (b"PARTS.%s = function()\n%send\n" % (part.encode(), _file(part)) for part in PARTS.get(name, ()))
     if name in PARTS:
-        body = b"local PARTS = {}\n" + b"".join(functions) + body
+        body = _PART.sub(lambda found: found[0] if found[1].decode() in PARTS[name] else b"", body)
+        body = b"local PARTS = {}\nfunction PARTS.claim()\n%send\n" % _file(CLAIM) + body
     if name in FLAGS:
         shebang = b"#!lua flags=" + FLAGS[name]
     body = _HOOKS.get(name, b"") + body

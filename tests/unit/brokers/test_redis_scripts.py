@@ -6,10 +6,10 @@ from importlib import resources
 import pytest
 
 from fileq.brokers.redis.scripts import (
+    CLAIM,
     COMPLETE_AND_CLAIM,
     ENQUEUE_MEMBERS,
     FLAGS,
-    PARTS,
     PRELUDE,
     SETTLE_AND_CLAIM,
     SETTLE_AND_FOLLOW,
@@ -48,15 +48,18 @@ def test_a_script_holds_its_file_and_begins_with_its_flags(name: str) -> None:
     assert text.endswith(file[file.rindex("\nreturn ") :])
 
 
-def test_every_file_of_the_folder_is_a_script_or_a_part() -> None:
+def test_every_file_of_the_folder_is_a_script_or_claims() -> None:
     parts = {name for name, text in FILES.items() if not text.startswith("#!")}
-    assert parts == set(PARTS[SETTLE_AND_CLAIM])
+    assert parts == {CLAIM}
     assert {file.name.removesuffix(".lua") for file in (LUA / "prelude").iterdir()} == set(PRELUDE)
 
 
 def test_a_script_holds_nothing_it_does_not_use() -> None:
     assert b"local function settle(" in script(SETTLE_AND_CLAIM).text
     assert b"local function settle(" not in script("renew").text
+    for verb in (b"retry", b"bury", b"release", b"cancel", b"defer"):
+        assert b"function PARTS.%s()" % verb in script(SETTLE_AND_CLAIM).text
+        assert b"function PARTS.%s()" % verb not in script(COMPLETE_AND_CLAIM).text
     assert b"local function move_to_scheduled(" not in script(COMPLETE_AND_CLAIM).text
     for name in (COMPLETE_AND_CLAIM, SETTLE_AND_CLAIM):
         assert b"local function add_follow_ups(" not in script(name).text

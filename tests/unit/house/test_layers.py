@@ -128,7 +128,7 @@ def test_each_library_has_one_owner() -> None:
 
 def test_one_lua_file_a_verb_and_each_opens_with_its_map() -> None:
     files = {path.stem: path.read_text() for path in (PACKAGE / "brokers/redis/lua").glob("*.lua")}
-    verbs = {"enqueue", "claim", "renew", "complete", "retry", "bury", "release", "cancel", "promote", "reap"}
+    verbs = {"enqueue", "settle_and_claim", "claim", "renew", "admit", "promote", "reap"}
     assert verbs <= set(files)
     for name, text in files.items():
         head = "\n".join(itertools.takewhile(lambda line: line.startswith(("#!", "--")), text.splitlines()))

@@ -1,13 +1,68 @@
 #!lua flags=allow-oom
--- Settle claims, verb by verb, and then claim for the free slots. Each file without a shebang (claim, complete, retry,
--- bury, …) is a part of this script.
+-- Settle claims, verb by verb, and then claim for the free slots (claim.lua).
 --
--- own KEYS   those of the parts, one part after the other
+-- own KEYS   those of the parts, one part after the other; of settlements: see prelude/settlements.lua
 -- own ARGV   1 how many parts; of each part: its verb and the numbers of its settlements or slots, of its keys and of
 --            its arguments; then the arguments of the parts, one part after the other
 -- returns    what each part returns; an error in the position of a part that was refused and changed nothing. The variant
 --            for members of batches returns one value more: the ids of the batches that it has finished. Another
 --            variant that meets a member refuses the part with the code BATCH and claims nothing.
+
+-- The verbs: each moves the jobs of its settlements from their slots' processing lists to another place, and returns done,
+-- done already or fenced for each. A script gets only those that it runs (scripts.py). The first: to the
+-- completed list.
+function PARTS.complete()
+  require_ended_list(COMPLETED)
+  require_permission(LEDGER, 'HGET', 'HSET')
+  local raws = {}
+  return settle(function(job)
+    local has_copies = end_attempt(job, 'completed', 'ended', NOW, 'result', job.result)
+    expire_record(job, has_copies)
+    raws[#raws + 1] = job.next_raw
+    count('completed')
+    if job.superseded then count('superseded') end
+    if job.path ~= '' then
+      remember_version(job.path, redis.call('HGET', LEDGER, job.path), job.signature, job.device, job.id)
+    end
+  end, function() push_ended(COMPLETED, 'completed', raws) end)
+end
+
+-- To the cancelled list: running jobs that were cancelled.
+function PARTS.cancel()
+  require_ended_list(CANCELLED)
+  local raws = {}
+  return settle(function(job)
+    local has_copies = end_attempt(job, 'cancelled', 'ended', NOW)
+    expire_record(job, has_copies)
+    raws[#raws + 1] = job.next_raw
+    count('cancelled')
+  end, function() push_ended(CANCELLED, 'cancelled', raws) end)
+end
+
+-- To the scheduled set, due after the delay of each.
+function PARTS.retry()
+  require_access(SCHEDULED, 'zset', 'ZSCORE', 'ZADD')
+  return settle(move_to_scheduled)
+end
+
+-- The same, but no attempt is counted.
+function PARTS.defer()
+  require_access(SCHEDULED, 'zset', 'ZSCORE', 'ZADD')
+  return settle(defer_to_scheduled)
+end
+
+-- To the dead-letter list.
+function PARTS.bury()
+  require_access(DEAD, 'list', 'LPUSH')
+  return settle(move_to_dead)
+end
+
+-- To the front of their queues.
+function PARTS.release()
+  require_queues('RPUSH')
+  return settle(move_to_front)
+end
+
 local parts = tonumber(ARGV[own_args + 1])
 local head, answers = own_args + 1, {}
 own_args = head + 4 * parts

@@ -5,7 +5,7 @@
 -- hash; :members, :dead, :known and :children are sets. What ends a job never fails because of a batch: if one of
 -- these keys has another type, the member is not counted, and count_members does it later.
 --
--- KEYS, ARGV: see arguments.lua
+-- KEYS, ARGV: see common.lua
 
 local BATCH = string.sub(RECORDS, 1, -5) .. 'batch:' -- the prefix of the records ends with `job:`
 local batches = {} -- by id, as this script has read them; false = unknown

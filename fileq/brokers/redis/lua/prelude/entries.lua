@@ -7,7 +7,7 @@
 --            the job joins ('' = none), 12 the origin of a job that fileq made itself ('' = another program may have
 --            made it), 13 the deadline in ms ('' = none)
 --
--- KEYS, ARGV: see arguments.lua
+-- KEYS, ARGV: see common.lua
 
 -- The arguments of a job follow ARGV[a]: its id is ARGV[a + ENTRY.id].
 local ENTRY = {

@@ -2,7 +2,7 @@
 -- is atomic, so a subscriber receives every transition after its SUBSCRIBE. brokers/wire_events.py builds the same bytes
 -- for the other brokers.
 --
--- KEYS, ARGV: see arguments.lua
+-- KEYS, ARGV: see common.lua
 
 -- Whether a subscriber may be there. Unknown counts as yes: on a cluster, where every name carries a hash tag, it may be
 -- connected to another node. A replica that can still continue the stream of commands, connected or not, passes what is

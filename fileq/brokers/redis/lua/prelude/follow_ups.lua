@@ -5,7 +5,7 @@
 -- own ARGV   of each: the number of follow-ups; of each follow-up the arguments of entries.lua; the number of outputs;
 --            the outputs as JSON ('' = none)
 --
--- KEYS, ARGV: see arguments.lua
+-- KEYS, ARGV: see common.lua
 
 -- Read the follow-ups and outputs of the next settlement, cancellation or schedule; own_keys and own_args move on.
 local function next_extras()

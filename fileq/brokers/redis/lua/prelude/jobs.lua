@@ -1,6 +1,6 @@
 -- Jobs as raw bytes: their ids, how they enter a queue, how they enter the lists of ended jobs.
 --
--- KEYS, ARGV: see arguments.lua
+-- KEYS, ARGV: see common.lua
 
 local MAX_DECODED_BYTES = 17825792 -- as in core/job.py; the claim buries more
 

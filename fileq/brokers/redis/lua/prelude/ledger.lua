@@ -1,7 +1,7 @@
 -- The ledger's value of one path: a line `<signature> <id>` for each version, newest first; then a line `on <device>` if
 -- the device of the file is known, or `missing <since_ms> <device>` after a producer did not find the file there.
 --
--- KEYS, ARGV: see arguments.lua
+-- KEYS, ARGV: see common.lua
 
 -- A signature without its inode and hash, and these two; nil for one that it lacks. core/job.py describes signatures.
 local function split_signature(signature)

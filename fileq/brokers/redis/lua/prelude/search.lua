@@ -6,7 +6,7 @@
 -- own ARGV   1 number of windows; of each: number of its queue (0 = the dead-letter list), where it begins, counted from
 --            the tail (the old end, 0 = the last element), its size. A short list is always searched as a whole.
 --
--- KEYS, ARGV: see arguments.lua
+-- KEYS, ARGV: see common.lua
 
 local SHORT, NEAR, FAR = 1000, 250, -1 -- elements
 local LONG = 65536 -- bytes

@@ -1,6 +1,6 @@
 -- Waiting jobs that are cancelled: what cancel_by_id, clear and fire share.
 --
--- KEYS, ARGV: see arguments.lua
+-- KEYS, ARGV: see common.lua
 
 local withdrawn = {}
 

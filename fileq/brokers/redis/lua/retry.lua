@@ -1,6 +1,0 @@
--- Retry jobs: move each from its slot's processing list to the scheduled set, due after its delay.
---
--- Part of settle_and_claim. own KEYS, own ARGV: settlements, see prelude/settlements.lua
--- returns    done, done already or fenced for each
-require_access(SCHEDULED, 'zset', 'ZSCORE', 'ZADD')
-return settle(move_to_scheduled)
