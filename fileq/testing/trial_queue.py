@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from fileq.brokers.memory.broker import MemoryBroker, MemoryStore, MemoryWork
+from fileq.brokers.memory.broker import MemoryBroker, MemoryStore
 from fileq.brokers.protocol import Subscription
+from fileq.brokers.sqlite.unit_of_work import SqliteWork
 from fileq.client.async_client import AsyncClient
 from fileq.client.batch_handle import BatchHandle, BatchKeywords
 from fileq.client.broker_transport import BrokerTransport
@@ -112,7 +113,7 @@ class TrialStore(MemoryStore):
             )
 
     @contextmanager
-    def unit_of_work(self) -> Iterator[MemoryWork]:
+    def unit_of_work(self) -> Iterator[SqliteWork]:
         self.check_open()
         with super().unit_of_work() as work:
             yield work

@@ -2,7 +2,6 @@
 
 import pytest
 
-from fileq.brokers.sqlite import SqliteBroker
 from fileq.cli.definitions.repair_commands import render_fsck as render
 from fileq.cli.terminal import Screen
 from fileq.commands.admin.fsck import broker_walk
@@ -12,6 +11,7 @@ from fileq.testing.conformance import MemoryHarness
 from fileq.testing.conformance.batch_builders import add, batch_of, callback_jobs, counts, create, end
 from fileq.testing.conformance.builders import burial, claim_one, record_of
 from tests.conformance.fsck_checks import assert_repaired, check, kinds
+from tests.conformance.harness import SqliteHarness
 from tests.support.sqlite_store import change_one_row
 
 
@@ -31,11 +31,9 @@ def fill_batches(harness):
 
 
 def change_total(harness, by):
-    if isinstance(harness, MemoryHarness):
-        harness.memory.store.batches["b"].total += by
-    elif isinstance(harness.broker, SqliteBroker):
+    if isinstance(harness, (MemoryHarness, SqliteHarness)):
         sql = "UPDATE batches SET facts = json_set(facts, '$.total', json_extract(facts, '$.total') + ?) WHERE id = 'b'"
-        change_one_row(harness.broker, sql, by)
+        change_one_row(getattr(harness, "memory", harness.broker), sql, by)
     else:
         harness.client.hincrby(f"{harness.config.redis.prefix}:batch:b", "total", by)
 

@@ -1,7 +1,6 @@
 """What people ask and change: protocol.Inspector, the catalog, the orders and the producers over a unit of work.
 
-The lists by pages are a backing's own. Where a backing can answer a question with less than the whole records, it
-overrides the method here.
+The lists by pages, and what less than whole records can answer, are in sqlite/broker.py.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fileq.brokers.catalog import Document, check_document, check_name, conflict
 from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.local_processes import Neighbours
-from fileq.brokers.place_pages import NEWEST_FIRST, Standing, outline_of
+from fileq.brokers.place_pages import NEWEST_FIRST
 from fileq.brokers.protocol import Order
 from fileq.brokers.rules.batches import delete_member, revive_member
 from fileq.brokers.rules.entries import key_holder, take_key
@@ -69,18 +68,6 @@ class OperatorVerbs:
         with self.store.reading() as work:
             found = work.find_records(ids)
             return [record.view() if (record := found.get(id)) is not None else None for id in ids]
-
-    def states(self, ids: Sequence[str]) -> list[State | None]:
-        return [record.state if record is not None else None for record in self.records(ids)]
-
-    def outlines(self, ids: Sequence[str]) -> list[Record | None]:
-        return [outline_of(record) if record is not None else None for record in self.records(ids)]
-
-    def standings(self, ids: Sequence[str]) -> list[Standing | None]:
-        return [(record.state, record.created_ms) if record is not None else None for record in self.records(ids)]
-
-    def fingerprints(self, ids: Sequence[str]) -> list[str]:
-        return [record.fingerprint if record is not None else "" for record in self.records(ids)]
 
     def workers(self) -> list[WorkerView]:
         with self.store.reading() as work:

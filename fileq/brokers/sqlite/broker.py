@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -26,10 +27,11 @@ from fileq.brokers.place_pages import (
     page_of_slots,
     wrong_cursor,
 )
+from fileq.brokers.protocol import Subscription
 from fileq.brokers.rules import RulebookBroker
 from fileq.brokers.rules.rows import STATES, RecordRow, facts_in
 from fileq.brokers.sqlite.change_watcher import ChangeWatcher, SqliteSubscription
-from fileq.brokers.sqlite.database import Database
+from fileq.brokers.sqlite.database import Database, MemoryDatabase
 from fileq.brokers.sqlite.database_schema import VERSION
 from fileq.brokers.sqlite.unit_of_work import OUTLINE, SqliteWork, find_all, place_length, source_of
 from fileq.brokers.types import Record
@@ -40,24 +42,28 @@ from fileq.core.job import State
 T = TypeVar("T")
 
 
-class SqliteStore:
-    """The database, and what the process keeps outside it: clocks, the order of the queues, waiters, subscriptions. A
-    kill -9 loses nothing of these that matters.
+class TableStore(ABC):
+    """The database, and what the process keeps outside it: clocks and the order of the queues.
 
     `clock` is the wall clock, for due times and history. `monotonic` is for leases and the rate limit, which a step
     of the wall clock must not change. Both count milliseconds."""
 
+    database: Database | MemoryDatabase
+
     def __init__(
-        self, config: Config, *, clock: Callable[[], int], monotonic: Callable[[], int], create: bool = True
+        self,
+        config: Config,
+        database: Database | MemoryDatabase,
+        *,
+        clock: Callable[[], int],
+        monotonic: Callable[[], int],
     ) -> None:
         self.config = config
+        self.database = database
         self.clock = clock
         self.monotonic = monotonic
         self.queue_names = tuple(config.worker.priorities)
         self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
-        self.database = Database(config.sqlite.path, create=create)
-        self.watcher = ChangeWatcher(self.database, self.queue_names)
-        self.subscriptions: set[SqliteSubscription] = set()
 
     @contextlib.contextmanager
     def unit_of_work(self) -> Iterator[SqliteWork]:
@@ -68,7 +74,7 @@ class SqliteStore:
             try:
                 with database.transaction() as db:
                     # The clocks are read behind the locks: a later transaction never has an earlier time.
-                    work = self._work(db, has_subscribers=database.subscribers.exist())
+                    work = self._work(db, has_subscribers=self.has_subscribers())
                     work.forget_expired()
                     yield work
                     work.write()
@@ -94,6 +100,37 @@ class SqliteStore:
             has_subscribers=has_subscribers,
         )
 
+    @abstractmethod
+    def has_subscribers(self) -> bool: ...
+
+    @abstractmethod
+    def lease(self, name: str, holder: str, ttl_ms: int, instead_of: str) -> str: ...
+
+    @abstractmethod
+    def wake(self) -> None: ...
+
+    @abstractmethod
+    def waiter(self) -> LocalWaiter: ...
+
+    @abstractmethod
+    def subscribe(self) -> Subscription: ...
+
+
+class SqliteStore(TableStore):
+    """With waiters and subscriptions that notice other processes. A kill -9 loses nothing of these that matters."""
+
+    database: Database
+
+    def __init__(
+        self, config: Config, *, clock: Callable[[], int], monotonic: Callable[[], int], create: bool = True
+    ) -> None:
+        super().__init__(config, Database(config.sqlite.path, create=create), clock=clock, monotonic=monotonic)
+        self.watcher = ChangeWatcher(self.database, self.queue_names)
+        self.subscriptions: set[SqliteSubscription] = set()
+
+    def has_subscribers(self) -> bool:
+        return self.database.subscribers.exist()
+
     def lease(self, name: str, holder: str, ttl_ms: int, instead_of: str) -> str:
         return self.database.leases.take(name, holder, ttl_ms, instead_of, self.monotonic())
 
@@ -115,36 +152,10 @@ class SqliteStore:
         self.database.close()
 
 
-class SqliteBroker(RulebookBroker):
-    store: SqliteStore
-    kind = "sqlite"
+class TableBroker(RulebookBroker):
+    """What the rulebook leaves to a backing: lists by pages, and parts of records."""
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        clock: Callable[[], int] = wall_clock_ms,
-        monotonic: Callable[[], int] = monotonic_clock_ms,
-        create: bool = True,
-    ) -> None:
-        self.store = SqliteStore(config, clock=clock, monotonic=monotonic, create=create)
-        self.where = self.store.database.path
-
-    def examine(self, *, permissions: bool = False) -> list[Finding]:
-        """Checks the database's directory and file system. Their permissions are always checked."""
-        from fileq.brokers.sqlite.examine import examine_location
-
-        return [*examine_location(self.where), sound("schema", f"version {VERSION}")]
-
-    def check_present(self) -> str:
-        """Raises BrokerRemoved if the database file was deleted or replaced."""
-        self.store.database.check_present()
-        return ""
-
-    def close(self) -> None:
-        self.store.close()
-
-    # lists by pages, and parts of records
+    store: TableStore
 
     def states(self, ids: Sequence[str]) -> list[State | None]:
         return self._facts(ids, "state", lambda row: STATES[row[0]])
@@ -207,6 +218,36 @@ class SqliteBroker(RulebookBroker):
                 return
             yield [id for _, id, expires_ms in page if expires_ms is None or expires_ms > work.now_ms]
             last = page[-1][0]
+
+
+class SqliteBroker(TableBroker):
+    store: SqliteStore
+    kind = "sqlite"
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Callable[[], int] = wall_clock_ms,
+        monotonic: Callable[[], int] = monotonic_clock_ms,
+        create: bool = True,
+    ) -> None:
+        self.store = SqliteStore(config, clock=clock, monotonic=monotonic, create=create)
+        self.where = self.store.database.path
+
+    def examine(self, *, permissions: bool = False) -> list[Finding]:
+        """Checks the database's directory and file system. Their permissions are always checked."""
+        from fileq.brokers.sqlite.examine import examine_location
+
+        return [*examine_location(self.where), sound("schema", f"version {VERSION}")]
+
+    def check_present(self) -> str:
+        """Raises BrokerRemoved if the database file was deleted or replaced."""
+        self.store.database.check_present()
+        return ""
+
+    def close(self) -> None:
+        self.store.close()
 
 
 def _as_outline(row: tuple[Any, ...]) -> Record:

@@ -41,6 +41,32 @@ BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 _LOG_LIMIT_BYTES = 64 * 1024 * 1024  # of an emptied -wal that stay allocated
 
 
+class MemoryDatabase:
+    """A database without a file: one connection, which the threads of one process use under one lock."""
+
+    boot = "this process"  # leases end with it
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        weakref.finalize(self, self.connection.close)
+        database_schema.create_tables(self.connection)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commits everything done in the block, or nothing if the block raises."""
+        with self.lock, database_schema.committing(self.connection):
+            yield self.connection
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A view to read. Writers wait meanwhile."""
+        with self.lock:
+            yield self.connection
+
+
 class Database:
     """Everything about the file that outlives a transaction. It must be closed, and may be closed twice."""
 
@@ -133,16 +159,9 @@ class Database:
         self.check_usable()
         with self.lock, translated(self.path):
             self.check_usable()
-            with self._exclusive():
-                self.connection.execute("BEGIN IMMEDIATE")
-                try:
-                    self._check_same_file()
-                    yield self.connection
-                    self.connection.execute("COMMIT")
-                except BaseException:
-                    with contextlib.suppress(sqlite3.Error):
-                        self.connection.execute("ROLLBACK")
-                    raise
+            with self._exclusive(), database_schema.committing(self.connection):
+                self._check_same_file()
+                yield self.connection
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Iterator
 
 from fileq.core.errors import BrokerError, BrokerUnavailable
 
@@ -38,7 +39,7 @@ def prepare(connection: sqlite3.Connection, path: str, *, create: bool) -> None:
     if mode != "wal":
         raise BrokerError(f"database {path}: its journal mode is {mode!r} and can't be made 'wal' on this file system")
     if is_empty:
-        _create(connection)
+        create_tables(connection)
 
 
 def no_database(path: str) -> BrokerUnavailable:
@@ -75,12 +76,24 @@ def _checked_version(connection: sqlite3.Connection, path: str) -> int:
     return version
 
 
-def _create(connection: sqlite3.Connection) -> None:
+@contextlib.contextmanager
+def committing(connection: sqlite3.Connection) -> Iterator[None]:
+    """Commits everything done in the block, or nothing if the block raises."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
     from importlib.resources import files  # needed once in the life of a database, and slow to import
 
     script = files(__package__).joinpath("schema.sql").read_text()
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with committing(connection):
         # executescript would commit the transaction.
         statement = ""
         for line in script.splitlines(keepends=True):
@@ -90,11 +103,6 @@ def _create(connection: sqlite3.Connection) -> None:
                 statement = ""
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
 
 
 def rebuild_holes(connection: sqlite3.Connection) -> None:

@@ -18,30 +18,30 @@ class MemoryHarness(Harness):
         return self.broker
 
     def push_raw(self, queue: str, raw: bytes) -> None:
-        with self.memory.store.lock:
-            self.memory.store.push(queue, raw, front=False)
-            self.memory.store.wake()
+        with self.memory.store.unit_of_work() as work:
+            work.queued.push(queue, raw, front=False)
 
     def schedule_raw(self, raw: bytes, due_ms: int) -> None:
-        self.memory.store.scheduled[raw] = due_ms
+        self._change("INSERT INTO scheduled (due_ms, raw) VALUES (?, ?)", due_ms, raw)
 
     def remove_registration(self, slot: str) -> None:
-        self.memory.store.slots[slot].info = None
+        self._change("UPDATE slots SET info = NULL WHERE slot = ?", slot)
 
     def remove_record(self, id: str) -> None:
-        self.memory.store.delete_record(id)
+        self._change("DELETE FROM records WHERE id = ?", id)
 
     def remove_raw(self, place: str, raw: bytes, slot: str = "") -> None:
-        store = self.memory.store
-        if place == "scheduled":
-            del store.scheduled[raw]
-        elif place == "processing":
-            assert store.slots[slot].raw == raw
-            store.slots[slot].raw = None
-        elif place == "dead_letter":
-            store.dead.remove(raw)
+        if place == "processing":
+            self._change("UPDATE slots SET held = NULL WHERE held = ? AND slot = ?", raw, slot)
+        elif place in ("scheduled", "dead_letter"):
+            self._change(f"DELETE FROM {place.removesuffix('_letter')} WHERE raw = ?", raw)
         else:
-            store.queues[place].remove(next(item for item in store.queues[place] if item[1] == raw))
+            self._change("DELETE FROM queued WHERE queue = ? AND raw = ?", place, raw)
 
     def change_counter(self, name: str, by: int) -> None:
-        self.memory.store.counters[name] += by
+        self._change("UPDATE stats SET value = value + ? WHERE name = ?", by, name)
+
+    def _change(self, sql: str, *values: object) -> None:
+        """Runs a statement that must change exactly one row."""
+        with self.memory.store.database.transaction() as db:
+            assert db.execute(sql, values).rowcount == 1

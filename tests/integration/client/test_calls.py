@@ -16,6 +16,7 @@ from fileq.brokers.memory import MemoryBroker
 from fileq.client.client import Client
 from fileq.core.errors import BrokerError, ConfigError, JobError
 from tests.support.client_setup import TRANSPORTS, client_over, job_of, living_broker, run_one
+from tests.support.sqlite_store import push_raw
 from tests.support.trial_tasks import Number, double, fail
 
 
@@ -152,7 +153,7 @@ def test_a_dead_job_is_put_back_and_one_that_is_not_dead_is_refused(client: Clie
 
 
 def test_clear_cancels_what_waits_and_leaves_later_jobs(client: Client, broker: MemoryBroker) -> None:
-    broker.store.push("low", b"not a job", front=True)
+    push_raw(broker, "low", b"not a job")
     handles = client.enqueue_many(double.call(Number(n)) for n in range(1100))
     clear = broker.clear
     late: list[str] = []

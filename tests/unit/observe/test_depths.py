@@ -16,6 +16,7 @@ from fileq.core.job import encode, typed_job
 from fileq.core.settlement import complete, retry
 from fileq.observe.depths import FAILED_S, FRESH_S, SILENT_S, DepthGauge, read_depths
 from tests.support.clocks import ManualClocks
+from tests.support.sqlite_store import push_raw
 from tests.support.waiting import wait_until
 
 QUEUES = ("high", "low")
@@ -166,6 +167,6 @@ def test_a_job_that_was_to_wait_is_as_old_as_its_due_time(broker: HealthSource) 
 
 
 def test_bytes_that_are_no_job_and_clocks_that_are_wrong_have_no_age(broker: HealthSource) -> None:
-    broker.store.push("low", b"nonsense", front=False)
+    push_raw(broker, "low", b"nonsense")
     push(broker, "from-the-future", age_s=-60, queue="high")
     assert read_depths(broker, QUEUES).ages_s == {"high": 0.0, "low": 0.0}

@@ -63,7 +63,7 @@ class SlowBroker(UnreliableBroker):
         assert not any(about & reply.slots for reply in self.in_flight), "a slot is in two calls"
         assert len(self.in_flight) < CALLS_MAX
         settled = {s.claim.slot for s in settlements}
-        holding = [slot for slot in slots if self.store.slots[slot].raw is not None and slot not in settled]
+        holding = [view for view in self.workers() if view.raw and view.slot in slots and view.slot not in settled]
         assert not holding or self.has_lost, "a slot claims while it holds a job"
         self.sizes.append(len(about))
         reply = DelayedReply(self, self.settle_and_claim(settlements, slots), about)

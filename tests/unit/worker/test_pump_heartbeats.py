@@ -10,6 +10,7 @@ from fileq.queries.documents import worker_documents
 from fileq.queries.job_queries import wait_reasons
 from fileq.worker.heartbeats import CANCELS_EVERY_S
 from tests.support.pump_setup import TTL_S, PumpSetup
+from tests.support.sqlite_store import change_one_row
 
 
 @pytest.fixture
@@ -73,7 +74,9 @@ def test_a_job_that_was_lost_is_abandoned_and_its_slot_is_free(setup: PumpSetup)
     setup.enqueue("a")
     setup.pump.turn()
     [key] = setup.executor.running
-    setup.broker.store.slots[key.slot].raw = None  # a failover has undone the claim
+    change_one_row(
+        setup.broker, "UPDATE slots SET held = NULL WHERE slot = ?", key.slot
+    )  # a failover has undone the claim
     setup.advance_to_renewal()
     setup.pump.turn(may_claim=False)
     assert setup.executor.abandoned == [key]
@@ -87,7 +90,7 @@ def test_an_outcome_of_a_lost_job_is_ignored(setup: PumpSetup) -> None:
     setup.enqueue("a")
     setup.pump.turn()
     [(key, task)] = setup.executor.running.items()
-    setup.broker.store.slots[key.slot].raw = None
+    change_one_row(setup.broker, "UPDATE slots SET held = NULL WHERE slot = ?", key.slot)
     setup.advance_to_renewal()
     setup.pump.turn(may_claim=False)
     setup.executor.ended.append((task, Done()))

@@ -11,6 +11,7 @@ from fileq.core.job import decode
 from fileq.core.outcome import Changed, Died, Done, Failed
 from fileq.worker.prefetch import HELD_MAX, WAIT_MAX_S
 from tests.support.pump_setup import PumpSetup
+from tests.support.sqlite_store import change_one_row
 
 STEP_S = 0.0005
 
@@ -244,7 +245,7 @@ def test_a_job_that_is_cancelled_while_it_waits_never_begins(renewing: FastSetup
 def test_a_job_that_is_lost_while_it_waits_never_begins(renewing: FastSetup) -> None:
     id = renewing.waiting()[-1]
     [slot] = [view.slot for view in renewing.broker.workers() if view.raw == renewing.raw(id)]
-    renewing.broker.store.slots[slot].raw = None
+    change_one_row(renewing.broker, "UPDATE slots SET held = NULL WHERE slot = ?", slot)
     for _ in range(20):
         renewing.pump.turn(may_claim=False)
         renewing.executor.end(Done())

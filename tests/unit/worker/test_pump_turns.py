@@ -13,6 +13,7 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, rfc3339, typed_job
 from fileq.core.outcome import Cancelled, Died, Done, Failed, Released, Task
 from tests.support.pump_setup import NOW, PumpSetup
+from tests.support.sqlite_store import push_raw
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_every_outcome_is_settled_and_reported(ran: Any, state: str, event: str)
 
 def test_a_claim_that_cannot_be_run_is_buried_without_running_and_is_no_sample() -> None:
     setup = PumpSetup(count=2, min_samples=1)
-    setup.broker.store.push("low", b"no job", front=False)
+    push_raw(setup.broker, "low", b"no job")
     setup.broker.enqueue([Entry(typed_job("unknown", None, priority="low", now=NOW, id="typed"), "low")])
     setup.pump.turn()
     assert setup.pump.is_turn_due, "it is settled at once"
@@ -161,7 +162,7 @@ def test_after_a_lost_reply_an_outcome_is_settled_again_with_one_effect_and_neve
             setup.pump.turn()
     setup.pump.turn()
     assert setup.submitted() == ["a", "b", "c", "d"]
-    assert setup.broker.store.counters["completed"] == 2
+    assert setup.broker.census().counters["completed"] == 2
     assert setup.events.count("job.completed") == 2
     assert setup.events.count("job.fenced") == 0
 

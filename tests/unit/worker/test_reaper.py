@@ -17,6 +17,7 @@ from fileq.core.job import State, decode, file_job, typed_job
 from fileq.worker.reaper import CHILDREN_END_S, Reaper
 from tests.support.clocks import ManualClocks, RecordedEvents
 from tests.support.registered_process import RegisteredProcess
+from tests.support.sqlite_store import change_one_row
 
 TTL_S, REAP_S = 30.0, 5.0
 RENEWAL_S = TTL_S / 3
@@ -275,7 +276,7 @@ def test_unregistered_slots_are_searched_once_checks_count_and_every_few_minutes
 
 def test_the_job_of_an_unregistered_slot_is_given_back(setup: ReaperSetup) -> None:
     setup.claim("a")
-    setup.broker.store.slots["slot"].info = None
+    change_one_row(setup.broker, "UPDATE slots SET info = NULL WHERE slot = ?", "slot")
     setup.clocks.advance(TTL_S)
     for _ in range(20):
         setup.clocks.advance(setup.reaper.turn())
@@ -291,13 +292,14 @@ def test_jobs_that_died_together_twice_are_retried_at_different_times(setup: Rea
     for job in jobs:
         raw = setup.claim(job, slot=job)
         died_once = raw[:-1] + b',"recoveries":1}'
-        setup.broker.store.slots[job].raw = died_once
+        change_one_row(setup.broker, "UPDATE slots SET held = ? WHERE slot = ?", died_once, job)
     setup.clocks.advance(TTL_S)
     setup.reaper.turn()
     setup.clocks.advance(RENEWAL_S + 0.001)
     setup.reaper.turn()
     now_ms = setup.clocks.wall_ns() // 1_000_000
-    waits_s = sorted((due_ms - now_ms) / 1000 for due_ms in setup.broker.store.scheduled.values())
+    due_ms = (record.due_ms for record in setup.broker.records(jobs) if record is not None)
+    waits_s = sorted((ms - now_ms) / 1000 for ms in due_ms)
     backoff = setup.config.worker.backoff
     assert len(waits_s) == 16
     assert waits_s[0] >= backoff.base * (1 - backoff.jitter)
