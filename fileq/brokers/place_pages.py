@@ -115,16 +115,6 @@ def digest_of(raw: bytes) -> str:
     return hashlib.sha1(b"%d:" % len(raw) + raw[:_DIGESTED], usedforsecurity=False).hexdigest()[:16]
 
 
-def start_after(raws: Sequence[bytes], last: Offset) -> int:
-    """Where the page begins: after the nearest job with the digest, or at the former offset."""
-    if not last.digest:
-        return last.at
-    expected = last.at - 1
-    low, high = max(0, expected - REACH), min(len(raws), expected + REACH + 1)
-    near = sorted(range(low, high), key=lambda i: abs(i - expected))
-    return next((i + 1 for i in near if digest_of(raws[i]) == last.digest), last.at)
-
-
 def within_bytes(raws: Iterable[bytes]) -> list[bytes]:
     """The first ones, as many as have PAGE_BYTES together; at least one."""
     kept: list[bytes] = []

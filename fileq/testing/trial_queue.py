@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.memory.broker import MemoryBroker, MemoryStore
 from fileq.brokers.protocol import Subscription
-from fileq.brokers.sqlite.unit_of_work import SqliteWork
+from fileq.brokers.rules.unit_of_work import UnitOfWork
 from fileq.client.async_client import AsyncClient
 from fileq.client.batch_handle import BatchHandle, BatchKeywords
 from fileq.client.broker_transport import BrokerTransport
@@ -113,7 +113,7 @@ class TrialStore(MemoryStore):
             )
 
     @contextmanager
-    def unit_of_work(self) -> Iterator[SqliteWork]:
+    def unit_of_work(self) -> Iterator[UnitOfWork]:
         self.check_open()
         with super().unit_of_work() as work:
             yield work

@@ -11,15 +11,15 @@ from queue import Empty, SimpleQueue
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.local_waiter import LocalWaiter, take_lease
-from fileq.brokers.sqlite.broker import TableBroker, TableStore
+from fileq.brokers.rules.unit_of_work import Store, UnitOfWork
+from fileq.brokers.sqlite.broker import TableBroker
 from fileq.brokers.sqlite.change_watcher import has_work
 from fileq.brokers.sqlite.database import MemoryDatabase
-from fileq.brokers.sqlite.unit_of_work import SqliteWork
 from fileq.config import Config
 from fileq.core.finding import Finding
 
 
-class MemoryStore(TableStore):
+class MemoryStore(Store):
     def __init__(self, config: Config, *, clock: Callable[[], int]) -> None:
         super().__init__(config, MemoryDatabase(), clock=clock, monotonic=lambda: self.clock())
         self.leases: dict[str, tuple[str, int]] = {}  # name → holder, when it ends
@@ -27,7 +27,7 @@ class MemoryStore(TableStore):
         self.subscriptions: set[MemorySubscription] = set()
 
     @contextlib.contextmanager
-    def unit_of_work(self) -> Iterator[SqliteWork]:
+    def unit_of_work(self) -> Iterator[UnitOfWork]:
         with self.database.lock:
             with super().unit_of_work() as work:
                 yield work

@@ -1,33 +1,46 @@
-"""What a verb works on: one atomic step, its reads and its changes, and the primitives that a backing supplies.
+"""What a verb works on: one atomic step, its reads and its changes.
 
 A verb handles one job after the other. Records, slots, ledger entries, batches, counters and events are read in bulk,
-changed here and written by the backing at the end, which makes a batch cheap. Jobs move between places at once, or the
-backing must answer as if they did, because the next job of the batch may need that. Nothing here begins or ends a
-transaction, and nothing read here outlives one.
+changed here and written by a few `executemany` at the end, which makes a batch cheap. Jobs move between places at once,
+because the next job of the batch may need that. Nothing here begins or ends a transaction, and nothing read here
+outlives one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from fileq.brokers.batches import MemberPage
-from fileq.brokers.catalog import Document
+from msgspec.structs import astuple
+
 from fileq.brokers.clocks import HOUR_MS, LONGEST_LOOK_MS
 from fileq.brokers.local_waiter import ClaimOrder, LocalWaiter
-from fileq.brokers.protocol import Order, Subscription
+from fileq.brokers.protocol import Subscription
 from fileq.brokers.rules.rows import MemberState, RecordRow, SlotRow
-from fileq.brokers.schedules import ScheduleState
-from fileq.brokers.types import Attempt, Census, LedgerEntry, ProducerInfo, ProducerView
+from fileq.brokers.rules.tables import (
+    ADD_TO_COUNTER,
+    SAVE_SLOT,
+    Tables,
+    encode_batch,
+    encode_entry,
+    execute_each,
+    save_records,
+)
+from fileq.brokers.types import Attempt, LedgerEntry
 from fileq.brokers.wire_events import stamped
 from fileq.config import Config
-from fileq.core.batch import KEPT_MS, Batch, BatchState
+from fileq.core.batch import Batch
 from fileq.core.errors import Undecodable
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import Claim, Job, State, Version, decode, decode_or_none, raw_id
 from fileq.core.own_jobs import foreign_error
+
+if TYPE_CHECKING:
+    from fileq.brokers.sqlite.database import Database, MemoryDatabase
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")
@@ -39,240 +52,6 @@ class QueuedJob(NamedTuple):
     position: int
     raw: bytes
     job: Job | None
-
-
-class QueueTable(Protocol):
-    """The queues. The lowest position is the front."""
-
-    has_pushed: bool  # in this unit of work: waiters must be woken
-
-    def push(self, queue: str, raw: bytes, *, front: bool) -> int:
-        """Returns its position."""
-
-    def first(self, queue: str, limit: int) -> list[tuple[int, bytes]]:
-        """Position and bytes of the first jobs of a queue, front first."""
-
-    def remove_first(self, positions: list[tuple[str, int]]) -> None:
-        """Removes jobs at the front of their queues, by (queue, position)."""
-
-    def remove_anywhere(self, queue: str, positions: Sequence[int]) -> None: ...
-
-    def locate(self, wanted: Collection[tuple[str, bytes]]) -> None:
-        """Finds jobs, by (queue, raw), that `remove_newest` will remove, in one pass for all of them."""
-
-    def locate_at(self, queue: str, raw: bytes, position: int) -> None:
-        """As locate(), for one job and without reading the queue, if the job is at this position."""
-
-    def remove_newest(self, queue: str, raw: bytes) -> bool:
-        """Removes the newest job with these bytes, wherever it is; False if there is none."""
-
-    def found(self, wanted: Collection[tuple[str, bytes]]) -> set[tuple[str, bytes]]:
-        """Those of these (queue, raw) that are there."""
-
-    def repair(self) -> None:
-        """Corrects what the table keeps beside the jobs, after something else has removed some."""
-
-
-class EndedList(Protocol):
-    """The list of completed or of cancelled jobs."""
-
-    def append(self, raw: bytes) -> None: ...
-
-    def trim(self, limit: int) -> Iterator[bytes]:
-        """Yields the entries removed to keep at most `limit`, oldest first."""
-
-
-class Backing(Protocol):
-    """The primitives of one atomic step. `find_…` reads many at once and leaves out what is not there; what has expired
-    is not there."""
-
-    queued: QueueTable
-
-    def find_records(self, ids: Sequence[str]) -> Mapping[str, RecordRow | None]: ...
-
-    def delete_ended_record(self, id: str, state: State) -> None:
-        """Deletes the record if it has this state and no copy of its job waits."""
-
-    def find_slots(self, slots: Sequence[str]) -> Mapping[str, SlotRow | None]: ...
-
-    def all_slots(self) -> list[SlotRow]:
-        """Every slot that is registered or holds a job, by name."""
-
-    def forget_slots(self, kept: int) -> None:
-        """Deletes slots that are gone, but for the `kept` newest."""
-
-    def find_ledger_entries(self, paths: Sequence[bytes]) -> Mapping[bytes, LedgerEntry | None]: ...
-
-    def ledger_after(self, under: bytes, after: bytes, limit: int) -> list[tuple[bytes, LedgerEntry]]:
-        """The next entries whose paths start with `under`, by path; from the beginning with b""."""
-
-    # places
-
-    def ended(self, state: State) -> EndedList: ...
-
-    def add_dead(self, raw: bytes) -> None: ...
-
-    def is_dead(self, raw: bytes) -> bool: ...
-
-    def remove_dead(self, raw: bytes) -> bool:
-        """Removes the oldest dead job with these bytes; False if there is none."""
-
-    def due_ms_of(self, raw: bytes) -> int | None:
-        """When these bytes are due; None if they are not scheduled."""
-
-    def put_scheduled(self, raw: bytes, due_ms: int) -> None:
-        """Schedules these bytes, or changes when they are due."""
-
-    def unschedule(self, raw: bytes) -> bool:
-        """Removes these bytes from the scheduled jobs; False if they are not there."""
-
-    def take_due(self, limit: int) -> list[bytes]:
-        """Removes the jobs that are due, the earliest first."""
-
-    def latest_due(self, offset: int, limit: int) -> list[bytes]:
-        """A page of the scheduled jobs, the last one first."""
-
-    def next_due_ms(self) -> int | None: ...
-
-    def peek(self, place: str, limit: int) -> list[bytes]:
-        """The first jobs of a place: the newest of those that have ended, and otherwise the oldest."""
-
-    # deadlines
-
-    def put_deadline(self, id: str, look_ms: int) -> None: ...
-
-    def place_deadline(self, id: str, position: int) -> None:
-        """Notes the position of a job in its queue, if its deadline is listed. A backing need not."""
-
-    def take_deadline(self, id: str) -> int | None:
-        """Removes the deadline of a job; returns its position if it was noted."""
-
-    def due_looks(self, limit: int) -> list[str]:
-        """The ids of the jobs that are to be looked at by now."""
-
-    def look_again(self, id: str, look_ms: int) -> None: ...
-
-    def next_look_ms(self) -> int | None: ...
-
-    # unique keys, outputs, orders
-
-    def find_key(self, key: str) -> str:
-        """The id of the job that took the key last; empty if none did."""
-
-    def put_key(self, key: str, id: str) -> None: ...
-
-    def key_page(self, cursor: str, limit: int) -> list[tuple[str, str]]:
-        """Keys after the cursor, with the jobs that took them, in order."""
-
-    def remove_keys(self, keys: Sequence[str]) -> None: ...
-
-    def find_makers(self, paths: Sequence[bytes]) -> Mapping[bytes, str]:
-        """The id of the job that made each of these files."""
-
-    def put_outputs(self, paths: Sequence[bytes], id: str, expires_ms: int) -> None: ...
-
-    def forget_outputs(self) -> None:
-        """Deletes some of those whose time is over."""
-
-    def put_order(self, order: Order) -> None: ...
-
-    def remove_orders(self, ids: Sequence[str]) -> None: ...
-
-    def due_orders(self, after: str, before_ms: int, limit: int) -> list[Order]:
-        """Orders given before that time, or by slots that are not registered, after this id and in order of ids."""
-
-    def order_count(self) -> int: ...
-
-    # limits
-
-    def rate_window(self) -> tuple[int, int]:
-        """When the window of the producers ends, and the permits taken in it."""
-
-    def put_rate_window(self, ends_ms: int, taken: int) -> None: ...
-
-    def holders(self, route: str) -> Collection[str]:
-        """The slots with a permit of this route. Deletes those that no longer hold what they had it for."""
-
-    def add_holder(self, route: str, slot: str, raw: bytes) -> None: ...
-
-    def route_window(self, route: str) -> tuple[int, int]:
-        """When the window of a route ends, and the jobs started in it."""
-
-    def put_route_window(self, route: str, ends_ms: int, started: int) -> None: ...
-
-    # batches
-
-    def find_batches(self, ids: Sequence[str]) -> Mapping[str, Batch | None]: ...
-
-    def insert_batch(self, batch: Batch) -> None:
-        """Replaces one of the same id whose time is over, with its members."""
-
-    def unfinished_children(self, id: str, most: int) -> list[str]:
-        """Ids of child batches. A batch may have very many, so never all of them."""
-
-    def batches_before(self, last: tuple[int, str] | None, limit: int, *, unfinished: bool) -> list[tuple[int, str]]:
-        """When batches were created, and their ids: the newest first, after `last` in this order."""
-
-    def member_page(self, batch_id: str, state: MemberState, cursor: str, limit: int) -> MemberPage: ...
-
-    def forget_batches(self) -> None:
-        """Deletes some of those whose time is over."""
-
-    def add_unmarked(self, batch_id: str, state: MemberState, id: str) -> None:
-        """Adds a member that no record marks, unless it is there."""
-
-    def remove_unmarked(self, batch_id: str, state: MemberState, id: str) -> bool: ...
-
-    def has_unmarked(self, batch_id: str, state: MemberState | None = None, id: str = "") -> bool:
-        """Whether the batch has this unmarked member; without a state, whether it has any."""
-
-    # what operators switch, schedules, documents and producers
-
-    def paused(self) -> frozenset[str]: ...
-
-    def put_paused(self, queue: str, *, is_paused: bool) -> None: ...
-
-    def breaker_resets(self) -> dict[str, int]: ...
-
-    def count_breaker_reset(self, route: str) -> None: ...
-
-    def schedule_states(self) -> dict[str, ScheduleState]: ...
-
-    def schedule_state(self, name: str) -> ScheduleState | None: ...
-
-    def put_schedule_state(self, name: str, state: ScheduleState | None) -> None:
-        """Replaces the state of a schedule; None removes it."""
-
-    def next_fire_ms(self) -> int | None:
-        """The earliest slot of all schedules that are not paused."""
-
-    def documents(self, kind: str) -> dict[str, Document]: ...
-
-    def document(self, kind: str, name: str) -> Document | None: ...
-
-    def put_document(self, kind: str, name: str, document: Document | None) -> None:
-        """Replaces a document; None removes it."""
-
-    def catalog_revision(self, kind: str) -> int:
-        """Of a kind of documents; that of CANCELS counts the requests to cancel running jobs."""
-
-    def next_revision(self, kind: str) -> int: ...
-
-    def producers(self) -> list[ProducerView]: ...
-
-    def put_producer(self, id: str, info: ProducerInfo | None, ttl_ms: int = 0) -> None:
-        """Replaces the report of a producer; None removes it. Deletes those whose lease has ended."""
-
-    # numbers
-
-    def census(self, *, is_exact: bool = False) -> Census:
-        """`is_exact` counts every job instead of deriving numbers; that may take longer."""
-
-    def add_to_counter(self, name: str, by: int) -> None:
-        """Changes a counter, but not that of the hour."""
-
-    def hours(self, oldest: int, newest: int) -> dict[int, dict[str, int]]:
-        """The counters of these hours."""
 
 
 class Known(Generic[Key, Row]):
@@ -308,17 +87,21 @@ class Known(Generic[Key, Row]):
         return [(key, self.rows[key]) for key in self._changed]
 
 
-class UnitOfWork(Backing):
-    """What a verb works on. A subclass supplies the Backing."""
+class UnitOfWork(Tables):
+    """What a verb works on."""
 
     def __init__(
-        self, config: Config, *, boot: str, now_ms: int, monotonic_ms: int, has_subscribers: bool = False
+        self,
+        db: sqlite3.Connection,
+        config: Config,
+        *,
+        boot: str,
+        now_ms: int,
+        monotonic_ms: int,
+        has_subscribers: bool = False,
     ) -> None:
+        super().__init__(db, tuple(config.worker.priorities), boot=boot, now_ms=now_ms, monotonic_ms=monotonic_ms)
         self.config = config
-        self.queue_names = tuple(config.worker.priorities)
-        self.boot = boot
-        self.now_ms = now_ms
-        self.monotonic_ms = monotonic_ms  # for leases and windows, which a step of the wall clock must not change
         self.has_subscribers = has_subscribers  # if not, no event need be made
         self.records = Known(self.find_records)
         self.slots = Known(self.find_slots)
@@ -473,14 +256,60 @@ class UnitOfWork(Backing):
         if record.extra and (deadline_ms := record.facts.deadline_ms) is not None:
             self.put_deadline(record.id, min(deadline_ms, self.now_ms + LONGEST_LOOK_MS))
 
+    # the end of the transaction
 
+    def write(self) -> None:
+        """Writes everything gathered to the tables. The caller commits."""
+        # The trigger that keeps a member without a record reads the mark from the table.
+        marks = [(record.member, record.id) for record in self.deleted_members]
+        execute_each(self.db, "UPDATE records SET member = ? WHERE id = ?", marks)
+        records = self.records.changed()
+        execute_each(self.db, "DELETE FROM records WHERE id = ?", [(id,) for id, record in records if record is None])
+        save_records(self.db, [record for _, record in records if record is not None], self.new_records)
+        execute_each(self.db, SAVE_SLOT, [astuple(row) for _, row in self.slots.changed() if row is not None])
+        self._write_ledger()
+        self._write_batches()
+        for ended in self._ended.values():
+            ended.write()
+        self._write_counts()
+        self._write_events()
+
+    def _write_ledger(self) -> None:
+        changes = self.ledger.changed()
+        execute_each(
+            self.db, "DELETE FROM ledger WHERE path = ?", [(path,) for path, entry in changes if entry is None]
+        )
+        saved = [(path, encode_entry(entry)) for path, entry in changes if entry is not None]
+        execute_each(self.db, "INSERT OR REPLACE INTO ledger VALUES (?, ?)", saved)
+
+    def _write_batches(self) -> None:
+        rows = [
+            (encode_batch(batch), batch.finished_ms, batch.id)
+            for _, batch in self.batches.changed()
+            if batch is not None
+        ]
+        execute_each(self.db, "UPDATE batches SET facts = ?, finished_ms = ? WHERE id = ?", rows)
+
+    def _write_counts(self) -> None:
+        hour = self.now_ms // HOUR_MS
+        execute_each(self.db, ADD_TO_COUNTER, list(self.counts.items()))
+        execute_each(
+            self.db,
+            "INSERT INTO hourly VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
+            [(hour, name, by) for name, by in self.counts.items()],
+        )
+        if self.counts:
+            self.db.execute("DELETE FROM hourly WHERE hour < ?", (self.oldest_hour_kept,))
+
+    def _write_events(self) -> None:
+        if self.events:
+            execute_each(self.db, "INSERT INTO events (body) VALUES (?)", [(body,) for body in self.events])
+            self.db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (EVENTS_KEPT,))
+
+
+EVENTS_KEPT = 10_000
 DEADLINE_FIELD = b'"deadline":'  # in the bytes of a job that has one
 CANCELS = "cancels"  # counts as the revision of a kind without documents
-
-
-def is_over(batch: Batch, now_ms: int) -> bool:
-    """Whether the time of a finished batch is over."""
-    return batch.state is BatchState.FINISHED and batch.finished_ms + KEPT_MS <= now_ms
 
 
 def claim_of(work: UnitOfWork, slot_row: SlotRow, token: int = 0, *, queue: str = "") -> Claim:
@@ -549,26 +378,78 @@ class BatchMembers:
         return self._has_unmarked[batch.id]
 
 
-class Store(Protocol):
-    """What the verbs need of a backing beside a unit of work."""
+class Store(ABC):
+    """The database, and what the process keeps outside it: clocks and the order of the queues.
 
-    config: Config
-    queue_names: tuple[str, ...]
-    order: ClaimOrder
+    `clock` is the wall clock, for due times and history. `monotonic` is for leases and the rate limit, which a step
+    of the wall clock must not change. Both count milliseconds."""
 
-    def unit_of_work(self) -> AbstractContextManager[UnitOfWork]:
-        """One atomic step: its changes are written at the end, or none of them if the block raises. Wakes the waiters
-        if a job was pushed."""
+    database: Database | MemoryDatabase
 
-    def reading(self) -> AbstractContextManager[UnitOfWork]:
-        """A consistent view. Nothing may be changed in it, and it waits for no unit of work."""
+    def __init__(
+        self,
+        config: Config,
+        database: Database | MemoryDatabase,
+        *,
+        clock: Callable[[], int],
+        monotonic: Callable[[], int],
+    ) -> None:
+        self.config = config
+        self.database = database
+        self.clock = clock
+        self.monotonic = monotonic
+        self.queue_names = tuple(config.worker.priorities)
+        self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
 
+    @contextlib.contextmanager
+    def unit_of_work(self) -> Iterator[UnitOfWork]:
+        """One transaction: its changes are written and committed at the end, or none of them if the block raises. Wakes
+        the waiters if a job was pushed."""
+        database = self.database
+        with database.lock:
+            claims = self.order.claims
+            try:
+                with database.transaction() as db:
+                    # The clocks are read behind the locks: a later transaction never has an earlier time.
+                    work = self._work(db, has_subscribers=self.has_subscribers())
+                    work.forget_expired()
+                    yield work
+                    work.write()
+            except BaseException:
+                self.order.claims = claims
+                raise
+        if work.queued.has_pushed:
+            self.wake()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[UnitOfWork]:
+        """A consistent view, in which nothing may be changed."""
+        with self.database.snapshot() as db:
+            yield self._work(db)
+
+    def _work(self, db: sqlite3.Connection, *, has_subscribers: bool = False) -> UnitOfWork:
+        return UnitOfWork(
+            db,
+            self.config,
+            boot=self.database.boot,
+            now_ms=self.clock(),
+            monotonic_ms=self.monotonic(),
+            has_subscribers=has_subscribers,
+        )
+
+    @abstractmethod
+    def has_subscribers(self) -> bool: ...
+
+    @abstractmethod
     def wake(self) -> None:
         """Wakes every waiter of this process."""
 
+    @abstractmethod
     def lease(self, name: str, holder: str, ttl_ms: int, instead_of: str) -> str:
         """protocol.Broker.lease(). Without a unit of work: a lease need not survive anything."""
 
+    @abstractmethod
     def waiter(self) -> LocalWaiter: ...
 
+    @abstractmethod
     def subscribe(self) -> Subscription: ...

@@ -7,15 +7,13 @@ reading connection and never wait for a writer.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sqlite3
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from fileq.brokers.clocks import monotonic_clock_ms, wall_clock_ms
-from fileq.brokers.local_waiter import ClaimOrder, LocalWaiter
+from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.place_pages import (
     NEWEST_FIRST,
     PAGE_BYTES,
@@ -27,13 +25,13 @@ from fileq.brokers.place_pages import (
     page_of_slots,
     wrong_cursor,
 )
-from fileq.brokers.protocol import Subscription
 from fileq.brokers.rules import RulebookBroker
 from fileq.brokers.rules.rows import STATES, RecordRow, facts_in
+from fileq.brokers.rules.tables import OUTLINE, find_all, place_length, source_of
+from fileq.brokers.rules.unit_of_work import Store
 from fileq.brokers.sqlite.change_watcher import ChangeWatcher, SqliteSubscription
-from fileq.brokers.sqlite.database import Database, MemoryDatabase
+from fileq.brokers.sqlite.database import Database
 from fileq.brokers.sqlite.database_schema import VERSION
-from fileq.brokers.sqlite.unit_of_work import OUTLINE, SqliteWork, find_all, place_length, source_of
 from fileq.brokers.types import Record
 from fileq.config import Config
 from fileq.core.finding import Finding, sound
@@ -42,81 +40,7 @@ from fileq.core.job import State
 T = TypeVar("T")
 
 
-class TableStore(ABC):
-    """The database, and what the process keeps outside it: clocks and the order of the queues.
-
-    `clock` is the wall clock, for due times and history. `monotonic` is for leases and the rate limit, which a step
-    of the wall clock must not change. Both count milliseconds."""
-
-    database: Database | MemoryDatabase
-
-    def __init__(
-        self,
-        config: Config,
-        database: Database | MemoryDatabase,
-        *,
-        clock: Callable[[], int],
-        monotonic: Callable[[], int],
-    ) -> None:
-        self.config = config
-        self.database = database
-        self.clock = clock
-        self.monotonic = monotonic
-        self.queue_names = tuple(config.worker.priorities)
-        self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
-
-    @contextlib.contextmanager
-    def unit_of_work(self) -> Iterator[SqliteWork]:
-        """One transaction: written and committed at the end, or rolled back if the block raises."""
-        database = self.database
-        with database.lock:
-            claims = self.order.claims
-            try:
-                with database.transaction() as db:
-                    # The clocks are read behind the locks: a later transaction never has an earlier time.
-                    work = self._work(db, has_subscribers=self.has_subscribers())
-                    work.forget_expired()
-                    yield work
-                    work.write()
-            except BaseException:
-                self.order.claims = claims
-                raise
-        if work.queued.has_pushed:
-            self.wake()
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[SqliteWork]:
-        """A consistent view of the database. Never waits for a writer."""
-        with self.database.snapshot() as db:
-            yield self._work(db)
-
-    def _work(self, db: sqlite3.Connection, *, has_subscribers: bool = False) -> SqliteWork:
-        return SqliteWork(
-            db,
-            self.config,
-            boot=self.database.boot,
-            now_ms=self.clock(),
-            monotonic_ms=self.monotonic(),
-            has_subscribers=has_subscribers,
-        )
-
-    @abstractmethod
-    def has_subscribers(self) -> bool: ...
-
-    @abstractmethod
-    def lease(self, name: str, holder: str, ttl_ms: int, instead_of: str) -> str: ...
-
-    @abstractmethod
-    def wake(self) -> None: ...
-
-    @abstractmethod
-    def waiter(self) -> LocalWaiter: ...
-
-    @abstractmethod
-    def subscribe(self) -> Subscription: ...
-
-
-class SqliteStore(TableStore):
+class SqliteStore(Store):
     """With waiters and subscriptions that notice other processes. A kill -9 loses nothing of these that matters."""
 
     database: Database
@@ -155,7 +79,7 @@ class SqliteStore(TableStore):
 class TableBroker(RulebookBroker):
     """What the rulebook leaves to a backing: lists by pages, and parts of records."""
 
-    store: TableStore
+    store: Store
 
     def states(self, ids: Sequence[str]) -> list[State | None]:
         return self._facts(ids, "state", lambda row: STATES[row[0]])

@@ -111,7 +111,7 @@ class ChangeWatcher:
 # A subscription to the events of every process that shares the database.
 #
 # Events are written to the table `events` only while a subscriber exists. A kill -9 of the subscriber ends its lock,
-# and with it the writing. Only the newest events are kept (unit_of_work.EVENTS_KEPT); a slower subscriber misses the
+# and with it the writing. Only the newest events are kept (EVENTS_KEPT); a slower subscriber misses the
 # oldest.
 
 

@@ -103,14 +103,3 @@ def create_tables(connection: sqlite3.Connection) -> None:
                 statement = ""
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def rebuild_holes(connection: sqlite3.Connection) -> None:
-    """Lists every hole again, within the caller's transaction. Reads all queues."""
-    connection.execute("DELETE FROM holes")
-    last: tuple[str, int] | None = None
-    for queue, position in connection.execute("SELECT queue, position FROM queued ORDER BY queue, position"):
-        if last is not None and last[0] == queue:
-            missing = ((queue, hole) for hole in range(last[1] + 1, position))
-            connection.executemany("INSERT INTO holes VALUES (?, ?)", missing)
-        last = queue, position

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fileq.brokers.batches import CHILDREN_CANCELLED, NewBatch
-from fileq.brokers.rules import queues
-from fileq.brokers.sqlite import SqliteBroker, database, unit_of_work
+from fileq.brokers.rules import queues, tables, unit_of_work
+from fileq.brokers.sqlite import SqliteBroker, database
 from fileq.brokers.types import EnqueueResult, Entry
 from fileq.core.job import Version
 from fileq.core.settlement import SettleResult, complete
@@ -102,7 +102,7 @@ def test_a_failed_call_changes_nothing_not_even_the_claim_order(broker: SqliteBr
     broker.register({"w": a_worker()})
     broker.enqueue([Entry(a_job(f"{queue}-{i}"), queue) for queue in ("high", "low") for i in range(2)])
     with monkeypatch.context() as patch:
-        patch.setattr(unit_of_work.SqliteWork, "write", lambda self: self.db.execute("SELECT 1 FROM no_such_table"))
+        patch.setattr(unit_of_work.UnitOfWork, "write", lambda self: self.db.execute("SELECT 1 FROM no_such_table"))
         with pytest.raises(Exception, match="no_such_table"):
             broker.settle_and_claim([], ["w"])
     assert broker.census().running == 0
@@ -159,7 +159,7 @@ def test_a_wall_clock_set_back_does_not_extend_the_rate_limit(broker: SqliteBrok
 
 
 def test_expired_records_are_deleted_a_few_per_transaction(broker: SqliteBroker, wall: Clock, monkeypatch):
-    monkeypatch.setattr(unit_of_work, "EXPIRED_PER_TRANSACTION", 2)
+    monkeypatch.setattr(tables, "EXPIRED_PER_TRANSACTION", 2)
     slots = [f"w{i}" for i in range(5)]
     broker.register(dict.fromkeys(slots, a_worker()))
     ids = [f"job-{i}" for i in range(5)]
@@ -179,7 +179,7 @@ def test_expired_records_are_deleted_a_few_per_transaction(broker: SqliteBroker,
 
 
 def test_an_id_may_be_used_again_before_its_expired_record_is_deleted(broker: SqliteBroker, wall, monkeypatch):
-    monkeypatch.setattr(unit_of_work, "EXPIRED_PER_TRANSACTION", 0)
+    monkeypatch.setattr(tables, "EXPIRED_PER_TRANSACTION", 0)
     broker.register({"w": a_worker()})
     broker.enqueue([an_entry("a")])
     broker.settle_and_claim([complete(claim) for claim in broker.settle_and_claim([], ["w"]).claims], [])
@@ -240,7 +240,7 @@ def test_of_very_many_child_batches_one_cancellation_reads_a_bounded_number(
             facts = row[4].replace(b'"child"', b'"c%d"' % n)
             db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", (f"c{n}", *row[1:3], n % 2, facts, row[5]))
     read = list[str]()
-    find = unit_of_work.SqliteWork.find_batches
-    monkeypatch.setattr(unit_of_work.SqliteWork, "find_batches", lambda self, ids: read.extend(ids) or find(self, ids))
+    find = unit_of_work.UnitOfWork.find_batches
+    monkeypatch.setattr(unit_of_work.UnitOfWork, "find_batches", lambda self, ids: read.extend(ids) or find(self, ids))
     assert broker.cancel_batch("b")
     assert CHILDREN_CANCELLED <= len(read) <= CHILDREN_CANCELLED + 10

@@ -40,7 +40,7 @@ IMPORTED_BY = {"observe": {"runtime"}, "cli": {"__main__"}, "testing": set[str](
 OWNERS = {
     "redis": "fileq.brokers.redis",
     "hiredis": "fileq.brokers.redis",
-    "sqlite3": "fileq.brokers.sqlite",
+    "sqlite3": ("fileq.brokers.sqlite", "fileq.brokers.rules"),
     "yaml": "fileq.config",
     "bracex": "fileq.files.globs",
     "watchdog": "fileq.producer.finder.finder",

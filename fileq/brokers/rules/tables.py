@@ -1,7 +1,6 @@
-"""The tables of the database during one transaction: what rules.unit_of_work.UnitOfWork leaves to a backing.
+"""The tables of the database during one transaction: the statements of a unit of work (unit_of_work.py).
 
-Records, slots, ledger entries, batches, counters and events are written by a few `executemany` at the end. Other
-statements run at once, because the next job of the batch may need their effect. Never begins or ends a transaction.
+They run at once, because the next job of the batch may need their effect. Never begins or ends a transaction.
 """
 
 from __future__ import annotations
@@ -16,20 +15,15 @@ from msgspec.structs import astuple, replace
 
 from fileq.brokers.batches import MemberPage
 from fileq.brokers.catalog import Document
-from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.place_pages import NEWEST_FIRST
 from fileq.brokers.protocol import Order
 from fileq.brokers.rules.rows import MemberState, RecordRow, SlotRow
-from fileq.brokers.rules.unit_of_work import UnitOfWork, is_over
 from fileq.brokers.schedules import ScheduleState
-from fileq.brokers.sqlite.database_schema import rebuild_holes
 from fileq.brokers.types import Census, LedgerEntry, ProducerInfo, ProducerView
-from fileq.config import Config
-from fileq.core.batch import KEPT_MS, Batch, Callback
+from fileq.core.batch import KEPT_MS, Batch, BatchState, Callback
 from fileq.core.errors import BrokerError
 from fileq.core.job import State
 
-EVENTS_KEPT = 10_000
 EXPIRED_PER_TRANSACTION = 500  # bounds what one transaction spends on deleting expired records
 _OUTPUTS_FORGOTTEN = 500
 _BATCHES_FORGOTTEN = 10
@@ -75,7 +69,7 @@ _LEFT_OUT = {"raw": "x''", "result": "x''", "attempts": "x'5b5d'", "after": "x''
 OUTLINE = ", ".join(_LEFT_OUT.get(name, name) for name in RecordRow.__struct_encode_fields__)
 _SELECT_SLOT = f"SELECT {', '.join(SlotRow.__struct_encode_fields__)} FROM slots"
 _SELECT_ALL_SLOTS = f"{_SELECT_SLOT} WHERE info IS NOT NULL OR held IS NOT NULL ORDER BY slot"
-_encode_entry = msgspec.json.Encoder().encode
+encode_entry = msgspec.json.Encoder().encode
 _decode_entry = msgspec.json.Decoder(LedgerEntry).decode
 
 
@@ -87,21 +81,20 @@ def find_all(
         yield from db.execute(f"{select} WHERE {key} IN ({', '.join('?' * len(some))})", some)
 
 
-class SqliteWork(UnitOfWork):
+class Tables:
+    """The primitives of one transaction. `find_…` reads many at once and leaves out what is not there; what has expired
+    is not there."""
+
     def __init__(
-        self,
-        db: sqlite3.Connection,
-        config: Config,
-        *,
-        boot: str,
-        now_ms: int,
-        monotonic_ms: int,
-        has_subscribers: bool = False,
+        self, db: sqlite3.Connection, queue_names: tuple[str, ...], *, boot: str, now_ms: int, monotonic_ms: int
     ) -> None:
-        super().__init__(config, boot=boot, now_ms=now_ms, monotonic_ms=monotonic_ms, has_subscribers=has_subscribers)
         self.db = db
-        self.queued = SqliteQueueTable(db)
-        self._ended: dict[State, SqliteEndedList] = {}
+        self.queue_names = queue_names
+        self.boot = boot
+        self.now_ms = now_ms
+        self.monotonic_ms = monotonic_ms  # for leases and windows, which a step of the wall clock must not change
+        self.queued = QueueTable(db)
+        self._ended: dict[State, EndedList] = {}
 
     def forget_expired(self) -> None:
         """Deletes some of the records whose time is over."""
@@ -122,15 +115,18 @@ class SqliteWork(UnitOfWork):
         return {row.id: row for row in rows if row.expires_ms is None or row.expires_ms > self.now_ms}
 
     def delete_ended_record(self, id: str, state: State) -> None:
+        """Deletes the record if it has this state and no copy of its job waits."""
         self.db.execute("DELETE FROM records WHERE id = ? AND state = ? AND queued = 0", (id, state.value))
 
     def find_slots(self, slots: Sequence[str]) -> dict[str, SlotRow | None]:
         return {values[0]: SlotRow(*values) for values in find_all(self.db, _SELECT_SLOT, "slot", slots)}
 
     def all_slots(self) -> list[SlotRow]:
+        """Every slot that is registered or holds a job, by name."""
         return [SlotRow(*values) for values in self.db.execute(_SELECT_ALL_SLOTS)]
 
     def forget_slots(self, kept: int) -> None:
+        """Deletes slots that are gone, but for the `kept` newest."""
         self.db.execute(
             "DELETE FROM slots WHERE slot IN (SELECT slot FROM slots WHERE info IS NULL AND held IS NULL "
             "ORDER BY gone_ms DESC LIMIT -1 OFFSET ?)",
@@ -142,6 +138,7 @@ class SqliteWork(UnitOfWork):
         return {path: _decode_entry(entry) for path, entry in rows}
 
     def ledger_after(self, under: bytes, after: bytes, limit: int) -> list[tuple[bytes, LedgerEntry]]:
+        """The next entries whose paths start with `under`, by path; from the beginning with b""."""
         comparison, first = (">", after) if after else (">=", under)
         sql = f"SELECT path, entry FROM ledger WHERE path {comparison} ? ORDER BY path LIMIT ?"
         rows = self.db.execute(sql, (first, limit))
@@ -149,9 +146,9 @@ class SqliteWork(UnitOfWork):
 
     # places
 
-    def ended(self, state: State) -> SqliteEndedList:
+    def ended(self, state: State) -> EndedList:
         if state not in self._ended:
-            self._ended[state] = SqliteEndedList(self.db, state)
+            self._ended[state] = EndedList(self.db, state)
         return self._ended[state]
 
     def add_dead(self, raw: bytes) -> None:
@@ -161,29 +158,35 @@ class SqliteWork(UnitOfWork):
         return self._one("SELECT 1 FROM dead WHERE crc = ? AND raw = ? LIMIT 1", crc32(raw), raw) is not None
 
     def remove_dead(self, raw: bytes) -> bool:
+        """Removes the oldest dead job with these bytes; False if there is none."""
         sql = "DELETE FROM dead WHERE position = (SELECT min(position) FROM dead WHERE crc = ? AND raw = ?)"
         return self.db.execute(sql, (crc32(raw), raw)).rowcount > 0
 
     def due_ms_of(self, raw: bytes) -> int | None:
+        """When these bytes are due; None if they are not scheduled."""
         due_ms: int | None = self._one("SELECT due_ms FROM scheduled WHERE raw = ?", raw)
         return due_ms
 
     def put_scheduled(self, raw: bytes, due_ms: int) -> None:
+        """Schedules these bytes, or changes when they are due."""
         sql = (
             "INSERT INTO scheduled (due_ms, raw) VALUES (?, ?) ON CONFLICT (raw) DO UPDATE SET due_ms = excluded.due_ms"
         )
         self.db.execute(sql, (due_ms, raw))
 
     def unschedule(self, raw: bytes) -> bool:
+        """Removes these bytes from the scheduled jobs; False if they are not there."""
         return self.db.execute("DELETE FROM scheduled WHERE raw = ?", (raw,)).rowcount > 0
 
     def take_due(self, limit: int) -> list[bytes]:
+        """Removes the jobs that are due, the earliest first."""
         sql = "SELECT due_ms, raw FROM scheduled WHERE due_ms <= ? ORDER BY due_ms, raw LIMIT ?"
         due = self.db.execute(sql, (self.now_ms, limit)).fetchall()
         self.db.executemany("DELETE FROM scheduled WHERE due_ms = ? AND raw = ?", due)
         return [raw for _, raw in due]
 
     def latest_due(self, offset: int, limit: int) -> list[bytes]:
+        """A page of the scheduled jobs, the last one first."""
         sql = "SELECT raw FROM scheduled ORDER BY due_ms DESC, raw DESC LIMIT ? OFFSET ?"
         return [raw for (raw,) in self.db.execute(sql, (limit, offset))]
 
@@ -192,6 +195,7 @@ class SqliteWork(UnitOfWork):
         return due_ms
 
     def peek(self, place: str, limit: int) -> list[bytes]:
+        """The first jobs of a place: the newest of those that have ended, and otherwise the oldest."""
         source, values = source_of(place, self.queue_names)
         order = "due_ms, raw" if place == "scheduled" else "position DESC" if place in NEWEST_FIRST else "position"
         found = self.db.execute(f"SELECT raw FROM {source} ORDER BY {order} LIMIT ?", (*values, limit))
@@ -203,13 +207,16 @@ class SqliteWork(UnitOfWork):
         self.db.execute("INSERT OR REPLACE INTO deadlines (id, look_ms) VALUES (?, ?)", (id, look_ms))
 
     def place_deadline(self, id: str, position: int) -> None:
+        """Notes the position of a job in its queue, if its deadline is listed. A backing need not."""
         self.db.execute("UPDATE deadlines SET position = ? WHERE id = ?", (position, id))
 
     def take_deadline(self, id: str) -> int | None:
+        """Removes the deadline of a job; returns its position if it was noted."""
         position: int | None = self._one("DELETE FROM deadlines WHERE id = ? RETURNING position", id)
         return position
 
     def due_looks(self, limit: int) -> list[str]:
+        """The ids of the jobs that are to be looked at by now."""
         sql = "SELECT id FROM deadlines WHERE look_ms <= ? ORDER BY look_ms, id LIMIT ?"
         return [id for (id,) in self.db.execute(sql, (self.now_ms, limit))]
 
@@ -223,12 +230,14 @@ class SqliteWork(UnitOfWork):
     # unique keys, outputs, orders
 
     def find_key(self, key: str) -> str:
+        """The id of the job that took the key last; empty if none did."""
         return self._one("SELECT id FROM unique_keys WHERE key = ?", key) or ""
 
     def put_key(self, key: str, id: str) -> None:
         self.db.execute("INSERT OR REPLACE INTO unique_keys VALUES (?, ?)", (key, id))
 
     def key_page(self, cursor: str, limit: int) -> list[tuple[str, str]]:
+        """Keys after the cursor, with the jobs that took them, in order."""
         sql = "SELECT key, id FROM unique_keys WHERE key > ? ORDER BY key LIMIT ?"
         return self.db.execute(sql, (cursor, limit)).fetchall()
 
@@ -236,6 +245,7 @@ class SqliteWork(UnitOfWork):
         self.db.executemany("DELETE FROM unique_keys WHERE key = ?", [(key,) for key in keys])
 
     def find_makers(self, paths: Sequence[bytes]) -> dict[bytes, str]:
+        """The id of the job that made each of these files."""
         rows = find_all(self.db, "SELECT path, id, expires_ms FROM made", "path", paths)
         return {path: id for path, id, expires_ms in rows if expires_ms > self.now_ms}
 
@@ -244,6 +254,7 @@ class SqliteWork(UnitOfWork):
         self.db.executemany("INSERT OR REPLACE INTO made VALUES (?, ?, ?)", rows)
 
     def forget_outputs(self) -> None:
+        """Deletes some of those whose time is over."""
         sql = "DELETE FROM made WHERE path IN (SELECT path FROM made WHERE expires_ms <= ? LIMIT ?)"
         self.db.execute(sql, (self.now_ms, _OUTPUTS_FORGOTTEN))
 
@@ -254,6 +265,7 @@ class SqliteWork(UnitOfWork):
         self.db.executemany("DELETE FROM orders WHERE id = ?", [(id,) for id in ids])
 
     def due_orders(self, after: str, before_ms: int, limit: int) -> list[Order]:
+        """Orders given before that time, or by slots that are not registered, after this id and in order of ids."""
         return [Order(*row) for row in self.db.execute(_DUE_ORDERS, (after, before_ms, limit))]
 
     def order_count(self) -> int:
@@ -262,6 +274,7 @@ class SqliteWork(UnitOfWork):
     # limits
 
     def rate_window(self) -> tuple[int, int]:
+        """When the window of the producers ends, and the permits taken in it."""
         found: tuple[int, int] | None = self.db.execute(
             "SELECT ends_ms, taken FROM rate WHERE boot = ?", (self.boot,)
         ).fetchone()
@@ -271,6 +284,7 @@ class SqliteWork(UnitOfWork):
         self.db.execute("INSERT OR REPLACE INTO rate VALUES (1, ?, ?, ?)", (self.boot, ends_ms, taken))
 
     def holders(self, route: str) -> Collection[str]:
+        """The slots with a permit of this route. Deletes those that no longer hold what they had it for."""
         # What the slots hold is compared in the table: no verb that changes it admits jobs too.
         self.db.execute(
             "DELETE FROM holders WHERE route = ? AND NOT EXISTS "
@@ -283,6 +297,7 @@ class SqliteWork(UnitOfWork):
         self.db.execute("INSERT INTO holders VALUES (?, ?, ?)", (route, slot, raw))
 
     def route_window(self, route: str) -> tuple[int, int]:
+        """When the window of a route ends, and the jobs started in it."""
         # A window of an earlier boot has ended.
         found: tuple[int, int] | None = self.db.execute(
             "SELECT ends_ms, started FROM route_windows WHERE route = ? AND boot = ?", (route, self.boot)
@@ -306,6 +321,7 @@ class SqliteWork(UnitOfWork):
         return found
 
     def insert_batch(self, batch: Batch) -> None:
+        """Replaces one of the same id whose time is over, with its members."""
         self._delete_batch(batch.id)
         # An earlier batch of this id left marks. The caller has read none of these records.
         self.db.execute("UPDATE records SET member = NULL WHERE batch = ? AND member IS NOT NULL", (batch.id,))
@@ -319,10 +335,12 @@ class SqliteWork(UnitOfWork):
         self.db.execute("DELETE FROM batches WHERE id = ?", (id,))
 
     def unfinished_children(self, id: str, most: int) -> list[str]:
+        """Ids of child batches. A batch may have very many, so never all of them."""
         sql = "SELECT id FROM batches WHERE parent = ? AND finished_ms = 0 ORDER BY id LIMIT ?"
         return [child for (child,) in self.db.execute(sql, (id, most))]
 
     def batches_before(self, last: tuple[int, str] | None, limit: int, *, unfinished: bool) -> list[tuple[int, str]]:
+        """When batches were created, and their ids: the newest first, after `last` in this order."""
         kept = "finished_ms = 0" if unfinished else "(finished_ms = 0 OR finished_ms > ?)"
         values: tuple[object, ...] = () if unfinished else (self.now_ms - KEPT_MS,)
         if last is not None:
@@ -346,11 +364,13 @@ class SqliteWork(UnitOfWork):
         return MemberPage(ids, rows[limit - 1][0] if len(rows) > limit else "")
 
     def forget_batches(self) -> None:
+        """Deletes some of those whose time is over."""
         sql = "SELECT id FROM batches WHERE finished_ms > 0 AND finished_ms <= ? LIMIT ?"
         for (id,) in self.db.execute(sql, (self.now_ms - KEPT_MS, _BATCHES_FORGOTTEN)).fetchall():
             self._delete_batch(id)
 
     def add_unmarked(self, batch_id: str, state: MemberState, id: str) -> None:
+        """Adds a member that no record marks, unless it is there."""
         self.db.execute("INSERT OR IGNORE INTO batch_members VALUES (?, ?, ?)", (batch_id, state, id))
 
     def remove_unmarked(self, batch_id: str, state: MemberState, id: str) -> bool:
@@ -358,6 +378,7 @@ class SqliteWork(UnitOfWork):
         return self.db.execute(sql, (batch_id, state, id)).rowcount > 0
 
     def has_unmarked(self, batch_id: str, state: MemberState | None = None, id: str = "") -> bool:
+        """Whether the batch has this unmarked member; without a state, whether it has any."""
         if state is None:
             return self._one("SELECT 1 FROM batch_members WHERE batch = ? LIMIT 1", batch_id) is not None
         sql = "SELECT 1 FROM batch_members WHERE batch = ? AND state = ? AND id = ?"
@@ -388,6 +409,7 @@ class SqliteWork(UnitOfWork):
         return _as_state(row) if row is not None else None
 
     def put_schedule_state(self, name: str, state: ScheduleState | None) -> None:
+        """Replaces the state of a schedule; None removes it."""
         if state is None:
             self.db.execute("DELETE FROM schedules WHERE name = ?", (name,))
             return
@@ -395,6 +417,7 @@ class SqliteWork(UnitOfWork):
         self.db.execute(f"INSERT OR REPLACE INTO schedules VALUES ({', '.join('?' * len(values))})", values)
 
     def next_fire_ms(self) -> int | None:
+        """The earliest slot of all schedules that are not paused."""
         next_ms: int | None = self._one("SELECT min(next_ms) FROM schedules WHERE NOT is_paused")
         return next_ms
 
@@ -408,6 +431,7 @@ class SqliteWork(UnitOfWork):
         return Document(*row) if row is not None else None
 
     def put_document(self, kind: str, name: str, document: Document | None) -> None:
+        """Replaces a document; None removes it."""
         if document is None:
             self.db.execute("DELETE FROM documents WHERE kind = ? AND name = ?", (kind, name))
         else:
@@ -415,6 +439,7 @@ class SqliteWork(UnitOfWork):
             self.db.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?)", values)
 
     def catalog_revision(self, kind: str) -> int:
+        """Of a kind of documents; that of CANCELS counts the requests to cancel running jobs."""
         return self._one("SELECT revision FROM catalog_revisions WHERE kind = ?", kind) or 0
 
     def next_revision(self, kind: str) -> int:
@@ -428,6 +453,7 @@ class SqliteWork(UnitOfWork):
         return [ProducerView(id, msgspec.json.decode(info, type=ProducerInfo)) for id, info in living]
 
     def put_producer(self, id: str, info: ProducerInfo | None, ttl_ms: int = 0) -> None:
+        """Replaces the report of a producer; None removes it. Deletes those whose lease has ended."""
         ended = "DELETE FROM producers WHERE id = ? OR boot != ? OR alive_until_ms <= ?"
         self.db.execute(ended, (id, self.boot, self.monotonic_ms))
         if info is not None:
@@ -437,6 +463,7 @@ class SqliteWork(UnitOfWork):
     # numbers
 
     def census(self, *, is_exact: bool = False) -> Census:
+        """`is_exact` counts every job instead of deriving numbers; that may take longer."""
         if is_exact:
             lengths = dict(self.db.execute("SELECT queue, count(*) FROM queued GROUP BY queue"))
         else:
@@ -457,72 +484,24 @@ class SqliteWork(UnitOfWork):
         )
 
     def add_to_counter(self, name: str, by: int) -> None:
-        self.db.execute(_ADD_TO_COUNTER, (name, by))
+        """Changes a counter, but not that of the hour."""
+        self.db.execute(ADD_TO_COUNTER, (name, by))
 
     def hours(self, oldest: int, newest: int) -> dict[int, dict[str, int]]:
+        """The counters of these hours."""
         found: dict[int, dict[str, int]] = {}
         sql = "SELECT hour, name, value FROM hourly WHERE hour BETWEEN ? AND ?"
         for hour, name, value in self.db.execute(sql, (oldest, newest)):
             found.setdefault(hour, {})[name] = value
         return found
 
-    # the end of the transaction
 
-    def write(self) -> None:
-        """Writes everything gathered to the tables. The caller commits."""
-        # The trigger that keeps a member without a record reads the mark from the table.
-        marks = [(record.member, record.id) for record in self.deleted_members]
-        _execute_each(self.db, "UPDATE records SET member = ? WHERE id = ?", marks)
-        records = self.records.changed()
-        _execute_each(self.db, "DELETE FROM records WHERE id = ?", [(id,) for id, record in records if record is None])
-        _save_records(self.db, [record for _, record in records if record is not None], self.new_records)
-        _execute_each(self.db, SAVE_SLOT, [astuple(row) for _, row in self.slots.changed() if row is not None])
-        self._write_ledger()
-        self._write_batches()
-        for ended in self._ended.values():
-            ended.write()
-        self._write_counts()
-        self._write_events()
-
-    def _write_ledger(self) -> None:
-        changes = self.ledger.changed()
-        _execute_each(
-            self.db, "DELETE FROM ledger WHERE path = ?", [(path,) for path, entry in changes if entry is None]
-        )
-        saved = [(path, _encode_entry(entry)) for path, entry in changes if entry is not None]
-        _execute_each(self.db, "INSERT OR REPLACE INTO ledger VALUES (?, ?)", saved)
-
-    def _write_batches(self) -> None:
-        rows = [
-            (_encoder.encode(replace(batch, callbacks=(), info=b"")), batch.finished_ms, batch.id)
-            for _, batch in self.batches.changed()
-            if batch is not None
-        ]
-        _execute_each(self.db, "UPDATE batches SET facts = ?, finished_ms = ? WHERE id = ?", rows)
-
-    def _write_counts(self) -> None:
-        hour = self.now_ms // HOUR_MS
-        _execute_each(self.db, _ADD_TO_COUNTER, list(self.counts.items()))
-        _execute_each(
-            self.db,
-            "INSERT INTO hourly VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
-            [(hour, name, by) for name, by in self.counts.items()],
-        )
-        if self.counts:
-            self.db.execute("DELETE FROM hourly WHERE hour < ?", (self.oldest_hour_kept,))
-
-    def _write_events(self) -> None:
-        if self.events:
-            _execute_each(self.db, "INSERT INTO events (body) VALUES (?)", [(body,) for body in self.events])
-            self.db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (EVENTS_KEPT,))
-
-
-def _execute_each(db: sqlite3.Connection, sql: str, values: Sequence[tuple[object, ...]]) -> None:
+def execute_each(db: sqlite3.Connection, sql: str, values: Sequence[tuple[object, ...]]) -> None:
     if values:
         db.executemany(sql, values)
 
 
-def _save_records(db: sqlite3.Connection, records: Iterable[RecordRow], new: Collection[str]) -> None:
+def save_records(db: sqlite3.Connection, records: Iterable[RecordRow], new: Collection[str]) -> None:
     values: dict[str, list[tuple[object, ...]]] = {SAVE_NEW_RECORD: [], SAVE_MEMBER: [], SAVE_RECORD: []}
     for record in records:
         row = astuple(record)
@@ -533,10 +512,10 @@ def _save_records(db: sqlite3.Connection, records: Iterable[RecordRow], new: Col
         else:
             values[SAVE_RECORD].append(row[:-2])
     for sql, rows in values.items():
-        _execute_each(db, sql, rows)
+        execute_each(db, sql, rows)
 
 
-_ADD_TO_COUNTER = "INSERT INTO stats VALUES (?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value"
+ADD_TO_COUNTER = "INSERT INTO stats VALUES (?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value"
 
 
 def _as_state(values: Sequence[Any]) -> ScheduleState:
@@ -583,7 +562,7 @@ def first_and_last(db: sqlite3.Connection, state: State) -> tuple[int, int]:
     return (1, 0) if first is None else (first, last)
 
 
-class SqliteEndedList:
+class EndedList:
     def __init__(self, db: sqlite3.Connection, state: State) -> None:
         self._db = db
         self._state = state
@@ -668,7 +647,18 @@ def find_newest(db: sqlite3.Connection, wanted: Iterable[tuple[str, bytes]]) -> 
     return found
 
 
-class SqliteQueueTable:
+def rebuild_holes(connection: sqlite3.Connection) -> None:
+    """Lists every hole again, within the caller's transaction. Reads all queues."""
+    connection.execute("DELETE FROM holes")
+    last: tuple[str, int] | None = None
+    for queue, position in connection.execute("SELECT queue, position FROM queued ORDER BY queue, position"):
+        if last is not None and last[0] == queue:
+            missing = ((queue, hole) for hole in range(last[1] + 1, position))
+            connection.executemany("INSERT INTO holes VALUES (?, ?)", missing)
+        last = queue, position
+
+
+class QueueTable:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._ends: dict[str, list[int]] = {}  # queue → the free positions before its first and after its last job
@@ -695,10 +685,12 @@ class SqliteQueueTable:
         return ends
 
     def first(self, queue: str, limit: int) -> list[tuple[int, bytes]]:
+        """Position and bytes of the first jobs of a queue, front first."""
         sql = "SELECT position, raw FROM queued WHERE queue = ? ORDER BY position LIMIT ?"
         return self._db.execute(sql, (queue, limit)).fetchall()
 
     def remove_first(self, positions: list[tuple[str, int]]) -> None:
+        """Removes jobs at the front of their queues, by (queue, position)."""
         self._db.executemany("DELETE FROM queued WHERE queue = ? AND position = ?", positions)
 
     def locate(self, wanted: Collection[tuple[str, bytes]]) -> None:
@@ -736,10 +728,17 @@ class SqliteQueueTable:
         self._db.execute(sql, (queue, before, after))
 
     def found(self, wanted: Collection[tuple[str, bytes]]) -> set[tuple[str, bytes]]:
+        """Those of these (queue, raw) that are there."""
         return set(find_newest(self._db, wanted))
 
     def repair(self) -> None:
+        """Corrects what the table keeps beside the jobs, after something else has removed some."""
         rebuild_holes(self._db)  # a job deleted by hand left a hole that is not listed
+
+
+def is_over(batch: Batch, now_ms: int) -> bool:
+    """Whether the time of a finished batch is over."""
+    return batch.state is BatchState.FINISHED and batch.finished_ms + KEPT_MS <= now_ms
 
 
 # Batches in their table: the counts, and apart from them what never changes, which may be long.
@@ -754,3 +753,8 @@ class FixedFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _fixed_decoder = msgspec.json.Decoder(FixedFacts)
 _facts_decoder = msgspec.json.Decoder(Batch)
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """What may change of it."""
+    return _encoder.encode(replace(batch, callbacks=(), info=b""))
