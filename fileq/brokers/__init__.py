@@ -30,9 +30,9 @@ def open_broker(
 
         return open_redis(config, role=role, answered=answered)
     if kind == "sqlite":
-        from fileq.brokers.sqlite import open_sqlite
+        from fileq.brokers.sqlite import SqliteBroker
 
-        return open_sqlite(config, create=create)
+        return SqliteBroker(config, create=create)
     if kind == "memory":
         from fileq.brokers.memory import MemoryBroker
 

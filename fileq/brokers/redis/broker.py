@@ -37,9 +37,13 @@ class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisSchedules, Re
         self.where = self._store.link.where
         self._taken_in, self._checked_s = 0, float("-inf")  # at the last check_present() that asked, and when
 
-    def connect(self, answered: Callable[[], None] = lambda: None) -> None:
+    def connect(self, answered: Callable[[], None]) -> None:
         """Reach the server; `answered` is called at its first reply, before more connections are opened."""
-        self._store.connect(answered)
+        # A short command first: to a call with many or long arguments, a server that wants a password answers
+        # "Protocol error" in place of NOAUTH.
+        self._store.call("EXISTS", self._store.keys.workers)
+        answered()
+        self._store.link.warm(self._store.config.redis.min_idle_conns)
 
     def examine(self, *, permissions: bool = False) -> list[Finding]:
         """Whether the server is fit to keep jobs; `permissions` also tries those of this user. Changes nothing."""

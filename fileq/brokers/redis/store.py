@@ -40,14 +40,6 @@ class RedisStore:
         self.due_watch = DueWatch(self.link, self.scripts.next_due)
         self._clock = clock
 
-    def connect(self, answered: Callable[[], None]) -> None:
-        """Reach the server, open the first connections; BrokerUnavailable otherwise."""
-        # A short command first: to a call with many or long arguments, a server that wants a password answers
-        # "Protocol error" in place of NOAUTH.
-        self.call("EXISTS", self.keys.workers)
-        answered()
-        self.link.warm(self.config.redis.min_idle_conns)
-
     def close(self) -> None:
         self.due_watch.close()
         self.link.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import msgspec
@@ -23,6 +23,9 @@ from fileq.brokers.types import Census, LedgerEntry, ProducerInfo, ProducerView
 from fileq.core.batch import KEPT_MS, Batch, BatchState, Callback
 from fileq.core.errors import BrokerError
 from fileq.core.job import State
+
+if TYPE_CHECKING:
+    from fileq.brokers.rules.unit_of_work import Store
 
 EXPIRED_PER_TRANSACTION = 500  # bounds what one transaction spends on deleting expired records
 _OUTPUTS_FORGOTTEN = 500
@@ -85,14 +88,12 @@ class Tables:
     """The primitives of one transaction. `find_…` reads many at once and leaves out what is not there; what has expired
     is not there."""
 
-    def __init__(
-        self, db: sqlite3.Connection, queue_names: tuple[str, ...], *, boot: str, now_ms: int, monotonic_ms: int
-    ) -> None:
+    def __init__(self, store: Store, db: sqlite3.Connection) -> None:
         self.db = db
-        self.queue_names = queue_names
-        self.boot = boot
-        self.now_ms = now_ms
-        self.monotonic_ms = monotonic_ms  # for leases and windows, which a step of the wall clock must not change
+        self.queue_names = store.queue_names
+        self.boot = store.database.boot
+        self.now_ms = store.clock()
+        self.monotonic_ms = store.monotonic()  # for leases and windows, which a step of the wall clock must not change
         self.queued = QueueTable(db)
         self._ended: dict[State, EndedList] = {}
 
@@ -538,7 +539,7 @@ def source_of(place: str, queues: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 def place_length(db: sqlite3.Connection, place: str) -> int:
     """How many jobs a queue, `scheduled`, `dead_letter`, `completed` or `cancelled` holds."""
     if place in (State.COMPLETED, State.CANCELLED):
-        first, last = first_and_last(db, State(place))
+        first, last = first_and_last(db, "ended", "state", place)
         return last - first + 1
     if place in ("scheduled", "dead_letter"):
         length: int = db.execute(f"SELECT count(*) FROM {place.removesuffix('_letter')}").fetchone()[0]
@@ -554,11 +555,11 @@ def place_length(db: sqlite3.Connection, place: str) -> int:
 _PAGE = 16
 
 
-def first_and_last(db: sqlite3.Connection, state: State) -> tuple[int, int]:
-    """The positions at the ends of a list; (1, 0) if it is empty."""
+def first_and_last(db: sqlite3.Connection, table: str, key: str, value: str) -> tuple[int, int]:
+    """The positions at the ends of a queue or a list; (1, 0) if it is empty."""
     # Two statements, each one index lookup: min and max in one statement would read the whole list.
-    (first,) = db.execute("SELECT min(position) FROM ended WHERE state = ?", (state.value,)).fetchone()
-    (last,) = db.execute("SELECT max(position) FROM ended WHERE state = ?", (state.value,)).fetchone()
+    (first,) = db.execute(f"SELECT min(position) FROM {table} WHERE {key} = ?", (value,)).fetchone()
+    (last,) = db.execute(f"SELECT max(position) FROM {table} WHERE {key} = ?", (value,)).fetchone()
     return (1, 0) if first is None else (first, last)
 
 
@@ -566,7 +567,7 @@ class EndedList:
     def __init__(self, db: sqlite3.Connection, state: State) -> None:
         self._db = db
         self._state = state
-        self._first, last = first_and_last(db, state)
+        self._first, last = first_and_last(db, "ended", "state", state.value)
         self._next = self._new_from = last + 1
         self._new: list[bytes] = []
         self._oldest = self._read(self._first)
@@ -615,18 +616,10 @@ def queues_with_jobs(db: sqlite3.Connection) -> Iterator[str]:
 
 def queue_length(db: sqlite3.Connection, queue: str) -> int:
     """The length of a queue that holds a job, from its ends and its holes: three index lookups, however long it is."""
-    first, last = _first_and_last(db, queue)
+    first, last = first_and_last(db, "queued", "queue", queue)
     sql = "SELECT count(*) FROM holes WHERE queue = ? AND position > ? AND position < ?"
     holes: int = db.execute(sql, (queue, first, last)).fetchone()[0]
     return last - first + 1 - holes
-
-
-def _first_and_last(db: sqlite3.Connection, queue: str) -> tuple[int, int]:
-    """The positions at the ends; (1, 0) if the queue is empty."""
-    # Two statements, each one index lookup: min and max in one statement would read the whole queue.
-    (first,) = db.execute("SELECT min(position) FROM queued WHERE queue = ?", (queue,)).fetchone()
-    (last,) = db.execute("SELECT max(position) FROM queued WHERE queue = ?", (queue,)).fetchone()
-    return (1, 0) if first is None else (first, last)
 
 
 def find_newest(db: sqlite3.Connection, wanted: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], int]:
@@ -645,17 +638,6 @@ def find_newest(db: sqlite3.Connection, wanted: Iterable[tuple[str, bytes]]) -> 
             sql = f"SELECT raw, max(position) FROM queued WHERE queue = ? AND +raw IN ({marks}) GROUP BY raw"
             found.update(((queue, raw), position) for raw, position in db.execute(sql, (queue, *some)))
     return found
-
-
-def rebuild_holes(connection: sqlite3.Connection) -> None:
-    """Lists every hole again, within the caller's transaction. Reads all queues."""
-    connection.execute("DELETE FROM holes")
-    last: tuple[str, int] | None = None
-    for queue, position in connection.execute("SELECT queue, position FROM queued ORDER BY queue, position"):
-        if last is not None and last[0] == queue:
-            missing = ((queue, hole) for hole in range(last[1] + 1, position))
-            connection.executemany("INSERT INTO holes VALUES (?, ?)", missing)
-        last = queue, position
 
 
 class QueueTable:
@@ -677,7 +659,7 @@ class QueueTable:
         return position
 
     def _find_ends(self, queue: str) -> list[int]:
-        first, last = _first_and_last(self._db, queue)
+        first, last = first_and_last(self._db, "queued", "queue", queue)
         if first > last:
             # Positions begin again at 1, where old holes would make the length too small.
             self._db.execute("DELETE FROM holes WHERE queue = ?", (queue,))
@@ -733,7 +715,14 @@ class QueueTable:
 
     def repair(self) -> None:
         """Corrects what the table keeps beside the jobs, after something else has removed some."""
-        rebuild_holes(self._db)  # a job deleted by hand left a hole that is not listed
+        # A job deleted by hand left a hole that is not listed. Reads all queues.
+        self._db.execute("DELETE FROM holes")
+        last: tuple[str, int] | None = None
+        for queue, position in self._db.execute("SELECT queue, position FROM queued ORDER BY queue, position"):
+            if last is not None and last[0] == queue:
+                missing = ((queue, hole) for hole in range(last[1] + 1, position))
+                self._db.executemany("INSERT INTO holes VALUES (?, ?)", missing)
+            last = queue, position
 
 
 def is_over(batch: Batch, now_ms: int) -> bool:

@@ -90,18 +90,9 @@ class Known(Generic[Key, Row]):
 class UnitOfWork(Tables):
     """What a verb works on."""
 
-    def __init__(
-        self,
-        db: sqlite3.Connection,
-        config: Config,
-        *,
-        boot: str,
-        now_ms: int,
-        monotonic_ms: int,
-        has_subscribers: bool = False,
-    ) -> None:
-        super().__init__(db, tuple(config.worker.priorities), boot=boot, now_ms=now_ms, monotonic_ms=monotonic_ms)
-        self.config = config
+    def __init__(self, store: Store, db: sqlite3.Connection, *, has_subscribers: bool = False) -> None:
+        super().__init__(store, db)
+        self.config = store.config
         self.has_subscribers = has_subscribers  # if not, no event need be made
         self.records = Known(self.find_records)
         self.slots = Known(self.find_slots)
@@ -411,7 +402,7 @@ class Store(ABC):
             try:
                 with database.transaction() as db:
                     # The clocks are read behind the locks: a later transaction never has an earlier time.
-                    work = self._work(db, has_subscribers=self.has_subscribers())
+                    work = UnitOfWork(self, db, has_subscribers=self.has_subscribers())
                     work.forget_expired()
                     yield work
                     work.write()
@@ -425,17 +416,7 @@ class Store(ABC):
     def reading(self) -> Iterator[UnitOfWork]:
         """A consistent view, in which nothing may be changed."""
         with self.database.snapshot() as db:
-            yield self._work(db)
-
-    def _work(self, db: sqlite3.Connection, *, has_subscribers: bool = False) -> UnitOfWork:
-        return UnitOfWork(
-            db,
-            self.config,
-            boot=self.database.boot,
-            now_ms=self.clock(),
-            monotonic_ms=self.monotonic(),
-            has_subscribers=has_subscribers,
-        )
+            yield UnitOfWork(self, db)
 
     @abstractmethod
     def has_subscribers(self) -> bool: ...

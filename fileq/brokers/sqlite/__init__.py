@@ -8,10 +8,5 @@ delivers events across processes.
 from __future__ import annotations
 
 from fileq.brokers.sqlite.broker import SqliteBroker
-from fileq.config import Config
 
-__all__ = ["SqliteBroker", "open_sqlite"]
-
-
-def open_sqlite(config: Config, *, create: bool = True) -> SqliteBroker:
-    return SqliteBroker(config, create=create)
+__all__ = ["SqliteBroker"]

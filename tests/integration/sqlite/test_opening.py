@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.sqlite import SqliteBroker, database, database_schema, open_sqlite
+from fileq.brokers.sqlite import SqliteBroker, database, database_schema
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from fileq.files import mounts
 from fileq.testing.conformance.builders import an_entry
@@ -51,7 +51,7 @@ def pending(path: Path) -> int:
 
 def test_a_broker_has_its_kind_and_its_path(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with closing(open_sqlite(a_config("./fileq.db"))) as broker:
+    with closing(SqliteBroker(a_config("./fileq.db"))) as broker:
         assert (broker.kind, broker.where) == ("sqlite", str(tmp_path / "fileq.db"))
 
 
@@ -77,14 +77,14 @@ def test_every_commit_reaches_the_disk_before_it_is_acknowledged(broker: SqliteB
 
 def test_opening_without_create_creates_no_database(path: Path):
     with pytest.raises(BrokerUnavailable, match=f"no database at {path}; start a producer or worker"):
-        open_sqlite(a_config(path), create=False)
+        SqliteBroker(a_config(path), create=False)
     assert list(path.parent.iterdir()) == []
 
 
 def test_opening_an_empty_file_without_create_leaves_it_empty(path: Path):
     path.touch()
     with pytest.raises(BrokerUnavailable, match="no database at"):
-        open_sqlite(a_config(path), create=False)
+        SqliteBroker(a_config(path), create=False)
     assert path.read_bytes() == b""
 
 
@@ -97,19 +97,19 @@ def test_an_empty_file_becomes_a_database(path: Path):
 @pytest.mark.parametrize("create", [True, False])
 def test_the_error_for_a_missing_directory_names_it(tmp_path: Path, create: bool):
     with pytest.raises(BrokerUnavailable, match=f"no database at {tmp_path}/no/fileq.db; .* or set sqlite.path"):
-        open_sqlite(a_config(tmp_path / "no" / "fileq.db"), create=create)
+        SqliteBroker(a_config(tmp_path / "no" / "fileq.db"), create=create)
 
 
 def test_a_directory_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=f"sqlite.path is {tmp_path}, a directory"):
-        open_sqlite(a_config(tmp_path))
+        SqliteBroker(a_config(tmp_path))
 
 
 def test_a_network_file_system_is_refused(path: Path, monkeypatch):
     table = f"1 0 0:1 / {path.parent} rw - nfs4 nas:/ rw\n".encode()
     monkeypatch.setattr(mounts, "read_mountinfo", lambda: table)
     with pytest.raises(ConfigError, match=r"a network file system \(nfs4\)"):
-        open_sqlite(a_config(path))
+        SqliteBroker(a_config(path))
     assert not path.exists()
 
 
@@ -120,7 +120,7 @@ def test_the_error_for_a_lock_file_that_cannot_be_created_names_it(path: Path, m
     path.touch()
     monkeypatch.setattr(os, "open", full)
     with pytest.raises(BrokerUnavailable, match=f"{path}-lock; check the permissions"):
-        open_sqlite(a_config(path), create=False)
+        SqliteBroker(a_config(path), create=False)
 
 
 def test_a_database_removed_while_in_use_takes_no_more_jobs(path: Path, broker: SqliteBroker):
@@ -138,7 +138,7 @@ def test_a_database_of_another_schema_is_refused_and_not_changed(path: Path):
     before = path.read_bytes()
     expected = f"has schema {VERSION + 1} and this fileq knows {VERSION}; use the fileq that created it"
     with pytest.raises(BrokerError, match=expected):
-        open_sqlite(a_config(path))
+        SqliteBroker(a_config(path))
     assert path.read_bytes() == before
 
 
@@ -149,7 +149,7 @@ def test_a_copy_of_a_database_that_is_refused_gets_no_files_beside_it(path: Path
     shutil.copy(path, copy)
     run_sql(copy, f"PRAGMA user_version = {VERSION + 1}")
     with pytest.raises(BrokerError, match=f"has schema {VERSION + 1}"):
-        open_sqlite(a_config(copy))
+        SqliteBroker(a_config(copy))
     assert os.listdir(copy.parent) == ["copy.db"]
 
 
@@ -166,7 +166,7 @@ def test_a_broker_whose_schema_was_changed_meanwhile_writes_nothing_more(path: P
 def test_a_file_that_is_no_database_is_refused_and_not_changed(path: Path):
     path.write_bytes(b"plain text, no database\n" * 100)
     with pytest.raises(BrokerError, match="it is not an SQLite database; set"):
-        open_sqlite(a_config(path))
+        SqliteBroker(a_config(path))
     assert path.read_bytes() == b"plain text, no database\n" * 100
     assert os.listdir(path.parent) == [path.name]
 
@@ -175,7 +175,7 @@ def test_a_database_of_another_program_is_refused_and_not_changed(path: Path):
     run_sql(path, "CREATE TABLE addresses (name)")
     before = path.read_bytes()
     with pytest.raises(BrokerError, match="is another program's; set"):
-        open_sqlite(a_config(path))
+        SqliteBroker(a_config(path))
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == [path.name]
 
@@ -194,13 +194,13 @@ def test_a_damaged_database_is_an_error_and_not_an_outage(path: Path):
 def test_an_sqlite_library_without_returning_is_refused(path: Path, monkeypatch):
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
     with pytest.raises(BrokerError, match=r"fileq needs 3\.35\.0 or later"):
-        open_sqlite(a_config(path))
+        SqliteBroker(a_config(path))
 
 
 def test_a_machine_without_a_boot_id_is_refused(path: Path, monkeypatch):
     monkeypatch.setattr(database, "BOOT_ID_FILE", "/nowhere/boot_id")
     with pytest.raises(BrokerError, match="/nowhere/boot_id"):
-        open_sqlite(a_config(path))
+        SqliteBroker(a_config(path))
 
 
 # trouble during use

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.sqlite import SqliteBroker, open_sqlite
+from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.sqlite.file_access import check_side_file, check_writers, narrowed
 from fileq.core.errors import BrokerError
 from tests.support.producer_setup import BrokerSetup
@@ -82,7 +82,7 @@ def test_a_link_at_the_name_of_a_side_file_is_refused_and_not_followed(
     if not is_dangling:
         target.touch()
     with pytest.raises(BrokerError, match=f"{link} is a symbolic link; fileq does not use it: remove it"):
-        open_sqlite(a_config(tmp_path / "fileq.db"))
+        SqliteBroker(a_config(tmp_path / "fileq.db"))
     assert target.exists() != is_dangling
     assert is_dangling or target.read_bytes() == b""
 
@@ -100,7 +100,7 @@ def test_the_program_ends_with_one_line_about_such_a_link(on_sqlite: BrokerSetup
 def test_a_pipe_at_the_name_of_a_lock_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fileq.db-lock")
     with pytest.raises(BrokerError, match=r"fileq\.db-lock is not a regular file; fileq does not use it: remove it"):
-        open_sqlite(a_config(tmp_path / "fileq.db"))
+        SqliteBroker(a_config(tmp_path / "fileq.db"))
 
 
 def of_user(uid: int) -> os.stat_result:
