@@ -56,11 +56,9 @@ class LocalWaiter:
                 os.close(self._fd)
 
 
-# The order in which a claim tries the queues: by priority, except for a small share that starts at a lower queue.
-
-
 class ClaimOrder:
-    """Strict priority, except that every (1/share)th claim starts at a lower queue, taking those in rotation.
+    """The order in which a claim tries the queues: strict priority, except that every (1/share)th claim starts at a
+    lower queue, taking those in rotation.
 
     Counts the claims of one process. A claim that finds no job does not count."""
 
@@ -80,9 +78,6 @@ class ClaimOrder:
     def claimed(self) -> None:
         """Counts a claim that found a job."""
         self.claims += 1
-
-
-# The leases of the brokers that have no server.
 
 
 def take_lease(

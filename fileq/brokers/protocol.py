@@ -57,11 +57,9 @@ from fileq.core.job import Claim, State
 from fileq.core.outcome import FollowUp
 from fileq.core.settlement import Settlement, SettleResult
 
-# What a broker promises to `fsck --repair`. The rules of protocol.py hold here too.
-
 
 class Repairer(Protocol):
-    """Finds and repairs damage that no verb leaves: a key deleted by hand, a write that a failover lost.
+    """For `fsck --repair`: damage that no verb leaves, such as a key deleted by hand, a write that a failover lost.
 
     Atomicity: every repair checks again and changes in one step. What is no longer damaged stays unchanged.
     Repeat: False, and no change; the same for a second process that repairs at the same time.
@@ -97,13 +95,9 @@ class Repairer(Protocol):
         exactly `drift` in this moment."""
 
 
-# What a broker promises about the registry of producers: which ones are alive, and what they do.
-#
-# For operators only. No job depends on it, and nothing is decided by it. The rules of protocol.py hold here too.
-
-
 class ProducerRegistry(Protocol):
-    """Each producer reports itself with a lease. A report whose lease has ended no longer counts."""
+    """Which producers are alive, and what they do: each reports itself with a lease. A report whose lease has ended no
+    longer counts. For operators only: no job depends on it, and nothing is decided by it."""
 
     def report_producer(self, id: str, info: ProducerInfo, ttl_ms: int) -> None:
         """Replaces what is known of this producer. Its lease ends `ttl_ms` from now.
@@ -125,8 +119,7 @@ class ProducerRegistry(Protocol):
 # What a broker promises about orders: what a worker still has to do with the file of a job that has ended.
 #
 # An order comes with the settlement that ends the job (`Settlement.order`) and is kept in the same atomic step. It is
-# removed when it is done. The order of a worker that died stays, so another worker finds it and does it. The rules of
-# protocol.py hold here too.
+# removed when it is done. The order of a worker that died stays, so another worker finds it and does it.
 
 
 class Order(Struct, frozen=True):
@@ -486,9 +479,6 @@ class FullBroker(Broker, Inspector, Repairer, ProducerRegistry, Catalog, Schedul
         needs is allowed, which takes longer."""
 
 
-# What a broker returns to callers that wait: a waiter for jobs, a subscription to events, reports of due times.
-
-
 class Waiter(Protocol):
     """Wakes one pump when a queue may hold a job. Used by one thread, and never claims or moves a job.
 
@@ -533,9 +523,6 @@ class DueReports(Protocol):
         """From now on calls `changed`, in any thread, when what a reply with `is_watched` said has changed.
 
         Such a reply is followed by one call at most. `changed` must return at once."""
-
-
-# The reply to a call of settle_and_claim that may still be on its way.
 
 
 class PendingReply(Protocol):

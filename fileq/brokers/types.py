@@ -28,8 +28,6 @@ from fileq.core.outcome import FollowUp, Output
 from fileq.core.own_jobs import check_batch, check_job
 from fileq.core.settlement import SettleResult
 
-# What a producer reports of itself, as the registry of producers keeps it. Values only.
-
 
 class ScanInfo(Struct, frozen=True, omit_defaults=True):
     """A scan of the whole scan_dir that has ended."""
@@ -434,9 +432,6 @@ class WireEvent(Struct, frozen=True):
     retry_count: int = 0
     filepath: str = ""
     at: int = 0  # the broker's time of the transition in ms since the epoch
-
-
-# What `admit` takes and returns: whether a claimed job of a limited route may run now. Frozen values.
 
 
 class AdmitRequest(Struct, frozen=True):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from fileq.brokers.memory.broker import MemoryBroker, MemoryStore
+from fileq.brokers.memory import MemoryBroker, MemoryStore
 from fileq.brokers.protocol import Subscription
 from fileq.brokers.rules.unit_of_work import UnitOfWork
 from fileq.client.async_client import AsyncClient

@@ -124,14 +124,12 @@ class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisSchedules, Re
                 return
 
     def finish_orders(self, done: Sequence[tuple[str, bytes]]) -> list[bool]:
-        pages = (done[start : start + BATCH] for start in range(0, len(done), BATCH))
-        return [bool(n) for page in pages for n in self._finish(page)]
-
-    def _finish(self, page: Sequence[tuple[str, bytes]]) -> Sequence[int]:
-        keys = self._store.keys
-        records = (keys.record(id) for id, _ in page)
-        answers: Sequence[int] = self._store.run("finish_orders", (keys.orders, *records), tuple(chain(*page)))
-        return answers
+        keys, answers = self._store.keys, list[int]()
+        for start in range(0, len(done), BATCH):
+            page = done[start : start + BATCH]
+            records = (keys.record(id) for id, _ in page)
+            answers += self._store.run("finish_orders", (keys.orders, *records), tuple(chain(*page)))
+        return [bool(answer) for answer in answers]
 
 
 def _as_document(value: bytes) -> Document:

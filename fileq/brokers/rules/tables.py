@@ -730,11 +730,8 @@ def is_over(batch: Batch, now_ms: int) -> bool:
     return batch.state is BatchState.FINISHED and batch.finished_ms + KEPT_MS <= now_ms
 
 
-# Batches in their table: the counts, and apart from them what never changes, which may be long.
-
-
 class FixedFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What never changes, apart from the counts: it may be long."""
+    """What never changes of a batch, in a column apart from the counts: it may be long."""
 
     callbacks: tuple[Callback, ...] = ()
     info: bytes = b""

@@ -79,7 +79,8 @@ class ChangeWatcher:
                     version = db.execute("PRAGMA data_version").fetchone()[0]
                     if version != seen:
                         seen = version
-                        self._wake_waiters_with_work(db)
+                        if has_work(db, self._queues):
+                            self.wake_all()
                 except sqlite3.Error:
                     self.wake_all()  # the pump's next call raises the error where it is handled
                 with self._changed:
@@ -92,10 +93,6 @@ class ChangeWatcher:
             while not self._armed and not self._is_closed:
                 self._changed.wait()
             return not self._is_closed
-
-    def _wake_waiters_with_work(self, db: sqlite3.Connection) -> None:
-        if has_work(db, self._queues):
-            self.wake_all()
 
     def close(self) -> None:
         with self._changed:

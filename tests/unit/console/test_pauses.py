@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fileq.brokers.clocks import wall_clock_ms
-from fileq.brokers.memory.broker import MemoryBroker
+from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Entry, Record
 from fileq.commands.admin.pauses import (
     HISTORIES,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fileq.brokers.memory.broker import MemoryBroker
+from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Census, Entry, WorkerInfo
 from fileq.config import config_from
 from fileq.core.errors import BrokerError, BrokerUnavailable

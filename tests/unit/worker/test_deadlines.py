@@ -11,6 +11,7 @@ from fileq.testing.conformance.builders import foreign
 from fileq.worker.deadlines import IDLE_S, PAGE, Deadlines
 from fileq.worker.settlements import FollowUps
 from tests.support.pump_setup import NOW, PumpSetup
+from tests.support.sqlite_store import change_one_row
 
 CHECKSUM = "fileq.handlers:checksum"
 HANDLERS = [{"match": "**/*", "use": CHECKSUM, "on_dead": "mourn"}, {"type": "t", "use": CHECKSUM, "on_dead": "mourn"}]
@@ -107,12 +108,9 @@ def test_bytes_without_a_deadline_that_have_the_record_of_the_job_wait_on() -> N
     """Another program pushed them under the same id; their claim gave them the record."""
     setup = DeadlinesSetup()
     setup.enqueue_jobs(typed("a"))
-    raw = setup.raw("a")
-    store = setup.broker.store
-    record = store.records["a"]
-    record.raw = foreign("a")
-    store.queues["low"][0] = (1, record.raw)
-    assert raw != record.raw
+    assert setup.raw("a") != foreign("a")
+    for table in ("records", "queued"):
+        change_one_row(setup.broker, f"UPDATE {table} SET raw = ?", foreign("a"))
     setup.clocks.advance(10)
     setup.deadlines.turn()
     assert setup.state("a") is State.PENDING
