@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.local_waiter import LocalWaiter, take_lease
 from fileq.brokers.rules.unit_of_work import Store, UnitOfWork
-from fileq.brokers.sqlite.broker import TableBroker
+from fileq.brokers.sqlite.broker import RulebookBroker
 from fileq.brokers.sqlite.change_watcher import has_work
 from fileq.brokers.sqlite.database import MemoryDatabase
 from fileq.config import Config
@@ -83,7 +83,7 @@ class MemorySubscription:
         self._on_close(self)
 
 
-class MemoryBroker(TableBroker):
+class MemoryBroker(RulebookBroker):
     store: MemoryStore
     kind = "memory"
     where = "this process"

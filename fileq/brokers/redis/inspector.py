@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.local_processes import Neighbours
 from fileq.brokers.place_pages import (
     PAGE_BYTES,
@@ -46,7 +47,6 @@ from fileq.core.errors import BrokerError
 from fileq.core.job import State, decode_or_none
 from fileq.core.outcome import FollowUp
 
-HOUR_MS = 3_600_000
 _PAGE = 500
 _info_decoder = msgspec.json.Decoder(WorkerInfo)
 _producer_decoder = msgspec.json.Decoder(ProducerInfo)

@@ -8,15 +8,3 @@ verbs, in Lua; the conformance suite and the state machine tests compare the two
 `entries.py` takes jobs in, `batches.py` counts them, `settlements.py` ends them, `queues.py` is the hot path of workers
 and producers, `operators.py` what people ask and change, `repairs.py` what fsck puts right.
 """
-
-from __future__ import annotations
-
-from fileq.brokers.rules.batches import BatchVerbs
-from fileq.brokers.rules.operators import OperatorVerbs
-from fileq.brokers.rules.queues import QueueVerbs
-from fileq.brokers.rules.repairs import RepairVerbs
-from fileq.brokers.rules.schedules import ScheduleVerbs
-
-
-class RulebookBroker(QueueVerbs, OperatorVerbs, RepairVerbs, ScheduleVerbs, BatchVerbs):
-    """Every method that changes something is one unit of work; it can be repeated as brokers/protocol.py says."""

@@ -25,8 +25,12 @@ from fileq.brokers.place_pages import (
     page_of_slots,
     wrong_cursor,
 )
-from fileq.brokers.rules import RulebookBroker
+from fileq.brokers.rules.batches import BatchVerbs
+from fileq.brokers.rules.operators import OperatorVerbs
+from fileq.brokers.rules.queues import QueueVerbs
+from fileq.brokers.rules.repairs import RepairVerbs
 from fileq.brokers.rules.rows import STATES, RecordRow, facts_in
+from fileq.brokers.rules.schedules import ScheduleVerbs
 from fileq.brokers.rules.tables import OUTLINE, find_all, place_length, source_of
 from fileq.brokers.rules.unit_of_work import Store
 from fileq.brokers.sqlite.change_watcher import ChangeWatcher, SqliteSubscription
@@ -76,8 +80,9 @@ class SqliteStore(Store):
         self.database.close()
 
 
-class TableBroker(RulebookBroker):
-    """What the rulebook leaves to a backing: lists by pages, and parts of records."""
+class RulebookBroker(QueueVerbs, OperatorVerbs, RepairVerbs, ScheduleVerbs, BatchVerbs):
+    """The rulebook, with lists by pages and parts of records. Every method that changes something is one unit of work;
+    it can be repeated as brokers/protocol.py says."""
 
     store: Store
 
@@ -144,7 +149,7 @@ class TableBroker(RulebookBroker):
             last = page[-1][0]
 
 
-class SqliteBroker(TableBroker):
+class SqliteBroker(RulebookBroker):
     store: SqliteStore
     kind = "sqlite"
 

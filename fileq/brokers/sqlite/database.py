@@ -16,8 +16,10 @@ What a kill -9 leaves:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
+import functools
 import os
 import sqlite3
 import threading
@@ -48,11 +50,9 @@ class MemoryDatabase:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.connection = sqlite3.connect(
-            ":memory:", isolation_level=None, check_same_thread=False, cached_statements=256
-        )
+        self.connection = _in_memory()
         weakref.finalize(self, self.connection.close)
-        database_schema.create_tables(self.connection)
+        _empty().backup(self.connection)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -65,6 +65,19 @@ class MemoryDatabase:
         """A view to read. Writers wait meanwhile."""
         with self.lock:
             yield self.connection
+
+
+def _in_memory() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=256)
+
+
+@functools.cache
+def _empty() -> sqlite3.Connection:
+    """A database with empty tables: to copy them takes a hundredth of the time that it takes to create them."""
+    connection = _in_memory()
+    atexit.register(connection.close)
+    database_schema.create_tables(connection)
+    return connection
 
 
 class Database:

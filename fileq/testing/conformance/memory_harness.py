@@ -1,4 +1,4 @@
-"""The harness of the memory broker: the model of the state machine, and an example for authors of brokers."""
+"""The harness of the memory broker, the model of the state machine; also an example for authors of brokers."""
 
 from __future__ import annotations
 
