@@ -194,23 +194,24 @@ _NUMBER = re.compile("-?[0-9]{1,18}")
 
 
 def read_page(db: sqlite3.Connection, place: str, queues: Sequence[str], cursor: str, size: int) -> Page:
-    total = place_length(db, place)
+    total, next_cursor = place_length(db, place), ""
     if place == "scheduled":
         due_ms, skipped = _numbers(cursor, 2) if cursor else (-(2**63), 0)
         sql = "SELECT due_ms, raw FROM scheduled WHERE due_ms >= ? ORDER BY due_ms, raw LIMIT ? OFFSET ?"
         rows, is_last = _cut(db.execute(sql, (due_ms, size + 1, skipped)), size)
-        if is_last:
-            return Page(_raws(rows), "", total)
-        last_ms = rows[-1][0]
-        same = sum(due == last_ms for due, _ in rows) + (skipped if last_ms == due_ms else 0)
-        return Page(_raws(rows), f"{last_ms}.{same}", total)
-    source, values = source_of(place, queues)
-    after, order = ("<", "DESC") if place in NEWEST_FIRST else (">", "ASC")
-    condition = f"AND position {after} ?" if cursor else ""
-    at = _numbers(cursor, 1) if cursor else ()
-    sql = f"SELECT position, raw FROM {source} {condition} ORDER BY position {order} LIMIT ?"
-    rows, is_last = _cut(db.execute(sql, (*values, *at, size + 1)), size)
-    return Page(_raws(rows), "" if is_last else str(rows[-1][0]), total)
+        if not is_last:
+            last_ms = rows[-1][0]
+            same = sum(due == last_ms for due, _ in rows) + (skipped if last_ms == due_ms else 0)
+            next_cursor = f"{last_ms}.{same}"
+    else:
+        source, values = source_of(place, queues)
+        after, order = ("<", "DESC") if place in NEWEST_FIRST else (">", "ASC")
+        condition = f"AND position {after} ?" if cursor else ""
+        at = _numbers(cursor, 1) if cursor else ()
+        sql = f"SELECT position, raw FROM {source} {condition} ORDER BY position {order} LIMIT ?"
+        rows, is_last = _cut(db.execute(sql, (*values, *at, size + 1)), size)
+        next_cursor = "" if is_last else str(rows[-1][0])
+    return Page(tuple(raw for _, raw in rows), next_cursor, total)
 
 
 def _cut(rows: Iterable[tuple[int, bytes]], size: int) -> tuple[list[tuple[int, bytes]], bool]:
@@ -223,10 +224,6 @@ def _cut(rows: Iterable[tuple[int, bytes]], size: int) -> tuple[list[tuple[int, 
             return page, False
         page.append(row)
     return page, True
-
-
-def _raws(rows: Iterable[tuple[int, bytes]]) -> tuple[bytes, ...]:
-    return tuple(raw for _, raw in rows)
 
 
 def _numbers(cursor: str, count: int) -> tuple[int, ...]:
