@@ -1,8 +1,10 @@
 """The fingerprint of an error: equal for jobs that died of the same cause, so that operators see groups and not jobs.
 
 It covers the kind of the error, the handler, the first line of the message without what differs from job to job, and
-the innermost frame of the user's code. Pure: the same arguments give the same digits in every process and release, and
-records keep them. So a change of a rule here separates new dead jobs from the old ones of the same cause.
+the innermost frame of the user's code. Of a command's output it covers the first and the last line: many programs begin
+with the same line whatever went wrong, and others end with one. Pure: the same arguments give the same digits in every
+process and release, and records keep them. So a change of a rule here separates new dead jobs from the old ones of the
+same cause.
 """
 
 from __future__ import annotations
@@ -15,6 +17,10 @@ _PLACEHOLDER = re.compile("<(?:text|path|id|address)>|#")  # in what wording() r
 _WORD = re.compile(r"[^\W\d_]{2,}")
 LENGTH = 12  # hexadecimal digits
 _LONGEST_LINE = 400  # characters of a message that are looked at
+
+_OF_A_COMMAND = re.compile(r"[^:|]+ (?:exited with \d+|was killed by (?:signal )?\w+): ")
+_JOINS_LINES = " | "  # fileq joins the lines of a message with this
+_SAYS_NOTHING = ("Traceback (most recent call last):", "…")  # a first line of these: no cause, or only its end was kept
 
 # What fileq appends to the error of a handler: ` (at jobs.py:12 in convert, parser.py:7 in read)`.
 _LOCATION = re.compile(r" \(at (?=[^()\n]*:\d+ in )([^()\n]*)\)")
@@ -56,9 +62,15 @@ def fingerprint(error: str, handler: str = "", traceback: str = "", path: str = 
 
 
 def wording(error: str, path: str = "") -> str:
-    """The first line of the message, with paths, ids, numbers and quoted texts replaced."""
+    """The first line of the message, with paths, ids, numbers and quoted texts replaced; of a command's output the
+    first and the last line."""
     line = _LOCATION.sub("", error).strip().split("\n", 1)[0]
-    line = line.split(" | ", 1)[0][:_LONGEST_LINE]  # fileq joins the lines of a message with this
+    first, *others = line.split(_JOINS_LINES)
+    if others and (command := _OF_A_COMMAND.match(first)) is not None:
+        begins = first[command.end() :].startswith(_SAYS_NOTHING)
+        first = command[0] if begins else f"{first[: _LONGEST_LINE // 2]}{_JOINS_LINES}"
+        first += others[-1]
+    line = first[:_LONGEST_LINE]
     for own in (path, path.rpartition("/")[2]):
         if len(own) > 2:
             line = line.replace(own, _OWN_FILE)

@@ -67,6 +67,14 @@ SAME = {
         "ValueError: bad header\nsecond line",
         "ValueError:  bad   header",
     ),
+    "the first and the last line of a command": (
+        "convert exited with 1: reading 3 pages | page 1 | unknown font",
+        "convert exited with 1: reading 7 pages | page 1 | page 2 | a warning | unknown font",
+    ),
+    "the end of a long output": (
+        "convert exited with 1: …ading page 3 | unknown font",
+        "convert exited with 1: …nothing of note here | page 4 | unknown font",
+    ),
 }
 
 DIFFERENT = (
@@ -83,6 +91,16 @@ DIFFERENT = (
     "convert exited with 2: no space left",
     "convert was killed by SIGSEGV",
     "convert was killed by SIGKILL",
+    "python3 exited with 1: Traceback (most recent call last): | File 'a.py', line 4, in f | ValueError: bad header",
+    "python3 exited with 1: Traceback (most recent call last): | File 'a.py', line 5, in f | OSError: database is down",
+    "sh exited with 1: WARNING: config file missing | Error: invalid header",
+    "sh exited with 1: WARNING: config file missing | Error: no space left",
+    "the command was killed by signal 35: WARNING: config file missing | Error: no space left",
+    "the command was killed by signal 35: WARNING: config file missing | Error: invalid header",
+    "java exited with 1: Exception in thread main X: bad header | at Main.main(Main.java:5)",
+    "java exited with 1: Exception in thread main X: no space left | at Main.main(Main.java:5)",
+    f"sh exited with 1: {'a long warning ' * 100} | Error: invalid header",
+    f"sh exited with 1: {'a long warning ' * 100} | Error: no space left",
     "crashed: the process of the handler was killed by SIGSEGV",
     "its worker died (no heartbeat for 45s or more)",
     "timed out after 30s",
@@ -151,6 +169,11 @@ def test_frames_tell_equal_messages_apart_and_lines_do_not() -> None:
 
     assert of(12, "parse") == of(90, "parse") != of(12, "read")
     assert fingerprint("ValueError: x (at a.py:1 in f)") != fingerprint("ValueError: x (at a.py:1 in g)")
+
+
+def test_a_python_program_is_named_by_its_error_and_not_by_the_title_of_its_traceback() -> None:
+    error = "python exited with 1: Traceback (most recent call last): | File 'a.py', line 4, in f | ValueError: row 7"
+    assert wording(error) == "python exited with #: ValueError: row #"
 
 
 def test_a_very_long_message_is_looked_at_in_linear_time() -> None:
