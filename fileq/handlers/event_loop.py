@@ -196,7 +196,9 @@ async def _limited(
         if not limit.expired():
             return None, error
         timed_out = TimedOut(context.timeout_s)
-        timed_out.__cause__ = error.__cause__  # the CancelledError: its traceback ends where the handler was
+        # The CancelledError: its traceback ends where the handler was. In early releases of Python 3.11 it is only the
+        # context.
+        timed_out.__cause__ = error.__cause__ or error.__context__
         return None, timed_out
     except BaseException as error:
         return None, error

@@ -9,6 +9,9 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from datetime import UTC, datetime
+from typing import Any
+
+import pytest
 
 from fileq.core.errors import Permanent
 from fileq.core.job import typed_job
@@ -99,6 +102,34 @@ def test_a_long_traceback_loses_its_middle() -> None:
 def test_a_text_of_the_longest_size_is_not_cut() -> None:
     assert cut_middle("x" * 100, 100) == "x" * 100
     assert len(cut_middle("x" * 101, 100)) <= 100
+
+
+def test_a_timeout_says_where_the_coroutine_was_also_if_the_cancellation_is_only_its_context(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class EarlyTimeout(asyncio.Timeout):
+        """As in Python 3.11.2."""
+
+        async def __aexit__(self, *raised: Any) -> bool | None:
+            try:
+                return await super().__aexit__(*raised)
+            except TimeoutError as error:
+                error.__cause__ = None
+                raise
+
+    async def asleep() -> None:
+        await asyncio.sleep(60)
+
+    def timeout(delay_s: float) -> asyncio.Timeout:
+        return EarlyTimeout(asyncio.get_running_loop().time() + delay_s)
+
+    monkeypatch.setattr(asyncio, "timeout", timeout)
+    view = view_of(typed_job("t", None, priority="low", now=datetime.now(UTC)), b"", None)
+    context = Context(view, cancelled=threading.Event(), attempt=1, timeout_s=0.01)
+    with closing(EventLoop()) as loop:
+        text = failure_of(lambda: loop.run(asleep, context))
+    assert text.splitlines()[0] == "When the time was up (most recent call last):"
+    assert "in asleep" in text
 
 
 def places_of(inner: Callable[[threading.Event, threading.Event], Awaitable[None]]) -> tuple[str, str]:
