@@ -138,7 +138,7 @@ def _wait(executor: ProcessExecutor) -> TaskOutcome:
 def _failure(outcome: TaskOutcome, route: BoundRoute, config: Config) -> str:
     """What a worker would do with the job, and the error."""
     match outcome:
-        case Failed(is_permanent=True):
+        case Failed() if outcome.is_permanent or not route.max_retries:
             return f"would not be retried: {outcome.error}"
         case Failed(after_s=None):
             return f"would be retried: {outcome.error}"

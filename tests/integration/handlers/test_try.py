@@ -70,6 +70,7 @@ handlers:
   - {match: "**/*.later", use: "tried:failing_later"}
   - {match: "**/*.permanent", use: "tried:hopeless", timeout: 7s}
   - {match: "**/*.busy", use: "tried:busy"}
+  - {match: "**/*.once", use: "tried:busy", max_retries: 0}
   - {match: "**/*.unkept", use: "tried:unkept"}
   - {match: "**/*.sh", command: ["sh", "-c", "echo oops >&2; exit 3"], give_up_on: [3]}
   - {match: "sub/*.cat", command: ["cat", "{filepath}"]}
@@ -160,6 +161,7 @@ def test_an_error_is_shown_with_the_traceback_of_the_handler(
     [
         ("inbox/a.permanent", "would not be retried: Permanent: no such customer"),
         ("inbox/a.busy", "would be retried after 1m30s: Retry: busy"),
+        ("inbox/a.once", "would not be retried: Retry: busy"),
         ("inbox/a.sh", "would not be retried: sh exited with 3: oops"),
     ],
 )
