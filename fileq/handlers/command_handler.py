@@ -16,6 +16,7 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -91,7 +92,7 @@ def run_command(
             inherited=file.inherited,
             cancelled=context.cancelled,
             timeout_s=context.time_left,
-            on_output=sink.write if sink is not None else None,
+            on_output=sink.write if sink is not None else _print,
         )
     except ValueError as error:
         raise Permanent(f"the job can't be handed to a command: {error}") from error
@@ -106,6 +107,13 @@ def run_command(
     if result.code != 0:
         raise _failure(name, result, arguments, file)
     return {"exit": 0, "stdout": _fitting(result.stdout), "stderr": _fitting(result.stderr)}
+
+
+def _print(output: bytes) -> None:
+    """To stderr, where the output of a function goes if nothing captures it. Never the reason why a command fails."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or replaced by a stream of text
+        sys.stderr.buffer.write(output)
+        sys.stderr.buffer.flush()
 
 
 def _command_in(payload: Any) -> list[str]:

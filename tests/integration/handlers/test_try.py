@@ -73,6 +73,8 @@ handlers:
   - {match: "**/*.once", use: "tried:busy", max_retries: 0}
   - {match: "**/*.unkept", use: "tried:unkept"}
   - {match: "**/*.sh", command: ["sh", "-c", "echo oops >&2; exit 3"], give_up_on: [3]}
+  - {match: "**/*.steps", command: ["sh", "-c", "echo step 1; echo step 2; echo two >&2; echo lines >&2; exit 3"]}
+  - {match: "**/*.hanging", command: ["sh", "-c", "echo step 1; sleep 60"], timeout: 1s}
   - {match: "sub/*.cat", command: ["cat", "{filepath}"]}
 """
 
@@ -174,7 +176,25 @@ def test_the_next_step_of_a_worker_is_shown(name: str, text: str, app: Path, cap
 
 def test_the_failure_of_a_command_needs_no_traceback(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tried("inbox/a.sh") == 1
-    assert len(capfd.readouterr().err.splitlines()) == 2
+    _, printed, last = capfd.readouterr().err.splitlines()
+    assert printed == "oops"
+    assert last.endswith("sh exited with 3: oops")
+
+
+def test_what_a_command_prints_is_shown_as_it_is(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tried("inbox/a.steps") == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    _, *printed, last = err.splitlines()
+    assert sorted(printed) == ["lines", "step 1", "step 2", "two"]
+    assert last.endswith("sh exited with 3: two | lines")
+
+
+def test_what_a_command_printed_before_its_timeout_is_shown(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tried("inbox/a.hanging") == 1
+    _, printed, last = capfd.readouterr().err.splitlines()
+    assert printed == "step 1"
+    assert last.endswith("timed out after 1s")
 
 
 def test_a_command_is_tried_like_a_function(app: Path, capfd: pytest.CaptureFixture[str]) -> None:

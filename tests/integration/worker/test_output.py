@@ -199,3 +199,12 @@ def test_without_capture_handlers_print_to_stderr_of_the_worker(setup: WorkerSet
     assert "wrong job-1\n" in program.text()
     assert "handler.printed" not in program.text()
     assert setup.record("job-1").attempts[0].output == ""
+
+
+def test_without_capture_commands_print_to_stderr_of_the_worker(each_setup: WorkerSetup) -> None:
+    route = '{type: shell, command: [sh, -c, "echo said; exit 3"], max_retries: 0}'
+    program = each_setup.worker(count=1, handlers=f"[{route}]", capture_output="false")
+    each_setup.enqueue("shell", "job-1")
+    each_setup.wait_for(State.DEAD, ["job-1"])
+    assert "said" in program.text().splitlines()
+    assert "handler.printed" not in program.text()
