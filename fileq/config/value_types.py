@@ -334,7 +334,13 @@ FilledUtf8: TypeAlias = Annotated[str, TextKind(rf"(?s)[^{_NOT_UTF8}]+", "text i
 GlobInUtf8: TypeAlias = Annotated[str, TextKind(rf"(?s)[^{_NOT_UTF8}]+", "a glob in UTF-8 such as **/*.pdf")]
 Filled: TypeAlias = Annotated[str, TextKind(r"(?s).+", "text that is not empty")]
 Directory: TypeAlias = Annotated[str, TextKind(r"(?s).+", "the path of one directory")]
-Glob: TypeAlias = Annotated[str, TextKind(r"(?s).+", "a glob such as **/*.pdf")]
+Glob: TypeAlias = Annotated[
+    str,
+    TextKind(
+        r"(?s)(?!/|\.{1,2}/|~/).+",  # none of these could match a file
+        "a glob such as **/*.pdf, relative to the scanned directory, without /, ./, ../ or ~/ at its beginning",
+    ),
+]
 Extension: TypeAlias = Annotated[str, TextKind(r"\.[^/]+", "an extension such as .pdf")]
 Module: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_]\w*(\.\w+)*", "a module such as package.module")]
 Function: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", "package.module:function")]

@@ -26,6 +26,7 @@ _WRITTEN_OUT = ", each alternative of its braces counted; shorten it"
 _SHOWN = 100  # characters of a glob in a message
 _GLOBS_SHOWN = 5  # in a message
 _MAGIC = re.compile(r"[*?\[\]{}\\]")
+_LITERAL_BRACE = re.compile(r"\\.|\[[^\[\]]*\]|([{}])", re.DOTALL)  # before the group: where a brace stands for itself
 _CLASS = re.compile(r"\[:([a-z]+):\]")
 _CLASSES = {
     "alnum": "0-9A-Za-z",
@@ -52,6 +53,11 @@ _THE_REST = r"(?!(?:.*/)?\.\.?(?:/|\Z)).*"
 def exact_glob(path: str) -> str:
     """The pattern that matches this path only."""
     return _MAGIC.sub(r"\\\g<0>", path)
+
+
+def has_literal_brace(pattern: str) -> bool:
+    r"""Whether a brace lists no alternatives and is not written as `\{`: `{pdf` and `{pdf}` match these characters."""
+    return any(found[1] for one in _alternatives(pattern) for found in _LITERAL_BRACE.finditer(one))
 
 
 class Globs:

@@ -6,6 +6,7 @@ Parent and children load the same table from the same configuration, so that a n
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -29,7 +30,7 @@ from fileq.core.schedule import job_payload
 from fileq.core.text import did_you_mean, quoted_path
 from fileq.core.units import Rate, format_duration
 from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE, RETRY_DELAYS_S, TIMEOUT_S
-from fileq.files.globs import Globs
+from fileq.files.globs import Globs, has_literal_brace
 from fileq.handlers import extensions
 from fileq.handlers.command_handler import command_problems, command_warnings
 from fileq.handlers.context import LONGEST_TYPE, no_handler
@@ -256,9 +257,10 @@ class Routes:
         """For a file that no route takes: often `*.pdf` was meant for every directory, or for `.PDF` too."""
         name = path.rpartition("/")[2]
         for glob in (route.match for route in self if route.match is not None and "/" not in route.match):
-            if Globs([f"**/{glob}"]).match("", name):
+            deeper = _in_every_directory(glob)
+            if Globs([deeper]).match("", name):
                 return (
-                    f"the route {glob!r} takes files of the top level only; '**/{glob}' takes those of every directory"
+                    f"the route {glob!r} takes files of the top level only; {deeper!r} takes those of every directory"
                 )
         for glob in (route.match for route in self if route.match is not None and route.match.startswith("**/")):
             if Globs([glob.lower()]).match("", name.lower()):
@@ -519,18 +521,34 @@ def _empty(config: Config) -> Iterator[str]:
 def _warnings(config: Config, patterns: Sequence[tuple[str, str]], *, is_complete: bool) -> Iterator[str]:
     """`patterns`: where each route that takes files is defined, and its glob. `is_complete`: no other can exist."""
     globs = [glob for _, glob in patterns]
-    for where, glob in patterns:
-        if "**" not in glob:
-            directory, _, name = glob.rpartition("/")
+    included = [("producer.include_globs", glob) for glob in config.producer.include_globs]
+    for where, glob in (*included, *patterns):
+        directory, _, name = glob.rpartition("/")
+        is_deep = "**" in glob.split("/") or ("{" in glob and "**" in glob)  # {a/**,b}/*.pdf
+        if not name:
+            yield f"{where} ({glob}) matches no file: it ends with a slash; for all files below it write '{glob}**'"
+        elif not is_deep:
             place = f"directly in {directory!r}" if directory else "of the top level"
-            deeper = f"{directory}/**/{name}" if directory else f"**/{name}"
+            deeper = _in_every_directory(glob)
             yield f"{where} ({glob}) matches only files {place}; for every directory write {deeper!r}"
+        if has_literal_brace(glob):
+            yield (
+                f"{where} ({glob}) has a brace that lists no alternatives, and so matches only names with this brace; "
+                r"write alternatives as {pdf,txt}, and a brace in a name as \{ or \}"
+            )
     covers_all = any(glob in globs for glob in _EVERY_FILE) or set(config.producer.include_globs) <= set(globs)
     if globs and not covers_all and is_complete:
         yield (
             "no route matches every file: a file without a route dies (NoHandler); "
             "add a last route with match: '**/*', or narrow producer.include_globs"
         )
+
+
+def _in_every_directory(glob: str) -> str:
+    """The glob that takes the same names in all directories below. `**` within a name is one star."""
+    directory, _, name = glob.rpartition("/")
+    name = re.sub(r"\*\*+", "*", name)
+    return f"{directory}/**/{name}" if directory else f"**/{name}"
 
 
 # Imports the handlers again, for a worker that reloads its configuration.

@@ -280,6 +280,14 @@ CHECKSUM = "fileq.handlers:checksum"
             "handlers: [{match: 'in/*.pdf', use: %s}, {match: '**/*', use: %s}]",
             ["directly in 'in'; for every directory"],
         ),
+        (
+            "handlers: [{match: '**.pdf', use: %s}, {match: 'a**/b**', use: %s}, {match: '**/*', use: %s}]",
+            ["of the top level; for every directory write '**/*.pdf'", "for every directory write 'a**/**/b*'"],
+        ),
+        (
+            "handlers: [{match: in/, use: %s}, {match: '{a/**,b}/*', use: %s}, {match: '**/*', use: %s}]",
+            ["(in/) matches no file"],
+        ),
         ("handlers: [{match: 'in/**', use: %s}]", ["no route matches every file"]),
         ("handlers: [{match: '**/*.pdf', use: %s}]", ["no route matches every file"]),
         ("handlers: [{match: '**/*.pdf', use: %s}]\nproducer: {include_globs: ['**/*.pdf']}", []),
@@ -299,6 +307,27 @@ def test_check_warns_of_routes_that_match_less_than_they_seem_to(
     out = capsys.readouterr().out
     assert out.count("\nwarning: ") == len(warnings)
     assert "handlers were not imported; --handlers imports them" in out
+
+
+def test_check_warns_of_included_globs_as_of_those_of_routes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("producer: {include_globs: ['*.pdf', in/, '**/*.{pdf,PDF', '**/*']}")
+    assert main(["config", "check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == [
+        "producer.include_globs (*.pdf) matches only files of the top level; for every directory write '**/*.pdf'",
+        "producer.include_globs (in/) matches no file: it ends with a slash; for all files below it write 'in/**'",
+        "producer.include_globs (**/*.{pdf,PDF) has a brace that lists no alternatives, and so matches only names with "
+        r"this brace; write alternatives as {pdf,txt}, and a brace in a name as \{ or \}",
+    ]
+
+
+@pytest.mark.parametrize("glob", ["/srv/inbox/**", "./**", "../other/*", "~/inbox/**"])
+@pytest.mark.parametrize("setting", ["producer: {include_globs: [%s]}", "handlers: [{match: %s, command: [cat]}]"])
+def test_a_glob_that_is_not_relative_is_refused(
+    setting: str, glob: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(setting % f"'{glob}'")
+    assert main(["config", "check"]) == 2
+    assert f"is '{glob}'; it must be a glob such as **/*.pdf, relative to the" in capsys.readouterr().err
 
 
 def test_check_warns_of_globs_that_miss_files_by_their_case(

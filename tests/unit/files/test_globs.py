@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from wcmatch import glob
 
 from fileq.core.errors import ConfigError
-from fileq.files.globs import LONGEST_GLOB, FileFilter, Globs, exact_glob
+from fileq.files.globs import LONGEST_GLOB, FileFilter, Globs, exact_glob, has_literal_brace
 from tests.support.regex_steps import LONG, SHORT, Steps, worst_attack
 
 # The reference. Its matcher backtracks, so fileq has its own.
@@ -63,6 +63,18 @@ def test_braces_list_alternatives():
     assert [p for p in ("a.pdf", "x/a.docx", "a.txt", "in/a", "out/a", "else/a", "in/x/a") if takes(files, p)] == [
         *("a.pdf", "x/a.docx", "in/a", "out/a")
     ]
+
+
+@pytest.mark.parametrize("pattern", ["*.{pdf,PDF", "*.{pdf}", "pdf}", "{a,b}{", r"\\{a", "[a]{b"])
+def test_a_brace_that_lists_no_alternatives_is_found(pattern: str):
+    assert has_literal_brace(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*.pdf", "*.{pdf,PDF}", "{1..9}", "{a,{b,c}}", r"\{a\}", "[{}]a", exact_glob("{a}")]
+)
+def test_a_brace_that_lists_alternatives_or_is_marked_is_no_literal_one(pattern: str):
+    assert not has_literal_brace(pattern)
 
 
 def test_a_pattern_without_two_stars_matches_at_the_top_only():

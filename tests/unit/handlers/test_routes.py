@@ -102,6 +102,8 @@ def test_a_refusal_names_a_route_that_takes_only_files_of_the_top_level() -> Non
     only = "the route '*.{pdf,tif}' takes files of the top level only; '**/*.{pdf,tif}' takes those of every directory"
     assert routes.refusal(about("sub/a.tif")) == f"no handler for '/data/sub/a.tif'; {only}"
     assert routes.refusal(about("sub/a.txt")) == "no handler for '/data/sub/a.txt'; add a route that matches it"
+    refusal = routes_of({"match": "**.pdf", "command": ["true"]}).refusal(about("sub/a.pdf"))
+    assert refusal.endswith("takes files of the top level only; '**/*.pdf' takes those of every directory")
 
 
 def test_a_refusal_names_a_route_that_misses_the_file_by_case() -> None:
