@@ -11,6 +11,7 @@ locks that SQLite holds on it in this process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
 import stat
@@ -26,11 +27,15 @@ _OPENED_BY_SQLITE = ("-wal", "-shm", "-journal")  # beside the file that a link 
 def protect_database(path: str, *, create: bool) -> os.stat_result:
     """Creates the file if it is missing, narrows it and what SQLite keeps beside it, and returns its status.
 
-    A kill -9 leaves an empty file, which is a database without tables. Raises OSError or BrokerError."""
+    With `create`, which all have who write, a file that can't be written is refused: SQLite would open it to read, and
+    every write would fail like one in an outage. A kill -9 leaves an empty file, which is a database without tables.
+    Raises OSError or BrokerError."""
     real = os.path.realpath(path)
     if create:
         with contextlib.suppress(FileExistsError):
             os.close(os.open(real, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_MODE))
+        if not os.access(real, os.R_OK | os.W_OK, effective_ids=True):
+            raise PermissionError(errno.EACCES, "can't be read and written", real)
     database = os.stat(real)
     if database.st_uid == os.geteuid():
         _narrow(real, database, narrowed(database.st_mode))

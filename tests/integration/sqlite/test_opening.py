@@ -15,6 +15,9 @@ from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from fileq.files import mounts
 from fileq.testing.conformance.builders import an_entry
 from tests.support.sqlite_process import a_config, a_worker
+from tests.support.unprivileged import open_path, unprivileged
+
+__all__ = ["open_path"]
 
 VERSION = database_schema.VERSION
 
@@ -98,6 +101,18 @@ def test_an_empty_file_becomes_a_database(path: Path):
 def test_the_error_for_a_missing_directory_names_it(tmp_path: Path, create: bool):
     with pytest.raises(BrokerUnavailable, match=f"no database at {tmp_path}/no/fileq.db; .* or set sqlite.path"):
         SqliteBroker(a_config(tmp_path / "no" / "fileq.db"), create=create)
+
+
+def test_a_database_that_can_only_be_read_is_refused_to_those_who_write(open_path: Path):
+    path = open_path / "fileq.db"
+    make_database(path, "a")
+    path.chmod(0o444)
+    with (
+        unprivileged(),
+        pytest.raises(BrokerUnavailable, match=f"database {path}: can't be read and written: {path}; check the perm"),
+    ):
+        SqliteBroker(a_config(path))
+    assert pending(path) == 1, "a command that only reads"
 
 
 def test_a_directory_is_refused(tmp_path: Path):
