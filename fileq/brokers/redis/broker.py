@@ -54,11 +54,12 @@ class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisSchedules, Re
     def check_present(self) -> str:
         """Compares the count of all jobs ever taken in, which never falls, with that of the last call. It is smaller
         after a crash without persistence, a failover to a replica that was behind, or a FLUSHALL. Asks the server every
-        CHECK_EVERY_S at most."""
-        if (now_s := time.monotonic()) < self._checked_s + CHECK_EVERY_S:
+        CHECK_EVERY_S at most, but always after a connection broke: new jobs would soon make up for the lost ones."""
+        asked_s, link = time.monotonic(), self._store.link
+        if link.cooled_s < self._checked_s and asked_s < self._checked_s + CHECK_EVERY_S:
             return ""
-        self._checked_s = now_s
         counts = self._store.call("HMGET", self._store.keys.stats, "produced", "adopted")
+        self._checked_s = asked_s
         before, self._taken_in = self._taken_in, sum(int(count or 0) for count in counts)
         if self._taken_in >= before:
             return ""

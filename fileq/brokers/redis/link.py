@@ -47,7 +47,7 @@ class Link:
         self._open: set[RedisConnection] = set()  # all connections of the pool, lent or idle
         self._opening, self._growing = 0, threading.Lock()  # how many are being opened
         self._idle: deque[tuple[RedisConnection, float]] = deque()  # and when each was used last
-        self._cooled_s = 0.0
+        self.cooled_s = 0.0  # when a connection broke last
         self._wait_s = max(config.redis.read_timeout, config.redis.write_timeout)
         self._callers: deque[threading.Event] = deque()  # that wait for a connection; the first one is next
 
@@ -113,7 +113,7 @@ class Link:
                 connection, used_s = self._idle.pop()
             except IndexError:  # another thread took the last one
                 break
-            is_hot = used_s > self._cooled_s and time.monotonic() - used_s < HOT_S
+            is_hot = used_s > self.cooled_s and time.monotonic() - used_s < HOT_S
             # Sentinel may have named another master since, or the cluster another node.
             if self.topology.is_current(connection) and (is_hot or connection.is_quiet()):
                 return connection
@@ -153,7 +153,7 @@ class Link:
 
     def cool(self) -> None:
         """Test every idle connection before its next use: one was broken, so others may be."""
-        self._cooled_s = time.monotonic()
+        self.cooled_s = time.monotonic()
 
     def close(self) -> None:
         while self._open:
