@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import argument, utf8_text, whole_number
 from fileq.cli.command import Invocation, command, declared
-from fileq.cli.terminal import plural, screen_of_stdout, table
+from fileq.cli.terminal import moment, plural, screen_of_stdout, table
+from fileq.core.job import parse_time
 from fileq.core.text import printable
 from fileq.core.webhook import WEBHOOK_EVENTS, Webhook, WebhookFilter
 
@@ -152,8 +153,9 @@ def _delivery_table(found: DeliveryList) -> list[str]:
     rows = [["id", "event", "status", "answer", "attempts", "created", "error"]]
     for one in found.deliveries:
         answer = str(one.answer_status or "-")
-        times = str(one.attempt_count), str(one.created_at)
-        rows.append([one.id, one.event, one.status, answer, *times, one.error or "-"])
+        created = parse_time(one.created_at or "")
+        shown = moment(int(created.timestamp() * 1000)) if created else "-"
+        rows.append([one.id, one.event, one.status, answer, str(one.attempt_count), shown, one.error or "-"])
     return table(rows, screen_of_stdout(), from_left=False)
 
 

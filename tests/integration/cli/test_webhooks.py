@@ -102,7 +102,9 @@ def test_a_cancelled_job_has_its_delivery(shell: CommandLine) -> None:
     [delivery] = shell.json("webhook", "deliveries", "a")["deliveries"]
     assert (delivery["event"], delivery["job_id"], delivery["status"]) == ("job.cancelled", "one", "pending")
     assert json.loads(shell.run("show", delivery["id"], "--json"))["parent_id"] == "one"
-    assert "job.cancelled" in shell.run("webhook", "deliveries", "a")
+    shown = shell.run("webhook", "deliveries", "a")
+    assert "job.cancelled" in shown
+    assert f" {delivery['created_at'][:19].replace('T', ' ')}Z " in shown, "times as in all tables"
     shell.run("cancel", delivery["id"])
     assert len(shell.json("webhook", "deliveries", "a")["deliveries"]) == 1, "no delivery is about a delivery"
     shell.run("cancel", "--all", "--yes")
