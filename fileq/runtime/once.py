@@ -275,7 +275,7 @@ class _Run:
         for id, error in self._dead:
             yield f"dead: {printable(_name(id, raws.get(id, b'')))}: {printable(error)}"
         if (more := self.dead_count - len(self._dead)) > 0:
-            yield f"and {more} more; see 'fileq admin dlq list'"
+            yield f"and {more} more; see 'fileq dlq list'"
 
 
 class _Pace:

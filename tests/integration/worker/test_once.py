@@ -39,6 +39,15 @@ def test_thousands_of_files_are_processed_once_each(sqlite_setup: WorkerSetup) -
     assert (again.returncode, len(setup.logged("file"))) == (0, 3_000)
 
 
+def test_the_first_dead_jobs_are_named_and_the_others_counted(sqlite_setup: WorkerSetup) -> None:
+    for number in range(12):
+        (sqlite_setup.inbox / str(number)).write_bytes(b"x")
+    ended = all_once(sqlite_setup, handlers=on_files("fails"), max_retries=0)
+    *_, last_dead, last = ended.stdout.splitlines()
+    assert last_dead.startswith("dead: ")
+    assert last == "and 2 more; see 'fileq dlq list'"
+
+
 def test_a_job_that_dies_in_this_run_gives_exit_code_3_and_one_dead_before_does_not(sqlite_setup: WorkerSetup) -> None:
     setup = sqlite_setup
     (setup.inbox / "file").write_bytes(b"x")
