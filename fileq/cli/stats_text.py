@@ -275,7 +275,7 @@ def _errors(stats: Stats, screen: Screen) -> list[str]:
     for error in stats.errors[:_ERRORS_SHOWN]:
         rows.append((error.kind, number(error.this_hour), number(error.last_hour)))
     more = len(stats.errors) - _ERRORS_SHOWN
-    return [*table(rows, screen, right=(1, 2), flexible=0), *([f"and {more} more kinds"] if more > 0 else [])]
+    return [*table(rows, screen, right=(1, 2), flexible=0), *([f"and {plural(more, 'more kind')}"] if more > 0 else [])]
 
 
 def producer_lines(producers: tuple[ProducerProcess, ...], screen: Screen, at: str) -> list[str]:

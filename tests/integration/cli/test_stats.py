@@ -109,6 +109,14 @@ def test_the_errors_by_kind_add_up_to_the_failed_attempts_and_the_refused_jobs(s
     assert any(line.startswith("errors this hour (last hour), of failed attempts and of refused") for line in narrow)
 
 
+def test_the_kinds_of_errors_that_are_not_shown_are_counted(shell: CommandLine) -> None:
+    for number in range(9):
+        settle(shell, failed(running(shell, f"job-{number}"), kind=f"Kind{number}", delay_ms=60_000))
+    assert "\nand 1 more kind\n" in shell.run("stats")
+    settle(shell, failed(running(shell, "another"), kind="Another", delay_ms=60_000))
+    assert "\nand 2 more kinds\n" in shell.run("stats")
+
+
 def test_deaths_are_errors_by_kind_and_neither_failed_nor_refused(shell: CommandLine) -> None:
     settle(shell, release(running(shell, "a"), error="exited with status 1", kind="Crash", died=True))
     stats = shell.json("stats")
