@@ -91,7 +91,8 @@ def trace(broker: FullBroker, path: bytes, records_max: int = sys.maxsize) -> Fi
     known = {id: records[id] for _, id in versions}
     search = _RecordSearch(broker, path, records_max)
     others = [record for record in search.run() if record.id not in known]
-    waits_for = wait_reasons(broker, [*known.values(), *others])
+    found = [record for record in (*known.values(), *others) if record is not None]
+    waits_for = wait_reasons(broker, [record for record in found if record.state.is_waiting])
     traced: list[VersionTrace] = []
 
     def add(signature: str, id: str, record: Record | None, *, is_in_ledger: bool) -> None:
@@ -157,13 +158,24 @@ class _RecordSearch:
 
 
 def wait_reasons(broker: FullBroker, records: Sequence[Record | None]) -> dict[str, tuple[str, ...]]:
-    """By the id of the job; only for jobs that wait. The broker is asked once, and only if there is such a job."""
-    waiting = [record for record in records if record is not None and record.state.is_waiting]
-    if not waiting:
+    """By the id of the job; only for jobs that wait, and for those whose worker is gone. The broker is asked once, and
+    only if there is a job that waits or runs."""
+    unfinished = [record for record in records if record is not None and record.state.is_unfinished]
+    if not unfinished:
         return {}
     overview = broker.overview(1)
     living = [view for view in overview.workers if view.is_alive]
-    return {one.id: tuple(_wait_reasons(one, one.queue in overview.census.paused, living)) for one in waiting}
+    gone = {view.slot for view in overview.workers if not view.is_alive}
+    found: dict[str, tuple[str, ...]] = {}
+    for one in unfinished:
+        if one.state.is_waiting:
+            found[one.id] = tuple(_wait_reasons(one, one.queue in overview.census.paused, living))
+        elif one.slot in gone:
+            next_step = (
+                "another one will take the job back" if living else "the next one to start will take the job back"
+            )
+            found[one.id] = (f"its worker is gone or has lost its heartbeat; {next_step}",)
+    return found
 
 
 def paused_queue(name: str) -> str:

@@ -8,6 +8,7 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.core.outcome import Cancelled, Done
 from fileq.queries.documents import worker_documents
 from fileq.queries.job_queries import wait_reasons
+from fileq.testing.conformance.builders import worker_info
 from fileq.worker.heartbeats import CANCELS_EVERY_S
 from tests.support.pump_setup import TTL_S, PumpSetup
 from tests.support.sqlite_store import change_one_row
@@ -183,5 +184,17 @@ def test_a_pump_that_drains_says_so_at_once_and_its_other_jobs_wait_for_another_
     assert setup.submitted() == ["a"]
     [process] = worker_documents(setup.broker.workers(), setup.broker.census().now_ms)
     assert (process.is_draining, process.is_claiming, process.busy) == (True, False, 1)
-    waits = wait_reasons(setup.broker, setup.broker.records(["b"]))
+    waits = wait_reasons(setup.broker, setup.broker.records(["a", "b"]))
     assert waits == {"b": ("every worker is draining: it claims nothing",)}
+
+
+def test_a_running_job_says_that_its_worker_is_gone(setup: PumpSetup) -> None:
+    setup.enqueue("a")
+    setup.pump.turn()
+    assert wait_reasons(setup.broker, setup.broker.records(["a"])) == {}
+    setup.clocks.advance(TTL_S + 1)
+    [reason] = wait_reasons(setup.broker, setup.broker.records(["a"]))["a"]
+    assert reason.startswith("its worker is gone or has lost its heartbeat; the next one to start will take the job")
+    setup.broker.register({"another": worker_info()})
+    [reason] = wait_reasons(setup.broker, setup.broker.records(["a"]))["a"]
+    assert reason.endswith("another one will take the job back")
