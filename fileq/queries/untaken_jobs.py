@@ -6,15 +6,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
+from fileq.brokers.local_processes import this_process
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import WorkerInfo, WorkerView
 from fileq.config import Config
-from fileq.core.errors import FileqError
+from fileq.core.errors import BrokerUnavailable, FileqError
+from fileq.core.job import Job
 from fileq.core.own_jobs import is_own_type
 from fileq.core.text import quoted_path
 
-REREAD_S = 5.0
+if TYPE_CHECKING:
+    from fileq.files.globs import Globs
+
+REREAD_S = 2.0
 NOTED_MAX = 10_000  # types
 Known = Callable[[WorkerInfo], tuple[str, ...] | None]  # what a worker says of itself; None if it does not
 
@@ -68,21 +75,23 @@ def _taken(
 
 
 class UntakenJobs:
-    """Warns of new jobs that no worker takes. Asks the broker only about a type that no worker was seen to take, and
-    once in REREAD_S: enqueueing must not cost a second round trip. A broker that can't be asked is no error here."""
+    """Warns of new jobs that no worker takes, and names the worker that takes a job which this one does not. Asks the
+    broker only about such a job, and once in REREAD_S: neither may cost a round trip for each job. A broker that can't
+    be asked is no error here."""
 
-    def __init__(self, broker: FullBroker, config: Config) -> None:
+    def __init__(self, broker: FullBroker, config: Config, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._broker = broker
         self._config = config
+        self._monotonic = monotonic
         self._taken: set[str] = set()
-        self._workers: Sequence[WorkerView] = ()
+        self._workers: Sequence[WorkerView] | None = None
         self._until_s = 0.0
 
     def warning(self, type: str | None, path: bytes) -> str:
         """About one job: of this type, or else of the file at this path; "" if nothing is wrong or known."""
         if type is not None and (type in self._taken or is_own_type(type)):
             return ""
-        workers = self._current()
+        workers = self._current() or ()
         if type is None:
             return note_of_unrouted_files([path], self._config, workers)
         note = note_of_unknown_types([type], self._config, workers)
@@ -90,11 +99,38 @@ class UntakenJobs:
             self._taken.add(type)
         return note
 
-    def _current(self) -> Sequence[WorkerView]:
-        if time.monotonic() >= self._until_s:
+    def taker(self, job: Job, queue: str) -> WorkerInfo | None:
+        """A running worker of another process whose published routes take this job, and which claims from this queue.
+        Raises FileqError if the broker can't be asked."""
+        if (workers := self._current()) is None:
+            raise BrokerUnavailable("the registry of workers can't be read")
+        own = this_process()
+        for info in (view.info for view in workers if view.is_alive and queue in view.info.queues):
+            if info.process != own and self._takes(info, job):
+                return info
+        return None
+
+    def _takes(self, info: WorkerInfo, job: Job) -> bool:
+        if job.type is not None:
+            return job.type in (info.types or ())
+        if not job.filepath or not info.globs:
+            return False
+        parent, slash, name = self._config.paths.relative(self._config.paths.here(job.path)).rpartition("/")
+        return _matcher(info.globs).match(parent + slash, name)
+
+    def _current(self) -> Sequence[WorkerView] | None:
+        """None if the broker can't be asked."""
+        if self._monotonic() >= self._until_s:
             try:
                 self._workers = tuple(self._broker.workers())
             except FileqError:
-                self._workers = ()
-            self._until_s = time.monotonic() + REREAD_S
+                self._workers = None
+            self._until_s = self._monotonic() + REREAD_S
         return self._workers
+
+
+@lru_cache(maxsize=64)
+def _matcher(globs: tuple[str, ...]) -> Globs:
+    from fileq.files.globs import Globs
+
+    return Globs(globs)

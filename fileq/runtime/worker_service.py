@@ -26,6 +26,7 @@ from fileq.worker.pump import KILL_GRACE_S, Gates, Pump
 FIRST_BACKOFF_S = 0.001
 LONGEST_BACKOFF_S = 0.02
 FULL_S = 0.005  # for so long, full slots are not worth closing the waiter
+LEAVES_S = 0.2  # between two claims of a worker that leaves jobs to another
 SETTLE_TIMEOUT_S = 3.0  # to settle, with a broker that may be unreachable, what was stopped by force
 STUCK_MARGIN_S = 5.0
 
@@ -170,7 +171,13 @@ class WorkerService:
                 self._backoff_s = self._backs_off_until_s = 0.0
             if not self._pump.is_turn_due:
                 may_claim = self._pump.is_underfilled and not self._pump.is_quiet
-                self._wait(self._longest_wait_s(), watches_queues=may_claim)
+                if may_claim and self._pump.leaves_jobs:
+                    # Of an idle fleet one waiter is woken, and that must be one of the other worker.
+                    self._drop_waiter()
+                    self._wait(min(LEAVES_S, self._longest_wait_s()), watches_queues=False)
+                    self._is_woken = True
+                else:
+                    self._wait(self._longest_wait_s(), watches_queues=may_claim)
         except BrokerUnavailable as error:
             self._is_woken = True
             self._drop_waiter()

@@ -101,6 +101,13 @@ PUMP_GUARDS = (
         "tests/unit/worker/test_roots.py::test_a_job_of_a_missing_root_does_not_become_the_probe_of_a_breaker",
     ),
     Guard(
+        "A job without a handler is left to a running worker that has one",
+        "during a rollout a worker of the old version kills the jobs of the new one",
+        "(left := self._left_to_another(claim)):",
+        "(left := self._left_to_another(claim)) and False:",
+        DEFERRED + "a_job_without_a_handler_here_is_left_to_a_running_worker_that_has_one",
+    ),
+    Guard(
         "A job that waits for an open breaker is deferred",
         "it runs and fails",
         "(deferral := self._deferral(claim, task)) is not None:",

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+from msgspec.structs import replace
+
 from fileq.brokers.schedules import Fire, FireResult, Overlap
+from fileq.brokers.types import Record, WorkerInfo, WorkerView
+from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import typed_job
 from fileq.core.outcome import Done, Failed, FollowUp
 from tests.support.pump_setup import PumpSetup
@@ -247,3 +252,121 @@ def test_a_job_that_fails_at_each_retry_is_one_failure_for_the_breaker() -> None
         setup.broker.promote()
     assert len(setup.submitted()) >= 4
     assert setup.breakers.is_closed
+
+
+# jobs that only another worker has a handler for
+
+OTHER = WorkerInfo("away", 7, 0, "1", ("low",), types=("resize",), globs=("**/*.png",))
+PDF_ROUTE = [{"match": "**/*.pdf", "use": "fileq.handlers:checksum"}]
+
+
+def beside(other: WorkerInfo = OTHER) -> PumpSetup:
+    """A pump that takes PDF files, beside another worker."""
+    setup = PumpSetup(handlers=PDF_ROUTE)
+    setup.broker.register({"away-7-0": other})
+    return setup
+
+
+def record_of(setup: PumpSetup, id: str) -> Record:
+    [record] = setup.broker.records([id])
+    assert record is not None
+    return record
+
+
+def test_a_job_without_a_handler_here_is_left_to_a_running_worker_that_has_one() -> None:
+    setup = beside()
+    for id in ("first", "second"):
+        setup.enqueue_typed("resize", id)
+    setup.enqueue("a.png")
+    turn(setup)
+    reason = "this worker has no handler for type 'resize'; worker away-7 has one"
+    for id, expected in {
+        "first": reason,
+        "second": reason,
+        "a.png": "this worker has no route for this file; worker away-7 has one",
+    }.items():
+        record = record_of(setup, id)
+        assert (record.state, record.deferred, record.attempt_count) == ("deferred", expected, 0)
+    assert setup.events.count("job.deferred") == 2, "one line for each reason"
+    assert setup.submitted() == []
+
+
+def test_a_job_that_no_running_worker_takes_is_dead_at_once() -> None:
+    setup = beside()
+    setup.enqueue_typed("resice", "typo")
+    setup.enqueue("a.gif")
+    turn(setup)
+    assert (setup.state("typo"), setup.state("a.gif")) == ("dead", "dead")
+    assert record_of(setup, "typo").error.startswith("no handler for type 'resice'")
+
+
+def test_a_worker_that_does_not_claim_from_the_queue_of_a_job_gets_none_of_it() -> None:
+    setup = beside(replace(OTHER, queues=("high",)))
+    setup.enqueue_typed("resize", "job")
+    turn(setup)
+    assert setup.state("job") == "dead"
+
+
+def test_a_job_left_to_a_worker_that_has_gone_is_dead() -> None:
+    setup = beside()
+    setup.enqueue_typed("resize", "job")
+    turn(setup)
+    setup.broker.deregister(["away-7-0"])
+    setup.clocks.advance(3)
+    setup.broker.promote()
+    turn(setup)
+    assert setup.state("job") == "dead"
+
+
+def test_the_delay_of_a_job_that_another_worker_does_not_get_to_grows_to_a_bound() -> None:
+    setup = beside()
+    setup.enqueue_typed("resize", "job")
+    delays = []
+    for _ in range(6):
+        turn(setup)
+        delays.append((record_of(setup, "job").due_ms - setup.clocks.wall_ns() // 1_000_000) / 1000)
+        setup.clocks.advance(delays[-1] + 0.1)
+        setup.broker.register({"away-7-0": OTHER})
+        setup.broker.promote()
+    assert delays == [1.0, 1.5, 2.25, 3.0, 3.0, 3.0]
+
+
+def test_the_registry_is_read_once_in_two_seconds_for_jobs_without_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup, reads = beside(), []
+    workers = setup.broker.workers
+
+    def counted() -> list[WorkerView]:
+        reads.append(setup.clocks.monotonic())
+        return workers()
+
+    monkeypatch.setattr(setup.broker, "workers", counted)
+    setup.enqueue(*(f"{n}.pdf" for n in range(3)))
+    turn(setup)
+    assert reads == [], "a job with a handler costs nothing"
+    setup.executor.end(Done())
+    for n in range(20):
+        setup.enqueue_typed("resize" if n % 2 else "resice", f"job-{n}")
+    turn(setup, 40)
+    assert len(reads) == 1
+    setup.clocks.advance(2)
+    setup.enqueue_typed("resize", "later")
+    turn(setup)
+    assert len(reads) == 2
+
+
+def test_a_job_waits_while_the_registry_can_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = beside()
+
+    def unreachable() -> list[WorkerView]:
+        raise BrokerUnavailable("away")
+
+    monkeypatch.setattr(setup.broker, "workers", unreachable)
+    setup.enqueue_typed("resize", "job")
+    turn(setup)
+    assert setup.state("job") == "deferred"
+    monkeypatch.undo()
+    setup.broker.deregister(["away-7-0"])
+    setup.clocks.advance(3)
+    setup.broker.promote()
+    turn(setup)
+    assert setup.state("job") == "dead"
