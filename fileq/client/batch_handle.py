@@ -172,7 +172,7 @@ def wait_for_batch(
 
     `on_status` gets the batch each time it is read, `report` the begin and the end of each outage."""
     until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    with closing(LastingSubscription(subscribe, report)) as events:
+    with closing(LastingSubscription(subscribe, report, is_patient=True)) as events:
         while not is_stopped():
             try:
                 status = read()

@@ -22,14 +22,24 @@ AGAIN = "connected again"
 
 
 class LastingSubscription:
-    """A subscription that is made again when it breaks. `report` gets the begin and the end of each outage."""
+    """A subscription that is made again when it breaks. `report` gets the begin and the end of each outage. The first
+    one raises BrokerUnavailable, unless `is_patient`."""
 
     def __init__(
-        self, subscribe: Callable[[], Subscription], report: Callable[[str], None] = lambda text: None
+        self,
+        subscribe: Callable[[], Subscription],
+        report: Callable[[str], None] = lambda text: None,
+        *,
+        is_patient: bool = False,
     ) -> None:
         self._subscribe = subscribe
         self._report = report
-        self._current: Subscription | None = subscribe()
+        self._current: Subscription | None = None
+        try:
+            self._current = subscribe()
+        except BrokerUnavailable:
+            if not is_patient:
+                raise
 
     @property
     def is_lost(self) -> bool:

@@ -65,7 +65,8 @@ class JobEnding(Struct, frozen=True):
 
 
 class JobEndings:
-    """Make one before the jobs are enqueued. `report` gets the begin and the end of each outage; `on_recheck` gets
+    """Make one before the jobs are enqueued, or with `is_patient` at any time: then of() waits out an outage that has
+    begun already. `report` gets the begin and the end of each outage; `on_recheck` gets
     records of jobs that have not ended, after FIRST_RECHECK_S and then every `recheck_s`."""
 
     def __init__(
@@ -75,6 +76,7 @@ class JobEndings:
         report: Callable[[str], None] = lambda text: None,
         on_recheck: Callable[[Sequence[Record | None]], None] | None = None,
         recheck_s: float = FIRST_RECHECK_S,
+        is_patient: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -86,7 +88,14 @@ class JobEndings:
         self._sleep = sleep
         self._until_s: float | None = None
         self._reconnected_s = -math.inf
-        self._subscription: Subscription = source.subscribe()
+        self._subscription: Subscription | None = None
+        self._lost: BrokerUnavailable | None = None  # the outage that of() begins with
+        try:
+            self._subscription = source.subscribe()
+        except BrokerUnavailable as error:
+            if not is_patient:
+                raise
+            self._lost = error
 
     def of(
         self, ids: Sequence[str], timeout_s: float | None = None, is_stopped: Callable[[], bool] = lambda: False
@@ -99,6 +108,9 @@ class JobEndings:
         is_first = True
         while waiting and not is_stopped():
             try:
+                if self._lost is not None:
+                    lost, self._lost = self._lost, None
+                    raise lost
                 now_s = self._monotonic()
                 if is_first:
                     found, is_first = self._read(list(waiting)), False
@@ -122,7 +134,8 @@ class JobEndings:
                 self._check_time()
 
     def close(self) -> None:
-        self._subscription.close()
+        if self._subscription is not None:
+            self._subscription.close()
 
     def _check_time(self) -> None:
         if self._until_s is not None and self._monotonic() >= self._until_s:
@@ -163,6 +176,7 @@ class JobEndings:
 
     def _event(self, waiting: Set[str], timeout_s: float) -> tuple[bool, list[JobEnding]]:
         """Whether there was an event, and the job whose end it is. Events of other jobs are passed over."""
+        assert self._subscription is not None
         event = self._subscription.get(max(0.0, timeout_s))
         if event is None:
             return False, []
@@ -179,7 +193,7 @@ class JobEndings:
     def _reconnect(self, error: BrokerUnavailable, is_stopped: Callable[[], bool]) -> None:
         """Tries at once if only the connection was lost, and else every RETRY_S."""
         self._report(f"{error}; trying again every {two_units(RETRY_S)}")
-        self._subscription.close()
+        self.close()
         is_at_once = self._monotonic() - self._reconnected_s > RETRY_S
         while not is_stopped():
             self._check_time()
@@ -197,7 +211,7 @@ class JobEndings:
 
 def ending_of(source: JobSource, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
     """How one job ended; None once `is_stopped`. Raises TimeoutError."""
-    with closing(JobEndings(source)) as endings:
+    with closing(JobEndings(source, is_patient=True)) as endings:
         return next(endings.of([id], timeout_s, is_stopped), None)
 
 

@@ -11,9 +11,10 @@ import pytest
 
 import fileq
 import fileq.testing
+from fileq.brokers.protocol import Subscription
 from fileq.client.job_endings import PublishedBatchEvent
 from fileq.core.batch import BatchFacts, BatchState, CallbackKind
-from fileq.core.errors import JobError
+from fileq.core.errors import BrokerUnavailable, JobError
 from fileq.testing.trial_queue import TrialQueue
 from tests.support import batch_jobs
 from tests.support.batch_jobs import Report, after, breaks, doubled, grows, grows_by_file, grows_parent, typed_after
@@ -203,6 +204,22 @@ def test_a_wait_that_takes_too_long_ends(q: TrialQueue) -> None:
     batch = q.batch()
     with pytest.raises(TimeoutError, match=f"batch {batch.id} is not finished within 0s; it goes on"):
         batch.wait(0)
+
+
+def test_the_wait_for_a_batch_begins_during_an_outage(q: TrialQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    with q.batch() as batch:
+        batch.add(doubled, 1)
+    transport, outages = q.client.transport(), [BrokerUnavailable("away")]
+    subscribe = transport.subscribe
+
+    def flaky() -> Subscription:
+        if outages:
+            raise outages.pop()
+        return subscribe()
+
+    monkeypatch.setattr(transport, "subscribe", flaky)
+    assert batch.wait().is_success
+    assert outages == []
 
 
 def test_the_end_of_a_batch_is_an_event_without_a_job(q: TrialQueue) -> None:

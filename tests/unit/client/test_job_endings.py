@@ -48,7 +48,7 @@ class Source:
         self.events: list[bytes] = []
         self.outages = 0
         self.calls: list[str] = []
-        self.is_gone = False
+        self.is_gone = self.is_unreachable = False
         self.at: list[tuple[float, Callable[[], None]]] = []  # what happens when
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:
@@ -68,6 +68,8 @@ class Source:
 
     def subscribe(self) -> Subscription:
         self.calls.append("subscribe")
+        if self.is_unreachable:
+            raise BrokerUnavailable("away")
         return self
 
     def get(self, timeout_s: float) -> bytes | None:
@@ -174,6 +176,21 @@ def test_an_outage_is_waited_out_and_reported_once(source: Source, clock: Clock)
     source.outages = 10**9
     with pytest.raises(TimeoutError):
         list(endings(source).of(["j"], timeout_s=30))
+
+
+def test_an_outage_that_began_before_the_wait_is_waited_out_too(source: Source, clock: Clock) -> None:
+    source.is_unreachable = True
+    source.outages = 3
+    with pytest.raises(BrokerUnavailable):
+        endings(source)  # as for a command, which then enqueues nothing
+    waiting = endings(source, is_patient=True)
+    with pytest.raises(TimeoutError):
+        list(waiting.of(["j"], timeout_s=5))
+    waiting = endings(source, is_patient=True)
+    clock.sleep(5)
+    source.end()
+    source.is_unreachable = False
+    assert [ending.id for ending in waiting.of(["j"])] == ["j"]
 
 
 def test_an_event_says_how_a_job_ended_whose_record_is_gone(source: Source, clock: Clock) -> None:
