@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fileq.core.public_name import public
+from fileq.core.units import Duration, seconds
 
 
 @public()
@@ -84,11 +85,18 @@ class ResultExpired(JobError):
 
 @public()
 class Retry(JobError):
-    """Raise in a handler to fail this attempt and choose the delay before the next."""
+    """Raise in a handler to fail this attempt and choose the delay before the next: seconds, "30s" or a timedelta."""
 
-    def __init__(self, message: str = "retry requested", *, after: float | None = None) -> None:
+    def __init__(self, message: str = "retry requested", *, after: Duration | None = None) -> None:
         super().__init__(message)
-        self.after_s = after
+        self.after_s: float | None
+        if after is None or (isinstance(after, int | float) and not isinstance(after, bool)):
+            self.after_s = after  # one that was computed may be below 0, which is at once
+            return
+        try:
+            self.after_s = seconds(after)
+        except ValueError as error:
+            raise ConfigError(f"after is {after!r}; it must be {error}") from None
 
 
 @public()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fileq.core.errors import Permanent, Retry
+from fileq.core.errors import ConfigError, Permanent, Retry
 from fileq.core.outcome import Done, Failed
 from fileq.handlers.outcomes import LONGEST_ERROR, LONGEST_RESULT, CommandFailed, TimedOut, done, failed
 from fileq.worker.executors.protocol import timed_out
@@ -204,13 +204,19 @@ def test_permanent_is_a_permanent_failure_and_no_sample_for_the_breaker() -> Non
         (-1, 0.0),
         (float("nan"), None),
         (float("inf"), 36_500 * 86_400.0),
-        ("30s", None),
-        (True, None),
+        ("30s", 30.0),
+        (timedelta(minutes=1), 60.0),
     ],
 )
-def test_retry_chooses_the_delay_if_it_is_a_number(after: Any, after_s: float | None) -> None:
+def test_retry_chooses_the_delay(after: Any, after_s: float | None) -> None:
     outcome = failed(raised(Retry("busy", after=after)))
     assert replace(outcome, traceback="") == Failed("Retry: busy", "Retry", after_s=after_s)
+
+
+@pytest.mark.parametrize("after", ["soon", True, timedelta(seconds=-1), []])
+def test_a_retry_refuses_what_is_no_delay(after: Any) -> None:
+    with pytest.raises(ConfigError, match=r"after is .*; it must be "):
+        Retry("busy", after=after)
 
 
 @pytest.mark.parametrize(
