@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Raw, Struct
 
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.events import EVENTS, Event, JobClaimed
-from fileq.core.job import Job, check_content, check_unique_key
+from fileq.core.job import Job, check_content, check_unique_key, parse_time
 from fileq.core.own_jobs import check_type
 from fileq.core.public_name import public
 from fileq.core.text import did_you_mean
@@ -173,6 +173,16 @@ def load_hooks(problems: list[str]) -> tuple[Extension, ...]:
 
 _FIXED = ("id", "filepath", "filepath_b64", "filesize", "signature", "file_inode", "retries", "recoveries")
 
+_FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "max_retries": (lambda value: type(value) is int, "a whole number"),
+    "timeout": (lambda value: type(value) in (int, float), "a number of seconds"),
+    "deadline": (
+        lambda value: isinstance(value, str) and parse_time(value) is not None,
+        "a time as text, such as '2026-01-31T18:00:00Z'",
+    ),
+    "payload": (lambda value: isinstance(value, Raw), "encoded JSON: msgspec.Raw(msgspec.json.encode(…))"),
+}
+
 
 def load_before_enqueue(config: Config, *, app_dir: str) -> Callable[[Job], Job | None] | None:
     """What a producer calls for each job; None if there is nothing to call. Imports the modules of `producer.imports`,
@@ -209,6 +219,10 @@ def apply_before_enqueue(job: Job) -> Job | None:
         changed = [name for name in _FIXED if getattr(result, name) != getattr(job, name)]
         if changed:
             raise JobError(f"{target} changed {', '.join(changed)} of job {job.id}, which can't be changed")
+        for name, (is_right, form) in _FORMS.items():
+            value = getattr(result, name)
+            if value is not getattr(job, name) and value is not None and value is not UNSET and not is_right(value):
+                raise JobError(f"{target} changed {name} of job {job.id} to {value!r:.100}; it must be {form}")
         job = result
         check_content(job)
         check_unique_key(job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -42,6 +42,12 @@ def test_each_function_sees_what_the_one_before_it_returned() -> None:
     assert load_before_enqueue(config_from({}), app_dir="") is apply_before_enqueue
 
 
+def test_a_function_may_change_what_limits_a_job() -> None:
+    changes: dict[str, Any] = {"timeout": 5, "deadline": "2026-12-01T00:00:00Z", "max_retries": 0}
+    fileq.before_enqueue(lambda job: job.but(**changes))
+    assert apply_before_enqueue(JOB) == JOB.but(**changes)
+
+
 def test_none_is_a_veto_and_the_functions_after_it_are_not_called() -> None:
     fileq.before_enqueue(lambda job: None)
 
@@ -57,6 +63,11 @@ def test_none_is_a_veto_and_the_functions_after_it_are_not_called() -> None:
     [
         (True, "returned True; it must return the job"),
         (JOB.but(id="b", retries=1), "changed id, retries of job a"),
+        (JOB.but(deadline="1s"), "changed deadline of job a to '1s'; it must be a time as text, such as '2026-"),
+        (JOB.but(deadline=timedelta(1)), "changed deadline of job a to datetime.timedelta"),
+        (JOB.but(timeout="5m"), "changed timeout of job a to '5m'; it must be a number of seconds"),
+        (JOB.but(max_retries=True), "changed max_retries of job a to True; it must be a whole number"),
+        (JOB.but(payload={"a": 1}), "changed payload of job a to {'a': 1}; it must be encoded JSON"),
         (JOB.but(unique_key="\n"), "unique_key"),
     ],
 )
