@@ -118,7 +118,8 @@ class TaskDefinition(Generic[P, R]):
             wanted = f"a payload of type {self.payload_name}"
             if raw == b"null":
                 raise ConfigError(f"task {self.name!r} needs {wanted}") from None
-            raise ConfigError(f"task {self.name!r} takes {wanted}: {error}") from error
+            advice = _ADDED_ADVICE if self.payload_type in (None, type(None)) and _is_added_to(raw) else ""
+            raise ConfigError(f"task {self.name!r} takes {wanted}: {error}{advice}") from error
         return raw
 
     def _annotation(self, name: str) -> Any:
@@ -232,6 +233,17 @@ def _is_same(task: TaskDefinition[Any, Any], other: TaskDefinition[Any, Any]) ->
 
 
 REGISTRY: Final = Registry()
+
+
+_ADDED_ADVICE = (
+    "; fileq itself gives its job a payload: scheduled_for and missed to that of a schedule, id, type, path, error and "
+    "result to that of on_completed and on_dead; take JobView[dict] or a Struct with them"
+)
+
+
+def _is_added_to(raw: bytes) -> bool:
+    """Whether this is the payload of a job that fileq makes, with what it always has."""
+    return b'"scheduled_for":' in raw or (b'"id":' in raw and b'"error":' in raw)
 
 
 def payload_fault(type: str, payload: bytes) -> str:

@@ -47,6 +47,16 @@ def test_a_program_defines_schedules(q: TrialQueue) -> None:
     assert len(q.fired("hourly")) == 3
 
 
+def test_a_task_without_a_payload_learns_what_a_schedule_adds(q: TrialQueue) -> None:
+    @fileq.task("clean_up")
+    def clean_up(job: fileq.JobView[None], context: fileq.Context) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"fileq itself gives its job a payload: scheduled_for and missed to that of"):
+        q.client.schedule("s", "@daily", clean_up)
+    with pytest.raises(ConfigError, match=r"got `object`$"):
+        clean_up.enqueue({"days": 1})  # type: ignore[arg-type]
+
+
 def test_an_async_client_defines_schedules(q: TrialQueue) -> None:
     asyncio.run(fileq.AsyncClient.of(q.client).schedule("hourly", "@hourly", "double", {"n": 1}))
     q.advance("2h")

@@ -71,6 +71,9 @@ def test_a_task_that_cannot_take_how_a_job_ended_is_reported_when_its_module_is_
     @fileq.task("add")
     def add(job: fileq.JobView[Summed], context: fileq.Context) -> None: ...
 
+    @fileq.task("forget")
+    def forget(job: fileq.JobView[None], context: fileq.Context) -> None: ...
+
     @fileq.task("bill")
     def bill(job: fileq.JobView[Elsewhere], context: fileq.Context) -> None: ...
 
@@ -79,6 +82,8 @@ def test_a_task_that_cannot_take_how_a_job_ended_is_reported_when_its_module_is_
         return list(made_job_problems(config, Routes.load(config, app_dir="")))
 
     assert problems({"match": "**/*", "on_dead": "mourn", "on_completed": "add"}) == [], "a result may be anything"
+    [none] = problems({"type": "a", "on_dead": "forget"})
+    assert "id, type, path, error and result to that of on_completed and on_dead; take JobView[dict]" in none
     wrong, untyped, unfinished = problems(
         {"type": "a", "on_dead": "bill"}, {"type": "b", "on_dead": "mourn"}, {"match": "*", "on_completed": "mourn"}
     )
