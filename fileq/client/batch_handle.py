@@ -26,7 +26,7 @@ from fileq.client.job_endings import RETRY_S, SLICE_S, PublishedBatchEvent, deco
 from fileq.client.options import EnqueueOptions, JobRequest, NamedBatch, batch_id_of, checked_timeout, options_of
 from fileq.client.tasks import TaskCall, typed_request
 from fileq.client.transport import BatchRequest, BatchRetry, Transport
-from fileq.core.batch import CallbackKind
+from fileq.core.batch import BatchState, CallbackKind
 from fileq.core.errors import BrokerUnavailable, ConfigError, FileqError
 from fileq.core.paging import pages
 from fileq.core.public_name import public
@@ -172,6 +172,7 @@ def wait_for_batch(
 
     `on_status` gets the batch each time it is read, `report` the begin and the end of each outage."""
     until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    status = None
     with closing(LastingSubscription(subscribe, report, is_patient=True)) as events:
         while not is_stopped():
             try:
@@ -182,7 +183,8 @@ def wait_for_batch(
             except BrokerUnavailable as error:
                 events.lose(error)
             if (now_s := time.monotonic()) >= until_s:
-                raise TimeoutError(f"batch {id} is not finished within {format_duration(timeout_s or 0)}; it goes on")
+                limit = format_duration(timeout_s or 0)
+                raise TimeoutError(f"batch {id} is not finished within {limit}; {_standing(status)}")
             next_s = min(until_s, now_s + (RETRY_S if events.is_lost else recheck_s))
             while not is_stopped() and (left_s := next_s - time.monotonic()) > 0:
                 raw = events.get(min(SLICE_S, left_s))
@@ -190,6 +192,15 @@ def wait_for_batch(
                 if isinstance(event, PublishedBatchEvent) and event.batch_id == id:
                     break
     return None
+
+
+def _standing(status: BatchDocument | None) -> str:
+    """What a wait that was too short says of the batch, by its last reading."""
+    if status is None:
+        return "it may go on"
+    if status.status == BatchState.OPEN:
+        return "it is open: it ends only after seal(), which the end of its `with` calls"
+    return f"{status.ended} of {status.total} jobs have ended"
 
 
 class BatchKeywords(TypedDict, total=False):

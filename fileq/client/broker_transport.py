@@ -35,7 +35,7 @@ from fileq.core.paging import pages, parts
 from fileq.queries.documents import BatchDocument, BatchInfo, JobDocument, batch_document, job_document
 from fileq.queries.job_filter import JobConditions, JobFilter, read_conditions, stored_as
 from fileq.queries.job_ids import why_unknown
-from fileq.queries.job_queries import FileTrace, trace
+from fileq.queries.job_queries import FileTrace, trace, wait_reasons
 from fileq.queries.job_selection import select
 from fileq.queries.untaken_jobs import UntakenJobs
 
@@ -82,7 +82,7 @@ class BrokerTransport:
 
     def job(self, id: str) -> JobDocument | None:
         [record] = self._broker.records([id])
-        return job_document(record) if record is not None else None
+        return job_document(record, wait_reasons(self._broker, [record]).get(id, ())) if record is not None else None
 
     def states(self, ids: Sequence[str]) -> list[State | None]:
         return self._reads.states(ids)

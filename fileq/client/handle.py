@@ -13,7 +13,7 @@ from fileq.brokers.types import CancelResult
 from fileq.client.job_endings import JobEnding
 from fileq.client.options import checked_timeout
 from fileq.client.transport import Transport
-from fileq.core.errors import ConfigError, JobCancelledError, JobError, JobFailedError, ResultExpired
+from fileq.core.errors import ConfigError, FileqError, JobCancelledError, JobError, JobFailedError, ResultExpired
 from fileq.core.job import State
 from fileq.core.own_jobs import CALLBACK_IDS
 from fileq.core.public_name import public
@@ -69,8 +69,21 @@ class Handle(Generic[R]):
             ending = self._transport().ending(self.id, timeout, is_stopped)
         except TimeoutError:
             limit = format_duration(timeout or 0)
-            raise TimeoutError(f"job {self.id} has not ended within {limit}; it goes on") from None
+            raise TimeoutError(f"job {self.id} has not ended within {limit}; {self._standing()}") from None
         return (self._result(ending),) if ending is not None else None
+
+    def _standing(self) -> str:
+        """What a wait that was too short says of the job; nothing certain if the broker does not answer."""
+        try:
+            job = self.status()
+        except FileqError:
+            return "it may go on"
+        if job.status == State.RUNNING:
+            return "it goes on"
+        why = job.waits_for or [one for one in (job.deferred, job.error) if one]
+        if job.status == State.SCHEDULED and not why:
+            why = [f"due at {job.scheduled_at}"]
+        return f"it is {job.status}{': ' if why else ''}{'; '.join(why)}"
 
     def cancel(self) -> CancelResult:
         """Cancels a job that waits ("cancelled"), or requests it of the worker that runs it ("requested"). Does nothing

@@ -93,7 +93,9 @@ class TrialSubscription:
             return None
         event = self._events.get(0)
         if event is None:
-            raise RuntimeError("no job is left to run, so this wait would never end; is the queue paused?")
+            raise RuntimeError(
+                "no job is left to run, so this wait would never end; is the queue paused, or the batch not sealed?"
+            )
         return event
 
     def close(self) -> None:

@@ -123,8 +123,15 @@ def test_wait_returns_the_result_or_says_how_the_job_ended(client: Client, broke
     assert (failed.value.error, failed.value.attempts) == ("OSError: no", 1)
     with pytest.raises(fileq.JobCancelled):
         cancelled.wait()
-    with pytest.raises(TimeoutError, match="has not ended within 10ms"):
-        client.enqueue(double, Number(1)).wait(0.01)
+    waiting = client.enqueue(double, Number(1))
+    with pytest.raises(TimeoutError, match=r"has not ended within 10ms; it is pending$"):
+        waiting.wait(0.01)
+    broker.deregister(["w"])
+    with pytest.raises(TimeoutError, match=r"has not ended within 10ms; it is pending: no worker is running$"):
+        waiting.wait(0.01)
+    later = client.enqueue(double, Number(1), delay="1h")
+    with pytest.raises(TimeoutError, match="it is scheduled: no worker is running"):
+        later.wait(0.01)
 
 
 def test_a_result_of_another_type_is_an_error(client: Client, broker: MemoryBroker) -> None:

@@ -202,7 +202,11 @@ def test_an_unknown_batch_is_an_error(q: TrialQueue) -> None:
 
 def test_a_wait_that_takes_too_long_ends(q: TrialQueue) -> None:
     batch = q.batch()
-    with pytest.raises(TimeoutError, match=f"batch {batch.id} is not finished within 0s; it goes on"):
+    with pytest.raises(TimeoutError, match=f"batch {batch.id} is not finished within 0s; it is open: it ends only"):
+        batch.wait(0)
+    batch.add(doubled, 1)
+    batch.seal()
+    with pytest.raises(TimeoutError, match=r"0 of 1 jobs have ended$"):
         batch.wait(0)
 
 
