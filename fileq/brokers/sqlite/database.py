@@ -159,7 +159,7 @@ class Database:
         if not self._write_lock.acquire(LOCK_TIMEOUT_S):
             raise BrokerUnavailable(
                 f"database {self.path}: another process has been writing for {two_units(LOCK_TIMEOUT_S)}; "
-                "fileq will try again"
+                "a later try may succeed"
             )
         try:
             yield
@@ -445,15 +445,15 @@ def _try_lock(fd: int, operation: int) -> bool:
 
 _UNAVAILABLE = {
     sqlite3.SQLITE_PERM: "access was refused; check the permissions of the file and its directory",
-    sqlite3.SQLITE_BUSY: "another process keeps it locked; fileq will try again",
-    sqlite3.SQLITE_LOCKED: "another connection keeps it locked; fileq will try again",
+    sqlite3.SQLITE_BUSY: "another process keeps it locked; a later try may succeed",
+    sqlite3.SQLITE_LOCKED: "another connection keeps it locked; a later try may succeed",
     sqlite3.SQLITE_NOMEM: "memory ran out",
     sqlite3.SQLITE_READONLY: "it can't be written to; check the permissions of the file, its directory and the mount",
     sqlite3.SQLITE_INTERRUPT: "the call was interrupted",
     sqlite3.SQLITE_IOERR: "reading or writing failed; check the disk and the kernel's log",
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
     sqlite3.SQLITE_CANTOPEN: "it can't be opened; check the permissions of the file and its directory",
-    sqlite3.SQLITE_PROTOCOL: "another process keeps it locked; fileq will try again",
+    sqlite3.SQLITE_PROTOCOL: "another process keeps it locked; a later try may succeed",
 }
 _REFUSED = {
     sqlite3.SQLITE_CORRUPT: "it is damaged; restore it from a backup, or move it away to start with an empty one",
