@@ -933,7 +933,7 @@ class LoginsFailed(Event, name="logins.failed", level="warning"):
 
 
 class RequestFailed(Event, name="request.failed", level="error", hidden=("exception",)):
-    """A bug in fileq: a request was answered with status 500."""
+    """A defect of fileq, or of a before_enqueue function: a request was answered with status 500."""
 
     action: str
     request_id: str

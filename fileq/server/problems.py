@@ -47,7 +47,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "upgrade-required": (426, "The endpoint is a WebSocket"),
     "precondition-required": (428, "If-Match is required"),
     "rate-limited": (429, "Too many requests"),
-    "internal": (500, "A defect in fileq"),
+    "internal": (500, "An error in the server or a function that it calls"),
     "broker-away": (503, "The broker is unavailable"),
     "busy": (503, "The server does too much at the same time"),
     "stopping": (503, "The server is stopping"),

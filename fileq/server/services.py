@@ -130,7 +130,7 @@ class Services:
         problem = problem_of(error)
         if problem is None:
             self.emit(RequestFailed(what, request_id, repr(error)[:500], error))
-            problem = ApiProblem("internal", "see the log of the server for this request id")
+            problem = ApiProblem("internal", f"see the log of the server for request {request_id}")
         return problem
 
     def _report_failed_logins(self, failures: int, addresses: int, address: str, how: str) -> None:

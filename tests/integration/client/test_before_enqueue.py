@@ -23,6 +23,8 @@ def gate(job):
         return None
     if job.payload_value == "refuse":
         raise fileq.JobError("this payload is refused")
+    if job.payload_value == "break":
+        raise KeyError("a defect of the function")
     return job.but(priority="high")
 """
 
@@ -40,6 +42,11 @@ def test_a_server_shows_the_jobs_of_its_clients_to_before_enqueue(tmp_path: Path
             assert client.enqueue("t", "veto").fate == "vetoed"
             with pytest.raises(fileq.ConfigError, match="this payload is refused"):
                 client.enqueue("t", "refuse")
+            with pytest.raises(fileq.BrokerError, match=r"see the log of the server for request (\S+)$") as broken:
+                client.enqueue("t", "break")
+            logged = server.wait_for("request.failed")
+            assert str(broken.value).endswith(str(logged["request_id"]))
+            assert "a defect of the function" in str(logged["error"])
             many = client.enqueue_many([fileq.Call("t", "keep"), fileq.Call("t", "veto")])
             assert [handle.fate for handle in many] == ["enqueued", "vetoed"]
             with client.batch() as batch:
