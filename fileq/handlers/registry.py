@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from fileq.core.errors import ConfigError
 from fileq.core.text import check_names
+from fileq.core.units import Duration
 from fileq.handlers.context import Context, JobView
 
 if TYPE_CHECKING:
@@ -259,11 +260,11 @@ def payload_fault(type: str, payload: bytes) -> str:
 
 class TaskOptions(TypedDict, total=False):
     """The options of @fileq.task and @fileq.handler: those of a route in the configuration. Durations may also be
-    numbers of seconds, and `give_up_on` may hold exception classes."""
+    numbers of seconds or a timedelta, and `give_up_on` may hold exception classes."""
 
-    timeout: float | str | None
+    timeout: Duration | None
     max_retries: int | None
-    backoff: Mapping[str, Any] | Sequence[float | str] | None
+    backoff: Mapping[str, Any] | Sequence[Duration] | None
     give_up_on: Sequence[int | str | type[BaseException]]
     isolation: Literal["process", "thread"] | None
     circuit_breaker: Mapping[str, Any] | None

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from datetime import timedelta
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -418,6 +419,7 @@ def _class_name(cls: type) -> str:
 
 
 def _duration(value: Any) -> Any:
+    value = value.total_seconds() if isinstance(value, timedelta) else value
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return format_duration(value) if is_number and value >= 0 else value
 

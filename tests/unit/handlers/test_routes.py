@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -245,10 +245,12 @@ def test_a_decorators_limits_are_read_as_in_the_file() -> None:
     assert line.startswith(f"@fileq.handler on {__name__}:noop: rate is '3'; it must be a rate such as 10/s")
 
 
-def test_a_decorator_takes_seconds_as_numbers() -> None:
+def test_a_decorator_takes_seconds_as_numbers_and_as_a_timedelta() -> None:
     fileq.handler("a", timeout=1.5, backoff=[1, "2s", 0.25])(noop)
-    route = routes_of()[0]
-    assert (route.timeout, route.backoff.delays) == (1.5, (1.0, 2.0, 0.25))
+    fileq.handler("b", timeout=timedelta(seconds=1.5), backoff=[timedelta(minutes=1)])(noop)
+    first, second = routes_of()[:2]
+    assert (first.timeout, first.backoff.delays) == (1.5, (1.0, 2.0, 0.25))
+    assert (second.timeout, second.backoff.delays) == (1.5, (60.0,))
 
 
 def test_every_wrong_option_of_every_decorator_is_a_line() -> None:
