@@ -21,6 +21,7 @@ from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import MAX_NESTING, TOO_NESTED, is_nested_deeper
 from fileq.core.own_jobs import check_type
 from fileq.core.public_name import public
+from fileq.core.text import check_names
 from fileq.handlers.context import Context, JobView
 from fileq.handlers.outcomes import number_outside_json
 from fileq.handlers.registry import LONGEST_NAME, REGISTRY, Registration, TaskDefinition, TaskOptions, given_options
@@ -119,6 +120,7 @@ class TaskCall(Generic[P, R]):
     def __init__(
         self, task: TaskDefinition[P, R] | str, payload: Any = UNSET, **options: Unpack[EnqueueOptions]
     ) -> None:
+        check_names(options, EnqueueOptions)
         self.task = task
         self.payload = payload
         self.options = options

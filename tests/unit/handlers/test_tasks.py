@@ -124,6 +124,11 @@ def test_a_task_needs_a_queue_that_exists() -> None:
     assert [route.type for route in Routes.load(config, app_dir="")] == ["opt"]
 
 
+def test_a_misspelt_option_of_a_call_is_an_error_where_the_call_is_made() -> None:
+    with pytest.raises(TypeError, match=r"unexpected option 'dlay'; .* did you mean 'delay'\?"):
+        task("thumbnail")(shrink).call(Thumb(1), dlay=3)  # type: ignore[call-arg]
+
+
 def test_types_come_from_the_annotations_and_nothing_else_has_to_be_importable() -> None:
     def loose(job: fileq.JobView, context: Decimal) -> None: ...
 
