@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fileq.brokers.types import CancelResult
 from fileq.client.job_endings import JobEnding
 from fileq.client.options import checked_timeout
-from fileq.client.transport import Transport
+from fileq.client.transport import VETOED, Transport
 from fileq.core.errors import ConfigError, FileqError, JobCancelledError, JobError, JobFailedError, ResultExpired
 from fileq.core.job import State
 from fileq.core.own_jobs import CALLBACK_IDS
@@ -101,6 +101,8 @@ class Handle(Generic[R]):
             raise JobFailedError(job.error or "", job.run_count)
         if job.status == State.CANCELLED:
             raise JobCancelledError(f"job {self.id} was cancelled")
+        if ending.result is None and self.fate == VETOED:
+            raise ResultExpired(f"job {self.id} was not enqueued: a function with @fileq.before_enqueue refused it")
         if ending.result is None:
             why = f"it never existed or was removed{_later(self.id)}"
             raise ResultExpired(f"there is no record of job {self.id}: {why}")

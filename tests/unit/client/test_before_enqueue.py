@@ -25,6 +25,8 @@ def test_before_enqueue_changes_and_vetoes_the_jobs_of_a_client() -> None:
     client = Client.over(BrokerTransport(broker, CONFIG))
     handles = client.enqueue_many([fileq.Call("count", number) for number in (1, 2, 3, 4)])
     assert [handle.fate for handle in handles] == ["enqueued", "vetoed", "enqueued", "enqueued"]
+    with pytest.raises(fileq.ResultExpired, match=r"was not enqueued: a function with @fileq.before_enqueue refused"):
+        handles[1].wait(5)
     records = broker.records([handle.id for handle in handles])
     assert [record and record.queue for record in records] == ["high", None, "high", "low"]
 
