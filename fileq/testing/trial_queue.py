@@ -228,6 +228,8 @@ class TrialQueue:
         """The completed jobs, of this task or type, in the order in which they ended. ConfigError for a type that no
         imported module or route takes: otherwise a test with a misspelt name could not fail."""
         type = type.name if isinstance(type, TaskDefinition) else type
+        if type is not None and not isinstance(type, str):
+            raise ConfigError(f"completed() was given {type!r:.100}; give a task, the name of a type, or nothing")
         if type is not None and type not in self._routes.types and not is_own_type(type):
             raise ConfigError(no_handler(type, self._routes.types))
         found = self.client.jobs(status="completed", type=type) if type else self.client.jobs(status="completed")
@@ -332,6 +334,8 @@ def queue(
     """A queue for one test. `imports` are modules with tasks and handlers, `config` further settings: a mapping such as
     {"worker": {"max_retries": 1}}, or a Config. Circuit breakers are off, delays have no random part,
     and results are kept unless `worker.history_ttl` is set."""
+    if isinstance(imports, str):
+        raise ConfigError(f"imports is {imports!r}; it must be a list of modules, such as [{imports!r}]")
     return TrialQueue(imports, config, app_dir)
 
 

@@ -282,6 +282,13 @@ def test_a_schedule_of_the_configuration_needs_a_task_that_takes_its_payload() -
         assert q.advance("1d") == 1
 
 
+def test_what_is_no_type_and_no_list_of_modules_is_refused(q: TrialQueue) -> None:
+    with pytest.raises(ConfigError, match=r"completed\(\) was given <function .*; give a task, the name of a type"):
+        q.completed(lambda job, context: None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"imports is 'app'; it must be a list of modules, such as \['app'\]"):
+        fileq.testing.queue(imports="app")
+
+
 def test_a_duration_that_is_none_is_refused_with_what_was_given(q: TrialQueue) -> None:
     with pytest.raises(ConfigError, match=r"duration is 'soon'; it must be a duration such as"):
         q.advance("soon")
