@@ -185,7 +185,7 @@ COMMANDS = (
     *("evalsha", "script|load", "type", "time", "exists", "del", "scan", "pexpire", "persist", "pttl"),
     *("get", "mget", "set", "incrby", "sadd", "srem", "sismember", "smembers"),
     *("scard", "sscan", "srandmember"),
-    *("hget", "hset", "hdel", "hmget", "hgetall", "hkeys", "hscan", "hexists", "hlen", "hincrby"),
+    *("hget", "hset", "hdel", "hmget", "hgetall", "hkeys", "hscan", "hlen", "hincrby"),
     *("lpush", "rpush", "rpop", "rpoplpush", "blpop", "llen", "lindex", "lpos", "lrange", "lrem", "lset"),
     *("zadd", "zrem", "zscore", "zcard", "zrange", "zrangebyscore", "publish", "subscribe"),
 )

@@ -55,7 +55,7 @@ ORDER_GUARDS = (
         "    work.remove_orders([revival.id])\n",
         "",
     ),
-    UNREGISTERED.on("redis", " or read('HEXISTS', WORKERS, slot) == 0) then", ") then"),
+    UNREGISTERED.on("redis", " or not read('HGET', WORKERS, slot)) then", ") then"),
     Guard(
         "A reaper gives the broker an order with the burial",
         "the file of a job that killed its workers stays where it was",

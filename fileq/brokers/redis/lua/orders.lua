@@ -9,7 +9,7 @@ local page = read('HSCAN', orders, cursor, 'COUNT', size)
 local before, answers = now - tonumber(age), {}
 for i = 1, #page[2], 2 do
   local at, slot, body = string.match(page[2][i + 1], '^(%d+) ([^\n]*)\n(.*)$')
-  if at and (tonumber(at) < before or read('HEXISTS', WORKERS, slot) == 0) then
+  if at and (tonumber(at) < before or not read('HGET', WORKERS, slot)) then
     answers[#answers + 1] = { page[2][i], slot, at, body }
   end
 end
