@@ -39,7 +39,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Record, Revival, Revived
 from fileq.config import Config
 from fileq.core.documented import means
-from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, encode
+from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, encode, rfc3339_ms
 from fileq.core.paging import pages, parts
 from fileq.core.text import printable
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob, stored_as
@@ -486,11 +486,13 @@ def why_not_retried(record: Record) -> str:
 
 
 def revival(dead: StoredJob, queue: str, *, is_probe: bool = False) -> Revival:
-    """The job as new, for `queue` if no record names another. If its file was moved after it had died, the job is for
-    the file where it is now. A probe is the next job of its queue, and no open breaker defers it."""
+    """The job as new, due now, for `queue` if no record names another. If its file was moved after it had died, the job
+    is for the file where it is now. A probe is the next job of its queue, and no open breaker defers it."""
     assert dead.job is not None
+    # Its wait is counted from here, not from its creation.
     forgotten = {"retries": 0, "recoveries": 0, "error": None, "failed_at": None}
-    fresh = dead.job.but(**forgotten, first_error=dead.error or None, breaker_probe=is_probe)
+    due = rfc3339_ms(wall_clock_ms())
+    fresh = dead.job.but(**forgotten, process_at=due, first_error=dead.error or None, breaker_probe=is_probe)
     if dead.record is not None and dead.record.moved_to:
         fresh = fresh.at(dead.record.moved_to)
     return Revival(dead.raw, dead.id, encode(fresh), queue, is_next=is_probe)

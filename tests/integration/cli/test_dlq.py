@@ -174,6 +174,13 @@ def test_a_retried_job_keeps_its_id_and_resets_its_counts(shell: CommandLine) ->
     assert shell.broker.census().drift == 0
 
 
+def test_a_retried_job_waits_from_its_retry(shell: CommandLine) -> None:
+    bury_file(shell, "old", "/srv/in/old.txt", "ValueError: no such page")  # created years ago
+    shell.json("dlq", "retry", "old")
+    [low] = [queue for queue in shell.json("stats")["queues"] if queue["name"] == "low"]
+    assert low["oldest_age_s"] < 60
+
+
 @pytest.mark.parametrize(
     ("words", "ids"),
     [
