@@ -49,6 +49,7 @@ from fileq.config.value_types import (
     SecondsOrZero,
     SecretKind,
     SizeKind,
+    SlotCount,
     TextKind,
     ValueKind,
     mask_credentials,
@@ -334,7 +335,7 @@ class AfterSettings(Section, frozen=True):
 
 
 class WorkerSettings(Section, frozen=True):
-    count: Annotated[Count, "slots: maximum number of jobs that run at the same time"] = 16
+    count: Annotated[SlotCount, "slots: maximum number of jobs that run at the same time; at most 1024"] = 16
     isolation: Annotated[
         Isolation,
         "process: a child process per slot (contains crashes, hard timeouts, all cores); thread: inside the worker",

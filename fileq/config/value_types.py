@@ -328,6 +328,7 @@ def mask_credentials(url: str) -> str:
 Seconds: TypeAlias = Annotated[float, DurationKind()]
 SecondsOrZero: TypeAlias = Annotated[float, DurationKind(allows_zero=True)]
 Count: TypeAlias = Annotated[int, IntegerKind(minimum=1)]
+SlotCount: TypeAlias = Annotated[int, IntegerKind(minimum=1, maximum=1024)]  # every slot is a record that others read
 CountOrZero: TypeAlias = Annotated[int, IntegerKind()]
 Port: TypeAlias = Annotated[int, IntegerKind(maximum=65535)]
 FilledUtf8: TypeAlias = Annotated[str, TextKind(rf"(?s)[^{_NOT_UTF8}]+", "text in UTF-8 that is not empty")]

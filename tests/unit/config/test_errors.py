@@ -19,7 +19,7 @@ def config_directory(tmp_path: Path) -> ConfigDirectory:
 def test_all_wrong_keys_and_values_are_reported_at_once(config_directory: ConfigDirectory) -> None:
     text = "worker:\n  cuont: 3\nredis:\n  adr: localhost:6379\n"
     assert sorted(config_directory.problems(text, {"WORKER_COUNT": "abc"})) == [
-        "WORKER_COUNT is 'abc'; worker.count must be a whole number of at least 1",
+        "WORKER_COUNT is 'abc'; worker.count must be a whole number from 1 to 1024",
         "config.yaml:2: unknown key 'worker.cuont'; did you mean 'worker.count'?",
         "config.yaml:4: unknown key 'redis.adr'; did you mean 'redis.addr'?",
     ]
@@ -76,7 +76,8 @@ def test_an_invalid_value_that_is_overridden_is_no_problem(config_directory: Con
 @pytest.mark.parametrize(
     ("setting", "line"),
     [
-        ("worker.count=0", "--set: worker.count is '0'; it must be a whole number of at least 1"),
+        ("worker.count=0", "--set: worker.count is '0'; it must be a whole number from 1 to 1024"),
+        ("worker.count=1025", "--set: worker.count is '1025'; it must be a whole number from 1 to 1024"),
         ("worker.count", "--set needs key=value, such as worker.count=8; 'worker.count' has no ="),
         ("worker.cuont=1", "--set: unknown key 'worker.cuont'; did you mean 'worker.count'?"),
         ("wroker.cuont=1", "--set: unknown key 'wroker.cuont'; did you mean 'worker.count'?"),
@@ -202,7 +203,7 @@ def test_the_error_for_a_value_of_the_wrong_shape_names_the_shape(config_directo
     )
     assert config_directory.problems(text) == (
         "config.yaml:2: redis is a text; it must be a section of keys",
-        "config.yaml:1: worker.count is a list; it must be a whole number of at least 1",
+        "config.yaml:1: worker.count is a list; it must be a whole number from 1 to 1024",
         "config.yaml:1: worker.path_map is a list; it must be a mapping such as {a: b}",
         "config.yaml:3: producer.scan_dir is a mapping; it must be the path of one directory",
         "config.yaml:3: producer.include_globs is '*'; it must be a list of at least one item, such as [a, b]",
