@@ -26,11 +26,12 @@ from fileq.actions.reprocess import reprocess
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config
 from fileq.core.delivery import CHECK_TYPE, DeliveryCheck, problem_of, unreadable, with_others
-from fileq.core.errors import FileqError, Permanent
+from fileq.core.errors import ConfigError, FileqError, Permanent
 from fileq.core.events import Emit
 from fileq.core.job import parse_time
 from fileq.core.schedule import REPROCESS_TYPE, SCAN_TYPE
 from fileq.files.beneath import LeadsOutside, open_directory, open_regular_in
+from fileq.files.paths import advice_for, directory_problem
 from fileq.handlers.context import Context, JobView
 from fileq.handlers.extensions import load_before_enqueue
 from fileq.producer.producer import Producer
@@ -71,6 +72,9 @@ def scan(
 ) -> dict[str, Any]:
     """Enqueues the files of a directory once, as `fileq producer --once DIR` does."""
     directory = _read(ScanPayload, job.payload).dir
+    if problem := directory_problem(os.fsencode(directory), is_listed=True):
+        advice = f"{advice_for(problem)}, or change the schedule"
+        raise ConfigError(f"the directory to scan is {directory!r}, which {problem} here; {advice}")
     config = replace(config, producer=replace(config.producer, scan_dir=directory))
     before = load_before_enqueue(config, app_dir=app_dir)
     max_memory = config.worker.max_memory

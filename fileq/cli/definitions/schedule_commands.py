@@ -123,7 +123,8 @@ def _add(invocation: Invocation) -> int:
         raise ConfigError("--since goes with --reprocess; give both")
     reprocess = None if given.reprocess is None else WantedReprocess(given.reprocess, given.since)
     wanted = {name: value for name, value in vars(given).items() if name in WantedSchedule.__struct_fields__}
-    options = WantedSchedule(**{**wanted, "payload": _payload(given.payload), "reprocess": reprocess})
+    scan = None if given.scan is None else os.path.abspath(given.scan)  # the working directory of a worker is another
+    options = WantedSchedule(**{**wanted, "payload": _payload(given.payload), "reprocess": reprocess, "scan": scan})
     broker = invocation.broker(create=True)
     known = broker.documents(KIND).get(given.name)
     try:

@@ -111,6 +111,12 @@ def test_scan_and_reprocess_can_be_added(shell: CommandLine) -> None:
     assert (r["type"], r["payload"]) == ("fileq.reprocess", {"match": "*.pdf", "since_s": 86_400})
 
 
+def test_a_directory_to_scan_is_stored_as_an_absolute_path(shell: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shell.setup.inbox.parent)
+    shell.run("schedule", "add", "s", "@hourly", "--scan", shell.setup.inbox.name)
+    assert shell.json("schedule", "show", "s")["payload"] == {"dir": str(shell.setup.inbox)}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -23,7 +23,7 @@ from fileq.brokers.types import Entry
 from fileq.commands.built_in_jobs import CHUNK_BYTES, built_in_jobs
 from fileq.config import Config, config_from
 from fileq.core.delivery import CHECK_TYPE
-from fileq.core.errors import FileqError, Permanent
+from fileq.core.errors import ConfigError, FileqError, Permanent
 from fileq.core.events import ignore
 from fileq.core.job import Version
 from fileq.core.own_jobs import origin_of
@@ -173,6 +173,13 @@ def test_a_scan_holds_no_more_of_a_delivery_than_the_memory_limit(
         peak = peak_of(lambda: run(config, broker, SCAN_TYPE, payload, Steps(10**9)))
         assert broker.census().counters["produced"] == files, "the files are jobs all the same"
     assert peak < limit
+
+
+def test_a_scan_of_a_missing_directory_names_it_and_no_setting(tmp_path: Path, config: Config) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^the directory to scan is '.*/absent', which does not exist here; create it"
+    ):
+        run(config, MemoryBroker(config), SCAN_TYPE, {"dir": str(tmp_path / "absent")}, Steps(10**9))
 
 
 def test_a_scan_stops_after_its_turn(tmp_path: Path, config: Config) -> None:
