@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import fields, replace
 
-from fileq.cli.terminal import print_lines
+from fileq.cli.terminal import print_lines, remark
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from fileq.core.text import broker_name, printable_json
 from fileq.core.units import short_duration
@@ -175,8 +175,11 @@ class Invocation:
     def broker(self, *, create: bool = False) -> FullBroker:
         """Opens the broker within two seconds or raises BrokerUnavailable. Closed when the command ends.
 
-        A missing SQLite database is created only with `create`: a command that only reads must not leave a file."""
+        A missing SQLite database is created only with `create`, with a warning if the directory may be a wrong one: a
+        command that only reads must not leave a file."""
         if self._broker is None:
+            if create and (warning := self.loaded.new_database_warning("give --config or FILEQ_CONFIG")):
+                remark(f"warning: {warning}")
             self._broker = open_for_operator(self.config, create=create)
         return self._broker
 

@@ -59,7 +59,7 @@ class Loaded(Struct, frozen=True):
         is_chosen = self.origins.get("sqlite.path", DEFAULT).layer not in ("default", "file")
         if self.config.broker_kind != "sqlite" or is_chosen or os.path.exists(path):
             return ""
-        made = f"jobs are enqueued into a new database, {path}"
+        made = f"a new database is created, {path}"
         if self.path is None:
             return f"no configuration file in {os.path.abspath(directory)}: {made}; to use another queue, {advice}"
         configured = os.path.dirname(os.path.abspath(os.path.join(directory, self.path)))

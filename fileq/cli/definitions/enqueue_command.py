@@ -151,7 +151,6 @@ def _run(invocation: Invocation) -> int:
     subjects = requested(options.subjects)
     _check_contradictions(options, subjects)
     config = invocation.config
-    warning = invocation.loaded.new_database_warning("give --config or FILEQ_CONFIG")
     plan = _batch(invocation) if options.batch is not None else None
     job_options = _job_options(options, plan, is_traced=config.observability.tracing.enabled)
     if options.type is not None:
@@ -164,8 +163,6 @@ def _run(invocation: Invocation) -> int:
         _remark_time("--at", options.at)
         for subject in subjects:
             _remark_time("run_at", None if isinstance(subject, str) else subject.run_at)
-    if warning:
-        remark(f"warning: {warning}")
     broker = invocation.broker(create=True)
     endings = endings_of_jobs(broker, remark) if options.wait else None
     enqueuing = Enqueuing(broker, config)

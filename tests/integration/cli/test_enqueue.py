@@ -381,9 +381,25 @@ def test_a_new_database_in_a_wrong_directory_is_a_warning_once(tmp_path: Path) -
         (directory := tmp_path / f"in{len(batch)}").mkdir()
         ended = run("enqueue", "--type", "report", *batch, cwd=directory)
         assert ended.returncode == 0, ended.stderr
-        warning = f"fileq: warning: no configuration file in {directory}: jobs are enqueued into a new database, "
+        warning = f"fileq: warning: no configuration file in {directory}: a new database is created, "
         assert ended.stderr.count(warning) == 1
         assert "new database" not in run("enqueue", "--type", "report", cwd=directory).stderr
     (beside := tmp_path / "beside").mkdir()
     (beside / "config.yaml").write_text("broker: sqlite")
     assert "new database" not in run("enqueue", "--type", "report", cwd=beside).stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("keys", "create", "k", "--scope", "read"),
+        ("webhook", "add", "w", "https://example.org/w", "--event", "job.dead"),
+        ("schedule", "add", "s", "@daily", "--type", "t"),
+    ],
+)
+def test_what_is_defined_in_a_new_database_in_a_wrong_directory_is_a_warning_once(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    warning = f"fileq: warning: no configuration file in {tmp_path}: a new database is created, {tmp_path / 'fileq.db'}"
+    assert run(*words, cwd=tmp_path).stderr.count(warning) == 1
+    assert "new database" not in run(words[0], "list", cwd=tmp_path).stderr

@@ -56,7 +56,7 @@ def test_a_new_database_of_a_producer_in_a_wrong_directory_is_a_warning_once(tmp
     assert warnings(bare, role="all") == []
     (bare / "fileq.db").unlink()
     [warning] = warnings(bare)
-    assert f"no configuration file in {bare}: jobs are enqueued into a new database, {bare / 'fileq.db'}" in warning
+    assert f"no configuration file in {bare}: a new database is created, {bare / 'fileq.db'}" in warning
     assert "give --config or FILEQ_CONFIG" in warning
     assert warnings(bare) == []
 

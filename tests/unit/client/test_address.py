@@ -89,7 +89,7 @@ def test_a_new_database_without_a_configuration_file_is_a_warning_once(
         with Client() as client:
             assert client.size("low") == 0
     assert caplog.messages == [
-        f"no configuration file in {tmp_path}: jobs are enqueued into a new database, {database.resolve()}; "
+        f"no configuration file in {tmp_path}: a new database is created, {database.resolve()}; "
         "to use another queue, give its address, app_dir or FILEQ_CONFIG"
     ]
     caplog.clear()
@@ -105,7 +105,7 @@ def test_a_new_database_without_a_configuration_file_is_a_warning_once(
     with Client(str(configured)) as client:
         assert client.size("low") == 0
     [message] = caplog.messages
-    assert message.startswith(f"sqlite.path of {configured} is relative to the working directory: jobs are enqueued")
+    assert message.startswith(f"sqlite.path of {configured} is relative to the working directory: a new database")
     caplog.clear()
     monkeypatch.setenv("FILEQ_SQLITE_PATH", "chosen.db")
     with Client() as client:
