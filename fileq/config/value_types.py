@@ -261,6 +261,8 @@ class UrlKind(ValueKind, frozen=True):
             )
         if not is_complete or (scheme.endswith("sentinel") and not path.partition("/")[0]):
             raise ValueError(f"{self.expects}; percent-encode special characters in its credentials")
+        if not _names_database(scheme, path, rest):
+            raise ValueError(f"{self.expects}; its database is a number, such as the 0 there")
         return text
 
     def mask(self, text: str) -> str:
@@ -271,6 +273,19 @@ class UrlKind(ValueKind, frozen=True):
         # In a malformed URL a password can be anywhere.
         scheme, separator, _ = text.partition("://")
         return f"{scheme}{separator}{HIDDEN}" if separator else HIDDEN
+
+
+def _names_database(scheme: str, path: str, rest: str) -> bool:
+    """Whether a URL of Redis names its database by a number, or names none. A cluster has only the database 0."""
+    if scheme not in ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"):
+        return True
+    if scheme == "unix":
+        query = rest.partition("#")[0].partition("?")[2]
+        name = dict(part.partition("=")[::2] for part in query.split("&")).get("db", "")
+    else:
+        name = (path.partition("/")[2] if scheme == "redis+sentinel" else path).strip("/")
+    is_number = re.fullmatch("[0-9]{0,9}", name) is not None
+    return is_number and not (scheme == "redis+cluster" and name.strip("0"))
 
 
 class BrokerNameKind(ValueKind, frozen=True):

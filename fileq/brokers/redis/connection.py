@@ -352,8 +352,8 @@ def _db_of(text: str) -> int:
     url = urlsplit(text)
     if url.scheme == "unix":
         return int(dict(parse_qsl(url.query)).get("db", 0))
-    number = url.path.rpartition("/")[2] if url.scheme == "redis+sentinel" else url.path.strip("/")
-    return int(number) if number.isdigit() else 0
+    path = url.path.strip("/")
+    return int((path.partition("/")[2] if url.scheme == "redis+sentinel" else path) or 0)
 
 
 def _credentials(netloc: str) -> tuple[str, str]:
