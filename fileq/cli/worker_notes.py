@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterable
 
@@ -48,14 +47,10 @@ def print_payload_note(invocation: Invocation, made: Iterable[tuple[str | None, 
     config = invocation.config
     if not jobs or not config.imports or invocation.options.quiet:
         return
-    from fileq.handlers.importing import Importer, InvalidTarget
+    from fileq.handlers.importing import import_if_possible
     from fileq.handlers.registry import payload_fault
 
-    importer = Importer("")
-    for name in config.imports:
-        # stdout is for what the command did: what a module prints while it is imported goes to stderr.
-        with contextlib.suppress(InvalidTarget, FileqError), contextlib.redirect_stdout(sys.stderr):
-            importer.module(name)
+    import_if_possible(config.imports)
     for note in dict.fromkeys(payload_fault(type, payload) for type, payload in jobs):
         if note:
             print(wrapped(f"fileq: {note}; its jobs are dead once a worker claims them", sys.stderr), file=sys.stderr)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -145,10 +145,12 @@ def entries_for(
     made: list[Entry] = []
     problems: list[str] = []
     batch_id = str(uuid.uuid4()) if len(subjects) > 1 else None
+    queues = _queues_of_tasks(config, {subject.type for subject in subjects if isinstance(subject, RequestedJob)})
     for subject in subjects:
         try:
             if isinstance(subject, RequestedJob):
-                made.append(_entry_of_request(config, subject, options, batch_id))
+                by_task = replace(options, priority=options.priority or queues.get(subject.type, ""))
+                made.append(_entry_of_request(config, subject, by_task, batch_id))
             else:
                 made.append(files.entry(subject, options, datetime.now(UTC), batch_id))
         except ConfigError as error:
@@ -172,7 +174,21 @@ def entry_of_type(config: Config, type: str, payload: str | None, options: JobOp
     _check_options(config, options, 1)
     _check_type("--type", type)
     value = None if payload is None else json_argument(payload, "--payload", """'{"key": "value"}'""")
+    options = replace(options, priority=options.priority or _queues_of_tasks(config, {type}).get(type, ""))
     return _typed(config, type, None if payload is None else msgspec.json.encode(value), options, None)
+
+
+def _queues_of_tasks(config: Config, types: Set[str]) -> dict[str, str]:
+    """The queues of the tasks that modules of `imports` have for these types and that name one, as a client has them. A
+    module that can't be imported here is left out."""
+    types = types - {COMMAND_TYPE}
+    if not types or not config.imports:
+        return {}
+    from fileq.handlers.importing import import_if_possible  # slow to import
+    from fileq.handlers.registry import REGISTRY
+
+    import_if_possible(config.imports)
+    return {type: task.priority for type in types if (task := REGISTRY.task(type)) is not None and task.priority}
 
 
 def _check_type(name: str, type: str) -> None:

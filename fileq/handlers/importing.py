@@ -6,6 +6,7 @@ says why the module or function can't be used.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -93,6 +94,15 @@ class Importer:
         if isinstance(error, ConfigError):
             return f"names the module {name}, in which {one_line(str(error))}"
         return f"names the module {name}, which can't be imported: {described(error)}"
+
+
+def import_if_possible(modules: Iterable[str]) -> None:
+    """For commands that know more with these modules and work without them. stdout is for what the command did: what a
+    module prints while it is imported goes to stderr."""
+    importer = Importer("")
+    for name in modules:
+        with contextlib.suppress(InvalidTarget, ConfigError), contextlib.redirect_stdout(sys.stderr):
+            importer.module(name)
 
 
 def unfitness(found: Any, kind: str = HANDLER, parameters: Sequence[str] = JOB_AND_CONTEXT) -> str:

@@ -90,7 +90,7 @@ def _due_time(parser: argparse.ArgumentParser) -> None:
     argument("subjects", nargs="*", metavar="PATH", help='a file; or a job as JSON: \'{"command": "…"}\''),
     argument("--type", metavar="T", help="queue one job of this type, without a file"),
     argument("--payload", metavar="JSON", help="job.payload of the job given by --type"),
-    argument("--priority", metavar="QUEUE", help="the queue (default: the one the producer would choose)"),
+    argument("--priority", metavar="QUEUE", help="the queue (default: the task's, or the producer's choice)"),
     _due_time,
     argument("--max-retries", type=whole_number(), metavar="N", help="overrides worker.max_retries"),
     argument("--timeout", type=duration, metavar="D", help="limit of one attempt; overrides worker.timeout"),
@@ -114,11 +114,13 @@ def _run(invocation: Invocation) -> int:
     If another job of the same version is still pending, both run, one after the other. But if worker.after moves or
     deletes the file after the first of them, the second is completed as skipped: the version was processed.
 
-    With --type: one job without a file, for the handler of that type. An argument that begins with a brace is a job
-    as JSON. Its keys are `command`, or else `type` and `payload`; `id`, `priority`, `max_retries`, `timeout`,
-    `delay` and `run_at`, which takes what --at takes. Durations are seconds, or texts such as "5m". An unknown key
-    is refused, and an option that contradicts the JSON too. A command runs on workers that have
-    worker.allow_commands.
+    With --type: one job without a file, for the handler of that type. Its queue is that of its task, if a module of
+    `imports` has the task and can be imported here, or else producer.default_priority.
+
+    An argument that begins with a brace is a job as JSON. Its keys are `command`, or else `type` and `payload`; `id`,
+    `priority`, `max_retries`, `timeout`, `delay` and `run_at`, which takes what --at takes. Durations are seconds, or
+    texts such as "5m". An unknown key is refused, and an option that contradicts the JSON too. A command runs on
+    workers that have worker.allow_commands.
 
     --at without a zone is the local time of this machine; a remark says which time that is. A time in the past is
     reported; then the job is due at once.

@@ -53,3 +53,18 @@ def test_two_tasks_of_one_name_and_no_task_at_all(tmp_path: Path) -> None:
     refused = run("tasks", cwd=tmp_path)
     assert refused.returncode == 2
     assert "two tasks are named 'b': app:second and other:second" in refused.stderr
+
+
+def test_a_job_that_is_enqueued_by_type_goes_to_the_queue_of_its_task(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(MODULE)
+    (tmp_path / "config.yaml").write_text("imports: [absent, app]\n")
+    for *words, queue in (
+        ("--type", "b", "--payload", "{}", "high"),
+        ("--type", "b", "--payload", "{}", "--priority", "low", "low"),
+        ('{"type": "b", "payload": {}}', "high"),
+        ('{"type": "b", "payload": {}, "priority": "low"}', "low"),
+        ("--type", "app.first", "low"),
+        ("--type", "elsewhere", "low"),
+    ):
+        [job] = json.loads(run("enqueue", *words, "--json", cwd=tmp_path).stdout)["jobs"]
+        assert job["queue"] == queue, words
