@@ -1,9 +1,9 @@
 """The job: its fields, its states and its JSON, its tags, the version of its file, the claim of a slot on it, and its
 trace. Does no I/O and knows no broker.
 
-A job is one JSON object. Eight fields are always present and come first, in a fixed order, so that any program can
-read or write a job. The others are left out while unset. Fields that this version does not know are kept unchanged, so
-that two versions can share a broker.
+A job is one JSON object. In what fileq writes, eight fields are always present and come first, in a fixed order. Of a
+job that another program wrote only `id`, and `filepath` or `type`, are needed. The other fields are left out while
+unset. Fields that this version does not know are kept unchanged, so that two versions can share a broker.
 """
 
 from __future__ import annotations
@@ -184,6 +184,18 @@ _fields_decoder = msgspec.json.Decoder(dict[str, Raw])
 _tags_decoder = msgspec.json.Decoder(dict[str, str])
 _encoder = msgspec.json.Encoder()
 
+# What is filled in for a field that another program left out: the same in every process, because each decodes the same
+# bytes. The time of creation stays unknown; the record has that of the first claim.
+_FILLED = {
+    "filepath": Raw(b'""'),
+    "filesize": Raw(b"0"),
+    "priority": Raw(b'"low"'),
+    "retries": Raw(b"0"),
+    "creation_time": Raw(b'""'),
+    "trace_id": Raw(b'""'),
+    "span_id": Raw(b'""'),
+}
+
 
 def encode(job: Job) -> bytes:
     """The job as JSON: the eight fields first, then the optional ones that are set, then the unknown ones."""
@@ -255,9 +267,9 @@ def decode(raw: bytes) -> Job:
         try:
             job = _decoder.decode(raw)
             if job.unknown is not UNSET:
-                job = _decode_with_unknown(raw)
+                job = _decode_foreign(raw)
         except msgspec.ValidationError:
-            job = _decode_with_unknown(raw)
+            job = _decode_foreign(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"not a job: {error}") from error
     if defect := _defect(job):
@@ -296,8 +308,13 @@ def decode_or_none(raw: bytes) -> Job | None:
         return None
 
 
-def _decode_with_unknown(raw: bytes) -> Job:
+def _decode_foreign(raw: bytes) -> Job:
+    """With fields that this version does not know, or without some that fileq would have written. prelude/jobs.lua has
+    the same rule."""
     fields = _fields_decoder.decode(raw)
+    if "filepath" not in fields and bytes(fields.get("type", b"null")) == b"null":
+        raise Undecodable("not a job: it has neither filepath nor type")
+    fields = {**_FILLED, **fields}
     unknown = {name: fields.pop(name) for name in list(fields) if name not in FIELDS}
     job = _decoder.decode(_encoder.encode(fields))
     # Each value is copied: a Raw is a view into the message, keeps it in memory and is not hashable.

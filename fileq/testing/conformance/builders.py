@@ -47,8 +47,11 @@ def with_readable_id(id: str) -> dict[str, bytes]:
     """Bytes that are not a job although a careless parser finds an id in them."""
     job = json.loads(foreign(id))
     return {
-        "a missing field": json.dumps({k: v for k, v in job.items() if k != "filesize"}).encode(),
+        "neither a path nor a type": json.dumps({k: v for k, v in job.items() if k != "filepath"}).encode(),
         "only an id": json.dumps({"id": id}).encode(),
+        "no path and null for a type": json.dumps({"id": id, "type": None}).encode(),
+        "null for a path": json.dumps({"id": id, "filepath": None, "type": "t"}).encode(),
+        "null for a size": json.dumps({"id": id, "filepath": "/d/a", "filesize": None}).encode(),
         "a wrong type": json.dumps({**job, "retries": "none"}).encode(),
         "a negative size": json.dumps({**job, "filesize": -1}).encode(),
         "something after it": foreign(id) + b"}",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fileq.brokers.types import CancelResult, EnqueueResult
+from fileq.brokers.types import CancelResult, EnqueueResult, Revival, Revived
 from fileq.core.job import State, Version
 from fileq.core.settlement import SettleResult, Verb, complete, release
 from fileq.testing.conformance.builders import (
@@ -83,6 +83,55 @@ def test_any_spelling_of_the_eight_fields_is_a_job(harness: Harness, spell: Spel
     assert raws_in(harness, "completed") == [raw]
     assert record_of(harness, "a").state is State.COMPLETED
     assert drift(harness) == 0
+
+
+PARTIAL = {
+    "a type": b'{"id":"a","type":"t"}',
+    "a type and a payload": b'{"type": "t", "payload": {"n": 1}, "id": "a", "x_note": "kept"}',
+    "a path": b'{"id":"a","filepath":"/data/a.pdf"}',
+    "a path and a type": b'{"filepath": "/data/a.pdf", "retries": 1, "id": "a", "type": "t"}',
+}
+
+
+@pytest.mark.parametrize("raw", PARTIAL.values(), ids=PARTIAL.keys())
+def test_a_job_needs_only_an_id_and_a_path_or_a_type(harness: Harness, raw: bytes) -> None:
+    harness.push_raw("high", raw)
+    claim = claim_one(harness)
+    job, given = job_of(claim), json.loads(raw)
+    assert (claim.raw, claim.queue, job.id, job.type) == (raw, "high", "a", given.get("type"))
+    assert (job.filepath, job.filesize, job.priority) == (given.get("filepath", ""), 0, "low")
+    assert (job.retries, job.creation_time, job.trace_id, job.span_id) == (given.get("retries", 0), "", "", "")
+    settle(harness, release(claim))
+    assert raws_in(harness, "high") == [raw]
+    harness.broker.deregister([claim_one(harness).slot])
+    assert raws_in(harness, "high") == [raw]
+    settle(harness, failed(claim_one(harness), delay_ms=0))
+    harness.broker.promote()
+    [again] = raws_in(harness, "high")
+    assert list(json.loads(again))[:8] == list(json.loads(foreign("a")))
+    assert json.loads(again).items() >= {**given, "retries": job.retries + 1}.items()
+    settle(harness, complete(claim_one(harness)))
+    assert (places_of(harness, "a"), drift(harness)) == (["completed"], 0)
+
+
+@pytest.mark.parametrize("raw", PARTIAL.values(), ids=PARTIAL.keys())
+def test_a_copy_with_few_fields_goes_back_as_a_job(harness: Harness, raw: bytes) -> None:
+    harness.push_raw("high", foreign("a"))
+    settle(harness, complete(claim_one(harness)))
+    harness.push_raw("high", raw)
+    harness.broker.deregister([claim_one(harness).slot])
+    record = record_of(harness, "a")
+    assert (record.state, record.raw, record.queued) == (State.PENDING, raw, 1)
+    assert (raws_in(harness, "high"), drift(harness)) == ([raw], 0)
+
+
+def test_a_job_with_few_fields_can_be_dead_and_revived(harness: Harness) -> None:
+    harness.push_raw("high", raw := PARTIAL["a type"])
+    settle(harness, burial(claim_one(harness)))
+    [dead] = raws_in(harness, "dead_letter")
+    assert harness.broker.revive([Revival(dead, "a", raw, "low")]) == [Revived(True)]
+    settle(harness, complete(claim_one(harness)))
+    assert (raws_in(harness, "completed"), drift(harness)) == ([raw], 0)
 
 
 @each_odd_id

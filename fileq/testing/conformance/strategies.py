@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeAlias
 
+import msgspec
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -48,6 +49,8 @@ SPELLINGS: tuple[Callable[[str], bytes], ...] = (
     lambda id: foreign(id, x_note="kept"),
     lambda id: encode(a_job(id)),
     lambda id: foreign(id) + b"\n",
+    lambda id: msgspec.json.encode({"id": id, "type": "t"}),
+    lambda id: msgspec.json.encode({"id": id, "filepath": "/data/a"}),
 )
 
 

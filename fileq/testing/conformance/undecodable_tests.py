@@ -320,7 +320,11 @@ WAYS: dict[str, Callable[[Harness, list[Claim]], None]] = {"buried": _buried, "r
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
-@pytest.mark.parametrize("raws", [["cut off"], ["cut off", "cut off"], ["a missing field", "cut off"]], ids=str)
+@pytest.mark.parametrize(
+    "raws",
+    [["cut off"], ["cut off", "cut off"], ["neither a path nor a type", "cut off"], ["only an id", "null for a size"]],
+    ids=str,
+)
 def test_bytes_that_are_no_job_leave_the_record_of_the_job_that_has_their_id(
     harness: Harness,
     raws: list[str],

@@ -65,6 +65,17 @@ def test_a_job_with_a_number_that_is_too_large_is_dead_and_the_others_run(setup:
 
 
 @parallel_scenario("valkey", "sqlite")
+def test_a_job_with_an_id_and_a_type_runs(setup: WorkerSetup) -> None:
+    worker = setup.worker(count=2)
+    setup.push("low", b'{"id":"few","type":"note"}', b'{"id":"none"}')
+    setup.wait_for(State.COMPLETED, ["few"])
+    worker.wait_for("job.dead")
+    [dead] = worker.events("job.dead")
+    assert dead["error"] == "not a job: it has neither filepath nor type"
+    assert worker.stop() == 0
+
+
+@parallel_scenario("valkey", "sqlite")
 def test_a_job_of_20_mb_is_dead_and_the_others_run(setup: WorkerSetup) -> None:
     worker = setup.worker(count=2)
     setup.push("low", foreign("long", filepath="", type="note", payload="x" * (20 << 20)))

@@ -119,6 +119,23 @@ def test_a_payload_keeps_its_bytes_when_the_job_changes() -> None:
     assert job.payload_value == {"n": 1.1, "empty": []}
 
 
+@given(jobs, st.sets(st.sampled_from(EIGHT[2:])))
+def test_what_another_program_leaves_out_is_filled_in(fields: dict[str, object], left_out: set[str]) -> None:
+    given = {name: value for name, value in fields.items() if name not in left_out}
+    again = json.loads(encode(decode(json.dumps(given).encode())))
+    filled = {"filesize": 0, "priority": "low", "retries": 0, "creation_time": "", "trace_id": "", "span_id": ""}
+    assert again == {**filled, **given}
+    assert list(again)[:8] == EIGHT
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"id":"a"}', b'{"id":"a","type":null}', b'{"id":"a","filepath_b64":"YQ==","payload":{"type":"t"}}']
+)
+def test_a_job_has_a_path_or_a_type(raw: bytes) -> None:
+    with pytest.raises(Undecodable, match="not a job: it has neither filepath nor type"):
+        decode(raw)
+
+
 @pytest.mark.parametrize("name", [b"/data/\xff\xfe.pdf", b"/data/caf\xe9", b"/data/new\nline", b"/data/'\"$(x) -rf"])
 def test_any_path_is_the_same_after_encoding_and_decoding(name: bytes) -> None:
     job = decode(encode(file_job(name, size=0, priority="low", now=NOW)))

@@ -148,14 +148,19 @@ local function add_tokens(tokens, wanted)
   end
 end
 
--- Whether these bytes are JSON with the eight fields of a job. core/job.py refuses some of these, too.
+-- Whether these bytes are JSON with the fields that a job needs, and none of the others has another type than in a job.
+-- core/job.py refuses some of these, too.
 local function looks_like_job(raw)
   if #raw > MAX_PARSED_BYTES then return true end
   local job = parse_json(raw)
-  for _, name in ipairs({ 'id', 'filepath', 'priority', 'creation_time', 'trace_id', 'span_id' }) do
-    if type(job[name]) ~= 'string' then return false end
+  if type(job.id) ~= 'string' or (job.filepath == nil and type(job.type) ~= 'string') then return false end
+  for _, name in ipairs({ 'filepath', 'priority', 'creation_time', 'trace_id', 'span_id' }) do
+    if job[name] ~= nil and type(job[name]) ~= 'string' then return false end
   end
-  return (tonumber(job.filesize) or -1) >= 0 and (tonumber(job.retries) or -1) >= 0
+  for _, name in ipairs({ 'filesize', 'retries' }) do
+    if job[name] ~= nil and (tonumber(job[name]) or -1) < 0 then return false end
+  end
+  return true
 end
 
 local function require_ended_list(list)
