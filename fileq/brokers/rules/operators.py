@@ -122,10 +122,12 @@ class OperatorVerbs:
                 if record is None or work.is_foreign(raw, decode_or_none(raw), State.DEAD):
                     id = raw_id(raw)
                     record = work.records.get(id)
-                if record is not None and record.state == State.DEAD:
-                    delete_member(work, record.batch, id)
-                # A copy that still waits in a queue needs the record.
-                if record is not None and record.state == State.DEAD and not record.queued:
+                if (
+                    record is None or record.state != State.DEAD or work.is_dead(raw)
+                ):  # another dead copy needs the record
+                    continue
+                delete_member(work, record.batch, id)
+                if not record.queued:  # nor does one wait in a queue
                     work.delete_record(id)
             work.count("deleted", sum(discarded))
             return discarded

@@ -312,3 +312,25 @@ def test_bytes_that_are_not_a_job_can_be_discarded(harness: Harness) -> None:
     assert harness.broker.discard([(raw_id(raw), raw)]) == [True]
     assert not has_record(harness, raw_id(raw))
     assert drift(harness) == 0
+
+
+def test_discarding_one_of_two_equal_elements_keeps_their_record(harness: Harness) -> None:
+    raw = b"\xff not a job"
+    for _ in range(2):
+        harness.push_raw("low", raw)
+        settle(harness, burial(claim_one(harness)))
+    assert harness.broker.discard([(raw_id(raw), raw)]) == [True]
+    assert raws_in(harness, "dead_letter") == [raw]
+    assert record_of(harness, raw_id(raw)).state is State.DEAD
+    assert harness.broker.discard([(raw_id(raw), raw)]) == [True]
+    assert not has_record(harness, raw_id(raw))
+    assert drift(harness) == 0
+
+
+def test_two_equal_elements_are_discarded_with_their_record_in_one_call(harness: Harness) -> None:
+    raw = b"\xff not a job"
+    for _ in range(2):
+        harness.push_raw("low", raw)
+        settle(harness, burial(claim_one(harness)))
+    assert harness.broker.discard([(raw_id(raw), raw)] * 2) == [True, True]
+    assert (raws_in(harness, "dead_letter"), has_record(harness, raw_id(raw))) == ([], False)

@@ -26,9 +26,10 @@ for i = 1, total do
       record, batch = foreign_record(raw), nil
       was = redis.call('HMGET', record, 'state', 'queued')
     end
-    if was[1] == 'dead' and batch then delete_member(batch, string.sub(record, #RECORDS + 1)) end
-    if was[1] == 'dead' and (was[2] or '0') == '0' then redis.call('DEL', record) end
     take(DEAD, raw, offset)
+    local is_last = was[1] == 'dead' and not has_copy(DEAD, raw) -- another dead copy needs the record
+    if is_last and batch then delete_member(batch, string.sub(record, #RECORDS + 1)) end
+    if is_last and (was[2] or '0') == '0' then redis.call('DEL', record) end
     discarded = discarded + 1
   end
 end

@@ -88,6 +88,11 @@ local function take(list, raw, offset)
   window.taken[#window.taken + 1], window.offset_of[raw] = offset, window.next_copy[offset]
 end
 
+-- Whether the window has the same bytes once more, beside what was taken.
+local function has_copy(list, raw)
+  return window_of[list].offset_of[raw] ~= nil
+end
+
 -- Remove what was taken, in one walk from the nearer end: each element is first replaced by a text that no other element
 -- equals. Nothing may be pushed to the tails of these lists between open_windows() and this.
 local function remove_taken()
