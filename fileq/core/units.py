@@ -99,10 +99,12 @@ def parse_point_in_time(text: str) -> PointInTime:
     """A time without a zone is local time. The message of the ValueError says what is expected."""
     try:
         given = datetime.fromisoformat(text)
-        local = given.astimezone()
-        if not _FIRST_YEAR <= given.astimezone(UTC).year <= _LAST_YEAR:
+        # Not by given.astimezone(): of a local time that the clock leaves out in spring it makes another moment.
+        moment = datetime.fromtimestamp(given.timestamp(), UTC)
+        if not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
             raise ValueError
-        return PointInTime(int(given.timestamp() * 1000), "" if given.tzinfo else local.isoformat(timespec="seconds"))
+        assumed = "" if given.tzinfo else moment.astimezone().isoformat(timespec="seconds")
+        return PointInTime(int(given.timestamp() * 1000), assumed)
     except (ValueError, OverflowError, OSError):
         raise ValueError(
             f"a time such as 2026-01-31T18:00 or 2026-01-31T18:00:00Z, from {_FIRST_YEAR} to {_LAST_YEAR}"

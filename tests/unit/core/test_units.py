@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fileq.core.units import Rate, format_duration, format_size, parse_duration, parse_rate, parse_size
+from fileq.core.units import (
+    Rate,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_point_in_time,
+    parse_rate,
+    parse_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -117,3 +127,16 @@ def test_rates_are_read_and_written_as_people_write_them(text: str, rate: Rate) 
 def test_an_invalid_rate_is_an_error_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="10/s, 100/m or 1000/h, of at least 1"):
         parse_rate(text)
+
+
+def test_a_local_time_that_the_clock_leaves_out_is_the_moment_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        left_out = parse_point_in_time("2027-03-28T02:30")
+        usual = parse_point_in_time("2027-03-29T02:30")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert left_out == (1_806_197_400_000, "2027-03-28T03:30:00+02:00")
+    assert usual.assumed == "2027-03-29T02:30:00+02:00"
