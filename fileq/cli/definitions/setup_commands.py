@@ -150,7 +150,11 @@ def _set(invocation: Invocation) -> int:
     from fileq.config.load import is_reloadable
 
     options = invocation.options
-    value = sys.stdin.readline().rstrip("\n") if options.value == "-" else options.value
+    value = options.value
+    if value == "-":
+        if not (line := sys.stdin.readline()):
+            raise ConfigError(f"the value of {options.key} is -, but stdin is empty")
+        value = line.rstrip("\n")
     changed = set_in_file(options.key, value, path=options.config, sets=options.sets)
     # A value that is overridden here has no effect, with or without a restart.
     needs_reload = not changed.overriding and is_reloadable(options.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
@@ -54,6 +55,15 @@ def test_set_follows_a_link_and_leaves_it_a_link(file: Path) -> None:
     assert main(["config", "set", "worker.count", "8"]) == 0
     assert file.is_symlink()
     assert "count: 8" in real.read_text()
+
+
+def test_set_from_an_empty_stdin_changes_nothing(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["config", "set", "redis.password", "-"]) == 2
+    assert capsys.readouterr().err == "fileq: the value of redis.password is -, but stdin is empty\n"
+    assert file.read_text() == FILE
 
 
 def test_set_without_a_file_creates_one_and_reports_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
