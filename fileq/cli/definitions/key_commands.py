@@ -9,7 +9,7 @@ from fileq.cli.command import Invocation, command, declared
 from fileq.cli.definitions.role_commands import SERVER_OPTIONS
 from fileq.cli.terminal import screen_of_stdout, table
 from fileq.core.api_key import Scope
-from fileq.core.errors import FileqError
+from fileq.core.errors import ConfigError, FileqError
 from fileq.core.job import stamp
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def _create(invocation: Invocation) -> int:
     from fileq.commands.audit_entries import new_key_facts
 
     options = invocation.options
+    if options.expires == 0:
+        raise ConfigError("--expires is 0; it must be longer than 0")
     expires_ms = wall_clock_ms() + round(options.expires * 1000) if options.expires is not None else 0
     scopes, types = tuple(map(Scope, options.scopes)), tuple(options.types)
     wanted = KeyOptions(options.name, scopes, expires_ms, types, options.path_prefix)

@@ -403,3 +403,9 @@ def test_what_is_defined_in_a_new_database_in_a_wrong_directory_is_a_warning_onc
     warning = f"fileq: warning: no configuration file in {tmp_path}: a new database is created, {tmp_path / 'fileq.db'}"
     assert run(*words, cwd=tmp_path).stderr.count(warning) == 1
     assert "new database" not in run(words[0], "list", cwd=tmp_path).stderr
+
+
+def test_a_key_that_expires_at_once_is_refused(tmp_path: Path) -> None:
+    refused = run("keys", "create", "k", "--scope", "read", "--expires", "0", cwd=tmp_path)
+    assert (refused.returncode, refused.stderr) == (2, "fileq: --expires is 0; it must be longer than 0\n")
+    assert not (tmp_path / "fileq.db").exists()
