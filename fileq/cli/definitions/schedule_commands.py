@@ -304,6 +304,8 @@ def render_one(one: ScheduleView, times: Sequence[ScheduledTime], screen: Screen
         "timeout": "" if one.timeout_s is None else format_duration(one.timeout_s),
         "last": f"{one.last.local} ({one.last.utc})" if one.last else "never",
         "last job": f"{one.last_job_id} ({one.last_status or 'its record is gone'})" if one.last_job_id else "",
+        "by hand": f"{one.by_hand.local} ({one.by_hand.utc})" if one.by_hand else "",
+        "by hand job": f"{one.by_hand_job_id} ({one.by_hand_status or 'its record is gone'})" if one.by_hand else "",
         "runs": f"{one.runs}, missed {one.missed_count}",
     }
     lines = record(rows.items(), screen)

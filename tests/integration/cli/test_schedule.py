@@ -40,6 +40,8 @@ def test_a_schedule_is_added_shown_paused_resumed_run_and_removed(shell: Command
     before = shell.broker.schedules()
     id = shell.json("schedule", "run", "nightly")["id"]
     assert re.fullmatch(r"sched\.nightly\.manual\.[0-9a-f-]{36}", id)
+    shown = " ".join(shell.run("schedule", "show", "nightly").split())
+    assert f"by hand job {id} (pending)" in shown
     [raw] = shell.broker.peek("low", 5)
     job = decode(raw)
     assert (job.id, job.type, job.max_retries, job.timeout, job.payload_value["missed"]) == (id, "report", 2, 300, 0)
