@@ -383,6 +383,8 @@ def render_report(report: ActionReport, action: JobAction, heartbeat_ttl_s: floa
     if (more := max(report.count, len(report.results)) - len(shown)) > 0:
         lines.append(f"and {number(more)} more")
     would, verb = "would be " if report.is_dry_run else "", "put back" if action == "retry" else DONE[action]
+    if any(one.result == REQUESTED for one in report.results):
+        verb = f"{verb} or being cancelled"
     return [*lines, f"{plural(report.count, 'job')} {would}{verb}"]
 
 

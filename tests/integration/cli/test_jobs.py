@@ -344,7 +344,9 @@ def test_a_waiting_job_leaves_its_queue_and_a_running_one_is_requested_to_stop(s
 
 def test_the_first_cancellation_of_a_running_job_says_when_it_stops(shell: CommandLine) -> None:
     running(shell, "run")
-    assert "run: is running; its worker sets context.cancelled within 10s" in shell.run("cancel", "run")
+    said = shell.run("cancel", "run")
+    assert "run: is running; its worker sets context.cancelled within 10s" in said
+    assert said.endswith("\n1 job cancelled or being cancelled\n")
 
 
 def test_a_job_that_is_named_twice_is_cancelled_once(shell: CommandLine) -> None:
