@@ -290,6 +290,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message.startswith("argument "):
             name, _, said = message.removeprefix("argument ").partition(": ")
+            if said == "expected one argument":
+                long = name.rpartition("/")[2]
+                said = (
+                    f"needs a value; write one that begins with - as {long}=VALUE"
+                    if long[:2] == "--"
+                    else "needs a value"
+                )
             message = f"{name} {said}"
         if found := _CHOICE.search(message):
             known = found[2].replace("'", "")

@@ -148,6 +148,11 @@ def test_after_two_dashes_everything_is_an_argument() -> None:
         ("peek -n 1 -n 2", "-n is given twice; give it once; see 'fileq admin peek --help'"),
         ("peek -n1 -n2", "-n is given twice; give it once; see 'fileq admin peek --help'"),
         ("--config a stats --config=b", "--config is given twice; give it once; see 'fileq admin stats --help'"),
+        ("peek -n", "-n needs a value; see 'fileq admin peek --help'"),
+        (
+            "stats --set -x",
+            "--set needs a value; write one that begins with - as --set=VALUE; see 'fileq admin stats --help'",
+        ),
         ("peek -n 0", "-n is '0'; it must be a whole number, 1 or more; see 'fileq admin peek --help'"),
     ],
 )
