@@ -145,7 +145,7 @@ def name_of(filepath: str, type: str | None, id: str) -> str:
     """The name of a job in text output: its file, or its type and id."""
     if filepath:
         return printable(filepath)
-    return f"{printable(type)} {printable(id)}" if type else printable(id) or "bytes that are not a job"
+    return f"{printable(type)} {printable(id)}".rstrip() if type else printable(id) or "bytes that are not a job"
 
 
 def screen_of_stdout(*, is_endless: bool = False) -> Screen:

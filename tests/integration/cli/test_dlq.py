@@ -174,6 +174,15 @@ def test_a_retried_job_keeps_its_id_and_resets_its_counts(shell: CommandLine) ->
     assert shell.broker.census().drift == 0
 
 
+def test_a_line_of_a_list_has_no_blank_at_its_end(shell: CommandLine) -> None:
+    shell.broker.enqueue([Entry(a_job("x", filepath="", type="boom"), "low")])
+    settle(shell, burial(claim_one(shell), error="ValueError: no"))
+    for words in "list", "groups":
+        lines = shell.run("dlq", words).splitlines()
+        assert any(line.endswith("boom") for line in lines)
+        assert lines == [line.rstrip() for line in lines]
+
+
 def test_a_retried_job_waits_from_its_retry(shell: CommandLine) -> None:
     bury_file(shell, "old", "/srv/in/old.txt", "ValueError: no such page")  # created years ago
     shell.json("dlq", "retry", "old")
