@@ -88,7 +88,7 @@ UNKNOWN = "unknown"
 _CHANGED = frozenset([*DONE.values(), *(f"would_{action}" for action in JobAction), REQUESTED])
 
 NO_RECORD = "no job has this id, or its record has expired"
-NOT_A_JOB = "these bytes are not a job, and a retry would bury them again; delete them"
+NOT_A_JOB = "these bytes are not a job, and they would only die again; delete them"
 LEFT = "it left the dead-letter queue a moment ago"
 CHANGED_ELSEWHERE = "its state changed a moment ago"
 OUT_OF_REACH = "another program pushed it; it can be cancelled near the front of its queue, or once it is claimed"
@@ -101,8 +101,8 @@ class JobChange(Struct, frozen=True):
     result: Annotated[
         str,
         means(
-            "retried, cancelled, due, deleted or requested (of the worker that runs the job;"
-            " requested_before by an earlier action), with a dry run would_ and the action; otherwise refused, unknown"
+            "retried, cancelled, due, deleted or requested (from the worker that runs the job;"
+            " requested_before: by an earlier action), in a dry run would_ and the action; otherwise refused, unknown"
             " (there is no such job) or gone (changed by another caller)"
         ),
     ]
@@ -121,7 +121,7 @@ class JobChange(Struct, frozen=True):
 class ActionReport(Struct, frozen=True):
     """What an action did with many jobs."""
 
-    count: Annotated[int, means("jobs that were changed, or would be with a dry run")]
+    count: Annotated[int, means("jobs that were changed, or would be in a dry run")]
     is_dry_run: bool
     results: Annotated[
         tuple[JobChange, ...], means(f"each job that was named by its id; of others the first {NAMED}, refused first")

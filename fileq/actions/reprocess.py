@@ -44,17 +44,17 @@ class ReprocessedFile(Struct, frozen=True):
     result: Annotated[
         str,
         means(
-            "enqueued (with a dry run would_enqueue), missing (the file no longer exists) or unfinished"
-            " (its last job has not ended)"
+            "enqueued (in a dry run would_enqueue), missing (the file no longer exists) or unfinished"
+            " (its last job is unfinished)"
         ),
     ]
     job_id: str | None = None
 
 
 class ReprocessReport(Struct, frozen=True):
-    enqueued: Annotated[int, means("files that were enqueued again, or would be with a dry run")]
+    enqueued: Annotated[int, means("files that were enqueued again, or would be in a dry run")]
     missing: Annotated[int, means("files that no longer exist, skipped")]
-    unfinished: Annotated[int, means("files whose last job has not ended yet, skipped")]
+    unfinished: Annotated[int, means("files whose last job is unfinished, skipped")]
     is_dry_run: bool
     files: Annotated[tuple[ReprocessedFile, ...], means("at most 1000")]
 

@@ -36,10 +36,10 @@ class LostWorker(Struct, frozen=True):
 
     host: str
     pid: int
-    since: Annotated[str, Meta(description="it had no heartbeat from then on, or from before")]
+    since: Annotated[str, Meta(description="no heartbeat since then, or earlier")]
     found: Annotated[str, Meta(description="when a reaper removed it")]
     slots: int
-    jobs: Annotated[int, Meta(description="given back to their queues, or dead")]
+    jobs: Annotated[int, Meta(description="requeued, or dead")]
     is_gone: Annotated[bool, Meta(description="its process had ended by `since`")] = False
 
 

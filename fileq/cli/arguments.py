@@ -33,9 +33,9 @@ APP_DIR = argument(
     "--app-dir",
     default="",  # not ".": a directory that was not named is checked before anything is imported from it
     metavar="DIR",
-    help="directory of the handlers (default: the working directory, if no one else can write to it)",
+    help="directory with the handlers (default: the working directory, if no one else can write to it)",
 )
-DRY_RUN = argument("--dry-run", action="store_true", help="change nothing; name what would be done")
+DRY_RUN = argument("--dry-run", action="store_true", help="change nothing; show what would be done")
 
 
 def whole_number(at_least: int = 0, at_most: int = LARGEST_NUMBER) -> Callable[[str], int]:
@@ -110,7 +110,7 @@ class StatusOption:
     @property
     def help(self) -> str:
         if len(self.words) == 1:
-            return f"{self.words[0]}: the only status that jobs have here"
+            return f"{self.words[0]}: the only possible status here"
         return f"only jobs in this status: {', '.join(self.words)}"
 
     def __call__(self, text: str) -> str:
@@ -134,7 +134,7 @@ def filters(
             "type": point_in_time_or_ago,
             "help": f"only {time} since: 2h (ago), 2026-11-01, or RFC 3339; local time without a zone",
         },
-        "until": {"type": point_in_time_or_ago, "help": f"only {time} until; as --since"},
+        "until": {"type": point_in_time_or_ago, "help": f"only {time} until; same formats as --since"},
         "fingerprint": {"type": _fingerprint},
         "tag": {"type": _tag, "action": "append", "default": [], "help": "only jobs with this tag; may be repeated"},
     }

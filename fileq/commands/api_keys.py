@@ -41,14 +41,14 @@ class KeySummary(Struct, frozen=True):
     created: Time
     expires: Time
     last_used: Time
-    allowed_types: Annotated[tuple[str, ...], means("its restriction: the types of its jobs")] = ()
-    path_prefix: Annotated[str, means("its restriction: the directory of its files; both empty: none")] = ""
+    allowed_types: Annotated[tuple[str, ...], means("the job types it is restricted to")] = ()
+    path_prefix: Annotated[str, means("the directory it is restricted to; both empty: unrestricted")] = ""
     is_expired: Annotated[bool, means("it is no longer accepted")] = False
-    is_login: Annotated[bool, means("it stands behind a session that a one-time link began")] = False
+    is_login: Annotated[bool, means("it belongs to a browser session started with a one-time link")] = False
 
 
 class NewKey(Struct, frozen=True):
-    id: Annotated[str, means("names the key; the 8 characters after fq_")]
+    id: Annotated[str, means("id of the key: the 8 characters after fq_")]
     name: Annotated[str, means("as given")]
     scopes: tuple[Scope, ...]
     expires: Time

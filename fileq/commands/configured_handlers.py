@@ -29,8 +29,8 @@ class ConfigCheck(Struct, frozen=True):
     path: Annotated[str | None, means("the file that was read, if any")] = None
     broker: Annotated[str | None, means("which broker, its address, and the setting that selected it")] = None
     ignored: Annotated[tuple[str, ...], means("FILEQ_ variables in the environment that name no setting")] = ()
-    warnings: Annotated[tuple[str, ...], means("what is valid and may surprise")] = ()
-    handlers: Annotated[tuple[str, ...] | None, means("the routes in their order, with --handlers; else null")] = None
+    warnings: Annotated[tuple[str, ...], means("what is valid but may surprise")] = ()
+    handlers: Annotated[tuple[str, ...] | None, means("the routes in order, with --handlers; else null")] = None
 
 
 def check_config(loaded: Loaded, app_dir: str | None = None) -> ConfigCheck:
@@ -62,14 +62,14 @@ def load_handlers(config: Config, app_dir: str) -> Routes:
 class TaskSummary(Struct, frozen=True):
     name: Annotated[str, means("the type of its jobs")]
     function: Annotated[str, means("module:function")]
-    payload: Annotated[str, means("the type of its payload; empty if it can be anything")]
-    priority: Annotated[str, means("the queue of its jobs if the caller names none")]
-    timeout_s: Annotated[float, means("limit of one attempt")]
+    payload: Annotated[str, means("type of its payload; empty if it can be anything")]
+    priority: Annotated[str, means("default queue of its jobs")]
+    timeout_s: Annotated[float, means("time limit per attempt")]
     max_retries: Annotated[int, means("retries after a failure")]
     isolation: Annotated[str, means("process or thread")]
     give_up_on: Annotated[tuple[int | str, ...], means("exit codes and exceptions after which a job is not retried")]
-    has_retry_if: Annotated[bool, means("a function of the task decides about retries")]
-    is_shadowed: Annotated[bool, means("a route of the configuration takes these jobs, so the task never runs")]
+    has_retry_if: Annotated[bool, means("a function of the task decides whether to retry")]
+    is_shadowed: Annotated[bool, means("a configured route takes these jobs, so the task never runs")]
 
 
 def list_tasks(config: Config, app_dir: str) -> tuple[TaskSummary, ...]:

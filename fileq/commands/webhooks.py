@@ -40,14 +40,14 @@ class WebhookSummary(Struct, frozen=True):
     name: str
     url: Annotated[str, means("without its query")]
     events: tuple[str, ...]
-    filter: Annotated[dict[str, str], means("type, match, priority, batch as far as given")]
+    filter: Annotated[dict[str, str], means("those of type, match, priority and batch that are set")]
     is_configured: Annotated[bool, means("defined in the configuration; else by 'fileq webhook add'")]
     status: Annotated[str, means("enabled or disabled")]
     disabled_because: str
     disabled_at: Time
     failures: Annotated[int, means("failed attempts in a row")]
     failing_since: Time
-    previous_secret_until: Annotated[Time, means("until then the secret before signs too")]
+    previous_secret_until: Annotated[Time, means("until then, the old secret is valid too")]
 
 
 class WebhookList(Struct, frozen=True):
@@ -58,12 +58,12 @@ class WebhookList(Struct, frozen=True):
 class NewSecret(Struct, frozen=True):
     name: Annotated[str, means("the webhook")]
     secret: Annotated[str, means("signs the deliveries; shown only this once")]
-    previous_secret_until: Annotated[Time, means("until then the secret before signs too")]
+    previous_secret_until: Annotated[Time, means("until then, the old secret is valid too")]
 
 
 class WebhookChange(Struct, frozen=True):
     name: Annotated[str, means("the webhook")]
-    has_changed: Annotated[bool, means("whether it was in another state before")]
+    has_changed: Annotated[bool, means("whether the command changed anything")]
 
 
 class WebhookTest(Struct, frozen=True):
@@ -78,10 +78,10 @@ class WebhookTest(Struct, frozen=True):
 class DeliverySummary(Struct, frozen=True):
     """One delivery, which is a job of type fileq.webhook."""
 
-    id: Annotated[str, means("of the job that delivers")]
+    id: Annotated[str, means("of the delivery job")]
     event: Annotated[str, means("such as job.dead")]
-    job_id: Annotated[str | None, means("of the job that it tells about")]
-    status: Annotated[str, means("of the job that delivers")]
+    job_id: Annotated[str | None, means("the job that the event is about")]
+    status: Annotated[str, means("of the delivery job")]
     answer_status: Annotated[int | None, means("status of the last answer; null if there was none")]
     attempt_count: int
     error: Annotated[str, means("of the last attempt, if it is not completed")]

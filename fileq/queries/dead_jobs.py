@@ -52,14 +52,14 @@ class DeadGroup(Struct, frozen=True):
 
     key: Annotated[str, means("the fingerprint, directory, kind or type that its jobs share")]
     count: int
-    fingerprint: Annotated[str, means("of the newest job, as are error, kind, type and sample")]
+    fingerprint: Annotated[str, means("of the newest job, like error, kind, type and sample")]
     error: str
     kind: str
     type: str | None
     first: Annotated[Time, means("when the first of them died")]
     last: Annotated[Time, means("when the last of them died")]
-    directories: Annotated[tuple[NameCount, ...], means("where most of its files are, at most 3")]
-    extensions: Annotated[tuple[NameCount, ...], means("of most of its files, at most 3")]
+    directories: Annotated[tuple[NameCount, ...], means("most common directories of its files, at most 3")]
+    extensions: Annotated[tuple[NameCount, ...], means("most common extensions of its files, at most 3")]
     sample_id: str
     sample_path: str
     newest_ids: Annotated[tuple[str, ...], means("of its newest 20 jobs")] = ()
@@ -72,12 +72,12 @@ class DeadGroups(Struct, frozen=True):
 
     by: Annotated[str, means("fingerprint, directory, kind or type")]
     total: Annotated[int, means("jobs in the dead-letter queue")]
-    scanned: Annotated[int, means("dead jobs that were looked at, the newest first")]
-    is_partial: Annotated[bool, means("older dead jobs were not looked at")]
-    group_count: Annotated[int, means("groups found, those beyond the limit included")]
-    groups: Annotated[tuple[DeadGroup, ...], means("the largest first")]
-    timeline_from: Annotated[Time, means("the first death that was seen")] = None
-    timeline_until: Annotated[Time, means("the last death that was seen")] = None
+    scanned: Annotated[int, means("dead jobs examined, newest first")]
+    is_partial: Annotated[bool, means("older dead jobs were not examined")]
+    group_count: Annotated[int, means("groups found, including those beyond the limit")]
+    groups: Annotated[tuple[DeadGroup, ...], means("largest first")]
+    timeline_from: Annotated[Time, means("the first death found")] = None
+    timeline_until: Annotated[Time, means("the last death found")] = None
     newest_ids: Annotated[tuple[str, ...], means("of the newest 20 jobs of all groups")] = ()
 
 

@@ -38,7 +38,7 @@ FAILURES_SHOWN = 10
 class AttemptDocument(Struct, frozen=True):
     """One attempt that has ended."""
 
-    number: Annotated[int, means("counts from 1, over all lives of the job")]
+    number: Annotated[int, means("counts from 1, across manual retries")]
     started_at: Time
     ended_at: Time
     duration_s: Annotated[float, means("of the handler; if its worker died: until that was found, as the error says")]
@@ -46,8 +46,8 @@ class AttemptDocument(Struct, frozen=True):
     outcome: Annotated[str, means("completed, failed, died, released, cancelled, …")]
     error: Annotated[str, means("empty if there was none")]
     traceback: str = ""
-    output: Annotated[str, means("the end of what the handler printed, if the attempt failed")] = ""
-    deferred: Annotated[str, means("why the job was deferred last before this attempt")] = ""
+    output: Annotated[str, means("the end of the handler's output, if the attempt failed")] = ""
+    deferred: Annotated[str, means("why the job was last deferred before this attempt")] = ""
     is_fatal: Annotated[bool, means("the job died of it")] = False
 
 
@@ -64,31 +64,31 @@ class JobDocument(Struct, frozen=True):
     """One job. Times are RFC 3339 in UTC; null for what has not happened."""
 
     id: Annotated[str, means("`raw-<sha1>` for bytes that are not a job")]
-    type: Annotated[str | None, means("null for the job of a file")] = None
+    type: Annotated[str | None, means("null for a file's job")] = None
     status: Annotated[str, means("pending, scheduled, running, retrying, deferred, completed, dead or cancelled")] = (
         UNKNOWN
     )
-    priority: Annotated[str, means("as the job itself says it")] = ""
+    priority: Annotated[str, means("as in the job's own JSON")] = ""
     retry_count: Annotated[int, means("failed attempts that count against max_retries")] = 0
     result: Annotated[Any, means("what the handler returned")] = None
     created_at: Time = None
     started_at: Annotated[Time, means("start of the last attempt")] = None
     completed_at: Annotated[Time, means("when it was completed, died or was cancelled")] = None
     worker_id: Annotated[str | None, means("the worker that runs or last ran it")] = None
-    queue: Annotated[str, means("where it waits, or waited")] = ""
+    queue: Annotated[str, means("the queue it is in, or was last in")] = ""
     path: Annotated[
         str | None,
         means(
-            "the file on the producer, escaped where it is not UTF-8; null for a job without a file, and if"
-            " the server shows no names of files"
+            "the file on the producer, escaped where it is not UTF-8; null for a job without a file, or if"
+            " the server hides file names"
         ),
     ] = None
     payload: Any = None
-    error: Annotated[str | None, means("of the last failed attempt, or why it is dead or not a job")] = None
+    error: Annotated[str | None, means("error of the last failed attempt, or why it is dead or not a job")] = None
     scheduled_at: Annotated[Time, means("when it is due")] = None
-    deadline: Annotated[str | None, means("not started after it")] = None
+    deadline: Annotated[str | None, means("the job is not started after this time")] = None
     max_retries: Annotated[int | None, means("null: its handler decides")] = None
-    timeout_s: Annotated[float | None, means("of one attempt; null: its handler decides")] = None
+    timeout_s: Annotated[float | None, means("per attempt; null: its handler decides")] = None
     unique_key: str | None = None
     batch_id: Annotated[str | None, means("the batch that it is a member of, or that its own JSON names")] = None
     batch_facts: Annotated[BatchFacts | None, means("of a callback: how its batch stood when it was enqueued")] = None
@@ -104,15 +104,15 @@ class JobDocument(Struct, frozen=True):
     attempt_count: Annotated[int, means("ended attempts and refusals; `attempts` may lack the first ones")] = 0
     attempts: tuple[AttemptDocument, ...] = ()
     follow_ups: Annotated[tuple[str, ...], means("ids of the jobs that it enqueued when it ended")] = ()
-    outputs: Annotated[tuple[OutputDocument, ...], means("files that it made")] = ()
-    filesize: Annotated[int, means("bytes; of bytes that are not a job, their number")] = 0
+    outputs: Annotated[tuple[OutputDocument, ...], means("files that it created")] = ()
+    filesize: Annotated[int, means("in bytes; for bytes that are not a job, their number")] = 0
     trace_id: Annotated[str, means("empty if it is not traced")] = ""
     span_id: str = ""
     fingerprint: Annotated[str | None, means("of a dead job; equal for jobs that died of the same cause")] = None
     recoveries: Annotated[int, means("how often its worker died while running it")] = 0
     signature: Annotated[str | None, means("version of the file: size-mtime in ns, and -i with a known inode")] = None
     path_b64: Annotated[str | None, means("the bytes of a path that is not UTF-8, in base64")] = None
-    moved_from: Annotated[str | None, means("first path of a file that was moved before a retry")] = None
+    moved_from: Annotated[str | None, means("original path of a file that was moved before a retry")] = None
     moved_to: Annotated[str | None, means("where worker.after moved the file after the job had ended")] = None
     other_fields: Annotated[dict[str, Any], means("fields of its own JSON that fileq does not know")] = {}
     raw_b64: Annotated[str | None, means("bytes that are no job, in base64; empty if too long; null for a job")] = None
@@ -292,8 +292,8 @@ class BreakerDocument(Struct, frozen=True):
     state: str
     error: str
     failure_share: float
-    next_probe_at: Annotated[Time, means("null: one job at a time is tried now")]
-    deferred: Annotated[int, means("jobs that the process has deferred because of it")] = 0
+    next_probe_at: Annotated[Time, means("null: probing with one job at a time")]
+    deferred: Annotated[int, means("jobs that this process deferred because of it")] = 0
 
 
 class WorkerDocument(Struct, frozen=True):
@@ -304,12 +304,12 @@ class WorkerDocument(Struct, frozen=True):
     pid: int
     version: str
     started_at: Time
-    queues: Annotated[tuple[str, ...], means("the queues from which it claims")]
+    queues: Annotated[tuple[str, ...], means("the queues it claims from")]
     breaker: Annotated[str, means("the worst state of the breakers of all routes")]
-    breakers: Annotated[tuple[BreakerDocument, ...], means("those that are not closed")]
+    breakers: Annotated[tuple[BreakerDocument, ...], means("the breakers that are not closed")]
     is_claiming: bool
     lost_roots: Annotated[tuple[str, ...], means("why the files of some roots cannot be reached")]
-    limits: Annotated[tuple[str, ...], means("limits of routes for which jobs wait")]
+    limits: Annotated[tuple[str, ...], means("route limits that jobs are waiting for")]
     is_alive: bool
     slots: int
     busy: int
@@ -381,7 +381,7 @@ class CallbackDocument(Struct, frozen=True):
     """A callback of a batch. Its job exists once `is_fired`."""
 
     kind: Annotated[str, means("then, catch or finally")]
-    job_id: Annotated[str, means("the id of its job, from the beginning")]
+    job_id: Annotated[str, means("the id of its job, known from the start")]
     is_fired: Annotated[bool, means("the job was enqueued")]
     status: Annotated[str | None, means("of its job; null in lists, and if it has no record")] = None
     type: Annotated[str | None, means("of its job; null in lists, and if it has no record")] = None
@@ -395,14 +395,14 @@ class BatchDocument(Struct, frozen=True):
 
     id: str
     name: Annotated[str, means("empty if it has none")] = ""
-    parent: Annotated[str | None, means("the batch that it is a member of")] = None
+    parent: Annotated[str | None, means("the batch it is a member of")] = None
     status: Annotated[str, means("open, sealed or finished")] = BatchState.OPEN.value
     is_finished: bool = False
-    is_cancelled: Annotated[bool, means("what had not ended is cancelled")] = False
+    is_cancelled: Annotated[bool, means("its unfinished jobs were cancelled")] = False
     is_success: Annotated[bool, means("finished, not cancelled, and every member was completed")] = False
     allow_failures: Annotated[bool, means("a dead job does not cancel the others")] = False
-    priority: Annotated[str, means("of jobs that are added without one; empty if it was created without")] = ""
-    total: Annotated[int, means("members: the sum of the next six")] = 0
+    priority: Annotated[str, means("default queue of its jobs; empty if it was created without one")] = ""
+    total: Annotated[int, means("members; the sum of the next six fields")] = 0
     waiting: int = 0
     running: int = 0
     completed: int = 0

@@ -45,17 +45,17 @@ class JobConditions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     parameters and bodies of the API, and keywords of clients."""
 
     status: Annotated[StatusWord | None, _about("jobs in this status", "STATUS")] = None
-    type: Annotated[_Text | None, _about("jobs of this type (exactly)", "T")] = None
+    type: Annotated[_Text | None, _about("jobs of this type (exact match)", "T")] = None
     priority: Annotated[_Text | None, _about("jobs with this priority in their JSON", "PRIORITY")] = None
     queue: Annotated[_Text | None, _about("jobs of this queue, one of worker.priorities", "QUEUE")] = None
-    worker: Annotated[_Text | None, _about("jobs that this worker runs or ran last, by its id", "WORKER")] = None
+    worker: Annotated[_Text | None, _about("jobs that the worker with this id runs or last ran", "WORKER")] = None
     batch: Annotated[_Text | None, _about("jobs of the batch with this id", "BATCH")] = None
     schedule: Annotated[_Text | None, _about("jobs that this schedule enqueued", "NAME")] = None
     match: Annotated[
         _Text | None,
         _about(
             "jobs whose file matches, in any directory: '*.pdf' matches the name, 'north/*.pdf' the end of the path, a "
-            "pattern with a slash in front the whole path; case-sensitive. In a route, '*.pdf' means the top level "
+            "pattern with a leading slash the whole path; case-sensitive. In a route, '*.pdf' means the top level "
             "only",
             "GLOB",
         ),

@@ -61,7 +61,7 @@ class Maker(Struct, frozen=True):
     """The job that made a file."""
 
     job_id: str
-    path: Annotated[str | None, means("null for a job without a file, and if its record has expired")] = None
+    path: Annotated[str | None, means("null for a job without a file, or if its record has expired")] = None
     type: str | None = None
 
 
@@ -69,10 +69,10 @@ class FileTrace(Struct, frozen=True):
     """The history of a file."""
 
     path: Annotated[str, means("absolute, escaped where it is not UTF-8")]
-    missing_since: Annotated[Time, means("since when producers have not found the file; null if they find it")]
+    missing_since: Annotated[Time, means("since when producers no longer find the file; null if they do")]
     versions: Annotated[tuple[VersionTrace, ...], means("newest first")]
-    made_by: Annotated[Maker | None, means("null, or the last job that made the file")] = None
-    is_partial: Annotated[bool, means("not all records were searched for jobs that the ledger does not know")] = False
+    made_by: Annotated[Maker | None, means("null, or the last job that created the file")] = None
+    is_partial: Annotated[bool, means("older records may be missing")] = False
 
 
 class FileNotKnown(BrokerError):

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 _AS_SHOWN = (("…", "the batch, as `fileq batch show --json` prints it"),)
 CALLBACKS = (
-    argument("--then", metavar="TASK", help="of a batch: enqueued once, when all jobs are completed"),
-    argument("--catch", metavar="TASK", help="of a batch: enqueued once, when the first job dies"),
-    argument("--finally", dest="finally_", metavar="TASK", help="of a batch: enqueued once, when it is finished"),
-    argument("--allow-failures", action="store_true", help="of a batch: a dead job does not cancel the rest"),
+    argument("--then", metavar="TASK", help="batch callback: enqueued once, when all jobs are completed"),
+    argument("--catch", metavar="TASK", help="batch callback: enqueued once, when the first job dies"),
+    argument("--finally", dest="finally_", metavar="TASK", help="batch callback: enqueued once, when it is finished"),
+    argument("--allow-failures", action="store_true", help="a dead job does not cancel the rest of the batch"),
 )
 _ID = argument("id", type=utf8_text, metavar="BATCH", help="id of the batch")
 _BATCH = declared("fileq.queries.documents:BatchDocument")
@@ -36,29 +36,29 @@ _BATCH = declared("fileq.queries.documents:BatchDocument")
     *CALLBACKS,
     argument("--parent", default="", type=utf8_text, metavar="BATCH", help="make it a member of this batch"),
     argument("--priority", default="", metavar="QUEUE", help="the queue of its jobs"),
-    argument("--open", action="store_true", help="do not seal it: more jobs are added later"),
+    argument("--open", action="store_true", help="do not seal it: more jobs will be added"),
     argument("--wait", action="store_true", help="wait until it is finished"),
     json_fields=_AS_SHOWN,
 )
 def _create(invocation: Invocation) -> int:
-    """Creates a batch and prints its id. Jobs of a batch are counted together: --then is enqueued once all of them are
-    completed, --catch when the first one dies, --finally when none is left. Unless --allow-failures is given, the first
-    dead job cancels the rest.
+    """Creates a batch and prints its id. The jobs of a batch are tracked together: --then is enqueued once all of them
+    are completed, --catch when the first one dies, --finally when all have ended. Unless --allow-failures is given, the
+    first dead job cancels the rest.
 
-    With paths or --manifest: one job for each file, as `fileq enqueue` makes it; then the batch is sealed. Without
-    them it stays open: `fileq enqueue --batch ID` adds jobs and `fileq batch seal ID` says that there are no more.
-    An open batch that nothing is added to for 24 hours is cancelled.
+    With paths or --manifest it enqueues one job per file, as `fileq enqueue` does, and seals the batch. Without them
+    the batch stays open: `fileq enqueue --batch ID` adds jobs and `fileq batch seal ID` closes it to new ones. An open
+    batch is cancelled if nothing is added for 24 hours.
 
-    A manifest is a JSON array of {"path", "size", "sha256"} or one such object on each line, CSV with these
-    columns, the output of sha256sum, or one path on each line. Relative paths are relative to its directory. Sizes
-    and checksums are compared first; if a file is missing or different, nothing is created.
+    A manifest is a JSON array of {"path", "size", "sha256"} or one such object per line, CSV with these columns, the
+    output of sha256sum, or one path per line. Relative paths are relative to its directory. Sizes and checksums are
+    checked first; if a file is missing or differs, nothing is created.
 
-    With --wait the command waits until the batch is finished; a terminal shows how far it is. The exit code is 0 if
-    all jobs were completed, 3 if one is dead, 1 if one was cancelled or deleted. Ctrl-C ends only the wait.
+    With --wait the command waits until the batch is finished; a terminal shows the progress. The exit code is 0 if all
+    jobs were completed, 3 if one is dead, 1 if one was cancelled or deleted. Ctrl-C stops only the waiting.
 
     $ fileq batch create --name nightly --then load_partition  # an open batch; its id is printed
     $ fileq batch create --manifest in/files.json --then report --wait  # process these files together
-    $ fileq batch create in/*.csv --allow-failures --finally report  # go on after failures"""
+    $ fileq batch create in/*.csv --allow-failures --finally report  # continue after failures"""
     from fileq.client.options import JobOptions
     from fileq.commands.batches import fill, manifest_paths
     from fileq.commands.enqueue import Enqueuing, entries_for, requested
@@ -126,10 +126,10 @@ def _wait(invocation: Invocation, id: str) -> int:
     json_fields=(("batches[]", "one object each, as `fileq batch show --json`, without failures"),),
 )
 def _list(invocation: Invocation) -> int:
-    """Lists the batches, newest first. A finished one is kept for 30 days, an unfinished one for ever.
+    """Lists the batches, newest first. Finished batches are kept for 30 days, unfinished ones forever.
 
-    $ fileq batch list --unfinished  # what is under way
-    $ fileq batch list --json  # for a program"""
+    $ fileq batch list --unfinished  # what is in progress
+    $ fileq batch list --json  # as JSON"""
     from fileq.cli.batch_text import render_batches
     from fileq.commands.batches import list_batches
 
@@ -143,7 +143,7 @@ def _show(invocation: Invocation) -> int:
     """Shows a batch: its status, the counts of its jobs, its callbacks with the statuses of their jobs, and the first
     dead jobs with their errors. A child batch is one member. `fileq list --batch ID` lists the jobs.
 
-    $ fileq batch show nightly-3f9c12ab77de  # how far is it?"""
+    $ fileq batch show nightly-3f9c12ab77de  # how far along is it?"""
     from fileq.cli.batch_text import render_batch
 
     report = _report(invocation, invocation.options.id)
@@ -152,8 +152,8 @@ def _show(invocation: Invocation) -> int:
 
 @command("admin batch seal", "close a batch to new jobs", _ID, json_fields=_AS_SHOWN, only_confirms=True)
 def _seal(invocation: Invocation) -> int:
-    """Seals an open batch, so that it can finish. Only its own running jobs can still add jobs. An empty batch is
-    finished by it. Exit code 1 if it is not open.
+    """Seals an open batch, so that it can finish. After that only its own running jobs can add jobs. An empty batch
+    finishes at once. Exit code 1 if it is not open.
 
     $ fileq batch seal nightly-3f9c12ab77de  # all jobs are added"""
     from fileq.client.broker_transport import BrokerBatches
@@ -165,11 +165,11 @@ def _seal(invocation: Invocation) -> int:
     return _confirm(invocation, "is sealed")
 
 
-@command("admin batch cancel", "cancel what is left of a batch", _ID, json_fields=_AS_SHOWN, only_confirms=True)
+@command("admin batch cancel", "cancel the unfinished jobs of a batch", _ID, json_fields=_AS_SHOWN, only_confirms=True)
 def _cancel(invocation: Invocation) -> int:
-    """Seals the batch and cancels its jobs that have not ended: those that wait now, or when they are claimed; running
-    ones within a second. Child batches are cancelled too. --then is not enqueued, --finally is. Exit code 1 if the
-    batch is finished or was cancelled before.
+    """Seals the batch and cancels its unfinished jobs: running ones within a second, the others at once or when they
+    are claimed. Child batches are cancelled too. --then is not enqueued, --finally is. Exit code 1 if the batch is
+    already finished or cancelled.
 
     $ fileq batch cancel nightly-3f9c12ab77de  # stop it"""
     from fileq.actions.bulk import JobAction
@@ -187,19 +187,18 @@ def _cancel(invocation: Invocation) -> int:
 
 @command(
     "admin batch retry",
-    "run the dead jobs of a batch again",
+    "retry the dead jobs of a batch",
     _ID,
     json_fields=(
-        ("id, retried", "string, number: the batch, and how many jobs were put back"),
+        ("id, retried", "string, number: the batch, and how many jobs were retried"),
         ("left[]", "id and reason (strings) of each job that stays dead"),
     ),
     only_confirms=True,
 )
 def _retry(invocation: Invocation) -> int:
-    """Puts the dead jobs of a batch back into their queues; the batch is unfinished again, and not cancelled any more.
-    Without dead jobs nothing changes. Jobs that were cancelled stay cancelled, so --then is enqueued only if there are
-    none. --catch and --finally are never enqueued a second time. Child batches are retried by their own ids. Exit code
-    1 if a job stays dead.
+    """Returns the dead jobs of a batch to their queues; the batch is unfinished again and no longer cancelled. Without
+    dead jobs nothing changes. Cancelled jobs stay cancelled, so --then is enqueued only if there are none. --catch and
+    --finally are never enqueued a second time. Retry child batches by their own ids. Exit code 1 if a job stays dead.
 
     $ fileq batch retry nightly-3f9c12ab77de  # after the cause was fixed"""
     from fileq.actions.bulk import JobAction

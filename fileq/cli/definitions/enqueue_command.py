@@ -1,4 +1,4 @@
-"""`fileq try|enqueue`: run the handler of one file here; queue jobs for files, commands, or a handler of a type."""
+"""`fileq try|enqueue`: run the handler of one file here; enqueue jobs for files, commands or a type."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _FILE = argument("path", metavar="PATH", help="the file")
 
 @command("try", "run the handler of one file here, without a queue", _FILE, APP_DIR)
 def _try(invocation: Invocation) -> int:
-    """Runs the handler that a worker would choose for this file, as a worker would: in a child process, with the same
-    timeout and memory limit. There is no queue, no retry and no record. Prints the handler's result to stdout as JSON,
-    and everything else to stderr. For a file outside of the roots, routes are matched against its name only. Ctrl-C
-    ends the handler and the processes that it started. Exit code 1 if the handler failed.
+    """Runs the handler that a worker would choose for this file, the way a worker would: in a child process, with the
+    same timeout and memory limit. There is no queue, no retry and no record. Prints the handler's result to stdout as
+    JSON, and everything else to stderr. For a file outside the roots, routes are matched against its name only. Ctrl-C
+    stops the handler and the processes it started. Exit code 1 if the handler failed.
 
-    The handler is loaded as it is in its file now. Workers that are running use the one that they have loaded,
-    until SIGHUP or a restart.
+    The handler is loaded from its current source. Running workers keep the version they have loaded until SIGHUP or a
+    restart.
 
     $ fileq try inbox/report.pdf  # which handler is chosen, what it returns, how long it takes
     $ fileq try ~/Desktop/sample.pdf  # a sample that is not in scan_dir"""
@@ -86,33 +86,36 @@ def _due_time(parser: argparse.ArgumentParser) -> None:
 
 @command(
     "enqueue",
-    "queue jobs for files, commands, or a handler of a type",
+    "enqueue jobs for files, commands or a type",
     argument("subjects", nargs="*", metavar="PATH", help='a file; or a job as JSON: \'{"command": "…"}\''),
     argument("--type", metavar="T", help="queue one job of this type, without a file"),
     argument("--payload", metavar="JSON", help="job.payload of the job given by --type"),
     argument("--priority", metavar="QUEUE", help="the queue (default: the task's, or the producer's choice)"),
     _due_time,
     argument("--max-retries", type=whole_number(), metavar="N", help="overrides worker.max_retries"),
-    argument("--timeout", type=duration, metavar="D", help="limit of one attempt; overrides worker.timeout"),
-    argument("--id", metavar="ID", help="id of the job; if it is in use, nothing is queued"),
+    argument("--timeout", type=duration, metavar="D", help="time limit per attempt; overrides worker.timeout"),
+    argument("--id", metavar="ID", help="job id; if it is in use, nothing is enqueued"),
     argument(
         "--batch", type=utf8_text, metavar="NAME", help="form a batch with this name, or join the one with this id"
     ),
     *CALLBACKS,
     argument("--wait", action="store_true", help="wait until the jobs have ended and show their results"),
     json_fields=(
-        ("jobs[]", "one object for each job, in the order of the arguments, as in `fileq admin list --json`, and:"),
+        ("jobs[]", "one object per job, in argument order, as in `fileq admin list --json`, and:"),
         ("jobs[].fate", "string: enqueued, or duplicate if a job with this id exists already"),
-        ("batch_id", "string or null: the batch, or else shared by all jobs of one call; null for a single job"),
+        (
+            "batch_id",
+            "string or null: the batch; without one, an id shared by all jobs of the call; null for a single job",
+        ),
     ),
 )
 def _run(invocation: Invocation) -> int:
-    """Queues one job for each file, even if its version was processed before, and prints the ids of the jobs, one on
-    each line. The version is recorded as if a producer had found it, so a running producer does not queue it again.
-    Files must be below worker.allowed_roots or, if that is not set, below producer.scan_dir.
+    """Enqueues one job per file, even if its version was processed before, and prints the job ids, one per line. The
+    version is recorded as if a producer had found it, so a running producer does not enqueue it again. Files must be
+    below worker.allowed_roots or, if that is not set, below producer.scan_dir.
 
-    If another job of the same version is still pending, both run, one after the other. But if worker.after moves or
-    deletes the file after the first of them, the second is completed as skipped: the version was processed.
+    If another job for the same version is still pending, both run, one after the other. But if worker.after moves or
+    deletes the file after the first, the second is completed as skipped, because the version was processed.
 
     With --type: one job without a file, for the handler of that type. Its queue is that of its task, if a module of
     `imports` has the task and can be imported here, or else producer.default_priority.
@@ -122,19 +125,19 @@ def _run(invocation: Invocation) -> int:
     texts such as "5m". An unknown key is refused, and an option that contradicts the JSON too. A command runs on
     workers that have worker.allow_commands.
 
-    --at without a zone is the local time of this machine; a remark says which time that is. A time in the past is
-    reported; then the job is due at once.
+    --at without a zone is the local time of this machine; a note says which time that is. If the time has passed, a
+    note says so and the job is due at once.
 
-    All arguments are checked before the first job is queued. If the connection was lost, repeat the command with
-    the same --id: an existing job is not queued twice; its id is printed, and the exit code is 0.
+    All arguments are checked before the first job is enqueued. If the connection is lost, repeat the command with the
+    same --id: an existing job is not enqueued twice. Its id is printed, and the exit code is 0.
 
-    With --batch NAME the jobs form a batch of that name, which is sealed: --then is enqueued once all are
-    completed, --catch when the first dies, --finally when none is left. If NAME is the id of an open batch, the
-    jobs join it, and it stays open. `fileq batch show` shows how far it is.
+    With --batch NAME the jobs form a new, sealed batch with that name: --then is enqueued once all are completed,
+    --catch when the first dies, --finally when all have ended. If NAME is the id of an open batch, the jobs join it,
+    and it stays open. `fileq batch show` shows its progress.
 
-    With --wait the command waits until all its jobs have ended and prints the result or the error of each. The exit
-    code is 0 if all were completed, 3 if one is dead, 1 if one was cancelled. Ctrl-C ends only the wait: the jobs
-    stay queued.
+    With --wait the command waits until all its jobs have ended and prints the result or error of each. The exit code is
+    0 if all were completed, 3 if one is dead, 1 if one was cancelled. Ctrl-C stops only the waiting; the jobs stay
+    enqueued.
 
     $ fileq enqueue inbox/a.pdf inbox/b.pdf  # process these files (again)
     $ fileq enqueue inbox/big.zip --priority low --delay 10m  # in ten minutes, in the queue low

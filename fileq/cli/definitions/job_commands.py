@@ -14,7 +14,7 @@ from fileq.core.errors import ConfigError
 from fileq.core.text import quoted_path
 
 _DEAD_FILTERS = filters(time="jobs that became dead", states=("dead",))
-_ALL_DEAD = argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first")
+_ALL_DEAD = argument("--all", action="store_true", help="all dead jobs that match the filters, oldest first")
 _CONFIRM = argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
 _JOB = "fileq.queries.documents:JobDocument"
 _EACH = "one object for each job"
@@ -33,12 +33,12 @@ _GROUPED = 100_000  # dead jobs that `dlq groups` looks at
     json_fields=declared(_JOB, "jobs[]", _EACH),
 )
 def _peek(invocation: Invocation) -> int:
-    """Shows the jobs that are claimed next from each queue, or from one. For `scheduled` it shows the jobs that are due
-    first; for `dead_letter`, `completed` and `cancelled` the newest. Changes nothing.
+    """Shows the jobs that will be claimed next, from each queue or from one. For `scheduled` it shows those due first;
+    for `dead_letter`, `completed` and `cancelled`, the newest. Changes nothing.
 
     $ fileq peek  # the next ten jobs of each queue
     $ fileq peek --queue high -n 3  # the next three jobs of one queue
-    $ fileq peek --queue completed  # the jobs that were completed last"""
+    $ fileq peek --queue completed  # the latest completed jobs"""
     from fileq.cli.job_text import render_peek
     from fileq.queries.job_queries import peek, place_named
 
@@ -54,17 +54,17 @@ def _peek(invocation: Invocation) -> int:
     "admin list",
     "list jobs by status, type, file, error, time and tag",
     filters(limit=50),
-    json_fields=declared(_JOB, "jobs[]", _EACH, more=(("has_more", "boolean: --limit left out others"),)),
+    json_fields=declared(_JOB, "jobs[]", _EACH, more=(("has_more", "boolean: more jobs match than --limit allows"),)),
 )
 def _list(invocation: Invocation) -> int:
     """Lists jobs in one status, or in all: running, pending, retrying, deferred, scheduled, dead, completed, cancelled.
-    Jobs that have not ended are listed in the order in which they are claimed, ended jobs newest first. `processing` is
-    another name for running, `failed` for retrying.
+    Unfinished jobs are listed in claim order, ended jobs newest first. `processing` is an alias for running, `failed`
+    for retrying.
 
-    A deferred job cannot run yet, though nothing failed: an open circuit breaker, a limit of its route, a missing
-    root or an earlier job of its file. The reason is below the table, and `deferred` in --json.
+    A deferred job cannot run yet, though nothing failed: an open circuit breaker, a limit of its route, a missing root
+    or an earlier job of its file. The reason is shown below the table, and as `deferred` with --json.
 
-    $ fileq list --status failed  # jobs that wait for another attempt
+    $ fileq list --status failed  # jobs waiting for another attempt
     $ fileq list --type thumbnail --limit 5 --json  # five jobs of one type, as JSON
     $ fileq list --status dead --error Timeout --since 2h  # what became dead by a timeout in the last two hours"""
     from fileq.cli.job_text import job_table
@@ -102,10 +102,10 @@ def _check_batch(invocation: Invocation, found: int) -> None:
 )
 def _show(invocation: Invocation) -> int:
     """Shows everything known about a job: its status, its file, and every attempt with worker, duration and error.
-    `waits` says why a job does not run yet: a paused queue, no running worker, a time, the reason for which it was
-    deferred. `failed attempts` counts against max_retries; `fileq dlq retry` sets it to 0. `came from` is the first
-    path of a file that worker.after had moved before the job was put back. `after` an attempt is the duration that its
-    worker measured.
+    `waits` says why a job has not run yet: a paused queue, no running worker, its due time, or why it was deferred.
+    `failed attempts` counts against max_retries; `fileq dlq retry` resets it to 0. `came from` is the original path of
+    a file that worker.after had moved before the job was retried. `after` is the duration of an attempt as its worker
+    measured it.
 
     The record of a completed or cancelled job is kept for worker.history_ttl; the record of a dead job until it is
     retried or deleted.
@@ -124,16 +124,16 @@ def _show(invocation: Invocation) -> int:
 @command(
     "admin trace",
     "show everything known about a file, version by version",
-    argument("path", metavar="PATH", help="path of the file on the producer; it need not exist any more"),
+    argument("path", metavar="PATH", help="path of the file on the producer; it may no longer exist"),
     json_fields=declared("fileq.commands.untaken_files:LocalTrace"),
 )
 def _trace(invocation: Invocation) -> int:
-    """Shows the history of a file. For every version that the ledger or a record still knows: when it was enqueued,
-    each attempt with worker, duration and error, and the outcome. The path is the one that the producer uses; a
-    relative path is resolved here. The path to which a worker moved the file (worker.after) works too. Exit code 1 if
-    nothing is known about the file. If it exists here, the error names the rule that leaves it out: a glob, a link, a
-    missing marker, … If it has changed here since its newest known version, the output says so, and why the new version
-    is not enqueued.
+    """Shows the history of a file: for each version still in the ledger or in a record, when it was enqueued, each
+    attempt with worker, duration and error, and the outcome. Give the path that the producer uses; a relative path is
+    resolved on this machine. The path that a worker moved the file to (worker.after) works too. Exit code 1 if nothing
+    is known about the file; if it exists here, the error names the rule that excludes it: a glob, a link, a missing
+    marker, … If it has changed here since its newest known version, the output says so, and why the new version is not
+    enqueued.
 
     $ fileq trace inbox/invoice-17.pdf  # was it processed, and if not, why?"""
     from fileq.cli.job_text import render_trace
@@ -154,9 +154,9 @@ def _trace(invocation: Invocation) -> int:
 
 @command(
     "admin cancel",
-    "cancel jobs that have not ended",
+    "cancel unfinished jobs",
     argument("ids", nargs="*", type=utf8_text, metavar="ID", help="id of a job, or its first characters"),
-    argument("--all", action="store_true", help="all jobs that have not ended and meet the filters"),
+    argument("--all", action="store_true", help="all unfinished jobs that match the filters"),
     _CONFIRM,
     DRY_RUN,
     filters(states=UNFINISHED),
@@ -164,15 +164,15 @@ def _trace(invocation: Invocation) -> int:
     only_confirms=True,
 )
 def _cancel(invocation: Invocation) -> int:
-    """A job that is not running is removed at once. The worker of a running job sets context.cancelled within a second
-    (if it is stopping, or misses the message, at most a third of worker.heartbeat_ttl later), and stops a handler by
-    force that still runs 5 s after that. A job that has already ended or is unknown is not changed; then the exit code
-    is 1.
+    """A job that is not running is removed at once. For a running job, its worker sets context.cancelled within a
+    second (if it is stopping or misses the message, at most a third of worker.heartbeat_ttl later), and forcibly stops
+    the handler if it still runs 5 s after that. A job that has already ended or is unknown is not changed; the exit
+    code is then 1.
 
-    With --all: every job that has not ended, meets the filters and was enqueued before the command began;
-    deliveries of webhooks only with --type. Jobs that another program pushed are cancelled near the front of their
-    queue, or once a worker has claimed them. A cancelled job can't be put back, so --all needs --yes; without it
-    the command names what it would cancel and ends with exit code 2.
+    With --all: every unfinished job that matches the filters and was enqueued before the command started; webhook
+    deliveries only with --type. Jobs pushed by other programs are cancelled when they are near the front of their
+    queue, or once a worker has claimed them. Cancelled jobs can't be put back, so --all needs --yes; without it the
+    command lists what it would cancel and exits with code 2.
 
     $ fileq cancel 2f6c1d0e  # one job; several ids may be given
     $ fileq cancel --all --queue low --match '*.tmp.pdf' --dry-run  # show which jobs would be cancelled
@@ -225,9 +225,8 @@ def _act(invocation: Invocation, name: str) -> int:
     json_fields=declared("fileq.queries.dead_jobs:DeadJobs"),
 )
 def _list_dead(invocation: Invocation) -> int:
-    """Lists the dead-letter queue, newest first: for each job its id, when it became dead, the number of its attempts,
-    its queue, its file and the first line of its error. Bytes that are not a job are listed under raw-<sha1>. `fileq
-    show ID` shows one job in full.
+    """Lists the dead-letter queue, newest first: id, time of death, number of attempts, queue, file and first line of
+    the error of each job. Bytes that are not a job are listed under raw-<sha1>. `fileq show ID` shows one job in full.
 
     $ fileq dlq list  # the newest fifty
     $ fileq dlq list --match '*.pdf' --error timeout  # only jobs that match both conditions"""
@@ -248,10 +247,10 @@ def _list_dead(invocation: Invocation) -> int:
     json_fields=declared("fileq.queries.dead_jobs:DeadGroups"),
 )
 def _groups(invocation: Invocation) -> int:
-    """Groups dead jobs, the largest group first: how many there are, the newest error, when the first and the last
-    became dead, and the directories and extensions in which most of their files are. Jobs with the same fingerprint
-    died of the same cause: the same kind of error, the same handler, the same wording, raised in the same function of
-    your code. Looks at the newest 100,000 dead jobs and says so if there are more.
+    """Groups dead jobs, largest group first: how many there are, the latest error, when the first and last died, and
+    the most common directories and extensions of their files. Jobs with the same fingerprint died of the same cause:
+    the same kind of error, the same handler, the same wording, raised in the same function of your code. Covers the
+    newest 100,000 dead jobs and says so if there are more.
 
     $ fileq dlq groups  # what went wrong, and how often
     $ fileq dlq groups --by directory  # where the files are"""
@@ -266,7 +265,7 @@ def _groups(invocation: Invocation) -> int:
 
 @command(
     "admin dlq retry",
-    "put dead jobs back into their queues",
+    "return dead jobs to their queues",
     argument("ids", nargs="*", type=utf8_text, metavar="ID", help="id of a dead job, or its first characters"),
     _ALL_DEAD,
     DRY_RUN,
@@ -275,17 +274,17 @@ def _groups(invocation: Invocation) -> int:
     only_confirms=True,
 )
 def _retry(invocation: Invocation) -> int:
-    """Puts dead jobs back into the queues they came from, as new jobs with the same id: retries, recoveries and error
-    are reset. The command can be interrupted and repeated: no job is lost or runs twice. With --all, jobs that die
-    while it runs stay dead, also those that it has put back. Bytes that are not a job are refused, because a retry
-    would bury them again. Exit code 1 if a job that was named by its id could not be put back.
+    """Returns dead jobs to the queues they came from, as new jobs with the same id: retries, recoveries and error are
+    reset. The command can be interrupted and repeated: no job is lost or runs twice. With --all, jobs that die while it
+    runs stay dead, including those it has retried. Bytes that are not a job are refused, because they would only die
+    again. Exit code 1 if a job given by id could not be retried.
 
-    Workers that are running use the handlers and the configuration that they have loaded. After a fix reload them
-    (SIGHUP) or restart them first. The command and its dry run say so if a file that they have loaded has changed:
-    the configuration file, or a handler in the current directory, with the modules there that it imports.
+    Running workers use the handlers and configuration they have loaded. After a fix, reload (SIGHUP) or restart them
+    first. The command and its dry run warn if a file that they have loaded has changed: the configuration file, or a
+    handler in the current directory, with the modules there that it imports.
 
     $ fileq dlq retry 2f6c1d0e  # one job; several ids may be given
-    $ fileq dlq retry --all --error 'connection refused' --dry-run  # show which jobs would be put back
+    $ fileq dlq retry --all --error 'connection refused' --dry-run  # show which jobs would be retried
     $ fileq dlq retry --all --match '/srv/inbox/2026/**'  # all jobs for files of one directory
     $ fileq dlq retry --all --fingerprint 3f9a  # one group of 'fileq dlq groups'"""
     return _act(invocation, "retry")
@@ -311,11 +310,11 @@ def _retry(invocation: Invocation) -> int:
 def _delete(invocation: Invocation) -> int:
     """Deletes dead jobs and their records. Files are not touched. Exit code 1 if an id is not that of a dead job.
 
-    With --all: every dead job that meets the filters. Deleted jobs can't be put back, so --all needs --yes; without
-    it the command names what it would delete and ends with exit code 2.
+    With --all: every dead job that matches the filters. Deleted jobs can't be restored, so --all needs --yes; without
+    it the command lists what it would delete and exits with code 2.
 
     $ fileq dlq delete raw-da39a3ee5e6b4b0d3255bfef95601890afd80709  # bytes that are not a job
-    $ fileq dlq delete --all --error FileVanished --yes  # all jobs whose file was gone"""
+    $ fileq dlq delete --all --error FileVanished --yes  # all jobs whose file had vanished"""
     return _act(invocation, "delete")
 
 
@@ -328,7 +327,7 @@ def _delete(invocation: Invocation) -> int:
 )
 def _purge(invocation: Invocation) -> int:
     """Deletes all dead jobs with their records and prints how many. Without --yes it only prints how many there are and
-    ends with exit code 2.
+    exits with code 2.
 
     $ fileq purge-dlq  # show how many jobs would be deleted
     $ fileq purge-dlq --yes  # delete them"""

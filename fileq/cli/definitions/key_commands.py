@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @command(
     "keys create",
-    "create a key of the REST API",
-    argument("name", type=utf8_text, metavar="NAME", help="who uses it; each key has a name of its own"),
+    "create an API key",
+    argument("name", type=utf8_text, metavar="NAME", help="who uses it; unique among keys"),
     argument(
         "--scope",
         action="append",
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         metavar="SCOPE",
         help=f"what it may do; may be repeated: {', '.join(Scope)}",
     ),
-    argument("--expires", type=duration, metavar="DURATION", help="accepted for this long, such as 90d"),
+    argument("--expires", type=duration, metavar="DURATION", help="lifetime of the key, such as 90d"),
     argument(
         "--allow-type",
         action="append",
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
         default=[],
         dest="types",
         metavar="TYPE",
-        help="only jobs of this type, to enqueue, see and change; may be repeated",
+        help="restrict it to jobs of this type; may be repeated",
     ),
     argument("--path-prefix", type=utf8_text, default="", metavar="DIR", help="only files below it and their jobs"),
     json_fields=declared("fileq.commands.api_keys:NewKey"),
 )
 def _create(invocation: Invocation) -> int:
-    """Creates a key and prints it, only this once: the broker keeps its SHA-256. Programs send it as X-API-Key, or as
+    """Creates a key and prints it, only this once: the broker stores its SHA-256. Programs send it as X-API-Key or
     Authorization: Bearer. Servers accept it within 5 s.
 
-    Scopes: read (look at everything but the contents of files), enqueue (add jobs and uploads, look at jobs by id),
-    operate (read, and cancel, retry, run, pause, reprocess), files (contents of files), admin (everything). A key
-    with enqueue and without read looks only at jobs and batches that it made itself.
+    Scopes: read (see everything except file contents), enqueue (add jobs and uploads, see jobs by id), operate (read,
+    and cancel, retry, run, pause, reprocess), files (file contents), admin (everything). A key with enqueue but not
+    read sees only the jobs and batches that it created.
 
-    --allow-type and --path-prefix restrict a key: it enqueues, sees and changes only what they name. With
-    --path-prefix alone it has no types and no commands, with --allow-type alone no files.
+    --allow-type and --path-prefix restrict a key: it can enqueue, see and change only what they name. With
+    --path-prefix alone it has no types and no commands; with --allow-type alone, no files.
 
     $ fileq keys create dashboard --scope read  # a key that changes nothing
     $ fileq keys create scanner --scope enqueue --allow-type ocr --expires 90d  # adds jobs of one type, for 90 days"""
@@ -73,7 +73,7 @@ def _create(invocation: Invocation) -> int:
     return invocation.answer(made, lambda: [head, made.key])
 
 
-@command("keys list", "list the keys of the REST API", json_fields=declared("fileq.commands.api_keys:KeyList"))
+@command("keys list", "list the API keys", json_fields=declared("fileq.commands.api_keys:KeyList"))
 def _list(invocation: Invocation) -> int:
     """Lists the keys with their scopes, their restrictions and when each was last used, to the minute. The keys
     themselves can't be shown.
@@ -100,13 +100,13 @@ def _key_table(found: KeyList) -> list[str]:
 
 @command(
     "keys revoke",
-    "revoke a key of the REST API",
+    "revoke an API key",
     argument("key", type=utf8_text, metavar="ID", help="id or name of the key"),
     json_fields=(("id", "string: the key that was revoked"),),
     only_confirms=True,
 )
 def _revoke(invocation: Invocation) -> int:
-    """Removes a key. Servers refuse it within 5 s, and the sessions that it began too.
+    """Revokes a key. Within 5 s servers refuse it, and the sessions that it started.
 
     $ fileq keys revoke scanner  # by its name"""
     from fileq.commands.api_keys import KeyStore
@@ -131,16 +131,16 @@ def _revoke(invocation: Invocation) -> int:
     ),
 )
 def _link(invocation: Invocation) -> int:
-    """Prints a link to the running server of this configuration. It logs a browser in once, within 10 minutes, with the
-    scope admin, for a session of 12 hours. As `fileq keys create` it needs access to the broker. Only the SHA-256 of
-    the link is stored, and the audit names who created it.
+    """Prints a one-time login link to the running server of this configuration. It is valid for 10 minutes and starts a
+    session of 12 hours with the scope admin. Like `fileq keys create`, it needs access to the broker. Only the SHA-256
+    of the link is stored, and the audit log records who created it.
 
-    The address is that of server.bind and server.port; give --bind and --port as the server got them. Exit code 1
-    if no server answers there. It does not work with broker: memory, which only the process of the server can
-    reach.
+    The address comes from server.bind and server.port; pass the same --bind and --port that the server was started
+    with. Exit code 1 if no server answers there. Does not work with broker: memory, which only the server's own process
+    can reach.
 
     $ fileq login-link  # open this link in a browser
-    $ fileq login-link --port 9000 --login-name maria  # the server on port 9000; the session is called maria"""
+    $ fileq login-link --port 9000 --login-name maria  # the server on port 9000; the session is named maria"""
     from fileq.brokers.clocks import wall_clock_ms
     from fileq.commands.api_keys import LINK_MS, KeyStore
     from fileq.commands.audit_entries import os_user

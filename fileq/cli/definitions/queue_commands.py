@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REFRESH_S = 2.0
 _FIELDS = declared(
     "fileq.commands.admin.pauses:PauseResult",
-    more=(("queues[]", "instead of the others, if several queues were named: one such object for each"),),
+    more=(("queues[]", "if several queues were given, instead of the other fields: one such object each"),),
 )
 _ARGUMENTS = argument("queues", nargs="+", metavar="QUEUE", help="one or more of worker.priorities, such as low")
 
@@ -227,17 +227,16 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
     "admin pause",
     "stop claiming from one or more queues",
     _ARGUMENTS,
-    argument("--reason", type=_reason, default="", metavar="TEXT", help="why; others see it with your name"),
+    argument("--reason", type=_reason, default="", metavar="TEXT", help="why; visible to everyone, with your name"),
     json_fields=_FIELDS,
     only_confirms=True,
 )
 def _pause(invocation: Invocation) -> int:
     """Workers stop claiming from the queue within a second. Running jobs finish; new jobs are still accepted and stay
-    pending. The queue stays paused, also across restarts, until `fileq resume`.
+    pending. The queue stays paused, even across restarts, until `fileq resume`.
 
-    Who paused it, when and with which reason is shown by `fileq stats`, by the console and in the audit. A reason
-    for a queue that is paused already replaces the one before. The timelines of jobs that waited show the last 20
-    pauses of a queue.
+    `fileq stats`, the console and the audit log show who paused it, when and why. A new reason for a paused queue
+    replaces the old one. The timelines of jobs show the last 20 pauses of their queue.
 
     $ fileq pause low  # process only urgent jobs for now
     $ fileq pause high low --reason 'the disk is being replaced'  # process nothing, and say why"""
@@ -269,12 +268,11 @@ def _pause_line(result: PauseResult, *, paused: bool) -> str:
     json_fields=declared("fileq.commands.admin.running_workers:BreakerReset"),
 )
 def _reset(invocation: Invocation) -> int:
-    """Requests that every worker closes its circuit breaker of this route, or of all routes. Workers read the request
-    at the next renewal of their heartbeats, at most a third of worker.heartbeat_ttl later. The jobs that were deferred
-    then run at once. A breaker opens again if most attempts still fail. The name of a route is its `name`, else its
-    type, else its glob; `fileq workers` shows those whose breaker is open. Exit code 2 if the name resembles a route
-    that workers report or the configuration has, or if the configuration names all routes and this one is not among
-    them.
+    """Asks every worker to close its circuit breaker for this route, or for all routes. Workers read the request with
+    their next heartbeat, at most a third of worker.heartbeat_ttl later. Deferred jobs then run at once. A breaker opens
+    again if most attempts still fail. The name of a route is its `name`, else its type, else its glob; `fileq workers`
+    shows the routes with an open breaker. Exit code 2 if the name only resembles a route that workers report or the
+    configuration has, or if the configuration names all routes and this one is not among them.
 
     $ fileq breaker reset  # all routes, after the cause is fixed
     $ fileq breaker reset '**/*.pdf'  # one route"""

@@ -21,20 +21,20 @@ _SHOWN = 20  # files that the text of a dry run names; of each kind of problem
 @command(
     "admin reprocess",
     "enqueue known files again",
-    argument("--all", action="store_true", help="all known files; needed if no filter is given"),
+    argument("--all", action="store_true", help="all known files; required if no filter is given"),
     DRY_RUN,
     filters(time="files modified", states=ENDED, has_batch=False),
     json_fields=declared("fileq.actions.reprocess:ReprocessReport"),
     only_confirms=True,
 )
 def _reprocess(invocation: Invocation) -> int:
-    """Enqueues the newest known version of each file again, whether its last job was completed or is dead; for example
-    after a handler was fixed. Skips and reports files that no longer exist, and files whose last job has not ended yet.
-    The line must give a filter or --all.
+    """Enqueues the newest known version of each file again, whether its last job was completed or is dead; for example,
+    after you have fixed a handler. Skips and reports files that no longer exist, and files whose last job is
+    unfinished. A filter or --all is required.
 
-    --match, --since and --until are about the files; --status, --type, --error and --queue are about the last job
-    of each file. A job whose record has expired (worker.history_ttl) meets none of these. A pattern with a slash
-    also matches the path that worker.after moved a file to, until the record of its job expires.
+    --match, --since and --until apply to the files; --status, --type, --error and --queue apply to the last job of each
+    file. A job whose record has expired (worker.history_ttl) matches none of these. A pattern with a slash also matches
+    the path that worker.after moved a file to, until the record of its job expires.
 
     $ fileq reprocess --match '*.pdf' --since 2h --dry-run  # show which files would be enqueued
     $ fileq reprocess --status completed --queue high  # files whose last job was completed in this queue
@@ -67,13 +67,12 @@ def _fsck(invocation: Invocation) -> int:
     """Proves, while workers are running, that every job that entered the broker is accounted for: produced + adopted =
     pending + scheduled + retrying + deferred + running + dead + completed + cancelled + deleted. Also checks that
     lists, records, slots and counters agree. Every problem is checked twice before it is reported, so a check that
-    finds one takes some seconds. Exit code 1 if there is a problem.
+    finds one takes a few seconds. Exit code 1 if there is a problem.
 
     With --repair: jobs of dead slots return to their queues; jobs that are missing from the list that their record
-    names are restored; jobs without a record get one; files whose job left no trace are enqueued again; the
-    difference that remains is counted as deleted or adopted. Each repair is one atomic step that checks again
-    first. The command can be interrupted and repeated while workers are running. It lists what it did. Exit code 0
-    if no problem remains.
+    names are restored; jobs without a record get one; files whose job left no trace are enqueued again; any remaining
+    difference is counted as deleted or adopted. Each repair is one atomic step that checks again first. The command can
+    be interrupted and repeated while workers are running. It lists what it did. Exit code 0 if no problem remains.
 
     $ fileq fsck  # is anything lost?
     $ fileq fsck --repair  # repair it"""

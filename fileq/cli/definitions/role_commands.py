@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from fileq.runtime.service import Service
 
 
-_DIR = argument("scan_dir", nargs="?", metavar="DIR", help="directory of the files; it must exist (producer.scan_dir)")
+_DIR = argument("scan_dir", nargs="?", metavar="DIR", help="directory with the files; must exist (producer.scan_dir)")
 _ONCE = argument("--once", action="store_true", help="do what can be done now, then exit")
-_COUNT = argument("--count", type=whole_number(1), metavar="N", help="jobs that run at the same time (worker.count)")
+_COUNT = argument("--count", type=whole_number(1), metavar="N", help="number of concurrent jobs (worker.count)")
 
 
 def _person(text: str) -> str:
@@ -69,10 +69,10 @@ def _work(
     return run_worker(loaded, read, app_dir, is_producing=is_producing, built_in=built_in, beside=beside)
 
 
-@command("producer", "find files and queue one job for each version", _DIR, APP_DIR, _ONCE)
+@command("producer", "find files and enqueue one job for each version", _DIR, APP_DIR, _ONCE)
 def _producer(invocation: Invocation) -> int:
-    """Scans and watches a directory until SIGTERM or Ctrl-C, and queues one job for each version of a file as soon as
-    the file is completely written. All producers of one broker share a rate limit.
+    """Scans and watches a directory until SIGTERM or Ctrl-C, and enqueues one job for each version of a file as soon as
+    it is completely written. All producers of one broker share a rate limit.
 
     With --once: scans once, prints a summary to stdout and exits.
 
@@ -86,18 +86,18 @@ def _producer(invocation: Invocation) -> int:
     return run_producer(loaded, invocation.load_again, app_dir)
 
 
-@command("worker", "run the handlers of queued jobs", _DIR, APP_DIR, _ONCE, _COUNT)
+@command("worker", "run the handlers of pending jobs", _DIR, APP_DIR, _ONCE, _COUNT)
 def _worker(invocation: Invocation) -> int:
-    """Claims jobs from the queues in their order, runs their handlers and records the outcomes, until a signal arrives.
-    Also returns the jobs of dead workers to their queues and queues jobs that are due. After the first SIGINT or
-    SIGTERM running jobs may finish, up to worker.shutdown_timeout; after the second they are stopped and returned to
-    their queues. SIGHUP reloads the handlers and the settings that can change; running jobs finish with the old
-    handlers. In a terminal SIGHUP stops the worker instead, because closing the window sends it.
+    """Claims jobs in queue order, runs their handlers and records the outcomes, until a signal stops it. Also requeues
+    the jobs of dead workers and moves due jobs to their queues. After the first SIGINT or SIGTERM, running jobs have
+    worker.shutdown_timeout to finish; a second signal stops them and returns them to their queues. SIGHUP reloads the
+    handlers and the reloadable settings; running jobs finish with the old handlers. In a terminal SIGHUP stops the
+    worker instead, because closing the window sends it.
 
-    With --once: runs until no job is pending, running, retrying or deferred. Exit code 0, or 3 if a job became dead
-    in this run. Does not wait for a missing root or for the cooldown of an open circuit breaker: its jobs stay
-    deferred for the next run, an error says how many and why, and the exit code is 1. Webhook deliveries that
-    failed are left to the next run too, and reported.
+    With --once: runs until no job is pending, running, retrying or deferred. Exit code 0, or 3 if a job became dead in
+    this run. Does not wait for a missing root or for the cooldown of an open circuit breaker: its jobs stay deferred
+    for the next run, an error says how many and why, and the exit code is 1. Failed webhook deliveries are also
+    reported and left for the next run.
 
     $ fileq worker --count 8  # eight jobs at a time
     $ fileq worker --app-dir /opt/handlers --set redis.addr=redis:6379  # handlers from another directory"""
@@ -106,13 +106,13 @@ def _worker(invocation: Invocation) -> int:
 
 @command("all", "producer and worker in one process", _DIR, APP_DIR, _ONCE, _COUNT)
 def _all(invocation: Invocation) -> int:
-    """Runs producer and worker in one process: all that a single machine needs.
+    """Runs producer and worker in one process: everything a single machine needs.
 
     With --once, for cron and CI: scans once, then runs until no job is pending, running, retrying or deferred. Exit
-    code 0, or 3 if a job became dead in this run. Waits up to a minute for files that are still being written.
-    Leaves and reports jobs that are scheduled for later or are in paused queues, and webhook deliveries that
-    failed. Does not wait for a missing root or for the cooldown of an open circuit breaker: its jobs stay deferred
-    for the next run, an error says how many and why, and the exit code is 1.
+    code 0, or 3 if a job became dead in this run. Waits up to a minute for files that are still being written. Jobs
+    scheduled for later, jobs in paused queues and failed webhook deliveries are reported and left for later. Does not
+    wait for a missing root or for the cooldown of an open circuit breaker: its jobs stay deferred for the next run, an
+    error says how many and why, and the exit code is 1.
 
     $ fileq all ./inbox  # process files dropped into ./inbox; needs no server, only an SQLite file
     $ fileq all ./inbox --once  # process the files that are there now, then exit"""
@@ -121,14 +121,13 @@ def _all(invocation: Invocation) -> int:
 
 @command("serve", "serve the web console and the REST API", APP_DIR, *SERVER_OPTIONS)
 def _serve(invocation: Invocation) -> int:
-    """Serves the web console (docs/console.md) and the REST API (docs/api.md) until SIGTERM or Ctrl-C. Runs no jobs.
-    Event streams are closed at once when it stops, and requests in progress have 5 s.
+    """Serves the web console (docs/console.md) and the REST API (docs/api.md) until SIGTERM or Ctrl-C. Runs no jobs. On
+    shutdown, event streams close at once and requests in progress have 5 s to finish.
 
-    Every request needs a key (`fileq keys create`). Without any key it listens on loopback only, and prints a link
-    that logs a browser in once, within 10 minutes. `fileq login-link` prints a new one.
+    Every request needs a key (`fileq keys create`). Without any key it listens on loopback only and prints a one-time
+    login link, valid for 10 minutes. `fileq login-link` prints a new one.
 
-    First steps: start it and open the link that it prints. For a program, create a key in another terminal, and
-    send it:
+    First steps: start it and open the link that it prints. For a program, create a key in another terminal and send it:
 
       fileq keys create me --scope operate
       curl -H "X-API-Key: fq_…" http://127.0.0.1:8080/api/v1/stats

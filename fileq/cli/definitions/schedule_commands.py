@@ -34,16 +34,16 @@ _STYLES = {"broken": "red", "late": "red", "incomplete": "yellow", "paused": "ye
 
 @command(
     "schedule list",
-    "list schedules with their next times",
+    "list schedules with their next runs",
     json_fields=(("schedules[]", "one object each, as `fileq schedule show --json` prints it"),),
 )
 def _list(invocation: Invocation) -> int:
-    """Lists every schedule, of the configuration and of programs: its status, its expression and zone, its next time in
-    that zone, the state of its last job, and how many times had a job or were missed. A schedule is late if its time
-    has passed by more than a minute and no worker has fired it.
+    """Lists every schedule, from the configuration and from programs: status, expression and time zone, next run in
+    that zone, status of its last job, and how many runs had a job or were missed. A schedule is late if it is overdue
+    by more than a minute and no worker has fired it.
 
     $ fileq schedule list  # all schedules
-    $ fileq schedule list --json  # for a program"""
+    $ fileq schedule list --json  # as JSON"""
     from fileq.commands.admin.schedules import list_schedules
 
     schedules = list_schedules(invocation.broker())
@@ -52,7 +52,7 @@ def _list(invocation: Invocation) -> int:
 
 @command("schedule show", "show one schedule in full", _NAME, json_fields=_VIEW)
 def _show(invocation: Invocation) -> int:
-    """Shows the definition of a schedule, in plain words too, its state, and its next times.
+    """Shows the definition of a schedule (also in plain words), its status and its next runs.
 
     $ fileq schedule show nightly-report  # one schedule"""
     from fileq.commands.admin.schedules import next_times, show_schedule
@@ -69,15 +69,15 @@ def _show(invocation: Invocation) -> int:
 
 @command(
     "schedule next",
-    "show the next times of a schedule",
+    "show the next runs of a schedule",
     _NAME,
     argument("-n", type=whole_number(1, 1000), default=_TIMES, metavar="N", help="how many (default %(default)s)"),
     json_fields=declared("fileq.commands.admin.schedules:ScheduledTime", "times[]", "the next one first"),
 )
 def _next(invocation: Invocation) -> int:
-    """Shows when a schedule is due next. A pause is ignored.
+    """Shows when a schedule is due next, ignoring a pause.
 
-    $ fileq schedule next nightly-report -n 10  # the next ten times"""
+    $ fileq schedule next nightly-report -n 10  # the next ten runs"""
     from fileq.commands.admin.schedules import next_times
 
     times = next_times(invocation.broker(), invocation.options.name, invocation.options.n)
@@ -86,33 +86,37 @@ def _next(invocation: Invocation) -> int:
 
 @command(
     "schedule add",
-    "define a schedule, or change one",
+    "add or change a schedule",
     argument("name", type=utf8_text, metavar="NAME", help="letters, digits, '.', '_' and '-'"),
     argument("cron", metavar="CRON", help="'30 2 * * 1-5', @daily or '@every 15m'"),
     argument("--type", metavar="T", help="the type of the jobs"),
-    argument("--payload", metavar="JSON", help="an object; jobs get it with scheduled_for and missed added"),
+    argument("--payload", metavar="JSON", help="an object; each job gets it, plus scheduled_for and missed"),
     argument("--scan", metavar="DIR", help="instead of --type: enqueue the new files of this directory"),
     argument("--reprocess", metavar="GLOB", help="instead of --type: process matching known files again"),
-    argument("--since", metavar="D", help="with --reprocess: only files modified in this time before"),
+    argument("--since", metavar="D", help="with --reprocess: only files modified within this time before the run"),
     argument("--timezone", default="UTC", metavar="ZONE", help="IANA name (default %(default)s)"),
     argument("--priority", default="", metavar="QUEUE", help="the queue of the jobs"),
     argument("--missed", metavar="POLICY", help="skip, last or all:N (default last)"),
-    argument("--overlap", choices=("allow", "skip", "queue", "cancel"), help="while the last job runs (default skip)"),
-    argument("--within", metavar="D", help="a time that is later than this is missed (default 10m)"),
+    argument(
+        "--overlap",
+        choices=("allow", "skip", "queue", "cancel"),
+        help="what to do while the last job runs (default skip)",
+    ),
+    argument("--within", metavar="D", help="grace period: a run that is later than this is missed (default 10m)"),
     argument("--max-retries", type=whole_number(), metavar="N", help="of its jobs"),
-    argument("--timeout", metavar="D", help="of one attempt of its jobs"),
-    argument("--paused", action="store_const", const=True, help="define it, but do not fire it"),
+    argument("--timeout", metavar="D", help="time limit per attempt of its jobs"),
+    argument("--paused", action="store_const", const=True, help="add it, but do not fire it"),
     json_fields=_AS_SHOWN,
     only_confirms=True,
 )
 def _add(invocation: Invocation) -> int:
-    """Defines a schedule on the broker; running workers fire it from its next time on. The same command again changes
-    nothing; with other options it replaces the definition and keeps what is known of the last times. A paused schedule
-    stays paused. A schedule that the configuration has can't be changed here.
+    """Defines a schedule on the broker; running workers fire it from its next run on. Repeating the command changes
+    nothing; with other options it replaces the definition and keeps the history. A paused schedule stays paused.
+    Schedules from the configuration can't be changed here.
 
     Give --type with or without --payload, or --scan, or --reprocess.
 
-    $ fileq schedule add report '30 2 * * 1-5' --type report --timezone Asia/Tokyo  # on working days
+    $ fileq schedule add report '30 2 * * 1-5' --type report --timezone Asia/Tokyo  # on weekdays
     $ fileq schedule add inbox '@every 15m' --scan /srv/inbox  # enqueue the new files of a directory"""
     from fileq.brokers.schedule_definitions import KIND
     from fileq.client.options import WantedReprocess, WantedSchedule
@@ -188,8 +192,8 @@ def _payload(text: str | None) -> dict[str, Any]:
 
 @command("schedule remove", "remove a schedule", _NAME, json_fields=_REMOVED, only_confirms=True)
 def _remove(invocation: Invocation) -> int:
-    """Removes a schedule that was defined by `fileq schedule add` or by a program. Its jobs stay. One that a worker has
-    in its configuration is removed there.
+    """Removes a schedule added by `fileq schedule add` or by a program. Existing jobs are kept. A schedule from a
+    worker's configuration must be removed there.
 
     $ fileq schedule remove nightly  # stop it"""
     from fileq.brokers.schedule_definitions import KIND
@@ -214,7 +218,7 @@ def _note_definition(invocation: Invocation, action: str, old: Document | None, 
 
 @command("schedule pause", "stop firing a schedule", _NAME, json_fields=_AS_SHOWN, only_confirms=True)
 def _pause(invocation: Invocation) -> int:
-    """The schedule stops firing, also across restarts, until `fileq schedule resume`.
+    """The schedule stops firing, even across restarts, until `fileq schedule resume`.
 
     $ fileq schedule pause nightly  # for now"""
     has_changed = _set_paused(invocation, is_paused=True)
@@ -223,7 +227,7 @@ def _pause(invocation: Invocation) -> int:
 
 @command("schedule resume", "fire a paused schedule again", _NAME, json_fields=_AS_SHOWN, only_confirms=True)
 def _resume(invocation: Invocation) -> int:
-    """The schedule fires from its next time on. Times in the pause are neither made up nor counted.
+    """The schedule fires again from its next run on. Runs during the pause are neither made up nor counted.
 
     $ fileq schedule resume nightly  # continue"""
     has_changed = _set_paused(invocation, is_paused=False)
@@ -259,8 +263,8 @@ def _confirm(invocation: Invocation, what: str, *, has_words: bool = False) -> i
     only_confirms=True,
 )
 def _run_now(invocation: Invocation) -> int:
-    """Enqueues one job of the schedule beside its times: the next time, the counters and the overlap rule are not
-    affected. A paused schedule can be run too.
+    """Enqueues one extra job of the schedule now: the next run, the counters and the overlap rule are not affected.
+    Works for a paused schedule too.
 
     $ fileq schedule run nightly  # try it"""
     from fileq.client.schedule_changes import run_now

@@ -40,12 +40,11 @@ _NAME_WIDTH = 18
     json_fields=declared("fileq.commands.configured_handlers:TaskSummary", "tasks[]", "one object each, by name"),
 )
 def _tasks(invocation: Invocation) -> int:
-    """Imports the modules that `imports` names, as a worker would, and lists the functions with @fileq.task: the name
-    by which jobs name them, the type of their payload, the queue of their jobs, and the options under which a worker
-    runs them.
+    """Imports the modules in `imports`, as a worker would, and lists the functions with @fileq.task: name, payload
+    type, default queue, and the options that workers run them with.
 
     $ fileq tasks  # the tasks of ./config.yaml
-    $ fileq tasks --app-dir /opt/app --json  # of another directory, for a program"""
+    $ fileq tasks --app-dir /opt/app --json  # of another directory, as JSON"""
     from fileq.commands.configured_handlers import list_tasks
 
     tasks = list_tasks(invocation.config, invocation.options.app_dir)
@@ -88,8 +87,8 @@ def _list(invocation: Invocation) -> int:
     json_fields=_LISTED,
 )
 def _get(invocation: Invocation) -> int:
-    """Prints the value of one setting and nothing else, for scripts. Of a section it prints each setting with its
-    value. With --origin it prints what `config list` prints: key, value and where the value comes from. Secrets are
+    """Prints the value of one setting and nothing else, for scripts. For a section it prints each setting with its
+    value. With --origin it prints the lines of `config list`: key, value and where the value comes from. Secrets are
     shown as ***.
 
     $ fileq config get worker.count  # 16
@@ -138,10 +137,10 @@ def _set(invocation: Invocation) -> int:
     """Changes one setting in the file that fileq loads here (--config, else $FILEQ_CONFIG, else ./config.yaml).
     Everything else in the file stays as it is, comments included. If there is no file, ./config.yaml is created.
 
-    The result is checked before it is written; a change that makes the configuration invalid is refused. A remark
-    says if the environment or --set overrides the file. A secret is never printed; to keep it out of the shell's
-    history, give - and type it. Roles read the file when they start; a remark says whether workers take over the
-    value on SIGHUP or must be restarted.
+    The result is checked before it is written; a change that makes the configuration invalid is refused. A note says if
+    the environment or --set overrides the file. Secrets are never printed; to keep one out of the shell history, pass -
+    and type it. Roles read the file when they start; a note says whether workers pick up the value on SIGHUP or need a
+    restart.
 
     $ fileq config set worker.count 8  # eight slots, effective at the next start
     $ fileq config set producer.include_globs '**/*.pdf,**/*.docx'  # a list
@@ -202,8 +201,8 @@ def _check(invocation: Invocation) -> int:
     handler; an empty `handlers`; files in scan_dir that a glob of include_globs misses by upper and lower case only,
     such as A.PDF and **/*.pdf. Warnings do not change the exit code.
 
-    Handlers are imported only with --handlers, because that runs their code. Then a schedule whose type no task or
-    route takes is a problem too.
+    Handlers are imported only with --handlers, because that runs their code. With it, a schedule whose type no task or
+    route takes is also a problem.
 
     $ fileq config check --config staging.yaml  # is this file valid?
     $ fileq config check --handlers --app-dir /opt/handlers  # and can its handlers be imported?"""
@@ -279,17 +278,17 @@ def _init(invocation: Invocation) -> int:
     ),
 )
 def _doctor(invocation: Invocation) -> int:
-    """Checks everything that fileq needs and prints one line for each check: ✓ ok; ✗ a problem, with advice; – unknown,
-    or a note. Exit code 1 if there is a problem.
+    """Checks everything that fileq needs and prints one line per check: ✓ ok; ✗ a problem, with advice; – unknown, or a
+    note. Exit code 1 if there is a problem.
 
-    Checks the configuration; the broker: on Redis its version, eviction, persistence, clock and the permissions of
-    our user, on SQLite the directory, file system, disk space and schema; producer.scan_dir, files there that globs
-    miss by their case, and how it is watched, with the limits of inotify; the roots from which workers read files,
-    and what worker.after needs; that handlers can be imported and programs are on the PATH; the port of /metrics.
-    With serve or start, or with all if a setting of the server is set: the address of the server, its keys, whether
-    they are sent unencrypted, and server.upload_dir.
+    Checks the configuration; the broker: on Redis its version, eviction, persistence, clock and the permissions of its
+    user, on SQLite the directory, file system, disk space and schema; producer.scan_dir, files there that globs miss
+    because of case, and how it is watched, with the limits of inotify; the roots from which workers read files, and
+    what worker.after needs; that handlers can be imported and programs are on the PATH; the port of /metrics. With
+    serve or start, or with all if a server setting is set: the server's address and keys, whether keys are sent
+    unencrypted, and server.upload_dir.
 
-    Creates and changes nothing. Handlers are imported, as a worker would do.
+    Creates and changes nothing, but imports the handlers, as a worker would.
 
     $ fileq doctor  # before the first start, or when something does not work
     $ fileq doctor worker --app-dir /opt/handlers  # only what a worker needs
@@ -343,9 +342,9 @@ def _print_finding(finding: Finding, screen: Screen) -> None:
     is_configured=False,
 )
 def _completion(invocation: Invocation) -> int:
-    """Prints a script that lets the Tab key complete commands, with and without the word `admin`, options, their
-    values, queues, schedules, configuration keys and files. At each Tab the script runs `fileq __complete`, which reads
-    the configuration of the line (--config, else $FILEQ_CONFIG, else ./config.yaml) and never the broker.
+    """Prints a script for Tab completion of commands (with or without the word `admin`), options and their values,
+    queues, schedules, configuration keys and files. On each Tab the script runs `fileq __complete`, which reads the
+    configuration named on the line (--config, else $FILEQ_CONFIG, else ./config.yaml) and never contacts the broker.
 
     To try it in the current bash: eval "$(fileq completion bash)".
 

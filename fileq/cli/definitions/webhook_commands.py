@@ -25,7 +25,7 @@ _NAME_ARGUMENT = argument("name", type=utf8_text, metavar="NAME", help="name of 
     "webhook add",
     "send events to a URL",
     argument("name", type=utf8_text, metavar="NAME", help="letters, digits, '.', '_' and '-'"),
-    argument("url", type=utf8_text, metavar="URL", help="where to send, https"),
+    argument("url", type=utf8_text, metavar="URL", help="where to send messages (https)"),
     argument(
         "--event",
         action="append",
@@ -36,21 +36,20 @@ _NAME_ARGUMENT = argument("name", type=utf8_text, metavar="NAME", help="name of 
         help=f"an event; may be repeated: {', '.join(WEBHOOK_EVENTS)}",
     ),
     argument("--type", type=utf8_text, default="", metavar="TYPE", help="only jobs of this type"),
-    argument("--match", type=utf8_text, default="", metavar="GLOB", help="only files that match it"),
+    argument("--match", type=utf8_text, default="", metavar="GLOB", help="only jobs whose file matches"),
     argument("--queue", type=utf8_text, default="", metavar="QUEUE", help="only jobs of this queue"),
     argument("--batch", type=utf8_text, default="", metavar="ID", help="only jobs of this batch"),
     json_fields=_SECRET,
 )
 def _add(invocation: Invocation) -> int:
-    """Defines a webhook: when one of these events happens to a job that meets the filters, a signed message is sent to
-    the URL. Workers use the definition within 5 s. Prints the secret that signs the messages; it is shown only this
-    once.
+    """Defines a webhook: when one of these events happens to a job that matches the filters, a signed message is sent
+    to the URL. Workers use the definition within 5 s. Prints the secret that signs the messages; it is shown only once.
 
-    The URL must be https and lead to a public address, unless `webhooks.allow_http`, `allow_ports` and
-    `allow_networks` say otherwise. The address is checked at each delivery. docs/webhooks.md shows how a receiver
+    The URL must be https and resolve to a public address, unless `webhooks.allow_http`, `allow_ports` and
+    `allow_networks` permit others. The address is checked at each delivery. docs/webhooks.md shows how a receiver
     verifies a message.
 
-    $ fileq webhook add alerts https://example.org/hook --event job.dead  # tell a program about dead jobs
+    $ fileq webhook add alerts https://example.org/hook --event job.dead  # notify a program of dead jobs
     $ fileq webhook add r https://example.org/r --event job.failed --type report
       # about failed attempts of jobs of one type
     """
@@ -69,8 +68,8 @@ def _add(invocation: Invocation) -> int:
 
 @command("webhook list", "list webhooks and the state of their receivers", json_fields=_LIST)
 def _list(invocation: Invocation) -> int:
-    """Lists the webhooks of the configuration and those added by command. Shows no secret, and no query of a URL. A
-    disabled webhook gets no more deliveries: its receiver answered 410, or failed 50 times in a row over a day.
+    """Lists the webhooks from the configuration and those added by command. Does not show secrets or the query of a
+    URL. A disabled webhook gets no more deliveries: its receiver answered 410, or failed 50 times in a row over a day.
 
     $ fileq webhook list  # all webhooks
     $ fileq webhook list --json  # as JSON"""
@@ -97,8 +96,8 @@ def _webhook_lines(found: WebhookList) -> list[str]:
 
 @command("webhook remove", "remove a webhook", _NAME_ARGUMENT, json_fields=_CHANGE, only_confirms=True)
 def _remove(invocation: Invocation) -> int:
-    """Removes a webhook that was added by command. Pending deliveries are completed without being sent. A webhook of
-    the configuration is removed there.
+    """Removes a webhook that was added by command. Pending deliveries are completed without being sent. A webhook from
+    the configuration must be removed there.
 
     $ fileq webhook remove alerts  # send no more"""
     from fileq.commands.audit_entries import webhook_facts
@@ -136,7 +135,7 @@ def _test(invocation: Invocation) -> int:
 )
 def _deliveries(invocation: Invocation) -> int:
     """Lists the newest deliveries with the answer or the error of the last attempt. A delivery is a job of type
-    fileq.webhook: `fileq show ID` shows all its attempts, `fileq dlq retry ID` sends a dead one again. Looks at the
+    fileq.webhook: `fileq show ID` shows all its attempts, `fileq dlq retry ID` sends a dead one again. Searches the
     newest 10,000 jobs of each list; records are kept for worker.history_ttl.
 
     $ fileq webhook deliveries alerts  # what was sent?"""
@@ -161,8 +160,8 @@ def _delivery_table(found: DeliveryList) -> list[str]:
 
 @command("webhook rotate", "replace the secret of a webhook", _NAME_ARGUMENT, json_fields=_SECRET)
 def _rotate(invocation: Invocation) -> int:
-    """Creates a new secret and prints it, only this once. For 24 hours messages are signed with both, so that receivers
-    can change theirs at any time. The secret of a webhook of the configuration is replaced there.
+    """Creates a new secret and prints it, only this once. For 24 hours messages are signed with both secrets, so
+    receivers can switch at any time. The secret of a webhook from the configuration must be replaced there.
 
     $ fileq webhook rotate alerts  # a new secret"""
     from fileq.commands.webhooks import rotate
@@ -174,7 +173,7 @@ def _rotate(invocation: Invocation) -> int:
     return invocation.answer(made, lambda: [head, made.secret])
 
 
-@command("webhook enable", "send to a disabled webhook again", _NAME_ARGUMENT, json_fields=_CHANGE, only_confirms=True)
+@command("webhook enable", "re-enable a disabled webhook", _NAME_ARGUMENT, json_fields=_CHANGE, only_confirms=True)
 def _enable(invocation: Invocation) -> int:
     """Enables a webhook that was disabled because its receiver answered 410 or failed for a day, and forgets its
     failures. Deliveries that failed in the meantime are in the dead-letter queue; `fileq dlq retry` sends them again.

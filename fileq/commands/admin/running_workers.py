@@ -25,8 +25,8 @@ from fileq.queries.documents import WorkerDocument, worker_documents
 
 
 class WorkerList(Struct, frozen=True):
-    at: Annotated[str, means("the time of the broker's clock (RFC 3339)")]
-    workers: Annotated[tuple[WorkerDocument, ...], means("one object for each process")]
+    at: Annotated[str, means("current time by the broker's clock (RFC 3339)")]
+    workers: Annotated[tuple[WorkerDocument, ...], means("one object per process")]
     slots: Annotated[int, means("in all processes")]
     busy: Annotated[int, means("in all processes")]
     lost: Annotated[tuple[LostWorker, ...], means("processes that died in the last hour, the newest first")] = ()
@@ -44,9 +44,9 @@ class ReportedBreaker(Struct, frozen=True):
 
 class BreakerReset(Struct, frozen=True):
     route: Annotated[str, means("the route whose breakers are reset; empty for all routes")]
-    open: Annotated[tuple[ReportedBreaker, ...], means("the breakers of that route that workers report")]
+    open: Annotated[tuple[ReportedBreaker, ...], means("open breakers of that route, as workers report them")]
     within_s: Annotated[float, means("time until every worker has reset its breakers")]
-    is_configured: Annotated[bool, means("the configuration of the command has this route")]
+    is_configured: Annotated[bool, means("the command's configuration has this route")]
 
 
 def reset_breaker(broker: FullBroker, config: Config, route: str) -> BreakerReset:

@@ -28,7 +28,7 @@ class ScheduledTime(Struct, frozen=True):
     """One time (RFC 3339)."""
 
     utc: str
-    local: Annotated[str, means("in the zone of the schedule")]
+    local: Annotated[str, means("in the schedule's time zone")]
 
 
 class ScheduleView(Struct, frozen=True):
@@ -40,22 +40,22 @@ class ScheduleView(Struct, frozen=True):
     source: Annotated[str, means("configuration or program")]
     cron: Annotated[str, means("the expression as given")]
     words: Annotated[str, means("the expression in words")]
-    timezone: Annotated[str, means("IANA name of its zone")]
+    timezone: Annotated[str, means("IANA name of its time zone")]
     type: Annotated[str, means("of its jobs")]
     payload: Annotated[dict[str, Any], means("of its jobs")]
     priority: Annotated[str, means("queue of its jobs; empty: the default")]
-    missed: Annotated[str, means("what happens to missed times: skip, last or all:N")]
+    missed: Annotated[str, means("what happens to missed runs: skip, last or all:N")]
     overlap: Annotated[str, means("what happens while its last job runs: allow, skip, queue or cancel")]
-    within_s: Annotated[float, means("a time that is later than this is missed")]
-    max_retries: Annotated[int | None, means("null: that of the route")]
-    timeout_s: Annotated[float | None, means("null: that of the route")]
-    next: Annotated[ScheduledTime | None, means("null, or the next time")]
+    within_s: Annotated[float, means("grace period: a run that is later than this is missed")]
+    max_retries: Annotated[int | None, means("null: the route decides")]
+    timeout_s: Annotated[float | None, means("null: the route decides")]
+    next: Annotated[ScheduledTime | None, means("null, or the next run")]
     last: Annotated[ScheduledTime | None, means("null, or the last time that ended")]
-    last_job_id: Annotated[str, means("of the last job that was enqueued; empty if there is none")]
-    last_status: Annotated[str | None, means("status of that job; null if it has no record any more")]
-    runs: Annotated[int, means("times with a job")]
-    missed_count: Annotated[int, means("times without a job")]
-    by_hand: Annotated[ScheduledTime | None, means("null, or when it was run beside its times last")] = None
+    last_job_id: Annotated[str, means("of the last job enqueued; empty if there is none")]
+    last_status: Annotated[str | None, means("status of that job; null if its record is gone")]
+    runs: Annotated[int, means("runs that had a job")]
+    missed_count: Annotated[int, means("runs without a job")]
+    by_hand: Annotated[ScheduledTime | None, means("null, or when it was last run manually")] = None
     by_hand_job_id: Annotated[str, means("the job of that run")] = ""
     by_hand_status: Annotated[str | None, means("status of that job")] = None
 

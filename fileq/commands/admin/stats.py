@@ -36,9 +36,9 @@ class QueueStats(Struct, frozen=True):
 
     name: str
     length: Annotated[int, means("pending jobs")]
-    oldest_age_s: Annotated[float | None, means("for how long the next job has been pending")]
+    oldest_age_s: Annotated[float | None, means("how long the next job has been pending")]
     is_paused: bool
-    pause: Annotated[PauseNote | None, means("null if it is not paused, or if it is not known who paused it")] = None
+    pause: Annotated[PauseNote | None, means("null if it is not paused, or if unknown who paused it")] = None
 
 
 def queues_of(overview: Overview, notes: Mapping[str, PauseNote] = {}) -> tuple[QueueStats, ...]:
@@ -61,7 +61,7 @@ class LastScan(Struct, frozen=True):
     duration_s: float
     found: int
     is_complete: bool
-    skipped: Annotated[dict[str, int], means("how many entries it passed over, by reason: excluded, symlink, …")]
+    skipped: Annotated[dict[str, int], means("how many entries it skipped, by reason: excluded, symlink, …")]
 
 
 class ProducerProcess(Struct, frozen=True):
@@ -72,20 +72,20 @@ class ProducerProcess(Struct, frozen=True):
     pid: int
     version: str
     started_at: Time
-    roots: Annotated[tuple[str, ...], means("the directories that it scans")]
+    roots: Annotated[tuple[str, ...], means("the directories it scans")]
     state: Annotated[
         str,
         means(
             "scanning, watching, held, lost (a directory cannot be read), stuck (no progress) or gone (a"
-            " process of this machine that has ended without a clean stop)"
+            " process on this machine that ended without a clean stop)"
         ),
     ]
     problem: Annotated[str, means("why a directory cannot be read; empty if it can")]
     held_by: Annotated[str, means("the setting that limits enqueueing, such as producer.rate_limit_per_sec, or empty")]
     held_since: Annotated[Time, means("without a break since then")]
     last_scan: Annotated[LastScan | None, means("null, or the last full scan")]
-    enqueued: Annotated[int, means("files since its start")]
-    waiting: Annotated[int, means("files that were found and are not enqueued yet")]
+    enqueued: Annotated[int, means("files enqueued since it started")]
+    waiting: Annotated[int, means("files found but not enqueued yet")]
 
 
 def _summary(view: ProducerView, neighbours: Neighbours) -> ProducerProcess:
@@ -131,13 +131,13 @@ class ErrorCount(Struct, frozen=True):
 class ScheduleCounts(Struct, frozen=True):
     count: int
     paused: int
-    late: Annotated[tuple[str, ...], means("names of those that no worker fires, a minute after their time")]
+    late: Annotated[tuple[str, ...], means("names of schedules overdue by a minute that no worker has fired")]
 
 
 class Stats(Struct, frozen=True):
-    broker: Annotated[str, means("its kind")]
+    broker: Annotated[str, means("kind of broker")]
     where: Annotated[str, means("its address or file")]
-    at: Annotated[str, means("the time of the broker's clock (RFC 3339)")]
+    at: Annotated[str, means("current time by the broker's clock (RFC 3339)")]
     queues: tuple[QueueStats, ...]
     scheduled: Annotated[int, means("scheduled, retrying and deferred jobs")]
     processing: Annotated[int, means("jobs held by slots, those included that are about to be deferred")]
@@ -153,8 +153,8 @@ class Stats(Struct, frozen=True):
     eta_s: Annotated[
         float | None,
         means(
-            "seconds until the backlog is done at the current rate; null if that is unknown, as while a job"
-            " runs for much longer than the others took"
+            "seconds until the backlog is done at the current rate; null if unknown, for example while a"
+            " job runs much longer than the others took"
         ),
     ]
     eta_per_second: Annotated[float | None, means("that rate: jobs that were completed or became dead, per second")]

@@ -235,7 +235,7 @@ def act_on_jobs(request: ApiRequest[NoQuery, WantedAction]) -> ApiAnswer[ActionA
     return act(request, request.body.action)
 
 
-@ROUTES.add("GET /operations", Scope.READ, "operations and their progress", serves_limited=True)
+@ROUTES.add("GET /operations", Scope.READ, "list operations with their progress", serves_limited=True)
 def list_operations(request: ApiRequest[NoQuery, UnsetType]) -> OperationList:
     found = request.services.operations.all()
     return OperationList(tuple(operation_document(one) for one in found if _sees(request, one)))
@@ -285,7 +285,7 @@ class PurgeMessage(Struct, frozen=True, omit_defaults=True):
     operation: OperationDocument | None = None
 
 
-@DEAD.add("GET /dead", Scope.READ, "dead jobs, the newest first", serves_limited=True, is_scan=True)
+@DEAD.add("GET /dead", Scope.READ, "dead jobs, newest first", serves_limited=True, is_scan=True)
 def list_dead(request: ApiRequest[JobListQuery, UnsetType]) -> JobList:
     """The newest first."""
     return list_page(request, "dead", _dead(request, request.query))
@@ -316,7 +316,7 @@ def _dead(request: ApiRequest[Any, Any], query: JobConditions) -> JobFilter:
     return replace(filter_of(request, query), state=State.DEAD)
 
 
-@DEAD.add("POST /dead/retry", Scope.OPERATE, "put dead jobs back into their queues", **ACTS)
+@DEAD.add("POST /dead/retry", Scope.OPERATE, "return dead jobs to their queues", **ACTS)
 def retry_dead(request: ApiRequest[NoQuery, JobChoice]) -> ApiAnswer[ActionAnswer]:
     """As POST /jobs/actions with the action retry."""
     return act(request, JobAction.RETRY)

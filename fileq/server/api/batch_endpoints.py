@@ -159,7 +159,7 @@ def seal_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     return BatchChange("Batch sealed" if has_changed else _why_unchanged(request), request.id, has_changed)
 
 
-@ROUTES.add("POST /batches/{id}/cancel", Scope.OPERATE, "cancel what has not ended", is_scan=True)
+@ROUTES.add("POST /batches/{id}/cancel", Scope.OPERATE, "cancel its unfinished jobs", is_scan=True)
 def cancel_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     """`has_changed` is false if it is finished or was cancelled before."""
     services, id = request.services, request.id

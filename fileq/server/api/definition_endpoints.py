@@ -88,7 +88,7 @@ def show_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[Sche
 @SCHEDULES.add(
     "PUT /schedules/{name}",
     Scope.ADMIN,
-    "define a schedule, or change one",
+    "add or change a schedule",
     statuses={201: "the schedule is new"},
     problems=("precondition-failed", "precondition-required", "not-allowed", "conflict"),
     headers=("If-Match", "If-None-Match"),
@@ -227,7 +227,7 @@ def remove_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
     return done
 
 
-@WEBHOOKS.add("POST /webhooks/{name}/test", Scope.OPERATE, "send one message now and show the answer")
+@WEBHOOKS.add("POST /webhooks/{name}/test", Scope.OPERATE, "send a test message and show the answer")
 async def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookTest:
     """The server sends one message now. `error` is empty if the receiver accepted it."""
     tests = request.services.webhook_tests
@@ -245,7 +245,7 @@ def rotate_webhook(request: ApiRequest[NoQuery, UnsetType]) -> NewSecret:
     return made
 
 
-@WEBHOOKS.add("POST /webhooks/{name}/enable", Scope.OPERATE, "send to a disabled webhook again", problems=("conflict",))
+@WEBHOOKS.add("POST /webhooks/{name}/enable", Scope.OPERATE, "re-enable a disabled webhook", problems=("conflict",))
 def enable_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
     done = webhooks.enable(request.broker, request.config, request.params["name"])
     if done.has_changed:

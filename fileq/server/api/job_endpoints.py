@@ -500,6 +500,6 @@ def _documents(broker: FullBroker, jobs: Sequence[StoredJob]) -> Iterator[JobDoc
     yield from (one.document() for one in complete_records(broker, part))
 
 
-@ROUTES.add("GET /jobs", Scope.READ, "jobs that meet all conditions", serves_limited=True, is_scan=True)
+@ROUTES.add("GET /jobs", Scope.READ, "jobs that match all conditions", serves_limited=True, is_scan=True)
 def list_jobs(request: ApiRequest[JobListQuery, UnsetType]) -> JobList:
     return list_page(request, "jobs")

@@ -123,7 +123,7 @@ def test_a_key_that_was_made_for_a_week_is_not_reported_at_once() -> None:
 @pytest.mark.parametrize(
     ("action", "target", "words", "page"),
     [
-        ("put_schedule", "/schedules/a b", "define a schedule, or change one", "/dashboard/scheduled/edit/a%20b"),
+        ("put_schedule", "/schedules/a b", "add or change a schedule", "/dashboard/scheduled/edit/a%20b"),
         ("run_schedule", "/schedules/a/run", "run a schedule now", "/dashboard/scheduled/edit/a"),
         ("retry_job", "/jobs/x/y/retry", None, "/dashboard/jobs/x%2Fy"),
         ("act_on_jobs", "/jobs/actions", None, "/dashboard/jobs"),

@@ -69,14 +69,14 @@ class Balance(Struct, frozen=True):
     produced: int
     adopted: int
     pending: int
-    scheduled: Annotated[int, means("with retrying and deferred")]
+    scheduled: Annotated[int, means("including retrying and deferred")]
     running: int
     dead: int
     completed: int
     cancelled: int
     deleted: int
-    unclaimed: Annotated[int, means("jobs that other programs pushed and no worker has claimed yet")]
-    is_exact: Annotated[bool, means("false if the system was too busy to count them, so that only bounds are known")]
+    unclaimed: Annotated[int, means("jobs pushed by other programs that no worker has claimed yet")]
+    is_exact: Annotated[bool, means("false if the broker was too busy to count them, so only bounds are known")]
     excess: Annotated[int, means("jobs that are certainly missing; below 0: surplus jobs")]
 
 
@@ -97,7 +97,7 @@ class Report(Struct, frozen=True):
     records: int
     slots: int
     batches: int = 0
-    repairs: Annotated[tuple[Repair, ...], means("in their order")] = ()
+    repairs: Annotated[tuple[Repair, ...], means("in order")] = ()
     is_repair: Annotated[bool, means("--repair was given; the other fields describe the state after it")] = False
 
 
