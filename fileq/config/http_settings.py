@@ -72,7 +72,7 @@ class WebhookUrlKind(ValueKind, frozen=True):
 
 
 WEBHOOK_SECRET = SecretKind(
-    expects="whsec_ and 24 to 64 bytes in base64; `openssl rand -base64 32` makes such bytes",
+    expects="whsec_ and 24 to 64 bytes in base64; `openssl rand -base64 32` generates them",
     is_accepted=lambda text: secret_key(text) is not None,
 )
 
@@ -94,7 +94,7 @@ class EndpointSettings(Section, frozen=True):
     events: Annotated[tuple[Annotated[str, ChoiceKind(WEBHOOK_EVENTS)], ...], AtLeastOne, "events to send"] = ()
     filter: Annotated[WebhookFilterSettings, "which jobs: type, match, priority, batch"] = WebhookFilterSettings()
     secret: Annotated[str, WEBHOOK_SECRET, "signs the deliveries; prefer secret_file"] = ""
-    secret_file: Annotated[str, "file with the secret; during a rotation a second line holds the one before"] = ""
+    secret_file: Annotated[str, "file with the secret; during a rotation a second line holds the old one"] = ""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         for name in ("name", "url", "events"):
@@ -167,7 +167,7 @@ ORIGIN = TextKind(
     r"https?://[a-z0-9.-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?",
     "an origin such as https://example.org, without a path; * is not accepted",
 )
-OUTSIDE_KEY = f"a key of at least {FEWEST_CHARACTERS} printable characters without blanks"
+OUTSIDE_KEY = f"a key of at least {FEWEST_CHARACTERS} printable characters without spaces"
 
 
 def is_outside_key(text: str) -> bool:
@@ -183,8 +183,8 @@ class ServerSettings(Section, frozen=True):
     port: Annotated[Port, "port of the REST API; 0 = any free port"] = 8080
     base_path: Annotated[
         str,
-        TextKind(r"(/[A-Za-z0-9._~-]+)*", "a path such as /fileq, without a slash at its end"),
-        'path below which a proxy serves it, such as /fileq; "" = the root',
+        TextKind(r"(/[A-Za-z0-9._~-]+)*", "a path such as /fileq, without a trailing slash"),
+        'path under which a proxy serves it, such as /fileq; "" = the root',
     ] = ""
     hosts: Annotated[tuple[Filled, ...], "accepted Host headers, besides localhost and the bind address"] = ()
     api_key: Annotated[str, API_KEY, "an admin key of your own; prefer api_key_file, or API_KEY"] = ""
@@ -204,7 +204,7 @@ class ServerSettings(Section, frozen=True):
     cors_origins: Annotated[
         tuple[Annotated[str, ORIGIN], ...], "exact origins whose pages may call the API; * is refused"
     ] = ()
-    rate_limit: Annotated[Rate, RateKind(), "requests of one key; short bursts may be twice as many"] = Rate(50, 1000)
+    rate_limit: Annotated[Rate, RateKind(), "requests per key; short bursts may be twice as many"] = Rate(50, 1000)
     files: Annotated[
         Literal["none", "names", "preview", "download"], "what is shown of files: none, names, preview or download"
     ] = "names"

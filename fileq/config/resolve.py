@@ -175,7 +175,7 @@ def _tls_files(draft: Draft) -> Iterator[str]:
 def _priorities_differ(draft: Draft) -> Iterator[str]:
     priorities = draft.config.worker.priorities
     if len(set(priorities)) < len(priorities):
-        yield draft.invalid("worker.priorities", "a list without repetitions")
+        yield draft.invalid("worker.priorities", "a list without duplicates")
 
 
 def _queues_have_priorities(draft: Draft) -> Iterator[str]:

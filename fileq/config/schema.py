@@ -106,7 +106,7 @@ class TracingSettings(Section, frozen=True):
 class ObservabilitySettings(Section, frozen=True):
     metrics_port: Annotated[Port, "port of /metrics, /healthz and /readyz; 0 = any free port"] = 9090
     metrics_bind: Annotated[
-        Filled, "address that the port listens on; it has no password, so every host that reaches it can read it"
+        Filled, "address to listen on; there is no password, so every host that can reach it can read the metrics"
     ] = "0.0.0.0"
     log_level: Annotated[Literal["debug", "info", "warn", "error"], "debug, info, warn or error"] = "info"
     log_format: Annotated[Literal["auto", "console", "json"], "auto: console on a terminal, else json"] = "auto"
@@ -122,9 +122,9 @@ DEFAULT_ADDRESS = "localhost:6379"
 
 class TlsSettings(Section, frozen=True):
     enabled: Annotated[bool, "encrypt the connection"] = False
-    ca_file: Annotated[str, 'file of certificates to trust; "" = those of the system'] = ""
-    cert_file: Annotated[str, "file of the client certificate"] = ""
-    key_file: Annotated[str, "file of the client certificate's private key"] = ""
+    ca_file: Annotated[str, 'CA certificates to trust; "" = those of the system'] = ""
+    cert_file: Annotated[str, "client certificate file"] = ""
+    key_file: Annotated[str, "private key file of the client certificate"] = ""
 
 
 class RedisSettings(Section, frozen=True):
@@ -138,7 +138,7 @@ class RedisSettings(Section, frozen=True):
     username: Annotated[str, UTF8, "user name for Redis's access control lists"] = ""
     password: Annotated[str, SecretKind(), "password; prefer password_file or the environment"] = ""
     password_file: Annotated[str, "file that holds the password, instead of password; a change needs no restart"] = ""
-    db: Annotated[CountOrZero, "number of the database"] = 0
+    db: Annotated[CountOrZero, "database number"] = 0
     prefix: Annotated[str, KeyNameKind(), "prefix of every key name that has no setting of its own"] = DEFAULT_PREFIX
     tls: Annotated[TlsSettings, "encryption; a rediss:// URL enables it too"] = TlsSettings()
     pool_size_multiplier: Annotated[Count, "maximum number of connections = this × CPUs"] = 10
@@ -316,9 +316,10 @@ class SqliteSettings(Section, frozen=True):
 
 class AfterSettings(Section, frozen=True):
     completed: Annotated[
-        After, "the file of a completed job: keep, delete or move:DIR; a DIR below scan_dir is not scanned"
+        After,
+        "what to do with the file of a completed job: keep, delete or move:DIR; a DIR below scan_dir is not scanned",
     ] = "keep"
-    dead: Annotated[After, "the file of a dead job: keep, delete or move:DIR"] = "keep"
+    dead: Annotated[After, "what to do with the file of a dead job: keep, delete or move:DIR"] = "keep"
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         for name in ("completed", "dead"):
@@ -345,20 +346,20 @@ class WorkerSettings(Section, frozen=True):
     ] = 30.0
     reap_interval: Annotated[Seconds, "how often to look for jobs of dead workers"] = 5.0
     max_retries: Annotated[CountOrZero, "retries after a failure; a job runs at most max_retries + 1 times"] = 3
-    max_recoveries: Annotated[CountOrZero, "how often a job is rerun after its worker died, before it is dead"] = 3
+    max_recoveries: Annotated[CountOrZero, "how often a job is rerun after its worker died; then it is dead"] = 3
     timeout: Annotated[Seconds, "maximum duration of one attempt"] = 300.0
     shutdown_timeout: Annotated[SecondsOrZero, "how long running jobs may continue after a stop signal"] = 30.0
     max_memory: Annotated[
         int | None,
         SizeKind(),
-        "memory limit of a child process with its descendants, and of a delivery that a scheduled scan looks at, "
+        "memory limit of a child process with its descendants, and of a delivery that a scheduled scan examines, "
         'e.g. 512MB; "" = no limit',
     ] = None
     max_jobs_per_child: Annotated[CountOrZero, "a child process is replaced after this many jobs; 0 = no limit"] = 0
     capture_output: Annotated[bool, "log handler output as events; false: pass it to the worker's stderr unchanged"] = (
         True
     )
-    allow_commands: Annotated[bool, "run shell commands that jobs contain (jobs of type command)"] = False
+    allow_commands: Annotated[bool, "run shell commands from jobs (type command)"] = False
     pass_environment: Annotated[
         tuple[Filled, ...], "variables with secrets, such as REDIS_PASSWORD, to pass on to handlers and commands"
     ] = ()
@@ -366,7 +367,7 @@ class WorkerSettings(Section, frozen=True):
         BackoffSettings,
         "delays between attempts; or a list of delays, [1s, 10s, 1m], used exactly; the last one repeats",
     ] = BackoffSettings()
-    priorities: Annotated[tuple[Priority, ...], AtLeastOne, "names of the queues, most urgent first"] = ("high", "low")
+    priorities: Annotated[tuple[Priority, ...], AtLeastOne, "queue names, most urgent first"] = ("high", "low")
     starvation_share: Annotated[
         float,
         FractionKind(allows_one=False),
@@ -393,7 +394,7 @@ class WorkerSettings(Section, frozen=True):
         tuple[Filled, ...], "files outside these directories are refused; [] = scan_dir after path_map"
     ] = ()
     safe_open: Annotated[
-        bool, "give handlers the descriptor that was checked, /proc/self/fd/N, not the path; for untrusted inboxes"
+        bool, "give handlers the checked file descriptor, /proc/self/fd/N, instead of the path; for untrusted inboxes"
     ] = False
     vanished: Annotated[
         Literal["dead", "skip"], "a job whose file no longer exists: dead, or skip (completed without running)"
@@ -445,7 +446,7 @@ class ProducerSettings(Section, frozen=True):
         "what makes a file a new version: stat = new size or mtime; inode = new inode too; content = new content",
     ] = "inode"
     follow_symlinks: Annotated[bool, "follow symbolic links that stay within scan_dir"] = False
-    max_pending: Annotated[CountOrZero, "pause while this many jobs are waiting; 0 = never"] = 0
+    max_pending: Annotated[CountOrZero, "pause while this many jobs are pending; 0 = never"] = 0
     imports: Annotated[
         tuple[Module, ...], "Python modules that a producer and a server import (those with @fileq.before_enqueue)"
     ] = ()

@@ -54,35 +54,38 @@ METRICS = (
     _counter("jobs_consumed_total", "Jobs that this process claimed."),
     _counter("jobs_completed_total", "Jobs that this process completed."),
     _counter("jobs_failed_total", "Failed attempts in this process; a job can fail several times."),
-    _counter("jobs_retried_total", "Failed attempts after which the job waits for a retry."),
+    _counter("jobs_retried_total", "Failed attempts after which the job will be retried."),
     _counter("jobs_dead_letter_total", "Jobs that this process moved to the dead-letter queue."),
     _counter("jobs_fenced_total", "Outcomes that were rejected because the slot had lost the job.", events.JobFenced),
     _counter("jobs_superseded_total", "Jobs completed because a newer version of their file has its own job."),
     _counter("jobs_vanished_total", "Jobs that did not run because their file no longer existed."),
     _counter("reaper_recovered_total", "Jobs requeued after the process that ran them died.", events.JobRecovered),
-    _counter("circuit_breaker_trips_total", "Times that a breaker of this process opened.", events.BreakerOpened),
+    _counter("circuit_breaker_trips_total", "How often a breaker of this process opened.", events.BreakerOpened),
     _counter(
         "follow_ups_total", "Follow-ups enqueued when jobs of this process ended.", events.JobFollowed, "follow_ups"
     ),
     _counter("batches_finished_total", "Batches whose last job this process settled.", events.BatchFinished),
     _counter(
         "batch_members_reconciled_total",
-        "Batch members that had ended uncounted; this process counted them.",
+        "Batch members that ended without being counted; this process counted them.",
         events.BatchReconciled,
         "counted",
     ),
     _counter(
-        "hook_failures_total", "Hook calls that raised; counted up to a minute late.", events.HookFailed, "failures"
+        "hook_failures_total",
+        "Hook calls that raised an error; counted up to a minute late.",
+        events.HookFailed,
+        "failures",
     ),
     _counter(
         "hook_events_dropped_total", "Events dropped because hooks were too slow.", events.HookEventsDropped, "count"
     ),
-    _counter("schedules_fired_total", "Schedule times for which this process enqueued the job.", events.ScheduleFired),
+    _counter("schedules_fired_total", "Scheduled runs for which this process enqueued the job.", events.ScheduleFired),
     _counter(
-        "schedules_missed_total", "Schedule times that this process counted as missed.", events.ScheduleMissed, "count"
+        "schedules_missed_total", "Scheduled runs that this process counted as missed.", events.ScheduleMissed, "count"
     ),
     _counter(
-        "schedules_broken_total", "Times that this process found that it can't fire a schedule.", events.ScheduleBroken
+        "schedules_broken_total", "How often this process found that it can't fire a schedule.", events.ScheduleBroken
     ),
     _counter("webhook_deliveries_total", "Webhook deliveries that receivers accepted.", events.WebhookDelivered),
     _counter("webhook_failures_total", "Webhook delivery attempts that failed.", events.WebhookFailed),
@@ -98,7 +101,7 @@ METRICS = (
     MetricInfo(
         "job_pickup_latency_seconds",
         "histogram",
-        "Time from when a job is ready until it is claimed.",
+        "Time between a job being ready and being claimed.",
         bounds=PICKUP_BOUNDS_S,
     ),
     MetricInfo("producer_scan_duration_seconds", "histogram", "Duration of one full scan.", bounds=SCAN_BOUNDS_S),

@@ -83,7 +83,7 @@ def test_an_unset_default_priority_is_the_last_one_if_there_is_no_low() -> None:
 
 def test_priorities_do_not_repeat() -> None:
     assert problems_of({"worker": {"priorities": ["high", "low", "high"]}}) == (
-        "worker.priorities is ['high', 'low', 'high']; it must be a list without repetitions",
+        "worker.priorities is ['high', 'low', 'high']; it must be a list without duplicates",
     )
 
 
