@@ -328,7 +328,7 @@ def view_problem(
 def _unknown(path: str, params: Mapping[str, str], given: Mapping[str, str]) -> ViewProblem:
     if path == JOB:
         id = params.get("id", "")[:200]
-        detail = f"No job has the id {id!r}. It never existed, or its record has expired. A page needs the whole id."
+        detail = f"No job has the id {id!r}. It never existed, or its record has expired. Use the full id."
         return ViewProblem("No such job", (detail,), search=id)
     name = given.get("path", "")[:1000]
     detail = f"Nothing is known about {name!r}. fileq knows a file from the moment when it has made a job of it."

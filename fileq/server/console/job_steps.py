@@ -53,10 +53,10 @@ def attempts_text(job: JobDocument) -> str:
     # `retry_count` has those that failed.
     counted = min(total, job.retry_count + (is_running or job.status == "completed" or was_stopped))
     shown = total if job.max_retries is None else counted
-    text = f"{shown}, {'which' if shown == 1 else 'the last'} runs now" if is_running else str(shown)
+    text = f"{shown}, {'' if shown == 1 else 'the last one '}running now" if is_running else str(shown)
     if job.max_retries is None:
         return text
-    return f"{text}, at most {job.max_retries + 1}" + (f"; {total} in all" if total != counted else "")
+    return f"{text}, at most {job.max_retries + 1}" + (f"; {total} in total" if total != counted else "")
 
 
 def waits_in(job: JobDocument) -> list[str]:
@@ -181,7 +181,7 @@ def _run(attempt: AttemptDocument) -> str:
     """The broker counts from the claim to the settlement, the worker what its handler took."""
     whole_s = seconds_between(attempt.started_at, attempt.ended_at)
     if attempt.outcome == RELEASED:
-        return f"put back into its queue after {duration(whole_s)}"
+        return f"requeued after {duration(whole_s)}"
     if whole_s is None or whole_s <= attempt.duration_s:
         return f"took {duration(attempt.duration_s)}: {attempt.outcome}"
     return f"took {duration(whole_s)}, {duration(attempt.duration_s)} of it in the handler: {attempt.outcome}"
@@ -201,7 +201,7 @@ def _current(job: JobDocument, paused: Sequence[PastPause], cancellations: Seque
             by = ()
         yield JobStep("died" if job.status == "dead" else job.status, job.completed_at, by, job.status == "dead")
     elif job.status == "running":
-        yield JobStep("started", job.started_at, (*waited, "runs now"))
+        yield JobStep("started", job.started_at, (*waited, "running now"))
         if job.is_cancel_requested:
             by = (f"by {cancellations[-1].by}",) if cancellations else ()
             yield JobStep("cancellation requested", cancellations[-1].at if cancellations else None, by)

@@ -46,7 +46,7 @@ def test_a_job_that_runs_has_an_attempt_a_time_limit_and_ages_that_fit() -> None
     pages.broker.enqueue([Entry(a_job("a"), "low")])
     pages.broker.settle_and_claim([], [SLOT])
     [text] = shown(pages, "/jobs/a")
-    assert "Attempts 1, which runs now" in words(text)
+    assert "Attempts 1, running now" in words(text)
     assert "Time limit Handler default (5 min)" in words(text)
     timeline = text.partition("Timeline")[2].partition("Facts")[0]
     assert timeline.count('<time datetime="') == timeline.count('Z"') == 2
@@ -92,15 +92,15 @@ def test_the_attempts_of_a_job_that_was_retried_by_hand_fit_its_limit() -> None:
     worker.fail()
     assert facts_of(pages, "a")["Attempts"] == "1, at most 1"
     BrokerTransport(pages.broker, pages.config).retry("a")
-    assert facts_of(pages, "a")["Attempts"] == "0, at most 1; 1 in all"
+    assert facts_of(pages, "a")["Attempts"] == "0, at most 1; 1 in total"
     worker.claim()
-    assert facts_of(pages, "a")["Attempts"] == "1, which runs now, at most 1; 2 in all"
+    assert facts_of(pages, "a")["Attempts"] == "1, running now, at most 1; 2 in total"
     worker.fail()
-    assert facts_of(pages, "a")["Attempts"] == "1, at most 1; 2 in all"
+    assert facts_of(pages, "a")["Attempts"] == "1, at most 1; 2 in total"
     BrokerTransport(pages.broker, pages.config).retry("a")
     worker.end(Released())
     worker.end(Done())
-    assert facts_of(pages, "a")["Attempts"] == "1, at most 1; 4 in all"
+    assert facts_of(pages, "a")["Attempts"] == "1, at most 1; 4 in total"
 
 
 class PageWorker:

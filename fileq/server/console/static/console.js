@@ -173,7 +173,7 @@ const bulk = (button) => {
   if (!filter && !selected.size) { toast("Select rows first.", true); return; }
   const counted = ({ is_partial, matched }) => `${is_partial ? "at least " : ""}${grouped(matched)} ${matched === 1 ? "job" : "jobs"}`;
   twice(button, "/jobs/actions", { action, ...(filter ? { filter } : { ids: [...selected] }) }, (dry) => dry.matched, (dry) => {
-    if (!dry.matched) { toast("No jobs match any more."); refresh(); return []; }
+    if (!dry.matched) { toast("No jobs match now."); refresh(); return []; }
     return [`${verb} ${counted(dry)}?`, [action === "cancel" && "Running handlers are asked to stop; their effects are not undone.", /cancel|delete/.test(action) && "Files are not touched."], verb.replace(/^\w+/, "$& them"), button.matches(".danger"), dry.sample.map((one) => one.path || `${one.type || ""} ${one.id}`)];
   }, ({ operation, done: count, refused, action_id }, dry) => {
     if (operation) { toast(`${counted(dry)} are being ${done}.`); follow(operation.id); } else toast(`${grouped(count)} ${done}${refused.length ? `, ${refused.length} refused: ${refused[0].reason}` : ""}.`, refused.length > 0, ...outcome(action_id));
