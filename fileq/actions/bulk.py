@@ -74,8 +74,8 @@ STATES: Mapping[JobAction, tuple[State, ...]] = {
 }
 RULES: Mapping[JobAction, str] = {
     JobAction.RETRY: "only dead jobs can be retried",
-    JobAction.CANCEL: "only jobs that have not ended can be cancelled",
-    JobAction.RUN: "only jobs that wait for their time can be made due",
+    JobAction.CANCEL: "only unfinished jobs can be cancelled",
+    JobAction.RUN: "only scheduled, retrying and deferred jobs can be made due",
     JobAction.DELETE: "only dead jobs can be deleted",
 }
 DONE = {JobAction.RETRY: "retried", JobAction.CANCEL: "cancelled", JobAction.RUN: "due", JobAction.DELETE: "deleted"}
@@ -479,7 +479,7 @@ def why_not_retried(record: Record) -> str:
         waits = "a worker will run it" if state is State.PENDING else "a worker will run it when it is due"
         next_step = "it needs no retry" if state is State.RUNNING else waits
     elif job is not None and not job.filepath:
-        next_step = "'fileq enqueue' makes a new job"
+        next_step = "'fileq enqueue' creates a new job"
     else:
         next_step = "'fileq reprocess --match GLOB' enqueues its file again"
     return f"it is {state.value}, not dead; {next_step}"

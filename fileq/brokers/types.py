@@ -146,7 +146,7 @@ class EnqueueResult(enum.StrEnum):
     KNOWN = "known"  # the ledger knows this version
     DUPLICATE = "duplicate"  # a job with this id still has a record, or an unfinished job has its unique key
     THROTTLED = "throttled"  # no permit is left in this window; try again after `wait_ms`
-    REFUSED = "refused"  # it joins a batch that takes no jobs any more, or that does not exist
+    REFUSED = "refused"  # it joins a batch that no longer takes jobs, or that does not exist
 
 
 class Enqueued(Struct, frozen=True):
@@ -208,8 +208,8 @@ class Suspect(Struct, frozen=True):
 
 
 class OpenBreaker(Struct, frozen=True, omit_defaults=True):
-    """The breaker of a route that is not closed. `next_probe_ms` is the worker's clock; 0 if one job at a time is tried
-    now. `deferred` is how many jobs that worker has deferred because of it."""
+    """The breaker of a route that is not closed. `next_probe_ms` is the worker's clock; 0 if one job at a time is
+    tried now. `deferred` is how many jobs that worker has deferred because of it."""
 
     route: str
     state: str

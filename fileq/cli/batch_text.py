@@ -20,7 +20,7 @@ _COUNTS = ("waiting", "running", "completed", "dead", "cancelled", "deleted")
 
 def render_batches(batches: Sequence[BatchDocument], screen: Screen) -> list[str]:
     if not batches:
-        return ["no batches; 'fileq batch create', 'fileq enqueue --batch NAME' or a program makes one"]
+        return ["no batches; 'fileq batch create', 'fileq enqueue --batch NAME' or a program creates one"]
     rows: list[list[str | Cell]] = [["id", "status", "jobs", "left", "completed", "dead", "cancelled", "age"]]
     for one in batches:
         row: list[str | Cell] = [one.id, _state(one), number(one.total)]

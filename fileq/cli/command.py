@@ -196,7 +196,7 @@ class Invocation:
         try:
             write(self.broker(), *args, **kwargs)
         except BrokerError as error:
-            print(f"fileq: warning: done, but not noted in the audit: {error}", file=sys.stderr)
+            print(f"fileq: warning: done, but not recorded in the audit log: {error}", file=sys.stderr)
 
     def answer(self, document: Any, text: Callable[[], Iterable[str]], code: int = 0) -> int:
         """Prints the document with --json, otherwise the lines of `text`. Returns the exit code. With --quiet, what a

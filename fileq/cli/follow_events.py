@@ -91,7 +91,7 @@ def follow(broker: FullBroker, events: EventFilter, report: Callable[[str], None
 
     def report_outage(text: str) -> None:
         events.show_all()
-        report(f"{text}; events published in between are missing" if text == AGAIN else text)
+        report(f"{text}; events published in the meantime are missing" if text == AGAIN else text)
 
     subscription = LastingSubscription(broker.subscribe, report_outage)
     try:

@@ -32,7 +32,7 @@ _COUNTS = ("completed", "dead", "cancelled", "deleted")
 # A part of the error → what it means. The first that is found is shown.
 _HINTS = (
     ("exited with status", "by os._exit() or a native library; an exception or sys.exit() would be a failed attempt"),
-    ("signal SIGKILL", "from outside: by the kernel if the machine ran out of memory (see dmesg), or by a person"),
+    ("signal SIGKILL", "from outside: by the kernel if the machine ran out of memory (see dmesg), or by a user"),
     ("signal SIGTERM", "from outside, or by the handler itself"),
     ("signal SIG", "such as a defect in a native library"),
 )
@@ -151,7 +151,7 @@ def _failures(job: JobDocument) -> str:
     """Of this life of the job; its history below has the attempts of all."""
     count = job.retry_count
     is_put_back = sum(attempt.outcome == "failed" for attempt in job.attempts) > count
-    return f"{count}{', since it was put back' if is_put_back else ''}" if count or is_put_back else ""
+    return f"{count}{', since it was retried' if is_put_back else ''}" if count or is_put_back else ""
 
 
 def _attempts(job: JobDocument, screen: Screen) -> list[str]:
@@ -225,7 +225,7 @@ def render_trace(trace: LocalTrace, screen: Screen) -> list[str]:
         lines.append(screen.paint(f"  not enqueued: {printable(now.reason)}", "yellow"))
     if (maker := trace.made_by) is not None:
         subject = printable(maker.path or maker.type or "")
-        lines.append(f"made from {f'{subject} by ' if subject else ''}job {printable(maker.job_id)}")
+        lines.append(f"created from {f'{subject} by ' if subject else ''}job {printable(maker.job_id)}")
     for version in trace.versions:
         lines += ["", *_version_lines(version, _title_of(version, trace), screen)]
         if version.job is not None and version.job.path != trace.path:
@@ -286,12 +286,12 @@ def _facts(version: VersionTrace) -> str:
 def made_facts(job: JobDocument, *, repeats_name: bool = False) -> Iterator[tuple[str, str]]:
     """Pairs of a name and a value. A name that repeats is empty, unless `repeats_name`."""
     if job.parent_id:
-        yield "made from", f"job {printable(job.parent_id)}"
+        yield "created from", f"job {printable(job.parent_id)}"
     files = [f"{printable(one.path)} ({plural(one.size, 'byte')})" for one in job.outputs]
     jobs = [f"job {printable(id)}" for id in job.follow_ups]
     lines = [*_first(files, "file"), *_first(jobs, "job")]
     for i, line in enumerate(lines):
-        yield "made" if i == 0 or repeats_name else "", line
+        yield "outputs" if i == 0 or repeats_name else "", line
 
 
 def _first(lines: list[str], what: str) -> list[str]:
@@ -373,7 +373,7 @@ def render_report(report: ActionReport, action: JobAction, heartbeat_ttl_s: floa
         if one.reason:
             lines.append(f"{id}: {screen.paint(one.result, 'red')}: {one.reason}")
         elif one.result == REQUESTED_BEFORE:
-            lines.append(f"{id}: is being cancelled already; its worker stops it")
+            lines.append(f"{id}: is already being cancelled; its worker stops it")
         elif one.result == REQUESTED:
             lines.append(f"{id}: {_requested(heartbeat_ttl_s / 3)}  {printable(one.path)}".rstrip())
         else:
@@ -382,7 +382,7 @@ def render_report(report: ActionReport, action: JobAction, heartbeat_ttl_s: floa
             lines.append(f"{would}{id}  {path}".rstrip())
     if (more := max(report.count, len(report.results)) - len(shown)) > 0:
         lines.append(f"and {number(more)} more")
-    would, verb = "would be " if report.is_dry_run else "", "put back" if action == "retry" else DONE[action]
+    would, verb = "would be " if report.is_dry_run else "", DONE[action]
     if any(one.result == REQUESTED for one in report.results):
         verb = f"{verb} or being cancelled"
     return [*lines, f"{plural(report.count, 'job')} {would}{verb}"]
@@ -393,5 +393,5 @@ def _requested(within_s: float) -> str:
 
     return (
         f"is running; its worker sets context.cancelled within {two_units(within_s)}, "
-        f"and stops it by force {two_units(CANCEL_GRACE_S)} later if it still runs"
+        f"and kills it {two_units(CANCEL_GRACE_S)} later if it is still running"
     )

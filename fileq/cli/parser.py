@@ -38,7 +38,7 @@ _LOGS = "'fileq events' follows the jobs; the log of a worker goes to its stderr
 _WITHOUT = "a role starts without this word: 'fileq worker', 'fileq all DIR'"
 _RELOAD = "SIGHUP reloads the handlers and settings of a service; a role in a terminal is stopped by it"
 INSTEAD = {
-    "retry": "'fileq dlq retry ID' runs a dead job again",
+    "retry": "'fileq dlq retry ID' retries a dead job",
     "log": _LOGS,
     "logs": _LOGS,
     "tail": _LOGS,
@@ -54,7 +54,7 @@ INSTEAD = {
     "list": "'fileq workers' lists the workers, 'fileq list' the jobs",
     "ls": "'fileq workers' lists the workers, 'fileq list' the jobs",
     "ps": "'fileq workers' lists the workers",
-    "scale": "'fileq worker --count N' runs N jobs at the same time; start more workers for more processes",
+    "scale": "'fileq worker --count N' runs N jobs concurrently; start more workers for more processes",
     "pause": "'fileq pause QUEUE' pauses a queue, 'fileq resume QUEUE' resumes it",
     "resume": "'fileq pause QUEUE' pauses a queue, 'fileq resume QUEUE' resumes it",
     "start": _WITHOUT,

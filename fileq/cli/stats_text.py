@@ -141,7 +141,7 @@ def _eta(stats: Stats, screen: Screen) -> str:
         return screen.line(f"{to_do}; {stopped}{aside}.", "red")
     if stats.eta_s is None and stats.eta_per_second:
         longest = max((slot.running_s or 0.0 for process in stats.workers for slot in process.jobs), default=0.0)
-        why = f"the time left is not known: one has run for {age(longest)}, longer than the others took"
+        why = f"time left unknown: one has run for {age(longest)}, longer than the others took"
         return screen.line(f"{to_do}; {why}{aside}.", "yellow")
     if stats.eta_s is None:
         return screen.line(f"{to_do}; none was completed recently{aside}.", "yellow")
@@ -230,13 +230,17 @@ def lost_lines(lost: Sequence[LostWorker], screen: Screen) -> list[str]:
 def problem_lines(process: WorkerDocument, screen: Screen) -> list[str]:
     """One line for each root that is missing, for each breaker that is not closed (its route, the last error, and when
     one job is tried), and for each limit of a route for which jobs wait."""
-    lost = [screen.line(f"  {printable(problem)}; its file jobs wait", "red") for problem in process.lost_roots]
+    lost = [screen.line(f"  {printable(problem)}; its file jobs are deferred", "red") for problem in process.lost_roots]
     breakers = [screen.line(_breaker_text(one), _BREAKERS[one.state]) for one in process.breakers]
-    return [*lost, *breakers, *(screen.line(f"  {printable(why)}; its other jobs wait") for why in process.limits)]
+    return [
+        *lost,
+        *breakers,
+        *(screen.line(f"  {printable(why)}; its other jobs are deferred") for why in process.limits),
+    ]
 
 
 def _breaker_text(one: BreakerDocument) -> str:
-    probe = f"next try {one.next_probe_at[11:19]}Z" if one.next_probe_at else "one job at a time is tried"
+    probe = f"next try {one.next_probe_at[11:19]}Z" if one.next_probe_at else "probing with one job at a time"
     deferred = f", {plural(one.deferred, 'job')} deferred" if one.deferred else ""
     error = (one.error.splitlines() or [""])[0]
     failed = f"{one.failure_share:.0%} failed"

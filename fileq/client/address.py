@@ -28,7 +28,7 @@ _EXAMPLE = "give http://host:8080 or https://host"
 def config_at(where: str | Config | None, *, key: str = "", app_dir: str = ".") -> Config:
     """The configuration for Client(where). Raises ConfigError for an address that can't be used."""
     if key:
-        raise ConfigError("key is for the address of a server, http://… or https://…; leave it out")
+        raise ConfigError("key is only for server addresses, http://… or https://…; leave it out")
     if isinstance(where, Config):
         return where
     if where is not None and not isinstance(where, str):
@@ -46,10 +46,10 @@ def config_at(where: str | Config | None, *, key: str = "", app_dir: str = ".") 
         if path.startswith("//"):  # which other programs read as a relative path, and the system as an absolute one
             name = path.lstrip("/")
             advice = f"give {SQLITE}{name}, relative to the working directory, or {SQLITE}/{name}"
-            raise ConfigError(f"{where!r} is no address of a queue; {advice}")
+            raise ConfigError(f"{where!r} is not a queue address; {advice}")
         config = load(sets=["broker=sqlite", f"sqlite.path={path}"], cwd=directory).config
     else:
-        raise ConfigError(f"{where!r} is no address of a queue; {_KNOWN}")
+        raise ConfigError(f"{where!r} is not a queue address; {_KNOWN}")
     return config if app_dir in ("", ".") else _relative_to(config, app_dir)
 
 
@@ -109,15 +109,15 @@ def server_address(where: str, key: str) -> ServerAddress:
         parts = urlsplit(where)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise ConfigError(f"{where!r} is no address of a server: {error}; {_EXAMPLE}") from None
+        raise ConfigError(f"{where!r} is not a server address: {error}; {_EXAMPLE}") from None
     if parts.username is not None or parts.password is not None:
-        raise ConfigError("the address of the server has a user or a password; leave them out and give key=…")
+        raise ConfigError("the server address has a user name or password; remove them and give key=…")
     if not host or parts.query or parts.fragment or any(char <= " " or char > "~" for char in where):
-        raise ConfigError(f"{where!r} is no address of a server; {_EXAMPLE}")
+        raise ConfigError(f"{where!r} is not a server address; {_EXAMPLE}")
     if not key:
-        raise ConfigError("key is missing; give key=…, which `fileq keys create` makes")
+        raise ConfigError("key is missing; give key=…, which `fileq keys create` prints")
     if not (key.isascii() and key.isprintable() and key == key.strip()):
-        raise ConfigError("key has characters that no key has; give it as `fileq keys create` printed it")
+        raise ConfigError("key has characters that keys never have; give it exactly as `fileq keys create` printed it")
     is_https = parts.scheme == "https"
     base = parts.path.rstrip("/").removesuffix(API)
     return ServerAddress(is_https, host, port or (443 if is_https else 80), f"{base}{API}", key)

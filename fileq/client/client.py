@@ -199,7 +199,7 @@ class Client:
             if self._has_address:
                 raise ConfigError(
                     "this client has an address of its own, and inside fileq.testing.queue no client may reach another "
-                    "queue; make it without an address, or use q.client"
+                    "queue; create it without an address, or use q.client"
                 )
             return tested.transport()
         connected = self._connected
@@ -242,7 +242,7 @@ def _refused() -> NoReturn:
     """The transport of a handle that stands for a job which its client may not read. A request would be answered as if
     there were no such job."""
     raise BrokerError(
-        "a job that is there already has this id or unique key, and the key of this client may not read it: this needs "
+        "an existing job has this id or unique key, and this client's key may not read it: this needs "
         "the scope read, and no restriction that excludes the job"
     )
 
@@ -277,7 +277,7 @@ def _request(call: TaskCall[Any, Any] | os.PathLike[str], batch: NamedBatch | st
     if isinstance(call, os.PathLike):
         return JobRequest(_traced({"batch": batch}), path=os.fsdecode(call))
     if not isinstance(call, TaskCall):
-        raise ConfigError(f"{call!r:.120} is no call; give task.call(payload), fileq.Call(name, payload) or a Path")
+        raise ConfigError(f"{call!r:.120} is not a call; give task.call(payload), fileq.Call(name, payload) or a Path")
     options = _traced(call.options if call.options.get("batch") else {**call.options, "batch": batch})
     return typed_request(call.task, call.payload, options)
 

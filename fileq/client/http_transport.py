@@ -172,7 +172,7 @@ class HttpTransport:
                 return
             if reply.status != 412:
                 raise error_of(reply)
-        raise BrokerError(f"schedule {name} was not defined: another program changed it at each try; try again")
+        raise BrokerError(f"schedule {name} was not defined: another program kept changing it; try again")
 
     @property
     def batches(self) -> HttpBatches:
@@ -219,7 +219,7 @@ def _decoded(reply: HttpReply, type: type[T], statuses: Sequence[int] = (200,)) 
     try:
         return msgspec.json.decode(reply.body, type=type)
     except (msgspec.DecodeError, ValueError) as error:
-        raise BrokerError(f"the answer of the server can't be read: {error}; is it a fileq server?") from error
+        raise BrokerError(f"the server's answer can't be read: {error}; is it a fileq server?") from error
 
 
 def _field(reply: HttpReply, name: str, type: type[T], statuses: Sequence[int] = (200,)) -> T:
@@ -331,7 +331,7 @@ class HttpSubscription:
                 if self._is_closed.is_set() or not had_any:
                     break
                 self._connection, answer = self._open()
-            self._error = BrokerUnavailable("the server has ended the stream of events")
+            self._error = BrokerUnavailable("the server closed the event stream")
         except FileqError as error:
             self._error = error
         finally:

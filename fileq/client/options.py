@@ -131,7 +131,7 @@ def checked_timeout(timeout: float | None) -> float | None:
     if timeout is None or timeout == math.inf:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise ConfigError(f"timeout is {timeout!r}; it must be a number of seconds from 0 on, or None")
+        raise ConfigError(f"timeout is {timeout!r}; it must be a number of seconds, at least 0, or None")
     return timeout
 
 

@@ -124,7 +124,7 @@ class KeyStore:
         if len(known) >= KEYS_MAX:
             raise ConfigError(f"there are {len(known)} keys; at most {KEYS_MAX} are allowed: revoke some")
         if any(one.name == options.name for one in known.values()):
-            raise ConfigError(f"a key is named {options.name!r} already; choose another name or revoke it")
+            raise ConfigError(f"a key named {options.name!r} already exists; choose another name or revoke it")
         id, text = new_key()
         scopes = tuple(scope for scope in Scope if scope in options.scopes)
         what = (options.expires_ms, options.allowed_types, options.path_prefix, options.is_login)
@@ -196,7 +196,7 @@ class KeyStore:
         needs no key: a program that can write to the broker can make keys too."""
         self.remove_stale()
         if len(LOGIN_LINKS.all(self._catalog)) >= LINKS_MAX:
-            raise ConfigError(f"there are {LINKS_MAX} unused links; open one of them, or wait until they have expired")
+            raise ConfigError(f"there are {LINKS_MAX} unused links; open one of them, or wait until they expire")
         import secrets  # slow to import
 
         token = secrets.token_urlsafe(32)
@@ -249,9 +249,11 @@ def _problems(options: KeyOptions, now_ms: int) -> Sequence[str]:
     if not options.scopes:
         problems.append(f"the key has no scope; give one or more of {', '.join(Scope)}")
     if options.expires_ms > LATEST_MS:
-        problems.append("the key would expire after the year 9999; give an earlier time, or none for a key that lasts")
+        problems.append(
+            "the key would expire after the year 9999; give an earlier time, or none for a key that does not expire"
+        )
     elif options.expires_ms and options.expires_ms <= now_ms:
-        problems.append("the time at which the key expires has passed; give one to come")
+        problems.append("the expiry time has passed; give a future time")
     if len(options.allowed_types) > TYPES_MAX:
         problems.append(f"{len(options.allowed_types)} types are too many; at most {TYPES_MAX} are allowed")
     prefix = options.path_prefix

@@ -41,7 +41,7 @@ class BatchPlan(Struct, frozen=True):
 
 
 def existing_batch(broker: FullBroker, id: str) -> BatchPlan | None:
-    """The batch with this id, to add to it; None if there is none. BatchError if it takes no jobs any more."""
+    """The batch with this id, to add to it; None if there is none. BatchError if it no longer takes jobs."""
     try:
         [view] = broker.batches_by_id([id])
     except BrokerError as error:
@@ -57,7 +57,7 @@ def _check_open(id: str, view: Batch | None) -> None:
     batch = known_batch(id, view)
     if batch.is_cancelled or batch.status != BatchState.OPEN:
         status = "cancelled" if batch.is_cancelled else batch.status
-        raise BatchError(f"batch {id} is {status}; it takes no jobs any more")
+        raise BatchError(f"batch {id} is {status}; it no longer takes jobs")
 
 
 def fill(broker: FullBroker, config: Config, plan: BatchPlan, entries: Sequence[Entry], enqueuing: Enqueuing) -> None:

@@ -160,7 +160,7 @@ def _watches(root: bytes) -> Finding:
             f"{tree.shown} to watch, but at most {limit} watches",
             f"sysctl fs.inotify.max_user_watches={wanted}; until then the producer polls",
         )
-    return sound("inotify", f"{tree.shown} to watch, at most {limit} watches for all programs of this user")
+    return sound("inotify", f"{tree.shown} to watch, at most {limit} watches for all of this user's programs")
 
 
 def max_watches() -> int | None:

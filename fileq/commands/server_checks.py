@@ -67,7 +67,7 @@ def _keys(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding
     if valid or has_outside:
         yield sound("server key", f"{len(valid)} on the broker{', one from outside' if has_outside else ''}")
     elif not is_loopback(settings.bind):
-        yield wrong("server key", f"there is none, and other machines reach {settings.bind}", _KEY_ADVICE)
+        yield wrong("server key", f"there is none, and other machines can reach {settings.bind}", _KEY_ADVICE)
     else:
         yield unknown("server key", "there is none; the server prints a link to log in once", _KEY_ADVICE)
 
@@ -77,7 +77,7 @@ def expiring(keys: Iterable[StoredKey]) -> Iterator[Finding]:
     for key in keys:
         left_ms, life_ms = key.expires_ms - wall_clock_ms(), key.expires_ms - key.created_ms
         if key.expires_ms and left_ms < min(SOON_MS, life_ms / 4):
-            advice = "make a new one, give it to its program, then revoke the old one"
+            advice = "create a new one, give it to its program, then revoke the old one"
             yield unknown("server key", f"{key.name!r} expires in {left_ms / 86_400_000:.1f} days", advice)
 
 
@@ -99,7 +99,7 @@ def _secret_file(name: str, path: str, username: str = "") -> Iterator[Finding]:
     elif username and is_guessable(username, content):
         yield wrong(f"server {name}", f"the password {GUESSABLE}", "write another one into the file")
     elif mode & stat.S_IROTH:
-        yield unknown(f"server {name}", f"every user of this machine can read {path}", f"chmod o-r {path}")
+        yield unknown(f"server {name}", f"every user on this machine can read {path}", f"chmod o-r {path}")
     else:
         yield sound(f"server {name}", path)
 

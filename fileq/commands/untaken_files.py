@@ -90,7 +90,7 @@ def why_not_taken(config: Config, path: bytes) -> str:
         wanted = f"producer.settle_unclosed is {format_duration(wait_s)}"
         return f"it may still be written: it was {changed}, and {wanted}"
     return (
-        "no rule leaves it out: the next scan takes it, unless its producer was started with other settings; "
+        "no rule excludes it: the next scan takes it, unless its producer was started with other settings; "
         "'fileq stats' shows which directory each producer scans, and how many entries it can't read"
     )
 

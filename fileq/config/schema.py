@@ -336,7 +336,7 @@ class AfterSettings(Section, frozen=True):
 
 
 class WorkerSettings(Section, frozen=True):
-    count: Annotated[SlotCount, "slots: maximum number of jobs that run at the same time; at most 1024"] = 16
+    count: Annotated[SlotCount, "slots: maximum number of concurrent jobs; at most 1024"] = 16
     isolation: Annotated[
         Isolation,
         "process: a child process per slot (contains crashes, hard timeouts, all cores); thread: inside the worker",

@@ -46,7 +46,7 @@ class BrokerRemoved(BrokerError):
 
 @public()
 class BatchError(FileqError):
-    """The batch is unknown, or takes no jobs any more."""
+    """The batch is unknown, or no longer takes jobs."""
 
 
 @public()

@@ -151,8 +151,8 @@ class JobFailed(AttemptEnded, name="job.failed", level="warning", published_as="
 
 
 class JobDead(AttemptEnded, name="job.dead", level="error", published_as="job:dead"):
-    """A job became a dead letter. `is_failure`: its last attempt failed. `lost_by`: the slot a reaper took it from.
-    `is_vanished`: its file no longer exists."""
+    """A job is dead: it went to the dead-letter queue. `is_failure`: its last attempt failed. `lost_by`: the slot a
+    reaper took it from. `is_vanished`: its file no longer exists."""
 
     outcome = "dead"
     is_error = True
@@ -188,8 +188,8 @@ class JobCancelled(AttemptEnded, name="job.cancelled", published_as="job:cancell
 
 
 class JobDeferred(JobEvent, name="job.deferred", published_as="job:deferred"):
-    """A job cannot run yet and waits for `delay_ms`; nothing is counted. Logged for the first job of a reason, and for
-    each job that waits for an earlier job of its file."""
+    """A job cannot run yet; it is tried again after `delay_ms`, and no attempt is counted. Logged for the first job of
+    a reason, and for each job that has to wait for an earlier job of its file."""
 
     queue: str
     worker_id: str
@@ -672,7 +672,7 @@ class BreakerOpened(BreakerChanged, name="breaker.opened", level="warning"):
 
 
 class BreakerHalfOpened(BreakerChanged, name="breaker.half_opened"):
-    """The cooldown is over, and the next job of the route is the probe; or an operator tries one before."""
+    """The cooldown is over, and the next job of the route is the probe; or an operator ran one early."""
 
 
 class BreakerClosed(BreakerChanged, name="breaker.closed"):
@@ -843,7 +843,7 @@ class ScheduleEvent(Event):
 
 
 class ScheduleFired(ScheduleEvent, name="schedule.fired"):
-    """A schedule fired: its job is enqueued, `late_ms` after its time."""
+    """A schedule fired: its job was enqueued, `late_ms` after its time."""
 
     job_id: str
     scheduled_for: str

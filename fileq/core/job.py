@@ -173,7 +173,7 @@ MAX_PARSED_BYTES = 1 << 20
 
 # Lists and objects within each other. Deeper values take a parser's stack, and pages and commands grow with the depth.
 MAX_NESTING = 64  # of a payload or a result
-TOO_NESTED = f"has more than {MAX_NESTING} lists and objects within each other; make it flatter"
+TOO_NESTED = f"has more than {MAX_NESTING} nested lists and objects; make it flatter"
 MAX_DECODED_NESTING = MAX_NESTING + 16  # of a whole job: fileq puts results into the payloads of its own jobs
 
 _FIRST_ID = re.compile(rb'\{"id":"([^"\\\x00-\x1f\x7f]+)","filepath":')
@@ -262,7 +262,7 @@ def decode(raw: bytes) -> Job:
         first = _first_escaped_id(raw)
     # By a bound of its own: where the decoder gives up depends on how deep the stack of its caller is.
     if is_nested_deeper(raw, MAX_DECODED_NESTING):
-        raise Undecodable(f"not a job: it has more than {MAX_DECODED_NESTING} lists and objects within each other")
+        raise Undecodable(f"not a job: it has more than {MAX_DECODED_NESTING} nested lists and objects")
     try:
         try:
             job = _decoder.decode(raw)
@@ -400,7 +400,7 @@ def checked_id(id: str) -> str:
     an argument of a command."""
     if not _CHOSEN_ID.fullmatch(id):
         raise JobError(
-            f"id {id!r:.220} can't be used; use up to 200 letters of ASCII, digits and . _ : @ + = -, and begin with a "
+            f"id {id!r:.220} can't be used; use up to 200 ASCII letters, digits and . _ : @ + = -, and begin with a "
             "letter, a digit or _"
         )
     return id
@@ -478,7 +478,7 @@ def encoded_tags(tags: Mapping[str, str]) -> Raw | UnsetType:
         if not (isinstance(name, str) and 0 < len(name) <= TAG_NAME_LENGTH and name.isprintable()):
             raise JobError(f"the tag {name!r:.120} can't be used; use 1 to {TAG_NAME_LENGTH} printable characters")
         if not (isinstance(value, str) and len(value) <= TAG_LENGTH and value.isprintable()):
-            raise JobError(f"the tag {name} is {value!r:.220}; use a text of up to {TAG_LENGTH} printable characters")
+            raise JobError(f"the tag {name} is {value!r:.220}; use a string of up to {TAG_LENGTH} printable characters")
     return Raw(msgspec.json.encode(tags)) if tags else UNSET
 
 

@@ -51,7 +51,7 @@ def command_problems(command: Sequence[str]) -> Iterator[str]:
     """Why this command would fail for every job. Each text continues a sentence that begins with the route's name."""
     program, *rest = command
     if _PLACEHOLDER.fullmatch(program):
-        yield f"has {program} as its program; a file that was dropped is never executed"
+        yield f"has {program} as its program; a dropped file is never executed"
     elif shutil.which(program) is None:
         yield f"has the program {program!r}, which can't be found or executed; install it or give its full path"
     for name in (found[1] for argument in rest if (found := _PLACEHOLDER.fullmatch(argument))):
@@ -66,7 +66,7 @@ def command_warnings(command: Sequence[str]) -> Iterator[str]:
     for argument in command[1:]:
         names = _PLACEHOLDER.findall(argument)
         if not _PLACEHOLDER.fullmatch(argument) and any(name in NAMES for name in names):
-            yield f"passes {argument!r} as it stands; only a whole argument is a placeholder"
+            yield f"passes {argument!r} unchanged; a placeholder must be a whole argument"
 
 
 def run_command(

@@ -413,7 +413,7 @@ class Making(Struct):
 def _type_of(task: NamedTask | str) -> str:
     name = task if isinstance(task, str) else getattr(task, "name", None) or getattr(task, "type", None)
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_TYPE or not name.isprintable():
-        raise JobError(f"{task!r:.200} is no type; give a task, or the type of a route as text, then the payload")
+        raise JobError(f"{task!r:.200} is not a type; give a task, or the type of a route as text, then the payload")
     check_type(name)
     return name
 

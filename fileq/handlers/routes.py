@@ -440,7 +440,7 @@ def chain_problems(routes: Sequence[BoundRoute]) -> list[str]:
         for option in _OPTIONS:
             if way := _way(by_type, getattr(route, option), type, set()):
                 circle = " → ".join((type, *way))
-                problems.append(f"{route.where}: {option} leads in a circle, so jobs would never end: {circle}")
+                problems.append(f"{route.where}: {option} forms a loop, so jobs would never end: {circle}")
     return problems
 
 

@@ -279,7 +279,7 @@ class SpanSender:
             self._has_dropped = True
             if self._failing_since_s is None:
                 self._failing_since_s = time.monotonic()
-                self._emit(events.CollectorLost(reason, "spans are dropped, work goes on"))
+                self._emit(events.CollectorLost(reason, "spans are dropped; jobs are not affected"))
         elif self._failing_since_s is not None:
             self._emit(events.CollectorRestored(round(time.monotonic() - self._failing_since_s, 3), self._dropped))
             self._failing_since_s, self._dropped = None, 0

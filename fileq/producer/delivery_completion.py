@@ -131,18 +131,18 @@ def completion_of(
     gone: workers move or delete files. `quiet_s` is the time without news."""
     complete = place.settings.complete
     if complete.marker is not None:
-        return Completion("" if look.has_marker and members else f"the marker {complete.marker} did not come")
+        return Completion("" if look.has_marker and members else f"the marker {complete.marker} did not arrive")
     if complete.files is not None:
-        return Completion("" if members >= complete.files else f"{members} of {complete.files} files came")
+        return Completion("" if members >= complete.files else f"{members} of {complete.files} files arrived")
     if complete.quiet is not None:
-        awaited = f"files came or changed within the last {format_duration(complete.quiet)}"
+        awaited = f"files arrived or changed within the last {format_duration(complete.quiet)}"
         return Completion("" if quiet_s >= complete.quiet else awaited)
     if look.manifest is None:
-        return Completion(f"no manifest {complete.manifest} came")
+        return Completion(f"no manifest {complete.manifest} arrived")
     absent = [path for path, _ in listed if path not in look.files and path not in arrived]
     if not absent:
         return Completion("", listed)
-    return Completion(f"{len(absent)} of the {len(listed)} files of the manifest did not come", listed)
+    return Completion(f"{len(absent)} of the {len(listed)} files in the manifest did not arrive", listed)
 
 
 def problems_of(

@@ -90,7 +90,7 @@ class JobDocument(Struct, frozen=True):
     max_retries: Annotated[int | None, means("null: its handler decides")] = None
     timeout_s: Annotated[float | None, means("per attempt; null: its handler decides")] = None
     unique_key: str | None = None
-    batch_id: Annotated[str | None, means("the batch that it is a member of, or that its own JSON names")] = None
+    batch_id: Annotated[str | None, means("its batch, or the one that its own JSON names")] = None
     batch_facts: Annotated[BatchFacts | None, means("of a callback: how its batch stood when it was enqueued")] = None
     parent_id: Annotated[str | None, means("the job that enqueued this one when it ended")] = None
     tags: dict[str, str] = {}
@@ -116,7 +116,7 @@ class JobDocument(Struct, frozen=True):
     moved_to: Annotated[str | None, means("where worker.after moved the file after the job had ended")] = None
     other_fields: Annotated[dict[str, Any], means("fields of its own JSON that fileq does not know")] = {}
     raw_b64: Annotated[str | None, means("bytes that are no job, in base64; empty if too long; null for a job")] = None
-    left_out: Annotated[tuple[str, ...], means("fields that a list leaves out: over 4 KiB; `show` has them")] = ()
+    left_out: Annotated[tuple[str, ...], means("fields over 4 KiB, omitted in lists; `show` has them")] = ()
 
     @property
     def is_job(self) -> bool:
@@ -313,7 +313,7 @@ class WorkerDocument(Struct, frozen=True):
     is_alive: bool
     slots: int
     busy: int
-    jobs: Annotated[tuple[HeldJobDocument, ...], means("the longest running first")]
+    jobs: Annotated[tuple[HeldJobDocument, ...], means("longest running first")]
     is_draining: Annotated[bool, means("it stops, or was replaced: it claims nothing, and its jobs finish")] = False
     heartbeat_age_s: Annotated[float | None, means("since its last heartbeat; null if unknown or ended")] = None
     heartbeat_ttl_s: Annotated[float | None, means("how long a heartbeat lasts: its worker.heartbeat_ttl")] = None

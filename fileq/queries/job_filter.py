@@ -110,7 +110,7 @@ def read_conditions(
         wrong.append(("status", f"status is {given.status!r}; it must be one of {', '.join(State)}"))
     since_ms, until_ms = (_time_ms(name, getattr(given, name), now_ms, wrong) for name in ("since", "until"))
     if since_ms is not None and until_ms is not None and since_ms > until_ms:
-        wrong.append(("since", "since is later than until, so no job can match; exchange them"))
+        wrong.append(("since", "since is later than until, so no job can match; swap them"))
     if given.queue is not None and given.queue not in queues:
         wrong.append(("queue", f"no queue is named {given.queue!r}; the queues are {', '.join(queues)}"))
     wanted = JobFilter(

@@ -85,4 +85,4 @@ def _all_ids(broker: FullBroker, places: Sequence[str]) -> Iterator[str]:
 def _ambiguous(prefix: str, ids: Sequence[str]) -> str:
     more = f" and {len(ids) - _CANDIDATES_SHOWN} more" if len(ids) > _CANDIDATES_SHOWN else ""
     candidates = ", ".join(map(printable, ids[:_CANDIDATES_SHOWN]))
-    return f"{prefix!r} is the beginning of {len(ids)} ids: {candidates}{more}; give more characters"
+    return f"{prefix!r} matches {len(ids)} ids: {candidates}{more}; give more characters"

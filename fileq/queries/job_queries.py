@@ -193,7 +193,7 @@ def _wait_reasons(record: Record, is_paused: bool, living: Sequence[WorkerView])
     if not living:
         found.append("no worker is running")
     elif not active:
-        found.append("every worker is draining: it claims nothing")
+        found.append("every worker is draining and claims nothing")
     elif not claiming:
         found.append(f"no running worker claims from queue {queue} (worker.priorities)")
     elif record.state is State.PENDING and not is_paused:

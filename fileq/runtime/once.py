@@ -347,7 +347,7 @@ def what_is_left(broker: FullBroker, worker: WorkerParts, census: Census) -> Wha
         [
             *(f"left {n} in {q}, which is paused" for q, n in census.pending.items() if n and q in census.paused),
             *(f"left {n} deferred: {reason}" for reason, n in chain(missing.items(), held.items())),
-            *([f"left {deliveries} retrying: deliveries of webhooks"] if deliveries else []),
+            *([f"left {deliveries} retrying: webhook deliveries"] if deliveries else []),
             *([f"left {later} scheduled for later"] if later > 0 else []),
         ],
         _problem(missing, held),

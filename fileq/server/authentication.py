@@ -298,7 +298,7 @@ class Authentication:
         if maker is None:
             self._failures.failed(sender.address, "link")
             detail = (
-                "the link was used already, or is older than 10 minutes; "
+                "the link was already used, or is older than 10 minutes; "
                 "'fileq login-link' on the server prints a new one"
             )
             raise ApiProblem("unauthenticated", detail)

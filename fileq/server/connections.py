@@ -125,11 +125,11 @@ class Connections(ServerState):
         client = client_network(address)
         here = self._by_address.get(client, _Address())
         if len(here) >= self._most_of_one and address not in self._proxies:
-            self._warn(f"{client} has {self._most_of_one} connections, the most: idle ones are closed for new ones")
+            self._warn(f"{client} has {self._most_of_one} connections, the maximum: idle ones are closed for new ones")
             if not self._cut_one_of([here]):
                 return None
         if self._count >= self._most:
-            self._warn(f"there are {self._most} connections, the most: idle ones are closed for new ones")
+            self._warn(f"there are {self._most} connections, the maximum: idle ones are closed for new ones")
             by_number = sorted(self._by_address.values(), key=len, reverse=True)
             if not self._cut_one_of(by_number):
                 return None

@@ -126,9 +126,9 @@ class Share:
         """Raises ApiProblem if the caller, or all callers together, would have too many. What is taken must be given
         back."""
         if self._taken[caller] + amount > self._most_of_one:
-            raise self._busy(f"this {self._one} has the most {self._what} that one may have, {self._most_of_one:,}")
+            raise self._busy(f"this {self._one} has reached its limit of {self._most_of_one:,} {self._what}")
         if self._total + amount > self._most:
-            raise self._busy(f"there are {self._most:,} {self._what}, the most at a time")
+            raise self._busy(f"the limit of {self._most:,} {self._what} at a time is reached")
         self._taken[caller] += amount
         self._total += amount
 
@@ -248,7 +248,7 @@ class RequestBodies:
     def __init__(self) -> None:
         self._share = Share("bytes of bodies", BODIES_MAX, BODIES_OF_ONE, retry_after_s=1)
         self._values = Share("values in bodies", VALUES_MAX, VALUES_OF_ONE, retry_after_s=1)
-        self._strangers = Share("forms on their way", STRANGERS_MAX, STRANGERS_OF_ONE, one="address")
+        self._strangers = Share("forms in transit", STRANGERS_MAX, STRANGERS_OF_ONE, one="address")
 
     @contextmanager
     def of(self, caller: str) -> Iterator[RequestBody]:

@@ -98,7 +98,7 @@ class OperationStore:
         """Raises JobError if too many operations have not ended. Removes the oldest ended ones."""
         known = self.all()
         if sum(not one.is_ended for one in known) >= OPEN_MAX:
-            raise JobError(f"{OPEN_MAX} operations have not ended; wait for one, or stop one")
+            raise JobError(f"{OPEN_MAX} operations are unfinished; wait for one, or stop one")
         for old in [one for one in known if one.is_ended][ENDED_KEPT - 1 :]:
             OPERATIONS.remove(self._catalog, old.id)
         now_ms = self.now_ms()

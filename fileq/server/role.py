@@ -249,7 +249,9 @@ def listening(bind: str, port: int) -> socket.socket:
         takes_both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         opened = socket.create_server(address, family=family, backlog=2048, dualstack_ipv6=takes_both)
     except socket.gaierror as error:
-        raise ConfigError(f"server.bind is {bind!r}, which is no address of this machine: {error.strerror}") from error
+        raise ConfigError(
+            f"server.bind is {bind!r}, which is not an address of this machine: {error.strerror}"
+        ) from error
     except OSError as error:
         advice = "; choose another, or 0 for any" if error.errno == errno.EADDRINUSE else ""
         reason = os.strerror(error.errno) if error.errno else error
@@ -326,7 +328,7 @@ def _needs_link(config: Config, keys: KeyStore) -> bool:
         return False
     if not is_loopback(settings.bind):
         raise ConfigError(
-            f"server.bind is {settings.bind}, which other machines reach, and there is no key; make one by "
+            f"server.bind is {settings.bind}, which other machines can reach, and there is no key; create one with "
             "'fileq keys create NAME --scope admin', or set server.api_key_file"
         )
     return not (settings.username or settings.auth_header)

@@ -100,7 +100,7 @@ def openapi() -> dict[str, Any]:
         "info": {
             "title": "fileq",
             "version": "1",
-            "summary": "Jobs of a file-processing queue: enqueue, look at, cancel, retry.",
+            "summary": "Jobs of a file-processing queue: enqueue, inspect, cancel, retry.",
             "license": {"name": "MIT", "identifier": "MIT"},
         },
         "servers": [{"url": "/api/v1"}],

@@ -46,7 +46,7 @@ CHECK_EVERY_S = 2.0  # how often to check whether jobs still wait for the limits
 EARLIER_JOB_RUNS = "an earlier job of this file is running"
 LAST_RUN_GOES_ON = "the last job of its schedule has not ended"
 # This one never ends either: each delivery that ends releases the next one.
-DELIVERIES_RUN = f"{DELIVERIES_MAX} deliveries of webhooks run in this worker"
+DELIVERIES_RUN = f"{DELIVERIES_MAX} webhook deliveries are running in this worker"
 _WAITING_FOR_A_JOB = (EARLIER_JOB_RUNS, LAST_RUN_GOES_ON)
 
 

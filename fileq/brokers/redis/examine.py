@@ -116,7 +116,7 @@ def _persistence(store: RedisStore, info: dict[str, str]) -> Iterator[Finding]:
     elif appends == "0" and saves == "":
         yield wrong("persistence", "neither an append-only file nor snapshots: a restart loses every job", _APPEND)
     else:
-        yield unknown("persistence", f"{_FORBIDDEN} for appendonly and save", "see that appendonly is yes")
+        yield unknown("persistence", f"{_FORBIDDEN} for appendonly and save", "make sure that appendonly is yes")
     for field, what in (("aof_last_write_status", "append-only file"), ("rdb_last_bgsave_status", "snapshot")):
         if info.get(field, "ok") != "ok" and (appends == "1" or field.startswith("rdb")):
             yield wrong("persistence", f"the last {what} could not be written", "see the server's log and its disk")
@@ -148,7 +148,7 @@ def _connections(store: RedisStore, info: dict[str, str]) -> Iterator[Finding]:
     workers = sum(line.startswith("fileq:worker:") for line in _client_names(store))
     detail = f"{int(connected):,} of maxclients {int(most):,}" + (f", {workers:,} of workers" if workers else "")
     if 3 * int(connected) > 2 * int(most):
-        advice = f"a worker takes up to {WORKER_CONNECTIONS}: raise maxclients, and its limit of open files"
+        advice = f"a worker takes up to {WORKER_CONNECTIONS}: raise maxclients and the server's open-file limit"
         yield wrong("connections", detail, advice)
     else:
         yield sound("connections", detail)

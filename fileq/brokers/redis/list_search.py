@@ -296,4 +296,4 @@ def list_pages(store: RedisStore, key: str, size: int) -> Iterator[list[bytes]]:
 
 
 def changes_too_fast(key: str) -> BrokerUnavailable:
-    return BrokerUnavailable(f"the list {key} changes faster than jobs can be found in it; repeat the command")
+    return BrokerUnavailable(f"the list {key} changes faster than it can be searched; repeat the command")

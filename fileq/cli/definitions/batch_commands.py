@@ -20,7 +20,9 @@ _AS_SHOWN = (("…", "the batch, as `fileq batch show --json` prints it"),)
 CALLBACKS = (
     argument("--then", metavar="TASK", help="batch callback: enqueued once, when all jobs are completed"),
     argument("--catch", metavar="TASK", help="batch callback: enqueued once, when the first job dies"),
-    argument("--finally", dest="finally_", metavar="TASK", help="batch callback: enqueued once, when it is finished"),
+    argument(
+        "--finally", dest="finally_", metavar="TASK", help="batch callback: enqueued once, when the batch is finished"
+    ),
     argument("--allow-failures", action="store_true", help="a dead job does not cancel the rest of the batch"),
 )
 _ID = argument("id", type=utf8_text, metavar="BATCH", help="id of the batch")
@@ -31,7 +33,7 @@ _BATCH = declared("fileq.queries.documents:BatchDocument")
     "admin batch create",
     "create a batch, with or without files",
     argument("paths", nargs="*", metavar="PATH", help="a file to enqueue as a member"),
-    argument("--name", default="", type=utf8_text, metavar="NAME", help="the first part of its id"),
+    argument("--name", default="", type=utf8_text, metavar="NAME", help="first part of the batch id"),
     argument("--manifest", metavar="FILE", help="enqueue the files in it: JSON, CSV, sha256sum output or plain paths"),
     *CALLBACKS,
     argument("--parent", default="", type=utf8_text, metavar="BATCH", help="make it a member of this batch"),
@@ -111,7 +113,7 @@ def _wait(invocation: Invocation, id: str) -> int:
     try:
         status = shown_wait(invocation.broker(), id)
     except KeyboardInterrupt:
-        remark(f"batch {id} goes on; 'fileq batch show {id}' shows it")
+        remark(f"batch {id} continues; 'fileq batch show {id}' shows its progress")
         raise
     report = _report(invocation, id)
     code = 3 if status.dead else 0 if status.is_success else 1
@@ -155,7 +157,7 @@ def _seal(invocation: Invocation) -> int:
     """Seals an open batch, so that it can finish. After that only its own running jobs can add jobs. An empty batch
     finishes at once. Exit code 1 if it is not open.
 
-    $ fileq batch seal nightly-3f9c12ab77de  # all jobs are added"""
+    $ fileq batch seal nightly-3f9c12ab77de  # all jobs have been added"""
     from fileq.client.broker_transport import BrokerBatches
 
     id = invocation.options.id
@@ -210,7 +212,7 @@ def _retry(invocation: Invocation) -> int:
     done = BrokerBatches(invocation.broker(), invocation.config).retry(id)
     invocation.note(note_batch, JobAction.RETRY, id, count=done.count)
     left = [{"id": job_id, "reason": why} for job_id, why in done.left.items()]
-    lines = [f"{plural(done.count, 'dead job')} of {printable(id)} put back"]
+    lines = [f"{plural(done.count, 'dead job')} of {printable(id)} retried"]
     lines += [printable(f"{job_id} stays dead: {why}") for job_id, why in done.left.items()]
     return invocation.answer({"id": id, "retried": done.count, "left": left}, lambda: lines, 1 if left else 0)
 

@@ -88,8 +88,8 @@ def _due_time(parser: argparse.ArgumentParser) -> None:
     "enqueue",
     "enqueue jobs for files, commands or a type",
     argument("subjects", nargs="*", metavar="PATH", help='a file; or a job as JSON: \'{"command": "…"}\''),
-    argument("--type", metavar="T", help="queue one job of this type, without a file"),
-    argument("--payload", metavar="JSON", help="job.payload of the job given by --type"),
+    argument("--type", metavar="T", help="enqueue one job of this type, without a file"),
+    argument("--payload", metavar="JSON", help="payload of the --type job (job.payload)"),
     argument("--priority", metavar="QUEUE", help="the queue (default: the task's, or the producer's choice)"),
     _due_time,
     argument("--max-retries", type=whole_number(), metavar="N", help="overrides worker.max_retries"),
@@ -120,10 +120,10 @@ def _run(invocation: Invocation) -> int:
     With --type: one job without a file, for the handler of that type. Its queue is that of its task, if a module of
     `imports` has the task and can be imported here, or else producer.default_priority.
 
-    An argument that begins with a brace is a job as JSON. Its keys are `command`, or else `type` and `payload`; `id`,
-    `priority`, `max_retries`, `timeout`, `delay` and `run_at`, which takes what --at takes. Durations are seconds, or
-    texts such as "5m". An unknown key is refused, and an option that contradicts the JSON too. A command runs on
-    workers that have worker.allow_commands.
+    An argument that starts with a brace is a job in JSON. Its keys are `command`, or `type` and `payload`; and `id`,
+    `priority`, `max_retries`, `timeout`, `delay` and `run_at` (same format as --at). Durations are seconds, or strings
+    such as "5m". Unknown keys are refused, and so are options that contradict the JSON. Commands run only on workers
+    with worker.allow_commands.
 
     --at without a zone is the local time of this machine; a note says which time that is. If the time has passed, a
     note says so and the job is due at once.

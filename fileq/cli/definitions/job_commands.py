@@ -66,7 +66,7 @@ def _list(invocation: Invocation) -> int:
 
     $ fileq list --status failed  # jobs waiting for another attempt
     $ fileq list --type thumbnail --limit 5 --json  # five jobs of one type, as JSON
-    $ fileq list --status dead --error Timeout --since 2h  # what became dead by a timeout in the last two hours"""
+    $ fileq list --status dead --error Timeout --since 2h  # jobs that died of a timeout in the last two hours"""
     from fileq.cli.job_text import job_table
     from fileq.queries.job_selection import select
 

@@ -52,26 +52,26 @@ def _seconds(text: str) -> float:
     json_fields=declared("fileq.commands.admin.stats:Stats"),
 )
 def _stats(invocation: Invocation) -> int:
-    """Shows the broker and its address; for each queue how many jobs are pending and the age of the next one; the
+    """Shows the broker and its address; for each queue, how many jobs are pending and the age of the next one; the
     number of scheduled, processing, completed and dead jobs; the rates of this hour and the last, and when the backlog
-    will be done at the rate of the last minute; the producers; the workers and their running jobs; errors by kind. The
-    cost for the broker does not depend on the length of the queues.
+    will be done at the last minute's rate; the producers; the workers and their running jobs; errors by kind. The cost
+    to the broker does not depend on queue length.
 
-    `processing` counts the jobs that slots hold. A job that cannot run yet, because of a limit for example, is
-    among them from its claim until its worker has deferred it: some milliseconds, and again each time it is due.
+    `processing` counts the jobs that slots hold. A job that cannot run yet, for example because of a limit, is counted
+    for a few milliseconds each time it is due, until its worker has deferred it.
 
-    `failed` counts attempts that failed. `became dead` counts jobs that entered the dead-letter queue, `refused`
-    those of them that had no attempt: bytes that are not a job, no handler for it, a file that has vanished. The
-    errors by kind are those of failed attempts, of refused jobs, and of attempts whose process died, which are not
-    counted as failed: Crash (the process of the handler) and WorkerDied (the whole worker).
+    `failed` counts failed attempts. `became dead` counts jobs that entered the dead-letter queue; `refused` counts
+    those that did so without an attempt: bytes that are not a job, no handler, a vanished file. The errors by kind are
+    those of failed attempts, of refused jobs, and of attempts whose process died, which do not count as failed: Crash
+    (the handler's process) and WorkerDied (the whole worker).
 
-    A producer is shown with its directory, its last full scan and its state: scanning, watching, held (by the rate
-    limit or by max_pending, and since when), lost (its directory cannot be read) or stuck (no progress for a
-    minute). It reports this every few seconds. After a clean stop it is no longer listed; after a kill -9 it is
-    listed until worker.heartbeat_ttl is over, on its own machine as gone.
+    Each producer is shown with its directory, its last full scan and its state: scanning, watching, held (by the rate
+    limit or by max_pending, and since when), lost (its directory cannot be read) or stuck (no progress for a minute).
+    It reports this every few seconds. After a clean stop it is no longer listed; after a kill -9 it stays listed until
+    worker.heartbeat_ttl has passed, on its own machine as gone.
 
-    With --watch it refreshes in place until Ctrl-C and adds the rates of the last refreshes. It continues while the
-    broker is unreachable, and says so.
+    With --watch it refreshes in place until Ctrl-C and adds the rates over the last refreshes. It keeps running while
+    the broker is unreachable, and says so.
 
     $ fileq stats  # print the state once (`admin` may be left out)
     $ fileq stats --watch  # refresh every 2 seconds, in place
@@ -131,18 +131,18 @@ def _watch_in_place(invocation: Invocation, interval_s: float) -> None:
     json_fields=declared("fileq.commands.admin.running_workers:WorkerList"),
 )
 def _workers(invocation: Invocation) -> int:
-    """Lists every registered worker process: how many of its slots are busy, the worst state of its circuit breakers,
-    whether it is alive, draining (it stops, or a reload has replaced it: it claims nothing, and its jobs finish),
-    silent or gone, when its last heartbeat was, and how long it has been running; then each root of files that is
-    missing; each route whose breaker is open, with the last error and the time of the next try; each limit of a route
-    for which jobs wait; and each busy slot with its job and how long that has been running.
+    """Lists every registered worker process: busy slots, the worst state of its circuit breakers, whether it is alive,
+    draining (stopping, or replaced by a reload: it finishes its jobs and claims none), silent or gone, its last
+    heartbeat and its uptime; then each missing root; each route with an open breaker, with the last error and the time
+    of the next try; each route limit that jobs are waiting for; and each busy slot with its job and how long that has
+    been running.
 
-    A worker renews its heartbeat after a third of worker.heartbeat_ttl. One that is overdue is silent, with the
-    time since its last heartbeat: it was killed or is frozen, or cannot reach the broker. Its jobs stay its own
-    until the heartbeat ends. Then the reaper of another worker removes it and returns its jobs to their queues. A
-    worker of this machine whose process has ended is gone, whatever its heartbeat says; the other workers of its
-    machine remove it within two seconds. For an hour the process is listed as lost, with how many jobs it had, and
-    since when it was silent or at which time its process was found gone.
+    A worker renews its heartbeat every third of worker.heartbeat_ttl. One that is overdue is silent, shown with the
+    time since its last heartbeat: it was killed, hangs or cannot reach the broker. It keeps its jobs until the
+    heartbeat expires. Then another worker's reaper removes it and requeues its jobs. A worker on this machine whose
+    process has ended is gone, whatever its heartbeat says; the other workers on the machine remove it within two
+    seconds. The removed process is listed as lost for an hour, with the number of jobs it had, and since when it was
+    silent or when its process was found gone.
 
     $ fileq workers  # which job runs where, and for how long"""
     from fileq.cli.stats_text import render_workers
@@ -154,7 +154,7 @@ def _workers(invocation: Invocation) -> int:
 
 @command(
     "admin events",
-    "follow what happens to jobs, until Ctrl-C",
+    "follow job events until Ctrl-C",
     json_fields=(
         ("event", "string: job:created, job:started, job:completed, job:failed, job:dead, job:recovered, …"),
         ("job_id, type, filepath", "string: the job, its type (or null) and its file (or empty)"),
@@ -165,19 +165,19 @@ def _workers(invocation: Invocation) -> int:
     ),
 )
 def _events(invocation: Invocation) -> int:
-    """Prints each transition of a job (created, started, completed, failed, dead, recovered, cancelled, deferred) as
-    one line when it happens, in all processes that use the broker: time in UTC, event, file or type, queue, duration,
-    the first characters of the id, and the error or the reason. Lines fit the terminal: one that is too long loses the
-    queue, then the first directories of the path, then the middle of the error. On a pipe nothing is cut. With --json
-    each line is the JSON object that the broker publishes, with the whole id; docs/events.md has the names that the
-    same transitions have in the log.
+    """Prints one line for each job transition (created, started, completed, failed, dead, recovered, cancelled,
+    deferred) as it happens, in all processes that use the broker: time in UTC, event, file or type, queue, duration,
+    the first characters of the id, and the error or reason. Lines are fitted to the terminal: long ones drop the queue,
+    then leading directories of the path, then the middle of the error. Piped output is not cut. With --json each line
+    is the JSON object that the broker publishes, with the full id; docs/events.md lists the names of these transitions
+    in the log.
 
-    A deferred job is claimed again from time to time: if it still cannot run, job:deferred is printed again, with
-    the reason. Brokers publish job:started when a job is claimed, so --json has a job:started before each
-    job:deferred; text output omits it, and waits up to half a second for that.
+    A deferred job is claimed again from time to time: if it still cannot run, job:deferred is printed again, with the
+    reason. Brokers publish job:started when a job is claimed, so --json has a job:started before each job:deferred;
+    text output omits it, and for that prints job:started up to half a second late.
 
-    It follows until Ctrl-C. If the broker becomes unreachable it says so on stderr and connects again; events
-    published in between are not shown. A broker that is unreachable at the start is exit code 4.
+    Runs until Ctrl-C. If the broker becomes unreachable, it says so on stderr and reconnects; events published in the
+    meantime are not shown. If the broker is unreachable at the start, the exit code is 4.
 
     $ fileq events  # what happens now (`admin` may be left out)
     $ fileq events --json | jq 'select(.event == "job:dead")'  # only dead jobs, for scripts"""
@@ -263,7 +263,7 @@ def _pause_line(result: PauseResult, *, paused: bool) -> str:
 
 @command(
     "admin breaker reset",
-    "try the jobs of a failing route again at once",
+    "run the deferred jobs of a failing route at once",
     argument("route", nargs="?", default="", type=utf8_text, metavar="ROUTE", help="a route (default: all of them)"),
     json_fields=declared("fileq.commands.admin.running_workers:BreakerReset"),
 )

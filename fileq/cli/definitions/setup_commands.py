@@ -196,10 +196,10 @@ def _set(invocation: Invocation) -> int:
 def _check(invocation: Invocation) -> int:
     """Reads the file, the environment and --set, and reports all problems at once, one line each.
 
-    Also warns of what is valid and may surprise: a glob of a route or of include_globs that has no **/ and so matches
-    the files of one directory only, or that has a brace without alternatives; routes that leave files without a
-    handler; an empty `handlers`; files in scan_dir that a glob of include_globs misses by upper and lower case only,
-    such as A.PDF and **/*.pdf. Warnings do not change the exit code.
+    Also warns about settings that are valid but may surprise: a glob of a route or of include_globs that has no **/ and
+    so matches the files of one directory only, or that has a brace without alternatives; routes that leave files
+    without a handler; an empty `handlers`; files in scan_dir that include_globs misses only because of case, such as
+    A.PDF and **/*.pdf. Warnings do not change the exit code.
 
     Handlers are imported only with --handlers, because that runs their code. With it, a schedule whose type no task or
     route takes is also a problem.

@@ -23,7 +23,7 @@ _NAME_ARGUMENT = argument("name", type=utf8_text, metavar="NAME", help="name of 
 
 @command(
     "webhook add",
-    "send events to a URL",
+    "add a webhook: send events to a URL",
     argument("name", type=utf8_text, metavar="NAME", help="letters, digits, '.', '_' and '-'"),
     argument("url", type=utf8_text, metavar="URL", help="where to send messages (https)"),
     argument(
@@ -111,7 +111,7 @@ def _remove(invocation: Invocation) -> int:
     return invocation.answer(result, lambda: [f"webhook {result.name} is removed; pending deliveries are not sent"])
 
 
-@command("webhook test", "send one message now and show the answer", _NAME_ARGUMENT, json_fields=_TEST)
+@command("webhook test", "send a test message and show the answer", _NAME_ARGUMENT, json_fields=_TEST)
 def _test(invocation: Invocation) -> int:
     """Sends a message of type `webhook.test` from this machine and waits for the answer, at most 20 s. Nothing is
     retried and no job is created. Exit code 1 if the receiver does not accept it.

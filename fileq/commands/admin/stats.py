@@ -82,7 +82,7 @@ class ProducerProcess(Struct, frozen=True):
     ]
     problem: Annotated[str, means("why a directory cannot be read; empty if it can")]
     held_by: Annotated[str, means("the setting that limits enqueueing, such as producer.rate_limit_per_sec, or empty")]
-    held_since: Annotated[Time, means("without a break since then")]
+    held_since: Annotated[Time, means("since when, without a break")]
     last_scan: Annotated[LastScan | None, means("null, or the last full scan")]
     enqueued: Annotated[int, means("files enqueued since it started")]
     waiting: Annotated[int, means("files found but not enqueued yet")]
@@ -140,7 +140,7 @@ class Stats(Struct, frozen=True):
     at: Annotated[str, means("current time by the broker's clock (RFC 3339)")]
     queues: tuple[QueueStats, ...]
     scheduled: Annotated[int, means("scheduled, retrying and deferred jobs")]
-    processing: Annotated[int, means("jobs held by slots, those included that are about to be deferred")]
+    processing: Annotated[int, means("jobs held by slots, including those about to be deferred")]
     heartbeats: Annotated[int, means("slots with a heartbeat, those included that hold jobs claimed in advance")]
     completed: Annotated[int, means("jobs in this list")]
     dead: Annotated[int, means("jobs in this list")]
@@ -157,10 +157,10 @@ class Stats(Struct, frozen=True):
             " job runs much longer than the others took"
         ),
     ]
-    eta_per_second: Annotated[float | None, means("that rate: jobs that were completed or became dead, per second")]
+    eta_per_second: Annotated[float | None, means("that rate: jobs completed or dead per second")]
     eta_basis: Annotated[str | None, means("last_minute, or last_hours if no job ended in the last minute")]
     workers: tuple[WorkerDocument, ...]
-    producers: Annotated[tuple[ProducerProcess, ...], means("those alive")]
+    producers: Annotated[tuple[ProducerProcess, ...], means("live producers")]
     errors: Annotated[tuple[ErrorCount, ...], means("failed attempts, deaths of processes and refused jobs by kind")]
     schedules: ScheduleCounts
 

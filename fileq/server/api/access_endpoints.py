@@ -58,12 +58,12 @@ class WhoAmI(Struct, frozen=True):
     is_read_only: bool
 
 
-@ROUTES.add("GET /keys", Scope.ADMIN, "all keys, without their texts")
+@ROUTES.add("GET /keys", Scope.ADMIN, "list keys, without their secrets")
 def list_keys(request: ApiRequest[NoQuery, UnsetType]) -> KeyList:
     return request.services.keys.summaries()
 
 
-@ROUTES.add("POST /keys", Scope.ADMIN, "create a key; its text is shown only here", status=201)
+@ROUTES.add("POST /keys", Scope.ADMIN, "create a key; it is returned only here", status=201)
 async def create_key(request: ApiRequest[NoQuery, WantedKey]) -> ApiAnswer[NewKey]:
     wanted, services = request.body, request.services
     expires_ms = (round(wanted.expires_at.timestamp() * 1000) or -1) if wanted.expires_at is not None else 0

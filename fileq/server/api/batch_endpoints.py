@@ -89,7 +89,7 @@ class BatchChange(Struct, frozen=True):
     "create a batch",
     serves_limited=True,
     status=201,
-    statuses={200: "a batch with this id is there already: that one"},
+    statuses={200: "the existing batch with this id"},
     problems=("conflict", "not-allowed"),
 )
 def create_batch(request: ApiRequest[NoQuery, WantedBatch]) -> ApiAnswer[BatchDocument]:
@@ -101,12 +101,12 @@ def create_batch(request: ApiRequest[NoQuery, WantedBatch]) -> ApiAnswer[BatchDo
     if not caller.changes_all_batches:
         given = replace(given, made_by=caller.id)
     if wanted.parent and not _changes(request, wanted.parent):
-        raise ApiProblem("conflict", f"the parent {wanted.parent!r} takes no batches any more, or does not exist")
+        raise ApiProblem("conflict", f"the parent {wanted.parent!r} no longer takes batches, or does not exist")
     [before] = broker.batches_by_id([given.id])
     if before is None:
         request.services.transport.batches.create(given)
     if not _sees(request, given.id):
-        raise ApiProblem("conflict", f"a batch with the id {given.id!r} is there already; choose another id")
+        raise ApiProblem("conflict", f"a batch with the id {given.id!r} already exists; choose another id")
     location = {"Location": f"{request.config.server.base_path}/api/v1/batches/{given.id}"}
     return ApiAnswer(show_batch(broker, given.id), 201 if before is None else 200, location)
 
@@ -174,11 +174,11 @@ def _why_unchanged(request: ApiRequest[NoQuery, UnsetType]) -> str:
     """Read after the attempt: the batch may have ended since the request arrived."""
     now = _report(request)
     if now.is_cancelled:
-        return "Batch was cancelled already"
-    return "Batch had finished already" if now.status == BatchState.FINISHED else "Batch was sealed already"
+        return "Batch was already cancelled"
+    return "Batch had already finished" if now.status == BatchState.FINISHED else "Batch was already sealed"
 
 
-@ROUTES.add("POST /batches/{id}/retry", Scope.OPERATE, "put the dead members back into their queues", is_scan=True)
+@ROUTES.add("POST /batches/{id}/retry", Scope.OPERATE, "return the dead members to their queues", is_scan=True)
 def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[BatchRetry]:
     """Puts the dead members back into their queues. `left` says why others stay, by id."""
     services, id = request.services, request.id

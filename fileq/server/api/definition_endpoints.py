@@ -79,7 +79,7 @@ def list_all_schedules(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleList:
     return ScheduleList(tuple(list_schedules(request.broker)))
 
 
-@SCHEDULES.add("GET /schedules/{name}", Scope.READ, "one schedule with its next times")
+@SCHEDULES.add("GET /schedules/{name}", Scope.READ, "one schedule with its next runs")
 def show_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[ScheduleDetail]:
     """Its ETag is that of the definition: a time that passes does not change it."""
     return _answer(request)
@@ -107,7 +107,9 @@ def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer[Sche
     return _answer(request, 200 if is_change else 201)
 
 
-@SCHEDULES.add("DELETE /schedules/{name}", Scope.ADMIN, "remove a schedule; its jobs stay", problems=("conflict",))
+@SCHEDULES.add(
+    "DELETE /schedules/{name}", Scope.ADMIN, "remove a schedule; existing jobs are kept", problems=("conflict",)
+)
 def delete_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
     name = _name(request)
     known = request.broker.documents(KIND).get(name)
@@ -144,7 +146,7 @@ def run_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleRun:
 
 
 @SCHEDULES.add(
-    "POST /schedules/preview", Scope.READ, "an expression in plain words, with its next 5 times", audited=False
+    "POST /schedules/preview", Scope.READ, "an expression in plain words, with its next 5 runs", audited=False
 )
 def preview_schedule(request: ApiRequest[NoQuery, WantedTimes]) -> SchedulePreview:
     wanted = request.body

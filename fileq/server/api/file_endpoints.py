@@ -251,7 +251,7 @@ def tree_and_files(services: Services, under: str, depth: int, *, limit: int) ->
 
 
 @ROUTES.add(
-    "GET /files/trace", Scope.READ, "what happened to a file", problems=("not-allowed", "not-found"), is_scan=True
+    "GET /files/trace", Scope.READ, "the history of a file", problems=("not-allowed", "not-found"), is_scan=True
 )
 def trace_file(request: ApiRequest[TraceQuery, UnsetType]) -> FileTrace:
     """Its versions with their jobs, newest first, and the job that made it."""

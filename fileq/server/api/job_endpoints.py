@@ -130,7 +130,7 @@ class RetryMessage(Struct, frozen=True):
     "enqueue a job",
     serves_limited=True,
     status=201,
-    statuses={200: "a job with this id or unique key is there already: that one"},
+    statuses={200: "the existing job with this id or unique key"},
     problems=("vetoed", "not-allowed", "batch-closed", "duplicate"),
     has_idempotency_key=True,
 )
@@ -146,7 +146,7 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer[EnqueuedDocum
     [record] = request.broker.records([made.id])
     is_new = made.fate == EnqueueResult.ENQUEUED
     if not is_new and not request.caller.sees(decode_or_none(record.raw) if record else None):
-        raise ApiProblem("duplicate", "a job with this id or unique key is there already, and this key does not see it")
+        raise ApiProblem("duplicate", "a job with this id or unique key already exists, and this key can't see it")
     if record is None:
         raise ApiProblem("not-found", why_unknown(made.id))
     if not is_new:
@@ -160,10 +160,10 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer[EnqueuedDocum
 @ROUTES.add(
     "POST /jobs/bulk",
     Scope.ENQUEUE,
-    "enqueue up to 1,000 jobs, after all of them were checked",
+    "enqueue up to 1,000 jobs, after checking all of them",
     serves_limited=True,
     status=201,
-    statuses={200: "all of them are there already"},
+    statuses={200: "all of them already exist"},
     problems=("not-allowed", "batch-closed"),
     has_idempotency_key=True,
     body_max=BULK_BYTES,
@@ -255,7 +255,7 @@ def _check_batches(request: ApiRequest[Any, Any], jobs: Iterable[NewJob]) -> Non
         return
     for id, view in zip(ids, request.broker.batches_by_id(list(ids)), strict=True):
         if view is not None and info_of(view.info).made_by != request.caller.id:
-            raise ApiProblem("batch-closed", f"batch {id} takes no jobs any more, or does not exist")
+            raise ApiProblem("batch-closed", f"batch {id} no longer takes jobs, or does not exist")
 
 
 class IdempotentRequest(Struct, frozen=True):

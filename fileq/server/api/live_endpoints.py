@@ -60,7 +60,7 @@ async def serve_events(services: Services, socket: WebSocket, sender: RequestSen
 @ROUTES.add(
     "GET /events",
     SCOPES,
-    "follow the events of jobs",
+    "follow job events",
     media_type=SSE,
     headers=("Last-Event-ID",),
     reads_body=False,
@@ -88,7 +88,7 @@ async def follow_events(request: ApiRequest[EventsQuery, UnsetType]) -> Response
 @ROUTES.add(
     "GET /ws",
     SCOPES,
-    "follow the events of jobs by a WebSocket",
+    "follow job events over a WebSocket",
     media_type="application/octet-stream",
     status=101,
     problems=("upgrade-required",),

@@ -38,8 +38,7 @@ class QueueDocument(Struct, frozen=True):
 
 
 class QueueList(Struct, frozen=True):
-    """In the order in which workers claim from them. `scheduled` counts the scheduled, retrying and deferred jobs of
-    all queues."""
+    """Highest priority first. `scheduled` counts the scheduled, retrying and deferred jobs of all queues."""
 
     at: str
     queues: tuple[QueueDocument, ...]

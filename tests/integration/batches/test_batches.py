@@ -130,7 +130,7 @@ def test_the_command_line_creates_seals_and_cancels(each_setup: WorkerSetup) -> 
     for words, message in (
         (("batch", "show", "nope"), "no batch has the id 'nope'"),
         (("batch", "seal", opened["id"]), "is not open; it is finished"),
-        (("enqueue", str(setup.inbox / "a.csv"), "--batch", opened["id"]), "is cancelled; it takes no jobs any more"),
+        (("enqueue", str(setup.inbox / "a.csv"), "--batch", opened["id"]), "is cancelled; it no longer takes jobs"),
     ):
         ended = run(*words, cwd=setup.directory, settings=settings)
         assert ended.returncode == 1

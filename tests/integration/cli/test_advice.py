@@ -36,7 +36,7 @@ def test_cancel_says_when_a_handler_is_stopped_by_force(shell: CommandLine) -> N
     running(shell, "run")
     said = shell.run("cancel", "run")
     assert "its worker sets context.cancelled within 10s" in said
-    assert "stops it by force 5s later" in said
+    assert "kills it 5s later" in said
 
 
 def test_stats_count_the_jobs_that_wait_for_a_time_or_a_limit(shell: CommandLine) -> None:
@@ -95,8 +95,8 @@ def test_an_id_and_a_path_lead_to_the_command_that_takes_them(
 @pytest.mark.parametrize(
     ("words", "advice"),
     [
-        (("retry", "2f6c1d0e"), "'fileq dlq retry ID' runs a dead job again"),
-        (("admin", "retry", "2f6c1d0e"), "'fileq dlq retry ID' runs a dead job again"),
+        (("retry", "2f6c1d0e"), "'fileq dlq retry ID' retries a dead job"),
+        (("admin", "retry", "2f6c1d0e"), "'fileq dlq retry ID' retries a dead job"),
         (("logs",), "'fileq events' follows the jobs; the log of a worker goes to its stderr"),
         (("stop",), "to stop a role press Ctrl-C or send SIGTERM to its pid, which 'fileq workers' shows"),
         (("worker", "restart"), "a role in a terminal is stopped by it"),

@@ -131,7 +131,7 @@ def test_dead_jobs_are_grouped_by_cause_and_one_group_is_chosen(shell: CommandLi
 def test_an_empty_dead_letter_queue(shell: CommandLine) -> None:
     assert shell.run("dlq", "list") == "no dead jobs\n"
     assert shell.json("dlq", "list") == {"total": 0, "jobs": []}
-    assert shell.run("dlq", "retry", "--all") == "0 jobs put back\n"
+    assert shell.run("dlq", "retry", "--all") == "0 jobs retried\n"
     assert shell.run("purge-dlq", "--yes") == "0 dead jobs deleted\n"
 
 
@@ -205,7 +205,7 @@ def test_all_jobs_or_those_that_match_are_retried(shell: CommandLine, words: tup
     assert (dry["count"], dry["is_dry_run"]) == (len(ids), True)
     assert sorted(r["id"] for r in dry["results"]) == ids
     assert len(ids_in(shell, "dead_letter")) == 3, "a dry run changes nothing"
-    assert "would be put back" in shell.run("dlq", "retry", "--all", *words, "--dry-run")
+    assert "would be retried" in shell.run("dlq", "retry", "--all", *words, "--dry-run")
     assert shell.json("dlq", "retry", "--all", *words)["count"] == len(ids)
     assert sorted(ids_in(shell, "low")) == ids
     assert len(ids_in(shell, "dead_letter")) == 3 - len(ids)
@@ -238,7 +238,7 @@ def test_the_reason_names_the_state_of_a_job_that_is_not_dead_and_the_next_step(
     ids = ("done", "typed", "again", "busy")
     assert [(r["result"], r["reason"]) for r in shell.json("dlq", "retry", *ids, code=1)["results"]] == [
         ("refused", "it is completed, not dead; 'fileq reprocess --match GLOB' enqueues its file again"),
-        ("refused", "it is completed, not dead; 'fileq enqueue' makes a new job"),
+        ("refused", "it is completed, not dead; 'fileq enqueue' creates a new job"),
         ("refused", "it is retrying, not dead; a worker will run it when it is due"),
         ("refused", "it is running, not dead; it needs no retry"),
     ]

@@ -189,10 +189,10 @@ def test_a_limit_takes_the_oldest_dead_jobs(shell: CommandLine) -> None:
 
 def test_a_dry_run_names_what_it_would_do(shell: CommandLine) -> None:
     dead(shell, "a")
-    assert shell.run("dlq", "retry", "a", "--dry-run") == "would retry a  /data/a.pdf\n1 job would be put back\n"
+    assert shell.run("dlq", "retry", "a", "--dry-run") == "would retry a  /data/a.pdf\n1 job would be retried\n"
     assert shell.run("dlq", "delete", "a", "--dry-run") == "would delete a  /data/a.pdf\n1 job would be deleted\n"
     assert shell.json("dlq", "retry", "a", "--dry-run")["results"][0]["result"] == "would_retry"
-    assert shell.run("dlq", "retry", "a") == "a  /data/a.pdf\n1 job put back\n"
+    assert shell.run("dlq", "retry", "a") == "a  /data/a.pdf\n1 job retried\n"
 
 
 def test_deleting_by_filters_needs_a_confirmation(shell: CommandLine) -> None:
@@ -271,6 +271,4 @@ def test_a_state_that_the_command_cannot_have_is_refused(shell: CommandLine) -> 
     assert "fileq: status is 'pending'; the dead-letter queue holds dead jobs only" in shell.fail(
         "dlq", "list", "--state", "pending", code=2
     )
-    assert "only jobs that have not ended can be cancelled" in shell.fail(
-        "cancel", "--all", "--yes", "--state", "dead", code=2
-    )
+    assert "only unfinished jobs can be cancelled" in shell.fail("cancel", "--all", "--yes", "--state", "dead", code=2)

@@ -284,7 +284,7 @@ def test_the_trace_of_a_file_that_was_never_taken_names_the_reason(shell: Comman
     assert f"'{shell.setup.inbox}/A.PDF' was never enqueued: no glob of producer.include_globs matches it" in said
     assert "'**/*.pdf' would match if case did not matter" in said
     assert "it may still be written: it was modified " in shell.fail("trace", "in/new.pdf", code=1)
-    assert "no rule leaves it out: the next scan takes it" in shell.fail("trace", "in/old.pdf", code=1)
+    assert "no rule excludes it: the next scan takes it" in shell.fail("trace", "in/old.pdf", code=1)
     assert "it is not below producer.scan_dir" in shell.fail("trace", str(shell.directory), code=1)
     shell.settings["producer.ready_suffix"] = ".ok"
     assert "its marker 'old.pdf.ok' is missing" in shell.fail("trace", "in/old.pdf", code=1)
@@ -298,7 +298,7 @@ def test_the_trace_of_a_file_knows_the_directory_that_a_running_producer_was_giv
     assert "it is not below producer.scan_dir" in shell.fail("trace", "given/a.pdf", code=1)
     info = producer_info(host=socket.gethostname(), roots=(str(given),))
     shell.broker.report_producer("p", info, 60_000)
-    assert "no rule leaves it out: the next scan takes it" in shell.fail("trace", "given/a.pdf", code=1)
+    assert "no rule excludes it: the next scan takes it" in shell.fail("trace", "given/a.pdf", code=1)
 
 
 def test_the_trace_of_a_file_that_has_changed_says_why_the_new_version_is_not_taken(shell: CommandLine) -> None:
@@ -338,7 +338,7 @@ def test_a_waiting_job_leaves_its_queue_and_a_running_one_is_requested_to_stop(s
     again = shell.json("cancel", "run")
     assert (again["count"], again["results"][0]["result"]) == (0, "requested_before"), "only the first request counts"
     assert shell.json("cancel", "run", "--dry-run")["count"] == 0
-    assert "run: is being cancelled already; its worker stops it\n" in shell.run("cancel", "run")
+    assert "run: is already being cancelled; its worker stops it\n" in shell.run("cancel", "run")
     assert shell.broker.census().drift == 0
 
 

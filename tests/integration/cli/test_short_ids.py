@@ -59,7 +59,7 @@ def test_a_beginning_of_several_ids_is_an_error_that_lists_them(shell: CommandLi
     dead(shell, ONE)
     dead(shell, OTHER)
     said = shell.fail(*words, "2f6c", code=2)
-    assert f"'2f6c' is the beginning of 2 ids: {ONE}, {OTHER}; give more characters" in said
+    assert f"'2f6c' matches 2 ids: {ONE}, {OTHER}; give more characters" in said
     assert sorted(ids_in(shell, "dead_letter")) == [ONE, OTHER]
 
 

@@ -96,7 +96,7 @@ def test_failed_attempts_are_called_so_and_not_retries(shell: CommandLine) -> No
     assert shown["failed attempts"] == str(shell.json("show", "a")["retry_count"]) == "2"
     settle(shell, burial(claim_one(shell)))
     shell.run("dlq", "retry", "a")
-    assert facts(shell, "a")["failed attempts"] == "0, since it was put back"
+    assert facts(shell, "a")["failed attempts"] == "0, since it was retried"
 
 
 def test_a_job_without_a_failure_says_nothing_of_failures(shell: CommandLine) -> None:

@@ -28,7 +28,7 @@ NAMES = ("container", "documents", "images", "nightly-report", "pipeline", "rest
 PRINTED = {
     "images": ['"width": 640', "completed 1", '{"format": "png", "width": 640, "height": 480, "bytes": 24}'],
     "documents": ['"stdout": "A title\\n"', "completed 1"],
-    "pipeline": ["completed 3", '{"customer": "ann", "total": 8.0}', "made from bill by job"],
+    "pipeline": ["completed 3", '{"customer": "ann", "total": 8.0}', "created from bill by job"],
     "webhook": ["completed 1"],
     "nightly-report": [
         "is enqueued; the next time of nightly-report stays",

@@ -61,7 +61,7 @@ OTHERS = {
     *("admin events", "all", "completion", "config check", "config get", "config init", "config list", "config set"),
     *("producer", "serve", "start", "tasks", "try", "worker"),
 }
-NOT_NOTED = "fileq: warning: done, but not noted in the audit: "
+NOT_NOTED = "fileq: warning: done, but not recorded in the audit log: "
 
 
 def test_every_command_is_in_one_of_the_lists() -> None:

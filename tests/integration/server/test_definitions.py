@@ -42,14 +42,14 @@ def test_a_batch_is_created_filled_sealed_and_cancelled(api: ServedApi) -> None:
     assert [job["id"] for job in api.client.get("/jobs?batch=b-1&type=b")["jobs"]] == ["mine"]
     assert api.client.post("/jobs", {"type": "c", "batch_id": "b-1"}).status == 201
     assert api.client.get("/batches/b-1")["waiting"] == 3
-    for message, has_changed in (("Batch sealed", True), ("Batch was sealed already", False)):
+    for message, has_changed in (("Batch sealed", True), ("Batch was already sealed", False)):
         said = api.client.post("/batches/b-1/seal").json
         assert said == {"message": message, "id": "b-1", "has_changed": has_changed}
     assert api.client.post("/batches/b-1/jobs", {"jobs": jobs[:1]}).slug == "batch-closed"
     assert api.client.post("/jobs", {"type": "c", "batch_id": "b-1"}).slug == "batch-closed"
     assert api.client.post("/batches/b-1/retry").json == {"count": 0, "left": {}}
     assert api.client.get("/batches/b-1/dead") == {"jobs": [], "next_cursor": None}
-    for message, has_changed in (("Batch cancelled", True), ("Batch was cancelled already", False)):
+    for message, has_changed in (("Batch cancelled", True), ("Batch was already cancelled", False)):
         said = api.client.post("/batches/b-1/cancel").json
         assert said == {"message": message, "id": "b-1", "has_changed": has_changed}
     shown = api.client.call("GET", "/batches/b-1")
@@ -66,7 +66,7 @@ def test_a_finished_batch_is_neither_sealed_nor_cancelled_and_the_message_says_w
     id = api.client.post("/batches", {"name": f"ended-before-{verb}"}).json["id"]
     assert api.client.post(f"/batches/{id}/seal").json["has_changed"], "it is empty: finished by it"
     said = api.client.post(f"/batches/{id}/{verb}").json
-    assert said == {"message": "Batch had finished already", "id": id, "has_changed": False}
+    assert said == {"message": "Batch had already finished", "id": id, "has_changed": False}
 
 
 def test_batches_are_listed_by_pages_and_wrong_ones_are_refused(api: ServedApi) -> None:
@@ -169,7 +169,7 @@ def test_the_tests_of_a_slow_webhook_hold_up_no_other_request(api: ServedApi) ->
         tests = [threads.submit(operator.post, "/webhooks/slow/test") for _ in range(16)]
         refused = [one.result() for one in islice(as_completed(tests, 30), 14)]
         assert {one.slug for one in refused} == {"busy"}
-        assert "this key has the most tests of webhooks" in refused[0].json["detail"]
+        assert "this key has reached its limit of 2 tests of webhooks" in refused[0].json["detail"]
         assert other.get("/queues")
         waiting = threads.submit(other.post, "/webhooks/slow/test")
         wait_until(lambda: receiver.running == 3, what="two tests of one key and one of the other wait")

@@ -68,7 +68,7 @@ def test_idle_connections_take_no_more_than_their_share(tmp_path: Path, monkeypa
         # In development mode asyncio warns of slow turns too.
         warned = (event.reason for event in api.events if isinstance(event, ServerWarned))
         warnings = [reason for reason in warned if not reason.startswith("Executing <")]
-        assert warnings == ["127.0.0.2 has 8 connections, the most: idle ones are closed for new ones"]
+        assert warnings == ["127.0.0.2 has 8 connections, the maximum: idle ones are closed for new ones"]
 
 
 def test_connections_with_requests_are_not_closed_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +118,8 @@ def test_the_forms_of_strangers_have_their_share(tmp_path: Path, monkeypatch: py
             stack.enter_context(closing(connect(port, LOGIN, source)))
             found = answer(port, LOGIN, source)
             assert found.startswith(b"HTTP/1.1 503 ")
-            assert b"this address has the most forms" in found
-        assert b"there are 2 forms" in answer(port, LOGIN, "127.0.0.4")
+            assert b"this address has reached its limit of 1 forms in transit" in found
+        assert b"the limit of 2 forms in transit at a time is reached" in answer(port, LOGIN, "127.0.0.4")
         assert api.client.send("GET", "/login").status == 200
         stack.close()
         own = {"Sec-Fetch-Site": "same-origin"}

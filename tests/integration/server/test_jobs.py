@@ -113,7 +113,7 @@ def test_a_payload_that_is_nested_too_deeply_is_refused_wherever_it_is_given(api
         api.client.post("/batches", {"id": "deep", "then": {"type": "noop", "payload": {"deep": deep}}}),
         api.client.call("PUT", "/schedules/deep", {**schedule, "payload": {"deep": deep}}),
     ):
-        assert (reply.slug, "more than 64 lists and objects" in reply.json["detail"]) == ("invalid", True), reply
+        assert (reply.slug, "more than 64 nested lists and objects" in reply.json["detail"]) == ("invalid", True), reply
     assert api.client.post("/jobs", {"type": "noop", "payload": deep[0]}).status == 201
 
 

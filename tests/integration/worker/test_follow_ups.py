@@ -134,13 +134,15 @@ def test_show_and_trace_name_what_a_job_made_and_what_made_it(pipeline: WorkerSe
     assert [output.path for output in setup.record("a").outputs] == [os.fsencode(part)]
     first, second, _ = follow_ups_of("a")
     shown = show(setup, "show", "a")
-    assert re.search(rf"^made +{re.escape(str(part))} \(4 bytes\)\n +job {first}\n +job {second}$", shown, re.MULTILINE)
-    assert re.search(r"^made from +job a$", show(setup, "show", first), re.MULTILINE)
+    assert re.search(
+        rf"^outputs +{re.escape(str(part))} \(4 bytes\)\n +job {first}\n +job {second}$", shown, re.MULTILINE
+    )
+    assert re.search(r"^created from +job a$", show(setup, "show", first), re.MULTILINE)
     data = json.loads(show(setup, "show", "a", "--json"))
     assert (data["parent_id"], data["follow_ups"]) == (None, follow_ups_of("a"))
     assert (data["outputs"][0]["path"], data["outputs"][0]["size"]) == (str(part), 4)
     assert json.loads(show(setup, "show", first, "--json"))["parent_id"] == "a"
-    assert "made from split by job a" in show(setup, "trace", str(part))
+    assert "created from split by job a" in show(setup, "trace", str(part))
     assert json.loads(show(setup, "trace", str(part), "--json"))["made_by"]["job_id"] == "a"
 
 

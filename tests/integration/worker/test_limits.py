@@ -76,7 +76,7 @@ def test_a_limit_of_each_kind_holds_back_its_route_and_all_other_jobs_run(setup:
         )
         [process] = json.loads(as_json)["workers"]
         assert sorted(process["limits"]) == sorted(reasons.values())
-        assert all(f"{reason}; its other jobs wait" in text for reason in reasons.values())
+        assert all(f"{reason}; its other jobs are deferred" in text for reason in reasons.values())
     setup.open_gate()
     setup.wait_for(State.COMPLETED, [*jobs["a"], *jobs["b"], "c-0"])
     assert setup.states(jobs["c"]) == {"completed": 1, "deferred": 2}

@@ -40,7 +40,7 @@ def test_a_missing_root_defers_its_file_jobs_and_all_others_run(each_setup: Work
     assert (code, answer["reasons"]["worker"]) == (503, reason)
     for words in ("stats", "workers"):
         shown = program.run(words, cwd=setup.directory, settings=setup.all_settings())
-        assert f"{reason}; its file jobs wait" in shown.stdout
+        assert f"{reason}; its file jobs are deferred" in shown.stdout
     away.rename(volume)
     worker.wait_for("root.restored")
     setup.wait_for(State.COMPLETED, ids("volume", 5))
@@ -74,7 +74,7 @@ def test_a_run_once_reports_a_missing_root_and_exits_with_1(each_setup: WorkerSe
         ("stop", "'stop' is not a directory; to stop a role press Ctrl-C or send SIGTERM to its pid"),
         ("restart", "SIGHUP reloads the handlers and settings"),
         ("status", "'fileq workers' the workers"),
-        ("scale", "'fileq worker --count N' runs N jobs at the same time"),
+        ("scale", "'fileq worker --count N' runs N jobs concurrently"),
         ("imbox", "producer.scan_dir is 'imbox', which does not exist; create it, or name another"),
     ],
 )

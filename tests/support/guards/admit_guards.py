@@ -16,7 +16,7 @@ STALE_HOLDERS = Promise(
 )
 NOT_INHERITED = Promise(
     "The next job of a slot needs a permit of its own",
-    "a slot goes on with the permit of a job that has ended",
+    "a slot continues with the permit of a job that has ended",
     "TestAdmit::test_the_next_job_of_a_slot_uses_a_permit_of_the_rate",
 )
 ADMITTED_AGAIN = Promise(

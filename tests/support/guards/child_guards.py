@@ -59,7 +59,7 @@ STATE_GUARDS = (
 SERVER_GUARDS = (
     Guard(
         "A fork server that does not answer is given up",
-        "no child is started any more",
+        "no more children are started",
         "        if not self._watch.is_frozen(timeout_s):\n",
         "        if True:\n",
         FROZEN,

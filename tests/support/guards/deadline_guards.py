@@ -182,7 +182,7 @@ DEADLINE_GUARDS = (
     ),
     Guard(
         "A job that a worker claims at its deadline is not reported as dead",
-        "hooks, metrics and logs count a death that was none",
+        "hooks, metrics and logs count a death that did not happen",
         "            if result is SettleResult.DONE:\n                self._report(settlement)\n",
         "            self._report(settlement)\n",
         WORKING + "a_job_that_another_worker_claims_first_is_not_reported",

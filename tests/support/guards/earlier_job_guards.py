@@ -32,7 +32,7 @@ ALSO_BEFORE = Promise(
 )
 NOT_ITSELF = Promise(
     "A job never waits for itself",
-    "a job whose id is used again waits for ever",
+    "a job whose id is used again waits forever",
     "TestEarlierJob::test_a_job_never_names_itself",
 )
 

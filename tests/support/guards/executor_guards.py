@@ -12,7 +12,7 @@ OUTCOMES = "tests/unit/worker/test_executors_outcomes.py::test_"
 PROCESS_GUARDS = (
     Guard(
         "A task is killed at its timeout",
-        "a handler that hangs keeps its slot for ever",
+        "a handler that hangs keeps its slot forever",
         "            if handle.kill_at_s <= now_s and handle.task is not None:\n",
         "            if False:\n",
         LIMITS + "a_timeout_does_not_affect_other_tasks",
@@ -149,7 +149,7 @@ THREAD_GUARDS = (
     ),
     Guard(
         "In a thread a task fails at its timeout",
-        "a handler that hangs keeps its slot for ever",
+        "a handler that hangs keeps its slot forever",
         "        if self._next_deadline_s <= (now_s := time.monotonic()):\n",
         "        if (now_s := time.monotonic()) < 0:\n",
         THREADS + "at_its_timeout_a_task_fails_and_its_thread_is_left_behind",

@@ -82,7 +82,7 @@ EXTENSION_GUARDS = (
     ),
     Guard(
         "A hook that raises ends neither the other hooks nor the worker",
-        "no hook is called any more",
+        "hooks are no longer called",
         "        except BaseException as error:  # SystemExit",
         "        except Exception as error:  # SystemExit",
         HOOKED + "a_hook_that_raises_is_reported_once_a_minute_and_the_others_are_called",

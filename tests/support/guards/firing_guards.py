@@ -38,7 +38,7 @@ FIRING_GUARDS: tuple[Guard, ...] = (
         OF_CRON + "within_a_repeated_hour_no_time_is_in_the_past",
     ),
     Guard(
-        "A next time that was fired meanwhile is not set again when a schedule is defined",
+        "A next time that was fired in the meantime is not set again when a schedule is defined",
         "it fires twice",
         "next_ms if next_ms > state.last_ms else state.next_ms",
         "next_ms",

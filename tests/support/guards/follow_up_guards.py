@@ -44,7 +44,7 @@ UNIQUE = Promise(
 )
 FREE_AGAIN = Promise(
     "A job that has ended has no unique key",
-    "the key is taken for ever",
+    "the key is taken forever",
     "TestUniqueKey::test_an_ended_job_has_no_key_and_any_other_keeps_it",
 )
 STAYS_DEAD = Promise(

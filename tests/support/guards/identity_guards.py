@@ -14,7 +14,7 @@ ANOTHER = Promise(
     "Another inode is a new version", LOST, "TestLedgerIdentity::test_another_inode_or_another_content_is_a_new_version"
 )
 SAME = Promise(
-    "What one of two signatures lacks is not compared",
+    "Parts that one of two signatures lacks are not compared",
     AGAIN,
     "TestLedgerIdentity::test_a_version_is_the_same_if_nothing_that_both_have_differs",
 )
@@ -66,8 +66,8 @@ IDENTITY_GUARDS = (
         PRODUCER + "a_worker_compares_inodes_only_where_it_sees_those_of_the_producer",
     ),
     Guard(
-        "With identity content, an unchanged content is no new version",
-        "a touch or a restore processes every file again",
+        "With identity: content, unchanged content is not a new version",
+        "a touch or a restore makes every file run again",
         "is_newest = place == 0 and parts.content == file.content",
         "is_newest = False",
         PROGRAM + "by_content_a_touched_file_is_not_processed_again_and_a_replaced_one_is",

@@ -21,14 +21,14 @@ OBSERVE_GUARDS = (
     ),
     Guard(
         "A stuck pump is not turning",
-        "/healthz is 200 while no job runs",
+        "/healthz is 200 although no job runs",
         " and time.monotonic() - self._turned_s < self._stuck_s",
         "",
         STUCK + "a_pump_whose_turn_does_not_end_is_not_turning",
     ),
     Guard(
         "A stuck loop is not turning",
-        "/healthz is 200 while no dead worker is reaped",
+        "/healthz is 200 although no dead worker is reaped",
         " and time.monotonic() - self._moved_s < STUCK_S",
         "",
         "tests/unit/runtime/test_loop.py::test_one_that_has_stood_still_for_long_is_not_turning",

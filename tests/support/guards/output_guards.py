@@ -23,7 +23,7 @@ OUTPUT_GUARDS = (
         UNIT + "marks_are_found_however_reads_cut_them",
     ),
     Guard(
-        "What is longer than any mark does not wait for the end of a mark",
+        "Text longer than any mark does not wait for the end of a mark",
         "a handler that prints no newline fills the memory of the worker",
         "        if kept < len(data) - select.PIPE_BUF:\n",
         "        if False:\n",
@@ -44,7 +44,7 @@ OUTPUT_GUARDS = (
         UNIT + "no_mark_is_written_into_a_file_that_took_the_place_of_the_pipe",
     ),
     Guard(
-        "Of a stream only its tail is kept",
+        "Only the tail of a stream is kept",
         "a handler that prints much fills the memory of the worker",
         "            del self._kept[: -self._limit]\n",
         "",
@@ -65,7 +65,7 @@ OUTPUT_GUARDS = (
         UNIT + "a_long_line_and_a_long_record_are_reported_with_their_beginning",
     ),
     Guard(
-        "Of a line without end only the beginning is kept",
+        "Only the beginning of an endless line is kept",
         "a handler that prints no newline fills the memory of the worker",
         "part[: LONGEST_LINE + 1 - len(self._line)]",
         "part",
@@ -79,7 +79,7 @@ OUTPUT_GUARDS = (
         FLOOD,
     ),
     Guard(
-        "Lines that become no event are counted",
+        "Lines that do not become events are counted",
         "operators do not see that lines are missing",
         '                    self._skipped += data.count(b"\\n", start)\n',
         "",

@@ -43,7 +43,7 @@ BREAKER_GUARDS = (
     ),
     Guard(
         "A probe that found no job is available again",
-        "the route stays closed to jobs for ever",
+        "the route stays closed to jobs forever",
         "self._probe = claims[0] if claims else None",
         "self._probe = claims[0] if claims else self._probe",
         BREAKING + "a_probe_that_finds_no_job_is_available_again",
@@ -78,7 +78,7 @@ BREAKER_GUARDS = (
     ),
     Guard(
         "A breaker whose route has no jobs closes",
-        "it stays half-open for ever",
+        "it stays half-open forever",
         "                breaker.close_if_idle()\n",
         "                pass\n",
         BREAKING_ROUTES + "a_breaker_whose_route_has_no_jobs_for_a_window_closes",
@@ -99,7 +99,7 @@ BREAKER_GUARDS = (
     ),
     Guard(
         "While every breaker is open one job at a time looks for a probe",
-        "after the first cooldown claims stop for ever",
+        "after the first cooldown claims stop forever",
         "            breaker.claimed([])\n",
         "            pass\n",
         BREAKING_ROUTES + "while_every_breaker_is_open_claims_stop_until_the_first_cooldown_ends",
@@ -172,7 +172,7 @@ DEFERRAL_GUARDS = (
         DEFERRING + "a_job_whose_settlement_arrives_after_the_end_of_its_reason_is_released_too",
     ),
     Guard(
-        "A deferred job that came back by itself is forgotten",
+        "A deferred job that came back on its own is forgotten",
         "the list of a long outage grows without bound",
         "            self._forget_due(state, now_s)\n",
         "",
@@ -225,7 +225,7 @@ RETRY_GUARDS = (
     ),
     Guard(
         "A job is dead after max_recoveries deaths",
-        "a job that kills its worker goes on killing",
+        "a job that kills its worker kills the next one too",
         "if recoveries > policy.max_recoveries:",
         "if recoveries > policy.max_recoveries + 1:",
         RETRYING + "past_max_recoveries_a_job_is_dead_with_the_cause_of_its_last_death",
@@ -270,7 +270,7 @@ FILE_GUARDS = (
     ),
     Guard(
         "A path whose links are resolved is opened without following links",
-        "a link that appears meanwhile is followed to any file of the machine",
+        "a link that appears in the meantime is followed to any file on the machine",
         'or b".", NO_SYMLINKS)',
         'or b".", 0)',
         "tests/unit/files/test_beneath.py::test_a_link_that_appears_after_the_links_were_resolved_is_not_followed",

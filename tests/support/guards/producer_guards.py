@@ -10,9 +10,9 @@ DELIVERIES = "tests/unit/producer/test_deliveries.py::test_"
 
 AT_FIRST_SIGHT = "TestLedger::test_only_the_newest_version_of_a_file_that_is_there_is_known_at_first_sight"
 NEWEST = Promise(
-    "Only the version of the ledger is known at first sight", "a changed file is not enqueued", AT_FIRST_SIGHT
+    "A version is known at first sight only if it is the ledger's", "a changed file is not enqueued", AT_FIRST_SIGHT
 )
-THERE = Promise("A file with a mark is looked at", "it is forgotten although it exists", AT_FIRST_SIGHT)
+THERE = Promise("A file with a mark is checked", "it is forgotten although it exists", AT_FIRST_SIGHT)
 
 KNOWN_GUARDS = (
     NEWEST.on("memory", "newest == signature or ", "newest.startswith(signature) or "),
@@ -20,7 +20,7 @@ KNOWN_GUARDS = (
     NEWEST.on("redis", 'value.startswith((signature + b" ", signature + b"-c"))', "value.startswith(signature)"),
     THERE.on("redis", " and _MISSING_LINE not in value", ""),
     Guard(
-        "A clock that was ahead stops no sweep",
+        "A clock that was ahead does not stop sweeps",
         "missing files are never forgotten",
         "        if last_ms > now_ms:\n",
         "        if False:\n",
@@ -30,14 +30,14 @@ KNOWN_GUARDS = (
 
 STABILITY_GUARDS = (
     Guard(
-        "A file that changed meanwhile waits again",
+        "A file that changed in the meantime waits again",
         "half a file is processed",
         "        if not file.is_unchanged_since(earlier):\n",
         "        if False:\n",
         SETTLING + "a_file_that_changed_unnoticed_is_counted_and_waits_for_the_longer_time",
     ),
     Guard(
-        "A change starts the settle time anew",
+        "A change restarts the settle time",
         "half a file is processed",
         "if waiting is None or is_closed or not file.is_unchanged_since(waiting.file):",
         "if waiting is None or is_closed:",
@@ -86,7 +86,7 @@ STABILITY_GUARDS = (
         MARKERS + "a_marker_of_a_version_that_was_not_enqueued_stays",
     ),
     Guard(
-        "After a step of the clock no file counts as old",
+        "After a clock step no file counts as old",
         "half a file is processed",
         " and self._monotonic() >= self._untrusted_until_s",
         "",
@@ -190,7 +190,7 @@ ENQUEUER_GUARDS = (
         ENQUEUEING + "the_same_version_added_twice_keeps_its_id",
     ),
     Guard(
-        "While max_pending jobs wait none is added",
+        "While max_pending jobs are pending, none is added",
         "`producer.max_pending` has no effect",
         "        if allowed <= 0:\n            self.throttle.too_many_pending(now_s)\n",
         "        if allowed <= 0:\n            return self._batch\n",
@@ -199,12 +199,12 @@ ENQUEUER_GUARDS = (
 )
 
 PRODUCER_LEASE = Promise(
-    "A producer whose lease has ended is not listed",
+    "A producer whose lease has expired is not listed",
     "`stats` shows a producer that was killed as alive",
     "TestProducers::test_a_producer_disappears_when_its_lease_ends",
 )
 OTHERS_LEASES = Promise(
-    "A report deletes no producer whose lease lasts",
+    "A report does not delete a producer whose lease is valid",
     "of several producers `stats` shows one",
     "TestProducers::test_a_report_renews_the_lease",
 )

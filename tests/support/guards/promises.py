@@ -71,7 +71,7 @@ COPIES_SCHEDULED = Promise(
 )
 DEFERRAL_IS_NO_ATTEMPT = Promise(
     "A deferral is no attempt and keeps the error",
-    "a job of an open breaker looks as if it had run",
+    "a job deferred by an open breaker looks as if it had run",
     "TestDefer::test_the_error_and_the_attempts_of_an_earlier_failure_stay",
 )
 DEFERRALS_COUNTED = Promise(
@@ -147,7 +147,7 @@ ADOPTED_ONCE = Promise(
 
 UNKNOWN_IS_GONE = Promise(
     "Renewing an unknown slot answers gone",
-    "a worker that was reaped goes on under an id that gets no jobs",
+    "a worker that was reaped continues under an id that gets no jobs",
     "TestRenew::test_after_losing_the_lease_it_changes_nothing_and_returns_gone",
 )
 RENEWED = Promise(
@@ -202,7 +202,7 @@ REAPED_LEAVES = Promise(
 )
 STILL_HOLDS = Promise(
     "A reaped slot that still holds a job stays registered",
-    "no reaper finds the job any more before the next sweep",
+    "no reaper finds the job before the next sweep",
     "TestReap::test_a_slot_that_still_holds_a_job_is_not_removed",
 )
 
@@ -235,7 +235,7 @@ LIMIT = Promise(
 )
 LEDGER_UNCHANGED = Promise(
     "A ledger entry that changed is not replaced",
-    "a sweep forgets a version that was enqueued meanwhile, and it runs again",
+    "a sweep forgets a version that was enqueued in the meantime, and it runs again",
     "TestLedger::test_update_ledger_leaves_an_entry_that_has_changed_meanwhile",
 )
 
@@ -252,8 +252,8 @@ NOT_BEFORE_TIME = Promise(
     "TestPromote::test_the_earliest_goes_first",
 )
 REALIGNED = Promise(
-    "After a step of the clock back a job waits for its own delay",
-    "delayed jobs wait for the length of the step",
+    "After the clock steps back, a job waits for its own delay only",
+    "delayed jobs wait for as long as the step",
     "TestRealign::test_a_second_step_is_noticed_like_the_first",
 )
 PROMOTED_COUNTED = Promise(
@@ -263,7 +263,7 @@ PROMOTED_COUNTED = Promise(
 )
 PUSHED_STAYS = Promise(
     "The record of a job that goes back to its queue does not expire",
-    "a waiting job loses its history",
+    "a pending job loses its history",
     "TestRecords::test_a_copy_that_goes_back_to_its_queue_removes_the_expiry",
 )
 DUE_LEAVES = Promise(
@@ -326,7 +326,7 @@ RESTORED_ONCE = Promise(
 )
 BALANCED = Promise(
     "The counters are balanced only if the drift is as expected",
-    "a repair hides jobs that were lost meanwhile",
+    "a repair hides jobs that were lost in the meantime",
     "TestRepair::test_balance_changes_a_counter_only_if_the_drift_is_exactly_as_given",
 )
 WAITING_MOVES_NOTHING = Promise(

@@ -141,13 +141,13 @@ ENQUEUEING = (
     guard(promises.LIMIT, "used + taken >= limit", "used + taken > limit"),
     Guard(
         "The window of the rate limit ends",
-        "producers wait for ever",
+        "producers wait forever",
         "redis.call('SET', RATE_LIMIT, taken, 'PX', WINDOW)",
         "redis.call('SET', RATE_LIMIT, taken)",
         EXPIRY + "test_the_rate_counter_counts_and_expires_with_its_window",
     ),
     Guard(
-        "A counter without an expiry does not throttle for ever",
+        "A counter without an expiry does not throttle forever",
         "a program killed between two commands stops all producers",
         "    redis.call('PEXPIRE', RATE_LIMIT, WINDOW)\n",
         "",

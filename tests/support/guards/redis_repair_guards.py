@@ -83,14 +83,14 @@ REDIS_REPAIR_GUARDS = (
         LONG_LISTS + "test_jobs_lost_from_a_long_queue_are_restored",
     ),
     Guard(
-        "A job outside of the window is not absent",
+        "A job outside the window is not absent",
         "a job that waits is answered as ended, and runs although it was cancelled",
         "  return not (is_long or window.is_whole) and FAR or nil\n",
         "  return nil\n",
         LONG_LISTS + "test_jobs_in_the_middle_of_a_long_queue_are_cancelled",
     ),
     Guard(
-        "The script looks into the window in the step in which it changes something",
+        "The script searches the window in the same step in which it changes something",
         "a job that has moved since the list was read is removed in the place of another",
         "  local offset = window.offset_of[raw]\n",
         "  local offset = window.offset_of[raw] or select(2, next(window.offset_of))\n",
@@ -111,7 +111,7 @@ REDIS_REPAIR_GUARDS = (
         "tests/unit/brokers/test_redis_list_walk.py::test_a_copy_of_the_newest_element_which_is_gone_hides_no_element",
     ),
     Guard(
-        "What a walk has removed does not move other elements out of its sight",
+        "Elements that a walk removes do not hide others from it",
         "a command overlooks jobs",
         "if i not in removed] if removed else self._page\n",
         "]\n",

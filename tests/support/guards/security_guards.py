@@ -57,7 +57,7 @@ PORT_GUARDS = (
     ),
     Guard(
         "A connection is closed at its deadline",
-        "slow clients keep their connections for ever",
+        "slow clients keep their connections forever",
         "            if client.ends_s > now_s:\n",
         "            if True:\n",
         SLOW + "a_client_that_sends_a_byte_now_and_then_is_closed_at_its_deadline",
@@ -162,30 +162,30 @@ LINK_GUARDS = (
 )
 
 NOT_KEPT_OUT = Promise(
-    "A record that another program caused keeps no job of fileq's own out",
-    "a job with the id of a slot or a callback stops it for ever",
+    "A record that another program caused does not block fileq's own jobs",
+    "a job with the id of a slot or a callback stops it forever",
     "TestOwnJobs::test_a_planted_id_keeps_no_other_job_of_fileqs_own_out",
 )
 NOT_OPENED = Promise(
-    "A job of fileq's own opens no batch that takes none",
+    "One of fileq's own jobs does not open a batch that is closed to new jobs",
     "a pushed job that names a delivery adds to it",
     "TestOwnJobs::test_no_batch_is_opened_by_a_follow_up_of_fileqs_own",
 )
 OWN = "tests/integration/security/test_own_jobs.py::test_"
 READS = "any key and any program that may push a job reads files and sends signed messages"
 RESERVED = Promise(
-    "No broker takes a job that only fileq itself may make",
+    "No broker takes a job that only fileq itself may create",
     READS,
     "TestOwnJobs::test_what_fileq_reserves_is_refused_and_nothing_changes",
 )
 UNTOUCHED = Promise(
-    "Pushed bytes never touch the job of fileq's own, or the member of a batch, that has their id",
+    "Pushed bytes never affect one of fileq's own jobs, or a batch member, with the same id",
     "one pushed job stops a schedule, or ends the batch of another",
     "TestOwnJobs::test_pushed_bytes_never_touch_the_job_that_has_their_id",
 )
 NOT_AGAIN = Promise(
-    "An exact copy of a job of fileq's own, or of a member, is not run after it",
-    "the bytes of a completed job of fileq's own type run it again",
+    "An exact copy of one of fileq's own jobs, or of a batch member, does not run after it",
+    "the bytes of a completed job of one of fileq's own types run it again",
     "TestOwnJobs::test_an_exact_copy_of_a_job_that_does_not_wait_is_not_run_again",
 )
 SETTLED_APART = Promise(
@@ -254,35 +254,35 @@ OWN_JOB_GUARDS = (
         "            pass\n",
     ),
     Guard(
-        "A client is refused a job that only fileq itself may make, with the reason",
+        "A client is refused a job that only fileq itself may create, and is told the reason",
         "its mistake ends in an error of the broker",
         "    job = options.applied(job, round(now.timestamp() * 1000), batch_id)\n    check_job(",
         "    job = options.applied(job, round(now.timestamp() * 1000), batch_id)\n    (lambda *_, **__: None)(",
         OWN + "an_enqueue_key_gets_no_job_of_a_type_of_fileqs_own",
     ),
     Guard(
-        "A handler is refused a follow-up that only fileq itself may make",
+        "A handler is refused a follow-up that only fileq itself may create",
         "the settlements of all slots of a worker fail, again and again",
         "    check_type(name)\n",
         "",
         OWN + "a_handler_is_refused_while_it_asks_and_its_worker_goes_on",
     ),
     Guard(
-        "A job of fileq's own type runs only if its record has its origin",
+        "A job of one of fileq's own types runs only if its record has its origin",
         READS,
         " and record is not None and record.origin == origin_of(job)\n",
         " and record is not None\n",
         OWN + "a_pushed_job_of_a_type_of_fileqs_own_is_dead_before_it_acts",
     ),
     Guard(
-        "The origin of a job of fileq's own type is about its payload",
+        "The origin of a job of one of fileq's own types covers its payload",
         "a copy of such a job with another payload runs",
         '.encode(errors="surrogatepass") + payload).hexdigest()\n',
         '.encode(errors="surrogatepass")).hexdigest()\n',
         "tests/unit/commands/test_built_in_jobs.py::test_the_origin_of_a_built_in_job_is_about_its_payload",
     ),
     Guard(
-        "A job of fileq's own stops between two steps when it is cancelled or its time is up",
+        "One of fileq's own jobs stops between two steps when it is cancelled or times out",
         "a long file holds a thread and the disk for hours",
         '    if context.cancelled.is_set():\n        raise FileqError("stopped',
         '    if False:\n        raise FileqError("stopped',
@@ -298,14 +298,14 @@ ACCESS_GUARDS = (
     Guard(
         "The retries of batches of one key leave threads to others",
         "a key with the scope operate keeps everyone else from the API for minutes",
-        'back into their queues", is_scan=True)\ndef retry_one_batch(',
-        'back into their queues", timeout_s=30.0)\ndef retry_one_batch(',
+        'members to their queues", is_scan=True)\ndef retry_one_batch(',
+        'members to their queues", timeout_s=30.0)\ndef retry_one_batch(',
         "tests/integration/server/test_definitions.py"
         "::test_the_retries_and_cancellations_of_large_batches_hold_up_no_other_request",
     ),
     Guard(
         "A caller without one of the scopes of an endpoint is refused",
-        "a key for reading changes jobs and makes keys",
+        "a read key changes jobs and creates keys",
         "        if wanted and self.scopes.isdisjoint(wanted):\n",
         "        if False:\n",
         WITHOUT_SCOPE,
@@ -326,7 +326,7 @@ ACCESS_GUARDS = (
     ),
     Guard(
         "A request for a foreign host is refused",
-        "a page that points its own name at the server reads all answers",
+        "a page that points its own name at the server reads all responses",
         "        if not self._is_own_host(sender.host):\n            detail = f",
         "        if False:\n            detail = f",
         "tests/integration/server/test_security.py::test_foreign_hosts_other_origins_and_too_many_requests_are_refused",
@@ -341,7 +341,7 @@ ACCESS_GUARDS = (
     ),
     Guard(
         "A webhook is sent to public addresses only",
-        "the maker of a webhook reaches services of the worker's own network",
+        "the creator of a webhook reaches services in the worker's own network",
         '    return "" if is_public(parsed) else f"{address} is not a public address"\n',
         '    return ""\n',
         "tests/unit/webhooks/test_rules.py::test_an_address_that_is_not_public_is_blocked",
@@ -350,7 +350,7 @@ ACCESS_GUARDS = (
 
 LOGIN_GUARDS = (
     Guard(
-        "A one-time link is used up by the first who opens it",
+        "A one-time link works only for the first who opens it",
         "a copy of the link, in a history or a log of a proxy, logs in as an administrator",
         " or not LOGIN_LINKS.remove(self._catalog, name):\n",
         ":\n",
@@ -368,7 +368,7 @@ LOGIN_GUARDS = (
 SENDER_GUARDS = (
     Guard(
         "Only a regular file of a delivery is read",
-        "a pipe or a device holds a slot for ever",
+        "a pipe or a device holds a slot forever",
         "    if not stat.S_ISREG(os.fstat(fd).st_mode):\n",
         "    if False:\n",
         OPENING + "only_a_regular_file_is_read_and_none_is_waited_for",
@@ -404,7 +404,7 @@ SENDER_GUARDS = (
     ),
     Guard(
         "The reading of checksums ends with the deadline of a delivery",
-        "a sparse file of a sender keeps a delivery open for ever",
+        "a sender's sparse file keeps a delivery open forever",
         '            reader.give_up("could not be read in time")\n',
         "            return\n",
         "tests/unit/producer/test_deliveries.py::"

@@ -164,8 +164,8 @@ SQLITE_GUARDS = (
     rule(promises.RESTORED_ONCE, "        waiting.add((record.queue, record.raw))\n", ""),
     rule(promises.BALANCED, "is_exact=True).drift != drift:", "is_exact=True).drift == -1:"),
     Guard(
-        "A heartbeat of another boot is none",
-        "after a reboot the jobs of dead workers wait for ever",
+        "A heartbeat from another boot does not count",
+        "after a reboot the jobs of dead workers wait forever",
         " - self.monotonic_ms) if slot_row.boot == self.boot else 0",
         " - self.monotonic_ms)",
         TRANSACTIONS + "test_a_lease_ends_with_a_reboot",
@@ -178,7 +178,7 @@ SQLITE_GUARDS = (
         TRANSACTIONS + "test_a_step_of_the_wall_clock_ends_no_lease",
     ),
     Guard(
-        "A slot that registers again uses no token twice",
+        "A slot that registers again does not reuse a token",
         "an outcome from before counts for a new claim",
         "        self.info = self.raw = self.settled_token = None\n",
         "        self.info = self.raw = self.settled_token = None\n        self.token = 0\n",
@@ -186,14 +186,14 @@ SQLITE_GUARDS = (
     ),
     Guard(
         "A commit reaches the disk before it is acknowledged",
-        "a power cut loses jobs that were enqueued",
+        "a power failure loses jobs that were enqueued",
         'connection.execute("PRAGMA synchronous = FULL")',
         'connection.execute("PRAGMA synchronous = NORMAL")',
         "tests/integration/sqlite/test_opening.py::test_every_commit_reaches_the_disk_before_it_is_acknowledged",
     ),
     Guard(
         "A write lock that is granted too late is released",
-        "all processes wait for a lock that none uses",
+        "all processes wait for a lock that none of them uses",
         "                if granted.is_set() and not is_ours:\n                    self.release()\n",
         "",
         "tests/integration/sqlite/test_locks.py::test_a_lock_granted_at_the_moment_of_the_timeout_is_released",

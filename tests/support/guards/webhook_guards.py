@@ -7,7 +7,7 @@ SENT = "tests/integration/webhooks/test_sender.py::test_"
 LISTED = "tests/integration/cli/test_webhooks.py::test_"
 INSIDE = "a URL that others choose reaches services inside the network"
 SLOW = "a dead receiver slows other jobs"
-NOT_TOLD = "an event happens and no receiver is told"
+NOT_TOLD = "an event happens and no receiver is notified"
 
 WEBHOOK_GUARDS = (
     Guard(
@@ -54,7 +54,7 @@ WEBHOOK_GUARDS = (
     ),
     Guard(
         "One time limit holds for the whole answer",
-        "a receiver that sends a byte now and then holds a thread for ever",
+        "a receiver that sends a byte now and then holds a thread forever",
         "        left_s = self._ends_s - time.monotonic()\n",
         "        left_s = SLICE_S\n",
         SENT + "one_time_limit_holds_for_everything",
@@ -74,7 +74,7 @@ WEBHOOK_GUARDS = (
         FOLLOWED + "the_end_of_an_attempt_is_told",
     ),
     Guard(
-        "The end of a superseded job is told",
+        "The end of a superseded job is reported",
         NOT_TOLD,
         "            self._settle(slot, decision, claim.version, route)\n",
         "            slot.settle(decision, route)\n",
@@ -82,14 +82,14 @@ WEBHOOK_GUARDS = (
     ),
     Guard(
         "The id of a delivery names the attempt",
-        "a job that dies again after `dlq retry` is not told",
+        "a job that dies again after `dlq retry` is not reported",
         '            id = follow_up_id(job.id, "webhook", webhook.name, event, attempt)\n',
         '            id = follow_up_id(job.id, "webhook", webhook.name, event)\n',
         FOLLOWED + "each_attempt_and_each_webhook_has_its_own_delivery_and_a_repeat_has_none",
     ),
     Guard(
-        "No webhook is about a job of fileq itself",
-        "a delivery that fails makes deliveries without end",
+        "No webhook reports fileq's own jobs",
+        "a delivery that fails creates deliveries without end",
         "        if is_own_type(job.type):\n",
         "        if job.type is None and False:\n",
         FOLLOWED + "jobs_of_fileq_itself_are_not_told",
@@ -116,7 +116,7 @@ WEBHOOK_GUARDS = (
         FOLLOWED + "deliveries_take_no_slot_from_other_jobs",
     ),
     Guard(
-        "A worker makes at most 4 deliveries at the same time",
+        "A worker sends at most 4 deliveries at a time",
         "a burst of events opens any number of connections",
         "            return (DELIVERIES_RUN, 0.0) if len(self._deliveries) >= DELIVERIES_MAX else None\n",
         "            return None\n",
@@ -124,14 +124,14 @@ WEBHOOK_GUARDS = (
     ),
     Guard(
         "No circuit breaker stops deliveries",
-        "no receiver is told that the jobs of a route fail",
+        "no receiver is notified that the jobs of a route fail",
         "        if self.is_closed or self.has_deliveries():\n",
         "        if self.is_closed:\n",
         FOLLOWED + "no_breaker_stops_deliveries",
     ),
     Guard(
-        "A receiver that answers 410 gets no more",
-        "a receiver that asked for silence is called for days",
+        "A receiver that answers 410 gets no more messages",
+        "a receiver that asked for silence is contacted for days",
         "        if known.state.disabled:\n",
         "        if False:\n",
         KEPT + "410_disables_at_once",

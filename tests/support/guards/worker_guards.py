@@ -158,7 +158,7 @@ PUMP_GUARDS = (
     ),
     Guard(
         "A fatal error before the first wait ends the role too",
-        "a process whose worker fails at once goes on and runs no job",
+        "a process whose worker fails at once keeps running without running jobs",
         "            if self.error is not None:\n",
         "            if False:\n",
         "tests/unit/runtime/test_fatal_error.py::test_an_error_that_was_reported_before_anything_waits_wakes_too",
@@ -179,7 +179,7 @@ PUMP_GUARDS = (
     ),
     Guard(
         "A worker whose loop fails ends",
-        "its process goes on and runs no job",
+        "its process keeps running without running jobs",
         "            self._on_failure(FileqError(",
         "            print(FileqError(",
         "tests/integration/worker/test_foreign_jobs.py::test_a_worker_whose_loop_fails_ends_with_an_error",
@@ -231,7 +231,7 @@ SLOT_GUARDS = (
     ),
     Guard(
         "A slot that is gone continues under a new id",
-        "it gets no job any more",
+        "it gets no more jobs",
         "            case LeaseStatus.GONE:\n                self._replace(slot)\n",
         "            case LeaseStatus.GONE:\n                pass\n",
         RENEWALS + "a_slot_that_is_gone_continues_under_a_new_id_and_ends_what_it_ran",
@@ -245,7 +245,7 @@ SLOT_GUARDS = (
     ),
     Guard(
         "A job that a slot holds without knowing it is run",
-        "it waits for ever, because its slot is alive",
+        "it waits forever, because its slot is alive",
         "                return renewal.claim\n",
         "                return None\n",
         RENEWALS + "a_job_that_a_slot_holds_without_knowing_it_is_run",
@@ -299,7 +299,7 @@ REAPER_GUARDS = (
         REAPING + "a_check_before_an_outage_is_not_the_first_of_two",
     ),
     Guard(
-        "An outage starts the wait anew",
+        "An outage restarts the wait",
         "after an outage live workers are reaped",
         "            self._connected_s = None\n            self._silent",
         "            self._silent",

@@ -144,7 +144,7 @@ def test_nothing_is_known_about_a_job_that_runs_for_much_longer_than_the_others_
     harness.broker.renew([("w2", b"")])
     eta_s, per_second, _ = eta_of(harness)
     assert (eta_s, per_second > 1) == (None, True)
-    why = "the time left is not known: one has run for 48s, longer than the others took"
+    why = "time left unknown: one has run for 48s, longer than the others took"
     assert f"1 job to do; {why}." in render(gather(harness.broker), Screen(200, 24))
     enqueue(harness, *names(3000, "pending"))
     assert eta_of(harness)[0] > 48, "behind so many jobs it does not matter"

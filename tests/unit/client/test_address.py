@@ -50,12 +50,12 @@ def test_the_address_of_a_server_is_read_without_connecting() -> None:
     ("where", "key", "message"),
     [
         ("http://queue", "", "key is missing"),
-        ("http://me:pw@queue", "k", "has a user or a password"),
-        ("http://", "k", "is no address of a server"),
-        ("http://queue:x", "k", "is no address of a server"),
-        ("http://queue/?a=b", "k", "is no address of a server"),
-        ("http://que ue", "k", "is no address of a server"),
-        ("http://queue", "two\r\nlines", "characters that no key has"),
+        ("http://me:pw@queue", "k", "has a user name or password"),
+        ("http://", "k", "is not a server address"),
+        ("http://queue:x", "k", "is not a server address"),
+        ("http://queue/?a=b", "k", "is not a server address"),
+        ("http://que ue", "k", "is not a server address"),
+        ("http://queue", "two\r\nlines", "characters that keys never have"),
     ],
 )
 def test_a_wrong_address_of_a_server_is_refused_without_showing_the_key(where: str, key: str, message: str) -> None:
@@ -68,11 +68,11 @@ def test_a_wrong_address_of_a_server_is_refused_without_showing_the_key(where: s
 def test_other_wrong_addresses_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     for where in ("queue", "sqlite:", "amqp://x"):
-        with pytest.raises(ConfigError, match=r"is no address of a queue; give redis://"):
+        with pytest.raises(ConfigError, match=r"is not a queue address; give redis://"):
             Client(where)
     with pytest.raises(ConfigError, match=r"give sqlite:jobs\.db, relative .*, or sqlite:/jobs\.db"):
         Client("sqlite:///jobs.db")
-    with pytest.raises(ConfigError, match="key is for the address of a server"):
+    with pytest.raises(ConfigError, match="key is only for server addresses"):
         Client(key="secret")
     with pytest.raises(ConfigError, match=r"the configuration file 'nope.yaml' does not exist; give redis://"):
         Client("nope.yaml")

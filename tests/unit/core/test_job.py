@@ -195,7 +195,7 @@ def test_how_deep_a_job_may_be_does_not_depend_on_the_stack_of_its_reader() -> N
     assert with_less_stack(deepest, 500) == decode(deepest)
     for field in (b"payload", b"later", b"tags"):
         for levels in (MAX_DECODED_NESTING, 900):
-            with pytest.raises(Undecodable, match="more than 80 lists and objects within each other"):
+            with pytest.raises(Undecodable, match="more than 80 nested lists and objects"):
                 decode(encode(a_job())[:-1] + b',"%s":%s}' % (field, nested(levels)))
 
 

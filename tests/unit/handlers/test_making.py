@@ -117,8 +117,8 @@ def test_a_client_and_a_handler_take_the_same_options_in_the_same_sense(context:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda c: c.enqueue(""), "'' is no type"),
-        (lambda c: c.enqueue(3), "3 is no type"),
+        (lambda c: c.enqueue(""), "'' is not a type"),
+        (lambda c: c.enqueue(3), "3 is not a type"),
         (lambda c: c.enqueue(trial_tasks.total.call([1])), "or the type of a route as text, then the payload"),
         (lambda c: c.enqueue("a", object()), "the payload is not JSON"),
         (lambda c: c.enqueue("a", float("nan")), "the payload contains nan"),

@@ -29,7 +29,7 @@ def test_a_result_that_is_nested_too_deeply_is_dropped() -> None:
     """A4: pages and commands that show it grow with its depth."""
     assert done(nested(64)).result == msgspec.json.encode(nested(64))
     assert done(nested(65)) == Done(
-        warning="the result was dropped: it has more than 64 lists and objects within each other; make it flatter"
+        warning="the result was dropped: it has more than 64 nested lists and objects; make it flatter"
     )
 
 

@@ -29,7 +29,7 @@ def test_a_route_that_names_its_own_type_is_refused(option: str) -> None:
 def test_routes_that_lead_in_a_circle_are_refused() -> None:
     with pytest.raises(ConfigError) as raised:
         load({"type": "a", "on_completed": "b"}, {"type": "b", "on_dead": "c"}, {"type": "c", "on_completed": "a"})
-    assert "handlers[0]: on_completed leads in a circle, so jobs would never end: a → b → c → a" in str(raised.value)
+    assert "handlers[0]: on_completed forms a loop, so jobs would never end: a → b → c → a" in str(raised.value)
 
 
 def test_a_chain_with_an_end_is_accepted() -> None:

@@ -356,7 +356,7 @@ def test_whatever_the_code_of_a_handler_raises_while_it_is_loaded_is_a_line() ->
     ("command", "line"),
     [
         (["no-such-program"], "can't be found or executed; install it or give its full path"),
-        (["{filepath}"], "a file that was dropped is never executed"),
+        (["{filepath}"], "a dropped file is never executed"),
         (["true", "{filepat}"], "has the unknown placeholder {filepat}; did you mean {filepath}?"),
         (["true", "{x}"], "has the unknown placeholder {x}; there are {filepath}, {real_filepath}, {job_id}"),
     ],
@@ -375,5 +375,5 @@ def test_braces_that_are_no_whole_placeholder_are_left_alone() -> None:
 def test_a_placeholder_within_an_argument_is_literal_and_worth_a_warning() -> None:
     routes = routes_of({"type": "t", "command": ["true", "--in={filepath}"]})
     assert routes.warnings == (
-        "handlers[0] (type t) passes '--in={filepath}' as it stands; only a whole argument is a placeholder",
+        "handlers[0] (type t) passes '--in={filepath}' unchanged; a placeholder must be a whole argument",
     )

@@ -121,6 +121,6 @@ def test_a_run_leaves_a_failed_delivery_of_a_webhook_to_the_next_one() -> None:
     settle(harness, failed(claim_one(harness), delay_ms=300_000))
     left = what_is_left(harness.broker, worker, harness.broker.census())
     assert left is not None
-    assert (left.lines, left.problem) == (["left 1 retrying: deliveries of webhooks"], "")
+    assert (left.lines, left.problem) == (["left 1 retrying: webhook deliveries"], "")
     settle(harness, failed(running(harness, "a"), delay_ms=300_000))
     assert what_is_left(harness.broker, worker, harness.broker.census()) is None, "another job is waited for"

@@ -9,5 +9,7 @@ from fileq.server.role import listening
 
 
 def test_an_address_that_can_not_be_resolved_is_not_called_a_problem_of_the_port() -> None:
-    with pytest.raises(ConfigError, match=r"^server\.bind is '256\.0\.0\.1', which is no address of this machine: "):
+    with pytest.raises(
+        ConfigError, match=r"^server\.bind is '256\.0\.0\.1', which is not an address of this machine: "
+    ):
         listening("256.0.0.1", 0)

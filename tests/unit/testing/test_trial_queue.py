@@ -112,7 +112,7 @@ def test_a_handler_that_hangs_is_stopped_at_its_timeout(q: TrialQueue) -> None:
 
 def test_what_is_no_call_is_refused_with_the_way_out(q: TrialQueue) -> None:
     for wrong in ("in/a.txt", app.double):
-        with pytest.raises(ConfigError, match=r"is no call; give task\.call\(payload\), fileq\.Call"):
+        with pytest.raises(ConfigError, match=r"is not a call; give task\.call\(payload\), fileq\.Call"):
             q.client.enqueue_many([app.double.call(app.Number(1)), wrong])  # type: ignore[list-item]
     assert q.client.size("low") == 0
 
@@ -297,11 +297,11 @@ def test_a_duration_that_is_none_is_refused_with_what_was_given(q: TrialQueue) -
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True])
 def test_a_wait_of_an_impossible_length_is_refused(q: TrialQueue, timeout: Any) -> None:
     handle = app.double.enqueue(app.Number(1))
-    with pytest.raises(ConfigError, match="it must be a number of seconds from 0 on"):
+    with pytest.raises(ConfigError, match="it must be a number of seconds, at least 0"):
         handle.wait(timeout)
     with q.batch() as batch:
         batch.add(app.double, app.Number(2))
-    with pytest.raises(ConfigError, match="it must be a number of seconds from 0 on"):
+    with pytest.raises(ConfigError, match="it must be a number of seconds, at least 0"):
         batch.wait(timeout)
     assert handle.wait(float("inf")) == app.Number(2)
 

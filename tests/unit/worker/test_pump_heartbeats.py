@@ -185,7 +185,7 @@ def test_a_pump_that_drains_says_so_at_once_and_its_other_jobs_wait_for_another_
     [process] = worker_documents(setup.broker.workers(), setup.broker.census().now_ms)
     assert (process.is_draining, process.is_claiming, process.busy) == (True, False, 1)
     waits = wait_reasons(setup.broker, setup.broker.records(["a", "b"]))
-    assert waits == {"b": ("every worker is draining: it claims nothing",)}
+    assert waits == {"b": ("every worker is draining and claims nothing",)}
 
 
 def test_a_running_job_says_that_its_worker_is_gone(setup: PumpSetup) -> None:

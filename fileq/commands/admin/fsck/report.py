@@ -90,7 +90,7 @@ class Report(Struct, frozen=True):
     is_clean: Annotated[bool, means("there is no problem; with --repair: none remains")]
     balance: Annotated[Balance, means("both sides of the balance")]
     problems: Annotated[tuple[Problem, ...], means(f"at most {NAMED}")]
-    problem_count: Annotated[int, means("all problems that were found, up to 10,000 of a kind at a time")]
+    problem_count: Annotated[int, means("all problems found, up to 10,000 of a kind at a time")]
     duplicates: Annotated[tuple[DuplicateJob, ...], means("copies by other programs; each runs; not a problem")]
     undecodable: Annotated[int, means("list elements that are not jobs")]
     elements: Annotated[int, means("how many were checked, as are records, slots and batches")]
