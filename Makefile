@@ -56,10 +56,8 @@ check: $(TOOLS)  ## lint, formatting and types
 	$(BIN)/mypy
 
 docs: $(TOOLS)  ## write what is generated: commands, API, settings, events, metrics, guarantees
-	$(BIN)/python -m fileq.cli.reference docs/cli.md
 	$(BIN)/python -c 'from fileq.config.show import example_yaml; print(example_yaml(), end="")' > config.example.yaml
-	$(BIN)/python -m fileq.server.routes docs/openapi.json docs/api.md
-	$(BIN)/python -m tests.support.reference_tables docs/events.md docs/metrics.md docs/settings.md
+	$(BIN)/python -m tests.support.reference_tables docs/cli.md docs/openapi.json docs/api.md docs/events.md docs/metrics.md docs/settings.md
 	$(BIN)/python -m tests.mutants --table
 
 # Minutes; not in CI. `make mutants MUTANTS=reaper` tries those whose guarantee, file or test contains the word;

@@ -1,14 +1,12 @@
-"""The one table of endpoints; openapi.json and the tables of docs/api.md, written from it: `make docs`.
+"""The one table of endpoints, and the description of the API that is made from it.
 
 A new area is a module in api/ with ROUTES, and one line here. GET /openapi.json describes the API by this table.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -180,36 +178,3 @@ def _responses(route: Route, refs: Mapping[Any, Any]) -> dict[str, Any]:
         by_status.setdefault(PROBLEMS[slug][0], []).append(slug)
     found |= {str(status): {"description": ", ".join(slugs), "content": problem} for status, slugs in by_status.items()}
     return dict(sorted(found.items()))
-
-
-def with_tables(page: str) -> str:
-    """docs/api.md with its tables brought up to date; what stands before the first of them is kept."""
-    lines = [page.partition("\n## ")[0]]
-    for area in dict.fromkeys(route.area for route in ROUTES):
-        lines += [f"## {area.capitalize()}", "", "| request | scope | answer | purpose |", "|---|---|---|---|"]
-        lines += [_row(route) for route in ROUTES if route.area == area]
-        lines.append("")
-    lines += ["## Problems", "", "| slug | status | meaning |", "|---|---|---|"]
-    lines += [f"| `{slug}` | {status} | {title} |" for slug, (status, title) in PROBLEMS.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _row(route: Route) -> str:
-    scopes = ", ".join(f"`{scope}`" for scope in route.scopes) or "any key"
-    scopes += "" if route.serves_limited else ", whole"
-    made = route.response.__name__ if route.response is not None else route.media_type
-    statuses = " or ".join(str(status) for status in (route.status, *route.statuses))
-    names = [field.encode_name for field in msgspec.structs.fields(route.query)]
-    query = f"?{'&'.join(f'{name}=' for name in names)}" if names else ""
-    taken = f" {route.body.__name__}" if route.body is not None else ""
-    return f"| `{route.method} {route.open_path}{query}`{taken} | {scopes} | {statuses} {made} | {route.summary} |"
-
-
-def main(pages: list[str]) -> None:
-    for page in pages:
-        path = Path(page)
-        path.write_bytes(openapi_json() if path.suffix == ".json" else with_tables(path.read_text()).encode())
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -14,9 +14,10 @@ from msgspec import Struct
 from fileq.core.api_key import Scope, effective_scopes
 from fileq.server.authentication import COOKIE, Sessions, signer_of
 from fileq.server.route import Route
-from fileq.server.routes import ROUTES, openapi_json, with_tables
+from fileq.server.routes import ROUTES, openapi_json
 from tests.support.api_client import API, ApiClient, ServedApi, served_api
 from tests.support.console_pages import SENDER
+from tests.support.reference_tables import api_page
 
 REPOSITORY = Path(__file__).parents[3]
 CROSS_SITE = ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}, {})
@@ -108,7 +109,7 @@ def test_every_row_is_complete_and_its_function_has_a_name_of_its_own() -> None:
 def test_the_description_and_the_page_are_those_of_the_table(api: ServedApi) -> None:
     assert (REPOSITORY / "docs/openapi.json").read_bytes() == openapi_json(), "run make docs"
     page = (REPOSITORY / "docs/api.md").read_text()
-    assert page == with_tables(page), "run make docs"
+    assert page == api_page(page), "run make docs"
     assert api.client.send("GET", f"{API}/openapi.json").body == openapi_json()
 
 

@@ -11,7 +11,7 @@ import pytest
 from fileq.cli.command import Command
 from fileq.cli.definitions import all_commands
 from fileq.cli.parser import overview, parse, parser_of
-from fileq.cli.reference import reference
+from tests.support.reference_tables import commands_page
 
 REPOSITORY = Path(__file__).parents[3]
 WIDTH = 80
@@ -23,12 +23,12 @@ every_command = pytest.mark.parametrize("command", all_commands(), ids=lambda co
 def test_the_reference_is_up_to_date() -> None:
     """If this fails: make docs."""
     page = (REPOSITORY / "docs" / "cli.md").read_text()
-    assert page == reference(page)
+    assert page == commands_page(page)
 
 
 def test_the_reference_shows_defaults_and_no_placeholder() -> None:
-    assert "| `--timezone ZONE` | IANA name (default UTC) |" in reference("")
-    assert "%(" not in reference("")
+    assert "| `--timezone ZONE` | IANA name (default UTC) |" in commands_page("")
+    assert "%(" not in commands_page("")
 
 
 def arguments_of(line: str) -> list[str]:
