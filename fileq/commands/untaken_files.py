@@ -77,12 +77,13 @@ def why_not_taken(config: Config, path: bytes) -> str:
         return ""
     if reason := rules.why_left_out(path):
         return reason
-    markers = Markers(config.producer.ready_suffix, rules)
-    marker, file = markers.of(path), rules.find(path)
-    if file is not None and (refusal := markers.refusal(file, marker)):
-        name = quoted_path(os.path.basename(path) + os.fsencode(config.producer.ready_suffix))
-        problem = "is missing" if refusal is SkipReason.UNMARKED else "is older than the file; touch it again"
-        return f"its marker {name} {problem} (producer.ready_suffix)"
+    if suffix := config.producer.ready_suffix:
+        markers = Markers(suffix, rules)
+        marker, file = markers.of(path), rules.find(path)
+        if file is not None and (refusal := markers.refusal(file, marker)):
+            name = quoted_path(os.path.basename(path) + os.fsencode(suffix))
+            problem = "is missing" if refusal is SkipReason.UNMARKED else "is older than the file; touch it again"
+            return f"its marker {name} {problem} (producer.ready_suffix)"
     wait_s = config.producer.settle_unclosed
     age_s = time.time() - os.stat(path).st_mtime
     if age_s < wait_s:

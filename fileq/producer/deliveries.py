@@ -56,7 +56,7 @@ from fileq.producer.delivery_completion import (
     shown,
     to_be_read,
 )
-from fileq.producer.finder.scan import DeliveryPlace
+from fileq.producer.finder.scan import DeliveryPlace, ScanRules
 from fileq.producer.ledger_stages import FileIdentity
 from fileq.producer.markers import Markers
 
@@ -89,13 +89,13 @@ class DeliveryStage:
         config: Config,
         broker: FullBroker,
         identity: FileIdentity,
-        markers: Markers,
+        rules: ScanRules,
+        markers: Markers | None,
         emit: Emit,
         monotonic: Callable[[], float],
         wall_ns: Callable[[], int],
         max_memory: int | None,
     ) -> None:
-        rules = markers.rules
         self._broker = broker
         self._rules = rules
         self._places = rules.deliveries
@@ -115,9 +115,6 @@ class DeliveryStage:
         self._rest_until_s = 0.0  # no looks until then
         self._next_path = b""  # where the next turn begins, if the last one took too long
         self._failures: set[tuple[bytes, str]] = set()  # those that were reported
-
-    def __bool__(self) -> bool:
-        return bool(self._places)
 
     @property
     def is_reading(self) -> bool:

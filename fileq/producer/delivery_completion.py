@@ -216,7 +216,7 @@ class DirectoryLook(Struct):
 
 
 def look_at(
-    place: DeliveryPlace, rules: ScanRules, markers: Markers, since_ns: int, listed_max: int = LISTED_MAX
+    place: DeliveryPlace, rules: ScanRules, markers: Markers | None, since_ns: int, listed_max: int = LISTED_MAX
 ) -> DirectoryLook:
     """Leaves out what has not changed since `since_ns`: it belongs to an earlier delivery. Raises OSError if the
     directory can't be read or has more than `listed_max` entries; what vanishes meanwhile is left out."""
@@ -237,7 +237,7 @@ def look_at(
                 look.manifest, manifest_ns = path, status.st_mtime_ns
         elif rules.covers(path) and rules.marked_file(path) is None:
             file = found_at(path, status)
-            is_ready = markers.refusal(file, markers.of(path)) is None
+            is_ready = markers is None or markers.refusal(file, markers.of(path)) is None
             (look.files if is_ready else look.unmarked)[path] = file
             if is_linked:
                 look.linked.add(path)

@@ -29,6 +29,7 @@ from fileq.core.job import Job, file_job, new_ids, rfc3339_ms
 from fileq.files.version import FoundFile
 from fileq.handlers.outcomes import failed
 from fileq.producer.deliveries import DeliveryStage
+from fileq.producer.finder.scan import ScanRules
 from fileq.producer.ledger_stages import FileIdentity
 from fileq.producer.markers import Markers
 
@@ -67,7 +68,8 @@ class Enqueuer:
         config: Config,
         broker: FullBroker,
         identity: FileIdentity,
-        markers: Markers,
+        rules: ScanRules,
+        markers: Markers | None = None,
         deliveries: DeliveryStage | None = None,
         before_enqueue: BeforeEnqueue | None = None,
         emit: Emit = ignore,
@@ -75,7 +77,7 @@ class Enqueuer:
         wall_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._broker = broker
-        self._rules = markers.rules
+        self._rules = rules
         self._identity = identity
         self._markers = markers
         self._deliveries = deliveries
@@ -195,7 +197,7 @@ class Enqueuer:
         return fresh
 
     def _send(self, entries: list[_Unsent], batch: SentBatch) -> None:
-        if self._deliveries:
+        if self._deliveries is not None:
             waiting, entries, sent = entries, [], []
             for unsent in waiting:
                 if (entry := self._deliveries.joined(unsent.entry, unsent.file)) is None:
@@ -223,7 +225,8 @@ class Enqueuer:
                 batch.known += 1
             else:  # DUPLICATE is an entry of this producer, sent again after a lost reply
                 batch.enqueued.append(entry)
-        self._markers.remove(done)
+        if self._markers is not None:
+            self._markers.remove(done)
 
 
 # the rate limit

@@ -125,10 +125,12 @@ class LedgerLookup:
     of a scan: while a call is unanswered, nothing more is scanned. A kill -9 loses them from memory; the next scan
     finds them."""
 
-    def __init__(self, broker: Broker, identity: FileIdentity, markers: Markers, now_s: float) -> None:
+    def __init__(
+        self, broker: Broker, identity: FileIdentity, rules: ScanRules, markers: Markers | None, now_s: float
+    ) -> None:
         self.is_answered = True
         self._broker = broker
-        self._rules = markers.rules
+        self._rules = rules
         self._identity = identity
         self._markers = markers
         self._unanswered: list[FoundFile] = []
@@ -177,7 +179,7 @@ class LedgerLookup:
         self._unanswered = []
         counts.found += len(files)
         counts.known += len(files) - len(new)
-        if self._markers:  # a producer that was killed may have left them
+        if self._markers is not None:  # a producer that was killed may have left them
             paths = {file.path for file in new}
             self._markers.remove(file for file in files if file.path not in paths)
         return new

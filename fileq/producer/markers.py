@@ -35,22 +35,17 @@ _MarkerId: TypeAlias = tuple[int, int]
 
 
 class Markers:
-    """The markers of one scan_dir. Without `producer.ready_suffix` every file is ready and nothing is removed."""
+    """The markers of one scan_dir, whose names end in `suffix`."""
 
     def __init__(self, suffix: str, rules: ScanRules, emit: Emit = ignore) -> None:
         self._suffix = os.fsencode(suffix)
-        self.rules = rules
+        self._rules = rules
         self._emit = emit
         self._has_reported = False
         self._kept: dict[bytes, _MarkerId] = {}  # path of the file → its marker that has done its part, and stayed
 
-    def __bool__(self) -> bool:
-        return bool(self._suffix)
-
     def of(self, path: bytes) -> os.stat_result | None:
         """The marker of the file at this path, if it exists. To be read before the file is."""
-        if not self._suffix:
-            return None
         try:
             return os.stat(path + self._suffix, follow_symlinks=False)
         except OSError:
@@ -58,8 +53,6 @@ class Markers:
 
     def refusal(self, file: FoundFile, marker: os.stat_result | None) -> SkipReason | None:
         """Why the file is not to be enqueued yet; None if it is ready."""
-        if not self._suffix:
-            return None
         if marker is None:
             return SkipReason.UNMARKED
         if self._kept.get(file.path) == _id_of(marker) or self._is_older(marker, file):
@@ -68,13 +61,11 @@ class Markers:
 
     def remove(self, enqueued: Iterable[FoundFile]) -> None:
         """Removes the markers of versions that are enqueued, or known from before."""
-        if not self._suffix:
-            return
         for file in enqueued:
             marker = self.of(file.path)
             if marker is None or self._kept.get(file.path) == _id_of(marker):
                 continue
-            now = self.rules.find(file.path)
+            now = self._rules.find(file.path)
             if now is not None and not now.is_unchanged_since(file):
                 continue  # perhaps it is the marker of this newer version
             if self._is_older(marker, file):
@@ -93,7 +84,7 @@ class Markers:
         if marker.st_ctime_ns >= file.mtime_ns:
             return False
         try:
-            changed_ns = os.stat(file.path, follow_symlinks=self.rules.follows_links).st_ctime_ns
+            changed_ns = os.stat(file.path, follow_symlinks=self._rules.follows_links).st_ctime_ns
         except OSError:
             return True
         return marker.st_ctime_ns < changed_ns
@@ -102,7 +93,7 @@ class Markers:
         directory, name = os.path.split(path + self._suffix)
         if stat.S_ISDIR(marker.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        opened = open_directory(directory, (self.rules.root,), follows_links=self.rules.follows_links)
+        opened = open_directory(directory, (self._rules.root,), follows_links=self._rules.follows_links)
         try:
             private = private_name(f"marker{secrets.token_hex(12)}")
             take(opened, name, private)

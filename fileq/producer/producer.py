@@ -70,13 +70,21 @@ class Producer:
         mounts = ScanDirMounts(rules.root)
         self.finder = Finder(config, rules, mounts, emit=emit, is_once=is_once, monotonic=monotonic)
         identity = FileIdentity(config.producer.identity, mounts, emit)
-        markers = Markers(config.producer.ready_suffix, rules, emit)
-        self._lookup = LedgerLookup(broker, identity, markers, monotonic())
+        # A stage that has nothing to do with these settings is None.
+        suffix = config.producer.ready_suffix
+        markers = Markers(suffix, rules, emit) if suffix else None
+        self._lookup = LedgerLookup(broker, identity, rules, markers, monotonic())
         by_content = config.producer.identity == "content"
         self._content = ContentCheck(broker, identity, rules, monotonic) if by_content else None
-        self.stability = Stability(config, markers, mounts, self._clock)
-        self._deliveries = DeliveryStage(config, broker, identity, markers, emit, monotonic, wall_ns, max_memory)
-        self.enqueuer = Enqueuer(config, broker, identity, markers, self._deliveries, before_enqueue, emit, monotonic)
+        self.stability = Stability(config, rules, markers, mounts, self._clock)
+        self._deliveries = deliveries = (
+            DeliveryStage(config, broker, identity, rules, markers, emit, monotonic, wall_ns, max_memory)
+            if rules.deliveries
+            else None
+        )
+        self.enqueuer = Enqueuer(
+            config, broker, identity, rules, markers, deliveries, before_enqueue, emit=emit, monotonic=monotonic
+        )
         self._sweep = LedgerSweep(broker, rules, mounts, self._clock, forget_after_ms)
         self.wake = self.finder.wake
 
@@ -123,19 +131,20 @@ class Producer:
         if sent.error is not None:
             raise sent.error
 
-        if self._deliveries:
+        if self._deliveries is not None:
             self._deliveries.turn(now_s)
         self._sweep.turn()
 
     def close(self) -> None:
         self.finder.close()
-        self._deliveries.close()
+        if self._deliveries is not None:
+            self._deliveries.close()
 
     @property
     def is_idle(self) -> bool:
         """Every file that exists was found, was stable and was enqueued."""
         is_done = self.waits_only_for_writers and not self.stability and not self._sweep.is_running
-        return is_done and not self._deliveries.is_sealing
+        return is_done and (self._deliveries is None or not self._deliveries.is_sealing)
 
     @property
     def waits_only_for_writers(self) -> bool:
@@ -162,7 +171,8 @@ class Producer:
 
     def _pause_s(self, now_s: float) -> float:
         is_scan_due = self._may_scan and not self.finder.is_at_rest
-        if self._sweep.is_running or self._content or self._deliveries.is_reading or is_scan_due:
+        is_reading = self._deliveries is not None and self._deliveries.is_reading
+        if self._sweep.is_running or self._content or is_reading or is_scan_due:
             return 0.0
         due = [now_s + IDLE_S]
         if self._may_scan:  # otherwise a scan that is due would make every pause 0

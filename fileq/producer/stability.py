@@ -20,6 +20,7 @@ from fileq.config import Config
 from fileq.core.events import SkipReason
 from fileq.files.mounts import ScanDirMounts
 from fileq.files.version import FoundFile
+from fileq.producer.finder.scan import ScanRules
 from fileq.producer.markers import Markers
 
 WAITING_MAX = 50_000
@@ -36,10 +37,12 @@ class _Waiting(Struct):
 class Stability:
     """The files that may still be changing, by path."""
 
-    def __init__(self, config: Config, markers: Markers, mounts: ScanDirMounts, clock: ClockGuard) -> None:
+    def __init__(
+        self, config: Config, rules: ScanRules, markers: Markers | None, mounts: ScanDirMounts, clock: ClockGuard
+    ) -> None:
         self._closed_s = config.producer.settle
         self._unclosed_s = config.producer.settle_unclosed
-        self._rules = markers.rules
+        self._rules = rules
         self._markers = markers
         self._mounts = mounts
         self._clock = clock
@@ -63,9 +66,9 @@ class Stability:
 
     def add_scanned(self, files: Iterable[FoundFile], now_s: float) -> bool:
         """Takes files that a scan found. Those that are old enough do not wait. False if some had no room."""
-        has_room = True
+        has_room, markers = True, self._markers
         for file in files:
-            if refusal := self._markers.refusal(file, self._markers.of(file.path)):
+            if markers is not None and (refusal := markers.refusal(file, markers.of(file.path))):
                 self._rules.counts.skip(refusal, file.path)
             elif self._has_aged(file):
                 self._aged.append(file)
@@ -77,13 +80,13 @@ class Stability:
         """The files that are stable now: all that were old enough when they came, and up to `most` others, which are
         read again first. A file that is gone is dropped."""
         stable, self._aged = self._aged, []
-        counts = self._rules.counts
+        counts, markers = self._rules.counts, self._markers
         for _ in range(min(most, CHECKS_PER_TURN)):
             due_s = self.next_due_s()
             if due_s is None or due_s > now_s:
                 break
             path = self._due[0][1]
-            marker = self._markers.of(path)
+            marker = markers.of(path) if markers is not None else None
             file = self._rules.find(path)
             heapq.heappop(self._due)
             was_full, earlier = self.is_full, self._waiting.pop(path).file
@@ -94,7 +97,7 @@ class Stability:
                 # While there is no room, a changing file gives way to others. Its next event or a scan brings it back.
                 if not was_full:
                     self._wait(file, now_s, is_closed=False)
-            elif refusal := self._markers.refusal(file, marker):
+            elif markers is not None and (refusal := markers.refusal(file, marker)):
                 # A missing marker is not waited for: the event of its creation, or a scan, brings the file back.
                 counts.skip(refusal, path)
             else:

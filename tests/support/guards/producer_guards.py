@@ -60,15 +60,15 @@ STABILITY_GUARDS = (
     Guard(
         "A file without its marker is not enqueued",
         "`producer.ready_suffix` has no effect",
-        "            elif refusal := self._markers.refusal(file, marker):\n",
+        "            elif markers is not None and (refusal := markers.refusal(file, marker)):\n",
         "            elif refusal := None:\n",
         PIPELINE + "a_closed_file_without_its_marker_gets_no_job",
     ),
     Guard(
         "A marker is removed with the file that it announced",
         "the next file of that name is processed half-written",
-        "        self._markers.remove(done)\n",
-        "",
+        "            self._markers.remove(done)\n",
+        "            pass\n",
         MARKERS + "a_marker_is_removed_with_its_file_and_the_next_file_waits_for_its_own",
     ),
     Guard(

@@ -18,7 +18,6 @@ from fileq.producer import enqueuer as module
 from fileq.producer.enqueuer import REPORT_EVERY_S, STALE_S, BeforeEnqueue, Enqueuer, SentBatch
 from fileq.producer.finder.scan import ProducerCounts
 from fileq.producer.ledger_stages import FileIdentity
-from fileq.producer.markers import Markers
 from fileq.testing.conformance.builders import worker_info
 from fileq.testing.conformance.harness import FakeClock
 from tests.support.clocks import ManualClocks, RecordedEvents
@@ -54,7 +53,7 @@ class Sender:
             config,
             self,  # type: ignore[arg-type]
             FileIdentity(config.producer.identity, ScanDirMounts(b"/d")),
-            Markers("", self),  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
             before_enqueue=before,
             emit=self.events,
             monotonic=self.hands.monotonic,

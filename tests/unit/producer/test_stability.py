@@ -7,7 +7,6 @@ from fileq.files.mounts import ScanDirMounts
 from fileq.files.version import FoundFile
 from fileq.producer import stability as module
 from fileq.producer.finder.scan import ProducerCounts
-from fileq.producer.markers import Markers
 from fileq.producer.stability import ClockGuard, Stability
 from tests.support.clocks import ManualClocks
 
@@ -38,8 +37,7 @@ class Waiting:
         hands = ManualClocks()
         clock = ClockGuard(UNCLOSED, hands.wall_ns, hands.monotonic)
         config = config_from({"broker": "memory"})
-        markers = Markers("", self.disk)  # type: ignore[arg-type]
-        self.stage = Stability(config, markers, ScanDirMounts(b"/d"), clock)
+        self.stage = Stability(config, self.disk, None, ScanDirMounts(b"/d"), clock)  # type: ignore[arg-type]
 
     def add(self, found: FoundFile, now_s: float, *, is_closed: bool) -> bool:
         self.disk.files[found.path] = found
