@@ -1,4 +1,4 @@
-"""The domain: jobs, claims, outcomes, settlements, the retry policy, the breaker and the events.
+"""The domain: jobs, claims, outcomes, settlements, the retry policy and the events.
 
 Pure values and functions. No I/O, no broker, no configuration: other packages pass in what is needed.
 """

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from fileq.config.schema import CircuitBreakerSettings
-from fileq.core.breaker import FAILED_KEPT, SLICES, UNFAILED_FIRST_S, Breaker
+from fileq.worker.breakers import FAILED_KEPT, SLICES, UNFAILED_FIRST_S, Breaker
 
 TraceFunction: TypeAlias = Callable[[FrameType, str, Any], Any]
 SETTINGS = CircuitBreakerSettings(failure_threshold=0.5, window=60.0, cooldown_period=30.0, min_samples=4)
@@ -63,13 +63,19 @@ def opened(breaker: Breaker) -> Breaker:
 def half_opened(breaker: Breaker, clock: Clock) -> Breaker:
     opened(breaker)
     clock.now_s += 30
-    assert breaker.permits(16) == 1
+    breaker.await_probe()
+    assert breaker.state == "half-open"
     return breaker
 
 
-def test_a_closed_breaker_permits_every_claim(breaker: Breaker) -> None:
-    assert breaker.permits(16) == 16
-    assert breaker.permits(0) == 0
+def probed(breaker: Breaker, clock: Clock) -> Breaker:
+    assert half_opened(breaker, clock).admits("probe")
+    return breaker
+
+
+def test_a_closed_breaker_admits_every_job(breaker: Breaker) -> None:
+    breaker.await_probe()
+    assert [breaker.admits(claim) for claim in range(16)] == [True] * 16
 
 
 def test_too_few_samples_never_open_it(breaker: Breaker) -> None:
@@ -92,14 +98,14 @@ def test_samples_older_than_the_window_do_not_count(breaker: Breaker, clock: Clo
     assert breaker.state == "closed"
 
 
-def test_an_open_breaker_permits_nothing_until_its_cooldown_is_over(breaker: Breaker, clock: Clock) -> None:
+def test_an_open_breaker_admits_nothing_until_its_cooldown_is_over(breaker: Breaker, clock: Clock) -> None:
     opened(breaker)
     clock.now_s += 29.999
-    assert breaker.permits(16) == 0
+    breaker.await_probe()
+    assert (breaker.admits("early"), breaker.state) == (False, "open")
     assert breaker.cooldown_left_s() == pytest.approx(0.001)
     clock.now_s += 0.001
-    assert breaker.permits(16) == 1
-    assert breaker.state == "half-open"
+    assert (breaker.admits("probe"), breaker.state) == (True, "half-open")
 
 
 def switch_threads_in(*codes: CodeType) -> Callable[[FrameType, str, object], TraceFunction | None]:
@@ -114,25 +120,23 @@ def switch_threads_in(*codes: CodeType) -> Callable[[FrameType, str, object], Tr
     return trace
 
 
-@pytest.mark.parametrize("method", ["permits", "admits"])
 @pytest.mark.parametrize("is_half_open", [False, True])
 def test_only_one_of_a_hundred_concurrent_callers_gets_the_probe(
-    breaker: Breaker, clock: Clock, is_half_open: bool, method: str
+    breaker: Breaker, clock: Clock, is_half_open: bool
 ) -> None:
     """Whether they come when the cooldown is just over, or when a probe is available again."""
     opened(breaker)
     clock.now_s += 30
     if is_half_open:
-        assert breaker.permits(16) == 1
-        breaker.claimed([])
+        breaker.await_probe()
     barrier = threading.Barrier(100)
-    permitted: list[int] = []
+    admitted: list[bool] = []
 
     def call() -> None:
         barrier.wait()
-        permitted.append(int(getattr(breaker, method)(16)))
+        admitted.append(breaker.admits(16))
 
-    threading.settrace(switch_threads_in(getattr(Breaker, method).__code__, Breaker._is_probe_free.__code__))
+    threading.settrace(switch_threads_in(Breaker.admits.__code__, Breaker._is_probe_free.__code__))
     try:
         threads = [threading.Thread(target=call) for _ in range(100)]
         for thread in threads:
@@ -141,12 +145,12 @@ def test_only_one_of_a_hundred_concurrent_callers_gets_the_probe(
         threading.settrace(None)  # type: ignore[arg-type]
     for thread in threads:
         thread.join()
-    assert sorted(permitted) == [0] * 99 + [1]
+    assert sorted(admitted) == [False] * 99 + [True]
     assert breaker.state == "half-open"
 
 
 def test_a_probe_that_succeeds_closes_it_with_a_clean_window(breaker: Breaker, clock: Clock) -> None:
-    half_opened(breaker, clock).claimed(["probe"])
+    probed(breaker, clock)
     breaker.record("probe", True)
     assert breaker.state == "closed"
     fail(breaker, 3)
@@ -154,33 +158,34 @@ def test_a_probe_that_succeeds_closes_it_with_a_clean_window(breaker: Breaker, c
 
 
 def test_a_probe_that_fails_opens_it_for_a_whole_cooldown(breaker: Breaker, clock: Clock) -> None:
-    half_opened(breaker, clock).claimed(["probe"])
+    probed(breaker, clock)
     clock.now_s += 10
     breaker.record("probe", False)
     assert breaker.state == "open"
     clock.now_s += 29
-    assert breaker.permits(1) == 0
+    assert not breaker.admits("early")
     clock.now_s += 1
-    assert breaker.permits(1) == 1
+    assert breaker.admits("next probe")
 
 
-def test_a_probe_that_finds_no_job_is_available_again(breaker: Breaker, clock: Clock) -> None:
-    half_opened(breaker, clock).claimed([])
-    assert breaker.state == "half-open"
-    assert breaker.permits(16) == 1
+def test_a_breaker_whose_claim_finds_no_job_still_awaits_its_probe(breaker: Breaker, clock: Clock) -> None:
+    half_opened(breaker, clock).await_probe()
+    assert breaker.is_probe_due
+    assert breaker.admits("probe")
+    assert not breaker.is_probe_due
 
 
 @pytest.mark.parametrize("probe", ["probe", 7])
 def test_a_probe_that_is_no_sample_is_available_again(breaker: Breaker, clock: Clock, probe: object) -> None:
-    half_opened(breaker, clock).claimed([probe])
-    assert breaker.permits(16) == 0
+    assert half_opened(breaker, clock).admits(probe)
+    assert not breaker.admits("another")
     breaker.record(probe, None)
     assert breaker.state == "half-open"
-    assert breaker.permits(16) == 1
+    assert breaker.admits("another")
 
 
 def test_results_of_jobs_claimed_before_do_not_decide(breaker: Breaker, clock: Clock) -> None:
-    half_opened(breaker, clock).claimed(["probe"])
+    probed(breaker, clock)
     breaker.record("claimed before", True)
     breaker.record("claimed before too", False)
     assert breaker.state == "half-open"
@@ -190,15 +195,14 @@ def test_results_that_come_while_open_do_not_count_later(breaker: Breaker, clock
     opened(breaker)
     fail(breaker, 50)
     clock.now_s += 30
-    assert breaker.permits(1) == 1
-    breaker.claimed(["probe"])
+    assert breaker.admits("probe")
     breaker.record("probe", True)
     fail(breaker, 3)
     assert breaker.state == "closed"
 
 
 def test_every_change_is_reported_once(breaker: Breaker, clock: Clock, changes: list[tuple[str, str]]) -> None:
-    half_opened(breaker, clock).claimed(["probe"])
+    probed(breaker, clock)
     breaker.record("probe", True)
     assert changes == [("closed", "open"), ("open", "half-open"), ("half-open", "closed")]
 
@@ -211,22 +215,11 @@ def test_failures_that_leave_the_window_are_forgotten(breaker: Breaker, clock: C
     assert breaker.state == "closed"  # 1 of 4
 
 
-def test_a_caller_that_wants_no_job_takes_no_probe(breaker: Breaker, clock: Clock) -> None:
-    opened(breaker)
-    clock.now_s += 30
-    assert breaker.permits(0) == 0
-    assert breaker.permits(16) == 1
-    breaker.claimed([])
-    assert breaker.permits(0) == 0
-    assert breaker.permits(16) == 1
-
-
-def test_while_a_probe_is_being_claimed_or_runs_there_is_no_other(breaker: Breaker, clock: Clock) -> None:
-    half_opened(breaker, clock)
-    assert breaker.permits(16) == 0
-    breaker.claimed(["probe"])
+def test_while_a_probe_runs_there_is_no_other(breaker: Breaker, clock: Clock) -> None:
+    probed(breaker, clock)
     clock.now_s += 300
-    assert breaker.permits(16) == 0
+    breaker.await_probe()
+    assert (breaker.is_probe_due, breaker.admits("another")) == (False, False)
 
 
 # each job counts once
@@ -312,7 +305,7 @@ def test_if_every_job_has_failed_one_of_them_is_the_probe(breaker: Breaker, cloc
 def test_a_breaker_without_jobs_for_a_window_closes_with_a_clean_window(
     breaker: Breaker, clock: Clock, changes: list[tuple[str, str]]
 ) -> None:
-    half_opened(breaker, clock).claimed([])
+    half_opened(breaker, clock)
     clock.now_s += 29.9
     breaker.close_if_idle()
     assert breaker.state == "half-open", "the last job was seen 59.9 s ago"
@@ -324,7 +317,7 @@ def test_a_breaker_without_jobs_for_a_window_closes_with_a_clean_window(
 
 
 def test_a_job_that_asks_or_ends_keeps_a_breaker_from_closing(breaker: Breaker, clock: Clock) -> None:
-    half_opened(breaker, clock).claimed([])
+    half_opened(breaker, clock)
     clock.now_s += 50
     breaker.record("claimed before", True)
     clock.now_s += 50
