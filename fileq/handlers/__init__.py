@@ -4,8 +4,7 @@ registry.py        the functions decorated with @fileq.handler and @fileq.task
 extensions.py      the functions decorated with @fileq.middleware, @fileq.hook and @fileq.before_enqueue
 importing.py       imports the user's modules and checks the functions that they name
 routes.py          which handler gets which job; loads them all, and again for a reload
-run.py             runs one task and returns its outcome
-middleware.py      calls a handler through its middleware
+run.py             runs one task and returns its outcome; calls the handler through its middleware
 job_file.py        opens and checks the file before the handler runs
 command_handler.py runs a command as the handler
 event_loop.py      runs coroutines

@@ -3,7 +3,7 @@
 
 EXTENSIONS is global for the same reason as registry.REGISTRY: decorators run while the user's modules are imported.
 A module that is imported again replaces its entries. A decorator checks only what it can know; the rest is checked when
-a process loads them. middleware.py calls middleware, runtime/observers.py calls hooks.
+a process loads them. run.py calls middleware, runtime/observers.py calls hooks.
 """
 
 from __future__ import annotations
@@ -98,6 +98,36 @@ def before_enqueue(function: F) -> F:
 def _require_function(function: object, decorator: str) -> None:
     if not callable(function):
         raise ConfigError(f"{decorator} is for functions; it was given {function!r:.100}")
+
+
+# The middleware of a worker, complete and checked: what the configuration names, or what was decorated.
+
+MIDDLEWARE = "a middleware function", ("job", "context", "call")
+
+
+def load_middleware(
+    config: Config, importer: Importer, problems: list[str], warnings: list[str]
+) -> tuple[Extension, ...]:
+    """Outermost first. Adds to `problems` what can't be used, and to `warnings` decorated functions that do not run."""
+    decorated = EXTENSIONS.middleware
+    if not config.middleware:
+        for one in decorated.values():
+            if fault := unfitness(one.function, *MIDDLEWARE):
+                problems.append(f"@fileq.middleware on {one.target}, which {fault}")
+        return tuple(decorated.values())
+    warnings += [
+        f"@fileq.middleware on {target} does not run: middleware in the configuration does not name it"
+        for target in decorated
+        if target not in config.middleware
+    ]
+    found = []
+    for i, target in enumerate(config.middleware):
+        try:
+            function = importer.function(target, *MIDDLEWARE)
+            found.append(Extension(target, function, is_async(function)))
+        except InvalidTarget as error:
+            problems.append(f"middleware[{i}] {error}")
+    return tuple(found)
 
 
 # Hooks: which events they can have, and what they are given. runtime/observers.py calls them.

@@ -22,7 +22,7 @@ LONGEST_RESULT = 64 * 1024  # bytes of JSON
 LONGEST_ERROR = 4_000  # characters
 _LONGEST_KIND = 100
 _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_MIDDLEWARE = os.path.join(os.path.dirname(__file__), "middleware.py")
+_CALLS_MIDDLEWARE = os.path.join(os.path.dirname(__file__), "run.py")
 
 
 class TimedOut(JobError):
@@ -164,7 +164,7 @@ def _location(error: BaseException) -> str:
             if has_passed:
                 frames, has_passed = [], False
             frames.append(f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} in {code.co_name}")
-        elif code.co_filename == _MIDDLEWARE:
+        elif code.co_filename == _CALLS_MIDDLEWARE:
             has_passed = True  # but it may have raised itself, as for a second call(): then no frame follows
         trace = trace.tb_next
     ends = dict.fromkeys(frames[:1] + frames[-1:])

@@ -36,7 +36,7 @@ from fileq.handlers import extensions
 from fileq.handlers.command_handler import command_problems, command_warnings
 from fileq.handlers.context import LONGEST_TYPE, no_handler
 from fileq.handlers.event_loop import EventLoop
-from fileq.handlers.extensions import Extension, load_hooks, producer_warnings
+from fileq.handlers.extensions import Extension, load_hooks, load_middleware, producer_warnings
 from fileq.handlers.importing import (
     Importer,
     InvalidTarget,
@@ -47,7 +47,6 @@ from fileq.handlers.importing import (
     named_modules,
     unfitness,
 )
-from fileq.handlers.middleware import load_middleware
 from fileq.handlers.registry import REGISTRY, Registration, RetryIf, TaskDefinition, payload_fault
 
 if TYPE_CHECKING:

@@ -8,10 +8,12 @@ commands can be stopped from here, so their timeouts are enforced here too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
@@ -20,8 +22,9 @@ from fileq.core.job import Job, attempt_span_id, decode, parent_of
 from fileq.core.outcome import Done, Failed, Ran, Task
 from fileq.handlers.command_handler import run_command
 from fileq.handlers.context import CancelFlag, Context, JobView, Log, view_of
+from fileq.handlers.event_loop import EventLoop, in_calling_thread
+from fileq.handlers.extensions import Extension
 from fileq.handlers.job_file import NO_FILE, JobFile, open_file
-from fileq.handlers.middleware import Layer, awaited, call_through, layer_of
 from fileq.handlers.outcomes import LONGEST_ERROR, done, failed
 from fileq.handlers.registry import RetryIf
 from fileq.handlers.routes import BoundRoute, Routes
@@ -114,3 +117,72 @@ def invoke(
     outcome = done(value, is_task=route.is_task)
     made = context.end()
     return outcome if made is None else replace(outcome, made=made)
+
+
+# The handler is called through its middleware: functions around it, each of which calls the next one.
+#
+#     def workdir(job, context, call): ... return call()
+#     async def span(job, context, call): ... return await call()
+#
+# Plain and async functions can be mixed. Plain functions, the handler included, run in the thread of the attempt, also
+# below async middleware: in a child process that is its main thread, and only that one can be stopped by force. Async
+# functions run on the event loop. What any of them raises is what the handler raised.
+
+
+class Layer(Struct, frozen=True):
+    """A handler, or middleware with everything below it. `call` returns an awaitable if it `is_async`."""
+
+    call: Callable[[], Any]
+    is_async: bool
+
+
+def call_through(
+    middleware: Sequence[Extension], handler: Layer, job: JobView, context: Context, loop: EventLoop
+) -> Any:
+    """What the outermost middleware returns, which is the first of `middleware`."""
+    layer = handler
+    for one in reversed(middleware):
+        layer = _around(layer, one, job, context, loop)
+    return _value(layer, context, loop)
+
+
+def _around(inner: Layer, one: Extension, job: JobView, context: Context, loop: EventLoop) -> Layer:
+    check = _once(one.target)
+
+    def call() -> Any:
+        check()
+        return _value(inner, context, loop)
+
+    async def call_async() -> Any:
+        check()
+        return await inner.call() if inner.is_async else await in_calling_thread(inner.call)
+
+    below = call_async if one.is_async else call
+    return layer_of(lambda: one.function(job, context, below), context, loop, is_async=one.is_async)
+
+
+def layer_of(call: Callable[[], Any], context: Context, loop: EventLoop, *, is_async: bool) -> Layer:
+    return Layer(call if is_async else lambda: awaited(call(), context, loop), is_async)
+
+
+def _value(layer: Layer, context: Context, loop: EventLoop) -> Any:
+    return loop.run(layer.call, context) if layer.is_async else layer.call()
+
+
+def _once(target: str) -> Callable[[], None]:
+    """Raises when middleware calls `call()` twice: repeating is for `max_retries`, with a record and a backoff."""
+    calls = iter((True,))
+
+    def check() -> None:
+        if not next(calls, False):
+            raise RuntimeError(f"{target} has called call() twice; a handler runs once in each attempt")
+
+    return check
+
+
+def awaited(value: Any, context: Context, loop: EventLoop) -> Any:
+    """The value; for an awaitable, which a plain function may return too, what it gives."""
+    if value is None or not inspect.isawaitable(value):
+        return value
+    awaitable: Awaitable[Any] = value
+    return loop.run(lambda: awaitable, context)

@@ -25,12 +25,12 @@ from fileq.files.version import signature_of
 from fileq.handlers import extensions
 from fileq.handlers.context import Context
 from fileq.handlers.event_loop import EventLoop
+from fileq.handlers.extensions import MIDDLEWARE
 from fileq.handlers.importing import is_async, unfitness
 from fileq.handlers.job_file import NO_FILE, JobFile
-from fileq.handlers.middleware import MIDDLEWARE, call_through, layer_of
 from fileq.handlers.outcomes import done
 from fileq.handlers.registry import REGISTRY, TaskDefinition, target_of
-from fileq.handlers.run import checked_view
+from fileq.handlers.run import call_through, checked_view, layer_of
 from fileq.testing.time_limit import call_within
 
 COROUTINE_GRACE_S = 0.5  # the event loop enforces the timeout; this is for a coroutine that never awaits
