@@ -30,14 +30,13 @@ from fileq.config import config_from
 from fileq.core.errors import BrokerError
 from fileq.core.events import ignore
 from fileq.core.job import ClaimKey, decode
-from fileq.core.outcome import Done, Task
+from fileq.core.outcome import Done, Task, TaskOutcome
 from fileq.handlers.routes import Routes
 from fileq.runtime.roles import CHECK_EVERY_S
 from fileq.runtime.worker_build import Deliveries
 from fileq.runtime.worker_service import WorkerService
 from fileq.worker import heartbeats, lease, reaper
 from fileq.worker.batch_reconciler import BatchReconciler
-from fileq.worker.executors.protocol import TaskOutcome
 from fileq.worker.pump import Gates, Pump
 from fileq.worker.reaper import Reaper
 from fileq.worker.scheduler import Scheduler

@@ -24,7 +24,7 @@ from fileq.config import Config, Loaded
 from fileq.config.show import secret_variables, without_secrets
 from fileq.core.errors import ConfigError
 from fileq.core.job import ClaimKey, encode, file_job
-from fileq.core.outcome import Died, Done, Failed, Made, Ran, Task
+from fileq.core.outcome import Died, Done, Failed, Made, Ran, Task, TaskOutcome
 from fileq.core.text import printable_lines, quoted_path
 from fileq.core.units import format_duration, short_duration
 from fileq.files.paths import Paths
@@ -37,7 +37,7 @@ from fileq.handlers.tracebacks import is_stack, place_of, waits_for
 from fileq.runtime.observers import log_to_stderr
 from fileq.worker.executors.process.executor import ProcessExecutor
 from fileq.worker.executors.process.messages import Program
-from fileq.worker.executors.protocol import Run, TaskOutcome
+from fileq.worker.executors.protocol import Run
 
 INTERRUPT_GRACE_S = 1.0  # from Ctrl-C to the stop by force
 LONGEST_WAIT_S = 60.0

@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from fileq.core.job import ClaimKey, Job, Version
 from fileq.core.job_options import Moment
+from fileq.core.units import format_duration
 
 FOLLOW_UPS_MAX = 100  # of one attempt
 FOLLOW_UPS_MAX_BYTES = 256 << 10  # of one attempt, all together
@@ -192,6 +193,14 @@ FinalOutcome: TypeAlias = Done | Failed | Refused | Died | Cancelled | Released
 # What a run can give. Died is reported by the executor when the process of the run ended. Refused and Released are only
 # for jobs of fileq's own types: another program enqueued the job, or the broker can't be asked about that.
 Ran: TypeAlias = Done | Failed | Died | Changed | Refused | Released
+TaskOutcome: TypeAlias = Ran | Cancelled  # what an executor returns
+
+TIMEOUT = "Timeout"  # the kind of the error
+
+
+def timed_out(timeout_s: float, stack: str = "") -> Failed:
+    """`stack` is where the handler was."""
+    return Failed(f"timed out after {format_duration(timeout_s)}", TIMEOUT, traceback=stack)
 
 
 # The kind of an error, found again from its text: the hourly counters, and `fileq stats`, count failures and deaths by
@@ -202,7 +211,7 @@ CRASH, WORKER_DEATH = "Crash", "WorkerDied"
 DEATH_KINDS = frozenset({CRASH, WORKER_DEATH})  # counted as `recovered`, not as `failed`
 # Tried in this order; the first that matches from the start of the text decides.
 _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"timed out after "), "Timeout"),
+    (re.compile(r"timed out after "), TIMEOUT),
     (re.compile(r"file vanished"), "FileVanished"),
     (re.compile(r"not a regular file"), "NotAFile"),
     (re.compile(r"deadline passed"), "DeadlinePassed"),

@@ -1,4 +1,5 @@
 """The retry policy: (claim, outcome, policy) → settlement. Pure: the caller passes the time and the random numbers.
+Also what counts of a task that was asked to stop.
 
 Two separate budgets. A failure counts in `retries`: the handler ran and failed. A death counts in `recoveries`: the
 process ended, perhaps because of another job that ran in it. So the first death has no penalty. After later deaths the
@@ -7,6 +8,7 @@ job waits for its backoff, until the job that kills its process no longer runs t
 
 from __future__ import annotations
 
+import enum
 import random
 from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
@@ -15,7 +17,20 @@ from msgspec import Struct
 
 from fileq.core import settlement
 from fileq.core.job import COUNT_MAX, MADE_BY_TAG, Claim, Job, Version, encode, rfc3339_ms
-from fileq.core.outcome import Cancelled, Died, Done, Failed, FinalOutcome, Refused, Released, kind_of_death
+from fileq.core.outcome import (
+    TIMEOUT,
+    Cancelled,
+    Changed,
+    Died,
+    Done,
+    Failed,
+    FinalOutcome,
+    Ran,
+    Refused,
+    Released,
+    TaskOutcome,
+    kind_of_death,
+)
 from fileq.core.settlement import Details, Settlement
 
 Chance = Callable[[float, float], float]
@@ -176,3 +191,33 @@ def _as_text(error: str) -> str:
 
 def dead(job: Job, error: str, now_ms: int) -> bytes:
     return encode(job.but(error=error, failed_at=rfc3339_ms(now_ms), first_error=None, breaker_probe=False))
+
+
+# Requests to stop a running task, and the outcome of a task that got one. The same in processes and in threads.
+
+# How handlers stop if they are asked to, in the words of docs/handlers.md; TIMEOUT if they have to be stopped by force.
+_USUAL = frozenset(("InterruptedError", "CancelledError", "KeyboardInterrupt", "Retry", TIMEOUT))
+
+
+class StopRequest(enum.Enum):
+    NONE = enum.auto()
+    CANCEL = enum.auto()  # the job was cancelled
+    QUIT = enum.auto()  # the worker stops
+
+
+def outcome_after(request: StopRequest, ran: Ran) -> TaskOutcome:
+    """The outcome of a task that ended with `ran` after this request.
+
+    When the worker stops, only a handler that finished counts. An exception or a killed command is most likely the
+    reaction to context.cancelled, and a shutdown must not count as a failure of the job. An exception that is not the
+    usual reaction is kept for the log: it may be a real error that happened while the handler stopped."""
+    match request:
+        case StopRequest.CANCEL:
+            return Cancelled(raised=_unusual(ran))
+        case StopRequest.QUIT if not isinstance(ran, Done | Changed):
+            return Released(raised=_unusual(ran))
+    return ran
+
+
+def _unusual(ran: Ran) -> Failed | None:
+    return ran if isinstance(ran, Failed) and ran.traceback and ran.kind not in _USUAL else None

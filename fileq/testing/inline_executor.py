@@ -6,14 +6,13 @@ import sys
 from collections.abc import Sequence
 
 from fileq.core.job import ClaimKey
-from fileq.core.outcome import Ran, Task
+from fileq.core.outcome import Ran, Task, TaskOutcome, timed_out
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import TimedOut
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.testing.handlers import COROUTINE_GRACE_S, LOOP_CLOSE_TIMEOUT_S
 from fileq.testing.time_limit import call_within
-from fileq.worker.executors.protocol import TaskOutcome, timed_out
 
 
 class InlineExecutor:

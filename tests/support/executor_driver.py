@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from fileq.core.job import ClaimKey
-from fileq.core.outcome import Done, Task
-from fileq.worker.executors.protocol import Executor, TaskOutcome
+from fileq.core.outcome import Done, Task, TaskOutcome
+from fileq.worker.executors.protocol import Executor
 from tests.support.waiting import wait_until
 
 

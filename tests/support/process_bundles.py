@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fileq.core.outcome import Task
+from fileq.core.outcome import Task, TaskOutcome
 from fileq.worker.executors.process import executor
-from fileq.worker.executors.protocol import TaskOutcome
 from tests.support.bundle_tasks import LOADER
 from tests.support.executor_driver import key_of
 from tests.support.process_executor import ProcessDriver, Start

@@ -19,7 +19,7 @@ from fileq.config.schema import WorkerSettings
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import Emit, ignore
 from fileq.core.job import ClaimKey, decode_or_none
-from fileq.core.outcome import Ran, Refused, Released, Task
+from fileq.core.outcome import Ran, Refused, Released, Task, TaskOutcome
 from fileq.core.own_jobs import origin_of
 from fileq.core.webhook import DELIVERIES_MAX, DELIVERY_ROUTE
 from fileq.handlers.context import CancelFlag
@@ -27,7 +27,7 @@ from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.worker.executors.process.executor import ProcessExecutor
 from fileq.worker.executors.process.messages import Program
-from fileq.worker.executors.protocol import Executor, Run, TaskOutcome
+from fileq.worker.executors.protocol import Executor, Run
 from fileq.worker.executors.thread import ThreadExecutor
 
 Records: TypeAlias = Callable[[Sequence[str]], list[Record | None]]

@@ -1,23 +1,20 @@
-"""What the pump expects of an executor, and what all executors share: requests to stop a task, and whether to wait
-for a bundle of tiny tasks.
+"""What the pump expects of an executor, and whether executors wait for a bundle of tiny tasks.
 
 An executor never raises for what a handler does, and never blocks the pump for more than a few milliseconds.
 """
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from fileq.core.job import ClaimKey
-from fileq.core.outcome import Cancelled, Changed, Done, Failed, Ran, Released, Task
-from fileq.core.units import format_duration
+from fileq.core.outcome import Ran, Task, TaskOutcome
 from fileq.handlers.context import CancelFlag
 
 Run: TypeAlias = Callable[[Task, CancelFlag], Ran]
-TaskOutcome: TypeAlias = Ran | Cancelled
+CANCEL_GRACE_S = 5.0  # from context.cancelled to the stop by force
 
 
 class Executor(Protocol):
@@ -55,44 +52,6 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Stop everything: afterwards no child process, no descendant of one and no idle thread is left."""
-
-
-# Requests to stop a running task, and the outcome of a task that got one. The same in processes and in threads.
-
-
-TIMEOUT = "Timeout"  # the kind of the error
-# How handlers stop if they are asked to, in the words of docs/handlers.md; TIMEOUT if they have to be stopped by force.
-_USUAL = frozenset(("InterruptedError", "CancelledError", "KeyboardInterrupt", "Retry", TIMEOUT))
-CANCEL_GRACE_S = 5.0  # from context.cancelled to the stop by force
-
-
-class StopRequest(enum.Enum):
-    NONE = enum.auto()
-    CANCEL = enum.auto()  # the job was cancelled
-    QUIT = enum.auto()  # the worker stops
-
-
-def outcome_after(request: StopRequest, ran: Ran) -> TaskOutcome:
-    """The outcome of a task that ended with `ran` after this request.
-
-    When the worker stops, only a handler that finished counts. An exception or a killed command is most likely the
-    reaction to context.cancelled, and a shutdown must not count as a failure of the job. An exception that is not the
-    usual reaction is kept for the log: it may be a real error that happened while the handler stopped."""
-    match request:
-        case StopRequest.CANCEL:
-            return Cancelled(raised=_unusual(ran))
-        case StopRequest.QUIT if not isinstance(ran, Done | Changed):
-            return Released(raised=_unusual(ran))
-    return ran
-
-
-def _unusual(ran: Ran) -> Failed | None:
-    return ran if isinstance(ran, Failed) and ran.traceback and ran.kind not in _USUAL else None
-
-
-def timed_out(timeout_s: float, stack: str = "") -> Failed:
-    """`stack` is where the handler was."""
-    return Failed(f"timed out after {format_duration(timeout_s)}", TIMEOUT, traceback=stack)
 
 
 # Decides whether submit() of an executor waits until the bundle it submitted has ended.

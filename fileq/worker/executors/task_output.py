@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from fileq.core.events import Emit, HandlerOutputSkipped, HandlerPrinted, OutputIds, output_ids
 from fileq.core.job import decode_or_none
-from fileq.core.outcome import Died, Failed, Ran, Task
+from fileq.core.outcome import TIMEOUT, Died, Failed, Ran, Task
 from fileq.handlers.output import Tail, capture_logging, task_sink
 from fileq.worker.executors.process.messages import READ_SIZE
 from fileq.worker.executors.process.output_pipe import (
@@ -32,7 +32,6 @@ from fileq.worker.executors.process.output_pipe import (
     TaskEnd,
     new_secret,
 )
-from fileq.worker.executors.protocol import TIMEOUT
 
 TAIL = 8 * 1024  # bytes of UTF-8
 LONGEST_LINE = 4 * 1024  # bytes
@@ -151,7 +150,6 @@ def _cut(line: bytes) -> str:
 # and programs and C code, which write to the descriptors 1 and 2. Those belong to the whole process and can't be
 # captured for one task.
 
-
 _lock = threading.Lock()
 _captured: list[CapturedStream] = []  # those that install() has put in place
 _users = 0  # executors that need them
@@ -246,7 +244,6 @@ def uninstall() -> None:
 # was kept.
 #
 # A process that a handler left behind may hold the pipe open. Nothing waits for the end of the pipe.
-
 
 _MAX_LAST_READS = 32  # after the end of a child: a process that it left may go on writing
 # The thread lets output gather, so that tiny tasks that print do not compete with it for the GIL.

@@ -25,21 +25,14 @@ from queue import SimpleQueue
 
 from fileq.core.events import Emit, ThreadAbandoned, ignore
 from fileq.core.job import ClaimKey, decode_or_none
-from fileq.core.outcome import Ran, Task
+from fileq.core.outcome import Ran, Task, TaskOutcome, timed_out
+from fileq.core.retry import StopRequest, outcome_after
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
 from fileq.handlers.output import task_sink, uncaptured
 from fileq.handlers.tracebacks import place_of
 from fileq.worker.executors import task_output
-from fileq.worker.executors.protocol import (
-    CANCEL_GRACE_S,
-    Run,
-    StopRequest,
-    TaskOutcome,
-    WaitPolicy,
-    outcome_after,
-    timed_out,
-)
+from fileq.worker.executors.protocol import CANCEL_GRACE_S, Run, WaitPolicy
 from fileq.worker.executors.task_output import TaskOutput, with_output
 
 NEVER_S = float("inf")

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from fileq.core.job import ClaimKey
-from fileq.core.outcome import Died, Done, Failed, Ran, Task
+from fileq.core.outcome import Died, Done, Failed, Ran, Task, TaskOutcome
+from fileq.core.retry import StopRequest
 from fileq.worker.executors.process.child_handle import ChildHandle, InvalidMessage
 from fileq.worker.executors.process.messages import (
     HEADER,
@@ -20,7 +21,6 @@ from fileq.worker.executors.process.messages import (
     decode_task,
     framed,
 )
-from fileq.worker.executors.protocol import StopRequest, TaskOutcome
 
 TASK = Task(ClaimKey("key", 1), b"raw", 3, b"/data/\xff", (b"/data",), 2, 30.0)
 LONG = Task(ClaimKey("key", 2), b"raw", 3, b"", (), 2, 900.0)

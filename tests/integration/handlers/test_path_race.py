@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 from fileq.config import config_from
-from fileq.core.outcome import Done, Failed
+from fileq.core.outcome import Done, Failed, TaskOutcome
 from fileq.files import beneath
 from fileq.handlers import registry
 from fileq.handlers.run import run_task
 from fileq.runtime.handlers_program import handlers_program
 from fileq.worker.executors.process.executor import ProcessExecutor
-from fileq.worker.executors.protocol import TaskOutcome
 from tests.support.executor_driver import ExecutorDriver
 from tests.support.handler_runs import file_task, routes_of
 

@@ -7,12 +7,11 @@ import pytest
 from fileq.config import Config
 from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, decode
-from fileq.core.outcome import WORKER_DIED, Died, kind_of, kind_of_death
+from fileq.core.outcome import WORKER_DIED, Died, kind_of, kind_of_death, timed_out
 from fileq.handlers.job_file import check_file
 from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
 from fileq.handlers.routes import Routes
 from fileq.worker.executors.process.messages import cause_of_death
-from fileq.worker.executors.protocol import timed_out
 
 A_JOB = {"id": "a", "filesize": 1, "priority": "low", "retries": 0, "creation_time": "", "trace_id": "", "span_id": ""}
 

@@ -13,9 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from fileq.core.errors import ConfigError, Permanent, Retry
-from fileq.core.outcome import Done, Failed
+from fileq.core.outcome import Done, Failed, timed_out
 from fileq.handlers.outcomes import LONGEST_ERROR, LONGEST_RESULT, CommandFailed, TimedOut, done, failed
-from fileq.worker.executors.protocol import timed_out
 
 
 def nested(levels: int) -> Any:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Ran, Released
+from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Ran, Released, timed_out
+from fileq.core.retry import StopRequest, outcome_after
 from fileq.worker.executors.process.child_pool import pause_after
 from fileq.worker.executors.process.messages import cause_of_death
-from fileq.worker.executors.protocol import StopRequest, outcome_after, timed_out
 
 ALL_OUTCOMES: list[Ran] = [Done(b"1"), Changed("s"), Failed("no", "ValueError"), timed_out(1.0), Died("killed")]
 

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fileq.core.outcome import Ran, Task
+from fileq.core.outcome import Ran, Task, TaskOutcome
+from fileq.core.retry import StopRequest, outcome_after
 from fileq.worker.executors.process.messages import (
     HEADER,
     MAX_OUTCOME_BYTES,
@@ -34,7 +35,6 @@ from fileq.worker.executors.process.messages import (
     append_message,
     decode_ran,
 )
-from fileq.worker.executors.protocol import StopRequest, TaskOutcome, outcome_after
 from fileq.worker.executors.task_output import ChildOutput
 
 NEVER_S = float("inf")

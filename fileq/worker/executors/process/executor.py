@@ -36,7 +36,8 @@ from collections.abc import Sequence
 
 from fileq.core.events import Emit, ignore
 from fileq.core.job import ClaimKey
-from fileq.core.outcome import Died, Failed, Ran, Task
+from fileq.core.outcome import Died, Failed, Ran, Task, TaskOutcome, timed_out
+from fileq.core.retry import StopRequest
 from fileq.core.units import format_size
 from fileq.worker.executors.process.child_handle import (
     NEVER_S,
@@ -49,14 +50,7 @@ from fileq.worker.executors.process.child_handle import (
 from fileq.worker.executors.process.child_pool import ChildPool
 from fileq.worker.executors.process.descendants import memory_of
 from fileq.worker.executors.process.messages import Program
-from fileq.worker.executors.protocol import (
-    CANCEL_GRACE_S,
-    PausingWaitPolicy,
-    StopRequest,
-    TaskOutcome,
-    WaitPolicy,
-    timed_out,
-)
+from fileq.worker.executors.protocol import CANCEL_GRACE_S, PausingWaitPolicy, WaitPolicy
 
 MAX_WAIT_S = 0.0018  # how long to wait before tasks behind a slow one are given to other children
 MAX_BUNDLE = 16  # tasks for one child at once
