@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fileq.core.outcome import Died, Done, Failed
-from fileq.worker.executors.task_output import ChildOutput
+from fileq.worker.executors.process.output_pipe import ChildOutput
 from tests.support.executor_driver import is_readable, result_of
 from tests.support.process_executor import Start, control_epoll, marked, process_executors
 from tests.support.waiting import wait_until

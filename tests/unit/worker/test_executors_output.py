@@ -21,6 +21,7 @@ from fileq.worker.executors.process.output_pipe import (
     LoggedRecord,
     Mark,
     OutputPipe,
+    OutputReader,
     OutputSplitter,
     StackReporter,
     TaskEnd,
@@ -29,7 +30,7 @@ from fileq.worker.executors.process.output_pipe import (
     encode_stack,
     new_secret,
 )
-from fileq.worker.executors.task_output import LINES_A_SECOND, LONGEST_LINE, OutputReader, TaskOutput
+from fileq.worker.executors.task_output import LINES_A_SECOND, LONGEST_LINE, TaskOutput
 
 SECRET = new_secret()
 OTHER_SECRET = new_secret()

@@ -35,7 +35,7 @@ from fileq.worker.executors.process.messages import (
     append_message,
     decode_ran,
 )
-from fileq.worker.executors.task_output import ChildOutput
+from fileq.worker.executors.process.output_pipe import ChildOutput
 
 NEVER_S = float("inf")
 STACK_ASKS = 5  # signals: one may have no effect (see wake()), or a busy machine has no core for the child

@@ -52,7 +52,7 @@ from fileq.worker.executors.process.messages import (
     encode,
     python_command,
 )
-from fileq.worker.executors.task_output import ChildOutput, OutputReader
+from fileq.worker.executors.process.output_pipe import ChildOutput, OutputReader
 
 MAX_PENDING_REQUESTS = 32  # children that are requested at a time; more requests would only fill the socket
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0
