@@ -181,7 +181,7 @@ def load_trial(argument: bytes) -> Run:
     def run(task: Task, cancelled: CancelFlag) -> Ran:
         if routes[task.route].isolation == "thread":
             return _run_in_thread(task, routes, cancelled)
-        return run_task(task, routes, cancelled, on_error=_print_traceback)
+        return run_task(routes, task, cancelled, on_error=_print_traceback)
 
     return run
 
@@ -191,7 +191,7 @@ def _run_in_thread(task: Task, routes: Routes, cancelled: CancelFlag) -> Ran:
     ran: list[Ran] = []
 
     def run() -> None:
-        ran.append(run_task(task, routes, cancelled, on_error=_print_traceback))
+        ran.append(run_task(routes, task, cancelled, on_error=_print_traceback))
 
     thread = threading.Thread(target=run, name="handler", daemon=True)
     thread.start()

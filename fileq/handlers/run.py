@@ -31,7 +31,7 @@ from fileq.handlers.routes import BoundRoute, Routes
 
 
 def run_task(
-    task: Task, routes: Routes, cancelled: CancelFlag, *, on_error: Callable[[BaseException], None] | None = None
+    routes: Routes, task: Task, cancelled: CancelFlag, *, on_error: Callable[[BaseException], None] | None = None
 ) -> Ran:
     """Done, Failed or, if no handler ran because the file changed, Changed. `on_error` gets what the handler raised,
     with its traceback."""

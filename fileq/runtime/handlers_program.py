@@ -5,12 +5,12 @@ Everything a child needs travels as msgpack: children and the fork server read n
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from fileq.config import Config
 from fileq.config.show import secret_variables, without_secrets
-from fileq.core.outcome import Ran, Task
-from fileq.handlers.context import CancelFlag
 from fileq.worker.executors.process.messages import Program
 from fileq.worker.executors.protocol import Run
 
@@ -27,13 +27,8 @@ def load_handlers(argument: bytes) -> Run:
     from fileq.observe.logs import set_up_logs
 
     config, app_dir = msgspec.msgpack.decode(argument, type=tuple[Config, str])
-    set_up_logs(
-        config.observability.log_level, config.observability.log_format
-    )  # context.log writes to the worker's log
+    # context.log writes to the worker's log
+    set_up_logs(config.observability.log_level, config.observability.log_format)
     routes = Routes.load(config, app_dir=app_dir)
     routes.loop.ends_left_tasks = True
-
-    def run(task: Task, cancelled: CancelFlag) -> Ran:
-        return run_task(task, routes, cancelled)
-
-    return run
+    return partial(run_task, routes)

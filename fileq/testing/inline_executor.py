@@ -71,7 +71,7 @@ class InlineExecutor:
         raised: list[BaseException] = []
 
         def run() -> Ran:
-            return run_task(task, self._routes, LazyEvent(), on_error=raised.append)
+            return run_task(self._routes, task, LazyEvent(), on_error=raised.append)
 
         grace_s = COROUTINE_GRACE_S if self._routes[task.route].is_async else 0.0
         try:

@@ -61,7 +61,7 @@ def work(config: Config, arm: Callable[[], None]) -> None:
     """Claims one job, runs it and settles it. `arm` is called when its handler has ended."""
     broker = open_broker(config)
     routes = Routes.load(config, app_dir=".")
-    executor = ThreadExecutor(1, lambda task, cancelled: run_task(task, routes, cancelled))
+    executor = ThreadExecutor(1, lambda task, cancelled: run_task(routes, task, cancelled))
     pump = Pump(config, broker, executor, routes, Gates.of(config, routes, broker))
     end = Pump._end
 

@@ -73,7 +73,7 @@ def task_of(job: Job, **changes: Any) -> Task:
 def run(task: Task, *handlers: Any, cancelled: threading.Event | None = None, **worker: Any) -> Ran:
     routes = routes_of(*handlers, **worker)
     try:
-        return run_task(task, routes, cancelled or threading.Event())
+        return run_task(routes, task, cancelled or threading.Event())
     finally:
         routes.loop.close()
 

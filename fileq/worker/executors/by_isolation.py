@@ -142,7 +142,7 @@ class ExecutorsByIsolation:
 
     def _run(self, task: Task, cancelled: CancelFlag) -> Ran:
         refused = self._refusal(task) if self._routes[task.route].is_built_in else None
-        return refused or run_task(task, self._routes, cancelled)
+        return refused or run_task(self._routes, task, cancelled)
 
     def _run_delivery(self, task: Task, cancelled: CancelFlag) -> Ran:
         assert self._deliver is not None

@@ -75,9 +75,9 @@ def test_one_loop_serves_all_jobs_and_keeps_running_between_them(opened: list[Ro
 
     routes = routes_of(handler)
     opened.append(routes)
-    assert run_task(typed_task("t"), routes, threading.Event()) == Done()
+    assert run_task(routes, typed_task("t"), threading.Event()) == Done()
     assert ticked.wait(10), "the loop does not run between jobs"
-    assert run_task(typed_task("t"), routes, threading.Event()) == Done()
+    assert run_task(routes, typed_task("t"), threading.Event()) == Done()
     assert seen[0] is seen[1]
 
 
@@ -94,7 +94,7 @@ def test_coroutines_of_many_threads_run_at_the_same_time(opened: list[Routes]) -
     opened.append(routes)
     outcomes: list[Ran] = []
     threads = [
-        threading.Thread(target=lambda: outcomes.append(run_task(typed_task("t"), routes, threading.Event())))
+        threading.Thread(target=lambda: outcomes.append(run_task(routes, typed_task("t"), threading.Event())))
         for _ in range(16)
     ]
     for thread in threads:
@@ -155,9 +155,9 @@ def test_the_loop_keeps_running_whatever_a_coroutine_raises(error: BaseException
 
     routes = routes_of(handler)
     opened.append(routes)
-    ended = failure(run_task(typed_task("t"), routes, threading.Event()))
+    ended = failure(run_task(routes, typed_task("t"), threading.Event()))
     assert ended.kind == type(error).__name__
-    assert run_task(typed_task("t", attempt=2), routes, threading.Event()) == Done(b"2")
+    assert run_task(routes, typed_task("t", attempt=2), threading.Event()) == Done(b"2")
 
 
 def test_a_task_left_on_the_loop_that_exits_does_not_stop_the_loop(opened: list[Routes]) -> None:
@@ -173,9 +173,9 @@ def test_a_task_left_on_the_loop_that_exits_does_not_stop_the_loop(opened: list[
 
     routes = routes_of(handler)
     opened.append(routes)
-    assert run_task(typed_task("t"), routes, threading.Event()) == Done(b"1")
+    assert run_task(routes, typed_task("t"), threading.Event()) == Done(b"1")
     wait_until(lambda: left[0].done())
-    assert run_task(typed_task("t", attempt=2), routes, threading.Event()) == Done(b"2")
+    assert run_task(routes, typed_task("t", attempt=2), threading.Event()) == Done(b"2")
     with pytest.raises(SystemExit):
         left[0].result()
 
@@ -192,8 +192,8 @@ def test_a_task_that_a_job_of_a_child_left_is_cancelled_before_the_next_job(open
     routes = routes_of(handler)
     routes.loop.ends_left_tasks = True
     opened.append(routes)
-    assert run_task(typed_task("t"), routes, threading.Event()) == Done(b"false")
-    assert run_task(typed_task("t", attempt=2), routes, threading.Event()) == Done(b"true")
+    assert run_task(routes, typed_task("t"), threading.Event()) == Done(b"false")
+    assert run_task(routes, typed_task("t", attempt=2), threading.Event()) == Done(b"true")
     assert [thread.name for thread in own_threads() if thread.is_alive()] == ["async"]
 
 
@@ -216,7 +216,7 @@ def test_a_loop_with_a_task_that_does_not_end_is_reported(
     routes = routes_of(handler)
     routes.loop.ends_left_tasks = True
     opened.append(routes)
-    assert run_task(typed_task("t"), routes, threading.Event()) == Done()
+    assert run_task(routes, typed_task("t"), threading.Event()) == Done()
     assert [thread for thread in own_threads() if thread.is_alive()] == []
     kept[0].get_loop().call_soon_threadsafe(may_end.set)
 
@@ -238,7 +238,7 @@ def test_closing_cancels_the_tasks_left_on_the_loop_and_can_be_done_twice() -> N
 
     routes = routes_of(handler)
     routes.loop.close()
-    assert run_task(typed_task("t"), routes, threading.Event()) == Done()
+    assert run_task(routes, typed_task("t"), threading.Event()) == Done()
     routes.loop.close()
     assert ended.is_set()
     routes.loop.close()

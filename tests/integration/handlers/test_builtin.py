@@ -102,7 +102,7 @@ def test_simulate_hangs_until_it_is_cancelled() -> None:
     outcomes: list[Any] = []
 
     thread = threading.Thread(
-        target=lambda: outcomes.append(run_task(typed_task("t", {"hang": True}), routes, cancelled))
+        target=lambda: outcomes.append(run_task(routes, typed_task("t", {"hang": True}), cancelled))
     )
     thread.start()
     thread.join(0.1)

@@ -53,7 +53,7 @@ def test_a_timeout_kills_the_whole_group_at_once(tmp_path: Path) -> None:
 
 def in_thread(route: dict[str, Any], cancelled: threading.Event) -> tuple[threading.Thread, list[Ran]]:
     routes, outcomes = routes_of(route), []
-    thread = threading.Thread(target=lambda: outcomes.append(run_task(typed_task("t"), routes, cancelled)))
+    thread = threading.Thread(target=lambda: outcomes.append(run_task(routes, typed_task("t"), cancelled)))
     thread.start()
     return thread, outcomes
 
@@ -159,7 +159,7 @@ def test_many_commands_run_in_threads_at_the_same_time() -> None:
     outcomes: dict[int, Ran] = {}
 
     def one(number: int) -> None:
-        outcomes[number] = run_task(typed_task("t", attempt=number), routes, threading.Event())
+        outcomes[number] = run_task(routes, typed_task("t", attempt=number), threading.Event())
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(1, 17)]
     for thread in threads:

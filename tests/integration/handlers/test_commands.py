@@ -209,7 +209,7 @@ def test_a_program_that_was_deleted_is_a_failure(tmp_path: Path) -> None:
     program.chmod(0o755)
     routes = routes_of(command(str(program)))
     program.unlink()
-    ended = failure(run_task(typed_task("t"), routes, threading.Event()))
+    ended = failure(run_task(routes, typed_task("t"), threading.Event()))
     assert ended.kind == "FileNotFoundError"
     assert str(program) in ended.error
 

@@ -243,7 +243,7 @@ def test_a_handler_that_ends_below_async_middleware_does_not_cancel_it() -> None
     fileq.middleware(plain)
     routes = routes_of(async_handler)
     routes.loop.ends_left_tasks = True
-    assert run_task(typed_task("t"), routes, threading.Event()) == Done(b'["on_loop",["plain","done"]]')
+    assert run_task(routes, typed_task("t"), threading.Event()) == Done(b'["on_loop",["plain","done"]]')
     routes.loop.close()
 
 

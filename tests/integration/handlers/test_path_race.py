@@ -102,4 +102,4 @@ def test_without_openat2_a_handler_never_reads_a_file_outside_the_roots_either(
             return str(file.read().decode())
 
     task, routes = file_task(attacked, tmp_path / "root"), routes_of(read)
-    check(lambda: [run_task(task, routes, threading.Event())], 1000)
+    check(lambda: [run_task(routes, task, threading.Event())], 1000)
