@@ -41,6 +41,7 @@ from fileq.config.schema import CircuitBreakerSettings
 from fileq.core.events import BreakerClosed, BreakerHalfOpened, BreakerOpened, Emit, ignore
 from fileq.core.outcome import Died, Done, Failed, FinalOutcome
 from fileq.core.webhook import DELIVERY_ROUTE
+from fileq.worker.deferrals import Deferrals
 
 ALL_ROUTES = ""  # the name that stands for all routes in the numbers of resets
 ERROR_SHOWN = 300  # characters of the last failure's error
@@ -49,7 +50,6 @@ SLICES = 100
 FAILED_KEPT = 10_000  # failed jobs of a window whose next result replaces the failure; more of them count each time
 UNFAILED_FIRST_S = 1.0  # for so long after a cooldown only a job that has not failed yet can be the probe
 STATE_NUMBERS = {STATE_CLOSED: 0, STATE_HALF_OPEN: 1, STATE_OPEN: 2}  # as the metric shows them
-OnEnd: TypeAlias = Callable[[str], None]
 OnChange: TypeAlias = Callable[[str, str], None]  # from, to
 _EVENTS = {"open": BreakerOpened, "half-open": BreakerHalfOpened, "closed": BreakerClosed}
 
@@ -72,28 +72,23 @@ class Breakers:
     """The breakers of all routes, by the number of the route. A route whose breaker is disabled has none.
     The last routes, `built_in` of them, are fileq's own: they have none and do not count.
 
-    `on_end` gets the reason for which jobs were deferred when their breaker closes; `deferred` says how many jobs are
-    deferred for such a reason. `on_reset` is called after an
-    operator has reset a breaker, also one that is closed here: the process that deferred its jobs may have ended."""
+    `deferrals` has the jobs that wait for a breaker. It releases them when the breaker closes, and looks for them after
+    an operator has reset a breaker, also one that is closed here: the process that deferred its jobs may have ended."""
 
     def __init__(
         self,
         routes: Iterable[tuple[str, CircuitBreakerSettings]],
+        deferrals: Deferrals,
         *,
         built_in: int = 0,
-        on_end: OnEnd = lambda reason: None,
-        deferred: Callable[[str], int] = lambda reason: 0,
-        on_reset: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         emit: Emit = ignore,
     ) -> None:
         self.has_deliveries: Callable[[], bool] = lambda: False  # whether there are webhooks, which no breaker stops
-        self._on_end = on_end
-        self._deferred = deferred
+        self._deferrals = deferrals
         self._clock = clock
         self._next_refresh_s = 0.0
         self._shown: list[int] = []  # how many jobs of each route were deferred at the last refresh
-        self._on_reset = on_reset
         self._emit = emit
         self._settings = tuple(routes)
         self.names = tuple(name for name, _ in self._settings)
@@ -127,7 +122,7 @@ class Breakers:
             )
         )
         if is_closed:
-            self._on_end(self.reason(route))
+            self._deferrals.end(self.reason(route))
 
     # one job
 
@@ -216,7 +211,7 @@ class Breakers:
 
     def _deferred_counts(self) -> list[int]:
         return [
-            self._deferred(reason_of(name)) if breaker is not None and not breaker.is_closed else 0
+            self._deferrals.count(reason_of(name)) if breaker is not None and not breaker.is_closed else 0
             for name, breaker in zip(self.names, self._of_names, strict=True)
         ]
 
@@ -232,7 +227,7 @@ class Breakers:
                 error=breaker.error,
                 failure_share=round(breaker.failure_share, 3),
                 next_probe_ms=now_ms + round(left_s * 1000) if (left_s := breaker.cooldown_left_s()) else 0,
-                deferred=self._deferred(reason_of(name)),
+                deferred=self._deferrals.count(reason_of(name)),
             )
             for name, breaker in zip(self.names, self._of_names, strict=True)
             if breaker is not None and not breaker.is_closed
@@ -249,7 +244,7 @@ class Breakers:
             if breaker is not None and raised & {ALL_ROUTES, name}:
                 breaker.reset()
         if raised:
-            self._on_reset()
+            self._deferrals.request_search()
 
 
 # one breaker

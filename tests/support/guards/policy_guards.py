@@ -107,7 +107,7 @@ BREAKER_GUARDS = (
     Guard(
         "A breaker that closes releases its deferred jobs",
         "they wait for up to ten minutes",
-        "            self._on_end(self.reason(route))\n",
+        "            self._deferrals.end(self.reason(route))\n",
         "            pass\n",
         BREAKING_ROUTES + "after_the_cooldown_the_next_job_of_the_route_is_the_probe_and_the_others_wait",
     ),

@@ -23,6 +23,8 @@ from fileq.testing.conformance.memory_harness import MemoryHarness
 from fileq.worker.breakers import Breakers
 from tests.support.event_samples import end_event
 
+NO_DEFERRALS: Any = SimpleNamespace(count=lambda reason: 0)
+
 
 def test_the_pace_is_that_of_the_last_seconds() -> None:
     pace = _Pace()
@@ -65,7 +67,7 @@ def test_a_job_that_is_promoted_while_what_is_left_is_counted_is_not_counted_twi
 ) -> None:
     harness = MemoryHarness(config_of("memory", {}))
     settle(harness, failed(running(harness, "a"), delay_ms=1_000))
-    breakers = Breakers([("*", CircuitBreakerSettings(min_samples=1, cooldown_period=3_600.0))])
+    breakers = Breakers([("*", CircuitBreakerSettings(min_samples=1, cooldown_period=3_600.0))], NO_DEFERRALS)
     breakers.record(0, "a", False, "ValueError: broken")
     worker: Any = SimpleNamespace(breakers=breakers, roots=SimpleNamespace(problems={}))
     before, count = harness.broker.census(), harness.broker.census
@@ -88,7 +90,9 @@ def test_a_job_that_runs_into_its_missing_root_while_what_is_left_is_counted_is_
     harness = MemoryHarness(config_of("memory", {}))
     missing = "the root /volume is missing (not mounted?)"
     settle(harness, defer(running(harness, "a"), reason=missing, delay_ms=1_000))
-    worker: Any = SimpleNamespace(breakers=Breakers([]), roots=SimpleNamespace(problems={"/volume": missing}))
+    worker: Any = SimpleNamespace(
+        breakers=Breakers([], NO_DEFERRALS), roots=SimpleNamespace(problems={"/volume": missing})
+    )
     before, count, pages, claims = harness.broker.census(), harness.broker.census, harness.broker.pages, []
 
     def after_claim(place: str) -> Iterator[list[bytes]]:
@@ -114,7 +118,7 @@ def test_a_job_that_runs_into_its_missing_root_while_what_is_left_is_counted_is_
 def test_a_run_leaves_a_failed_delivery_of_a_webhook_to_the_next_one() -> None:
     """Its receiver may be down for days, and a run of cron or CI would wait as long."""
     harness = MemoryHarness(config_of("memory", {}))
-    worker: Any = SimpleNamespace(breakers=Breakers([]), roots=SimpleNamespace(problems={}))
+    worker: Any = SimpleNamespace(breakers=Breakers([], NO_DEFERRALS), roots=SimpleNamespace(problems={}))
     delivery = a_job("d", filepath="", type=DELIVERY_TYPE)
     harness.broker.enqueue([Entry(delivery, "low", is_own=True)])
     assert what_is_left(harness.broker, worker, harness.broker.census()) is None, "the first attempt is made"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from fileq.config.schema import CircuitBreakerSettings
@@ -13,6 +17,11 @@ SETTINGS = CircuitBreakerSettings(min_samples=4, cooldown_period=30.0)
 DISABLED = CircuitBreakerSettings(enabled=False)
 
 
+def waiting_jobs(end: Callable[[str], None], count: Callable[[str], int]) -> Any:
+    """Stands for Deferrals."""
+    return SimpleNamespace(end=end, count=count, request_search=lambda: None)
+
+
 class Setup:
     def __init__(self, pdf: CircuitBreakerSettings = SETTINGS, mail: CircuitBreakerSettings = SETTINGS) -> None:
         self.clocks = ManualClocks()
@@ -21,8 +30,7 @@ class Setup:
         self.deferred = dict.fromkeys(map(reason_of, ("**/*.pdf", "mail")), 0)
         self.breakers = Breakers(
             [("**/*.pdf", pdf), ("mail", mail)],
-            on_end=self.ended.append,
-            deferred=self.deferred.__getitem__,
+            waiting_jobs(self.ended.append, self.deferred.__getitem__),
             clock=self.clocks.monotonic,
             emit=self.events,
         )
@@ -159,7 +167,7 @@ def test_a_reset_of_all_routes_closes_every_breaker(setup: Setup) -> None:
 
 
 def test_routes_of_fileq_itself_have_no_breaker_and_do_not_keep_claims_going() -> None:
-    breakers = Breakers([("a", CircuitBreakerSettings(min_samples=1))], built_in=1)
+    breakers = Breakers([("a", CircuitBreakerSettings(min_samples=1))], waiting_jobs(print, len), built_in=1)
     assert breakers.admits(1, "claim")
     breakers.record(1, "claim", False)
     assert (breakers.is_closed, breakers.numbers()) == (True, [("a", 0)])
