@@ -23,7 +23,6 @@ from fileq.worker.executors.process.output_pipe import (
     OutputPipe,
     OutputReader,
     OutputSplitter,
-    StackReporter,
     TaskEnd,
     encode_end,
     encode_record,
@@ -223,10 +222,10 @@ def test_a_child_that_runs_no_handler_reports_no_stack(tmp_path: Path) -> None:
     """The signal came when the task had just ended."""
     path = tmp_path / "pipe"
     with path.open("wb") as file:
-        reporter = StackReporter(OutputPipe(file.fileno(), SECRET))
-        reporter(0, None)
+        pipe = OutputPipe(file.fileno(), SECRET)
+        pipe.report_stack(0, None)
         assert path.read_bytes() == b""
-        reporter(0, sys._getframe())
+        pipe.report_stack(0, sys._getframe())
     [stack] = parts_of(path.read_bytes(), 4096)
     assert isinstance(stack, HandlerStack)
     assert "in test_a_child_that_runs_no_handler_reports_no_stack" in stack.text

@@ -22,7 +22,6 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # no stub
 import _thread
 import contextlib
-import functools
 import io
 import os
 import select
@@ -31,7 +30,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import FrameType, ModuleType
 from typing import Any, NoReturn, cast
 
@@ -64,7 +63,7 @@ from fileq.worker.executors.process.messages import (
     decode_task,
     framed,
 )
-from fileq.worker.executors.process.output_pipe import OutputPipe, StackReporter, is_same
+from fileq.worker.executors.process.output_pipe import OutputPipe, is_same
 from fileq.worker.executors.protocol import Run
 
 # Sent by a terminal or a service manager to all processes of a worker. Only the worker acts on them.
@@ -116,9 +115,11 @@ class Child:
 
     def serve(self) -> NoReturn:
         try:
+            on_stack_signal: Callable[[int, FrameType | None], None] = do_nothing
             if self._output is not None:
                 self._output.install()
-            own = {WAKE_SIGNAL: self._on_wake_signal, STACK_SIGNAL: StackReporter(self._output)}
+                on_stack_signal = self._output.report_stack
+            own = {WAKE_SIGNAL: self._on_wake_signal, STACK_SIGNAL: on_stack_signal}
             handlers = dict.fromkeys(map(int, WORKER_SIGNALS), do_nothing) | own
             self._state = ChildState(handlers)
             self._state.restore_signals()
@@ -312,7 +313,7 @@ def read_program(fd: int) -> Program:
 # Signals that users handle; their handlers are restored. Not SIGPROF and SIGVTALRM: nothing stops their timers, and
 # with the default action restored these would end the child.
 HANDLER_SIGNALS = (signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2)
-LIMITS = ("AS", "CORE", "CPU", "DATA", "FSIZE", "NOFILE", "NPROC", "STACK")
+LIMITS = tuple(f"RLIMIT_{name}" for name in ("AS", "CORE", "CPU", "DATA", "FSIZE", "NOFILE", "NPROC", "STACK"))
 THREAD_GRACE_S = 0.02  # for threads that are about to end
 STANDARD_FDS = (0, 1, 2)
 
@@ -420,9 +421,4 @@ def _duplicate(fd: int) -> int:
 
 
 def _limits(resource: Any, pid: int) -> list[tuple[int, int]]:
-    return [resource.prlimit(pid, number) for number in _limit_numbers(resource)]
-
-
-@functools.cache
-def _limit_numbers(resource: Any) -> list[int]:
-    return [getattr(resource, f"RLIMIT_{name}") for name in LIMITS]
+    return [resource.prlimit(pid, getattr(resource, name)) for name in LIMITS]

@@ -79,8 +79,15 @@ class OutputPipe:
     def log(self, level: str, logger: str, text: str) -> None:
         self.write(encode_record(self._secret, level, logger, text))
 
-    def report_stack(self, text: str) -> None:
-        self.write(encode_stack(self._secret, text))
+    def report_stack(self, _number: int, frame: FrameType | None) -> None:
+        """The handler of STACK_SIGNAL: reports where the handler of the task is, when its time is up.
+
+        It runs in the main thread, which runs the handler of the job or waits for it (place_of). A call in C that does
+        not return to the interpreter delays it; then there is no answer. The pump does not block: it kills the child a
+        moment later, and reads what is in the pipe by then. Without `worker.capture_output` there is no pipe, and
+        nothing is asked."""
+        if text := place_of(threading.get_ident(), frame):  # none between two tasks: the signal came too late
+            self.write(encode_stack(self._secret, text))
 
     def end_task(self, number: int) -> bool:
         """Whether the worker must read the pipe before it applies the outcome of this task."""
@@ -198,26 +205,6 @@ class OutputSplitter:
         """Where a mark that is not complete may begin; the length of the data if nowhere."""
         at = data.rfind(_START, max(0, len(data) - len(self._secret)))
         return at if at >= 0 and self._secret.startswith(data[at:]) else len(data)
-
-
-# Where a handler is when its time is up: the worker asks by a signal, and the child answers in its output pipe.
-#
-# The signal handler runs in the main thread, which runs the handler of the job or waits for it (place_of). A
-# call in C that does not return to the interpreter delays the signal handler; then there is no answer. The pump does
-# not block: it kills the child a moment later, and reads what is in the pipe by then. Without `worker.capture_output`
-# there is no pipe, and nothing is asked.
-
-
-class StackReporter:
-    """The signal handler of a child."""
-
-    def __init__(self, output: OutputPipe | None) -> None:
-        self._output = output
-
-    def __call__(self, _number: int, frame: FrameType | None) -> None:
-        # No text: the child is between two tasks, because the signal came too late.
-        if self._output is not None and (text := place_of(threading.get_ident(), frame)):
-            self._output.report_stack(text)
 
 
 # The worker's end of the output pipes of its children, and the thread that reads them.
