@@ -71,7 +71,7 @@ class ExecutorsByIsolation:
                 )
                 self._add("process", children)
             if "thread" in needed:
-                self._start_threads(captures_output=settings.capture_output)
+                self._add_threads(captures_output=settings.capture_output)
         except BaseException:
             self.close()
             raise
@@ -83,18 +83,10 @@ class ExecutorsByIsolation:
         if self._only is not None and not any(task.route in self._own_routes for task in tasks):
             self._only.submit(tasks)
             return
-        is_new = self._deliver is not None and "delivery" not in self._executors
-        if is_new and any(task.route == DELIVERY_ROUTE for task in tasks):
-            self._add("delivery", ThreadExecutor(DELIVERIES_MAX, self._run_delivery, emit=self._emit))
         # Processes first: submit() to threads may wait until these have run their tasks. The children work meanwhile.
-        left = len(tasks)
-        for isolation, executor in self._executors.items():
+        for isolation in ("process", "thread", "delivery"):
             if wanted := [task for task in tasks if self._routes[task.route].isolation == isolation]:
-                executor.submit(wanted)
-                left -= len(wanted)
-        if left:
-            executor = self._start_threads(captures_output=False)
-            executor.submit([task for task in tasks if self._routes[task.route].isolation == "thread"])
+                self._executor(isolation).submit(wanted)
 
     def collect(self, *, waits: bool = True) -> list[tuple[Task, TaskOutcome]]:
         if self._only is not None:
@@ -124,16 +116,19 @@ class ExecutorsByIsolation:
                 executor.close()
             self._epoll.close()
 
-    def _start_threads(self, *, captures_output: bool) -> Executor:
-        threads = ThreadExecutor(
-            self._settings.count,
-            self._run,
-            close_run=self._routes.loop.close,
-            emit=self._emit,
-            captures_output=captures_output,
-        )
+    def _executor(self, isolation: str) -> Executor:
+        """Threads that only jobs of fileq itself need start with the first of these."""
+        if isolation not in self._executors:
+            if isolation == "delivery":
+                self._add(isolation, ThreadExecutor(DELIVERIES_MAX, self._run_delivery, emit=self._emit))
+            else:
+                self._add_threads(captures_output=False)
+        return self._executors[isolation]
+
+    def _add_threads(self, *, captures_output: bool) -> None:
+        close, count = self._routes.loop.close, self._settings.count
+        threads = ThreadExecutor(count, self._run, close_run=close, emit=self._emit, captures_output=captures_output)
         self._add("thread", threads)
-        return threads
 
     def _add(self, isolation: str, executor: Executor) -> None:
         self._only = executor if not self._executors else None
