@@ -240,7 +240,9 @@ class Deferrals:
             return 0.0
         if self._is_search_requested:
             self._is_search_requested = False
-            self._search, self._found = delayed_jobs(self._broker, State.DEFERRED), []
+            pages = self._broker.pages("scheduled")
+            self._search = (in_states(self._broker, page, (State.DEFERRED,)) for page in pages)
+            self._found = []
         if self._search_one_page():
             return 0.0
         self._check_shown()
@@ -311,12 +313,8 @@ class Deferrals:
             self.forget(reason, (id for id in ids if id not in still))
 
 
-def delayed_jobs(broker: FullBroker, *states: State) -> Iterator[list[Record]]:
-    """The records of the jobs of `scheduled` that are in these states, page by page. Only reads."""
-    return (in_states(broker, page, states) for page in broker.pages("scheduled"))
-
-
 def in_states(broker: FullBroker, raws: Sequence[bytes], states: Sequence[State]) -> list[Record]:
+    """The records of those of these jobs of `scheduled` that are in these states."""
     records = broker.records([job.id for job in map(decode_or_none, raws) if job is not None])
     return [record for record in records if record is not None and record.state in states]
 

@@ -16,9 +16,8 @@ import queue
 import stat
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -37,8 +36,6 @@ from fileq.worker.lease import Lease
 from fileq.worker.roots import RootsWatch
 from fileq.worker.settlements import rules_of
 
-FinishOrders: TypeAlias = Callable[[Sequence[tuple[str, bytes]]], object]  # Broker.finish_orders
-
 FINISHED_AT_ONCE = 100  # orders of one round trip
 
 
@@ -46,9 +43,9 @@ class PostActions:
     """Carries out the orders of settlements that the broker has accepted, in a thread of its own, so that a slow disk
     does not delay the pump."""
 
-    def __init__(self, config: Config, finish_orders: FinishOrders, emit: Emit = ignore) -> None:
+    def __init__(self, config: Config, broker: Broker, emit: Emit) -> None:
         self._orders = _Orders(config, emit)
-        self._finish_orders = finish_orders
+        self._broker = broker
         self._queue: queue.SimpleQueue[FileAction | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -77,11 +74,9 @@ class PostActions:
         self._finish(done)
 
     def _finish(self, done: list[tuple[str, bytes]]) -> None:
-        try:
-            if done:
-                self._finish_orders(done)
-        except BrokerError:
-            pass  # the orders stay, and a worker finds later that they are done
+        if done:
+            with suppress(BrokerError):  # the orders stay, and a worker finds later that they are done
+                self._broker.finish_orders(done)
 
 
 class _Orders:

@@ -348,7 +348,7 @@ class Pump:
         # Limits count jobs that run, not claims that wait. So a worker with limited routes claims nothing in advance.
         self._prefetch = Prefetch(worker.count, is_allowed=not self._limits.is_any, monotonic=monotonic)
         self._heartbeats = Heartbeats(config, routes, *gates[:3], is_draining=lambda: self.is_quiet, clock=monotonic)
-        self._post_actions = PostActions(config, broker.finish_orders, emit)
+        self._post_actions = PostActions(config, broker, emit)
         self._others = UntakenJobs(broker, config, monotonic=monotonic)
         self._left: dict[str, float] = {}  # job that this worker has no handler for → how long it was deferred last
         self._leaves_until_s = 0.0
