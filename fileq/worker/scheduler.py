@@ -41,18 +41,8 @@ from fileq.brokers.schedule_definitions import (
 from fileq.brokers.schedules import Fire, FireResult, Overlap
 from fileq.brokers.types import Promoted
 from fileq.config import Config
+from fileq.core import events
 from fileq.core.errors import BrokerRemoved, BrokerUnavailable, Conflict
-from fileq.core.events import (
-    Emit,
-    ScheduleBroken,
-    ScheduleDefined,
-    ScheduleFired,
-    ScheduleMissed,
-    ScheduleRemoved,
-    ScheduleRestored,
-    ScheduleUnclaimed,
-    ignore,
-)
 from fileq.core.job import rfc3339_ms
 from fileq.core.outcome import FollowUp
 from fileq.core.schedule import (
@@ -206,7 +196,7 @@ class ScheduleFiring:
         config: Config,
         broker: FullBroker,
         *,
-        emit: Emit = ignore,
+        emit: events.Emit = events.ignore,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -264,14 +254,14 @@ class ScheduleFiring:
         except Exception as error:  # of any kind: it stops only this schedule
             if self._broken.get(known.name) != str(error):
                 self._broken[known.name] = str(error)
-                self._emit(ScheduleBroken(known.name, str(error)))
+                self._emit(events.ScheduleBroken(known.name, str(error)))
             return False
         return True
 
     def _ended(self, names: set[str]) -> None:
         for name in sorted(names):
             del self._broken[name]
-            self._emit(ScheduleRestored(name))
+            self._emit(events.ScheduleRestored(name))
 
     def _fire(self, known: KnownSchedule, now_ms: int) -> None:
         document, state = known.document, known.state
@@ -311,11 +301,11 @@ class ScheduleFiring:
     def _report(self, name: str, step: ScheduleStep, id: str, result: FireResult, now_ms: int) -> None:
         time = rfc3339_ms(step.last_ms)
         if step.missed:
-            self._emit(ScheduleMissed(name, step.missed, time, NO_WORKER))
+            self._emit(events.ScheduleMissed(name, step.missed, time, NO_WORKER))
         if result is FireResult.SKIPPED:
-            self._emit(ScheduleMissed(name, 1, time, UNFINISHED))
+            self._emit(events.ScheduleMissed(name, 1, time, UNFINISHED))
         elif result is FireResult.FIRED:
-            self._emit(ScheduleFired(name, id, time, max(0, now_ms - step.last_ms)))
+            self._emit(events.ScheduleFired(name, id, time, max(0, now_ms - step.last_ms)))
 
     # the schedules of the configuration
 
@@ -344,7 +334,7 @@ class ScheduleFiring:
             other = found.document
             if name in self._own or other is None or not other.is_configured or other.unclaimed_ms:
                 continue
-            self._emit(ScheduleUnclaimed(name, CLAIM_S))
+            self._emit(events.ScheduleUnclaimed(name, CLAIM_S))
             marked, revision = encode_document(replace(other, unclaimed_ms=now_ms)), found.catalog_revision
             self._change(name, partial(self._broker.put_document, KIND, name, marked, revision))
 
@@ -362,11 +352,11 @@ class ScheduleFiring:
 
     def _define(self, name: str, document: ScheduleDocument, now_ms: int) -> None:
         define(self._broker, name, document, now_ms)
-        self._emit(ScheduleDefined(name, document.definition.cron, document.definition.timezone))
+        self._emit(events.ScheduleDefined(name, document.definition.cron, document.definition.timezone))
 
     def _remove(self, name: str, found: KnownSchedule) -> None:
         if remove(self._broker, name, found.catalog_revision):
-            self._emit(ScheduleRemoved(name))
+            self._emit(events.ScheduleRemoved(name))
 
     def _change(self, name: str, step: Callable[[], object]) -> None:
         """One schedule that can't be written stops only itself, and is reported once."""
@@ -379,6 +369,6 @@ class ScheduleFiring:
         except Exception as error:
             if name not in self._unwritten:
                 self._unwritten.add(name)
-                self._emit(ScheduleBroken(name, str(error)))
+                self._emit(events.ScheduleBroken(name, str(error)))
         else:
             self._unwritten.discard(name)

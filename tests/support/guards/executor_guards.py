@@ -105,7 +105,7 @@ PROCESS_GUARDS = (
     Guard(
         "Processes that a task left are gone before its outcome is collected",
         "they work on the file while it is moved",
-        "        if has_children():\n",
+        "        if descendants.has_children():\n",
         "        if False:\n",
         LIMITS + "leftovers_of_a_task_that_ended_well_are_gone_before_its_outcome_is_collected",
     ),

@@ -40,36 +40,15 @@ from fileq.core.errors import ConfigError
 from fileq.core.outcome import Failed, Ran, Task
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
-from fileq.worker.executors.process.descendants import (
-    adopt_orphans,
-    children_of,
-    die_with_parent,
-    end_children,
-    has_children,
-    set_name,
-)
-from fileq.worker.executors.process.messages import (
-    EXIT_STREAM_LOST,
-    HEADER,
-    MAX_OUTCOME_BYTES,
-    READ_SIZE,
-    READY,
-    STACK_SIGNAL,
-    TOKEN_SIZE,
-    WAKE_SIGNAL,
-    DirtyExit,
-    Program,
-    TokenReader,
-    decode_task,
-    framed,
-)
+from fileq.worker.executors.process import descendants, messages
 from fileq.worker.executors.process.output_pipe import OutputPipe, is_same
 from fileq.worker.executors.protocol import Run
 
 # Sent by a terminal or a service manager to all processes of a worker. Only the worker acts on them.
 WORKER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 END_LEFTOVERS_TIMEOUT_S = 2.0
-NUMBER = slice(HEADER.size - TOKEN_SIZE, HEADER.size)  # the bytes of a task's number in its header
+# The bytes of a task's number in its header.
+NUMBER = slice(messages.HEADER.size - messages.TOKEN_SIZE, messages.HEADER.size)
 
 
 def do_nothing(_number: int, _frame: FrameType | None) -> None:
@@ -84,10 +63,10 @@ def neutralize_signals() -> None:
 def become_child(server_pid: int) -> None:
     """Make this process a child of the fork server: it ends with the server and leads a session of its own."""
     os.setsid()
-    die_with_parent(server_pid)
-    adopt_orphans()
+    descendants.die_with_parent(server_pid)
+    descendants.adopt_orphans()
     neutralize_signals()
-    set_name("fileq-child")
+    descendants.set_name("fileq-child")
 
 
 class Child:
@@ -99,7 +78,7 @@ class Child:
     ) -> None:
         self._stream = stream
         self._tokens_fd = tokens
-        self._tokens = TokenReader(tokens)
+        self._tokens = messages.TokenReader(tokens)
         self._run = run
         self._spared = frozenset(spared)
         self._output = output
@@ -119,11 +98,11 @@ class Child:
             if self._output is not None:
                 self._output.install()
                 on_stack_signal = self._output.report_stack
-            own = {WAKE_SIGNAL: self._on_wake_signal, STACK_SIGNAL: on_stack_signal}
+            own = {messages.WAKE_SIGNAL: self._on_wake_signal, messages.STACK_SIGNAL: on_stack_signal}
             handlers = dict.fromkeys(map(int, WORKER_SIGNALS), do_nothing) | own
             self._state = ChildState(handlers)
             self._state.restore_signals()
-            os.write(self._stream, READY)
+            os.write(self._stream, messages.READY)
             while True:
                 self._turn()
         except ConnectionError:
@@ -135,7 +114,7 @@ class Child:
         if os.getpid() != self._pid:
             os._exit(0)
         self._state.restore_signals()
-        if has_children():
+        if descendants.has_children():
             self._end_leftovers()
         is_open = flush_output()
         if self._state.restore_streams():
@@ -145,7 +124,7 @@ class Child:
         # After the outcome was sent, so that the worker does not wait for it.
         dirty = self._state.restore()
         if dirty is not None or not is_open or not is_same(self._tokens_fd, self._tokens_status):
-            os._exit(dirty or DirtyExit.DESCRIPTORS)
+            os._exit(dirty or messages.DirtyExit.DESCRIPTORS)
 
     def _run_task(self, number: int, task: Task) -> Ran:
         self._number = number
@@ -160,34 +139,34 @@ class Child:
             self._cancelled = None
 
     def _end_leftovers(self) -> None:
-        if not end_children(self._spared | _resource_tracker(), timeout_s=END_LEFTOVERS_TIMEOUT_S):
+        if not descendants.end_children(self._spared | _resource_tracker(), timeout_s=END_LEFTOVERS_TIMEOUT_S):
             # They sleep in the kernel and die when they wake up, or belong to another user. The next task must not
             # wait for them again.
-            self._spared = frozenset(children_of(self._pid))
+            self._spared = frozenset(descendants.children_of(self._pid))
 
     def _receive(self) -> tuple[int, Task]:
         """The next task whose token this child could take. The child must run it."""
         inbox = self._inbox
         while True:
-            while len(inbox) >= HEADER.size:
-                length, number = HEADER.unpack_from(inbox)
-                end = HEADER.size + length
+            while len(inbox) >= messages.HEADER.size:
+                length, number = messages.HEADER.unpack_from(inbox)
+                end = messages.HEADER.size + length
                 if len(inbox) < end:
                     break
                 # Otherwise it is a cancellation that arrived too late, or a task that the worker took back.
                 is_mine = length and self._tokens.take(inbox[NUMBER])
-                body = inbox[HEADER.size : end] if is_mine else None
+                body = inbox[messages.HEADER.size : end] if is_mine else None
                 del inbox[:end]
                 if body is not None:
-                    return number, decode_task(body)
-            block = os.read(self._stream, READ_SIZE)
+                    return number, messages.decode_task(body)
+            block = os.read(self._stream, messages.READ_SIZE)
             if not block:
                 os._exit(0)
             inbox += block
 
     def _send(self, message: bytearray) -> None:
         if not is_same(self._stream, self._stream_status):
-            os._exit(EXIT_STREAM_LOST)
+            os._exit(messages.EXIT_STREAM_LOST)
         left = memoryview(message)
         while left:
             left = left[os.write(self._stream, left) :]
@@ -213,18 +192,18 @@ class Child:
         if is_same(self._stream, self._stream_status):
             poll = select.poll()
             poll.register(self._stream, select.POLLIN)
-            while poll.poll(0) and (block := os.read(self._stream, READ_SIZE)):
+            while poll.poll(0) and (block := os.read(self._stream, messages.READ_SIZE)):
                 self._inbox += block
 
     def _has_cancellation(self) -> bool:
         """Whether the inbox has the cancellation of the running task; removes it. Tasks may be before it."""
         inbox, at = self._inbox, 0
-        while len(inbox) - at >= HEADER.size:
-            length, number = HEADER.unpack_from(inbox, at)
+        while len(inbox) - at >= messages.HEADER.size:
+            length, number = messages.HEADER.unpack_from(inbox, at)
             if not length and number == self._number:
-                del inbox[at : at + HEADER.size]
+                del inbox[at : at + messages.HEADER.size]
                 return True
-            at += HEADER.size + length
+            at += messages.HEADER.size + length
         return False
 
 
@@ -240,12 +219,12 @@ def _resource_tracker() -> set[int]:
 def _message(number: int, ran: Ran, *, has_output: bool = False) -> bytearray:
     """The outcome as a message. An outcome that can't be sent becomes a failure that says why."""
     try:
-        message = framed(number, ran, has_output=has_output)
+        message = messages.framed(number, ran, has_output=has_output)
     except (UnicodeEncodeError, msgspec.EncodeError, TypeError, ValueError) as error:
-        return framed(number, failed(error), has_output=has_output)
-    if len(message) > MAX_OUTCOME_BYTES:
-        text = f"its outcome has {len(message)} bytes; {MAX_OUTCOME_BYTES} can be sent"
-        return framed(number, Failed(text, "OutcomeTooLong"), has_output=has_output)
+        return messages.framed(number, failed(error), has_output=has_output)
+    if len(message) > messages.MAX_OUTCOME_BYTES:
+        text = f"its outcome has {len(message)} bytes; {messages.MAX_OUTCOME_BYTES} can be sent"
+        return messages.framed(number, Failed(text, "OutcomeTooLong"), has_output=has_output)
     return message
 
 
@@ -281,7 +260,7 @@ def main() -> NoReturn:
     set_line_buffering()
     try:
         run = program.load()
-        Child(stream, tokens, run, children_of(os.getpid()), output=output).serve()
+        Child(stream, tokens, run, descendants.children_of(os.getpid()), output=output).serve()
     except ConfigError as error:
         print(error, file=sys.stderr)
     except BaseException:
@@ -291,12 +270,12 @@ def main() -> NoReturn:
         os._exit(1)
 
 
-def read_program(fd: int) -> Program:
+def read_program(fd: int) -> messages.Program:
     """Read by offset, because all children of a server share the descriptor and its position."""
     content = b""
-    while block := os.pread(fd, READ_SIZE, len(content)):
+    while block := os.pread(fd, messages.READ_SIZE, len(content)):
         content += block
-    return msgspec.msgpack.decode(content, type=Program)
+    return msgspec.msgpack.decode(content, type=messages.Program)
 
 
 # The state of a child's process that handlers may change: noted before the first task, restored after every task.
@@ -356,7 +335,7 @@ class ChildState:
         sys.stdin, sys.stdout, sys.stderr = self._streams
         return True
 
-    def restore(self) -> DirtyExit | None:
+    def restore(self) -> messages.DirtyExit | None:
         """Restore everything else. Returns why the child must end, if that is impossible. Flush the output before."""
         try:
             os.fchdir(self._directory)
@@ -364,16 +343,16 @@ class ChildState:
             for saved, fd in self._saved:
                 os.dup2(saved, fd)
         except OSError:
-            return DirtyExit.DESCRIPTORS
+            return messages.DirtyExit.DESCRIPTORS
         # Compares the bytes behind os.environ: comparing the mapping itself would decode each variable.
         if os.environ is not self._environ or self._data != self._variables:
             self._restore_environment()
         if self._user is not None and (os.getresuid(), os.getresgid()) != self._user:
-            return DirtyExit.USER
+            return messages.DirtyExit.USER
         if "resource" in sys.modules and self._are_limits_changed(sys.modules["resource"]):
-            return DirtyExit.LIMITS
+            return messages.DirtyExit.LIMITS
         if _thread._count() != self._count and self._has_left_threads():
-            return DirtyExit.THREADS
+            return messages.DirtyExit.THREADS
         return None
 
     def _restore_environment(self) -> None:

@@ -20,38 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from fileq.core import events
 from fileq.core.errors import ConfigError
-from fileq.core.events import (
-    ChildReplaced,
-    ChildStartFailed,
-    Emit,
-    ForkServerDied,
-    ForkServerFailed,
-    ForkServerStarted,
-    ProcessAbandoned,
-)
 from fileq.core.units import format_duration
 from fileq.files.descriptor_limit import restore_limit_of
+from fileq.worker.executors.process import messages
 from fileq.worker.executors.process.child_handle import NEVER_S, ChildHandle
-from fileq.worker.executors.process.messages import (
-    DIRTY_EXITS,
-    EXIT_STREAM_LOST,
-    MAX_PACKET_BYTES,
-    NUMBER_LIMIT,
-    Exited,
-    ForkServerEnded,
-    FromServer,
-    HandlersLoaded,
-    NotSpawned,
-    Ping,
-    Program,
-    Spawn,
-    Spawned,
-    cause_of_death,
-    decode_from_server,
-    encode,
-    python_command,
-)
 from fileq.worker.executors.process.output_pipe import ChildOutput, OutputReader
 
 MAX_PENDING_REQUESTS = 32  # children that are requested at a time; more requests would only fill the socket
@@ -64,7 +38,12 @@ class ChildPool:
     can't be imported."""
 
     def __init__(
-        self, handles: Sequence[ChildHandle], program: Program, emit: Emit, *, captures_output: bool = False
+        self,
+        handles: Sequence[ChildHandle],
+        program: messages.Program,
+        emit: events.Emit,
+        *,
+        captures_output: bool = False,
     ) -> None:
         self._handles = handles
         self._program = program
@@ -175,7 +154,7 @@ class ChildPool:
         for server in (*self._old_servers, self._server):
             if not server.has_ended(max(0.0, deadline_s - time.monotonic())):
                 # A process sleeps in the kernel or belongs to another user. The guard stays until it has ended.
-                self._emit(ProcessAbandoned())
+                self._emit(events.ProcessAbandoned())
         for handle in self._handles:
             handle.discard_child()
         if self._outputs is not None:
@@ -196,7 +175,7 @@ class ChildPool:
                 self._without_child.append(handle)
 
     def _request_child(self, handle: ChildHandle) -> bool:
-        self._last_child = self._last_child % (NUMBER_LIMIT - 1) + 1
+        self._last_child = self._last_child % (messages.NUMBER_LIMIT - 1) + 1
         child_end, tokens = handle.open_stream(self._last_child)
         with child_end:
             handle.output = output = self._outputs.open() if self._outputs is not None else None
@@ -212,15 +191,15 @@ class ChildPool:
         self.epoll.register(handle.fd, select.EPOLLIN)
         return True
 
-    def _apply(self, message: FromServer, fd: int | None) -> Iterator[tuple[ChildHandle, str]]:
+    def _apply(self, message: messages.FromServer, fd: int | None) -> Iterator[tuple[ChildHandle, str]]:
         match message:
-            case HandlersLoaded():
+            case messages.HandlersLoaded():
                 if message.problems:
-                    self._emit(ForkServerFailed(list(message.problems)))
+                    self._emit(events.ForkServerFailed(list(message.problems)))
                 else:
                     self._failed_starts = 0
-                    self._emit(ForkServerStarted())
-            case Spawned() if fd is not None:
+                    self._emit(events.ForkServerStarted())
+            case messages.Spawned() if fd is not None:
                 self._pending.discard(message.child)
                 if handle := self._by_child.get(message.child):
                     handle.set_process(message.pid, fd)
@@ -228,17 +207,17 @@ class ChildPool:
                     with contextlib.suppress(ProcessLookupError):  # it has ended already
                         signal.pidfd_send_signal(fd, signal.SIGKILL)  # replaced before it was reported
                     os.close(fd)
-            case NotSpawned():
+            case messages.NotSpawned():
                 self._pending.discard(message.child)
-                self._emit(ChildStartFailed(message.error))
+                self._emit(events.ChildStartFailed(message.error))
                 if handle := self._by_child.get(message.child):
                     yield handle, message.error
-            case Exited():
-                if (reason := DIRTY_EXITS.get(message.code)) is not None:
-                    self._emit(ChildReplaced(reason))
+            case messages.Exited():
+                if (reason := messages.DIRTY_EXITS.get(message.code)) is not None:
+                    self._emit(events.ChildReplaced(reason))
                 if handle := self._by_child.get(message.child):
                     if not handle.is_ready:
-                        self._emit(ChildStartFailed(_cause(message.code)))
+                        self._emit(events.ChildStartFailed(_cause(message.code)))
                     yield handle, _cause(message.code)
 
     def _awaits_report(self) -> bool:
@@ -252,7 +231,7 @@ class ChildPool:
     def _drop_server(self) -> None:
         """The fork server has ended, and all its children with it. Their streams may still hold outcomes."""
         self._pending.clear()
-        self._emit(ForkServerDied(self._server.cause))
+        self._emit(events.ForkServerDied(self._server.cause))
         self.epoll.unregister(self._server.fileno())
         self._server.hang_up()
         self._old_servers.append(self._server)
@@ -263,7 +242,7 @@ class ChildPool:
         try:
             self._server = ForkServerClient(self._program)
         except OSError as error:
-            self._emit(ForkServerFailed([str(error)]))
+            self._emit(events.ForkServerFailed([str(error)]))
             self._plan_restart()
         else:
             self._watch = ServerWatch(time.monotonic())
@@ -280,7 +259,7 @@ def pause_after(failures: int) -> float:
 
 
 def _cause(code: int) -> str:
-    return "closed its connection to the worker" if code == EXIT_STREAM_LOST else cause_of_death(code)
+    return "closed its connection to the worker" if code == messages.EXIT_STREAM_LOST else messages.cause_of_death(code)
 
 
 # The worker's side of the fork server: starts it, requests children, receives reports about them.
@@ -295,7 +274,7 @@ LOAD_TIMEOUT_S = 120.0
 class ForkServerClient:
     """One guard process with the fork server below it. Once `is_gone`, it is of no use: make another one."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: messages.Program) -> None:
         self._control, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         server_end.setblocking(True)
@@ -326,7 +305,7 @@ class ForkServerClient:
             if not poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
                 raise ConfigError(f"importing the handlers took more than {format_duration(LOAD_TIMEOUT_S)}")
             for message, _ in self.receive():
-                if isinstance(message, HandlersLoaded) and message.problems:
+                if isinstance(message, messages.HandlersLoaded) and message.problems:
                     raise ConfigError(message.problems)
             if self.is_loaded:
                 return
@@ -339,7 +318,7 @@ class ForkServerClient:
         if output is not None:
             fds, secret = [*fds, output.child_end], output.secret
         try:
-            socket.send_fds(self._control, [encode(Spawn(child, secret))], fds, socket.MSG_NOSIGNAL)
+            socket.send_fds(self._control, [messages.encode(messages.Spawn(child, secret))], fds, socket.MSG_NOSIGNAL)
         except OSError:
             return False
         return True
@@ -347,7 +326,7 @@ class ForkServerClient:
     def ping(self) -> None:
         """Ask for a Pong. A message that can't be sent is not answered either, which is what the caller looks for."""
         with contextlib.suppress(OSError):
-            self._control.send(encode(Ping()), socket.MSG_NOSIGNAL)
+            self._control.send(messages.encode(messages.Ping()), socket.MSG_NOSIGNAL)
 
     def give_up(self, cause: str) -> None:
         """It does not answer any more: it is gone for the worker, and hang_up() ends it."""
@@ -356,11 +335,13 @@ class ForkServerClient:
         # The guard kills the server, frozen or not. It may be stopped itself.
         self._guard.send_signal(signal.SIGCONT)
 
-    def receive(self) -> Iterator[tuple[FromServer, int | None]]:
+    def receive(self) -> Iterator[tuple[messages.FromServer, int | None]]:
         """The messages that have arrived, each with its descriptor, which the caller must close."""
         while not self.is_gone:
             try:
-                packet, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+                packet, fds, _, _ = socket.recv_fds(
+                    self._control, messages.MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC
+                )
             except BlockingIOError:
                 return
             except ConnectionError:
@@ -369,11 +350,13 @@ class ForkServerClient:
                 self.is_gone, self.is_loaded = True, False
                 self.cause = self.cause or "died"
                 return
-            message = decode_from_server.decode(packet)
-            if isinstance(message, HandlersLoaded):
+            message = messages.decode_from_server.decode(packet)
+            if isinstance(message, messages.HandlersLoaded):
                 self.is_loaded = not message.problems
-            elif isinstance(message, ForkServerEnded):
-                self.cause = f"was {cause}" if (cause := cause_of_death(message.code)).startswith("killed") else cause
+            elif isinstance(message, messages.ForkServerEnded):
+                self.cause = (
+                    f"was {cause}" if (cause := messages.cause_of_death(message.code)).startswith("killed") else cause
+                )
             yield message, fds[0] if fds else None
 
     def hang_up(self) -> None:
@@ -397,7 +380,7 @@ def start_guard(control_fd: int, program_fd: int, environment: Mapping[str, str]
     """Start the guard in a fresh interpreter and a session of its own, with these descriptors and variables."""
     fds = (control_fd, program_fd)
     guard = subprocess.Popen(
-        python_command("fileq.worker.executors.process.fork_server", *fds, os.getpid()),
+        messages.python_command("fileq.worker.executors.process.fork_server", *fds, os.getpid()),
         stdin=subprocess.DEVNULL,
         stdout=_stderr(),
         stderr=_stderr(),

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from fileq.core.errors import ConfigError
+from fileq.worker.executors.process import descendants, messages
 from fileq.worker.executors.process.child import (
     Child,
     become_child,
@@ -39,32 +40,6 @@ from fileq.worker.executors.process.child import (
     neutralize_signals,
     read_program,
     set_line_buffering,
-)
-from fileq.worker.executors.process.descendants import (
-    adopt_orphans,
-    children_of,
-    end_children,
-    kill_children,
-    reap_children,
-    set_name,
-)
-from fileq.worker.executors.process.messages import (
-    MAX_PACKET_BYTES,
-    MAX_PACKET_FDS,
-    Exited,
-    ForkServerEnded,
-    FromServer,
-    HandlersLoaded,
-    NotSpawned,
-    Ping,
-    Pong,
-    Program,
-    Spawn,
-    Spawned,
-    decode_to_server,
-    encode,
-    error_line,
-    python_command,
 )
 from fileq.worker.executors.process.output_pipe import OutputPipe
 from fileq.worker.executors.protocol import Run
@@ -77,8 +52,8 @@ def main() -> NoReturn:
     for fd in (control_fd, program_fd):
         os.set_inheritable(fd, False)
     neutralize_signals()
-    adopt_orphans()
-    set_name("fileq-guard")
+    descendants.adopt_orphans()
+    descendants.set_name("fileq-guard")
     control = socket.socket(fileno=control_fd)
     guard_pid = os.getpid()
     server_pid = os.fork()
@@ -94,17 +69,17 @@ def main() -> NoReturn:
     with contextlib.suppress(OSError):
         waited, status = os.waitpid(server_pid, os.WNOHANG)
         if waited:
-            ended = ForkServerEnded(os.waitstatus_to_exitcode(status))
-            control.send(encode(ended), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            ended = messages.ForkServerEnded(os.waitstatus_to_exitcode(status))
+            control.send(messages.encode(ended), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
     control.close()
-    end_children()
+    descendants.end_children()
     os._exit(0)  # the interpreter has nothing to clean up
 
 
 def _be_server(control: socket.socket, program_fd: int, guard_pid: int) -> NoReturn:
     try:
-        set_name("fileq-server")
-        adopt_orphans()
+        descendants.set_name("fileq-server")
+        descendants.adopt_orphans()
         set_line_buffering()
         ForkServer(control, program_fd, guard_pid).serve()
     except BaseException:
@@ -145,28 +120,28 @@ class ForkServer:
                 self._reap()
             if self._control.fileno() in ready:
                 self._receive(run)
-        end_children()
+        descendants.end_children()
         os._exit(0)
 
-    def _load(self, program: Program) -> Run:
+    def _load(self, program: messages.Program) -> Run:
         try:
             run = program.load()
         except ConfigError as error:
-            self._send(HandlersLoaded(tuple(line[:1000] for line in error.problems[:50])))
+            self._send(messages.HandlersLoaded(tuple(line[:1000] for line in error.problems[:50])))
             os._exit(1)
-        self._spared = frozenset(children_of(os.getpid()))
+        self._spared = frozenset(descendants.children_of(os.getpid()))
         gc.collect()
         gc.freeze()  # else the collector of each child would write to, and so copy, the memory of what was imported
-        self._send(HandlersLoaded())
+        self._send(messages.HandlersLoaded())
         return run
 
     def _reap(self) -> None:
         """Report the children that have ended, and kill the processes they left, which are this process's children."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake, 4096)
-        ended = reap_children()
-        exits = [Exited(self._children.pop(pid), code) for pid, code in ended.items() if pid in self._children]
-        kill_children(self._known())
+        ended = descendants.reap_children()
+        exits = [messages.Exited(self._children.pop(pid), code) for pid, code in ended.items() if pid in self._children]
+        descendants.kill_children(self._known())
         for exited in exits:
             self._send(exited)
 
@@ -176,19 +151,19 @@ class ForkServer:
     def _receive(self, run: Run) -> None:
         try:
             message, fds, _, _ = socket.recv_fds(
-                self._control, MAX_PACKET_BYTES, MAX_PACKET_FDS, socket.MSG_CMSG_CLOEXEC
+                self._control, messages.MAX_PACKET_BYTES, messages.MAX_PACKET_FDS, socket.MSG_CMSG_CLOEXEC
             )
         except ConnectionError:  # the worker closed it before it had read all reports
             message = b""
         if not message:
             os._exit(0)  # the worker closed the connection: PDEATHSIG kills the children, the guard all others
-        request = decode_to_server.decode(message)
-        if isinstance(request, Ping):
-            self._send(Pong())
+        request = messages.decode_to_server.decode(message)
+        if isinstance(request, messages.Ping):
+            self._send(messages.Pong())
         else:
             self._spawn(request, fds, run)
 
-    def _spawn(self, spawn: Spawn, fds: Sequence[int], run: Run) -> None:
+    def _spawn(self, spawn: messages.Spawn, fds: Sequence[int], run: Run) -> None:
         child = spawn.child
         try:
             pid = (
@@ -196,11 +171,11 @@ class ForkServer:
             )
             pidfd = os.pidfd_open(pid)
         except OSError as error:
-            self._send(NotSpawned(child, error_line(error)))
-            kill_children(self._known())  # also the child, if only pidfd_open() failed
+            self._send(messages.NotSpawned(child, messages.error_line(error)))
+            descendants.kill_children(self._known())  # also the child, if only pidfd_open() failed
         else:
             self._children[pid] = child
-            self._send(Spawned(child, pid), pidfd)
+            self._send(messages.Spawned(child, pid), pidfd)
             os.close(pidfd)
         finally:
             for fd in fds:
@@ -231,7 +206,7 @@ class ForkServer:
         stream, tokens, *output = fds
         given = (stream, tokens, self._program_fd, os.getpid())
         more = (output[0], secret.hex()) if output else ()
-        command = python_command("fileq.worker.executors.process.child", *given, *more)
+        command = messages.python_command("fileq.worker.executors.process.child", *given, *more)
         for fd in (*fds, self._program_fd):
             os.set_inheritable(fd, True)
         try:
@@ -239,9 +214,9 @@ class ForkServer:
         finally:
             os.set_inheritable(self._program_fd, False)
 
-    def _send(self, message: FromServer, *fds: int) -> None:
+    def _send(self, message: messages.FromServer, *fds: int) -> None:
         try:
-            socket.send_fds(self._control, [encode(message)], fds)
+            socket.send_fds(self._control, [messages.encode(message)], fds)
         except OSError:
             os._exit(0)
 
