@@ -28,9 +28,12 @@ from itertools import islice
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
-from fileq.core.job import State, decode_or_none
+from fileq.config import Config
+from fileq.core.errors import FileqError
+from fileq.core.job import Claim, State, decode_or_none
 from fileq.core.settlement import Settlement
 from fileq.core.webhook import DELIVERIES_MAX
+from fileq.queries.untaken_jobs import UntakenJobs
 
 SHORTEST_S = 1.0
 LONGEST_S = 600.0
@@ -42,6 +45,9 @@ CHECKED = 100  # jobs of a reason whose records are read to see whether they sti
 LOOKED_AT = 100  # how many jobs of `scheduled` one look reads, those that are due next
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.16  # between two looks; doubled after each look that found no job
 CHECK_EVERY_S = 2.0  # how often to check whether jobs still wait for the limits that operators see
+LEFT_GROWTH, LEFT_MAX_S = 1.5, 3.0  # of the delay of a job that is left to another worker
+LEFT_KEPT = 10_000  # such jobs whose delay is remembered
+LEAVES_FOR_S = 2 * LEFT_MAX_S  # since the last of them
 # These reasons never end for all their jobs together: each job waits for one other job, and is due every second.
 EARLIER_JOB_RUNS = "an earlier job of this file is running"
 LAST_RUN_GOES_ON = "the last job of its schedule has not ended"
@@ -327,3 +333,34 @@ def _first_of(wanted: Mapping[str, int], broker: FullBroker) -> list[Record]:
             left[record.deferred] -= 1
             chosen.append(record)
     return chosen
+
+
+class LeftJobs:
+    """The jobs that no route of this worker takes, while another running worker has a handler for them. Until
+    `recent_until_s` one of them may come back."""
+
+    def __init__(self, broker: FullBroker, config: Config, monotonic: Callable[[], float]) -> None:
+        self._others = UntakenJobs(broker, config, monotonic=monotonic)
+        self._monotonic = monotonic
+        self._waits_s: dict[str, float] = {}  # job → how long it was deferred last
+        self.recent_until_s = 0.0
+
+    def deferral(self, claim: Claim) -> tuple[str, float, bool] | None:
+        """Why to defer this job, for how many seconds, and whether after the others of that reason; None if no other
+        worker has a handler for it. If that is not known, it is deferred. The delay grows each time the job comes back
+        here: the other worker may be busy."""
+        job = claim.job
+        assert job is not None
+        try:
+            if (info := self._others.taker(job, claim.queue)) is None:
+                return None
+            what = f"handler for type {job.type!r}" if job.type is not None else "route for this file"
+            reason = f"this worker has no {what}; worker {info.host}-{info.pid} has one"
+        except FileqError:
+            reason = "this worker has no handler for this job, and can't read which other worker has one"
+        if len(self._waits_s) >= LEFT_KEPT:
+            self._waits_s.clear()
+        wait_s = min(LEFT_MAX_S, LEFT_GROWTH * self._waits_s.get(claim.id, SHORTEST_S / LEFT_GROWTH))
+        self._waits_s[claim.id] = wait_s
+        self.recent_until_s = self._monotonic() + LEAVES_FOR_S
+        return reason, wait_s, wait_s > SHORTEST_S

@@ -43,7 +43,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker, PendingReply
 from fileq.brokers.types import AdmitResult, LeaseStatus, LedgerEntry, Renewal, TurnReply
 from fileq.config import Config
-from fileq.core.errors import BrokerError, FileqError
+from fileq.core.errors import BrokerError
 from fileq.core.events import (
     Emit,
     EmitAll,
@@ -66,10 +66,9 @@ from fileq.core.settlement import Settlement, SettleResult, Verb, defer
 from fileq.core.webhook import DELIVERIES_MAX, DELIVERY_ROUTE
 from fileq.files.paths import Paths, directory_problem
 from fileq.handlers.routes import Routes
-from fileq.queries.untaken_jobs import UntakenJobs
 from fileq.worker.batch_reconciler import finished_event
 from fileq.worker.breakers import Breakers, sample_of
-from fileq.worker.deferrals import DELIVERIES_RUN, EARLIER_JOB_RUNS, LAST_RUN_GOES_ON, SHORTEST_S, Deferrals
+from fileq.worker.deferrals import DELIVERIES_RUN, EARLIER_JOB_RUNS, LAST_RUN_GOES_ON, Deferrals, LeftJobs
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.heartbeats import Heartbeats
 from fileq.worker.limits import Limits
@@ -81,9 +80,6 @@ from fileq.worker.settlements import FollowUps, route_policies, rules_of, with_o
 KILL_GRACE_S = 5.0
 CALLS_MAX = 2  # in flight
 TINY_TASKS_S = 0.001  # how long to wait for a reply before tiny tasks, which may have ended, are collected
-LEFT_GROWTH, LEFT_MAX_S = 1.5, 3.0  # of the delay of a job that is left to another worker
-LEFT_KEPT = 10_000  # such jobs whose delay is remembered
-LEAVES_FOR_S = 2 * LEFT_MAX_S  # since the last of them
 NEVER_S = float("inf")
 
 
@@ -349,9 +345,7 @@ class Pump:
         self._prefetch = Prefetch(worker.count, is_allowed=not self._limits.is_any, monotonic=monotonic)
         self._heartbeats = Heartbeats(config, routes, *gates[:3], is_draining=lambda: self.is_quiet, clock=monotonic)
         self._post_actions = PostActions(config, broker, emit)
-        self._others = UntakenJobs(broker, config, monotonic=monotonic)
-        self._left: dict[str, float] = {}  # job that this worker has no handler for → how long it was deferred last
-        self._leaves_until_s = 0.0
+        self._left = LeftJobs(broker, config, monotonic)
         self._calls: deque[Call] = deque()  # in flight: at most two, and no slot is in both
         self._held_max = worker.count  # how many slots may hold a job at the moment
         self._are_replies_awaited = False  # True once a reply took time, as with a broker that is another process
@@ -384,7 +378,7 @@ class Pump:
     @property
     def leaves_jobs(self) -> bool:
         """Jobs that only another worker has a handler for come back soon: that one should be the first to claim."""
-        return self._monotonic() < self._leaves_until_s
+        return self._monotonic() < self._left.recent_until_s
 
     def next_due_s(self) -> float:
         """When to turn at the latest, by the monotonic clock."""
@@ -599,7 +593,7 @@ class Pump:
             if self._limits.is_any and task.route in self._limits:
                 self._candidates.append((slot, claim, task))
                 return None
-        elif isinstance(task, Refused) and task.kind == NO_HANDLER and (left := self._left_to_another(claim)):
+        elif isinstance(task, Refused) and task.kind == NO_HANDLER and (left := self._left.deferral(claim)):
             self._defer(slot, claim, *left)
             return None
         self._claimed.append(claim)
@@ -624,25 +618,6 @@ class Pump:
             return None
         wait_s = self._breakers.wait_s(task.route, has_failed=claim.has_failed)
         return self._breakers.reason(task.route), wait_s, claim.has_failed
-
-    def _left_to_another(self, claim: Claim) -> tuple[str, float, bool] | None:
-        """As _deferral(), for a job that has no handler here: while another running worker has one, or if that is not
-        known. The delay grows each time the job comes back here: the other worker may be busy."""
-        job = claim.job
-        assert job is not None
-        try:
-            if (info := self._others.taker(job, claim.queue)) is None:
-                return None
-            what = f"handler for type {job.type!r}" if job.type is not None else "route for this file"
-            reason = f"this worker has no {what}; worker {info.host}-{info.pid} has one"
-        except FileqError:
-            reason = "this worker has no handler for this job, and can't read which other worker has one"
-        if len(self._left) >= LEFT_KEPT:
-            self._left.clear()
-        wait_s = min(LEFT_MAX_S, LEFT_GROWTH * self._left.get(claim.id, SHORTEST_S / LEFT_GROWTH))
-        self._left[claim.id] = wait_s
-        self._leaves_until_s = self._monotonic() + LEAVES_FOR_S
-        return reason, wait_s, wait_s > SHORTEST_S
 
     def _defer(self, slot: Slot, claim: Claim, reason: str, wait_s: float, is_last: bool = False) -> None:
         delay_ms = self._deferrals.delay_ms(reason, wait_s, is_last=is_last)

@@ -103,8 +103,8 @@ PUMP_GUARDS = (
     Guard(
         "A job without a handler is left to a running worker that has one",
         "during a rollout a worker of the old version kills the jobs of the new one",
-        "(left := self._left_to_another(claim)):",
-        "(left := self._left_to_another(claim)) and False:",
+        "(left := self._left.deferral(claim)):",
+        "(left := self._left.deferral(claim)) and False:",
         DEFERRED + "a_job_without_a_handler_here_is_left_to_a_running_worker_that_has_one",
     ),
     Guard(
