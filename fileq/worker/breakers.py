@@ -40,7 +40,6 @@ from fileq.brokers.types import OpenBreaker
 from fileq.config.schema import CircuitBreakerSettings
 from fileq.core.events import BreakerClosed, BreakerHalfOpened, BreakerOpened, Emit, ignore
 from fileq.core.outcome import Died, Done, Failed, FinalOutcome
-from fileq.core.webhook import DELIVERY_ROUTE
 from fileq.worker.deferrals import Deferrals
 
 ALL_ROUTES = ""  # the name that stands for all routes in the numbers of resets
@@ -70,7 +69,7 @@ def reason_of(route: str) -> str:
 
 class Breakers:
     """The breakers of all routes, by the number of the route. A route whose breaker is disabled has none.
-    The last routes, `built_in` of them, are fileq's own: they have none and do not count.
+    The routes of fileq's own jobs, whose numbers follow, have none either and do not count.
 
     `deferrals` has the jobs that wait for a breaker. It releases them when the breaker closes, and looks for them after
     an operator has reset a breaker, also one that is closed here: the process that deferred its jobs may have ended."""
@@ -80,7 +79,6 @@ class Breakers:
         routes: Iterable[tuple[str, CircuitBreakerSettings]],
         deferrals: Deferrals,
         *,
-        built_in: int = 0,
         clock: Callable[[], float] = time.monotonic,
         emit: Emit = ignore,
     ) -> None:
@@ -92,9 +90,7 @@ class Breakers:
         self._emit = emit
         self._settings = tuple(routes)
         self.names = tuple(name for name, _ in self._settings)
-        own = tuple(self._breaker(i, clock) for i in range(len(self._settings)))
-        self._of_names = own
-        self._breakers = (*own, *[None] * built_in)
+        self._breakers = tuple(self._breaker(i, clock) for i in range(len(self._settings)))
         self._resets: dict[str, int] | None = None
         self.is_closed = True  # all breakers are, the usual case: then nothing else is checked
         self.change_count = 0  # grows with each change of a state, or of a number of deferred jobs
@@ -104,6 +100,10 @@ class Breakers:
         if not settings.enabled:
             return None
         return Breaker(settings, clock=clock, on_change=lambda old, new: self._changed(route, old, new))
+
+    def _of(self, route: int) -> Breaker | None:
+        """The numbers of deliveries and of fileq's own jobs are outside."""
+        return self._breakers[route] if 0 <= route < len(self._breakers) else None
 
     def _changed(self, route: int, old: str, new: str) -> None:
         breaker = self._breakers[route]
@@ -129,7 +129,7 @@ class Breakers:
     def admits(self, route: int, claim: object, *, is_probe: bool = False, has_failed: bool = False) -> bool:
         """Whether this job may run now. If its breaker is half-open, the first job that asks is the probe, rather one
         that has not failed yet. A job that an operator has chosen as a probe does not wait for that."""
-        breaker = self._breakers[route]
+        breaker = self._of(route)
         if breaker is None or breaker.is_closed:
             return True
         if is_probe:
@@ -142,14 +142,13 @@ class Breakers:
 
     def wait_s(self, route: int, *, has_failed: bool = False) -> float:
         """For how many seconds the breaker will not admit this job; 0 if that depends on a probe."""
-        breaker = self._breakers[route]
+        breaker = self._of(route)
         left_s = breaker.cooldown_left_s() if breaker is not None else 0.0
         return left_s + UNFAILED_FIRST_S if left_s and has_failed else left_s
 
     def record(self, route: int, claim: object, success: bool | None, error: str = "", job: str | None = None) -> None:
-        """Counts how an attempt of this route ended; None is not counted. Each `job` counts once in a window.
-        Deliveries of webhooks have no breaker."""
-        breaker = self._breakers[route] if route != DELIVERY_ROUTE else None
+        """Counts how an attempt of this route ended; None is not counted. Each `job` counts once in a window."""
+        breaker = self._of(route)
         if breaker is not None:
             breaker.record(claim, success, error[:ERROR_SHOWN], job)
 
@@ -160,7 +159,7 @@ class Breakers:
         """The breaker of every route is open or half-open, and there are no webhooks: few claimed jobs could run."""
         if self.is_closed or self.has_deliveries():
             return False
-        return all(breaker is not None and not breaker.is_closed for breaker in self._of_names)
+        return all(breaker is not None and not breaker.is_closed for breaker in self._breakers)
 
     def permits(self, wanted: int) -> int:
         """How many jobs may be claimed now. While every breaker is open: none, then one at a time to find a probe."""
@@ -185,7 +184,7 @@ class Breakers:
             return
         self._next_refresh_s = now_s + REFRESH_S
         counts = self._deferred_counts()
-        for breaker, count in zip(self._of_names, counts, strict=True):
+        for breaker, count in zip(self._breakers, counts, strict=True):
             if breaker is not None and not count:
                 breaker.close_if_idle()
         if counts != self._shown:
@@ -202,7 +201,7 @@ class Breakers:
 
     def numbers(self) -> list[tuple[str, int]]:
         """Each route with the number of its breaker's state, for metrics; 0 without a breaker."""
-        pairs = zip(self.names, self._of_names, strict=True)
+        pairs = zip(self.names, self._breakers, strict=True)
         return [(name, STATE_NUMBERS[breaker.state] if breaker is not None else 0) for name, breaker in pairs]
 
     def deferred_numbers(self) -> list[tuple[str, int]]:
@@ -212,7 +211,7 @@ class Breakers:
     def _deferred_counts(self) -> list[int]:
         return [
             self._deferrals.count(reason_of(name)) if breaker is not None and not breaker.is_closed else 0
-            for name, breaker in zip(self.names, self._of_names, strict=True)
+            for name, breaker in zip(self.names, self._breakers, strict=True)
         ]
 
     def open_ones(self) -> tuple[OpenBreaker, ...]:
@@ -229,7 +228,7 @@ class Breakers:
                 next_probe_ms=now_ms + round(left_s * 1000) if (left_s := breaker.cooldown_left_s()) else 0,
                 deferred=self._deferrals.count(reason_of(name)),
             )
-            for name, breaker in zip(self.names, self._of_names, strict=True)
+            for name, breaker in zip(self.names, self._breakers, strict=True)
             if breaker is not None and not breaker.is_closed
         )
 
@@ -240,7 +239,7 @@ class Breakers:
         if before is None:
             return
         raised = {route for route, number in numbers.items() if number != before.get(route, 0)}
-        for name, breaker in zip(self.names, self._of_names, strict=True):
+        for name, breaker in zip(self.names, self._breakers, strict=True):
             if breaker is not None and raised & {ALL_ROUTES, name}:
                 breaker.reset()
         if raised:

@@ -300,7 +300,7 @@ class Gates(NamedTuple):
         """Connected: when a breaker closes or a root is back, the jobs that were deferred for it are released."""
         deferrals = Deferrals(broker, monotonic=monotonic)
         own = [(route.route_name, route.circuit_breaker) for route in routes if not route.is_built_in]
-        breakers = Breakers(own, deferrals, built_in=len(routes) - len(own), clock=monotonic, emit=emit)
+        breakers = Breakers(own, deferrals, clock=monotonic, emit=emit)
         paths, are_expected = config.paths, are_roots_expected
         roots = RootsWatch(
             paths.roots, paths.folders, emit=emit, on_end=deferrals.end, are_expected=are_expected, look=look

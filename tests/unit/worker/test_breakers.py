@@ -167,7 +167,7 @@ def test_a_reset_of_all_routes_closes_every_breaker(setup: Setup) -> None:
 
 
 def test_routes_of_fileq_itself_have_no_breaker_and_do_not_keep_claims_going() -> None:
-    breakers = Breakers([("a", CircuitBreakerSettings(min_samples=1))], waiting_jobs(print, len), built_in=1)
+    breakers = Breakers([("a", CircuitBreakerSettings(min_samples=1))], waiting_jobs(print, len))
     assert breakers.admits(1, "claim")
     breakers.record(1, "claim", False)
     assert (breakers.is_closed, breakers.numbers()) == (True, [("a", 0)])
