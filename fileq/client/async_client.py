@@ -23,9 +23,10 @@ from fileq.client.batch_handle import BatchHandle, BatchKeywords
 from fileq.client.client import Client
 from fileq.client.event_stream import EventStream
 from fileq.client.handle import Handle
-from fileq.client.options import EnqueueOptions, JobFilters, NamedBatch
+from fileq.client.options import JobFilters
 from fileq.client.tasks import TaskCall
 from fileq.config import Config
+from fileq.core.job_options import EnqueueOptions, NamedBatch
 from fileq.core.public_name import public
 from fileq.files.paths import AnyPath
 from fileq.handlers.registry import TaskDefinition

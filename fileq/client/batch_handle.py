@@ -23,11 +23,12 @@ from fileq.brokers.protocol import Subscription
 from fileq.client.event_stream import LastingSubscription
 from fileq.client.handle import Handle, with_payload_type
 from fileq.client.job_endings import RETRY_S, SLICE_S, PublishedBatchEvent, decode_event
-from fileq.client.options import EnqueueOptions, JobRequest, NamedBatch, batch_id_of, checked_timeout, options_of
+from fileq.client.options import checked_timeout
 from fileq.client.tasks import TaskCall, typed_request
 from fileq.client.transport import BatchRequest, BatchRetry, Transport
 from fileq.core.batch import BatchState, CallbackKind
 from fileq.core.errors import BrokerUnavailable, ConfigError, FileqError
+from fileq.core.job_options import EnqueueOptions, JobRequest, NamedBatch, batch_id_of, options_of
 from fileq.core.paging import pages
 from fileq.core.public_name import public
 from fileq.core.text import check_names

@@ -24,12 +24,13 @@ from fileq.brokers.protocol import FullBroker, Subscription
 from fileq.brokers.types import CancelResult, EnqueueResult, Entry, Record
 from fileq.client.job_endings import JobEnding, ending_of
 from fileq.client.new_entries import FileEntries, check_priority, moved_to, typed_entry
-from fileq.client.options import JobRequest, WantedSchedule
+from fileq.client.options import WantedSchedule
 from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, JobDocuments
 from fileq.config import Config
 from fileq.core.batch import Callback, CallbackKind, callback_id, callback_job
 from fileq.core.errors import BatchError, ConfigError, JobError
 from fileq.core.job import State, check_content, checked_id, encode
+from fileq.core.job_options import JobRequest
 from fileq.core.own_jobs import check_batch
 from fileq.core.paging import pages, parts
 from fileq.queries.documents import BatchDocument, BatchInfo, JobDocument, batch_document, job_document

@@ -28,12 +28,13 @@ from fileq.client.address import HTTP_SCHEMES, config_at, new_database_warning, 
 from fileq.client.batch_handle import BatchHandle, BatchKeywords, batch_request
 from fileq.client.event_stream import EventStream
 from fileq.client.handle import Handle, with_payload_type
-from fileq.client.options import EnqueueOptions, JobFilters, JobRequest, batch_id_of, options_of, schedule_options
+from fileq.client.options import JobFilters, schedule_options
 from fileq.client.tasks import TaskCall, encoded_payload, task_named, typed_request
 from fileq.client.transport import Transport
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import State, rfc3339_ms
+from fileq.core.job_options import EnqueueOptions, JobRequest, batch_id_of, options_of
 from fileq.core.public_name import public
 from fileq.core.text import check_names
 from fileq.core.units import Duration, seconds
@@ -44,7 +45,8 @@ from fileq.queries.job_filter import JobConditions
 from fileq.queries.job_queries import FileTrace
 
 if TYPE_CHECKING:
-    from fileq.client.options import JobOptions, NamedBatch, ScheduleKeywords
+    from fileq.client.options import ScheduleKeywords
+    from fileq.core.job_options import JobOptions, NamedBatch
 
 P = TypeVar("P")
 R = TypeVar("R")

@@ -33,10 +33,11 @@ from msgspec.structs import replace
 from fileq.brokers.types import CancelResult, EnqueueResult
 from fileq.client.address import ServerAddress
 from fileq.client.job_endings import RETRY_S, JobEnding, ending_in
-from fileq.client.options import JobRequest, WantedSchedule
+from fileq.client.options import WantedSchedule
 from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, JobDocuments
 from fileq.core.errors import BatchError, BrokerError, BrokerUnavailable, ConfigError, Conflict, FileqError, JobError
 from fileq.core.job import State
+from fileq.core.job_options import JobRequest
 from fileq.core.paging import pages
 from fileq.queries.documents import BatchDocument, EnqueuedDocument, JobDocument
 from fileq.queries.job_filter import NAMES, JobConditions

@@ -16,11 +16,11 @@ from msgspec import UNSET, Raw
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
-from fileq.client.options import JobOptions
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
 from fileq.core.errors import ConfigError, FileqError
 from fileq.core.job import Job, Version, file_job, signature_text, typed_job
+from fileq.core.job_options import JobOptions
 from fileq.core.outcome import Failed
 from fileq.core.own_jobs import check_job
 from fileq.core.text import quoted_path

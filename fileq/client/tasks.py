@@ -16,9 +16,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from fileq.client.options import EnqueueOptions, JobOptions, JobRequest
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import MAX_NESTING, TOO_NESTED, is_nested_deeper
+from fileq.core.job_options import EnqueueOptions, JobOptions, JobRequest
 from fileq.core.own_jobs import check_type
 from fileq.core.public_name import public
 from fileq.core.text import check_names

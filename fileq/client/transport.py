@@ -15,8 +15,9 @@ from msgspec import Struct
 from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import CancelResult
 from fileq.client.job_endings import JobEnding
-from fileq.client.options import JobRequest, WantedSchedule
+from fileq.client.options import WantedSchedule
 from fileq.core.batch import CallbackKind
+from fileq.core.job_options import JobRequest
 from fileq.queries.documents import BatchDocument, JobDocument
 from fileq.queries.job_filter import JobConditions
 from fileq.queries.job_queries import FileTrace

@@ -21,11 +21,10 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry, Record
 from fileq.client.job_endings import JobEndings
 from fileq.client.new_entries import FileEntries, typed_entry
-from fileq.client.options import EnqueueOptions, JobOptions, options_of
 from fileq.client.transport import Accepted
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError, JobError
-from fileq.core.job_options import declared_options
+from fileq.core.job_options import EnqueueOptions, JobOptions, declared_options, options_of
 from fileq.core.paging import parts
 from fileq.core.text import repeated_key, unknown_key
 from fileq.core.units import PointInTime, parse_point_in_time

@@ -1,6 +1,7 @@
-"""The options of a new job that a program gives as keywords, to a client or to `context` in a handler.
+"""The options of a new job that a program gives as keywords, to a client or to `context` in a handler: declared,
+checked, sent to a server and applied to the job.
 
-They are declared and checked here only, so that both take the same values. Does no I/O.
+All of that is here only, so that every way in takes the same values. Does no I/O.
 """
 
 from __future__ import annotations
@@ -8,12 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Annotated, Any, TypedDict, get_type_hints
+from typing import Annotated, Any, Protocol, TypedDict, get_type_hints
 
 from msgspec import Struct
 
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import COUNT_MAX, FIRST_MS, LAST_MS, UNIQUE_KEY_LENGTH, checked_id, encoded_tags, rfc3339_ms
+from fileq.core.job import (
+    COUNT_MAX,
+    FIRST_MS,
+    LAST_MS,
+    UNIQUE_KEY_LENGTH,
+    Job,
+    checked_id,
+    encoded_tags,
+    new_ids,
+    rfc3339_ms,
+)
 from fileq.core.text import check_names
 from fileq.core.units import Duration, seconds
 
@@ -160,3 +171,85 @@ def read_options(given: JobKeywords, declared: type) -> dict[str, Any]:
     if problems:
         raise ConfigError(problems)
     return fields
+
+
+class NamedBatch(Protocol):
+    """A batch as code passes it around: that of a client, or `context.batch` in a handler."""
+
+    @property
+    def id(self) -> str: ...
+
+
+def batch_id_of(batch: NamedBatch | str | None, name: str = "batch") -> str:
+    """ "" without a batch. ConfigError for what is none; `name` is that of the option."""
+    id = batch or "" if batch is None or isinstance(batch, str) else getattr(batch, "id", None)
+    if not isinstance(id, str):
+        raise ConfigError(f"{name} is {batch!r:.220}; it must be a batch, or its id")
+    return id
+
+
+class EnqueueOptions(JobKeywords, total=False):
+    """What every method that enqueues takes as keywords: also `batch`, the batch that the job joins, or its id."""
+
+    batch: Annotated[NamedBatch | str | None, Option(batch_id_of, sent_as="batch_id")]
+
+
+class JobOptions(Struct, frozen=True):
+    """The options of a new job, checked. Empty and None mean that the configuration decides."""
+
+    priority: str = ""  # "": chosen by the task or by the extension of the file
+    delay_ms: int = 0
+    at_ms: int = 0
+    max_retries: int | None = None
+    timeout_s: float | None = None
+    deadline: Moment | None = None
+    unique_key: str | None = None
+    id: str = ""
+    tags: Mapping[str, str] = {}
+    batch: str = ""
+    is_traced: bool = False  # begins a trace, unless it has one:
+    trace_id: str = ""
+    span_id: str = ""
+
+    def applied(self, job: Job, now_ms: int, batch_id: str | None = None) -> Job:
+        due_ms = self.at_ms or (now_ms + self.delay_ms if self.delay_ms else 0)
+        trace_id, span_id = self.trace_id, self.span_id
+        if self.is_traced and not trace_id:
+            trace_id, span_id = new_ids()
+        return job.but(
+            trace_id=trace_id,
+            span_id=span_id,
+            max_retries=self.max_retries,
+            timeout=self.timeout_s,
+            process_at=rfc3339_ms(due_ms) if due_ms else None,
+            deadline=self.deadline.text(now_ms) if self.deadline is not None else None,
+            batch_id=self.batch or batch_id,
+            unique_key=self.unique_key,
+            tags=encoded_tags(self.tags),
+        )
+
+    def sent(self) -> dict[str, Any]:
+        """The fields of a request for a job that set these options."""
+        values = ((option, getattr(self, option.field)) for option in declared_options(EnqueueOptions).values())
+        return {one.sent_as: one.sent(value) for one, value in values if value != getattr(_DEFAULTS, one.field)}
+
+
+_DEFAULTS = JobOptions()
+
+
+class JobRequest(Struct, frozen=True):
+    """A job to enqueue: for a file, or of a type with a payload. `payload` is JSON; None if there is none."""
+
+    options: JobOptions
+    type: str = ""
+    payload: bytes | None = None
+    path: str = ""
+
+
+def options_of(given: EnqueueOptions) -> JobOptions:
+    """The options, checked. ConfigError names each that is wrong; TypeError for one that does not exist."""
+    fields = read_options(given, EnqueueOptions)
+    if fields.get("delay_ms") and fields.get("at_ms"):
+        raise ConfigError("delay and at are both set; give one of them")
+    fields["priority"] = fields.get("priority") or getattr(given.get("batch"), "priority", None) or ""
+    return JobOptions(**fields)

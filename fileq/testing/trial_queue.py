@@ -33,13 +33,13 @@ from fileq.client.batch_handle import BatchHandle, BatchKeywords
 from fileq.client.broker_transport import BrokerTransport
 from fileq.client.client import NOT_ENTERED, UNENTERED, Client, replaced_by
 from fileq.client.handle import Handle
-from fileq.client.options import EnqueueOptions
 from fileq.client.schedule_changes import the_schedule
 from fileq.commands.built_in_jobs import built_in_jobs
 from fileq.config import Config, config_from
 from fileq.config.schema import BackoffSettings, WorkerSettings
 from fileq.core.errors import ConfigError
 from fileq.core.events import ignore
+from fileq.core.job_options import EnqueueOptions
 from fileq.core.own_jobs import is_own_type
 from fileq.core.schedule import is_of_schedule
 from fileq.core.units import LONGEST_S, Duration, seconds

@@ -61,9 +61,9 @@ def _create(invocation: Invocation) -> int:
     $ fileq batch create --name nightly --then load_partition  # an open batch; its id is printed
     $ fileq batch create --manifest in/files.json --then report --wait  # process these files together
     $ fileq batch create in/*.csv --allow-failures --finally report  # continue after failures"""
-    from fileq.client.options import JobOptions
     from fileq.commands.batches import fill, manifest_paths
     from fileq.commands.enqueue import Enqueuing, entries_for, requested
+    from fileq.core.job_options import JobOptions
 
     given, config = invocation.options, invocation.config
     paths = [*given.paths, *(manifest_paths(given.manifest) if given.manifest is not None else ())]

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fileq.client.job_endings import JobEndings
-    from fileq.client.options import JobOptions
     from fileq.client.transport import Accepted
     from fileq.commands.batches import BatchPlan
     from fileq.commands.enqueue import RequestedJob
     from fileq.config import Loaded
+    from fileq.core.job_options import JobOptions
     from fileq.core.units import PointInTime
     from fileq.queries.documents import JobDocument
 
@@ -222,7 +222,7 @@ def _batch(invocation: Invocation) -> BatchPlan:
 
 
 def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_traced: bool) -> JobOptions:
-    from fileq.client.options import JobOptions
+    from fileq.core.job_options import JobOptions
 
     return JobOptions(
         priority=options.priority or (plan.request.priority if plan is not None else ""),

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction
 from fileq.client.batch_handle import batch_request
-from fileq.client.options import EnqueueOptions
 from fileq.client.tasks import TaskCall
 from fileq.client.transport import BatchRetry
 from fileq.commands.batches import show_batch
 from fileq.core.api_key import Scope
 from fileq.core.batch import BatchState
 from fileq.core.errors import BatchError
+from fileq.core.job_options import EnqueueOptions
 from fileq.queries.documents import BatchDocument, JobDocument, batch_document, info_of, unknown_batch
 from fileq.server.api.job_endpoints import BULK_BYTES, BulkJobs, DurationValue, NewJobs, enqueue_jobs, tag_problems
 from fileq.server.authentication import Caller

@@ -16,12 +16,12 @@ import pytest
 from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.types import Enqueued, Entry
 from fileq.cli import main
-from fileq.client.options import JobOptions
 from fileq.commands import enqueue as enqueue_command
 from fileq.commands.enqueue import entries_for
 from fileq.config import config_from
 from fileq.core.errors import ConfigError
 from fileq.core.job import MAX_JOB_BYTES, Job, decode
+from fileq.core.job_options import JobOptions
 from fileq.queries.documents import JobDocument
 from tests.support.producer_setup import BrokerSetup
 from tests.support.program import command, environment, run

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fileq.client.options import EnqueueOptions
 from fileq.client.tasks import task
+from fileq.core.job_options import EnqueueOptions
 from fileq.handlers.registry import TaskOptions
 from tests.support.program import Program, environment
 

@@ -7,10 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from fileq.client.options import EnqueueOptions, JobOptions, options_of
 from fileq.core.errors import ConfigError
 from fileq.core.job import decode, encode, typed_job
-from fileq.core.job_options import Moment, declared_options
+from fileq.core.job_options import EnqueueOptions, JobOptions, Moment, declared_options, options_of
 from fileq.server.api.job_endpoints import NewJob
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from fileq.client.options import options_of
 from fileq.core.errors import JobError
 from fileq.core.job import typed_job
-from fileq.core.job_options import JobKeywords, Moment, declared_options
+from fileq.core.job_options import JobKeywords, Moment, declared_options, options_of
 from fileq.core.outcome import FOLLOW_UPS_MAX, FOLLOW_UPS_MAX_BYTES, OUTPUTS_MAX, FollowUpRequest, Made, follow_up_id
 from fileq.handlers.context import Context, view_of
 from tests.support import trial_tasks
