@@ -6,7 +6,7 @@ handle.py, batch_handle.py  one job and one batch of a client: status, result, w
 address.py                  the configuration of a client, or the address of its server
 transport.py                what a client needs of a queue; broker_transport.py does it on a broker,
                             http_transport.py through a server
-options.py, new_entries.py  options of new jobs and schedules; entries of new jobs
+options.py, file_jobs.py    filters of jobs and options of schedules; the jobs of files
 job_endings.py              waits until jobs have ended; event_stream.py follows all events
 schedule_changes.py         adds, removes, pauses, resumes and runs schedules
 

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import islice
 
 import msgspec
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from fileq.actions.bulk import NOT_A_JOB, BulkActions, JobAction, revival, why_not_retried, why_stayed
@@ -22,16 +23,16 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker, Subscription
 from fileq.brokers.types import CancelResult, EnqueueResult, Entry, Record
+from fileq.client.file_jobs import FileJobs, moved_to
 from fileq.client.job_endings import JobEnding, ending_of
-from fileq.client.new_entries import FileEntries, check_priority, moved_to, typed_entry
 from fileq.client.options import WantedSchedule
 from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, JobDocuments
 from fileq.config import Config
 from fileq.core.batch import Callback, CallbackKind, callback_id, callback_job
 from fileq.core.errors import BatchError, ConfigError, JobError
-from fileq.core.job import State, check_content, checked_id, encode
-from fileq.core.job_options import JobRequest
-from fileq.core.own_jobs import check_batch
+from fileq.core.job import Job, State, Version, check_content, checked_id, encode, typed_job
+from fileq.core.job_options import JobOptions, JobRequest
+from fileq.core.own_jobs import check_batch, check_job
 from fileq.core.paging import pages, parts
 from fileq.queries.documents import BatchDocument, BatchInfo, JobDocument, batch_document, job_document
 from fileq.queries.job_filter import JobConditions, JobFilter, read_conditions, stored_as
@@ -162,14 +163,15 @@ class BrokerTransport:
         of them."""
         entries: list[Entry | Accepted] = []
         problems: list[str] = []
-        files: FileEntries | None = None
+        files: FileJobs | None = None
         now = datetime.fromtimestamp(self._clock() / 1000, UTC)
         for request in requests:
             try:
                 options = request.options
                 if request.path:
-                    files = files or FileEntries(self._config, partial(moved_to, lambda: self._broker))
-                    entry = files.entry(request.path, options, now)
+                    files = files or FileJobs(self._config, partial(moved_to, lambda: self._broker))
+                    job, version = files.job(request.path, options, now)
+                    entry = new_entry(self._config, job, version, options, now)
                 else:
                     entry = typed_entry(self._config, request.type, request.payload, options, now)
                 entries.append(self._shown(entry))
@@ -194,6 +196,32 @@ class BrokerTransport:
             names = ", ".join(self._config.worker.priorities)
             raise ConfigError(f"priority is {job.priority!r} after before_enqueue; it must be one of {names}")
         return replace(entry, job=job, queue=job.priority)
+
+
+def typed_entry(
+    config: Config, type: str, payload: bytes | None, options: JobOptions, now: datetime, batch_id: str | None = None
+) -> Entry:
+    """The entry of a job without a file; `payload` is JSON."""
+    job = typed_job(type, None, priority=options.priority or config.producer.default_priority, now=now, id=options.id)
+    job = job.but(payload=UNSET if payload is None else Raw(payload))
+    return new_entry(config, job, None, options, now, batch_id)
+
+
+def new_entry(
+    config: Config, job: Job, version: Version | None, options: JobOptions, now: datetime, batch_id: str | None = None
+) -> Entry:
+    """The entry of this job with its options. Raises JobError for a wrong id, and for a job that only fileq itself may
+    make: all jobs of a call are checked before the broker gets the first."""
+    check_priority(config, options.priority)
+    job = options.applied(job, round(now.timestamp() * 1000), batch_id)
+    check_job(job, joins=bool(options.batch))
+    return Entry(job, job.priority, version, True, options.delay_ms, options.at_ms, joins=bool(options.batch))
+
+
+def check_priority(config: Config, given: str) -> None:
+    """ConfigError for a queue that does not exist. "" is none."""
+    if given and given not in config.worker.priorities:
+        raise ConfigError(f"priority is {given!r}; it must be one of {', '.join(config.worker.priorities)}")
 
 
 def open_transport(config: Config) -> BrokerTransport:

@@ -1,7 +1,7 @@
 """Enqueues jobs that an operator requests. Checks all of them before it enqueues the first.
 
-client/new_entries.py makes the entries. After a kill -9 each job is enqueued completely or not at all; repeated with
-the same --id, the command enqueues nothing twice.
+After a kill -9 each job is enqueued completely or not at all; repeated with the same --id, the command enqueues nothing
+twice.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry, Record
+from fileq.client.broker_transport import new_entry, typed_entry
+from fileq.client.file_jobs import FileJobs
 from fileq.client.job_endings import JobEndings
-from fileq.client.new_entries import FileEntries, typed_entry
 from fileq.client.transport import Accepted
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError, JobError
@@ -140,7 +141,7 @@ def entries_for(
 
     `moved_to` is called for files that do not exist, and returns where a worker moved the file, or b""."""
     _check_options(config, options, len(subjects))
-    files = FileEntries(config, moved_to)
+    files, now = FileJobs(config, moved_to), datetime.now(UTC)
     made: list[Entry] = []
     problems: list[str] = []
     batch_id = str(uuid.uuid4()) if len(subjects) > 1 else None
@@ -151,7 +152,7 @@ def entries_for(
                 by_task = replace(options, priority=options.priority or queues.get(subject.type, ""))
                 made.append(_entry_of_request(config, subject, by_task, batch_id))
             else:
-                made.append(files.entry(subject, options, datetime.now(UTC), batch_id))
+                made.append(new_entry(config, *files.job(subject, options, now), options, now, batch_id))
         except ConfigError as error:
             problems += error.problems
         except JobError as error:

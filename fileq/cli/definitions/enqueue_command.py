@@ -148,7 +148,7 @@ def _run(invocation: Invocation) -> int:
     $ fileq enqueue '{"command": "df -h"}' --timeout 30s  # a shell command, run by a worker
     $ fileq enqueue '{"id": "sync", "command": "rsync -a a/ b/", "max_retries": 5}'  # a command with options of its own
     """
-    from fileq.client.new_entries import moved_to
+    from fileq.client.file_jobs import moved_to
     from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, endings_of_jobs, entries_for, entry_of_type, requested
 
     options = invocation.options

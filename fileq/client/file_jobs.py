@@ -1,7 +1,7 @@
-"""Makes the entries of new jobs, for commands and clients. Checks files; enqueues nothing.
+"""Makes the jobs of files that a command or a client names. Checks the files; enqueues nothing.
 
-The job of a file is the one a producer would make, including its version in the ledger, so a running producer does not
-enqueue that version again. Unlike a producer it enqueues versions that the ledger knows already.
+The job is the one a producer would make, including its version in the ledger, so a running producer does not enqueue
+that version again. Unlike a producer it enqueues versions that the ledger knows already.
 """
 
 from __future__ import annotations
@@ -12,17 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 
-from msgspec import UNSET, Raw
-
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Entry
 from fileq.config import Config
 from fileq.config.schema import priority_chooser
 from fileq.core.errors import ConfigError, FileqError
-from fileq.core.job import Job, Version, file_job, signature_text, typed_job
+from fileq.core.job import Job, Version, file_job, signature_text
 from fileq.core.job_options import JobOptions
 from fileq.core.outcome import Failed
-from fileq.core.own_jobs import check_job
 from fileq.core.text import quoted_path
 from fileq.files.globs import exact_glob
 from fileq.files.mounts import keeps_inodes, mount_of, mounts
@@ -34,28 +30,6 @@ _ADVICE = {
     "NotAFile": "it is not a regular file",
     "PermissionError": "this user has no permission to read it",
 }
-
-
-def check_priority(config: Config, given: str) -> None:
-    """ConfigError for a queue that does not exist. "" is none."""
-    if given and given not in config.worker.priorities:
-        raise ConfigError(f"priority is {given!r}; it must be one of {', '.join(config.worker.priorities)}")
-
-
-def typed_entry(
-    config: Config, type: str, payload: bytes | None, options: JobOptions, now: datetime, batch_id: str | None = None
-) -> Entry:
-    """The entry of a job without a file; `payload` is JSON. Raises JobError for a wrong id, and for a job that only
-    fileq itself may make."""
-    check_priority(config, options.priority)
-    job = typed_job(type, None, priority=options.priority or config.producer.default_priority, now=now, id=options.id)
-    return _entry(job.but(payload=UNSET if payload is None else Raw(payload)), None, options, now, batch_id)
-
-
-def _entry(job: Job, version: Version | None, options: JobOptions, now: datetime, batch_id: str | None) -> Entry:
-    job = options.applied(job, round(now.timestamp() * 1000), batch_id)
-    check_job(job, joins=bool(options.batch))
-    return Entry(job, job.priority, version, True, options.delay_ms, options.at_ms, joins=bool(options.batch))
 
 
 def moved_to(open_broker: Callable[[], FullBroker], path: bytes) -> bytes:
@@ -73,8 +47,8 @@ def _how_to_run_again(path: bytes) -> str:
     return f"to process it again: fileq reprocess --match {shlex.quote(exact_glob(os.fsdecode(path)))}"
 
 
-class FileEntries:
-    """Makes entries for files, under the path that the producer would use. ConfigError for one that can't be enqueued.
+class FileJobs:
+    """Makes the jobs of files, under the path that the producer would use. ConfigError for one that can't be enqueued.
 
     `moved_to` is called for files that do not exist, and returns where a worker moved the file, or b""."""
 
@@ -91,8 +65,7 @@ class FileEntries:
         self._roots = tuple(dict.fromkeys((*self._paths.roots, *map(self._paths.there, self._paths.roots))))
         self._mounts = mounts()
 
-    def entry(self, name: str, options: JobOptions, now: datetime, batch_id: str | None = None) -> Entry:
-        check_priority(self._config, options.priority)
+    def job(self, name: str, options: JobOptions, now: datetime) -> tuple[Job, Version]:
         where, identity = os.path.abspath(os.fsencode(name)), self._config.producer.identity
         self._check(name, where)
         try:
@@ -113,8 +86,7 @@ class FileEntries:
             from fileq.producer.content_check import content_of  # as check_file below
 
             content = content_of(found, follows_links=True)
-        version = Version(path, signature_text(found.signature, inode, content), device)
-        return _entry(job, version, options, now, batch_id)
+        return job, Version(path, signature_text(found.signature, inode, content), device)
 
     def _check(self, name: str, where: bytes) -> None:
         if not name:
