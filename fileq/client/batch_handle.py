@@ -24,7 +24,7 @@ from fileq.client.event_stream import LastingSubscription
 from fileq.client.handle import Handle, with_payload_type
 from fileq.client.job_endings import RETRY_S, SLICE_S, PublishedBatchEvent, decode_event
 from fileq.client.options import checked_timeout
-from fileq.client.tasks import TaskCall, typed_request
+from fileq.client.tasks import TaskCall
 from fileq.client.transport import BatchRequest, BatchRetry, Transport
 from fileq.core.batch import BatchState, CallbackKind
 from fileq.core.errors import BrokerUnavailable, ConfigError, FileqError
@@ -34,7 +34,7 @@ from fileq.core.public_name import public
 from fileq.core.text import check_names
 from fileq.core.units import format_duration
 from fileq.files.paths import AnyPath
-from fileq.handlers.registry import TaskDefinition
+from fileq.handlers.registry import TaskDefinition, typed_request
 from fileq.queries.documents import BatchDocument, JobDocument, unknown_batch
 from fileq.queries.job_filter import JobConditions
 

@@ -29,7 +29,7 @@ from fileq.client.batch_handle import BatchHandle, BatchKeywords, batch_request
 from fileq.client.event_stream import EventStream
 from fileq.client.handle import Handle, with_payload_type
 from fileq.client.options import JobFilters, schedule_options
-from fileq.client.tasks import TaskCall, encoded_payload, task_named, typed_request
+from fileq.client.tasks import TaskCall
 from fileq.client.transport import Transport
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError
@@ -39,7 +39,7 @@ from fileq.core.public_name import public
 from fileq.core.text import check_names
 from fileq.core.units import Duration, seconds
 from fileq.files.paths import AnyPath
-from fileq.handlers.registry import TaskDefinition
+from fileq.handlers.registry import TaskDefinition, encoded_payload, task_named, typed_request
 from fileq.queries.documents import JobDocument
 from fileq.queries.job_filter import JobConditions
 from fileq.queries.job_queries import FileTrace

@@ -12,18 +12,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, Unpack, overload
 
-import msgspec
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import MAX_NESTING, TOO_NESTED, is_nested_deeper
-from fileq.core.job_options import EnqueueOptions, JobOptions, JobRequest
+from fileq.core.job_options import EnqueueOptions
 from fileq.core.own_jobs import check_type
 from fileq.core.public_name import public
 from fileq.core.text import check_names
 from fileq.handlers.context import Context, JobView
-from fileq.handlers.outcomes import number_outside_json
 from fileq.handlers.registry import LONGEST_NAME, REGISTRY, Registration, TaskDefinition, TaskOptions, given_options
 
 if TYPE_CHECKING:
@@ -124,36 +120,3 @@ class TaskCall(Generic[P, R]):
         self.task = task
         self.payload = payload
         self.options = options
-
-
-def task_named(task: TaskDefinition[Any, Any] | str) -> TaskDefinition[Any, Any] | None:
-    """The task itself; for a name, the task that this process has registered under it, or None."""
-    if isinstance(task, TaskDefinition):
-        return task
-    if not isinstance(task, str) or not 0 < len(task) <= LONGEST_NAME or not task.isprintable():
-        named = f"its name in 1 to {LONGEST_NAME} printable characters"
-        raise ConfigError(f"task is {task!r:.120}; give a task, or {named}")
-    return REGISTRY.task(task)
-
-
-def encoded_payload(payload: Any, name: str) -> bytes:
-    try:
-        encoded = msgspec.json.encode(payload)
-    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"the payload of task {name!r} can't be written as JSON: {error}") from error
-    if b"null" in encoded and (number := number_outside_json(msgspec.to_builtins(payload))) is not None:
-        raise ConfigError(f"the payload of task {name!r} contains {number}, which JSON does not have")
-    if is_nested_deeper(encoded, MAX_NESTING):
-        raise ConfigError(f"the payload of task {name!r} {TOO_NESTED}")
-    return encoded
-
-
-def typed_request(task: TaskDefinition[Any, Any] | str, payload: Any, options: JobOptions) -> JobRequest:
-    """For a job of a task. If this process knows the task, the payload is checked, and its priority is the default."""
-    definition, name = task_named(task), task if isinstance(task, str) else task.name
-    if definition is not None and definition.priority and not options.priority:
-        options = replace(options, priority=definition.priority)
-    encoded = None if payload is UNSET or payload is None else encoded_payload(payload, name)
-    if definition is not None:
-        definition.checked_payload(encoded if encoded is not None else b"null")
-    return JobRequest(options, name, encoded)

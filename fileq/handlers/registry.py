@@ -16,12 +16,15 @@ from types import NoneType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from fileq.core.errors import ConfigError
+from fileq.core.job_options import JobOptions, JobRequest
 from fileq.core.text import check_names
 from fileq.core.units import Duration
 from fileq.handlers.context import Context, JobView
+from fileq.handlers.outcomes import json_of
 
 if TYPE_CHECKING:
     from fileq.handlers.context import NamedTask
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 # out.
 #
 # The types are read from the annotations when they are first needed, because a module may define them after the
-# function. client/tasks.py has the decorator and what enqueues; this module knows no broker.
+# function. client/tasks.py has the decorator; this module knows no broker.
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -245,6 +248,33 @@ _ADDED_ADVICE = (
 def _is_added_to(raw: bytes) -> bool:
     """Whether this is the payload of a job that fileq makes, with what it always has."""
     return b'"scheduled_for":' in raw or (b'"id":' in raw and b'"error":' in raw)
+
+
+def task_named(task: TaskDefinition[Any, Any] | str) -> TaskDefinition[Any, Any] | None:
+    """The task itself; for a name, the task that this process has registered under it, or None."""
+    if isinstance(task, TaskDefinition):
+        return task
+    if not isinstance(task, str) or not 0 < len(task) <= LONGEST_NAME or not task.isprintable():
+        named = f"its name in 1 to {LONGEST_NAME} printable characters"
+        raise ConfigError(f"task is {task!r:.120}; give a task, or {named}")
+    return REGISTRY.task(task)
+
+
+def encoded_payload(payload: Any, name: str) -> bytes:
+    if isinstance(encoded := json_of(payload), str):
+        raise ConfigError(f"the payload of task {name!r} {encoded}")
+    return encoded
+
+
+def typed_request(task: TaskDefinition[Any, Any] | str, payload: Any, options: JobOptions) -> JobRequest:
+    """For a job of a task. If this process knows the task, the payload is checked, and its priority is the default."""
+    definition, name = task_named(task), task if isinstance(task, str) else task.name
+    if definition is not None and definition.priority and not options.priority:
+        options = replace(options, priority=definition.priority)
+    encoded = None if payload is UNSET or payload is None else encoded_payload(payload, name)
+    if definition is not None:
+        definition.checked_payload(encoded if encoded is not None else b"null")
+    return JobRequest(options, name, encoded)
 
 
 def payload_fault(type: str, payload: bytes) -> str:

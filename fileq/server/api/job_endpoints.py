@@ -19,13 +19,13 @@ from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import NAME_RULE
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, EnqueueResult, Record
-from fileq.client.tasks import typed_request
 from fileq.client.transport import VETOED
 from fileq.core.api_key import Scope, has_parent_parts
 from fileq.core.errors import ConfigError
 from fileq.core.job import OWN_TAGS, State, decode_or_none
 from fileq.core.job_options import EnqueueOptions, JobRequest, declared_options, options_of
 from fileq.core.units import LONGEST_S
+from fileq.handlers.registry import typed_request
 from fileq.queries.documents import EnqueuedDocument, JobDocument, enqueued_document, info_of, job_document
 from fileq.queries.job_filter import JobConditions, JobFilter, StoredJob, conditions_in, read_conditions
 from fileq.queries.job_ids import why_unknown

@@ -181,7 +181,7 @@ def test_the_priority_of_a_batch_is_for_jobs_without_one(q: TrialQueue) -> None:
     [
         ({"name": "a b"}, "the name of the batch is 'a b'; it must match"),
         ({"catch": typed_after}, "catch: task 'typed_after' needs a payload of type Report"),
-        ({"finally_": fileq.Call("x", object())}, "finally: the payload of task 'x' can't be written as JSON"),
+        ({"finally_": fileq.Call("x", object())}, "finally: the payload of task 'x' is not JSON"),
         ({"then": fileq.Call("x", delay=3)}, "then: delay can't be given"),
         ({"then": doubled.call({"a": 1})}, "then: .*Expected `int`, got `object`"),  # type: ignore[arg-type]
         ({"then": "", "catch": fileq.Call("x", id="a")}, r"then: task is ''; give a task.*\ncatch: id can't be given"),
