@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import fields, replace
 
-from fileq.cli.terminal import print_lines, remark
+from fileq.cli.terminal import print_lines, remark, wrapped
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from fileq.core.text import broker_name, printable_json
 from fileq.core.units import short_duration
@@ -197,6 +197,16 @@ class Invocation:
             write(self.broker(), *args, **kwargs)
         except BrokerError as error:
             print(f"fileq: warning: done, but not recorded in the audit log: {error}", file=sys.stderr)
+
+    def note_stale_workers(self) -> None:
+        """For commands that run jobs again after a fix: running workers may still have the old handlers. On stderr, if
+        a file has changed since a worker loaded it; not with --json and -q."""
+        if self.options.json or self.options.quiet:
+            return
+        from fileq.commands.admin.running_workers import note_of_stale_workers
+
+        if note := note_of_stale_workers(self.loaded, self.broker().workers()):
+            print(wrapped(f"note: {note}", sys.stderr), file=sys.stderr)
 
     def answer(self, document: Any, text: Callable[[], Iterable[str]], code: int = 0) -> int:
         """Prints the document with --json, otherwise the lines of `text`. Returns the exit code. With --quiet, what a

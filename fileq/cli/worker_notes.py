@@ -1,4 +1,4 @@
-"""Notes of commands about running workers: what they have loaded does not fit what the command did."""
+"""Notes of commands that make jobs: no worker takes them, or a task does not take the payload."""
 
 from __future__ import annotations
 
@@ -9,17 +9,6 @@ from fileq.cli.command import Invocation
 from fileq.cli.terminal import wrapped
 from fileq.core.errors import FileqError
 from fileq.core.own_jobs import is_own_type
-
-
-def print_reload_note(invocation: Invocation) -> None:
-    """For commands that run jobs again after a fix: running workers may still have the old handlers. On stderr, if a
-    file has changed since a worker loaded it; not with --json and -q."""
-    if invocation.options.json or invocation.options.quiet:
-        return
-    from fileq.commands.admin.running_workers import note_of_stale_workers
-
-    if note := note_of_stale_workers(invocation.loaded, invocation.broker().workers()):
-        print(wrapped(f"note: {note}", sys.stderr), file=sys.stderr)
 
 
 def print_untaken_note(invocation: Invocation, types: Iterable[str | None], paths: Iterable[bytes] = ()) -> None:

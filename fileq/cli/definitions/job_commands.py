@@ -9,7 +9,6 @@ from msgspec.structs import asdict, replace
 from fileq.cli.arguments import DRY_RUN, UNFINISHED, argument, check_choice, filter_of, filters, utf8_text, whole_number
 from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import plural, screen_of_stdout
-from fileq.cli.worker_notes import print_reload_note
 from fileq.core.errors import ConfigError
 from fileq.core.text import quoted_path
 
@@ -208,7 +207,7 @@ def _act(invocation: Invocation, name: str) -> int:
         chosen = wanted if options.all else None
         invocation.note(note_command, action, changed, count=report.count, wanted=chosen)
     if report.count and action is JobAction.RETRY:
-        print_reload_note(invocation)
+        invocation.note_stale_workers()
     ttl_s = config.worker.heartbeat_ttl
     code = 1 if report.has_failed and not options.all else 0
     invocation.answer(report, lambda: render_report(report, action, ttl_s, screen_of_stdout()), code)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import argument, utf8_text
 from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import plural, print_lines, remark, screen_of_stdout
-from fileq.cli.worker_notes import print_reload_note
 from fileq.core.text import printable, printable_json
 from fileq.core.units import two_units
 
@@ -280,7 +279,7 @@ def _reset(invocation: Invocation) -> int:
 
     result = reset_breaker(invocation.broker(), invocation.config, invocation.options.route)
     invocation.answer(result, lambda: _reset_lines(result))
-    print_reload_note(invocation)
+    invocation.note_stale_workers()
     return 0
 
 

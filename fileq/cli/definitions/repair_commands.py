@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import APP_DIR, DRY_RUN, ENDED, argument, check_filtered, filter_of, filters
 from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import Screen, number, plural, screen_of_stdout
-from fileq.cli.worker_notes import print_reload_note
 from fileq.core.job import State
 from fileq.core.text import printable
 
@@ -52,7 +51,7 @@ def _reprocess(invocation: Invocation) -> int:
     if not options.dry_run:
         invocation.note(note_reprocess, report.enqueued, wanted)
     if report.enqueued:
-        print_reload_note(invocation)
+        invocation.note_stale_workers()
     return invocation.answer(report, lambda: render_reprocess(report))
 
 
