@@ -21,8 +21,7 @@ from msgspec import Struct
 
 from fileq.cli.arguments import StatusOption
 from fileq.cli.command import Command
-from fileq.cli.definitions import all_commands
-from fileq.cli.parser import ROLES, Parser, add_common, find_words, help_of, parser_of
+from fileq.cli.parser import ROLES, Parser, add_common, all_commands, find_words, help_of, parser_of
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -13,14 +13,13 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.cli.terminal import ENDLESS, columns, cut_inside
+from fileq.cli.terminal import ENDLESS, columns, cut_inside, short_ids
 from fileq.client.event_stream import AGAIN, LastingSubscription
 from fileq.client.job_endings import PublishedBatchEvent, decode_event
 from fileq.core.events import JobClaimed, JobDeferred
 from fileq.core.job import rfc3339_ms
 from fileq.core.text import broker_name, end_of_path, printable
 from fileq.core.units import short_duration
-from fileq.queries.job_ids import short_ids
 
 GET_TIMEOUT_S = 1.0
 HOLD_S = 0.5  # a worker needs some milliseconds from the claim of a job to its deferral

@@ -9,16 +9,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fileq.cli.terminal import ERROR_SHOWN, Cell, Screen, age, cut, moment, name_of, number, plural, record, table
+from fileq.cli.terminal import (
+    ERROR_SHOWN,
+    Cell,
+    Screen,
+    age,
+    cut,
+    moment,
+    name_of,
+    number,
+    plural,
+    record,
+    short_ids,
+    table,
+)
 from fileq.core.job import DELAYED_STATES, parse_time, split_signature
 from fileq.core.outcome import CRASH, WORKER_DIED, kind_of
 from fileq.core.text import printable
-from fileq.core.units import short_duration, two_units
+from fileq.core.units import short_duration
 from fileq.queries.documents import AttemptDocument, JobDocument
-from fileq.queries.job_ids import short_ids
 
 if TYPE_CHECKING:
-    from fileq.actions.bulk import ActionReport, JobAction
     from fileq.commands.untaken_files import LocalTrace
     from fileq.core.batch import BatchFacts
     from fileq.queries.dead_jobs import DeadGroup, DeadGroups, DeadJobs
@@ -26,7 +37,6 @@ if TYPE_CHECKING:
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
 _MADE_SHOWN = 20  # files or jobs that a job made
-_REPORTED = 20  # jobs named in a report
 _HASH_SHOWN = 12  # hex digits
 _COUNTS = ("completed", "dead", "cancelled", "deleted")
 # A part of the error → what it means. The first that is found is shown.
@@ -360,38 +370,3 @@ def _group_lines(group: DeadGroup, screen: Screen) -> list[str]:
         *([f"  {cut(', '.join(places), screen.width - 2)}"] if places else []),
         f"  for example {cut(sample, screen.width - 14)}",
     ]
-
-
-def render_report(report: ActionReport, action: JobAction, heartbeat_ttl_s: float, screen: Screen) -> list[str]:
-    from fileq.actions.bulk import DONE, REQUESTED, REQUESTED_BEFORE
-
-    lines = []
-    shown = report.results[:_REPORTED]
-    short = short_ids([one.id for one in shown])
-    for one in shown:
-        id = printable(short[one.id])
-        if one.reason:
-            lines.append(f"{id}: {screen.paint(one.result, 'red')}: {one.reason}")
-        elif one.result == REQUESTED_BEFORE:
-            lines.append(f"{id}: is already being cancelled; its worker stops it")
-        elif one.result == REQUESTED:
-            lines.append(f"{id}: {_requested(heartbeat_ttl_s / 3)}  {printable(one.path)}".rstrip())
-        else:
-            would = f"{one.result.replace('_', ' ')} " if report.is_dry_run else ""
-            path = cut(printable(one.path), max(20, screen.width - len(id) - 2), from_left=True)
-            lines.append(f"{would}{id}  {path}".rstrip())
-    if (more := max(report.count, len(report.results)) - len(shown)) > 0:
-        lines.append(f"and {number(more)} more")
-    would, verb = "would be " if report.is_dry_run else "", DONE[action]
-    if any(one.result == REQUESTED for one in report.results):
-        verb = f"{verb} or being cancelled"
-    return [*lines, f"{plural(report.count, 'job')} {would}{verb}"]
-
-
-def _requested(within_s: float) -> str:
-    from fileq.worker.executors.protocol import CANCEL_GRACE_S  # with it come parts of the worker
-
-    return (
-        f"is running; its worker sets context.cancelled within {two_units(within_s)}, "
-        f"and kills it {two_units(CANCEL_GRACE_S)} later if it is still running"
-    )

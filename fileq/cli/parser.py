@@ -7,19 +7,33 @@ may stand anywhere. The words after `admin` also work without it.
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 from msgspec import Struct
 
 from fileq.cli.arguments import text_or_empty
 from fileq.cli.command import WIDTH, Command
-from fileq.cli.definitions import all_commands
 from fileq.core.errors import ConfigError
 
+# Modules of cli/definitions, in the order in which --help lists their commands.
+MODULES = (
+    "role_commands",
+    "enqueue_command",
+    "setup_commands",
+    "queue_commands",
+    "job_commands",
+    "batch_commands",
+    "schedule_commands",
+    "webhook_commands",
+    "key_commands",
+    "repair_commands",
+)
 ROLES = ("producer", "worker", "all", "serve", "start", "admin")
 # Alternative names; they work and are not listed in --help.
 ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
@@ -77,6 +91,12 @@ same as 'fileq worker'. --version prints the version; -v logs more, -q less.
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 jobs died in
 this run, 4 broker unreachable.
 """
+
+
+@functools.cache
+def all_commands() -> tuple[Command, ...]:
+    modules = [import_module(f"fileq.cli.definitions.{name}") for name in MODULES]
+    return tuple(found for module in modules for found in vars(module).values() if isinstance(found, Command))
 
 
 class ParsedLine(Struct, frozen=True):

@@ -7,13 +7,25 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fileq.brokers.protocol import FullBroker
-from fileq.cli.terminal import ENDLESS, Cell, Screen, age, cut, name_of, number, plural, rate, seconds_between, table
+from fileq.cli.terminal import (
+    ENDLESS,
+    Cell,
+    Screen,
+    age,
+    cut,
+    name_of,
+    number,
+    plural,
+    rate,
+    seconds_between,
+    short_ids,
+    table,
+)
 from fileq.commands.admin.stats import GONE_STATE, LAST_MINUTE, RecentTotals, Stats, gather
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.outcome import DEATH_KINDS
 from fileq.core.text import broker_name, printable
 from fileq.queries.documents import BreakerDocument, HeldJobDocument, WorkerDocument
-from fileq.queries.job_ids import short_ids
 
 if TYPE_CHECKING:
     from fileq.brokers.lost_workers import LostWorker

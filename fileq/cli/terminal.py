@@ -9,12 +9,13 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TextIO
 
-from fileq.core.job import parse_time, rfc3339_ms
+from fileq.core.job import MADE_ID, parse_time, rfc3339_ms
 from fileq.core.text import printable
 from fileq.core.units import two_units
 
 ENDLESS = 100_000  # columns and lines where stdout is not a terminal: only errors are cut there
 CELL_SHOWN = 250  # columns of a cell of a table; ids of fileq are shorter, and other programs choose theirs
+ID_SHOWN = 8  # hex digits of an id in a table
 ERROR_SHOWN = 300  # characters of an error in a list; `fileq show` prints all of it
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "yellow": "33", "green": "32"}
 
@@ -146,6 +147,22 @@ def name_of(filepath: str, type: str | None, id: str) -> str:
     if filepath:
         return printable(filepath)
     return f"{printable(type)} {printable(id)}".rstrip() if type else printable(id) or "bytes that are not a job"
+
+
+def short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """Each id as a table shows it: shortened to 8 digits, or as many as distinguish it from the others."""
+    made = sorted({id for id in ids if MADE_ID.fullmatch(id)})
+    short = {id: id for id in ids}
+    for i, id in enumerate(made):
+        neighbours = [*made[max(0, i - 1) : i], *made[i + 1 : i + 2]]
+        shared = max((_shared(id, other) for other in neighbours), default=0)
+        short[id] = id[: max(shared + 1, ID_SHOWN + 4 * id.startswith("raw-"))].rstrip("-")
+    return short
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two ids have in common from the start."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def screen_of_stdout(*, is_endless: bool = False) -> Screen:

@@ -335,6 +335,11 @@ def _defect(job: Job) -> str:
     return ""
 
 
+# An id that fileq makes. It has a short form. One that a caller chose has none: it may be the beginning of another one,
+# such as `report-1` of `report-10`.
+MADE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|raw-[0-9a-f]{40}")
+
+
 def raw_id(raw: bytes) -> str:
     """The id for bytes that are not a job: the same bytes have the same id."""
     import hashlib  # it loads OpenSSL, and commands should start fast

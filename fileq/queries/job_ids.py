@@ -1,23 +1,18 @@
-"""The ids of jobs: those of bytes that are not a job, and the short forms that tables show and commands accept.
-
-Only resolve_ids() asks a broker. Only ids that fileq makes have a short form: uuids and raw-<sha1>. An id that a caller
-chose is shown and given in full, because it may be the beginning of another one (`report-1`, `report-10`).
-"""
+"""The ids of jobs: those of bytes that are not a job, and the beginnings that commands accept. Only resolve_ids() asks
+a broker."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from fileq.brokers.protocol import FullBroker
 from fileq.core.errors import ConfigError
-from fileq.core.job import decode_or_none, raw_id
+from fileq.core.job import MADE_ID, decode_or_none, raw_id
 from fileq.core.text import printable
 
-SHOWN = 8  # hex digits in a table
 _FEWEST = 4  # hex digits of a prefix
 _CANDIDATES_SHOWN = 5
-_MADE = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|raw-[0-9a-f]{40}")
 _PREFIX = re.compile(rf"(?=(?:[0-9a-f]-?){{{_FEWEST}}})[0-9a-f-]{{{_FEWEST},35}}|raw-[0-9a-f]{{{_FEWEST},39}}")
 
 
@@ -26,20 +21,9 @@ def id_in(raw: bytes) -> str:
     return job.id if job is not None else raw_id(raw)
 
 
-def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Each id as a table shows it: shortened to 8 digits, or as many as distinguish it from the others."""
-    made = sorted({id for id in ids if _MADE.fullmatch(id)})
-    short = {id: id for id in ids}
-    for i, id in enumerate(made):
-        neighbours = [*made[max(0, i - 1) : i], *made[i + 1 : i + 2]]
-        shared = max((_shared(id, other) for other in neighbours), default=0)
-        short[id] = id[: max(shared + 1, SHOWN + 4 * id.startswith("raw-"))].rstrip("-")
-    return short
-
-
 def looks_like_id(text: str) -> bool:
     """Whether this may be an id that fileq made, or the beginning of one."""
-    return bool(_MADE.fullmatch(text) or _PREFIX.fullmatch(text))
+    return bool(MADE_ID.fullmatch(text) or _PREFIX.fullmatch(text))
 
 
 def why_unknown(id: str) -> str:
@@ -48,11 +32,6 @@ def why_unknown(id: str) -> str:
         return f"{id!r} is too short; give at least {_FEWEST} characters of the id"
     advice = "for a file: 'fileq trace PATH'" if "/" in id or "." in id else "see 'fileq list'"
     return f"job {id!r} is unknown: it never existed, or its record has expired; {advice}"
-
-
-def _shared(one: str, other: str) -> int:
-    """How many characters two ids have in common from the start."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def resolve_ids(broker: FullBroker, given: Sequence[str], *, places: Sequence[str] = ()) -> list[str]:
@@ -65,7 +44,7 @@ def resolve_ids(broker: FullBroker, given: Sequence[str], *, places: Sequence[st
         return list(given)
     found: dict[str, set[str]] = {prefix: set() for prefix in prefixes}
     for id in _all_ids(broker, places):
-        if _MADE.fullmatch(id):
+        if MADE_ID.fullmatch(id):
             for prefix in prefixes:
                 if id.startswith(prefix):
                     found[prefix].add(id)

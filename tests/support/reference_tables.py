@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 
 from fileq.cli.command import Command
-from fileq.cli.definitions import all_commands
-from fileq.cli.parser import Parser, help_of, parser_of
+from fileq.cli.parser import Parser, all_commands, help_of, parser_of
 from fileq.config.resolve import value_at
 from fileq.config.schema import Config, every_key, is_setting
 from fileq.config.section import to_plain

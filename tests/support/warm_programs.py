@@ -234,7 +234,7 @@ def preload() -> None:
     """Imports what programs need, and fills the caches of what never changes: the commands and the settings."""
     for name in (*PRELOADED, *PRELOADED_BY_SERVERS):
         importlib.import_module(name)
-    from fileq.cli.definitions import all_commands
+    from fileq.cli.parser import all_commands
     from fileq.config import Config, config_from
     from fileq.runtime import handlers_program as program
 

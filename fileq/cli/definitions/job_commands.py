@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict, replace
 
 from fileq.cli.arguments import DRY_RUN, UNFINISHED, argument, check_choice, filter_of, filters, utf8_text, whole_number
 from fileq.cli.command import Invocation, command, declared
-from fileq.cli.terminal import plural, screen_of_stdout
+from fileq.cli.terminal import Screen, cut, number, plural, screen_of_stdout, short_ids
 from fileq.core.errors import ConfigError
-from fileq.core.text import quoted_path
+from fileq.core.text import printable, quoted_path
+from fileq.core.units import two_units
+
+if TYPE_CHECKING:
+    from fileq.actions.bulk import ActionReport, JobAction
 
 _DEAD_FILTERS = filters(time="jobs that became dead", states=("dead",))
 _ALL_DEAD = argument("--all", action="store_true", help="all dead jobs that match the filters, oldest first")
@@ -19,6 +24,7 @@ _JOB = "fileq.queries.documents:JobDocument"
 _EACH = "one object for each job"
 _ACTION = declared("fileq.actions.bulk:ActionReport")
 _GROUP_WORDS = ("fingerprint", "directory", "kind", "type")
+_REPORTED = 20  # jobs named in a report
 _GROUPED = 100_000  # dead jobs that `dlq groups` looks at
 
 
@@ -183,7 +189,6 @@ def _act(invocation: Invocation, name: str) -> int:
     """Does the action of this name on the jobs that the line names or chooses. What can't be undone needs --yes with
     --all."""
     from fileq.actions.bulk import BulkActions, JobAction
-    from fileq.cli.job_text import render_report
     from fileq.commands.action_log import note_command
     from fileq.queries.job_ids import resolve_ids
 
@@ -210,11 +215,46 @@ def _act(invocation: Invocation, name: str) -> int:
         invocation.note_stale_workers()
     ttl_s = config.worker.heartbeat_ttl
     code = 1 if report.has_failed and not options.all else 0
-    invocation.answer(report, lambda: render_report(report, action, ttl_s, screen_of_stdout()), code)
+    invocation.answer(report, lambda: _report(report, action, ttl_s, screen_of_stdout()), code)
     if is_unconfirmed:
         words = command.removeprefix("fileq admin ")
         raise ConfigError(f"{words} --all would {action} {plural(report.count, what)}; add --yes to confirm")
     return code
+
+
+def _report(report: ActionReport, action: JobAction, heartbeat_ttl_s: float, screen: Screen) -> list[str]:
+    from fileq.actions.bulk import DONE, REQUESTED, REQUESTED_BEFORE
+
+    lines = []
+    shown = report.results[:_REPORTED]
+    short = short_ids([one.id for one in shown])
+    for one in shown:
+        id = printable(short[one.id])
+        if one.reason:
+            lines.append(f"{id}: {screen.paint(one.result, 'red')}: {one.reason}")
+        elif one.result == REQUESTED_BEFORE:
+            lines.append(f"{id}: is already being cancelled; its worker stops it")
+        elif one.result == REQUESTED:
+            lines.append(f"{id}: {_requested(heartbeat_ttl_s / 3)}  {printable(one.path)}".rstrip())
+        else:
+            would = f"{one.result.replace('_', ' ')} " if report.is_dry_run else ""
+            path = cut(printable(one.path), max(20, screen.width - len(id) - 2), from_left=True)
+            lines.append(f"{would}{id}  {path}".rstrip())
+    if (more := max(report.count, len(report.results)) - len(shown)) > 0:
+        lines.append(f"and {number(more)} more")
+    would, verb = "would be " if report.is_dry_run else "", DONE[action]
+    if any(one.result == REQUESTED for one in report.results):
+        verb = f"{verb} or being cancelled"
+    return [*lines, f"{plural(report.count, 'job')} {would}{verb}"]
+
+
+def _requested(within_s: float) -> str:
+    from fileq.worker.executors.protocol import CANCEL_GRACE_S  # with it come parts of the worker
+
+    return (
+        f"is running; its worker sets context.cancelled within {two_units(within_s)}, "
+        f"and kills it {two_units(CANCEL_GRACE_S)} later if it is still running"
+    )
 
 
 @command(

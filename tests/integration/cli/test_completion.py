@@ -15,8 +15,7 @@ import pytest
 
 from fileq.cli import main
 from fileq.cli.completion import SHELLS, Offer, answer, script
-from fileq.cli.definitions import all_commands
-from fileq.cli.parser import parser_of
+from fileq.cli.parser import all_commands, parser_of
 from tests.integration.cli.test_cli import SLOW, imported_by
 from tests.support.program import environment
 

@@ -15,7 +15,7 @@ import pytest
 
 from fileq.cli import command, main
 from fileq.cli.command import OPEN_TIMEOUT_S
-from fileq.cli.definitions import all_commands
+from fileq.cli.parser import all_commands
 from tests.support.fault_proxy import FaultProxy
 from tests.support.program import run
 from tests.support.servers import Server

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.cli.definitions import all_commands
+from fileq.cli.parser import all_commands
 from fileq.testing.conformance.builders import dead, enqueue, names
 from tests.support.command_line import CommandLine
 from tests.support.program import run

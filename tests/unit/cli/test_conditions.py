@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from fileq.cli.arguments import filter_of
-from fileq.cli.definitions import all_commands
-from fileq.cli.parser import parser_of
+from fileq.cli.parser import all_commands, parser_of
 from fileq.client.options import JobFilters
 from fileq.core.job import State
 from fileq.queries.job_filter import NAMES, JobConditions, conditions_of, read_conditions

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fileq.cli.command import Command
-from fileq.cli.definitions import all_commands
-from fileq.cli.parser import overview, parse, parser_of
+from fileq.cli.parser import all_commands, overview, parse, parser_of
 from tests.support.reference_tables import commands_page
 
 REPOSITORY = Path(__file__).parents[3]

@@ -8,8 +8,7 @@ import pytest
 
 from fileq.cli.arguments import point_in_time_or_ago, whole_number, zoned_time
 from fileq.cli.command import Command, Invocation
-from fileq.cli.definitions import all_commands
-from fileq.cli.parser import ParsedLine, parse, parser_of
+from fileq.cli.parser import ParsedLine, all_commands, parse, parser_of
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
 

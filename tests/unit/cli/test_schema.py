@@ -6,7 +6,7 @@ import pytest
 from msgspec import Meta, Struct
 
 from fileq.cli.command import Command, declared
-from fileq.cli.definitions import all_commands
+from fileq.cli.parser import all_commands
 from fileq.queries.documents import JobDocument, Time
 
 
