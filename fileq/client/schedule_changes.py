@@ -20,6 +20,7 @@ from fileq.config import Config
 from fileq.config.load import schedule_from
 from fileq.core.errors import BrokerError, ConfigError, Unknown
 from fileq.core.schedule import ScheduleDocument, encode_document, job_of, manual_id_of
+from fileq.core.text import did_you_mean
 
 
 def add_schedule(
@@ -86,10 +87,7 @@ def the_schedule(broker: FullBroker, name: str) -> KnownSchedule:
     known = known_schedules(broker)
     if name in known:
         return known[name]
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, n=1)
-    advice = f"did you mean {near[0]!r}?" if near else "'fileq schedule list' lists them"
+    advice = did_you_mean(name, known, "'fileq schedule list' lists them")
     raise Unknown(f"no schedule is named {name!r}; {advice}")
 
 

@@ -21,6 +21,7 @@ from fileq.core.api_key import KEY_NAME_LENGTH, LATEST_MS, Scope, StoredKey, Sto
 from fileq.core.documented import means
 from fileq.core.errors import ConfigError, Unknown
 from fileq.core.job import stamp
+from fileq.core.text import did_you_mean
 from fileq.queries.documents import Time
 
 KEYS_MAX = 1000
@@ -165,10 +166,8 @@ class KeyStore:
         known = self.load()
         id = wanted if wanted in known else next((id for id, key in known.items() if key.name == wanted), "")
         if not id or not KEYS.remove(self._catalog, id):
-            from difflib import get_close_matches
-
-            near = get_close_matches(wanted, [*known, *(key.name for key in known.values())], n=1)
-            advice = f"did you mean {near[0]}?" if near else "'fileq keys list' lists them"
+            names = [*known, *(key.name for key in known.values())]
+            advice = did_you_mean(wanted, names, "'fileq keys list' lists them")
             raise Unknown(f"no key has the id or name {wanted!r}; {advice}")
         KEY_USES.remove(self._catalog, id)
         ENDED_SESSIONS.remove(self._catalog, id)

@@ -16,7 +16,7 @@ from fileq.config import Config
 from fileq.core.errors import BrokerUnavailable, FileqError
 from fileq.core.job import Job
 from fileq.core.own_jobs import is_own_type
-from fileq.core.text import quoted_path
+from fileq.core.text import did_you_mean, quoted_path
 
 if TYPE_CHECKING:
     from fileq.files.globs import Globs
@@ -37,10 +37,7 @@ def note_of_unknown_types(types: Iterable[str], config: Config, workers: Iterabl
     lost = [type for type in dict.fromkeys(types) if type not in known and not is_own_type(type)]
     if not lost:
         return ""
-    from difflib import get_close_matches  # every client imports this module
-
-    near = get_close_matches(lost[0], known, n=1)
-    advice = f"did you mean {near[0]!r}?" if near else "start or reload a worker with that task first"
+    advice = did_you_mean(lost[0], known, "start or reload a worker with that task first")
     return f"{who} jobs of type {', '.join(map(repr, lost))}; they are dead once a worker claims them; {advice}"
 
 

@@ -7,7 +7,6 @@ import ast
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Annotated
 
 from msgspec import Struct
@@ -20,7 +19,7 @@ from fileq.config import Config, Loaded
 from fileq.core.documented import means
 from fileq.core.errors import ConfigError
 from fileq.core.job import stamp
-from fileq.core.text import printable
+from fileq.core.text import did_you_mean, printable
 from fileq.queries.documents import WorkerDocument, worker_documents
 
 
@@ -92,9 +91,9 @@ def check_route(route: str, config: Config, reported: Iterable[str]) -> None:
     known = list(dict.fromkeys([*reported, *_configured(config)]))
     if not route or route in known or is_configured(route, config):
         return
-    near = get_close_matches(route, known, n=1)
-    if near or (config.handlers_are_given and not config.imports):
-        advice = f"did you mean {near[0]!r}?" if near else f"the routes are {', '.join(map(repr, known)) or 'none'}"
+    all_routes = f"the routes are {', '.join(map(repr, known)) or 'none'}"
+    is_complete = config.handlers_are_given and not config.imports
+    if advice := did_you_mean(route, known, all_routes if is_complete else ""):
         raise ConfigError(f"no route is known as {route!r}: neither the configuration nor a worker has it; {advice}")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, UnsetType
@@ -18,6 +17,7 @@ from fileq.commands.admin.stats import GONE_STATE, HOUR_MS, gather, queues_of
 from fileq.config.show import redacted
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
+from fileq.core.text import did_you_mean
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, RouteList
 from fileq.server.services import EVERY_S, RATES, LiveSample, per_second
@@ -114,8 +114,7 @@ def _set_paused(request: ApiRequest[NoQuery, Any], *, is_paused: bool, reason: s
 def _known(request: ApiRequest[Any, Any]) -> str:
     name, queues = request.params["name"], request.config.worker.priorities
     if name not in queues:
-        near = get_close_matches(name[:100], queues, n=1)
-        advice = f"did you mean {near[0]}?" if near else f"the queues are {', '.join(queues)}"
+        advice = did_you_mean(name[:100], queues, f"the queues are {', '.join(queues)}")
         raise ApiProblem("not-found", f"no queue is named {name[:100]!r}; {advice}")
     return name
 

@@ -198,7 +198,7 @@ def test_queues_workers_stats_and_configuration_are_shown(api: ServedApi) -> Non
     assert api.client.get("/queues/high")["pause"]["reason"] == "the disk is full"
     assert api.client.call("POST", "/queues/high/pause", {"reason": "x" * 1001}).slug == "invalid"
     assert api.client.post("/queues/high/resume").json["message"] == "Queue resumed"
-    assert "did you mean high?" in api.client.call("GET", "/queues/hihg").json["detail"]
+    assert "did you mean 'high'?" in api.client.call("GET", "/queues/hihg").json["detail"]
     api.broker.register({"here": worker_info()})
     assert [process["slots"] for process in api.client.get("/workers")["workers"]] == [1]
     api.broker.deregister(["here"])
