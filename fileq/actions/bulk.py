@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from msgspec import Struct
@@ -58,34 +58,33 @@ PASSES_IN_VAIN = 3
 LONG_QUEUE = 20_000
 
 
+_NOT_ENDED = (State.RUNNING, State.PENDING, *DELAYED_STATES)
+
+
+# With the states in which an action changes a job, what to say about the others, and the result for a job.
 class JobAction(enum.StrEnum):
-    RETRY = "retry"
-    CANCEL = "cancel"
-    RUN = "run"
-    DELETE = "delete"
+    states: tuple[State, ...]
+    rule: str
+    done: str
+
+    def __new__(cls, word: str, states: tuple[State, ...] = (), rule: str = "", done: str = "") -> JobAction:
+        action = str.__new__(cls, word)
+        action._value_, action.states, action.rule, action.done = word, states, rule, done
+        return action
+
+    RETRY = "retry", (State.DEAD,), "only dead jobs can be retried", "retried"
+    CANCEL = "cancel", _NOT_ENDED, "only unfinished jobs can be cancelled", "cancelled"
+    RUN = "run", DELAYED_STATES, "only scheduled, retrying and deferred jobs can be made due", "due"
+    DELETE = "delete", (State.DEAD,), "only dead jobs can be deleted", "deleted"
 
 
-# The states in which an action changes a job, and what to say about the others.
-STATES: Mapping[JobAction, tuple[State, ...]] = {
-    JobAction.RETRY: (State.DEAD,),
-    JobAction.CANCEL: (State.RUNNING, State.PENDING, *DELAYED_STATES),
-    JobAction.RUN: DELAYED_STATES,
-    JobAction.DELETE: (State.DEAD,),
-}
-RULES: Mapping[JobAction, str] = {
-    JobAction.RETRY: "only dead jobs can be retried",
-    JobAction.CANCEL: "only unfinished jobs can be cancelled",
-    JobAction.RUN: "only scheduled, retrying and deferred jobs can be made due",
-    JobAction.DELETE: "only dead jobs can be deleted",
-}
-DONE = {JobAction.RETRY: "retried", JobAction.CANCEL: "cancelled", JobAction.RUN: "due", JobAction.DELETE: "deleted"}
 # Other results. Those of a dry run are `would_` and the action.
 REQUESTED = "requested"  # of the worker that runs the job
 REQUESTED_BEFORE = "requested_before"  # by another action
 REFUSED = "refused"
 GONE = "gone"  # another caller was faster
 UNKNOWN = "unknown"
-_CHANGED = frozenset([*DONE.values(), *(f"would_{action}" for action in JobAction), REQUESTED])
+_CHANGED = frozenset([*(word for one in JobAction for word in (one.done, f"would_{one}")), REQUESTED])
 
 NO_RECORD = "no job has this id, or its record has expired"
 NOT_A_JOB = "these bytes are not a job, and they would only die again; delete them"
@@ -163,7 +162,7 @@ class BulkActions:
     def matching(self, action: JobAction, wanted: JobFilter, *, has_deliveries: bool = False) -> Selection:
         """The jobs that meet the conditions, the oldest first; those of a queue and delayed ones as they come out.
         `has_deliveries`: a cancellation takes the deliveries of webhooks too."""
-        states = wanted.states(STATES[action], RULES[action])
+        states = wanted.states(action.states, action.rule)
         conditions = Conditions(_chosen(action, wanted, has_deliveries=has_deliveries))
         places = places_of(states, [queue for queue in self._queues if wanted.queue in (None, queue)])
 
@@ -196,7 +195,7 @@ class BulkActions:
             self._broker,
             self._queues,
             _chosen(action, wanted),
-            states=wanted.states(STATES[action], RULES[action]),
+            states=wanted.states(action.states, action.rule),
             limit=max(1, sample),
             scan_max=COUNT_MAX,
             is_counted=True,
@@ -224,13 +223,13 @@ class BulkActions:
             if record is None or not is_seen(job):
                 left[id] = JobChange(id, UNKNOWN, reason=NO_RECORD)
                 missing.add(id)
-            elif record.state not in STATES[action]:
+            elif record.state not in action.states:
                 left[id] = JobChange(id, REFUSED, _path_of(stored_as(record)), _not_open(action, record))
             else:
                 found[id] = stored_as(record)
                 if not record.raw:
                     missing.add(id)
-        if searches and missing and State.DEAD in STATES[action]:
+        if searches and missing and State.DEAD in action.states:
             found |= self._dead_without_record(missing)
         return [found[id] for id in unique if id in found], [left[id] for id in unique if id not in found]
 
@@ -278,7 +277,7 @@ class BulkActions:
         else:
             gone, answers = CHANGED_ELSEWHERE, self._broker.due_now([job.id for job in jobs])
         pairs = zip(jobs, answers, strict=True)
-        return [_change(job, DONE[action]) if is_done else _change(job, GONE, gone) for job, is_done in pairs]
+        return [_change(job, action.done) if is_done else _change(job, GONE, gone) for job, is_done in pairs]
 
     def _retry(self, jobs: Sequence[StoredJob]) -> list[JobChange]:
         possible = [job for job in jobs if job.job is not None]
@@ -287,7 +286,7 @@ class BulkActions:
         done = {}
         for job, answer in zip(possible, answers, strict=True):
             why = why_stayed(answer)
-            done[job.id] = _change(job, GONE if why == LEFT else REFUSED if why else DONE[JobAction.RETRY], why)
+            done[job.id] = _change(job, GONE if why == LEFT else REFUSED if why else JobAction.RETRY.done, why)
         return [done.get(job.id) or _change(job, REFUSED, NOT_A_JOB) for job in jobs]
 
     def _cancel(self, jobs: Sequence[StoredJob]) -> list[JobChange]:
@@ -298,7 +297,7 @@ class BulkActions:
             there = [i for i, job in enumerate(jobs) if job.queue == queue]
             raws = [jobs[i].raw for i in there]
             cleared = self._broker.clear(queue, raws, withdrawals.of_raws(queue, raws))
-            done |= {i: _change(jobs[i], DONE[JobAction.CANCEL]) for i in itertools.compress(there, cleared)}
+            done |= {i: _change(jobs[i], JobAction.CANCEL.done) for i in itertools.compress(there, cleared)}
         left = [i for i in range(len(jobs)) if i not in done]
         ids = [jobs[i].id for i in left]
         results = self._broker.cancel(ids, withdrawals.of_ids(ids)) if ids else []
@@ -321,7 +320,7 @@ class BulkActions:
         for at, change in enumerate(changes):
             if (state := states.get(change.id)) is not None:
                 why = f"it is already {state.value}"
-                if state in STATES[JobAction.CANCEL]:
+                if state in JobAction.CANCEL.states:
                     why = f"it is {state.value} according to its record, but was not found; run 'fileq fsck'"
                 changes[at] = replace(change, result=REFUSED, reason=why)
         return changes
@@ -404,7 +403,7 @@ def _chosen(action: JobAction, wanted: JobFilter, *, has_deliveries: bool = Fals
 
 def is_open(action: JobAction, record: Record | None, cutoff_ms: int) -> bool:
     """Whether an action that began at this time has still to change the job."""
-    if record is None or record.state not in STATES[action]:
+    if record is None or record.state not in action.states:
         return False
     if action is JobAction.CANCEL:
         return record.created_ms <= cutoff_ms and not record.is_cancel_requested
@@ -426,7 +425,7 @@ def _first_batch(jobs: Sequence[StoredJob], limit: int | None) -> list[StoredJob
 
 
 _CANCELS = {
-    CancelResult.CANCELLED: (DONE[JobAction.CANCEL], ""),
+    CancelResult.CANCELLED: (JobAction.CANCEL.done, ""),
     CancelResult.REQUESTED: (REQUESTED, ""),
     CancelResult.REQUESTED_BEFORE: (REQUESTED_BEFORE, ""),
     CancelResult.ENDED: (GONE, CHANGED_ELSEWHERE),
@@ -464,7 +463,7 @@ def _not_open(action: JobAction, record: Record) -> str:
     if action is JobAction.CANCEL:
         return f"it is already {record.state.value}"
     if action is JobAction.RUN:
-        return f"it is {record.state.value}; {RULES[action]}"
+        return f"it is {record.state.value}; {action.rule}"
     if action is JobAction.RETRY:
         return why_not_retried(record)
     ends = f"'fileq cancel {printable(record.id)}' cancels it"

@@ -223,7 +223,7 @@ def _act(invocation: Invocation, name: str) -> int:
 
 
 def _report(report: ActionReport, action: JobAction, heartbeat_ttl_s: float, screen: Screen) -> list[str]:
-    from fileq.actions.bulk import DONE, REQUESTED, REQUESTED_BEFORE
+    from fileq.actions.bulk import REQUESTED, REQUESTED_BEFORE
 
     lines = []
     shown = report.results[:_REPORTED]
@@ -242,7 +242,7 @@ def _report(report: ActionReport, action: JobAction, heartbeat_ttl_s: float, scr
             lines.append(f"{would}{id}  {path}".rstrip())
     if (more := max(report.count, len(report.results)) - len(shown)) > 0:
         lines.append(f"and {number(more)} more")
-    would, verb = "would be " if report.is_dry_run else "", DONE[action]
+    would, verb = "would be " if report.is_dry_run else "", action.done
     if any(one.result == REQUESTED for one in report.results):
         verb = f"{verb} or being cancelled"
     return [*lines, f"{plural(report.count, 'job')} {would}{verb}"]

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct, UnsetType
 from msgspec.structs import replace
 
-from fileq.actions.bulk import RULES, STATES, JobAction, JobChange
+from fileq.actions.bulk import JobAction, JobChange
 from fileq.commands.acknowledgements import NOTE_LENGTH, Acknowledgement, AcknowledgementStore, is_fingerprint
 from fileq.commands.audit_entries import short
 from fileq.core.api_key import Scope
@@ -95,7 +95,7 @@ def act(request: ApiRequest[Any, Any], action: JobAction) -> ApiAnswer[ActionAns
     assert choice.filter is not None
     wanted = filter_of(request, choice.filter, at="/filter/")
     try:
-        wanted.states(STATES[action], RULES[action])
+        wanted.states(action.states, action.rule)
     except ConfigError as error:
         raise invalid_at("/filter/status", str(error)) from error
     if not choice.dry_run and choice.expect is None:
