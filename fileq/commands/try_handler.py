@@ -17,11 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 
-import msgspec
 from msgspec import Struct
 
 from fileq.config import Config, Loaded
-from fileq.config.show import secret_variables, without_secrets
 from fileq.core.errors import ConfigError
 from fileq.core.job import ClaimKey, encode, file_job
 from fileq.core.outcome import Died, Done, Failed, Made, Ran, Task, TaskOutcome
@@ -34,9 +32,9 @@ from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
 from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.tracebacks import is_stack, place_of, waits_for
+from fileq.runtime.handlers_program import handlers_program, load_routes
 from fileq.runtime.observers import log_to_stderr
 from fileq.worker.executors.process.executor import ProcessExecutor
-from fileq.worker.executors.process.messages import Program
 from fileq.worker.executors.protocol import Run
 
 INTERRUPT_GRACE_S = 1.0  # from Ctrl-C to the stop by force
@@ -65,7 +63,7 @@ def try_path(loaded: Loaded, path: str, app_dir: str, announce: Callable[[str], 
     announce(f"{route} (timeout {format_duration(route.timeout)})")
     # worker.max_memory limits child processes only; the threads of a worker share its memory.
     max_memory = config.worker.max_memory if route.isolation == "process" else None
-    program = trial_program(config, app_dir=app_dir)
+    program = handlers_program(config, app_dir=app_dir, loader=f"{__name__}:load_trial", prints_directly=True)
     with closing(ProcessExecutor(1, program, max_memory=max_memory, emit=emit, captures_output=True)) as executor:
         started_s = time.perf_counter()
         executor.submit([task])
@@ -160,23 +158,8 @@ def _failure(outcome: TaskOutcome, route: BoundRoute, config: Config) -> str:
 _FILEQ = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
-class _Given(Struct, frozen=True):
-    config: Config
-    app_dir: str
-
-
-def trial_program(config: Config, *, app_dir: str) -> Program:
-    """The program that loads the handlers of this configuration for one trial."""
-    argument = msgspec.msgpack.encode(_Given(without_secrets(config), app_dir))
-    hidden = secret_variables(config.worker.pass_environment)
-    return Program(f"{__name__}:load_trial", argument, hidden, prints_directly=True)
-
-
 def load_trial(argument: bytes) -> Run:
-    given = msgspec.msgpack.decode(argument, type=_Given)
-    log_to_stderr(given.config)
-    routes = Routes.load(given.config, app_dir=given.app_dir)
-    routes.loop.ends_left_tasks = True
+    routes = load_routes(argument)
 
     def run(task: Task, cancelled: CancelFlag) -> Ran:
         if routes[task.route].isolation == "thread":
