@@ -16,7 +16,7 @@ from msgspec.structs import fields, replace
 
 from fileq.cli.terminal import print_lines, remark, wrapped
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
-from fileq.core.text import broker_name, printable_json
+from fileq.core.text import broker_name, printable_json, shown_json
 from fileq.core.units import short_duration
 
 if TYPE_CHECKING:
@@ -221,10 +221,7 @@ class Invocation:
 
     def print_json(self, value: Any) -> None:
         """Prints one JSON document: on one line, or indented if stdout is a terminal."""
-        try:
-            text = msgspec.json.encode(value)
-        except UnicodeEncodeError:  # a file name that is not valid UTF-8
-            text = msgspec.json.encode(_escaped(msgspec.to_builtins(value)))
+        text = shown_json(value)
         if sys.stdout.isatty():
             text = msgspec.json.format(text, indent=2)
         print(printable_json(text.decode()))
@@ -235,14 +232,6 @@ class Invocation:
     def __exit__(self, *exc_info: object) -> None:
         if self._broker is not None:
             self._broker.close()
-
-
-def _escaped(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_escaped(key): _escaped(item) for key, item in value.items()}
-    return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def open_for_operator(config: Config, *, create: bool) -> FullBroker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from typing import Any
 
 import msgspec
 
@@ -48,6 +49,22 @@ def printable_json(text: str) -> str:
     import json  # needed here only, and commands should start fast
 
     return "".join(c if c.isprintable() or c < " " else json.dumps(c)[1:-1].replace("\x7f", "\\u007f") for c in text)
+
+
+def shown_json(value: Any) -> bytes:
+    """The value as JSON for the outside. Bytes of a file name that are not UTF-8 are escaped: \\udce9."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_in_utf8(msgspec.to_builtins(value)))
+
+
+def _in_utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_in_utf8(key): _in_utf8(item) for key, item in value.items()}
+    return [_in_utf8(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 _KEY_OR_BRACE = re.compile(rb'("(?:[^"\\]|\\.)*"?)(?:\s*(:))?|[{}]')

@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from fileq.config.http_settings import is_loopback
+from fileq.core.text import shown_json
 from fileq.server.api.live_endpoints import serve_events
 from fileq.server.authentication import Caller, RequestSender, check_not_cross_site, check_same_site
 from fileq.server.hidden_paths import without_paths
@@ -270,28 +271,13 @@ def _response(route: Route, request: ApiRequest[Any, Any], content: Any) -> tupl
         return content, 1
     answer = content if isinstance(content, ApiAnswer) else ApiAnswer(content)
     shown = without_paths(msgspec.to_builtins(answer.content)) if request.services.hides_paths else answer.content
-    body = encoded(shown)
+    body = shown_json(shown)
     more = dict(answer.headers)
     if route.has_etag:
         more["ETag"] = etag_of(body)
         if not route.is_unsafe and is_unchanged(request.headers, more["ETag"]):
             return Response(status_code=304, headers=more), answer.count
     return Response(body, answer.status or route.status, more, JSON), answer.count
-
-
-def encoded(content: Any) -> bytes:
-    try:
-        return msgspec.json.encode(content)
-    except UnicodeEncodeError:  # a file name that is not UTF-8
-        return msgspec.json.encode(_escaped(msgspec.to_builtins(content)))
-
-
-def _escaped(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_escaped(key): _escaped(item) for key, item in value.items()}
-    return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _check_accept(route: Route, accept: str) -> None:
