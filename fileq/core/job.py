@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import enum
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -251,6 +252,31 @@ def is_nested_deeper(raw: bytes, levels: int) -> bool:
     if b'"' in steps:
         steps = b"".join(steps.split(b'"')[::2])
     return max(accumulate(memoryview(steps).cast("b")), default=0) > levels
+
+
+def json_of(value: Any) -> bytes | str:
+    """A payload or a result as JSON, or what is wrong with it, as the rest of a sentence."""
+    try:
+        result = msgspec.json.encode(value)
+        if b"null" in result and (number := _number_outside_json(msgspec.to_builtins(value))) is not None:
+            return f"contains {number}, which JSON does not have"
+    except Exception as error:
+        return f"is not JSON ({type(error).__name__}: {error})"
+    return TOO_NESTED if is_nested_deeper(result, MAX_NESTING) else result
+
+
+def _number_outside_json(value: Any) -> float | None:
+    """A NaN or an infinity within the value; msgspec writes them as null."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            return one
+        if isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            waiting += one
+    return None
 
 
 def decode(raw: bytes) -> Job:

@@ -24,7 +24,7 @@ from msgspec.structs import force_setattr, replace
 
 from fileq.core.batch import BatchFacts, facts_of
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import Job, traceparent
+from fileq.core.job import Job, json_of, traceparent
 from fileq.core.job_options import JobKeywords, read_options
 from fileq.core.outcome import (
     FOLLOW_UPS_MAX,
@@ -42,7 +42,6 @@ from fileq.core.units import LONGEST_S
 from fileq.files.paths import AnyPath
 from fileq.files.version import signature_of
 from fileq.handlers.job_file import JobFile, check_file
-from fileq.handlers.outcomes import json_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # comes with every type checker; at run time it may be missing

@@ -10,10 +10,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from fileq.core.errors import JobError, Permanent, Retry
-from fileq.core.job import MAX_NESTING, TOO_NESTED, is_nested_deeper
+from fileq.core.job import json_of
 from fileq.core.outcome import Done, Failed
 from fileq.core.units import LONGEST_S, format_duration
 from fileq.handlers.tracebacks import stack_text_of, traceback_text
@@ -58,31 +56,6 @@ def done(value: Any, *, is_task: bool = False) -> Done:
         f"the result of type {type(value).__name__} can't be kept: it {result}; return None, or a Struct, dict, list, "
         f"text or number of at most {LONGEST_RESULT} bytes of JSON"
     )
-
-
-def json_of(value: Any) -> bytes | str:
-    """The value as JSON, or what is wrong with it, as the rest of a sentence."""
-    try:
-        result = msgspec.json.encode(value)
-        if b"null" in result and (number := number_outside_json(msgspec.to_builtins(value))) is not None:
-            return f"contains {number}, which JSON does not have"
-    except Exception as error:
-        return f"is not JSON ({_described(error)})"
-    return TOO_NESTED if is_nested_deeper(result, MAX_NESTING) else result
-
-
-def number_outside_json(value: Any) -> float | None:
-    """A NaN or an infinity within the value; msgspec writes them as null."""
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, float) and not math.isfinite(one):
-            return one
-        if isinstance(one, dict):
-            waiting += one.values()
-        elif isinstance(one, list | tuple | set | frozenset):
-            waiting += one
-    return None
 
 
 def failed(

@@ -20,11 +20,11 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from fileq.core.errors import ConfigError
+from fileq.core.job import json_of
 from fileq.core.job_options import JobOptions, JobRequest
 from fileq.core.text import check_names
 from fileq.core.units import Duration
 from fileq.handlers.context import Context, JobView
-from fileq.handlers.outcomes import json_of
 
 if TYPE_CHECKING:
     from fileq.handlers.context import NamedTask
