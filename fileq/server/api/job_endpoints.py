@@ -146,12 +146,16 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer[EnqueuedDocum
     is_new = made.fate == EnqueueResult.ENQUEUED
     if not is_new and not request.caller.sees(decode_or_none(record.raw) if record else None):
         raise ApiProblem("duplicate", "a job with this id or unique key already exists, and this key can't see it")
-    if record is None:
+    if record is None and not is_new:
         raise ApiProblem("not-found", why_unknown(made.id))
     if not is_new:
         _check_repeat(record, repeat)
-    request.note.about(record)
-    document = enqueued_document(record, made.warning)
+    if record is not None:
+        request.note.about(record)
+        document = enqueued_document(record, made.warning)
+    else:  # the new job has run already, and records of such jobs are not kept
+        request.note.about_job(made.id, wanted.type, wanted.path)
+        document = EnqueuedDocument(made.id, is_finished=True)
     location = {"Location": f"{request.config.server.base_path}/api/v1/jobs/{quote(document.id, safe='')}"}
     return ApiAnswer(document, 201 if is_new or repeat is not None else 200, location)
 

@@ -61,6 +61,17 @@ def test_a_job_is_enqueued_shown_cancelled_and_audited(api: ServedApi) -> None:
     assert (again.changes, first.changes) == ((), (AuditChange("status", "pending", "cancelled"),))
 
 
+def test_a_job_whose_record_is_gone_when_the_answer_is_made_was_enqueued(
+    api: ServedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a job that a worker has completed meanwhile, with worker.completed_max 0."""
+    with monkeypatch.context() as patched:
+        patched.setattr(type(api.broker), "records", lambda self, ids: [None] * len(ids))
+        made = api.client.post("/jobs", {"type": "fast"})
+    assert (made.status, made.json["status"]) == (201, "unknown")
+    assert api.client.get(f"/jobs/{made.json['id']}")["type"] == "fast"
+
+
 def test_a_delayed_job_is_scheduled_and_stats_count_it(api: ServedApi) -> None:
     before = api.client.get("/stats")
     assert api.client.post("/jobs", {"type": "later", "delay": "5m"}).json["status"] == "scheduled"
