@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fileq.core.public_name import public
-from fileq.core.units import Duration, seconds
+
+if TYPE_CHECKING:
+    from fileq.core.units import Duration
 
 
 @public()
@@ -93,6 +96,8 @@ class Retry(JobError):
         if after is None or (isinstance(after, int | float) and not isinstance(after, bool)):
             self.after_s = after  # one that was computed may be below 0, which is at once
             return
+        from fileq.core.units import seconds  # imports msgspec, which 'fileq --version' does without
+
         try:
             self.after_s = seconds(after)
         except ValueError as error:

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import io
 import linecache
 import os
 import sys
@@ -97,11 +98,11 @@ class Importer:
 
 
 def import_if_possible(modules: Iterable[str]) -> None:
-    """For commands that know more with these modules and work without them. stdout is for what the command did: what a
-    module prints while it is imported goes to stderr."""
+    """For commands that know more with these modules and work without them. Their output is for what they did: what a
+    module prints while it is imported is left out."""
     importer = Importer("")
     for name in modules:
-        with contextlib.suppress(InvalidTarget, ConfigError), contextlib.redirect_stdout(sys.stderr):
+        with contextlib.suppress(InvalidTarget, ConfigError), contextlib.redirect_stdout(io.StringIO()):
             importer.module(name)
 
 
