@@ -14,7 +14,7 @@ def test_follow_ups_exist_exactly_if_the_job_is_completed_wherever_the_worker_is
     each_setup: WorkerSetup,
 ) -> None:
     figures = killed_everywhere(each_setup)
-    assert figures["kills"] > 20
+    assert figures["kills"] >= 10, "a round trip or two on Redis, call by call"
     assert 0 < figures["completed"] < figures["kills"], "some points are before the settlement, some after it"
 
 
