@@ -49,8 +49,10 @@ from fileq.handlers.routes import Routes, made_job_problems
 from fileq.producer.producer import Producer
 from fileq.queries.documents import JobDocument
 from fileq.testing.inline_executor import InlineExecutor
+from fileq.worker.deadlines import Deadlines
 from fileq.worker.pump import Gates, Pump
 from fileq.worker.scheduler import ScheduleFiring, Scheduler
+from fileq.worker.settlements import FollowUps
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -172,7 +174,10 @@ class TrialQueue:
         self._pump.start()
         self._resources.callback(self._pump.finish)
         firing = ScheduleFiring(config, self._broker, monotonic=clock.monotonic)
-        self._scheduler = Scheduler(self._broker, firing=firing, monotonic=clock.monotonic)
+        deadlines = Deadlines(config, self._broker, add_follow_ups=FollowUps(routes, config.paths, clock.wall_ms).added)
+        self._scheduler = Scheduler(
+            self._broker, firing=firing, deadline_reached=deadlines.turn, monotonic=clock.monotonic
+        )
         self._scheduler.turn()  # defines the schedules of the configuration
         self._lock = threading.Lock()
         self.client = Client.over(TrialTransport(self, self._broker, config, clock))
@@ -296,7 +301,9 @@ class TrialQueue:
         if promoted.count:
             return True
         # Without an end to it no schedule fires: it would never be the last time.
-        times_ms = (promoted.next_due_ms, promoted.next_fire_ms if until_ms is not None else None)
+        times_ms = [promoted.next_due_ms, promoted.next_fire_ms if until_ms is not None else None]
+        if promoted.next_due_ms is not None or until_ms is not None:  # the job may miss it before it is due
+            times_ms.append(promoted.next_deadline_ms)
         due_ms = min((due_ms for due_ms in times_ms if due_ms is not None), default=None)
         if due_ms is not None and (until_ms is None or due_ms <= until_ms):
             self._clock.move_to_ms(due_ms)

@@ -76,7 +76,7 @@ class Scheduler:
         *,
         firing: ScheduleFiring | None = None,
         cancel_requested: Callable[[], None] = lambda: None,
-        deadline_reached: Callable[[], None] = lambda: None,
+        deadline_reached: Callable[[], object] = lambda: None,
         is_busy: Callable[[], bool] = lambda: True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -85,6 +85,21 @@ def test_a_deadline_is_a_time_of_this_clock(q: TrialQueue) -> None:
     assert missed.status().error == "deadline passed"
 
 
+def test_a_job_that_still_waits_dies_at_its_deadline_and_not_when_it_is_due(q: TrialQueue) -> None:
+    missed = app.double.enqueue(app.Number(1), delay="2h", deadline="1h")
+    q.advance("59m")
+    assert missed.status().status == "scheduled"
+    q.advance("2m")
+    assert (missed.status().status, missed.status().error) == ("dead", "deadline passed")
+
+
+def test_the_deadline_of_a_member_ends_its_batch(q: TrialQueue) -> None:
+    with q.client.batch(finally_=app.double.call(app.Number(3))) as batch:
+        batch.add(app.double, app.Number(1), delay="3h", deadline="1h")
+    q.advance("61m")
+    assert batch.status().status == "finished"
+
+
 def test_the_deadline_of_a_follow_up_counts_from_the_end_of_the_job_before_it(q: TrialQueue) -> None:
     q.advance("1d")
     app.follow_with.enqueue({"deadline": "5m"}, delay="1h")
