@@ -212,8 +212,8 @@ class BulkActions:
         searches: bool = False,
     ) -> tuple[list[StoredJob], list[JobChange]]:
         """The jobs with these ids that can be changed, and why the others can't. To a caller that does not see a job
-        there is none. `searches` also looks through all dead jobs for an id without a record, and for bytes that are
-        too long to be kept in one."""
+        there is none. `searches` also looks through all dead jobs for an id without a record, for bytes that are too
+        long to be kept in one, and, to delete it, for a dead job under whose id another copy ran later."""
         found: dict[str, StoredJob] = {}
         left: dict[str, JobChange] = {}
         unique = list(dict.fromkeys(ids))
@@ -225,15 +225,17 @@ class BulkActions:
                 missing.add(id)
             elif record.state not in action.states:
                 left[id] = JobChange(id, REFUSED, _path_of(stored_as(record)), _not_open(action, record))
+                if action is JobAction.DELETE:
+                    missing.add(id)
             else:
                 found[id] = stored_as(record)
                 if not record.raw:
                     missing.add(id)
         if searches and missing and State.DEAD in action.states:
-            found |= self._dead_without_record(missing)
+            found |= self._dead_elements(missing)
         return [found[id] for id in unique if id in found], [left[id] for id in unique if id not in found]
 
-    def _dead_without_record(self, ids: set[str]) -> dict[str, StoredJob]:
+    def _dead_elements(self, ids: set[str]) -> dict[str, StoredJob]:
         found: dict[str, StoredJob] = {}
         for page in self._broker.pages("dead_letter"):
             found |= {dead.id: dead for dead in matching(self._broker, page, "dead_letter") if dead.id in ids}
@@ -376,7 +378,7 @@ class BulkRun(Struct, eq=False):
     def _open(self, page: Sequence[StoredJob]) -> list[StoredJob]:
         """Each job once: the broker identifies jobs by id, and the same id may be on a page twice."""
         unique = {job.id: job for job in reversed(page)}.values()
-        found = [job for job in unique if is_open(self._action, job.known, self._cutoff_ms)]
+        found = [job for job in unique if is_open(self._action, _judged(self._action, job), self._cutoff_ms)]
         return found[::-1]
 
     def change(self, batch: Sequence[StoredJob]) -> list[JobChange]:
@@ -410,6 +412,13 @@ def is_open(action: JobAction, record: Record | None, cutoff_ms: int) -> bool:
     if action is JobAction.RUN:
         return max(record.since_ms, record.created_ms) <= cutoff_ms
     return record.ended_ms <= cutoff_ms
+
+
+def _judged(action: JobAction, job: StoredJob) -> Record:
+    """What tells whether the action takes a job. To delete a dead job whose record is about another copy by now, which
+    ran under the same id later, that is what its own bytes say."""
+    is_left_over = job.state is State.DEAD and job.known.state is not State.DEAD
+    return (replace(job, record=None) if action is JobAction.DELETE and is_left_over else job).known
 
 
 def _first_batch(jobs: Sequence[StoredJob], limit: int | None) -> list[StoredJob]:

@@ -450,7 +450,8 @@ class Inspector(PlacePages, Protocol):
         Atomicity: each job with its key. Repeat: not revived. Kill -9: each job is dead or in its queue."""
 
     def discard(self, dead: Sequence[tuple[str, bytes]]) -> list[bool]:
-        """Deletes dead jobs, by id and raw, with their records. Returns for each whether this call has deleted it.
+        """Deletes dead jobs, by id and raw, with their records. Returns for each whether this call has deleted it. A
+        record that is about another copy by now, which ran under the same id later, stays.
 
         Atomicity: each job. Repeat: False. Kill -9: each job is deleted or still dead."""
 

@@ -8,13 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from fileq.actions.bulk import BATCH, NAMED, PASSES_IN_VAIN, BulkActions, JobAction, JobChange
+from fileq.actions.bulk import BATCH, NAMED, PASSES_IN_VAIN, ActionReport, BulkActions, JobAction, JobChange
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CLEAR_REACH, CancelResult, Revived
 from fileq.core.job import State, raw_id
+from fileq.core.settlement import complete
 from fileq.queries.job_filter import JobFilter
 from fileq.testing.conformance.builders import (
     burial,
+    claim_one,
     claims_of,
     dead,
     drift,
@@ -25,6 +27,7 @@ from fileq.testing.conformance.builders import (
     places_of,
     record_of,
     running,
+    settle,
 )
 from fileq.testing.conformance.concurrency import run_concurrently
 from fileq.testing.conformance.harness import Harness
@@ -246,6 +249,37 @@ def test_a_limit_bounds_what_is_changed_not_what_is_refused(harness: Harness) ->
     selection = actions.matching(JobAction.RETRY, JobFilter())
     assert actions.begin(JobAction.RETRY, selection, limit=3).complete().count == 3
     assert ids_in(harness, "low") == names(3)
+
+
+@pytest.mark.parametrize("is_by_id", [True, False])
+def test_a_dead_job_is_discarded_when_a_copy_of_its_id_completed_later(harness: Harness, is_by_id: bool) -> None:
+    dead(harness, "a")
+    harness.push_raw("low", foreign("a"))
+    settle(harness, complete(claim_one(harness)))
+    harness.advance(1)
+    actions = BulkActions(harness.broker, harness.config)
+
+    def delete() -> ActionReport:
+        if is_by_id:
+            return actions.act_on(JobAction.DELETE, ["a"])
+        return act_on_all(harness.broker, harness.config, JobAction.DELETE)
+
+    report = delete()
+    assert (report.count, [(one.id, one.result) for one in report.results]) == (1, [("a", "deleted")])
+    assert (ids_in(harness, "dead_letter"), record_of(harness, "a").state) == ([], State.COMPLETED)
+    assert drift(harness) == 0
+    assert delete().count == 0
+
+
+def test_a_copy_that_died_since_the_discard_began_is_left_to_the_next(harness: Harness) -> None:
+    """Its own bytes say when it died: the record is about a copy that ran under its id later."""
+    cutoff_ms = BulkActions(harness.broker, harness.config).now_ms()
+    harness.push_raw("low", foreign("a"))
+    settle(harness, burial(claim_one(harness), now_ms=cutoff_ms + 60_000))
+    harness.push_raw("low", foreign("a"))
+    settle(harness, complete(claim_one(harness)))
+    assert act_on_all(harness.broker, harness.config, JobAction.DELETE, cutoff_ms=cutoff_ms).count == 0
+    assert ids_in(harness, "dead_letter") == ["a"]
 
 
 def test_jobs_that_another_program_pushed_are_cancelled_near_the_front_of_their_queue(harness: Harness) -> None:

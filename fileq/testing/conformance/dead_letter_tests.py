@@ -291,6 +291,17 @@ def test_discarding_a_copy_does_not_forget_that_another_waits(harness: Harness) 
     assert drift(harness) == 0
 
 
+def test_discarding_a_job_leaves_the_record_of_a_copy_that_completed_later(harness: Harness) -> None:
+    raw = dead(harness, "a")
+    harness.push_raw("low", foreign("a"))
+    settle(harness, complete(claim_one(harness)))
+    assert harness.broker.discard([("a", raw)]) == [True]
+    assert raws_in(harness, "dead_letter") == []
+    assert record_of(harness, "a").state is State.COMPLETED
+    assert [counter(harness, name) for name in ("produced", "adopted", "completed", "deleted")] == [1] * 4
+    assert drift(harness) == 0
+
+
 def test_bytes_that_are_not_a_job_can_be_revived(harness: Harness) -> None:
     raw = b"\xff not a job"
     harness.push_raw("high", raw)

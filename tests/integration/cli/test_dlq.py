@@ -25,6 +25,7 @@ from fileq.testing.conformance.builders import (
     dead,
     enqueue,
     failed,
+    foreign,
     id_of,
     ids_in,
     names,
@@ -269,6 +270,18 @@ def test_a_dead_job_without_a_record_is_retried_and_deleted(shell: CommandLine) 
     assert shell.json("dlq", "delete", "b")["count"] == 1
     assert (ids_in(shell, "low"), ids_in(shell, "dead_letter")) == (["a"], [])
     assert shell.broker.census().drift == 0
+
+
+def test_a_dead_job_whose_id_another_program_ran_later_is_deleted(shell: CommandLine) -> None:
+    for id in ("a", "b"):
+        dead(shell, id)
+        shell.push("low", foreign(id))
+        settle(shell, complete(claim_one(shell)))
+    assert shell.run("dlq", "delete", "a").endswith("1 job deleted\n")
+    assert shell.run("purge-dlq", "--yes") == "1 dead job deleted\n"
+    assert ids_in(shell, "dead_letter") == []
+    assert "clean" in shell.run("fsck")
+    assert "a: refused: it is completed, not dead" in shell.run("dlq", "delete", "a", code=1)
 
 
 def test_more_than_one_page_is_retried(shell: CommandLine) -> None:
