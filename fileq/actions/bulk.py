@@ -294,9 +294,9 @@ class BulkActions:
     def _cancel(self, jobs: Sequence[StoredJob]) -> list[JobChange]:
         """First those at the front of their queue, without a search in the rest of it; then the others by their ids."""
         withdrawals = self._withdrawals()
-        done: dict[int, JobChange] = {}
-        for queue in {job.queue: None for job in jobs if job.queue}:
-            there = [i for i, job in enumerate(jobs) if job.queue == queue]
+        done = {i: _change(job, REFUSED, why) for i, job in enumerate(jobs) if (why := _why_left_pending(job))}
+        for queue in {job.queue: None for i, job in enumerate(jobs) if job.queue and i not in done}:
+            there = [i for i, job in enumerate(jobs) if job.queue == queue and i not in done]
             raws = [jobs[i].raw for i in there]
             cleared = self._broker.clear(queue, raws, withdrawals.of_raws(queue, raws))
             done |= {i: _change(jobs[i], JobAction.CANCEL.done) for i in itertools.compress(there, cleared)}
@@ -363,8 +363,9 @@ class BulkRun(Struct, eq=False):
             before = self.count
             self.refused = self._gone = 0
             self.refusals = []
+            began_ms = self._actions.now_ms() if self._action is JobAction.CANCEL else 0
             for page in self._selection():
-                left = self._open(page)
+                left = self._open(page, began_ms)
                 while left:
                     batch = _first_batch(left, self._limit and self._limit - self.count)
                     left = left[len(batch) :]
@@ -375,10 +376,11 @@ class BulkRun(Struct, eq=False):
                 return
             in_vain = in_vain + 1 if self.count == before else 0
 
-    def _open(self, page: Sequence[StoredJob]) -> list[StoredJob]:
-        """Each job once: the broker identifies jobs by id, and the same id may be on a page twice."""
+    def _open(self, page: Sequence[StoredJob], began_ms: int) -> list[StoredJob]:
+        """Each job once: the broker identifies jobs by id, and the same id may be on a page twice. `began_ms`: when the
+        pass of a cancellation began."""
         unique = {job.id: job for job in reversed(page)}.values()
-        found = [job for job in unique if is_open(self._action, _judged(self._action, job), self._cutoff_ms)]
+        found = [job for job in unique if is_open(self._action, _judged(self._action, job, began_ms), self._cutoff_ms)]
         return found[::-1]
 
     def change(self, batch: Sequence[StoredJob]) -> list[JobChange]:
@@ -414,11 +416,24 @@ def is_open(action: JobAction, record: Record | None, cutoff_ms: int) -> bool:
     return record.ended_ms <= cutoff_ms
 
 
-def _judged(action: JobAction, job: StoredJob) -> Record:
-    """What tells whether the action takes a job. To delete a dead job whose record is about another copy by now, which
-    ran under the same id later, that is what its own bytes say."""
-    is_left_over = job.state is State.DEAD and job.known.state is not State.DEAD
-    return (replace(job, record=None) if action is JobAction.DELETE and is_left_over else job).known
+def _judged(action: JobAction, job: StoredJob, began_ms: int) -> Record:
+    """What tells whether the action takes a job. Of one whose record is about another copy, which ran under the same id
+    before or after it, that is what its own bytes say."""
+    if action is JobAction.DELETE:
+        is_copy = job.state is State.DEAD and job.known.state is not State.DEAD
+    else:  # one that ended after the pass had begun may be what this page has listed
+        is_copy = action is JobAction.CANCEL and bool(_why_left_pending(job)) and job.known.ended_ms <= began_ms
+    return (replace(job, record=None) if is_copy else job).known
+
+
+def _why_left_pending(job: StoredJob) -> str:
+    """Why a cancellation leaves a job in its queue: a job with its id has ended, and keeps its record."""
+    if not job.queue or job.known.state.is_unfinished:
+        return ""
+    state = job.known.state.value
+    return (
+        f"it is already {state}; another program pushed its id again, and that copy is pending until a worker claims it"
+    )
 
 
 def _first_batch(jobs: Sequence[StoredJob], limit: int | None) -> list[StoredJob]:
@@ -455,6 +470,8 @@ def _cancelled(job: StoredJob, result: CancelResult) -> JobChange:
 def _planned(action: JobAction, job: StoredJob) -> tuple[str, str]:
     if action is JobAction.RETRY and job.job is None:
         return REFUSED, NOT_A_JOB
+    if action is JobAction.CANCEL and (why := _why_left_pending(job)):
+        return REFUSED, why
     if action is JobAction.CANCEL and job.record is not None and job.record.is_cancel_requested:
         return REQUESTED_BEFORE, ""
     return f"would_{action}", ""

@@ -11,8 +11,8 @@ import pytest
 from fileq.actions.bulk import BATCH, NAMED, PASSES_IN_VAIN, ActionReport, BulkActions, JobAction, JobChange
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CLEAR_REACH, CancelResult, Revived
-from fileq.core.job import State, raw_id
-from fileq.core.settlement import complete
+from fileq.core.job import Claim, State, raw_id
+from fileq.core.settlement import Settlement, complete
 from fileq.queries.job_filter import JobFilter
 from fileq.testing.conformance.builders import (
     burial,
@@ -293,6 +293,42 @@ def test_jobs_that_another_program_pushed_are_cancelled_near_the_front_of_their_
     assert "near the front of its queue" in far.results[0].reason
     act_on_all(harness.broker, harness.config, JobAction.CANCEL)
     assert ids_in(harness, "low") == []
+
+
+@pytest.mark.parametrize("end", [complete, burial])
+def test_a_pending_copy_of_a_job_that_has_ended_is_refused_with_the_reason(
+    harness: Harness, end: Callable[[Claim], Settlement]
+) -> None:
+    harness.push_raw("low", foreign("a"))
+    settle(harness, end(claim_one(harness)))
+    harness.push_raw("low", foreign("a"))
+    enqueue(harness, "b")
+    state = record_of(harness, "a").state
+    report = act_on_all(harness.broker, harness.config, JobAction.CANCEL)
+    assert [(one.id, one.result) for one in report.results] == [("a", "refused"), ("b", "cancelled")]
+    assert report.results[0].reason.startswith(f"it is already {state.value}; another program pushed its id again")
+    assert (ids_in(harness, "low"), record_of(harness, "a").state) == (["a"], state)
+
+
+def test_of_two_copies_that_another_program_pushed_the_one_that_stays_is_named(harness: Harness) -> None:
+    for _ in range(2):
+        harness.push_raw("low", foreign("a"))
+    report = act_on_all(harness.broker, harness.config, JobAction.CANCEL)
+    assert [(one.id, one.result) for one in report.results] == [("a", "refused"), ("a", "cancelled")]
+    assert ids_in(harness, "low") == ["a"]
+
+
+def test_a_job_that_ends_while_it_is_listed_is_no_pending_copy(harness: Harness) -> None:
+    harness.push_raw("low", foreign("a"))
+
+    class Overtaken(Watched):
+        def outlines(self, ids: list[str]) -> Any:
+            harness.advance(1)
+            settle(harness, complete(claim_one(harness)))
+            return harness.broker.outlines(ids)
+
+    broker = cast(FullBroker, Overtaken(harness.broker))
+    assert act_on_all(broker, harness.config, JobAction.CANCEL).results == ()
 
 
 def test_a_cancelled_running_job_is_counted_by_the_first_request(harness: Harness) -> None:
