@@ -82,9 +82,12 @@ def open_without_links(path: bytes, roots: Sequence[bytes]) -> int:
 
 
 def open_directory(path: bytes, roots: Sequence[bytes], *, follows_links: bool = False) -> int:
-    """A descriptor of the directory at the path, to list it and to name what is in it; the caller closes it. No link
-    below the root is followed, or with `follows_links` only those that stay below the roots."""
-    reference = (open_beneath if follows_links else open_without_links)(path, roots)
+    """A descriptor of the directory at the path, which may be a root, to list it and to name what is in it; the caller
+    closes it. No link below the root is followed, or with `follows_links` only those that stay below the roots."""
+    if follows_links:
+        reference = open_without_links(path, (path,)) if path in roots else open_beneath(path, roots)
+    else:
+        reference = open_without_links(path, roots)
     try:
         return os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=reference)
     finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fileq.files import beneath
-from fileq.files.beneath import LeadsOutside, NotRegular, open_beneath, open_regular
+from fileq.files.beneath import LeadsOutside, NotRegular, open_beneath, open_directory, open_regular
 
 
 @pytest.fixture(autouse=True, params=["openat2", "steps"])
@@ -72,6 +72,19 @@ def test_a_link_that_leads_outside_is_refused(target: str, root: Path, monkeypat
     for path in (*links, f"{root}/../secret", root):
         with pytest.raises(LeadsOutside):
             content(path, root)
+
+
+@pytest.mark.parametrize("follows_links", [False, True])
+def test_a_root_itself_is_listed_but_nothing_outside_of_it(follows_links: bool, root: Path) -> None:
+    (root.parent / "rooted").mkdir()
+    (root.parent / "link").symlink_to(root)
+    for listed in (root, root.parent / "link"):
+        opened = open_directory(os.fsencode(listed), [os.fsencode(listed)], follows_links=follows_links)
+        assert os.listdir(opened) == ["sub"]
+        os.close(opened)
+    for other in (root.parent, root.parent / "rooted"):
+        with pytest.raises(LeadsOutside):
+            open_directory(os.fsencode(other), [os.fsencode(root)], follows_links=follows_links)
 
 
 def test_a_link_may_lead_to_another_root_and_a_root_may_be_a_link(root: Path) -> None:

@@ -44,6 +44,18 @@ def left(scenario: Scenario) -> list[str]:
     return sorted(os.listdir(scenario.root))
 
 
+@pytest.mark.parametrize("follows_links", [False, True])
+def test_a_marker_is_removed_in_the_scan_dir_and_below_it(tmp_path: Path, follows_links: bool) -> None:
+    scenario = Scenario(tmp_path / "in", ready_suffix=".done", follow_symlinks=follows_links)
+    scenario.add("a", "a.done", "sub/b", "sub/b.done")
+    scenario.run()
+    scenario.run(RESCAN)
+    assert scenario.names() == ["a", "sub/b"]
+    assert left(scenario) == ["a", "sub"]
+    assert os.listdir(scenario.root / "sub") == ["b"]
+    assert scenario.events.count("producer.markers_kept") == 0
+
+
 @pytest.mark.parametrize("how", ["by an event", "by a scan"])
 def test_a_marker_is_removed_with_its_file_and_the_next_file_waits_for_its_own(marked: Scenario, how: str) -> None:
     marked.run()
