@@ -57,14 +57,14 @@ def exact_glob(path: str) -> str:
 
 def has_literal_brace(pattern: str) -> bool:
     r"""Whether a brace lists no alternatives and is not written as `\{`: `{pdf` and `{pdf}` match these characters."""
-    return any(found[1] for one in _alternatives(pattern) for found in _LITERAL_BRACE.finditer(one))
+    return any(found[1] for one in alternatives(pattern) for found in _LITERAL_BRACE.finditer(one))
 
 
 class Globs:
     """Matches if one of the patterns does. `prefix` is the path's directories with a final slash, relative, or ""."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        written_out = {one for pattern in patterns for one in _alternatives(pattern)}
+        written_out = {one for pattern in patterns for one in alternatives(pattern)}
         self.matches_all = EVERYTHING in written_out
         # `**/` before a plain name means "in any directory", so the name alone decides: much faster than matching the
         # whole path. The most common ones, a suffix or a literal name, need no regular expression.
@@ -128,7 +128,7 @@ class FileFilter:
         return not self._unentered.match(prefix, name)
 
 
-def _alternatives(pattern: str) -> Iterator[str]:
+def alternatives(pattern: str) -> Iterator[str]:
     """The pattern with each alternative of its braces written out. ConfigError if that is too much."""
     shown = pattern if len(pattern) <= _SHOWN else f"{pattern[:_SHOWN]}…"
     length = wildcards = 0

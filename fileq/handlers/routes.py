@@ -31,7 +31,7 @@ from fileq.core.schedule import job_payload
 from fileq.core.text import did_you_mean, quoted_path
 from fileq.core.units import Rate, format_duration
 from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE, RETRY_DELAYS_S, TIMEOUT_S
-from fileq.files.globs import Globs, has_literal_brace
+from fileq.files.globs import Globs, alternatives, has_literal_brace
 from fileq.handlers import extensions
 from fileq.handlers.command_handler import command_problems, command_warnings
 from fileq.handlers.context import LONGEST_TYPE, no_handler
@@ -537,7 +537,8 @@ def _warnings(config: Config, patterns: Sequence[tuple[str, str]], *, is_complet
                 f"{where} ({glob}) has a brace that lists no alternatives, and so matches only names with this brace; "
                 r"write alternatives as {pdf,txt}, and a brace in a name as \{ or \}"
             )
-    covers_all = any(glob in globs for glob in _EVERY_FILE) or set(config.producer.include_globs) <= set(globs)
+    taken, wanted = (set(chain.from_iterable(map(alternatives, of))) for of in (globs, config.producer.include_globs))
+    covers_all = any(glob in taken for glob in _EVERY_FILE) or wanted <= taken
     if globs and not covers_all and is_complete:
         yield (
             "no route matches every file: a file without a route dies (NoHandler); "

@@ -301,6 +301,16 @@ CHECKSUM = "fileq.handlers:checksum"
         ("handlers: [{match: 'in/**', use: %s}]", ["no route matches every file"]),
         ("handlers: [{match: '**/*.pdf', use: %s}]", ["no route matches every file"]),
         ("handlers: [{match: '**/*.pdf', use: %s}]\nproducer: {include_globs: ['**/*.pdf']}", []),
+        (
+            "handlers: [{match: '**/*.{pdf,PDF}', use: %s}, {match: '**/*.csv', use: %s}]\n"
+            "producer: {include_globs: ['**/*.{pdf,csv,PDF}']}",
+            [],
+        ),
+        (
+            "handlers: [{match: '**/*.{pdf,PDF}', use: %s}]\nproducer: {include_globs: ['**/*.{pdf,csv}']}",
+            ["no route matches every file"],
+        ),
+        ("handlers: [{match: '**/*.pdf', use: %s}, {match: '{**,x}/*', use: %s}]", []),
         ("handlers: [{type: report, use: %s}]", []),
         ("handlers: []", ["handlers is empty: no job has a handler"]),
     ],
