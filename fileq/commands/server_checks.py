@@ -186,6 +186,8 @@ def answers_health(bind: str, port: int, header: str, start: str = "") -> bool:
 
 
 def check_webhooks(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding]:
+    from fileq.webhooks.sender import literal_problem
+
     config = loaded.config
     catalog = catalog_of(config, open_it)
     if catalog is None:
@@ -195,6 +197,8 @@ def check_webhooks(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterato
     problems = [*store.problems, *Subscriptions(config.paths, "").set(known.values())]
     for one in known.values():
         problems += definition_problems(one.webhook, config.webhooks, config.worker.priorities)
+        if problem := literal_problem(one.webhook.url, config.webhooks):
+            problems.append(f"the url of webhook {one.webhook.name!r} {problem}")
         try:
             one.secrets(wall_clock_ms())
         except ConfigError as error:

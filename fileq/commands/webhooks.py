@@ -102,8 +102,13 @@ def store_of(broker: FullBroker, config: Config) -> WebhookStore:
 def add(
     broker: FullBroker, config: Config, name: str, url: str, events: Sequence[str], wanted: WebhookFilter
 ) -> NewSecret:
+    from fileq.webhooks.sender import literal_problem
+
     webhook = Webhook(name, url, tuple(dict.fromkeys(events)), wanted)
-    if problems := [*definition_problems(webhook, config.webhooks, config.worker.priorities)]:
+    problems = [*definition_problems(webhook, config.webhooks, config.worker.priorities)]
+    if problem := literal_problem(url, config.webhooks):
+        problems.append(f"the url of webhook {name!r} {problem}")
+    if problems:
         raise ConfigError(problems)
     if wanted.match:
         Globs([wanted.match])  # ConfigError for one that can't be read

@@ -342,6 +342,19 @@ def blocked_because(address: str, allowed: Sequence[Network] = ()) -> str:
     return "" if is_public(parsed) else f"{address} is not a public address"
 
 
+def literal_problem(url: str, settings: WebhookSettings) -> str:
+    """What is wrong with a URL that holds an address in place of a name; "" for a name, which each delivery resolves,
+    and for what is no URL."""
+    try:
+        host = parse_target(url).host
+        ip_address(host)
+    except ValueError:
+        return ""
+    if problem := blocked_because(host, networks(settings.allow_networks)):
+        return f"leads to an address that is not allowed: {problem}; use another, or add it to webhooks.allow_networks"
+    return ""
+
+
 def is_public(address: Address) -> bool:
     is_global = isinstance(address, IPv4Address) or address in _GLOBAL_V6
     return is_global and not any(address in network for network in _BLOCKED)

@@ -46,8 +46,8 @@ def _add(invocation: Invocation) -> int:
     to the URL. Workers use the definition within 5 s. Prints the secret that signs the messages; it is shown only once.
 
     The URL must be https and resolve to a public address, unless `webhooks.allow_http`, `allow_ports` and
-    `allow_networks` permit others. The address is checked at each delivery. docs/webhooks.md shows how a receiver
-    verifies a message.
+    `allow_networks` permit others. The address of a name is checked at each delivery. docs/webhooks.md shows how a
+    receiver verifies a message.
 
     $ fileq webhook add alerts https://example.org/hook --event job.dead  # notify a program of dead jobs
     $ fileq webhook add r https://example.org/r --event job.failed --type report

@@ -95,6 +95,19 @@ def test_a_test_shows_the_answer(shell: CommandLine, receiver: Receiver) -> None
     assert "not allowed: 127.0.0.1 is not a public address" in shell.run("webhook", "test", "a", code=1)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.1.2.3", "[::1]", "[fd00::1]", "[::ffff:8.8.8.8]"])
+def test_an_address_in_place_of_a_name_is_checked_when_it_is_added(shell: CommandLine, host: str) -> None:
+    words = ("webhook", "add", "a", f"https://{host}/hook", "--event", "job.dead")
+    refused = shell.fail(*words, code=2)
+    assert f"{host.strip('[]')} is not a public address" in refused
+    assert "webhooks.allow_networks" in refused
+    assert shell.json("webhook", "list")["webhooks"] == []
+    shell.settings["webhooks.allow_networks"] = "[127.0.0.0/8, 10.0.0.0/8, '::1/128', 'fd00::/8', '::ffff:0:0/96']"
+    shell.run(*words)
+    del shell.settings["webhooks.allow_networks"]
+    shell.run("webhook", "add", "b", "https://8.8.8.8/hook", "--event", "job.dead")
+
+
 def test_a_cancelled_job_has_its_delivery(shell: CommandLine) -> None:
     shell.run("webhook", "add", "a", URL, "--event", "job.cancelled")
     enqueue(shell, "one", "two", "three")
@@ -123,6 +136,9 @@ def test_doctor_checks_the_definitions(shell: CommandLine, capsys: pytest.Captur
     shell.run("webhook", "add", "good", URL, "--event", "job.dead")
     assert doctor(**settings).status("webhooks") == "ok"
     shell.broker.put_document("webhooks", "bad", b"[]")
+    private = '[{name: near, url: "https://10.1.2.3/x", events: [job.dead], secret: whsec_%s}]' % ("A" * 32)
+    near = doctor(**settings, webhooks__endpoints=private).find("webhooks")
+    assert any("the url of webhook 'near' leads to" in one["detail"] for one in near)
     assert "'bad' can't be read" in doctor(**settings).find("webhooks")[0]["detail"]
     shell.run("webhook", "remove", "bad")
     missing = "[{name: c, url: 'https://example.org', events: [job.dead], secret_file: /nonexistent}]"

@@ -199,6 +199,8 @@ def test_a_webhook_is_added_tested_rotated_and_removed(api: ServedApi) -> None:
     assert api.client.get("/webhooks/alerts/deliveries")["deliveries"] == []
     assert api.client.delete("/webhooks/alerts").json["has_changed"] is True
     assert api.client.post("/webhooks", {**wanted, "events": ["job.odd"]}).slug == "invalid"
+    private = api.client.post("/webhooks", {**wanted, "url": "https://10.1.2.3/hook"})
+    assert (private.slug, "webhooks.allow_networks" in str(private.json)) == ("invalid", True)
     for verb in ("test", "rotate", "enable"):
         assert api.client.post(f"/webhooks/alerts/{verb}").slug == "not-found"
     assert api.client.call("GET", "/webhooks/alerts/deliveries").slug == "not-found"
