@@ -40,7 +40,7 @@ class FileChange(Struct, frozen=True):
     written: list[ListedSetting] = []  # the setting as the file holds it now
     overriding: list[ListedSetting] = []  # the effective values, where the environment or --set overrides the file
     problems: list[str] = []  # what was wrong with the configuration before, and still is
-    is_exposed: bool = False  # the setting is a secret, and every user of the machine can read the file
+    is_exposed: bool = False  # it holds a secret, and every user of the machine can read the file
 
 
 def set_in_file(key: str, value: str, *, path: str | None = None, sets: Iterable[str] = ()) -> FileChange:
@@ -58,7 +58,7 @@ def set_in_file(key: str, value: str, *, path: str | None = None, sets: Iterable
         new = [p for p in _problems(after, name, directory) if _LINE_NUMBER.sub(": ", p) not in known]
         if new:
             raise ConfigError(new)
-        is_secret = _holds_secret(key)
+        is_secret = _holds_secret(key, value)
         _replace_file(file, name, after.encode(), is_secret=is_secret)
     is_exposed = is_secret and bool(file.stat().st_mode & stat.S_IROTH)
     try:
@@ -78,8 +78,13 @@ def _problems(text: str, name: str, cwd: Path) -> list[str]:
     return []
 
 
-def _holds_secret(key: str) -> bool:
-    return any(isinstance(k.shape, SecretKind) for path, k in every_key().items() if f"{path}.".startswith(f"{key}."))
+def _holds_secret(key: str, value: str) -> bool:
+    """Whether the setting is for a secret, alone or among others, or the value has a part that listings hide."""
+    shapes = {path: found.shape for path, found in every_key().items() if f"{path}.".startswith(f"{key}.")}
+    if any(isinstance(shape, SecretKind) for shape in shapes.values()):
+        return True
+    kind = shapes.get(key)
+    return isinstance(kind, ValueKind) and kind.mask(value) != value
 
 
 def _read(file: Path, name: str) -> str:

@@ -162,13 +162,25 @@ def test_a_secret_is_written_and_never_printed(here: Path) -> None:
         (here / "config.yaml").write_text("")
 
 
-def test_set_warns_about_a_secret_that_every_user_can_read(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("key", "value"), [("redis.password", "hunter2"), ("redis.url", "redis://u:pw@h:1/0")])
+def test_set_warns_about_a_secret_that_every_user_can_read(
+    key: str, value: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file.chmod(0o644)
-    assert main(["config", "set", "redis.password", "hunter2"]) == 0
+    assert main(["config", "set", key, value]) == 0
     assert "chmod o-r config.yaml" in capsys.readouterr().err
     file.chmod(0o640)
-    assert main(["config", "set", "redis.password", "hunter3"]) == 0
+    assert main(["config", "set", key, value.replace("2", "3")]) == 0
     assert capsys.readouterr().err == RESTART
+
+
+def test_set_takes_a_url_without_a_password_for_no_secret(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.chmod(0o644)
+    assert main(["config", "set", "redis.url", "redis://h:1/0"]) == 0
+    assert capsys.readouterr().err == RESTART
+    file.unlink()
+    assert main(["config", "set", "redis.url", "redis://u:pw@h:1/0"]) == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_concurrent_changes_do_not_overwrite_each_other(here: Path) -> None:
