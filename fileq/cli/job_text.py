@@ -193,12 +193,12 @@ def attempt_lines(
     attempt: AttemptDocument, following: AttemptDocument | None, screen: Screen, *, with_error: bool = True
 ) -> list[str]:
     outcome = screen.paint(attempt.outcome, _OUTCOME_STYLES.get(attempt.outcome, ""))
-    started = (attempt.started_at or "")[:19].replace("T", " ")
+    at = (attempt.started_at or attempt.ended_at or "")[:19].replace("T", " ")  # what was refused never started
     after = f"after {short_duration(attempt.duration_s)}"
     if attempt.outcome == "died" and attempt.error.startswith(WORKER_DIED):
         # The worker died at an unknown time before that.
         after = f"(found {short_duration(attempt.duration_s)} after its start)"
-    line = f"  {attempt.number}  {started}Z  {outcome} {after}"
+    line = f"  {attempt.number}  {at}Z  {outcome} {after}"
     is_repeated = following is not None and bool(attempt.error) and following.error == attempt.error
     line += ", same error" if is_repeated else ""
     where = f"on {printable(attempt.worker_id)}" if attempt.worker_id else "while it waited"

@@ -213,7 +213,11 @@ def test_dead_bytes_are_shown_by_their_id(shell: CommandLine) -> None:
     settle(shell, burial(claim_one(shell), error="not a job: malformed"))
     shown = shell.json("show", raw_id(b"not a job"))
     assert base64.b64decode(shown["raw_b64"]) == b"not a job"
-    assert "malformed" in shell.run("show", raw_id(b"not a job"))
+    text = shell.run("show", raw_id(b"not a job"))
+    assert "malformed" in text
+    [attempt] = shown["attempts"]
+    assert attempt["started_at"] is None
+    assert f"  1  {attempt['ended_at'][:19].replace('T', ' ')}Z  {attempt['outcome']}" in text
 
 
 def test_an_unknown_id_is_one_line_and_exit_1(shell: CommandLine) -> None:
