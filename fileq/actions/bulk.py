@@ -43,6 +43,7 @@ from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, encode, r
 from fileq.core.paging import pages, parts
 from fileq.core.text import printable
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob, stored_as
+from fileq.queries.job_ids import UNCLAIMED
 from fileq.queries.job_selection import job_page, matching, outlined, places_of, raws_in
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ UNKNOWN = "unknown"
 _CHANGED = frozenset([*(word for one in JobAction for word in (one.done, f"would_{one}")), REQUESTED])
 
 NO_RECORD = "no job has this id, or its record has expired"
+_NOT_TO_CANCEL = f"{NO_RECORD}, or {UNCLAIMED}; 'fileq cancel --all' also finds such jobs"
 NOT_A_JOB = "these bytes are not a job, and they would only die again; delete them"
 LEFT = "it left the dead-letter queue a moment ago"
 CHANGED_ELSEWHERE = "its state changed a moment ago"
@@ -221,7 +223,7 @@ class BulkActions:
         for id, record in zip(unique, self._broker.records(unique), strict=True):
             job = decode_or_none(record.raw) if record is not None else None
             if record is None or not is_seen(job):
-                left[id] = JobChange(id, UNKNOWN, reason=NO_RECORD)
+                left[id] = JobChange(id, UNKNOWN, reason=_NOT_TO_CANCEL if action is JobAction.CANCEL else NO_RECORD)
                 missing.add(id)
             elif record.state not in action.states:
                 left[id] = JobChange(id, REFUSED, _path_of(stored_as(record)), _not_open(action, record))
@@ -453,7 +455,7 @@ _CANCELS = {
     CancelResult.REQUESTED: (REQUESTED, ""),
     CancelResult.REQUESTED_BEFORE: (REQUESTED_BEFORE, ""),
     CancelResult.ENDED: (GONE, CHANGED_ELSEWHERE),
-    CancelResult.UNKNOWN: (UNKNOWN, NO_RECORD),
+    CancelResult.UNKNOWN: (UNKNOWN, _NOT_TO_CANCEL),
 }
 
 

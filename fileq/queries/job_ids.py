@@ -11,6 +11,7 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import MADE_ID, decode_or_none, raw_id
 from fileq.core.text import printable
 
+UNCLAIMED = "another program pushed it and no worker has claimed it yet"  # such a job has no record
 _FEWEST = 4  # hex digits of a prefix
 _CANDIDATES_SHOWN = 5
 _PREFIX = re.compile(rf"(?=(?:[0-9a-f]-?){{{_FEWEST}}})[0-9a-f-]{{{_FEWEST},35}}|raw-[0-9a-f]{{{_FEWEST},39}}")
@@ -31,7 +32,7 @@ def why_unknown(id: str) -> str:
     if re.fullmatch(rf"(?:raw-)?[0-9a-f]{{1,{_FEWEST - 1}}}", id):
         return f"{id!r} is too short; give at least {_FEWEST} characters of the id"
     advice = "for a file: 'fileq trace PATH'" if "/" in id or "." in id else "see 'fileq list'"
-    return f"job {id!r} is unknown: it never existed, or its record has expired; {advice}"
+    return f"job {id!r} is unknown: it never existed, its record has expired, or {UNCLAIMED}; {advice}"
 
 
 def resolve_ids(broker: FullBroker, given: Sequence[str], *, places: Sequence[str] = ()) -> list[str]:

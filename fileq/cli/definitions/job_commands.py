@@ -176,9 +176,9 @@ def _cancel(invocation: Invocation) -> int:
 
     With --all: every unfinished job that matches the filters and was enqueued before the command started; webhook
     deliveries only with --type. Jobs pushed by other programs are cancelled when they are near the front of their
-    queue, or once a worker has claimed them; one with the id of a job that has ended stays, and is named. Cancelled
-    jobs can't be put back, so --all needs --yes; without it the command lists what it would cancel and exits with
-    code 2.
+    queue, or once a worker has claimed them; until then their ids are unknown. One with the id of a job that has ended
+    stays, and is named. Cancelled jobs can't be put back, so --all needs --yes; without it the command lists what it
+    would cancel and exits with code 2.
 
     $ fileq cancel 2f6c1d0e  # one job; several ids may be given
     $ fileq cancel --all --queue low --match '*.tmp.pdf' --dry-run  # show which jobs would be cancelled

@@ -20,6 +20,7 @@ from fileq import __version__
 from fileq.core.api_key import Scope
 from fileq.core.errors import BrokerError
 from fileq.core.job import stamp
+from fileq.queries.job_ids import UNCLAIMED
 from fileq.server.authentication import COOKIE, Caller, RequestSender, check_not_cross_site, check_same_site
 from fileq.server.console import admin_views, batch_views, file_views, job_views, schedule_views, state_views
 from fileq.server.console.admin_views import CheckQuery
@@ -328,7 +329,7 @@ def view_problem(
 def _unknown(path: str, params: Mapping[str, str], given: Mapping[str, str]) -> ViewProblem:
     if path == JOB:
         id = params.get("id", "")[:200]
-        detail = f"No job has the id {id!r}. It never existed, or its record has expired. Use the full id."
+        detail = f"No job has the id {id!r}. It never existed, its record has expired, or {UNCLAIMED}. Use the full id."
         return ViewProblem("No such job", (detail,), search=id)
     name = given.get("path", "")[:1000]
     detail = f"Nothing is known about {name!r}. fileq knows a file from the moment when it has made a job of it."

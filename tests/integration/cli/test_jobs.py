@@ -369,6 +369,18 @@ def test_a_job_that_has_ended_or_is_unknown_is_exit_1(shell: CommandLine) -> Non
     assert (result["id"], result["result"], result["path"]) == ("absent", "unknown", "")
 
 
+def test_a_job_that_another_program_pushed_is_unknown_by_its_id_and_can_be_cancelled(shell: CommandLine) -> None:
+    shell.push("low", foreign("theirs"))
+    assert ids_of(shell.json("list")) == ["theirs"]
+    unclaimed = "another program pushed it and no worker has claimed it yet"
+    assert unclaimed in shell.fail("show", "theirs", code=1)
+    told = shell.run("cancel", "theirs", code=1)
+    assert told.startswith("theirs: unknown: no job has this id, ")
+    assert f"{unclaimed}; 'fileq cancel --all' also finds such jobs\n" in told
+    assert "theirs" in shell.run("cancel", "--all", "--yes")
+    assert shell.json("show", "theirs")["status"] == "cancelled"
+
+
 def test_cancelling_a_lost_job_advises_fsck(shell: CommandLine) -> None:
     enqueue(shell, "a")
     if shell.broker.kind == "redis":
