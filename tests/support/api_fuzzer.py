@@ -35,7 +35,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/batches/{id}/jobs"): {"jobs": [{"type": "known"}]},
     ("POST", "/schedules/preview"): {"cron": "30 2 * * 1-5"},
     ("PUT", "/schedules/{name}"): {"cron": "@daily", "type": "known"},
-    ("POST", "/webhooks"): {"name": "new", "url": "https://203.0.113.1/hook", "events": ["job.dead"]},
+    ("POST", "/webhooks"): {"name": "new", "url": "https://hooks.example.com/hook", "events": ["job.dead"]},
     ("POST", "/files/reprocess"): {"match": "*.pdf", "dry_run": True},
 }
 
@@ -212,7 +212,7 @@ def _made_things(api: ServedApi, directory: Path) -> list[str]:
         post("/jobs", {"path": str(file)}),
         post("/keys", {"name": "known", "scopes": ["read"]}),
         post("/batches", {"id": "known"}),
-        post("/webhooks", {"name": "known", "url": "https://203.0.113.1/hook", "events": ["job.dead"]}),
+        post("/webhooks", {"name": "known", "url": "https://hooks.example.com/hook", "events": ["job.dead"]}),
         api.client.call("PUT", "/schedules/known", {"cron": "@daily", "type": "known"}),
     ]
     assert {reply.status for reply in made} == {201}, made
