@@ -126,6 +126,9 @@ def test_dead_jobs_are_retried_after_the_handler_was_fixed(setup: WorkerSetup) -
     setup.open_gate("repaired")
     assert act_on_all(setup.broker, config_of(setup), JobAction.RETRY, JobFilter(error="broken")).count == 20
     setup.wait_for(State.COMPLETED, jobs)
-    assert [setup.record(job).attempt_count for job in jobs] == [2] * 20
+    # A busy worker may release a job that it claimed in advance: nothing ran.
+    attempts = [setup.record(job).attempts for job in jobs]
+    outcomes = [[attempt.outcome for attempt in each if attempt.outcome != "released"] for each in attempts]
+    assert outcomes == [["failed", "completed"]] * 20
     assert running_workers.workers(setup.broker).slots == 2
     assert checked(setup).is_clean

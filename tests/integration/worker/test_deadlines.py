@@ -40,7 +40,7 @@ def test_a_job_in_a_paused_queue_dies_at_its_deadline_with_everything_that_follo
     setup.wait_for(State.DEAD, ["a"])
     record = setup.record("a")
     assert (record.error, [attempt.outcome for attempt in record.attempts]) == ("deadline passed", ["refused"])
-    [line] = worker.events("job.dead")
+    line = worker.wait_for("job.dead")  # it is logged after the broker knows
     assert (line["job_id"], line["error"]) == ("a", "deadline passed")
     wait_until(lambda: (failed / "a").exists(), what="the file is moved")
     setup.broker.resume("low")
@@ -49,6 +49,7 @@ def test_a_job_in_a_paused_queue_dies_at_its_deadline_with_everything_that_follo
     assert len(record.follow_ups) == 1
     assert setup.logged("start") == []
     assert worker.stop() == 0
+    assert len(worker.events("job.dead")) == 1
     assert fsck(setup.broker, setup.config, sleep=lambda s: None).is_clean
 
 
