@@ -78,8 +78,8 @@ class Catalog(Protocol):
 
         Atomicity: the document. Repeat: False. Kill -9: removed or not."""
 
-    def catalog_revision(self, kind: str) -> int:
-        """A number that grows with every change of this kind; 0 before the first. Only reads; cheap."""
+    def catalog_revision(self, *kinds: str) -> int:
+        """A number that grows with every change of one of these kinds; 0 before the first. Only reads; cheap."""
 
 
 TRIES = 20  # how often a change is tried while other processes change the same document

@@ -156,6 +156,11 @@ class Broker(FileOrders, Protocol):
     kind: str  # the configuration's name for it
     where: str  # for people: an address, a path
 
+    @property
+    def patience(self) -> float:
+        """How many times its usual pause a process may make before it repeats a look that any other process would do as
+        well: 1, and more if the last renew() found a large fleet. So all together look no less often."""
+
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
         """Takes jobs in: each gets a record, a ledger entry and a position in its queue or in `scheduled`.
 

@@ -386,7 +386,7 @@ class WorkerSettings(Section, frozen=True):
     dead_letter_list: Annotated[str, KeyNameKind(), "key of the list of dead jobs"] = f"{DEFAULT_PREFIX}:dead_letter"
     completed_max: Annotated[Count, "number of completed jobs kept; older ones are removed with their records"] = 10_000
     history_ttl: Annotated[Seconds, "how long the record of an ended job is kept"] = 86_400.0
-    brpoplpush_timeout: Annotated[Seconds, "maximum wait of one blocking call"] = 1.0
+    brpoplpush_timeout: Annotated[Seconds, "maximum wait of one blocking call; longer in a fleet of over 100"] = 1.0
     path_map: Annotated[
         Mapping[Filled, Filled], "producer's path prefix: this worker's path prefix; the longest match is used"
     ] = field(default_factory=dict)

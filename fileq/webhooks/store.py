@@ -117,9 +117,9 @@ class WebhookStore:
         self._now_ms = now_ms
         self.problems: tuple[str, ...] = ()
 
-    def revision(self) -> tuple[int, int]:
+    def revision(self) -> int:
         """Grows with every change of a definition or a state. Cheap."""
-        return self._catalog.catalog_revision(DEFINITIONS.kind), self._catalog.catalog_revision(STATES.kind)
+        return self._catalog.catalog_revision(DEFINITIONS.kind, STATES.kind)
 
     def load(self) -> dict[str, KnownWebhook]:
         """All webhooks by name, those of the configuration first."""

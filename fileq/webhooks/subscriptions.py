@@ -280,7 +280,7 @@ class WebhookWatch(Struct, eq=False):
     subscriptions: Subscriptions
     emit: Emit
     known: Mapping[str, KnownWebhook] = {}
-    revision: tuple[int, int] | None = None
+    revision: int | None = None
     problems: list[str] = []
     name: str = "webhooks"
 

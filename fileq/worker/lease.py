@@ -18,8 +18,8 @@ from fileq.brokers.protocol import Broker
 from fileq.core.errors import BrokerError
 
 ENDS_AFTER = 3  # rounds that its holder misses
-# A process that is refused asks less and less often, or a large fleet would ask all the time. The neighbours of the
-# holder on its machine see without a call that it is gone.
+# A process that is refused asks less and less often, and in a large fleet still less, or it would ask all the time. The
+# neighbours of the holder on its machine see without a call that it is gone.
 LONGEST_ASK_S = 5.0
 
 
@@ -45,7 +45,8 @@ class Lease:
         if is_due or (now_s >= self._looks_s and Neighbours().is_gone(process_of(self._holder))):
             self._is_mine = False
             self._is_mine = self._asked()
-            self._pause_s = self.every_s if self._is_mine else min(2 * self._pause_s, max(self.every_s, LONGEST_ASK_S))
+            longest_s = max(self.every_s, LONGEST_ASK_S) * self._broker.patience
+            self._pause_s = self.every_s if self._is_mine else min(2 * self._pause_s, longest_s)
             # The turns of a caller do not come to the millisecond.
             self._asks_s = now_s + 0.9 * self._pause_s * (1.0 if self._is_mine else random.uniform(0.6, 1.0))
         if now_s >= self._looks_s:

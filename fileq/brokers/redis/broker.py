@@ -104,9 +104,10 @@ class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisSchedules, Re
             raise conflict(kind, name, expected or 0, revision)
         return bool(answer == 1)
 
-    def catalog_revision(self, kind: str) -> int:
-        check_name("kind", kind)
-        return int(self._store.call("HGET", self._store.keys.catalog_revisions, kind) or 0)
+    def catalog_revision(self, *kinds: str) -> int:
+        for kind in kinds:
+            check_name("kind", kind)
+        return sum(int(number or 0) for number in self._store.call("HMGET", self._store.keys.catalog_revisions, *kinds))
 
     def _keys(self, kind: str) -> tuple[str, str]:
         return self._store.keys.documents(kind), self._store.keys.catalog_revisions

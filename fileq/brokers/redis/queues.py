@@ -50,6 +50,8 @@ from fileq.core.job import Buried, Claim, decode, decode_or_none, encode, first_
 from fileq.core.settlement import Settlement, SettleResult, Verb
 
 PAGE = 1000  # records or entries of one call; more would block the server too long
+FEW_WORKERS = 100  # so many repeat each look at their usual pace
+PATIENCE_MAX = 10.0
 MACHINE_LASTS_MS = 86_400_000  # what is known of a machine that says nothing any more
 _ENQUEUED = Enqueued((EnqueueResult.ENQUEUED,), existing=("",))
 _SETTLE_RESULTS = {result.value.encode(): result for result in SettleResult}
@@ -227,11 +229,16 @@ class RedisQueues:
 
     # renew, promote, reap
 
+    @property
+    def patience(self) -> float:
+        return self._store.patience
+
     def renew(self, holdings: Sequence[tuple[str, bytes]]) -> list[Renewal]:
         if not holdings:
             return []
         keys = self._slot_keys([slot for slot, _ in holdings])
-        rows = self._store.run("renew", keys, tuple(chain.from_iterable(holdings)))
+        slot_count, *rows = self._store.run("renew", keys, tuple(chain.from_iterable(holdings)))
+        self._store.patience = min(PATIENCE_MAX, max(1.0, slot_count / len(holdings) / FEW_WORKERS))
         return [self._as_renewal(slot, row) for (slot, _), row in zip(holdings, rows, strict=True)]
 
     def _as_renewal(self, slot: str, row: Sequence[Any]) -> Renewal:

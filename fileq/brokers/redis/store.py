@@ -37,6 +37,7 @@ class RedisStore:
         self.tokens: Counter[str] = Counter()  # claims of each slot so far; a token tells two claims of a slot apart
         self.last_offsets: dict[str, int] = {}  # of each list, counted from its tail: where a search begins
         self.page_sizes: dict[str, int] = {}  # of each list: how many of its elements make a page
+        self.patience = 1.0  # see protocol.Broker
         self.due_watch = DueWatch(self.link, self.scripts.next_due)
         self._clock = clock
 

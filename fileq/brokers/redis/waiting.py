@@ -10,7 +10,8 @@ Tokens and the watch may be lost with a worker that dies. Then each waiter finds
 its holder died. Two waiters that both have the watch both wake.
 
 Of a large fleet nearly all waiters are such others, so what one of them sends each time is one packet of cheap commands
-and no script. Only a free watch is worth the script that takes it.
+and no script. Only a free watch is worth the script that takes it. The more of them there are, the longer each waits
+(`patience`): what was lost is found by the first whose wait ends.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class RedisWaiter:
     job, or a BLPOP is in flight."""
 
     def __init__(self, store: RedisStore, longest_s: float) -> None:
+        self._store = store
         self._link = store.link
         self._scripts = store.scripts
         self._keys = store.keys
@@ -52,9 +54,10 @@ class RedisWaiter:
         self._is_refused = False  # it does so for no connection of this user
         self._is_standby = False  # another waiter had the watch at the last look
         standby = [("GET", store.keys.watch), ("SMEMBERS", store.keys.paused)]
-        self._standby_look: list[Command] = [*standby, *(("LLEN", queue) for queue in store.keys.queues), self._blpop]
+        self._standby_look: list[Command] = [*standby, *(("LLEN", queue) for queue in store.keys.queues)]
         self._is_armed = False
         self._armed_s = 0.0
+        self._blpop_s = longest_s  # how long the last BLPOP blocks
         self._has_work = False
 
     def fileno(self) -> int:
@@ -68,7 +71,7 @@ class RedisWaiter:
         now_s = time.monotonic()
         if self._has_watch and now_s >= self._armed_s + self._wait_s:
             self._is_armed = False  # to renew the watch
-        elif self._is_armed and now_s > self._armed_s + self._longest_s + OVERDUE_S:
+        elif self._is_armed and now_s > self._armed_s + self._blpop_s + OVERDUE_S:
             # The server ends each BLPOP itself. A reply this late never comes: a router or firewall lost the connection
             # without a reset, and the waiter would miss every job.
             self._drop()
@@ -86,7 +89,9 @@ class RedisWaiter:
 
     @property
     def _wait_s(self) -> float:
-        return UNTRACKED_PAUSE_S if self._has_watch and not self._is_tracked else self._longest_s
+        if not self._has_watch:
+            return self._blpop_s
+        return self._longest_s if self._is_tracked else UNTRACKED_PAUSE_S
 
     def take(self) -> bool:
         self._read()
@@ -132,13 +137,13 @@ class RedisWaiter:
         self._is_armed, self._armed_s = not has_work, time.monotonic()
         self._is_standby = not self._has_watch
         if not has_work and not self._has_watch:
-            self._connection.send(packed([self._blpop]))
+            self._connection.send(packed([self._blpop()]))
 
     def _look_standing_by(self) -> None:
         """The same while another waiter has the watch, in one packet that ends with the BLPOP."""
         assert self._connection is not None
-        self._connection.send(packed(self._standby_look))
-        replies = [self._connection.read() for _ in self._standby_look[:-1]]
+        self._connection.send(packed([*self._standby_look, self._blpop()]))
+        replies = [self._connection.read() for _ in self._standby_look]
         self._is_armed, self._armed_s = True, time.monotonic()
         for reply in replies:
             if isinstance(reply, ReplyError):
@@ -148,9 +153,9 @@ class RedisWaiter:
         queues = zip(self._keys.queue_names, lengths, strict=True)
         self._has_work |= any(length and queue.encode() not in paused for queue, length in queues)
 
-    @property
     def _blpop(self) -> Command:
-        return ("BLPOP", *self._keys.tokens, self._keys.handed_over, str(self._longest_s))
+        self._blpop_s = self._longest_s * self._store.patience
+        return ("BLPOP", *self._keys.tokens, self._keys.handed_over, str(self._blpop_s))
 
     def _looked(self) -> bool:
         reply = self._ask(self._scripts.watch(self._holder, self._lasts_ms))

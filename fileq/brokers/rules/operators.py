@@ -179,10 +179,11 @@ class OperatorVerbs:
             work.put_document(kind, name, None)
             return True
 
-    def catalog_revision(self, kind: str) -> int:
-        check_name("kind", kind)
+    def catalog_revision(self, *kinds: str) -> int:
+        for kind in kinds:
+            check_name("kind", kind)
         with self.store.reading() as work:
-            return work.catalog_revision(kind)
+            return sum(work.catalog_revision(kind) for kind in kinds)
 
     # orders for files
 

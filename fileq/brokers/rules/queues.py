@@ -43,6 +43,7 @@ GONE_SLOTS_KEPT = 1000  # deregistered slots whose last token is kept
 
 class QueueVerbs:
     store: Store
+    patience = 1.0  # a look costs no other process anything
 
     # enqueue
 

@@ -39,6 +39,7 @@ def test_kinds_are_apart(harness: Harness) -> None:
     assert harness.broker.documents_of(kinds) == [harness.broker.documents(kind) for kind in kinds]
     assert harness.broker.documents_of([]) == []
     assert [harness.broker.catalog_revision(kind) for kind in ("webhooks", "keys", "views")] == [2, 1, 0]
+    assert harness.broker.catalog_revision("webhooks", "keys", "views") == 3, "it grows with a change of any of them"
 
 
 def test_a_change_has_a_new_revision(harness: Harness) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from fileq.brokers.redis import RedisBroker
+from fileq.brokers.redis.queues import FEW_WORKERS
 from fileq.brokers.redis.waiting import RedisWaiter
 from fileq.core.errors import BrokerUnavailable
-from fileq.testing.conformance.builders import claims_of, enqueue, foreign, raws_in
+from fileq.testing.conformance.builders import claims_of, enqueue, foreign, raws_in, worker_info
 from tests.support.fault_proxy import FaultProxy
 from tests.support.redis_store import QUICK, Store, dump
 from tests.support.servers import Server
@@ -215,6 +216,25 @@ def test_an_idle_waiter_sends_two_commands_a_wait(redis_server) -> None:
             rounds = (time.monotonic() - began) / 0.2
             # The script runs six commands: two of its own, two for each queue. INFO is one, the BLPOP another.
             assert commands(store) - before <= 8 * (rounds + 1) + 1
+
+
+def test_in_a_large_fleet_each_standby_waits_longer(redis_server) -> None:
+    with Store(redis_server, **{"worker.brpoplpush_timeout": "200ms"}) as store:
+        infos = {f"w{n}": worker_info() for n in range(3 * FEW_WORKERS)}
+        store.broker.register(infos)
+        store.broker.renew([("w0", b"")])
+        assert store.broker.patience == 3.0
+        store.broker.renew([("w0", b""), ("w1", b"")])
+        assert store.broker.patience == 1.5, "each of these workers has two slots"
+        with waiting(store.another()) as holder, waiting(store.broker) as standby:
+            assert holder.arm() == 0.2
+            began_s = time.monotonic()
+            assert standby.arm() == pytest.approx(0.3)
+            assert select.select([standby], [], [], LONG_S)[0], "its BLPOP has ended"
+            assert time.monotonic() - began_s >= 0.3
+        store.broker.deregister(list(infos)[1:])
+        store.broker.renew([("w0", b"")])
+        assert store.broker.patience == 1.0
 
 
 def test_arming_again_sends_nothing(store):

@@ -3,7 +3,7 @@
 --
 -- own KEYS   of each slot: processing list, heartbeat
 -- own ARGV   of each slot: its id, the raw it believes to hold ('' = none)
--- returns    for each slot: held, idle, lost, cancel, unexpected or gone; and for an unexpected job its queue number
+-- returns    how many slots are registered; for each slot: held, idle, lost, cancel, unexpected or gone; and for an unexpected job its queue number
 --            (0 = unknown), raw, id ('' = it has none), start time, 1 if an earlier job of the same file is running, 1 if its
 --            batch is cancelled
 local slots, lists, heartbeats = {}, {}, {}
@@ -11,12 +11,12 @@ for i = 1, (#ARGV - own_args) / 2 do
   slots[i] = ARGV[own_args + 2 * i - 1]
   lists[i], heartbeats[i] = KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
 end
-if #slots == 0 then return {} end
+if #slots == 0 then return { 0 } end
 require_permission(heartbeats[1], 'SET') -- the keys of all slots have one pattern
 require_strings(heartbeats)
 local registered = read('HMGET', WORKERS, unpack(slots))
 local is_any_held = read('EXISTS', unpack(lists)) > 0
-local answers, raw_of = {}, {}
+local answers, raw_of = { read('HLEN', WORKERS) }, {}
 
 local function answer(i)
   if not registered[i] then return { 'gone' } end
@@ -37,6 +37,6 @@ local function answer(i)
   return { is_wanted and 'cancel' or 'held' }
 end
 
-for i = 1, #slots do answers[i] = answer(i) end
+for i = 1, #slots do answers[i + 1] = answer(i) end
 for heartbeat, raw in pairs(raw_of) do redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL) end
 return answers
