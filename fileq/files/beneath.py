@@ -1,15 +1,12 @@
 """Opens a file that must lie below one of several roots: no link leads out of them, at no moment.
 
 A check of the path before the opening could be raced: another program replaces the file, or a directory above it, by a
-link in between. Here the kernel follows the path once. The result is a descriptor, which refers to the same file even
-if the path is renamed or replaced afterwards.
+link in between. Here the path is opened name by name, each in the directory opened before it, and never through a link.
+The result is a descriptor, which refers to the same file even if the path is renamed or replaced afterwards.
 
-Links that stay below the roots are followed:
-1. The path is opened below its root, in one call (openat2). This follows relative links that stay below the root.
-2. Where that fails, because a link is absolute or leads to another root, the links are resolved, and the real path,
-   which is below a root, is opened without following any link. A link that appeared meanwhile makes that fail; then the
-   links are resolved again.
-Without openat2 the path is opened directory by directory, without following links: that is as safe, and slower.
+Links that stay below the roots are followed: where a path has one, all its links are resolved, and the real path, which
+is below a root, is opened without following any link. A link that appeared meanwhile makes that fail; then the links
+are resolved again.
 
 open_without_links() and open_regular() follow no link below the root at all. They are for directories that others may
 write to, where a link would choose which file fileq reads or replaces.
@@ -19,12 +16,9 @@ The roots and the directories above them are trusted.
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import functools
 import os
 import stat
-import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
@@ -34,8 +28,8 @@ _DIRECTORY = _REFERENCE | os.O_DIRECTORY | os.O_NOFOLLOW
 # A pipe that waits for a writer, or a lease that another process holds on the file, does not block.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAX_TRIES = 20
-# Perhaps a link: ENOTDIR is what a link in the place of a directory gives where no link is followed.
-_HAS_LINK = frozenset((errno.EXDEV, errno.ELOOP, errno.EAGAIN, errno.ENOTDIR))
+# Perhaps a link: ENOTDIR is what one in the place of a directory gives. EXDEV: a path that does not only go down.
+_HAS_LINK = frozenset((errno.EXDEV, errno.ELOOP, errno.ENOTDIR))
 _REASONS = {
     errno.ELOOP: "a link leads to it, and no link is followed here",
     errno.ENOTDIR: "a part of its path is a link or a file, and no link is followed here",
@@ -61,7 +55,7 @@ def open_beneath(path: bytes, roots: Sequence[bytes]) -> int:
         above = root if root.endswith(b"/") else root + b"/"
         if path.startswith(above):
             try:
-                return _open_below(root, path[len(above) :], BENEATH | NO_MAGICLINKS)
+                return _open_below(root, path[len(above) :])
             except OSError as error:
                 if error.errno not in _HAS_LINK:
                     raise
@@ -158,19 +152,12 @@ def _open_root(path: bytes, roots: Sequence[bytes]) -> tuple[int, bytes]:
     raise LeadsOutside(path)
 
 
-def _open_below(root: bytes, relative: bytes, resolve: int) -> int:
+def _open_below(root: bytes, relative: bytes) -> int:
     directory = os.open(root, _REFERENCE | os.O_DIRECTORY)
     try:
-        return _open_at(directory, relative, _REFERENCE, resolve)
+        return _open_in(directory, relative, _REFERENCE)
     finally:
         os.close(directory)
-
-
-def _open_at(directory: int, relative: bytes, flags: int, resolve: int) -> int:
-    """As openat2(); without it no link is followed, whatever `resolve` allows."""
-    if has_openat2():
-        return openat2(directory, relative, flags, resolve)
-    return _open_by_steps(directory, relative, flags)
 
 
 def _open_resolved(path: bytes, roots: Sequence[bytes]) -> int:
@@ -184,7 +171,7 @@ def _open_resolved(path: bytes, roots: Sequence[bytes]) -> int:
         if not is_below(real_path, roots):
             raise LeadsOutside(path)
         try:
-            return _open_below(b"/", real_path[1:] or b".", NO_SYMLINKS)
+            return _open_below(b"/", real_path[1:])
         except OSError as error:
             if error.errno not in _HAS_CHANGED:
                 raise
@@ -192,18 +179,8 @@ def _open_resolved(path: bytes, roots: Sequence[bytes]) -> int:
 
 
 def _open_in(directory: int, relative: bytes, flags: int) -> int:
-    """What is at a path below an open directory, without following any link."""
-    if b"\0" in relative:
-        raise ValueError("embedded null byte")
-    try:
-        _names_of(relative)
-        return _open_at(directory, relative, flags, BENEATH | NO_SYMLINKS)
-    except OSError as error:
-        raise _named(error, relative) from None
-
-
-def _open_by_steps(directory: int, relative: bytes, flags: int) -> int:
-    """Opens each name of the path below the one before. A link is an error: ELOOP, or ENOTDIR if it is not last."""
+    """What is at a path below an open directory: opens each name of it below the one before. A link is an error: ELOOP,
+    or ENOTDIR if it is not last."""
     names = _names_of(relative)
     above = directory
     try:
@@ -213,12 +190,14 @@ def _open_by_steps(directory: int, relative: bytes, flags: int) -> int:
                 os.close(above)
             above = fd
         fd = os.open(names[-1], flags | os.O_NOFOLLOW, dir_fd=above)
+    except OSError as error:
+        raise _named(error, relative) from None
     finally:
         if above != directory:
             os.close(above)
     if stat.S_ISLNK(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), relative)
+        raise OSError(errno.ELOOP, _REASONS[errno.ELOOP], relative)
     return fd
 
 
@@ -235,49 +214,3 @@ def _names_of(relative: bytes) -> list[bytes]:
     if not {b"", b".", b".."}.isdisjoint(names):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), relative)
     return names
-
-
-# the system call openat2
-
-AT_FDCWD = -100
-NO_MAGICLINKS, NO_SYMLINKS, BENEATH = 0x02, 0x04, 0x08
-_NUMBER = 437  # the same on every architecture that Python runs on, but for alpha
-_HOW = struct.Struct("QQQ")  # flags, mode, resolve
-
-
-def openat2(directory: int, path: bytes, flags: int, resolve: int) -> int:
-    """Like os.open(path, flags, dir_fd=directory), with a limit to what links may do: `resolve`, a sum of the constants
-    above. Linux has the call since 5.6, Python has no function for it, and sandboxes may refuse it: check has_openat2()
-    first.
-
-    Raises OSError: EXDEV if the path leads out of the directory (BENEATH), ELOOP if it has a link (NO_SYMLINKS), EAGAIN
-    if the kernel could not decide because a directory was renamed meanwhile (BENEATH, and the path has `..`)."""
-    if b"\0" in path:
-        raise ValueError("embedded null byte")  # C would ignore what follows it
-    how = _HOW.pack(flags, 0, resolve)
-    syscall = _syscall()
-    while True:
-        fd: int = syscall(_NUMBER, directory, path, how, _HOW.size)
-        if fd >= 0:
-            return fd
-        number = ctypes.get_errno()
-        if number != errno.EINTR:
-            raise OSError(number, os.strerror(number), path)
-
-
-@functools.cache
-def has_openat2() -> bool:
-    """Whether the kernel has the call and no sandbox refuses it."""
-    try:
-        os.close(openat2(AT_FDCWD, b"/", os.O_PATH | os.O_CLOEXEC, NO_SYMLINKS))
-    except OSError:
-        return False
-    return True
-
-
-@functools.cache
-def _syscall() -> ctypes._NamedFuncPointer:
-    function = ctypes.CDLL(None, use_errno=True).syscall
-    function.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long)
-    function.restype = ctypes.c_long
-    return function

@@ -2,7 +2,6 @@
 
 from tests.support.guards.guard import Guard
 
-BENEATH = "fileq/files/beneath.py"
 BREAKING, RETRYING, BREAKING_ROUTES, DEFERRING = (
     f"tests/unit/{name}.py::test_"
     for name in ("worker/test_breaker", "core/test_retry", "worker/test_breakers", "worker/test_deferrals")
@@ -246,20 +245,6 @@ FILE_GUARDS = (
         "        if not is_below(real_path, roots):\n",
         "        if False:\n",
         CHECKING + "a_path_outside_the_roots_is_a_permanent_failure",
-    ),
-    Guard(
-        "No link below a root leads out of it",
-        "a link that takes the place of a file is followed to any file of the machine",
-        "BENEATH | NO_MAGICLINKS",
-        "0",
-        "tests/unit/files/test_beneath.py::test_a_link_that_leads_outside_is_refused",
-    ),
-    Guard(
-        "A path whose links are resolved is opened without following links",
-        "a link that appears in the meantime is followed to any file on the machine",
-        'or b".", NO_SYMLINKS)',
-        'or b".", 0)',
-        "tests/unit/files/test_beneath.py::test_a_link_that_appears_after_the_links_were_resolved_is_not_followed",
     ),
     Guard(
         "A handler opens the file that was checked",

@@ -139,21 +139,21 @@ MODE_GUARDS = (
 
 LINK_GUARDS = (
     Guard(
-        "Without openat2 no link in the place of a directory is followed",
+        "No link in the place of a directory is followed",
         OUTSIDE,
         "            fd = os.open(name, _REFERENCE | os.O_NOFOLLOW, dir_fd=above)\n",
         "            fd = os.open(name, _REFERENCE, dir_fd=above)\n",
         OPENING + "a_link_that_leads_outside_is_refused",
     ),
     Guard(
-        "Without openat2 no link in the place of the file is opened",
+        "No link in the place of the file is opened",
         OUTSIDE,
         "    if stat.S_ISLNK(os.fstat(fd).st_mode):\n",
         "    if False:\n",
         OPENING + "a_link_that_stays_below_the_root_is_followed",
     ),
     Guard(
-        "Without openat2 no path leads out of its root by its names",
+        "No path leads out of its root by its names",
         "a job can name any file of the machine",
         '    if not {b"", b".", b".."}.isdisjoint(names):\n',
         "    if False:\n",

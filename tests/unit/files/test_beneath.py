@@ -1,4 +1,4 @@
-"""A file is opened below its roots, with openat2 and without it: links that stay below them are followed, no others."""
+"""A file is opened below its roots: links that stay below them are followed, no others."""
 
 from __future__ import annotations
 
@@ -10,16 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.files import beneath
 from fileq.files.beneath import LeadsOutside, NotRegular, open_beneath, open_directory, open_regular
-
-
-@pytest.fixture(autouse=True, params=["openat2", "steps"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "steps":
-        monkeypatch.setattr(beneath, "has_openat2", lambda: False)
-    elif not beneath.has_openat2():
-        pytest.skip("the kernel has no openat2")
 
 
 @pytest.fixture
