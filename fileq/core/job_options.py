@@ -194,8 +194,9 @@ class EnqueueOptions(JobKeywords, total=False):
     batch: Annotated[NamedBatch | str | None, Option(batch_id_of, sent_as="batch_id")]
 
 
-class JobOptions(Struct, frozen=True):
-    """The options of a new job, checked. Empty and None mean that the configuration decides."""
+class JobOptions(Struct, frozen=True, omit_defaults=True):
+    """The options of a new job, checked. Empty and None mean that the configuration decides. With both, `delay_ms` and
+    `at_ms`, it is due at the later of the two."""
 
     priority: str = ""  # "": chosen by the task or by the extension of the file
     delay_ms: int = 0
@@ -212,7 +213,7 @@ class JobOptions(Struct, frozen=True):
     span_id: str = ""
 
     def applied(self, job: Job, now_ms: int, batch_id: str | None = None) -> Job:
-        due_ms = self.at_ms or (now_ms + self.delay_ms if self.delay_ms else 0)
+        due_ms = max(self.at_ms, now_ms + self.delay_ms) if self.at_ms or self.delay_ms else 0
         trace_id, span_id = self.trace_id, self.span_id
         if self.is_traced and not trace_id:
             trace_id, span_id = new_ids()

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from fileq.core.job import ClaimKey, Job, Version
-from fileq.core.job_options import Moment
+from fileq.core.job_options import JobOptions
 from fileq.core.units import format_duration
 
 FOLLOW_UPS_MAX = 100  # of one attempt
@@ -76,23 +76,15 @@ class Output(Struct, frozen=True):
 class FollowUpRequest(Struct, frozen=True, omit_defaults=True):
     """A follow-up as its handler requested it, checked. Plain data, so that a child process can send it to its worker.
 
-    A job of a `type`, with its `payload` in JSON (empty: none), or about the file at `path` on this machine. An empty
-    `priority` stands for the queue of the job that it follows."""
+    A job of a `type`, with its `payload` in JSON (empty: none), or about the file at `path` on this machine. Its
+    options have an id. An empty priority stands for the queue of the job that it follows."""
 
-    id: str
+    options: JobOptions
     type: str = ""
     payload: bytes = b""
     path: bytes = b""
     size: int = 0
     signature: str = ""
-    priority: str = ""
-    delay_ms: int = 0
-    at_ms: int = 0
-    unique_key: str | None = None
-    max_retries: int | None = None
-    timeout_s: float | None = None
-    deadline: Moment | None = None
-    tags: dict[str, str] = {}
     joins: bool = False  # it becomes a member of the batch of the job that it follows
 
 

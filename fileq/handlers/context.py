@@ -25,7 +25,7 @@ from msgspec.structs import force_setattr, replace
 from fileq.core.batch import BatchFacts, facts_of
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import Job, json_of, traceparent
-from fileq.core.job_options import JobKeywords, read_options
+from fileq.core.job_options import JobKeywords, JobOptions, read_options
 from fileq.core.outcome import (
     FOLLOW_UPS_MAX,
     FOLLOW_UPS_MAX_BYTES,
@@ -381,7 +381,7 @@ class Making(Struct):
         self._check_open()
         if len(self.requests) >= FOLLOW_UPS_MAX:
             raise JobError(f"a job can enqueue {FOLLOW_UPS_MAX} follow-ups; let one of them enqueue the others")
-        request = FollowUpRequest(**subject, **self._checked(options))
+        request = FollowUpRequest(self._checked(options), **subject)
         size = self.size + len(msgspec.msgpack.encode(request))
         if size > FOLLOW_UPS_MAX_BYTES:
             raise JobError(
@@ -390,19 +390,19 @@ class Making(Struct):
             )
         self.size = size
         self.requests.append(request)
-        return request.id
+        return request.options.id
 
-    def _checked(self, options: JobKeywords) -> dict[str, Any]:
+    def _checked(self, options: JobKeywords) -> JobOptions:
         try:
             fields = read_options(options, JobKeywords)
         except ConfigError as error:
             raise JobError(str(error)) from None
-        priority, id = fields.get("priority", ""), fields.get("id", "")
-        if priority and self.queues and priority not in self.queues:
-            raise JobError(f"priority is {priority!r}; it must be one of {', '.join(self.queues)}")
-        check_id(id)
-        check_tags(fields.get("tags", ()))
-        return {**fields, "id": id or follow_up_id(self.parent_id, len(self.requests) + 1)}
+        checked = JobOptions(**fields)
+        if checked.priority and self.queues and checked.priority not in self.queues:
+            raise JobError(f"priority is {checked.priority!r}; it must be one of {', '.join(self.queues)}")
+        check_id(checked.id)
+        check_tags(checked.tags)
+        return checked if checked.id else replace(checked, id=follow_up_id(self.parent_id, len(self.requests) + 1))
 
     def _check_open(self) -> None:
         if self.is_closed:

@@ -23,10 +23,8 @@ from fileq.core.job import (
     Job,
     Version,
     attempt_span_id,
-    encoded_tags,
     file_job,
     parent_of,
-    rfc3339_ms,
     typed_job,
 )
 from fileq.core.outcome import EndingPayload, FollowUp, FollowUpRequest, Made, follow_up_id
@@ -151,29 +149,20 @@ class FollowUps:
         return FollowUp(self._following(told, settlement.claim, job), queue, is_own=not is_own_type(type))
 
     def _requested(self, claim: Claim, parent: Job, number: int, request: FollowUpRequest) -> FollowUp:
-        queue, now_ms, version = request.priority or claim.queue, self._now_ms(), None
-        now = _as_time(now_ms)
+        options, now_ms, version = request.options, self._now_ms(), None
+        queue, now = options.priority or claim.queue, _as_time(now_ms)
         if request.path:
             path = self._paths.there(request.path)
             signature = request.signature
-            job = file_job(path, size=request.size, priority=queue, now=now, signature=signature, id=request.id)
+            job = file_job(path, size=request.size, priority=queue, now=now, signature=signature, id=options.id)
             version = Version(path, signature)
         else:
-            job = typed_job(request.type, None, priority=queue, now=now, id=request.id)
+            job = typed_job(request.type, None, priority=queue, now=now, id=options.id)
             job = job.but(payload=Raw(request.payload) if request.payload else UNSET)
-        due_ms = max(request.at_ms, now_ms + request.delay_ms) if request.at_ms or request.delay_ms else 0
-        job = job.but(
-            unique_key=request.unique_key,
-            max_retries=request.max_retries,
-            timeout=request.timeout_s,
-            deadline=request.deadline.text(now_ms) if request.deadline is not None else None,
-            tags=encoded_tags(request.tags),
-            process_at=rfc3339_ms(due_ms) if due_ms else None,
-            batch_id=parent.batch_id if request.joins else None,
-        )
-        due = request.delay_ms, request.at_ms
+        job = options.applied(job, now_ms, parent.batch_id if request.joins else None)
+        due = options.delay_ms, options.at_ms
         # An id that fileq chose can be computed by others: a job that they enqueued under it is replaced.
-        is_own = request.id == follow_up_id(parent.id, number) and not is_own_type(request.type)
+        is_own = options.id == follow_up_id(parent.id, number) and not is_own_type(request.type)
         return FollowUp(self._following(job, claim, parent), queue, *due, version, joins=request.joins, is_own=is_own)
 
     def _following(self, job: Job, claim: Claim, parent: Job) -> Job:

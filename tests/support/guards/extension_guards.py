@@ -55,7 +55,7 @@ EXTENSION_GUARDS = (
     Guard(
         "A follow-up that the broker would refuse is an error in the handler",
         "the broker refuses the settlements of all jobs of the call",
-        "        if priority and self.queues and priority not in self.queues:\n",
+        "        if checked.priority and self.queues and checked.priority not in self.queues:\n",
         "        if False:\n",
         MADE + "a_mistake_is_an_error_in_the_handler",
     ),

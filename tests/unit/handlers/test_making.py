@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from fileq.core.errors import JobError
 from fileq.core.job import typed_job
-from fileq.core.job_options import JobKeywords, Moment, declared_options, options_of
+from fileq.core.job_options import JobKeywords, JobOptions, Moment, declared_options, options_of
 from fileq.core.outcome import FOLLOW_UPS_MAX, FOLLOW_UPS_MAX_BYTES, OUTPUTS_MAX, FollowUpRequest, Made, follow_up_id
 from fileq.handlers.context import Context, view_of
 from tests.support import trial_tasks
@@ -51,13 +51,14 @@ def test_a_handler_that_makes_nothing_leaves_nothing(context: Context) -> None:
 
 def test_a_follow_up_has_its_type_and_its_payload_as_json(context: Context) -> None:
     id = context.enqueue("thumbnail", Thumb("/a.png"))
-    assert requests(context) == (FollowUpRequest(id, type="thumbnail", payload=b'{"path":"/a.png"}'),)
+    assert requests(context) == (FollowUpRequest(JobOptions(id=id), type="thumbnail", payload=b'{"path":"/a.png"}'),)
 
 
 def test_a_task_gives_its_name_and_its_priority(context: Context) -> None:
     context.enqueue(SomeTask())
     context.enqueue(SomeTask(), priority="low")
-    assert [(one.type, one.priority) for one in requests(context)] == [("thumbnail", "high"), ("thumbnail", "low")]
+    made = [(one.type, one.options.priority) for one in requests(context)]
+    assert made == [("thumbnail", "high"), ("thumbnail", "low")]
 
 
 def test_ids_follow_from_the_parent_and_the_position_so_that_a_repeated_run_gives_the_same(context: Context) -> None:
@@ -78,9 +79,8 @@ def test_the_options_of_a_follow_up_are_kept(context: Context) -> None:
     options: dict[str, Any] = {"delay": "5m", "at": NOW, "max_retries": 0, "timeout": 1.5, "deadline": deadline}
     context.enqueue("a", id="mine", unique_key="k", priority="high", tags={"tenant": "acme"}, **options)
     [request] = requests(context)
-    assert request == FollowUpRequest(
-        "mine",
-        type="a",
+    assert request.options == JobOptions(
+        id="mine",
         priority="high",
         delay_ms=300_000,
         at_ms=round(NOW.timestamp() * 1000),
@@ -110,7 +110,7 @@ def test_a_client_and_a_handler_take_the_same_options_in_the_same_sense(context:
     context.enqueue("a", **options)
     [request], given = requests(context), options_of(options)
     names = [option.field for name, option in declared_options(JobKeywords).items() if name != "id"]
-    assert {name: getattr(request, name) for name in names} == {name: getattr(given, name) for name in names}
+    assert {name: getattr(request.options, name) for name in names} == {name: getattr(given, name) for name in names}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_durations_are_those_of_a_client_and_none_is_an_option_that_is_not_given
     context.enqueue("a", delay=timedelta(minutes=5), timeout=timedelta(seconds=2))
     context.enqueue("a", priority=None, delay=None, id=None, unique_key=None)
     timed, plain = requests(context)
-    assert (timed.delay_ms, timed.timeout_s, plain.delay_ms) == (300_000, 2.0, 0)
+    assert (timed.options.delay_ms, timed.options.timeout_s, plain.options.delay_ms) == (300_000, 2.0, 0)
 
 
 def test_the_follow_ups_of_a_job_are_limited_in_number(context: Context) -> None:

@@ -12,7 +12,7 @@ from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import Entry, Record, Revival
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import Claim, State, decode, encode, file_job, typed_job
-from fileq.core.job_options import Moment
+from fileq.core.job_options import JobOptions, Moment
 from fileq.core.outcome import (
     Cancelled,
     Changed,
@@ -30,7 +30,7 @@ from fileq.worker.reaper import Reaper
 from fileq.worker.settlements import FollowUps
 from tests.support.pump_setup import NOW, TTL_S, PumpSetup
 
-MADE = Made((FollowUpRequest("next", type="index", payload=b'{"n":1}'),), (Output(b"/out/a", 3, "3-1"),))
+MADE = Made((FollowUpRequest(JobOptions(id="next"), type="index", payload=b'{"n":1}'),), (Output(b"/out/a", 3, "3-1"),))
 DISTANT_MS = 4_000_000_000_000
 CHECKSUM = "fileq.handlers:checksum"
 ROUTE = {"match": "**/*", "use": CHECKSUM, "on_completed": "tell", "on_dead": "mourn"}
@@ -63,7 +63,7 @@ def test_a_planted_id_keeps_no_follow_up_out(told: PumpSetup) -> None:
     ids = follow_up_id("a", 1), follow_up_id("a", "on_completed")
     for id in ids:
         told.broker.enqueue([Entry(typed_job("plant", None, priority="low", now=NOW, id=id), "low", delay_ms=9_999)])
-    end(told, Done(made=Made((FollowUpRequest(ids[0], type="index"),))))
+    end(told, Done(made=Made((FollowUpRequest(JobOptions(id=ids[0]), type="index"),))))
     assert {type: job.id for type, job in jobs_in_queue(told).items()} == {"index": ids[0], "tell": ids[1]}
     parent = record(told, "a")
     assert parent is not None
@@ -78,7 +78,7 @@ def test_a_planted_id_keeps_no_follow_up_out_that_joins_the_batch_of_its_job() -
     job = file_job(setup.root + b"/a", size=1, priority="low", now=NOW, id="a").but(batch_id="b")
     setup.broker.enqueue([Entry(job, "low", joins=True)])
     setup.pump.turn()
-    setup.executor.end(Done(made=Made((FollowUpRequest(id, type="index", joins=True),))))
+    setup.executor.end(Done(made=Made((FollowUpRequest(JobOptions(id=id), type="index", joins=True),))))
     setup.pump.turn(may_claim=False)
     assert jobs_in_queue(setup)["index"].id == id
     found = record(setup, id)
@@ -153,7 +153,7 @@ def test_a_repeated_settlement_enqueues_once() -> None:
 
 def test_a_requested_file_is_known_to_the_ledger_under_the_producers_path() -> None:
     setup = PumpSetup(count=1)
-    made = Made((FollowUpRequest("next", path=b"/data/b", size=3, signature="3-1", priority="high"),))
+    made = Made((FollowUpRequest(JobOptions("high", id="next"), path=b"/data/b", size=3, signature="3-1"),))
     end(setup, Done(made=made))
     [raw] = setup.broker.peek("high", 10)
     job = decode(raw)
@@ -165,7 +165,7 @@ def test_a_requested_file_is_known_to_the_ledger_under_the_producers_path() -> N
 
 def test_a_delayed_follow_up_is_scheduled() -> None:
     setup = PumpSetup(count=1)
-    end(setup, Done(made=Made((FollowUpRequest("next", type="index", delay_ms=60_000),))))
+    end(setup, Done(made=Made((FollowUpRequest(JobOptions(id="next", delay_ms=60_000), type="index"),))))
     found = record(setup, "next")
     assert found is not None
     assert found.state is State.SCHEDULED
@@ -173,7 +173,7 @@ def test_a_delayed_follow_up_is_scheduled() -> None:
 
 def test_a_follow_up_has_the_tags_and_the_deadline_that_its_handler_gave() -> None:
     setup = PumpSetup(count=1)
-    request = FollowUpRequest("next", type="index", deadline=Moment(DISTANT_MS), tags={"tenant": "acme"})
+    request = FollowUpRequest(JobOptions(id="next", deadline=Moment(DISTANT_MS), tags={"tenant": "acme"}), type="index")
     end(setup, Done(made=Made((request,))))
     job = jobs_in_queue(setup)["index"]
     assert (job.deadline_ms, job.tag_values) == (DISTANT_MS, {"tenant": "acme"})
