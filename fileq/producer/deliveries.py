@@ -45,11 +45,10 @@ from fileq.files.exclusive_move import NEW_FILE, private_name
 from fileq.files.version import FoundFile
 from fileq.producer.delivery_completion import (
     ChecksumReader,
-    Completion,
     DirectoryLook,
     LookLimits,
     ManifestReader,
-    completion_of,
+    awaited,
     listed_files,
     look_at,
     problems_of,
@@ -215,9 +214,9 @@ class DeliveryStage:
             place = self._places.of(record.path)
             if place is None or place.directory != record.path:
                 continue
-            for sealed in record.waiting:
-                with self._alone(record.path, sealed.batch_id):
-                    self._finish(place, sealed.batch_id)
+            for batch_id in record.waiting:
+                with self._alone(record.path, batch_id):
+                    self._finish(place, batch_id)
             if record.batch_id:
                 with self._alone(record.path, record.batch_id):
                     self._look(place, record, now_s)
@@ -262,8 +261,8 @@ class DeliveryStage:
         except Exception as error:  # what it can't be read for is up to its sender, so it may be anything
             self._report_unreadable(place, state, str(error) or repr(error))
             if is_late:
-                completion = Completion(f"it could not be read ({error})")
-                self._seal(place, state, problems_of(place, completion, DirectoryLook({}), frozenset()), 0, is_late)
+                problems = problems_of(place, f"it could not be read ({error})", (), DirectoryLook({}), frozenset())
+                self._seal(place, state, problems, 0, is_late)
         state.next_s = now_s + max(self._interval_s, (self._monotonic() - began_s) * SHARE)
 
     def _decide(
@@ -283,17 +282,17 @@ class DeliveryStage:
             return
         arrived = self._arrived(state.batch_id, [path for path, _ in listed if path not in look.files])
         quiet_s = now_s - state.news_s
-        completion = completion_of(place, look, listed, members=view.total, arrived=arrived, quiet_s=quiet_s)
-        is_done = not completion.missing and is_enqueued
+        missing = awaited(place, look, listed, members=view.total, arrived=arrived, quiet_s=quiet_s)
+        is_done = not missing and is_enqueued
         if not is_late and not (is_done and state.is_complete and state.news_s < now_s):
             state.is_complete = is_done and state.news_s < now_s
             state.checksums = None  # they are those of files that have changed meanwhile
             return
-        if state.checksums is None and (unread := to_be_read(completion, look)):
+        if state.checksums is None and (unread := to_be_read(listed, look)):
             state.checksums = ChecksumReader(unread, self._opener(place), self._monotonic)
             return
-        problems = problems_of(place, completion, look, arrived, state.checksums)
-        self._seal(place, state, problems, view.total, bool(completion.missing))
+        problems = problems_of(place, missing, listed, look, arrived, state.checksums)
+        self._seal(place, state, problems, view.total, bool(missing))
 
     def _add_enqueued(self, look: DirectoryLook) -> None:
         """Adds the files whose markers were removed because they are enqueued."""
@@ -415,14 +414,9 @@ def _member_id(batch_id: str, path: bytes, signature: str) -> str:
     return follow_up_id(batch_id, shown(path), signature)
 
 
-class SealedDelivery(Struct, frozen=True):
-    """A delivery whose jobs have not all ended yet."""
-
-    batch_id: str
-
-
 class DeliveryRecord(Struct, frozen=True, omit_defaults=True):
-    """One directory. `first_ms` is the producer's clock, in ms since the epoch.
+    """One directory. `first_ms` is the producer's clock, in ms since the epoch. `waiting` are the batches of sealed
+    deliveries whose jobs have not all ended yet.
 
     `newest_ns` is the last change in the directory, by the clock of its file system, when its last delivery was sealed:
     files, markers and manifests that did not change since then belong to an earlier delivery."""
@@ -432,7 +426,7 @@ class DeliveryRecord(Struct, frozen=True, omit_defaults=True):
     batch_id: str = ""  # the batch of the delivery that is open
     first_ms: int = 0  # when it was opened
     newest_ns: int = 0
-    waiting: tuple[SealedDelivery, ...] = ()
+    waiting: tuple[str, ...] = ()
 
 
 RECORDS = Table[DeliveryRecord]("deliveries", DeliveryRecord)
@@ -517,13 +511,13 @@ class DeliveryRegister:
         """The delivery of this batch takes no more files."""
         record = self.record(path)
         if record.batch_id == batch_id:
-            waiting = (*record.waiting, SealedDelivery(batch_id))[-WAITING_MAX:]
+            waiting = (*record.waiting, batch_id)[-WAITING_MAX:]
             newest_ns = max(newest_ns, record.newest_ns)
             self.write(replace(record, batch_id="", first_ms=0, newest_ns=newest_ns, waiting=waiting))
 
     def finished(self, path: bytes, batch_id: str) -> None:
         record = self.record(path)
-        self.write(replace(record, waiting=tuple(one for one in record.waiting if one.batch_id != batch_id)))
+        self.write(replace(record, waiting=tuple(one for one in record.waiting if one != batch_id)))
 
 
 # The marker: a file in the directory that says how the delivery ended, for the programs that sent it.

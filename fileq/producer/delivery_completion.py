@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BufferedReader
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -51,11 +52,7 @@ class LookLimits(Struct, frozen=True):
         return cls(min(LISTED_MAX, entries), min(ENTRIES_MAX, entries), min(MANIFEST_MAX, memory // MANIFEST_SHARE))
 
 
-class Completion(Struct):
-    """`missing` says what is still awaited; empty if nothing is. `listed` are the files of the manifest."""
-
-    missing: str = ""
-    listed: tuple[tuple[bytes, ManifestEntry], ...] = ()
+Listed: TypeAlias = Sequence[tuple[bytes, ManifestEntry]]  # the files of a manifest; none without one
 
 
 class ManifestReader:
@@ -104,7 +101,7 @@ def _weight(found: list[ManifestEntry] | ConfigError) -> int:
 
 def listed_files(
     place: DeliveryPlace, look: DirectoryLook, open_file: Callable[[bytes], int], reader: ManifestReader
-) -> tuple[tuple[bytes, ManifestEntry], ...]:
+) -> Listed:
     """The files of the manifest, whose paths are relative to its directory; () without one. Raises ConfigError or
     OSError if it can't be read."""
     if look.manifest is None:
@@ -115,53 +112,50 @@ def listed_files(
     outside = [entry.path for path, entry in listed if not path.startswith(top + b"/")]
     if outside:
         raise ConfigError(f"the manifest lists {outside[0]!r:.120}, which is not below its directory")
-    return tuple(listed)
+    return listed
 
 
-def completion_of(
+def awaited(
     place: DeliveryPlace,
     look: DirectoryLook,
-    listed: tuple[tuple[bytes, ManifestEntry], ...],
+    listed: Listed,
     *,
     members: int,
     arrived: frozenset[bytes],
     quiet_s: float,
-) -> Completion:
-    """`members` is the number of files that belong to the delivery. `arrived` are paths of members whose files are
-    gone: workers move or delete files. `quiet_s` is the time without news."""
+) -> str:
+    """What a delivery still lacks; "" if it is complete. `members` is the number of files that belong to it. `arrived`
+    are paths of members whose files are gone: workers move or delete files. `quiet_s` is the time without news."""
     complete = place.settings.complete
     if complete.marker is not None:
-        return Completion("" if look.has_marker and members else f"the marker {complete.marker} did not arrive")
+        return "" if look.has_marker and members else f"the marker {complete.marker} did not arrive"
     if complete.files is not None:
-        return Completion("" if members >= complete.files else f"{members} of {complete.files} files arrived")
+        return "" if members >= complete.files else f"{members} of {complete.files} files arrived"
     if complete.quiet is not None:
-        awaited = f"files arrived or changed within the last {format_duration(complete.quiet)}"
-        return Completion("" if quiet_s >= complete.quiet else awaited)
+        is_quiet = quiet_s >= complete.quiet
+        return "" if is_quiet else f"files arrived or changed within the last {format_duration(complete.quiet)}"
     if look.manifest is None:
-        return Completion(f"no manifest {complete.manifest} arrived")
+        return f"no manifest {complete.manifest} arrived"
     absent = [path for path, _ in listed if path not in look.files and path not in arrived]
-    if not absent:
-        return Completion("", listed)
-    return Completion(f"{len(absent)} of the {len(listed)} files in the manifest did not arrive", listed)
+    return f"{len(absent)} of the {len(listed)} files in the manifest did not arrive" if absent else ""
 
 
 def problems_of(
     place: DeliveryPlace,
-    completion: Completion,
+    missing: str,
+    listed: Listed,
     look: DirectoryLook,
     arrived: frozenset[bytes],
     checksums: ChecksumReader | None = None,
 ) -> list[DeliveryCheck]:
     """One check for each file of the manifest that is missing, differs or can't be read, or one for the delivery if it
-    has no manifest and is not complete."""
+    has no manifest and something is `missing`."""
     directory = shown(place.directory)
-    if not completion.listed:
-        if not completion.missing:
-            return []
+    if missing and not listed:
         waited = format_duration(place.settings.deadline or 0)
-        return [DeliveryCheck(directory, directory, incomplete=f"after {waited} {completion.missing}")]
+        return [DeliveryCheck(directory, directory, incomplete=f"after {waited} {missing}")]
     found: list[tuple[DeliveryCheck, str]] = []
-    for path, entry in completion.listed:
+    for path, entry in listed:
         file = look.files.get(path)
         if file is None and path in arrived:
             continue
@@ -181,13 +175,13 @@ def shown(path: bytes) -> str:
     return path.decode(errors="backslashreplace")
 
 
-def to_be_read(completion: Completion, look: DirectoryLook) -> Sequence[tuple[bytes, int]]:
+def to_be_read(listed: Listed, look: DirectoryLook) -> Sequence[tuple[bytes, int]]:
     """The files whose checksums the manifest has, with their sizes. Not those of another size than it says: they are
     wrong anyway, and may be huge. To none of them a link leads: the checksum of its target would be shown to the
     sender."""
     return [
         (path, file.size)
-        for path, entry in completion.listed
+        for path, entry in listed
         if entry.sha256
         and (file := look.files.get(path)) is not None
         and path not in look.linked
