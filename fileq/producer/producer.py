@@ -140,6 +140,8 @@ class Producer:
         if self._deliveries is not None:
             self._deliveries.close()
 
+    at_end = close  # for the loop that turns it
+
     @property
     def is_idle(self) -> bool:
         """Every file that exists was found, was stable and was enqueued."""

@@ -33,8 +33,7 @@ from fileq.producer.enqueuer import BeforeEnqueue
 from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.observers import Observers, to_all
 from fileq.runtime.produce_once import ProducerSummary, Show, describe, live_line, produce_once
-from fileq.runtime.producer_service import ReportLoop
-from fileq.runtime.roles import FatalError, StopSignals, load_routes, start_broker, stop_in_time
+from fileq.runtime.roles import FatalError, StopSignals, load_routes, report_loop, start_broker, stop_in_time
 from fileq.runtime.service import Service
 from fileq.runtime.worker_build import BuiltInJobs, WorkerParts, build_worker
 from fileq.worker.breakers import reason_of
@@ -123,7 +122,7 @@ class _Run:
         self._producer = producer
         self._services: list[Service] = [*self._worker.services]
         if producer is not None:
-            self._services.append(ReportLoop(loaded.config, producer, broker, emit=emit))
+            self._services.append(report_loop(loaded.config, producer, broker, emit))
         self._rate_limit_key = loaded.config.producer.rate_limit_key
         self._timeout_s = loaded.config.worker.shutdown_timeout
         self._census: Census | None = None

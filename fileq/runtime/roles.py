@@ -14,7 +14,7 @@ from types import FrameType
 
 from fileq.brokers import open_broker
 from fileq.brokers.protocol import Broker, FullBroker, RemovableData
-from fileq.config import Loaded
+from fileq.config import Config, Loaded
 from fileq.config.load import describe_broker_choice
 from fileq.core import events
 from fileq.core.errors import BrokerError, BrokerRemoved, FileqError
@@ -24,14 +24,15 @@ from fileq.handlers.extensions import load_before_enqueue
 from fileq.handlers.routes import Routes, made_job_problems, reload_routes, warnings_of
 from fileq.observe.http import Endpoints
 from fileq.producer.producer import Producer, check_scan_dir
+from fileq.producer.producer_report import ProducerReport
 from fileq.runtime.observers import Observers
 from fileq.runtime.produce_once import live_line, produce_once, progress
-from fileq.runtime.producer_service import ProducerService, reported
 from fileq.runtime.reload import Reloader
-from fileq.runtime.service import Loop, Service, without_outages
+from fileq.runtime.service import Loop, Service, longest_pause_s, without_outages
 from fileq.runtime.worker_build import BuiltInJobs, WorkerParts, build_worker
 
 HURRY_S = 5.0  # how long giving back the running jobs may take
+REMOVE_TIMEOUT_S = 1.0  # for the report of a producer at a stop; after it the report ends with its lease
 
 
 def run_producer(loaded: Loaded, read: Callable[[], Loaded], app_dir: str) -> int:
@@ -45,8 +46,8 @@ def run_producer(loaded: Loaded, read: Callable[[], Loaded], app_dir: str) -> in
         with closing(start_broker(loaded, emit, "producer")) as broker:
             observers.watch_broker(broker)
             producer = Producer(config, broker, emit=emit, before_enqueue=before)
-            service = ProducerService(config, producer, broker, emit=emit)
-            run_until_signal([service], Reloader(loaded, read, emit), observers, broker, FatalError())
+            loops = producer_loops(config, producer, broker, emit)
+            run_until_signal(loops, Reloader(loaded, read, emit), observers, broker, FatalError())
     return 0
 
 
@@ -64,8 +65,12 @@ def run_producer_once(loaded: Loaded, app_dir: str) -> int:
             if is_shown:  # the progress line shows what the info lines would repeat
                 observers.logs.demotes = lambda event: event.level == "info"
             producer = Producer(config, broker, emit=observers.emit, is_once=True, before_enqueue=before)
-            with reported(config, producer, broker, emit=observers.emit):
+            report = report_loop(config, producer, broker, observers.emit)
+            report.start()
+            try:
                 summary = produce_once(producer, lambda one: show(progress(one, config.producer.rate_limit_key)))
+            finally:
+                report.stop(REMOVE_TIMEOUT_S)
             producer.close()
         print(summary)
     if producer.finder.problem:
@@ -123,12 +128,33 @@ def run_worker(
             services = list(worker.services)
             if is_producing:
                 producer = Producer(config, broker, emit=emit, before_enqueue=before)
-                services.append(ProducerService(config, producer, broker, emit=without_outages(emit)))
+                services += producer_loops(config, producer, broker, without_outages(emit))
             if beside is not None:
                 services.append(beside(broker, emit))
             reloader = Reloader(loaded, read, emit, worker=worker, services=services, rebuild=rebuild)
             run_until_signal(services, reloader, observers, broker, fatal, routes)
     return 0
+
+
+def producer_loops(config: Config, producer: Producer, broker: FullBroker, emit: Emit) -> list[Loop]:
+    """The turns of a producer in a thread of their own, and its reports to the broker in another one."""
+    pause_s = longest_pause_s(config.worker.heartbeat_ttl)
+    turns = Loop(producer, emit=emit, longest_pause_s=pause_s, problem=lambda: producer.finder.problem)
+    return [turns, report_loop(config, producer, broker, emit, is_turning=turns.is_turning)]
+
+
+def report_loop(
+    config: Config,
+    producer: Producer,
+    broker: FullBroker,
+    emit: Emit,
+    *,
+    is_turning: Callable[[], bool] = lambda: True,
+) -> Loop:
+    """Reports a producer every few seconds and removes the report at the end."""
+    report = ProducerReport(config, producer, broker, emit=emit, is_turning=is_turning)
+    pause_s, quiet = longest_pause_s(config.worker.heartbeat_ttl), without_outages(emit)
+    return Loop(report, emit=quiet, longest_pause_s=pause_s, longest_stop_s=REMOVE_TIMEOUT_S)
 
 
 def load_routes(loaded: Loaded, app_dir: str, emit: Emit) -> Routes:

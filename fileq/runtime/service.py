@@ -5,6 +5,7 @@ While its broker is unreachable, a loop reports the outage once and retries with
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -53,13 +54,24 @@ FAILED_PAUSE_S = 1.0
 
 
 class Loop:
-    """A service that turns something again and again in a thread of its own, through outages, until it is stopped."""
+    """A service that turns something again and again in a thread of its own, through outages, until it is stopped.
+    `problem` says why the thing can't do its work. stop() waits for `longest_stop_s` at most."""
 
-    def __init__(self, turning: Turning, *, emit: Emit, longest_pause_s: float) -> None:
+    def __init__(
+        self,
+        turning: Turning,
+        *,
+        emit: Emit,
+        longest_pause_s: float,
+        problem: Callable[[], str] = lambda: "",
+        longest_stop_s: float = math.inf,
+    ) -> None:
         self.name = turning.name
         self._turn = turning.turn
         self._at_end: Callable[[], None] = getattr(turning, "at_end", lambda: None)
         self._emit = emit
+        self._problem = problem
+        self._longest_stop_s = longest_stop_s
         self._outage = Outage(emit, longest_pause_s)
         self._wake: threading.Event = getattr(turning, "wake", None) or threading.Event()
         self._stopping = threading.Event()
@@ -81,7 +93,7 @@ class Loop:
     def stop(self, timeout_s: float) -> None:
         self.quiet()
         if self._thread.ident is not None:
-            self._thread.join(timeout_s)
+            self._thread.join(min(timeout_s, self._longest_stop_s))
 
     def hurry(self) -> None:
         self.quiet()
@@ -91,7 +103,7 @@ class Loop:
         return self._stopping.is_set() and not self._thread.is_alive()
 
     def problem(self) -> str:
-        return "stopping" if self._stopping.is_set() else self._outage.reason or self._failure
+        return "stopping" if self._stopping.is_set() else self._outage.reason or self._failure or self._problem()
 
     def is_turning(self) -> bool:
         """Whether the current turn is not longer than STUCK_S. A loop that was stopped is not stuck, even if other
