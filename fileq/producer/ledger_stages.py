@@ -7,8 +7,9 @@ already, and removes their markers. LedgerSweep forgets files that no longer exi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -213,7 +214,7 @@ class LedgerSweep:
         self._mounts = mounts
         self._clock = clock
         self._forget_after_ms = forget_after_ms
-        self._pass: Iterator[int] | None = None
+        self._pass: Iterator[None] | None = None
         self._is_planned = False
         self._next_sweep_ms = 0
         # The name of the document. Producers that take the same files of the same directory share it.
@@ -232,7 +233,7 @@ class LedgerSweep:
             self._is_planned = False
             if self._may_have_marks:
                 self._leaves_marks = False
-                self._pass = clear_missing_marks(self._broker, self._rules.root)
+                self._pass = self.clear_missing_marks()
         elif self._clock.steady_ms() >= self._next_sweep_ms:
             self._is_planned = True
 
@@ -241,12 +242,11 @@ class LedgerSweep:
         if self._is_planned:
             self._begin()
         running, self._pass = self._pass, None
-        if running is None:
-            return
-        if next(running, None) is None:
-            self._may_have_marks = self._leaves_marks
-        else:
+        for _ in running or ():
             self._pass = running
+            return
+        if running is not None:
+            self._may_have_marks = self._leaves_marks
 
     def _begin(self) -> None:
         """Starts a sweep, unless there was one within the hour, of whichever producer of the same files."""
@@ -259,79 +259,55 @@ class LedgerSweep:
             SWEEPS.put(self._broker, self._name, now_ms)
             self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
             self._may_have_marks = self._leaves_marks = True
-            covers = self._rules.covers
-            self._pass = sweep(self._broker, self._rules.root, self._mounts, covers, now_ms, self._forget_after_ms)
+            self._pass = self.sweep(now_ms)
         self._is_planned = False
 
+    def sweep(self, now_ms: int) -> Iterator[None]:
+        """Marks or forgets the missing files that this producer covers, page by page. The broker skips an entry that
+        changed since it was read: its file was found meanwhile."""
+        for page in self._pages():
+            self._mounts.refresh()
+            covered = ((path, entry) for path, entry in page if self._rules.covers(path))
+            changes = [change for path, entry in covered for change in self._changes(path, entry, now_ms)]
+            # A volume that was unmounted during the checks makes its files look missing: this page changes nothing.
+            if not self._mounts.refresh() and changes:
+                self._broker.update_ledger(changes)
+            yield
 
-def sweep(
-    broker: Broker,
-    root: bytes,
-    mounts: ScanDirMounts,
-    covers: Callable[[bytes], bool],
-    now_ms: int,
-    after_ms: int = DAY_MS,
-) -> Iterator[int]:
-    """Marks or forgets the missing files below a directory that this producer `covers`. Yields, page by page, how many
-    it forgot."""
-    for page in _pages(broker, root):
-        mounts.refresh()
-        changes = [
-            change
-            for path, entry in page
-            for change in _change(path, entry, mounts.device(os.path.dirname(path)), now_ms, after_ms)
-            if covers(path)
-        ]
-        # A volume that was unmounted during the checks makes its files look missing: this page changes nothing.
-        yield 0 if mounts.refresh() else _apply(broker, changes)
+    def clear_missing_marks(self) -> Iterator[None]:
+        """Removes every mark, page by page. Forgets nothing."""
+        for page in self._pages():
+            if changes := [(path, entry, without_mark(entry)) for path, entry in page if entry.missing_since_ms]:
+                self._broker.update_ledger(changes)
+            yield
 
+    def _pages(self) -> Iterator[list[tuple[bytes, LedgerEntry]]]:
+        entries = iter(self._broker.ledger(self._rules.root.rstrip(b"/") + b"/"))
+        while page := list(islice(entries, PAGE)):
+            yield page
 
-def clear_missing_marks(broker: Broker, root: bytes) -> Iterator[int]:
-    """Removes every mark below a directory, page by page. Forgets nothing."""
-    for page in _pages(broker, root):
-        yield _apply(broker, [(path, entry, without_mark(entry)) for path, entry in page if entry.missing_since_ms])
+    def _changes(self, path: bytes, entry: LedgerEntry, now_ms: int) -> Iterator[Change]:
+        """How the entry changes, if it does."""
+        device = self._mounts.device(os.path.dirname(path))
+        after: LedgerEntry | None
+        try:
+            os.lstat(path)
+            after = without_mark(entry, device)
+        except (FileNotFoundError, NotADirectoryError):
+            if device != entry.device:
+                after = without_mark(entry)
+            elif not entry.missing_since_ms:
+                after = LedgerEntry(entry.versions, now_ms, device)
+            elif now_ms - entry.missing_since_ms >= self._forget_after_ms:
+                after = None
+            else:
+                return
+        except (OSError, ValueError):
+            return  # whether it exists is unknown, which is no reason to forget it
+        if after != entry:
+            yield path, entry, after
 
 
 def without_mark(entry: LedgerEntry, device: str = "") -> LedgerEntry:
     """The entry of a file that exists, on this device if one is given."""
     return LedgerEntry(entry.versions, device=device or entry.device)
-
-
-def _pages(broker: Broker, root: bytes) -> Iterator[list[tuple[bytes, LedgerEntry]]]:
-    page = []
-    for item in broker.ledger(root.rstrip(b"/") + b"/"):
-        page.append(item)
-        if len(page) == PAGE:
-            yield page
-            page = []
-    yield page
-
-
-def _apply(broker: Broker, changes: list[Change]) -> int:
-    """Returns how many entries were removed. The broker skips an entry that changed since it was read: its file was
-    found meanwhile."""
-    if not changes:
-        return 0
-    applied = broker.update_ledger(changes)
-    return sum(ok and after is None for ok, (_, _, after) in zip(applied, changes, strict=True))
-
-
-def _change(path: bytes, entry: LedgerEntry, device: str, now_ms: int, after_ms: int) -> Iterator[Change]:
-    """How the entry changes, if it does."""
-    after: LedgerEntry | None
-    try:
-        os.lstat(path)
-        after = without_mark(entry, device)
-    except (FileNotFoundError, NotADirectoryError):
-        if device != entry.device:
-            after = without_mark(entry)
-        elif not entry.missing_since_ms:
-            after = LedgerEntry(entry.versions, now_ms, device)
-        elif now_ms - entry.missing_since_ms >= after_ms:
-            after = None
-        else:
-            return
-    except (OSError, ValueError):
-        return  # whether it exists is unknown, which is no reason to forget it
-    if after != entry:
-        yield path, entry, after
