@@ -209,8 +209,10 @@ class ScanRules:
             return "it is a directory"
         if reason := self._why_not_entered(directory) or self.why_unreadable(path):
             return reason
+        before = self.counts.skipped.copy()
         if self.find(path) is not None:
             return ""
+        skipped = self.counts.skipped - before
         if os.path.isdir(path) and not os.path.islink(path):
             return "it is a directory"
         prefix = self.prefix_of(directory)
@@ -222,34 +224,15 @@ class ScanRules:
             if self._marker and name.endswith(self._marker):
                 return "it is the marker of another file (producer.ready_suffix)"
             return "it is a temporary file of fileq" if is_private(name) else "it belongs to fileq's own database"
+        if SkipReason.SYMLINK in skipped:
+            return "it is a symbolic link (producer.follow_symlinks is off)"
+        if SkipReason.OUTSIDE in skipped:
+            return "it is a symbolic link that leads out of producer.scan_dir"
         try:
-            status = os.stat(path, follow_symlinks=False)
-            if stat.S_ISLNK(status.st_mode):
-                if not self.follows_links:
-                    return "it is a symbolic link (producer.follow_symlinks is off)"
-                if not self.may_follow(path):
-                    return "it is a symbolic link that leads out of producer.scan_dir"
-                status = os.stat(path)
+            os.stat(path)
         except OSError as error:
             return f"it can't be read: {error.strerror}"
-        return "it is a directory" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
-
-    def _why_not_entered(self, directory: bytes) -> str:
-        if not is_in(directory, self.root):
-            return f"it is not below producer.scan_dir ({os.fsdecode(self.root)!r})"
-        if self.is_entered(directory):
-            return ""
-        below, real = self._name_of(directory), os.path.realpath(directory)
-        if below.count(b"/") >= MAX_DEPTH:
-            return f"its directory is more than {MAX_DEPTH} levels below producer.scan_dir"
-        if self._moved.contains_name(below) or self._moved.contains_real(real):
-            return "worker.after moves files to its directory"
-        if not self._is_reached(below, real):
-            links = (
-                "more than one link or out of it" if self.follows_links else "a link (producer.follow_symlinks is off)"
-            )
-            return f"its directory is reached from producer.scan_dir only by {links}"
-        return "producer.exclude_globs excludes its directory"
+        return "it is not a regular file" if SkipReason.SPECIAL in skipped else "it is a directory"
 
     def why_unreadable(self, path: bytes) -> str:
         """The first directory, from scan_dir to this path, that the user of this process can't list or enter; "" if it
@@ -278,15 +261,25 @@ class ScanRules:
         return self._enters_all(prefix.split("/")[:-1]) and self.filter.takes(prefix, text_of(name))
 
     def is_entered(self, directory: bytes) -> bool:
-        """Whether a scan comes here: below scan_dir, not excluded, not too deep, not through links that are not
-        followed."""
-        prefix, name = self.prefix_of(directory), self._name_of(directory)
-        if name.count(b"/") >= MAX_DEPTH:
-            return False
+        return not self._why_not_entered(directory)
+
+    def _why_not_entered(self, directory: bytes) -> str:
+        """Why no scan comes here; "" if one does: below scan_dir, not excluded, not too deep, not through links which
+        are not followed."""
+        if not is_in(directory, self.root):
+            return f"it is not below producer.scan_dir ({os.fsdecode(self.root)!r})"
+        below = self._name_of(directory)
+        if below.count(b"/") >= MAX_DEPTH:
+            return f"its directory is more than {MAX_DEPTH} levels below producer.scan_dir"
         real = os.path.realpath(directory)
-        if self._moved.contains_name(name) or self._moved.contains_real(real):
-            return False
-        return self._is_reached(name, real) and self._enters_all(prefix.split("/")[:-1])
+        if self._moved.contains_name(below) or self._moved.contains_real(real):
+            return "worker.after moves files to its directory"
+        if not self._is_reached(below, real):
+            links = "more than one link or out of it"
+            links = links if self.follows_links else "a link (producer.follow_symlinks is off)"
+            return f"its directory is reached from producer.scan_dir only by {links}"
+        is_entered = self._enters_all(self.prefix_of(directory).split("/")[:-1])
+        return "" if is_entered else "producer.exclude_globs excludes its directory"
 
     def is_linked_directory(self, path: bytes) -> bool:
         """Whether this is a link to a directory that scans enter. Events cannot tell it from a file."""
