@@ -88,6 +88,11 @@ def one_by_one(emit: Emit) -> EmitAll:
     return emit_all
 
 
+def singly(emit_all: EmitAll) -> Emit:
+    """An Emit that passes each event on alone."""
+    return lambda event: emit_all((event,))
+
+
 # jobs
 
 

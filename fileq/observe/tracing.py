@@ -1,8 +1,8 @@
 """Makes the spans `produce`, `consume` and `process` out of job events, and sends them to an OTLP collector.
 
-Tracing only notes ids and times; SpanSender sends, from a thread of its own. Services emit through around(), so that
-the log lines of an attempt carry the ids of its span. Imported only if tracing is on, because opentelemetry is slow to
-import.
+Tracing only notes ids and times; SpanSender sends, from a thread of its own. Events pass through traced() before they
+are logged, so that the log lines of an attempt carry the ids of its span. Imported only if tracing is on, because
+opentelemetry is slow to import.
 """
 
 from __future__ import annotations
@@ -56,15 +56,8 @@ class Tracing:
         self._running: dict[str, _RunningAttempt] = {}  # by slot
         self._replaced: dict[str, _RunningAttempt] = {}  # by slot; the next claim came before the event of their end
 
-    def around(self, emit: Emit) -> Emit:
-        """An Emit that makes spans and then passes the event on, with the ids of the span it belongs to."""
-
-        def emit_traced(event: Event) -> None:
-            emit(self._trace(event))
-
-        return emit_traced
-
-    def _trace(self, event: Event) -> Event:
+    def traced(self, event: Event) -> Event:
+        """Makes spans. Returns the event with the ids of the span it belongs to."""
         if isinstance(event, events.AttemptEnded | events.JobFenced):
             return self._ended(event)
         if isinstance(event, events.JobClaimed):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from fileq.brokers.protocol import Inspector
 from fileq.config import Config
-from fileq.core.events import Emit, EmitAll, Event, HookEventsDropped, HookFailed, JobClaimed, one_by_one
+from fileq.core.events import Emit, EmitAll, Event, HookEventsDropped, HookFailed, JobClaimed, singly
 from fileq.handlers.extensions import HOOK_EVENTS, EventView, Extension, view_of_event
 from fileq.handlers.outcomes import failed
 from fileq.observe.depths import DepthGauge
@@ -34,15 +34,14 @@ class Observers:
         self.broker_problem: Callable[[], str] = lambda: ""
         self.is_hurried = False
         self._tracing = None
-        self.emit_all = emit_all = _to_logs_and_metrics(self.logs, self.metrics)
-        self.emit: Emit = lambda event: emit_all((event,))
         self._hooks: HookRunner | None = None
+        self.emit_all = emit_all = _to_logs_and_metrics(self.logs, self.metrics)
         if settings.tracing.enabled:
             from fileq.observe.tracing import open_tracing
 
-            self._tracing = open_tracing(config, self.logs)
-            self.emit = self._tracing.around(self.emit)
-            self.emit_all = one_by_one(self.emit)
+            self._tracing = tracing = open_tracing(config, self.logs)
+            self.emit_all = lambda events: emit_all([tracing.traced(event) for event in events])
+        self.emit: Emit = singly(self.emit_all)
 
     def watch_broker(self, broker: Inspector) -> None:
         gauge = DepthGauge(broker, self._queues)
@@ -54,20 +53,13 @@ class Observers:
         self.metrics.breakers = worker.breakers.numbers
         self.metrics.deferred = worker.breakers.deferred_numbers
 
-    def with_hooks(self, emit: Emit, hooks: Sequence[Extension]) -> tuple[Emit, EmitAll]:
-        """`emit` and `emit_all` with these hooks behind them. Hooks are called in a thread of their own."""
+    def with_hooks(self, hooks: Sequence[Extension]) -> EmitAll:
+        """`emit_all` with these hooks behind it. Hooks are called in a thread of their own."""
         if not hooks:
-            return emit, self.emit_all
+            return self.emit_all
         if self._hooks is None:
             self._hooks = HookRunner(self.emit)
-        listener, emit_all = self._hooks.listener(hooks), self.emit_all
-
-        def heard_all(events: Sequence[Event]) -> None:
-            emit_all(events)
-            for event in events:
-                listener(event)
-
-        return to_all(emit, listener), heard_all
+        return followed_by(self._hooks.listener(hooks), self.emit_all)
 
     def close(self) -> None:
         if self._hooks is not None:
@@ -89,12 +81,15 @@ def _to_logs_and_metrics(logs: Logs, metrics: Metrics) -> EmitAll:
     return emit_all
 
 
-def to_all(*listeners: Emit) -> Emit:
-    def emit(event: Event) -> None:
-        for listener in listeners:
+def followed_by(listener: Emit, emit_all: EmitAll) -> EmitAll:
+    """`emit_all` with a listener behind it."""
+
+    def emit_to_both(events: Sequence[Event]) -> None:
+        emit_all(events)
+        for event in events:
             listener(event)
 
-    return emit
+    return emit_to_both
 
 
 def log_to_stderr(config: Config) -> Emit:

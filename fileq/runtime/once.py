@@ -22,7 +22,7 @@ from fileq.brokers.types import Census, OpenBreaker, Record
 from fileq.config import Loaded
 from fileq.core import events
 from fileq.core.errors import BrokerUnavailable, FileqError
-from fileq.core.events import Emit, Event
+from fileq.core.events import EmitAll, Event, singly
 from fileq.core.job import State, decode_or_none
 from fileq.core.text import printable
 from fileq.core.units import short_duration
@@ -31,7 +31,7 @@ from fileq.handlers.extensions import load_before_enqueue
 from fileq.handlers.routes import Routes
 from fileq.producer.enqueuer import BeforeEnqueue
 from fileq.producer.producer import Producer, check_scan_dir
-from fileq.runtime.observers import Observers, to_all
+from fileq.runtime.observers import Observers, followed_by
 from fileq.runtime.produce_once import ProducerSummary, Show, describe, live_line, produce_once
 from fileq.runtime.roles import FatalError, StopSignals, load_routes, report_loop, start_broker, stop_in_time
 from fileq.runtime.service import Service
@@ -54,12 +54,12 @@ def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool, built_in: Buil
     with closing(Observers(config)) as observers, live_line("starting") as (show, is_shown):
         routes = load_routes(loaded, app_dir, observers.emit)
         before = load_before_enqueue(config, app_dir=app_dir) if is_producing else None
-        emit, _ = observers.with_hooks(observers.emit, routes.hooks)
+        emit_all = observers.with_hooks(routes.hooks)
         broker = start_broker(loaded, observers.emit)
         try:
             if is_shown:
                 observers.logs.demotes = is_counted
-            run = _Run(loaded, broker, routes, app_dir, emit, show, before, built_in, is_producing=is_producing)
+            run = _Run(loaded, broker, routes, app_dir, emit_all, show, before, built_in, is_producing=is_producing)
             run.go()
             observers.is_hurried = run.is_hurried
             report = list(run.report())
@@ -92,7 +92,7 @@ class _Run:
         broker: FullBroker,
         routes: Routes,
         app_dir: str,
-        emit: Emit,
+        emit_all: EmitAll,
         show: Show,
         before_enqueue: BeforeEnqueue | None,
         built_in: BuiltInJobs | None,
@@ -104,14 +104,15 @@ class _Run:
         self._counts: Counter[type[Event]] = Counter()
         self._ended = 0  # attempts
         self._dead: list[tuple[str, str]] = []  # (id, error) of the first dead jobs
-        self._emit = emit = to_all(emit, self._count)
+        emit_all = followed_by(self._count, emit_all)
+        self._emit = emit = singly(emit_all)
         self._fatal = FatalError()
         self._worker = build_worker(
             loaded,
             broker,
             routes,
             app_dir=app_dir,
-            emit=emit,
+            emit_all=emit_all,
             on_failure=self._fatal.report,
             built_in=built_in,
             fires_schedules=False,

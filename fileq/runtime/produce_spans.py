@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fileq.brokers.types import Entry
 from fileq.config import Config
-from fileq.core.events import CollectorLost, Event, ignore, produced
+from fileq.core.events import CollectorLost, Event, produced
 from fileq.core.text import printable
 
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ class ProduceSpans:
 
     def add(self, entries: Iterable[Entry]) -> None:
         if self._tracing is not None:
-            trace = self._tracing.around(ignore)
             for entry in entries:
-                trace(produced(entry.job, entry.queue))
+                self._tracing.traced(produced(entry.job, entry.queue))
 
     def send(self) -> str:
         """Flushes the spans. Returns why some were not sent; "" if all were."""

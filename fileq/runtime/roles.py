@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from types import FrameType
 
+from msgspec import Struct
+
 from fileq.brokers import open_broker
 from fileq.brokers.protocol import Broker, FullBroker, RemovableData
 from fileq.config import Config, Loaded
@@ -105,14 +107,12 @@ def run_worker(
             observers.watch_broker(broker)
 
             def build(loaded: Loaded, routes: Routes) -> WorkerParts:
-                heard, heard_all = observers.with_hooks(emit, routes.hooks)
                 worker = build_worker(
                     loaded,
                     broker,
                     routes,
                     app_dir=app_dir,
-                    emit=heard,
-                    emit_all=heard_all,
+                    emit_all=observers.with_hooks(routes.hooks),
                     on_failure=fatal.report,
                     built_in=built_in,
                 )
@@ -213,7 +213,8 @@ def run_until_signal(
     Raises the fatal error if one is reported: the broker's data is gone, or the worker has failed."""
     raise_limit()
     observability, emit = reloader.loaded.config.observability, observers.emit
-    with closing(StopSignals(reloads=True)) as signals, closing(BrokerWatch(broker, fatal.report, emit)) as watch:
+    with closing(StopSignals(reloads=True)) as signals:
+        watch = broker_watch(broker, fatal.report, emit)
         endpoints = Endpoints(
             observability.metrics_bind,
             observability.metrics_port,
@@ -226,7 +227,8 @@ def run_until_signal(
         try:
             for service in services:
                 service.start()
-            watch.start()
+            if watch is not None:
+                watch.start()
             count, handlers = (len(routes), routes.names) if routes is not None else (None, None)
             scan_dir, names = reloader.loaded.config.producer.scan_dir, [service.name for service in services]
             emit(events.RoleStarted(scan_dir, broker.kind, count, handlers, names))
@@ -246,6 +248,8 @@ def run_until_signal(
         finally:
             for service in services:
                 service.stop(0.0)
+            if watch is not None:
+                watch.stop(CHECK_EVERY_S)
             endpoints.close()
 
 
@@ -273,39 +277,34 @@ def stop_in_time(services: Sequence[Service], timeout_s: float, signals: StopSig
 CHECK_EVERY_S = 1.0
 
 
-class BrokerWatch:
+class BrokerWatch(Struct):
     """Ends a role when the data of its broker is deleted or replaced, such as the file of an SQLite database: calls
     `on_removed` once, with the reason. Reports a server that has lost data. Checks once a second.
 
     Without it a process would go on with the deleted file, and a producer without work would not notice at all. A Redis
-    that comes back empty would look like one that was away. Checks nothing for a broker that can't lose its data that
-    way."""
+    that comes back empty would look like one that was away."""
 
-    name = "broker watch"
-
-    def __init__(self, broker: Broker, on_removed: Callable[[BrokerRemoved], None], emit: Emit) -> None:
-        self._on_removed = on_removed
-        self._emit = emit
-        self._data = broker if isinstance(broker, RemovableData) else None
-        self._loop = Loop(self, emit=without_outages(emit), longest_pause_s=CHECK_EVERY_S)
-
-    def start(self) -> None:
-        if self._data is not None:
-            self._loop.start()
-
-    def close(self) -> None:
-        self._loop.stop(CHECK_EVERY_S)
+    broker: RemovableData
+    on_removed: Callable[[BrokerRemoved], None]
+    emit: Emit
+    name: str = "broker watch"
 
     def turn(self) -> float:
-        assert self._data is not None
         try:
-            if lost := self._data.check_present():
-                self._emit(events.BrokerDataRemoved(lost))
+            if lost := self.broker.check_present():
+                self.emit(events.BrokerDataRemoved(lost))
         except BrokerRemoved as error:
-            self._emit(events.BrokerDataRemoved(str(error)))
-            self._loop.quiet()
-            self._on_removed(error)
+            self.emit(events.BrokerDataRemoved(str(error)))
+            self.on_removed(error)
+            raise
         return CHECK_EVERY_S
+
+
+def broker_watch(broker: Broker, on_removed: Callable[[BrokerRemoved], None], emit: Emit) -> Loop | None:
+    """None for a broker that can't lose its data that way."""
+    if not isinstance(broker, RemovableData):
+        return None
+    return Loop(BrokerWatch(broker, on_removed, emit), emit=without_outages(emit), longest_pause_s=CHECK_EVERY_S)
 
 
 class FatalError:

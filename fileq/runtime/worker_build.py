@@ -14,7 +14,7 @@ from fileq.brokers.lost_workers import LostSlot, note_lost
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config, Loaded
 from fileq.core.errors import BrokerError, FileqError
-from fileq.core.events import Emit, EmitAll
+from fileq.core.events import Emit, EmitAll, singly
 from fileq.core.job import decode
 from fileq.core.outcome import Ran, Task
 from fileq.handlers.context import CancelFlag
@@ -58,15 +58,13 @@ def build_worker(
     routes: Routes,
     *,
     app_dir: str,
-    emit: Emit,
-    emit_all: EmitAll | None = None,
+    emit_all: EmitAll,
     on_failure: Callable[[FileqError], None],
     built_in: BuiltInJobs | None = None,
     fires_schedules: bool = True,
 ) -> WorkerParts:
-    """`emit_all` gets the events of a turn; without it they go to `emit` one by one. `on_failure` is called if the loop
-    of the worker ends by an unexpected error."""
-    config, named = loaded.config, routes
+    """`on_failure` is called if the loop of the worker ends by an unexpected error."""
+    config, named, emit = loaded.config, routes, singly(emit_all)
     if built_in is not None:
         routes = routes.with_built_in(built_in(broker, config, emit), config)
     takes_files = any(route.match is not None for route in routes)

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fileq.core.events import ignore
 from fileq.core.job import State, typed_job
 from fileq.observe import tracing
 from tests.support.clocks import RecordedEvents
@@ -84,7 +83,7 @@ def test_after_an_outage_the_collector_receives_new_spans_and_the_outage_is_repo
         collector.take, take = lambda body: 1 / 0, collector.take  # type: ignore[method-assign,assignment]
         listening = tracing.Tracing(tracing.make_exporter(collector.endpoint), events)
         try:
-            send = listening.around(ignore)
+            send = listening.traced
             job = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x")
             for n in range(3):
                 send(claim_event(job.but(id=f"lost-{n}"), f"s{n}"))

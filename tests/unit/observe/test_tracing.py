@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from fileq.core.events import (
     AttemptEnded,
     BrokerLost,
+    Event,
     JobCancelled,
     JobCompleted,
     JobDead,
@@ -59,7 +60,9 @@ class Bench:
         self.exporter = Exporter()
         self.told, self.passed_on = RecordedEvents(), RecordedEvents()
         self.tracing = Tracing(self.exporter, self.told)
-        self.emit = self.tracing.around(self.passed_on)
+
+    def emit(self, event: Event) -> None:
+        self.passed_on(self.tracing.traced(event))
 
     def claim(self, job: Job | None, slot: str = "slot") -> None:
         self.emit(claim_event(job, slot))
