@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Unpack, overload
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, Unpack, overload
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -24,7 +24,7 @@ from msgspec.structs import force_setattr, replace
 
 from fileq.core.batch import BatchFacts, facts_of
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import Job, json_of, traceparent
+from fileq.core.job import Job, traceparent
 from fileq.core.job_options import JobKeywords, JobOptions, read_options
 from fileq.core.outcome import (
     FOLLOW_UPS_MAX,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from fileq.handlers.registry import TaskDefinition
 
     P = TypeVar("P", default=Any)
+    AnyTask: TypeAlias = TaskDefinition[Any, Any] | str
 else:
     from typing import TypeVar
 
@@ -227,7 +228,7 @@ class Context:
     @overload
     def enqueue(self, task: str, payload: Any = UNSET, **options: Unpack[JobKeywords]) -> str: ...
 
-    def enqueue(self, task: NamedTask | str, payload: Any = UNSET, **options: Unpack[JobKeywords]) -> str:
+    def enqueue(self, task: AnyTask, payload: Any = UNSET, **options: Unpack[JobKeywords]) -> str:
         """Enqueues a job of this type in the step that completes this one: it exists exactly if this job is completed.
 
         `task` is a task, or the type of a route. The payload is checked against the type of the task, if its module is
@@ -266,24 +267,17 @@ class Context:
 # The batch of a job, for its handler. Like every follow-up, what it adds exists exactly if the job is completed.
 
 
-class ContextBatch:
+class ContextBatch(Struct):
     """`context.batch`. A job that is added joins the batch in the step that completes this job, also if the batch is
     sealed; if the batch is cancelled meanwhile, the job is enqueued outside it.
 
     In a callback it is the batch that has the callback: `facts` says how it stood, and nothing can be added to it.
     `parent` is then the batch that the callback is a member of, if there is one."""
 
-    def __init__(
-        self,
-        id: str,
-        making: Callable[[], Making],
-        facts: BatchFacts | None = None,
-        parent: ContextBatch | None = None,
-    ) -> None:
-        self.id = id
-        self.facts = facts
-        self.parent = parent
-        self._making = making
+    id: str
+    _making: Callable[[], Making]
+    facts: BatchFacts | None = None
+    parent: ContextBatch | None = None
 
     def __repr__(self) -> str:
         return f"<fileq batch {self.id}>"
@@ -296,7 +290,7 @@ class ContextBatch:
     @overload
     def add(self, task: str, payload: Any = UNSET, **options: Unpack[JobKeywords]) -> str: ...
 
-    def add(self, task: NamedTask | str, payload: Any = UNSET, **options: Unpack[JobKeywords]) -> str:
+    def add(self, task: AnyTask, payload: Any = UNSET, **options: Unpack[JobKeywords]) -> str:
         """As context.enqueue(), for a job that becomes a member of this batch. Returns its id."""
         return self._joining().add_job(task, payload, options, joins=True)
 
@@ -317,16 +311,7 @@ class ContextBatch:
 # never given a follow-up that it would refuse. Nothing here reaches a broker: the outcome carries it to the worker,
 # which puts it on the settlement. A kill -9 leaves nothing of it.
 
-LONGEST_TYPE = 100
-
 T = TypeVar("T", FollowUpRequest, Output)
-
-
-class NamedTask(Protocol):
-    """A task as code passes it around. Its name is the type of its jobs."""
-
-    @property
-    def name(self) -> str: ...
 
 
 class Making(Struct):
@@ -343,24 +328,28 @@ class Making(Struct):
     size: int = 0
     is_closed: bool = False
 
-    def add_job(self, task: NamedTask | str, payload: Any, options: JobKeywords, *, joins: bool = False) -> str:
+    def add_job(self, task: AnyTask, payload: Any, options: JobKeywords, *, joins: bool = False) -> str:
         """Returns the id of the job. A task may have a priority of its own. `joins`: it becomes a member of the batch
         of the job that it follows."""
-        if not options.get("priority"):
-            options["priority"] = getattr(task, "priority", "") or ""
-        type, encoded = _type_of(task), _encoded(payload)
-        if self.types is not None and type not in self.types:
-            raise JobError(no_handler(type, self.types))
-        _check_payload(task, encoded)
-        return self._add(options, type=type, payload=encoded, joins=joins)
+        from fileq.handlers.registry import typed_request  # imports this module
+
+        try:
+            request = typed_request(task, payload, self._checked(options))
+        except ConfigError as error:
+            raise JobError(str(error)) from error
+        check_type(request.type)
+        if self.types is not None and request.type not in self.types:
+            raise JobError(no_handler(request.type, self.types))
+        return self._add(FollowUpRequest(request.options, request.type, request.payload or b"", joins=joins))
 
     def add_file(self, path: AnyPath, options: JobKeywords, *, joins: bool = False) -> str:
         where = _absolute(path)
         if self.roots and (refused := check_file(where, self.roots)) is not None:
             raise JobError(f"{os.fsdecode(where)!r} can't be enqueued: {refused.error}")
         status = _file_status(where, "enqueued")
-        about = {"path": where, "size": status.st_size, "signature": signature_of(status)}
-        return self._add(options, **about, joins=joins)
+        size, signature = status.st_size, signature_of(status)
+        request = FollowUpRequest(self._checked(options), path=where, size=size, signature=signature, joins=joins)
+        return self._add(request)
 
     def add_output(self, path: AnyPath) -> None:
         self._check_open()
@@ -377,11 +366,10 @@ class Making(Struct):
             return None
         return Made(tuple(map(_as_it_is, self.requests)), tuple(map(_as_it_is, self.outputs.values())))
 
-    def _add(self, options: JobKeywords, **subject: Any) -> str:
+    def _add(self, request: FollowUpRequest) -> str:
         self._check_open()
         if len(self.requests) >= FOLLOW_UPS_MAX:
             raise JobError(f"a job can enqueue {FOLLOW_UPS_MAX} follow-ups; let one of them enqueue the others")
-        request = FollowUpRequest(self._checked(options), **subject)
         size = self.size + len(msgspec.msgpack.encode(request))
         if size > FOLLOW_UPS_MAX_BYTES:
             raise JobError(
@@ -409,38 +397,10 @@ class Making(Struct):
             raise JobError("the attempt has ended; add follow-ups and outputs before the handler returns")
 
 
-def _type_of(task: NamedTask | str) -> str:
-    name = task if isinstance(task, str) else getattr(task, "name", None) or getattr(task, "type", None)
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_TYPE or not name.isprintable():
-        raise JobError(f"{task!r:.200} is not a type; give a task, or the type of a route as text, then the payload")
-    check_type(name)
-    return name
-
-
 def no_handler(type: str, known: Collection[str]) -> str:
     """Says that jobs of this type have no handler, and what was probably meant."""
     types = f"known types: {', '.join(known) or 'none'}"
     return f"no handler for type {type!r}; {did_you_mean(type, known, types)}"
-
-
-def _check_payload(task: NamedTask | str, encoded: bytes) -> None:
-    """As a client checks it: against the type of the task, if this process knows the task."""
-    from fileq.handlers.registry import REGISTRY, TaskDefinition  # imports this module
-
-    definition = REGISTRY.task(task) if isinstance(task, str) else task
-    if isinstance(definition, TaskDefinition):
-        try:
-            definition.checked_payload(encoded or b"null")
-        except ConfigError as error:
-            raise JobError(str(error)) from error
-
-
-def _encoded(payload: Any) -> bytes:
-    if payload is None or payload is msgspec.UNSET:
-        return b""
-    if isinstance(encoded := json_of(payload), str):
-        raise JobError(f"the payload {encoded}")
-    return encoded
 
 
 def _absolute(path: AnyPath) -> bytes:

@@ -13,7 +13,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -25,9 +25,6 @@ from fileq.core.job_options import JobOptions, JobRequest
 from fileq.core.text import check_names
 from fileq.core.units import Duration
 from fileq.handlers.context import Context, JobView
-
-if TYPE_CHECKING:
-    from fileq.handlers.context import NamedTask
 
 # A task: a function with a name, by which any process can enqueue a job for it, and the types of what goes in and
 # out.
@@ -301,8 +298,8 @@ class TaskOptions(TypedDict, total=False):
     max_running: int | None
     max_running_total: int | None
     rate: str | None
-    on_completed: NamedTask | str | None
-    on_dead: NamedTask | str | None
+    on_completed: TaskDefinition[Any, Any] | str | None
+    on_dead: TaskDefinition[Any, Any] | str | None
 
 
 class HandlerOptions(TaskOptions, total=False):

@@ -34,7 +34,7 @@ from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE, RETRY_DELAYS_S, TI
 from fileq.files.globs import Globs, alternatives, has_literal_brace
 from fileq.handlers import extensions
 from fileq.handlers.command_handler import command_problems, command_warnings
-from fileq.handlers.context import LONGEST_TYPE, no_handler
+from fileq.handlers.context import no_handler
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.extensions import Extension, load_hooks, load_middleware, producer_warnings
 from fileq.handlers.importing import (
@@ -47,7 +47,7 @@ from fileq.handlers.importing import (
     named_modules,
     unfitness,
 )
-from fileq.handlers.registry import REGISTRY, Registration, RetryIf, TaskDefinition, payload_fault
+from fileq.handlers.registry import LONGEST_NAME, REGISTRY, Registration, RetryIf, TaskDefinition, payload_fault
 
 if TYPE_CHECKING:
     from fileq.webhooks.subscriptions import Subscriptions
@@ -250,7 +250,7 @@ class Routes:
             return f"no handler for {quoted_path(job.filepath)}; {self._advice_for(job.filepath)}"
         if job.type == COMMAND_TYPE and not self._allows_commands:
             return "commands in jobs are disabled; worker.allow_commands: true enables them"
-        type = job.type[:LONGEST_TYPE]  # another program can push a job with a type of a megabyte
+        type = job.type[:LONGEST_NAME]  # another program can push a job with a type of a megabyte
         return no_handler(type, self.types)
 
     def _advice_for(self, path: str) -> str:

@@ -263,7 +263,7 @@ OWN_JOB_GUARDS = (
     Guard(
         "A handler is refused a follow-up that only fileq itself may create",
         "the settlements of all slots of a worker fail, again and again",
-        "    check_type(name)\n",
+        "        check_type(request.type)\n",
         "",
         OWN + "a_handler_is_refused_while_it_asks_and_its_worker_goes_on",
     ),

@@ -259,7 +259,7 @@ def test_an_async_batch_has_the_same_methods(q: TrialQueue) -> None:
 def test_a_handler_outside_a_batch_has_none() -> None:
     assert fileq.testing.run(lambda job, context: context.batch) is None
     assert fileq.testing.run(lambda job, context: context.batch.id, batch="b") == "b"
-    with pytest.raises(JobError, match="is not a type; give a task"):
+    with pytest.raises(JobError, match="give a task, or its name"):
         fileq.testing.run(lambda job, context: context.batch.add(doubled.call(1)), batch="b", id="a")
     added = fileq.testing.run(lambda job, context: context.batch.add("doubled", 1, delay="5m"), batch="b", id="a")
     assert isinstance(added, str)

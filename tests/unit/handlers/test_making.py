@@ -16,6 +16,7 @@ from fileq.core.job import typed_job
 from fileq.core.job_options import JobKeywords, JobOptions, Moment, declared_options, options_of
 from fileq.core.outcome import FOLLOW_UPS_MAX, FOLLOW_UPS_MAX_BYTES, OUTPUTS_MAX, FollowUpRequest, Made, follow_up_id
 from fileq.handlers.context import Context, view_of
+from fileq.handlers.registry import TaskDefinition
 from tests.support import trial_tasks
 
 NOW = datetime(2026, 11, 16, 3, 25, tzinfo=UTC)
@@ -25,11 +26,7 @@ class Thumb(Struct):
     path: str
 
 
-class SomeTask:
-    """As code passes a task around."""
-
-    name = "thumbnail"
-    priority = "high"
+THUMBNAIL: TaskDefinition[Any, Any] = TaskDefinition(lambda job, context: None, "thumbnail", "high")
 
 
 @pytest.fixture
@@ -55,8 +52,8 @@ def test_a_follow_up_has_its_type_and_its_payload_as_json(context: Context) -> N
 
 
 def test_a_task_gives_its_name_and_its_priority(context: Context) -> None:
-    context.enqueue(SomeTask())
-    context.enqueue(SomeTask(), priority="low")
+    context.enqueue(THUMBNAIL)
+    context.enqueue(THUMBNAIL, priority="low")
     made = [(one.type, one.options.priority) for one in requests(context)]
     assert made == [("thumbnail", "high"), ("thumbnail", "low")]
 
@@ -116,11 +113,11 @@ def test_a_client_and_a_handler_take_the_same_options_in_the_same_sense(context:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda c: c.enqueue(""), "'' is not a type"),
-        (lambda c: c.enqueue(3), "3 is not a type"),
-        (lambda c: c.enqueue(trial_tasks.total.call([1])), "or the type of a route as text, then the payload"),
-        (lambda c: c.enqueue("a", object()), "the payload is not JSON"),
-        (lambda c: c.enqueue("a", float("nan")), "the payload contains nan"),
+        (lambda c: c.enqueue(""), "task is ''; give a task, or its name"),
+        (lambda c: c.enqueue(3), "task is 3; give a task, or its name"),
+        (lambda c: c.enqueue(trial_tasks.total.call([1])), "give a task, or its name in 1 to 100 printable characters"),
+        (lambda c: c.enqueue("a", object()), "the payload of task 'a' is not JSON"),
+        (lambda c: c.enqueue("a", float("nan")), "the payload of task 'a' contains nan"),
         (lambda c: c.enqueue("a", priority="urgent"), "priority is 'urgent'; it must be one of high, low"),
         (lambda c: c.enqueue("a", delay="5"), "delay is '5'; it must be a duration with its unit"),
         (lambda c: c.enqueue("a", delay=-1), "delay is -1; it must be between 0 and 36500d"),
