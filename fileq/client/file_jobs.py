@@ -85,7 +85,7 @@ class FileJobs:
         if identity == "content":
             from fileq.producer.content_check import content_of  # as check_file below
 
-            content = content_of(found, follows_links=True)
+            content = content_of(found)
         return job, Version(path, signature_text(found.signature, inode, content), device)
 
     def _check(self, name: str, where: bytes) -> None:

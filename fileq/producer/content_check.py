@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -103,8 +103,7 @@ class ContentCheck:
             try:
                 reading = self._readings.get(path)
                 if reading is None:
-                    reading = ContentReading(file, follows_links=self._rules.follows_links, roots=(self._rules.root,))
-                    self._readings[path] = reading
+                    reading = self._readings[path] = ContentReading(file, self._open)
                 content = reading.read_part(lambda: self._monotonic() < until_s)
             except OSError:
                 content = ""
@@ -122,10 +121,18 @@ class ContentCheck:
                 break
         return changed
 
+    def _open(self, path: bytes) -> int:
+        return _open_followed(path) if self._rules.follows_links else open_regular(path, (self._rules.root,))
 
-def content_of(file: FoundFile, *, follows_links: bool) -> str:
-    """The hash of the whole file, in one go; "" if it cannot be read or changes meanwhile."""
-    reading = ContentReading(file, follows_links=follows_links)
+
+def _open_followed(path: bytes) -> int:
+    """Also what is no regular file: its reader notices that, and a pipe must not block."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def content_of(file: FoundFile) -> str:
+    """The hash of the whole file, in one go; "" if it cannot be read or changes meanwhile. Links are followed."""
+    reading = ContentReading(file, _open_followed)
     try:
         while (content := reading.read_part()) is None:
             pass
@@ -135,19 +142,19 @@ def content_of(file: FoundFile, *, follows_links: bool) -> str:
 
 
 class ContentReading:
-    """A file that is read in parts. Unless links are followed, none below the roots leads to it."""
+    """A file that is read in parts. `open_file` opens it for reading, and decides which links are followed. `digest` is
+    the kind of its hash; by default that of the ledger."""
 
-    def __init__(self, file: FoundFile, *, follows_links: bool, roots: Sequence[bytes] = (b"/",)) -> None:
+    def __init__(self, file: FoundFile, open_file: Callable[[bytes], int], digest: hashlib._Hash | None = None) -> None:
         self._file = file
-        self._follows_links = follows_links
-        self._roots = roots
+        self._open_file = open_file
         self._at = 0
-        self._hash = hashlib.blake2b(digest_size=HASH_BYTES)
+        self._hash = digest or hashlib.blake2b(digest_size=HASH_BYTES)
 
     def read_part(self, goes_on: Callable[[], bool] = lambda: True) -> str | None:
         """The hash at the end of the file, "" if it is not the file that was found, None if there is more to read.
         Raises OSError."""
-        fd = self._open()
+        fd = self._open_file(self._file.path)
         try:
             is_ended = False
             if self._is_unchanged(fd):
@@ -163,11 +170,6 @@ class ContentReading:
             return self._hash.hexdigest() if is_ended else None
         finally:
             os.close(fd)
-
-    def _open(self) -> int:
-        if self._follows_links:  # _is_unchanged() notices what else has taken the name; a pipe must not block
-            return os.open(self._file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-        return open_regular(self._file.path, self._roots)
 
     def _is_unchanged(self, fd: int) -> bool:
         """Whether the open file is the one that was found."""

@@ -223,11 +223,6 @@ class DeliveryStage:
             elif not record.waiting and not os.path.lexists(record.path):
                 self._register.remove(record.path)
 
-    def close(self) -> None:
-        for one in self._open.values():
-            if one.checksums is not None:
-                one.checksums.close()
-
     def _read_checksums(self, now_s: float) -> None:
         """Reads for one delivery, in turn: however many there are, the time of a turn is bounded."""
         for directory, one in self._open.items():

@@ -11,7 +11,7 @@ import hashlib
 import operator
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import BufferedReader
 from typing import TypeAlias
 
@@ -23,6 +23,7 @@ from fileq.core.units import format_duration
 from fileq.files.beneath import open_beneath, open_directory
 from fileq.files.manifest import ENTRIES_MAX, ManifestEntry, read_manifest
 from fileq.files.version import FoundFile, found_at
+from fileq.producer.content_check import ContentReading
 from fileq.producer.finder.scan import DeliveryPlace, ScanRules, is_manifest
 from fileq.producer.markers import Markers
 
@@ -32,7 +33,6 @@ LISTED_MAX = 2_000_000  # files, directories and links: twice as many as a manif
 LONG_PATH = 256  # bytes; an entry counts once more for each of them
 ENTRY_BYTES = 2_000  # of memory for an entry of the directory together with one of the manifest
 MANIFEST_SHARE = 8  # a manifest of this share of the memory fills the rest of it while it is parsed
-CHUNK = 1 << 20
 TURN_S = 0.1  # how long one step reads
 
 
@@ -175,12 +175,12 @@ def shown(path: bytes) -> str:
     return path.decode(errors="backslashreplace")
 
 
-def to_be_read(listed: Listed, look: DirectoryLook) -> Sequence[tuple[bytes, int]]:
-    """The files whose checksums the manifest has, with their sizes. Not those of another size than it says: they are
+def to_be_read(listed: Listed, look: DirectoryLook) -> Sequence[FoundFile]:
+    """The files whose checksums the manifest has. Not those of another size than it says: they are
     wrong anyway, and may be huge. To none of them a link leads: the checksum of its target would be shown to the
     sender."""
     return [
-        (path, file.size)
+        file
         for path, entry in listed
         if entry.sha256
         and (file := look.files.get(path)) is not None
@@ -284,16 +284,15 @@ def _names_in(directory: int) -> Iterator[str]:
 
 
 class ChecksumReader:
-    """`files` are paths with how many bytes to read of each: a file that grows all the time has an end too. `open_file`
-    opens one for reading, or raises OSError."""
+    """`open_file` opens a file for reading, or raises OSError."""
 
     def __init__(
-        self, files: Iterable[tuple[bytes, int]], open_file: Callable[[bytes], int], monotonic: Callable[[], float]
+        self, files: Sequence[FoundFile], open_file: Callable[[bytes], int], monotonic: Callable[[], float]
     ) -> None:
         self._left = list(files)
         self._open_file = open_file
         self._monotonic = monotonic
-        self._open: tuple[int, hashlib._Hash] | None = None
+        self._reading: ContentReading | None = None  # of the last file
         self.began_s = monotonic()
         self.found: dict[bytes, str] = {}  # the checksum of each file that was read
         self.failed: dict[bytes, str] = {}  # why a file was not read
@@ -305,28 +304,22 @@ class ChecksumReader:
     def step(self) -> None:
         until_s = self._monotonic() + TURN_S
         while self._left and self._monotonic() < until_s:
-            path, size = self._left[-1]  # how many bytes of it are left
+            file = self._left[-1]
+            self._reading = self._reading or ContentReading(file, self._open_file, hashlib.sha256())
             try:
-                if self._open is None:
-                    self._open = self._open_file(path), hashlib.sha256()
-                fd, digest = self._open
-                if size > 0 and (chunk := os.read(fd, min(CHUNK, size))):
-                    digest.update(chunk)
-                    self._left[-1] = path, size - len(chunk)
+                checksum = self._reading.read_part(lambda: self._monotonic() < until_s)
+                if checksum is None:
                     continue
-                self.found[path] = digest.hexdigest()
+                if checksum:
+                    self.found[file.path] = checksum
+                else:
+                    self.failed[file.path] = "it changed while it was read"
             except OSError as error:
-                self.failed[path] = error.strerror or str(error)
-            self.close()
+                self.failed[file.path] = error.strerror or str(error)
+            self._reading = None
             self._left.pop()
 
     def give_up(self, why: str) -> None:
         """Reads no more; the files that are left have failed."""
-        self.close()
-        self.failed |= dict.fromkeys((path for path, _ in self._left), why)
+        self.failed |= dict.fromkeys((file.path for file in self._left), why)
         self._left.clear()
-
-    def close(self) -> None:
-        if self._open is not None:
-            os.close(self._open[0])
-            self._open = None

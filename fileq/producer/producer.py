@@ -137,8 +137,6 @@ class Producer:
 
     def close(self) -> None:
         self.finder.close()
-        if self._deliveries is not None:
-            self._deliveries.close()
 
     at_end = close  # for the loop that turns it
 

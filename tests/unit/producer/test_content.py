@@ -27,9 +27,9 @@ def reads(monkeypatch):
     paths = []
 
     class Reading(content_check.ContentReading):
-        def __init__(self, file, **options):
+        def __init__(self, file, open_file):
             paths.append(os.path.basename(file.path).decode())
-            super().__init__(file, **options)
+            super().__init__(file, open_file)
 
     monkeypatch.setattr(content_check, "ContentReading", Reading)
     return paths

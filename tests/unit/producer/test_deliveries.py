@@ -22,6 +22,7 @@ from fileq.core.job import Job, decode
 from fileq.core.settlement import complete
 from fileq.files import version
 from fileq.files.manifest import ManifestEntry, read_manifest
+from fileq.files.version import found_at
 from fileq.producer import deliveries, delivery_completion
 from fileq.producer.deliveries import DeliveryRegister
 from fileq.producer.delivery_completion import ChecksumReader, LookLimits, look_at
@@ -710,13 +711,13 @@ def test_a_file_that_cannot_be_read_before_the_deadline_keeps_no_delivery_open(
     right = hashlib.sha256(b"x").hexdigest()
     entries = [{"path": "1", "sha256": SHA256}, {"path": "2", "sha256": right}]
     (s.root / "acme/a/x.manifest.json").write_text(json.dumps(entries))
-    read = os.read
+    read = os.pread
 
-    def slow(fd: int, size: int) -> bytes:
+    def slow(fd: int, size: int, at: int) -> bytes:
         s.clock.advance(0.05)
-        return read(fd, size)
+        return read(fd, size, at)
 
-    monkeypatch.setattr("fileq.producer.delivery_completion.os.read", slow)
+    monkeypatch.setattr("fileq.producer.content_check.os.pread", slow)
     deliveries = s.producer._deliveries  # to see the moment; the rest is by its effects
     for _ in range(1000):
         s.clock.advance(LOOK)
@@ -737,7 +738,9 @@ def test_what_is_appended_to_a_file_while_it_is_read_is_not_read(tmp_path: Path)
     """S4: a file that grows faster than it is read had no end."""
     file = tmp_path / "a"
     file.write_bytes(b"abcdef")
-    reader = ChecksumReader([(b"a", 3)], lambda _: os.open(file, os.O_RDONLY), time.monotonic)
+    found = found_at(bytes(file), file.stat())
+    file.write_bytes(b"abcdef" * 1000)
+    reader = ChecksumReader([found], lambda path: os.open(path, os.O_RDONLY), time.monotonic)
     while not reader.is_done:
         reader.step()
-    assert reader.found == {b"a": hashlib.sha256(b"abc").hexdigest()}
+    assert (reader.found, reader.failed) == ({}, {found.path: "it changed while it was read"})
