@@ -179,16 +179,9 @@ def remove_abandoned(top: bytes, now_s: float, is_stopping: Callable[[], bool] =
 
 
 def _remove_if_abandoned(directory: int, name: bytes, now_s: float) -> bool:
-    with contextlib.suppress(OSError):  # committed or discarded in this moment, or not ours to remove
-        if _is_abandoned(directory, name, now_s):
-            os.unlink(name, dir_fd=directory)
-            return True
-    return False
-
-
-def _is_abandoned(directory: int, name: bytes, now_s: float) -> bool:
-    fd = os.open(name, _OPEN, dir_fd=directory)
-    try:
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:  # committed or discarded now, or not ours
+        fd = os.open(name, _OPEN, dir_fd=directory)
+        stack.callback(os.close, fd)
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or now_s - found.st_mtime < ABANDONED_S:
             return False
@@ -198,6 +191,6 @@ def _is_abandoned(directory: int, name: bytes, now_s: float) -> bool:
             return False
         except OSError:
             pass  # a file system without locks
+        os.unlink(name, dir_fd=directory)
         return True
-    finally:
-        os.close(fd)
+    return False
