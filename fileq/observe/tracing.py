@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -50,9 +49,8 @@ class Tracing:
     A busy slot settles a job and claims the next one in one call, and its events may come in the other order. So the
     attempt before the running one is kept too."""
 
-    def __init__(self, exporter: SpanExporter, emit: Emit, *, wall_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, exporter: SpanExporter, emit: Emit) -> None:
         self._sender = SpanSender(exporter, emit)
-        self._wall_ns = wall_ns
         self._running: dict[str, _RunningAttempt] = {}  # by slot
         self._replaced: dict[str, _RunningAttempt] = {}  # by slot; the next claim came before the event of their end
 
@@ -75,7 +73,7 @@ class Tracing:
     def _produced(self, event: events.JobProduced) -> None:
         """The job already carries the ids of this span, so the worker that claims it can continue the trace."""
         job = event.job
-        end_ns = self._wall_ns()
+        end_ns = time.time_ns()
         created = parse_time(job.creation_time)
         start_ns = min(end_ns, int(created.timestamp() * 1000) * 1_000_000) if created is not None else end_ns
         attributes: dict[str, str | int] = {"job.id": job.id, "job.queue": event.queue, "job.size": job.filesize}
@@ -84,7 +82,7 @@ class Tracing:
     def _claimed(self, event: events.JobClaimed) -> None:
         if event.job is None:
             return  # bytes that are not a job have no trace
-        start_ns = self._wall_ns()
+        start_ns = time.time_ns()
         trace_id, parent_id = parent_of(event.job)
         consume = _context(trace_id, new_span_id())
         attempt = _RunningAttempt(event.job, trace_id, consume, event.queue, start_ns)
@@ -95,7 +93,7 @@ class Tracing:
             self._replaced[slot] = before
         self._running[slot] = attempt
         parent = _context(trace_id, parent_id, is_remote=True) if parent_id else None
-        self._sender.put(span_of("consume", consume, parent, start_ns, self._wall_ns(), _attributes(attempt)))
+        self._sender.put(span_of("consume", consume, parent, start_ns, time.time_ns(), _attributes(attempt)))
 
     def _printed(self, event: events.OutputEvent) -> Event:
         slot = event.worker_id or ""
@@ -120,7 +118,7 @@ class Tracing:
             return event  # a reaper's event, about an attempt of another process
         del (self._running if attempt is self._running.get(slot) else self._replaced)[slot]
         span_id = attempt_span_id(attempt.job, slot)
-        end_ns = self._wall_ns()
+        end_ns = time.time_ns()
         if isinstance(event, events.AttemptEnded):
             end_ns = attempt.start_ns + (event.duration_ms or 0) * 1_000_000
         outcome, error = _outcome_of(event), None

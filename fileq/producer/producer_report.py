@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from fileq import __version__
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.local_processes import this_process
 from fileq.brokers.protocol import ProducerRegistry
 from fileq.brokers.types import ProducerInfo, ScanInfo
@@ -38,20 +39,16 @@ class ProducerReport:
         *,
         emit: Emit,
         is_turning: Callable[[], bool] = lambda: True,
-        monotonic: Callable[[], float] = time.monotonic,
-        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._producer = producer
         self._registry = registry
         self._emit = emit
         self._is_turning = is_turning
-        self._monotonic = monotonic
-        self._wall_ns = wall_ns
         root = os.fsencode(os.path.abspath(config.producer.scan_dir))
         self._root = root.decode(errors="backslashreplace")  # a name that is not UTF-8 cannot be JSON
         self._lease_s = config.worker.heartbeat_ttl
         self._host = socket.gethostname()
-        self._started_s = monotonic()
+        self._started_s = time.monotonic()
         # host-pid-nonce: a restarted container has the same host and pid.
         self._id = f"{self._host}-{os.getpid()}-{secrets.token_hex(4)}"
         self._is_reported = False
@@ -115,4 +112,4 @@ class ProducerReport:
 
     def _wall_ms(self, monotonic_s: float) -> int:
         """That moment on the wall clock as it is now: right even if the clock was set since then."""
-        return self._wall_ns() // 1_000_000 - round((self._monotonic() - monotonic_s) * 1000)
+        return wall_clock_ms() - round((time.monotonic() - monotonic_s) * 1000)
