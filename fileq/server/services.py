@@ -158,11 +158,10 @@ ENDS = frozenset(kind.published_as.replace(":", ".") for kind in (JobCompleted, 
 
 
 class JobWaits:
-    """Requests that wait for the end of a job. No thread is held, and a job is read when an event says that it has
-    ended.
+    """Requests that wait for the end of a job. No thread is held: an event says that the job has ended.
 
-    An event can get lost, so the states of all these jobs are read besides: every LOST_S while the events are followed,
-    and every INTERVAL_S while they can't be.
+    An event can get lost, so the states of all these jobs are read besides: whenever events may be missed, every LOST_S
+    while they are followed, and every INTERVAL_S while they can't be.
 
     Belongs to the event loop."""
 
@@ -171,8 +170,6 @@ class JobWaits:
         self._pool = pool
         self._hub = hub
         self._waits: dict[str, set[asyncio.Future[None]]] = {}
-        self._due: set[str] = set()  # the jobs to read next
-        self._all_due_s = 0.0  # when to read all
         self._task: asyncio.Task[None] | None = None
         self._share = Share("waiting requests", WAITS_MAX, WAITS_OF_ONE)
         self._wake = asyncio.Event()
@@ -185,11 +182,12 @@ class JobWaits:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._share.held(caller), suppress(TimeoutError):
             self._waits.setdefault(id, set()).add(ended)
-            self._read_soon(id)
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._run())
             try:
-                await asyncio.wait_for(ended, timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._look_at([id])  # it may have ended before its events were followed
+                    await ended
             finally:
                 self._waits[id].discard(ended)
                 if not self._waits[id]:
@@ -197,34 +195,25 @@ class JobWaits:
 
     def _take(self, event: LiveEvent) -> None:
         if event.name == RESET:
-            self._all_due_s = 0.0
             self._wake.set()
-        elif event.name in ENDS and event.job_id in self._waits:
-            self._read_soon(event.job_id)
+        elif event.name in ENDS:
+            self._end(event.job_id)
 
     def close(self) -> None:
         self._is_closed = True
         for id in list(self._waits):
             self._end(id)
 
-    def _read_soon(self, id: str) -> None:
-        self._due.add(id)
-        self._wake.set()
-
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         self._hub.follow(self._take)
         try:
             while self._waits and not self._is_closed:
-                ids, self._due = [id for id in self._due if id in self._waits], set()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), LOST_S if self._hub.is_connected else INTERVAL_S)
                 self._wake.clear()  # before the jobs are read, so that no event of meanwhile is missed
-                if loop.time() >= self._all_due_s:
-                    ids = list(self._waits)
-                    self._all_due_s = loop.time() + (LOST_S if self._hub.is_connected else INTERVAL_S)
+                ids = list(self._waits)
                 for start in range(0, len(ids), BATCH):
                     await self._look_at(ids[start : start + BATCH])
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), max(0.0, self._all_due_s - loop.time()))
         finally:
             self._hub.unfollow()
 

@@ -208,7 +208,7 @@ def test_a_client_learns_of_the_end_of_its_job_by_an_event(
         handle.cancel()
         waiter.join(20)
         assert raised == [f"job {handle.id} was cancelled"]
-    assert reads == [[handle.id]] * 3
+    assert reads == [[handle.id]] * 2
 
 
 def test_keys_are_made_listed_used_and_revoked(api: ServedApi) -> None:
