@@ -14,8 +14,8 @@ import asyncio
 import contextlib
 import re
 import secrets
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Annotated, Literal
@@ -50,9 +50,6 @@ CHECK_S = 2.0  # together with the cache of keys, a revoked key ends its streams
 LINGER_S = 15.0  # without a stream, the subscription is kept for so long, for clients that come back
 CONNECT_S = 0.9
 END_S = 1.0  # at a stop, clients that do not read are disconnected after it
-_BATCHES_READ = 500  # events whose jobs are looked up for a turn
-_READ_AT_ONCE = 20
-_BATCHES_KEPT = 20_000
 
 
 class LiveStream(Struct, eq=False):
@@ -101,9 +98,8 @@ class EventHub:
         self._connected = asyncio.Event()
         self._streams: set[LiveStream] = set()
         self._share = Share("streams of events", STREAMS_MAX, STREAMS_OF_ONE, retry_after_s=10)
+        self._named_from = 0  # the number of the first event that has its batch
         self._chunks: dict[tuple[EventsQuery, bool, int], Chunk] = {}
-        self._batches: OrderedDict[str, str | None] = OrderedDict()
-        self._batch_reading: asyncio.Future[bool] | None = None
         self._wake: asyncio.Future[None] = self._loop.create_future()
         self._turn = 0
         self._turned_s = 0.0
@@ -128,6 +124,8 @@ class EventHub:
             self._share.give_back(caller.id)
             raise
         self._take_events()
+        if filter.batch is not None and self._reader is not None and not self._reader.names_batches:
+            self._reader.names_batches, self._named_from = True, self._ring.head
         mark = self._authentication.mark_of(caller)
         stream = LiveStream(filter, caller, mark, self._ring.head, abort, is_socket=is_socket)
         self._streams.add(stream)
@@ -171,6 +169,8 @@ class EventHub:
         can't (`reset`)."""
         first = b"retry: 2000\n"
         position = self._ring.position_after(last_id) if last_id else None
+        if position is not None and stream.filter.batch is not None and position < self._named_from:
+            position = None
         if position is not None:
             stream.position = position
         here = self._ring.id_of(stream.position - 1)
@@ -188,7 +188,7 @@ class EventHub:
                 if stream.due_s > now_s:
                     wait_s = min(wait_s, stream.due_s - now_s)
                 elif stream.turn != self._turn:
-                    chunk = await self._read(stream)
+                    chunk = self._read(stream)
                     if chunk.body or chunk.texts:
                         return chunk
                     continue
@@ -246,9 +246,7 @@ class EventHub:
         self._taken_s = self._loop.time()
         self._take_events()
 
-    async def _read(self, stream: LiveStream) -> Chunk:
-        if stream.filter.batch is not None:
-            await self._read_batches(stream.position)
+    def _read(self, stream: LiveStream) -> Chunk:
         stream.turn = self._turn
         if stream.filter.is_ticks:
             stream.due_s = self._loop.time() + TICK_S
@@ -282,12 +280,11 @@ class EventHub:
         end = ring.head
         if not filter.is_open:
             filters = len({one.filter for one in self._streams})
-            most = _BATCHES_READ if filter.batch is not None else LOOKED_AT_S * self._turn_every_s / max(1, filters)
-            end = min(end, start + max(200, int(most)))
+            end = min(end, start + max(200, int(LOOKED_AT_S * self._turn_every_s / max(1, filters))))
         events: list[LiveEvent] = []
         for number in range(start, end):
             event = ring.events[number]
-            if filter.is_open or filter.wants(event, self._batches.get(event.job_id)):
+            if filter.is_open or filter.wants(event):
                 events.append(event)
                 room -= len(event.data) + 64
                 is_full = room <= 0 or (stream.is_socket and len(events) >= CHUNK_TEXTS)
@@ -295,52 +292,12 @@ class EventHub:
                     return events, number + 1
         return events, end
 
-    # batches
-
-    async def _read_batches(self, start: int) -> None:
-        """Reads the batches of the jobs of the next events. An outage leaves them unknown. Streams want the same ones
-        at the same time, so one reads, and the others wait for it and look again."""
-        while ids := self._unread_jobs(start):
-            if self._batch_reading is None:
-                self._batch_reading = asyncio.ensure_future(self._read_batches_of(ids))
-            if not await asyncio.shield(self._batch_reading):
-                return
-
-    def _unread_jobs(self, start: int) -> list[str]:
-        ring = self._ring
-        numbers = range(max(start, ring.oldest), min(ring.head, start + _BATCHES_READ))
-        return list({ring.events[number].job_id for number in numbers} - self._batches.keys() - {""})
-
-    async def _read_batches_of(self, ids: Sequence[str]) -> bool:
-        """Whether they could be read."""
-        try:
-            found = await self._pool.call(lambda: self._batches_of(ids))
-        except Exception:  # an outage: `reset` follows
-            return False
-        finally:
-            self._batch_reading = None
-        self._batches.update(zip(ids, found, strict=True))
-        while len(self._batches) > _BATCHES_KEPT:
-            self._batches.popitem(last=False)
-        return True
-
-    def _batches_of(self, ids: Sequence[str]) -> list[str | None]:
-        """In parts: the records have the payloads too."""
-        found: list[str | None] = []
-        for start in range(0, len(ids), _READ_AT_ONCE):
-            records = self._broker.records(ids[start : start + _READ_AT_ONCE])
-            jobs = [decode_or_none(record.raw) if record is not None else None for record in records]
-            found += [job.batch_id if job is not None else None for job in jobs]
-        return found
-
     # the subscription, and streams that must end
 
     def _start_reader(self) -> None:
         self._ring = EventRing()
         self._connected.clear()
-        self._reader = EventReader(
-            self._broker.subscribe, self._report_change, hides_paths=self._hides_paths, emit=self._emit
-        )
+        self._reader = EventReader(self._broker, self._report_change, hides_paths=self._hides_paths, emit=self._emit)
         self._reader.start()
 
     def _report_change(self) -> None:
@@ -383,6 +340,8 @@ class EventHub:
 
 SLICE_S = 0.5  # how long one wait for an event lasts, so that a stop is noticed
 RETRY_S = 0.5
+READ_AT_ONCE = 20  # jobs, to know their batches: the records have the payloads too
+BATCHES_KEPT = 20_000
 MISSED = b'{"reason":"the broker was away; events may be missing"}'
 
 
@@ -405,20 +364,23 @@ class EventReader(ServerThread):
     It is opened again after an outage; a `reset` event then says that events are missing. The thread hands events over
     in a bounded queue: if the event loop is late, the oldest are dropped, and their numbers are missing.
 
+    An event does not say the batch of its job. From when a stream first wants to know it (`names_batches`), the thread
+    reads the jobs of new events, those that have come meanwhile together.
+
     stop() ends the subscription within SLICE_S. `changed` is called in the thread: after the first event since take(),
     and when `is_connected` changes."""
 
-    def __init__(
-        self, subscribe: Callable[[], Subscription], changed: Callable[[], None], *, hides_paths: bool, emit: Emit
-    ) -> None:
+    def __init__(self, broker: FullBroker, changed: Callable[[], None], *, hides_paths: bool, emit: Emit) -> None:
         super().__init__("live events")
-        self._subscribe = subscribe
+        self._broker = broker
         self._changed = changed
         self._hides_paths = hides_paths
         self._emit = emit
         self._pending: deque[LiveEvent] = deque(maxlen=RING_EVENTS)
         self._is_reported = False
         self._number = 0
+        self._batches: dict[str, str] = {}
+        self.names_batches = False
         self.is_connected = False
 
     def take(self) -> list[LiveEvent]:
@@ -441,19 +403,40 @@ class EventReader(ServerThread):
             self._is_stopping.wait(RETRY_S)
 
     def _read(self) -> None:
-        subscription = self._subscribe()
+        subscription = self._broker.subscribe()
         try:
             if self._number:
-                self._put(LiveEvent(self._number, RESET, MISSED))
+                self._put(LiveEvent(0, RESET, MISSED))
             else:
                 self._number = FIRST
             self._set_connected(True)
             while not self._is_stopping.is_set():
-                raw = subscription.get(SLICE_S)
-                if raw is not None and (event := self._read_event(raw)) is not None:
+                for event in self._with_batches([*self._next_events(subscription)]):
                     self._put(event)
         finally:
             subscription.close()
+
+    def _next_events(self, subscription: Subscription) -> Iterator[LiveEvent]:
+        """One, or as many as are there and whose jobs are read together."""
+        wait_s = SLICE_S
+        for _ in range(READ_AT_ONCE if self.names_batches else 1):
+            if (raw := subscription.get(wait_s)) is None:
+                return
+            if (event := self._read_event(raw)) is not None:
+                yield event
+            wait_s = 0.0
+
+    def _with_batches(self, events: list[LiveEvent]) -> list[LiveEvent]:
+        """An outage leaves them unknown: `reset` follows."""
+        if not self.names_batches:
+            return events
+        if len(self._batches) >= BATCHES_KEPT:
+            self._batches.clear()
+        if ids := [*{event.job_id for event in events} - self._batches.keys() - {""}]:
+            for id, record in zip(ids, self._broker.records(ids), strict=True):
+                job = decode_or_none(record.raw) if record is not None else None
+                self._batches[id] = (job.batch_id or "") if job is not None else ""
+        return [replace(event, batch=self._batches.get(event.job_id, "")) for event in events]
 
     def _read_event(self, raw: bytes) -> LiveEvent | None:
         """None for what is no event: any program can publish on the channel."""
@@ -468,10 +451,10 @@ class EventReader(ServerThread):
         name = known.event.replace(":", ".")
         if not name.startswith("job.") or not name.isprintable():
             return None
-        return LiveEvent(self._number, name, data, known.job_id, known.type, known.priority, known.filepath)
+        return LiveEvent(0, name, data, known.job_id, known.type, known.priority, known.filepath)
 
     def _put(self, event: LiveEvent) -> None:
-        self._pending.append(event)
+        self._pending.append(replace(event, number=self._number))
         self._number += 1
         if not self._is_reported:
             self._is_reported = True
@@ -502,6 +485,7 @@ class LiveEvent(Struct, frozen=True):
     type: str | None = None
     queue: str = ""
     path: str = ""
+    batch: str = ""  # "" if no stream has wanted to know it
 
 
 class EventRing:
@@ -574,15 +558,15 @@ class EventsQuery(Struct, frozen=True, forbid_unknown_fields=True):
         """Whether every event is wanted."""
         return not (self.events or self.type or self.match or self.batch)
 
-    def wants(self, event: LiveEvent, batch: str | None) -> bool:
-        """`batch` is that of the job. Of a query that was checked."""
+    def wants(self, event: LiveEvent) -> bool:
+        """Of a query that was checked."""
         if event.name == RESET:
             return True
         return (
             (not self.events or event.name in self.events)
             and (self.type is None or event.type == self.type)
             and (self.match is None or (event.path != "" and _matches(self.match, event.path)))
-            and (self.batch is None or batch == self.batch)
+            and (self.batch is None or event.batch == self.batch)
         )
 
 

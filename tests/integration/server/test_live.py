@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.types import Entry
+from fileq.brokers.types import Entry, Record
 from fileq.core.api_key import Scope
 from fileq.core.events import ServerWarned
-from fileq.server.event_hub import EventHub
 from fileq.testing.conformance.builders import a_job
 from tests.support.api_client import API, ServedApi, served_api
 from tests.support.dead_jobs import bury
@@ -51,13 +50,13 @@ def test_a_client_gets_the_events_it_wants_and_continues_where_it_stopped(api: S
 def test_streams_of_many_batches_read_each_record_once(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """N9: each stream with another batch read the records of the same jobs, all at the same time."""
     read = list[str]()
-    batches_of = EventHub._batches_of
+    records = api.broker.records
 
-    def counted(hub: EventHub, ids: Sequence[str]) -> list[str | None]:
+    def counted(ids: Sequence[str]) -> list[Record | None]:
         read.extend(ids)
-        return batches_of(hub, ids)
+        return records(ids)
 
-    monkeypatch.setattr(EventHub, "_batches_of", counted)
+    monkeypatch.setattr(api.broker, "records", counted)
     with ExitStack() as stack:
         streams = [stack.enter_context(SseClient(api.client, batch=f"many-{n}")) for n in range(8)]
         jobs = [a_job(f"member-{n}", batch_id=f"many-{n}") for n in range(8)]
@@ -65,6 +64,23 @@ def test_streams_of_many_batches_read_each_record_once(api: ServedApi, monkeypat
         for n, stream in enumerate(streams):
             assert stream.wait_for_event("job.created").data["job_id"] == f"member-{n}"
     assert sorted(one for one in read if one.startswith("member-")) == sorted(job.id for job in jobs)
+
+
+def test_a_stream_of_a_batch_continues_only_where_batches_were_known(tmp_path: Path) -> None:
+    with served_api(tmp_path) as api:
+        with SseClient(api.client) as first:
+            after = [enqueue(api, "a"), enqueue(api, "b")][1]
+            before = first.wait_for_event("job.created").id
+            first.wait_for(lambda frame: frame.data["job_id"] == after)
+            with SseClient(api.client, {"Last-Event-ID": before}, batch="b1") as batch:
+                assert batch.wait_for_event("reset")
+                api.broker.enqueue(
+                    [Entry(a_job("one", batch_id="b1"), "low"), Entry(a_job("two", batch_id="b1"), "low")]
+                )
+                wait_until(lambda: batch.names().count("job.created") == 2, 20)
+        known = next(frame.id for frame in batch.frames if frame.event == "job.created")
+        with SseClient(api.client, {"Last-Event-ID": known}, batch="b1") as again:
+            assert again.wait_for_event("job.created").data["job_id"] == "two"
 
 
 def test_filters_choose_by_name_path_and_batch(api: ServedApi) -> None:
