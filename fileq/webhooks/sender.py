@@ -3,27 +3,24 @@ goes to a checked address. No redirect is followed and no proxy variable is read
 
 The URL is a text that others may have chosen, and a name may resolve differently each time it is asked for. So the
 address that was checked is the one that is connected to; the name stays in TLS and in the Host header. One time limit
-holds for everything together: a receiver that sends a byte now and then cannot extend it. Nothing waits for longer than
-SLICE_S at a time, so that a delivery that is cancelled ends then, and its connection is closed.
+holds for everything together: a receiver that sends a byte now and then cannot extend it. The caller, which waits for
+the answer, looks every SLICE_S whether the delivery was cancelled; it ends then, and its connection is closed.
 """
 
 from __future__ import annotations
 
-import errno
-import http.client
-import io
-import os
-import select
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from functools import cached_property, partial
+from contextlib import suppress
+from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
+import h11
 import msgspec
 from msgspec import UNSET, Struct
 
@@ -53,9 +50,8 @@ DEFECT_KEPT = 100  # characters of what is said about an answer that is not HTTP
 ADDRESSES_MAX = 4  # how many addresses of a name are tried, one after the other
 SLICE_S = 0.25
 
-T = TypeVar("T")
 Resolve: TypeAlias = Callable[[str, int], Sequence[str]]
-Connect: TypeAlias = Callable[[tuple[str, int], "Deadline"], socket.socket]
+Connect: TypeAlias = Callable[[tuple[str, int], float], socket.socket]  # within so many seconds
 
 
 class NotSent(Exception):
@@ -79,26 +75,6 @@ def addresses_of(host: str, port: int) -> list[str]:
     return [f"{str(a[0]).partition('%')[0]}%{a[3]}" if len(a) == 4 and a[3] else str(a[0]) for *_, a in found]
 
 
-def connection_to(address: tuple[str, int], deadline: Deadline) -> socket.socket:
-    """A connection to an address. Raises OSError, and what Deadline raises."""
-    connection = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
-    try:
-        connection.setblocking(False)
-        problem = connection.connect_ex(address)
-        if problem == errno.EINPROGRESS:
-            poll = select.poll()
-            poll.register(connection, select.POLLOUT)
-            while not poll.poll(deadline.slice_s() * 1000):
-                pass
-            problem = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if problem:
-            raise OSError(problem, os.strerror(problem))
-        return connection
-    except BaseException:
-        connection.close()
-        raise
-
-
 class Sender(Struct, dict=True, eq=False):
     """`settings.allow_*` say where it may send. `resolve` and `connect` are replaced in tests. `tls` makes the context
     of a connection."""
@@ -106,30 +82,33 @@ class Sender(Struct, dict=True, eq=False):
     settings: WebhookSettings
     timeout_s: float = TIMEOUT_S
     resolve: Resolve = addresses_of
-    connect: Connect = connection_to
+    connect: Connect = socket.create_connection
     tls: Callable[[], ssl.SSLContext] = ssl.create_default_context
 
     @cached_property
-    def _tls_context(self) -> ssl.SSLContext:
+    def tls_context(self) -> ssl.SSLContext:
         return self.tls()
 
     def post(
         self, url: str, headers: Mapping[str, str], body: bytes, is_stopped: Callable[[], bool] = lambda: False
     ) -> Answer:
         """The receiver's answer, of any status. Raises NotSent, and Stopped soon after `is_stopped`."""
-        deadline = Deadline(self.timeout_s, is_stopped)
-        target = self._target(url)
+        until_s, target = time.monotonic() + self.timeout_s, self._target(url)
+        exchange = _Exchange(self, target, headers, body, until_s)
+        while not exchange.answer.done() and (left_s := until_s - time.monotonic()) > 0:
+            if is_stopped():
+                exchange.end()
+                raise Stopped
+            wait([exchange.answer], min(SLICE_S, left_s))
+        is_late = not exchange.answer.done()
+        if is_late:
+            exchange.end()
         try:
-            addresses = self._addresses(target, deadline)
-            connection = self._open(target, addresses, deadline)
-        except (OSError, ValueError) as error:
-            raise NotSent(_described(error, target, deadline)) from error
-        try:
-            return _exchange(_DeadlineSocket(connection, deadline), target, headers, body)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise NotSent(_described(error, target, deadline)) from error
-        finally:
-            connection.close()
+            return exchange.answer.result(SLICE_S)  # at the end of the time, too: an answer may have begun
+        except (OSError, h11.ProtocolError, ValueError) as error:
+            if is_late or isinstance(error, TimeoutError):
+                raise NotSent(f"{target.host} did not answer within {self.timeout_s:g}s") from error
+            raise NotSent(_described(error, target)) from error
 
     def _target(self, url: str) -> Target:
         """Checked again at every delivery: the rules may have changed since the webhook was defined."""
@@ -140,8 +119,8 @@ class Sender(Struct, dict=True, eq=False):
         except InvalidUrl as error:
             raise NotSent(f"the URL {error}") from error
 
-    def _addresses(self, target: Target, deadline: Deadline) -> list[str]:
-        found = _within(deadline, lambda: list(dict.fromkeys(self.resolve(target.host, target.port))))
+    def addresses(self, target: Target) -> list[str]:
+        found = list(dict.fromkeys(self.resolve(target.host, target.port)))
         if not found:
             raise NotSent(f"{target.host} has no address")
         allowed = networks(self.settings.allow_networks)
@@ -151,135 +130,105 @@ class Sender(Struct, dict=True, eq=False):
                 raise NotSent(f"{target.host} resolves to an address that is not allowed: {problem}")
         return found[:ADDRESSES_MAX]
 
-    def _open(self, target: Target, addresses: Sequence[str], deadline: Deadline) -> socket.socket:
-        for index, address in enumerate(addresses):
-            try:
-                # An address that does not answer leaves time for the next one.
-                share = deadline.half() if index + 1 < len(addresses) else deadline
-                connection = self.connect((address, target.port), share)
-                break
-            except OSError:
-                if index + 1 == len(addresses):
-                    raise
-        if target.scheme != "https":
-            return connection
+
+class _Exchange:
+    """One request, by calls that block, in a thread of its own. `answer` is what it leads to.
+
+    end() shuts its connection down, which ends every such call. Resolving a name and connecting can't be ended: then
+    the thread is left to itself, and sends nothing."""
+
+    def __init__(self, sender: Sender, target: Target, headers: Mapping[str, str], body: bytes, until_s: float) -> None:
+        self._sender = sender
+        self._target = target
+        self._headers = {"Host": target.authority, **headers, "Content-Length": str(len(body)), "Connection": "close"}
+        self._body = body
+        self._until_s = until_s
+        self._connection: socket.socket | None = None
+        self._is_ended = False
+        self._closing = threading.Lock()  # so that end() never meets a descriptor that something else has already
+        self.answer = Future[Answer]()
+        threading.Thread(target=self._run, name="webhook", daemon=True).start()
+
+    def end(self) -> None:
+        self._is_ended = True
+        if self._connection is not None:
+            with (
+                self._closing,
+                suppress(OSError),
+            ):  # not by the method of a TLS connection, which its own thread may be using
+                socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+
+    def _run(self) -> None:
         try:
-            made = self._tls_context
-            secured = made.wrap_socket(connection, server_hostname=target.host, do_handshake_on_connect=False)
-        except BaseException:
-            connection.close()
-            raise
-        try:
-            deadline.repeat(secured, secured.do_handshake)
-            return secured
-        except BaseException:
-            secured.close()
-            raise
-
-
-class Deadline:
-    def __init__(self, timeout_s: float, is_stopped: Callable[[], bool]) -> None:
-        self.timeout_s = timeout_s
-        self._is_stopped = is_stopped
-        self._ends_s = time.monotonic() + timeout_s
-
-    def slice_s(self) -> float:
-        """How long to wait at a time. Raises TimeoutError if no time is left, and Stopped."""
-        if self._is_stopped():
-            raise Stopped
-        left_s = self._ends_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        return min(SLICE_S, left_s)
-
-    def half(self) -> Deadline:
-        """Ends after half of the time that is left."""
-        return Deadline((self._ends_s - time.monotonic()) / 2, self._is_stopped)
-
-    def repeat(self, connection: socket.socket, call: Callable[[], T]) -> T:
-        """What a call on this connection returns. It must be one that can be repeated after a timeout."""
-        while True:
-            connection.settimeout(self.slice_s())
-            try:
-                return call()
-            except TimeoutError:
-                continue
-
-
-class _DeadlineSocket(io.RawIOBase):
-    """What http.client needs of a socket, with one time limit and one size limit for the whole answer: it ends after
-    ANSWER_MAX bytes, as if the receiver had closed the connection."""
-
-    def __init__(self, connection: socket.socket, deadline: Deadline) -> None:
-        self._connection = connection
-        self._deadline = deadline
-        self._left = ANSWER_MAX
-
-    def sendall(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            # With TLS a repeat must send the same bytes, so they are cut only by what was sent.
-            left = left[self._deadline.repeat(self._connection, partial(self._connection.send, left)) :]
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self)
-
-    def close(self) -> None:
-        """The caller of the exchange closes the connection."""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._left:
-            return 0
-        part = memoryview(buffer)[: self._left]
-        count = self._deadline.repeat(self._connection, partial(self._connection.recv_into, part))
-        self._left -= count
-        return count
-
-
-def _exchange(connection: _DeadlineSocket, target: Target, headers: Mapping[str, str], body: bytes) -> Answer:
-    request = http.client.HTTPConnection(target.host, target.port)
-    request.sock = connection  # never connects by itself
-    request.auto_open = 0
-    request.putrequest("POST", target.path, skip_host=True, skip_accept_encoding=True)
-    for name, value in {"Host": target.authority, **headers, "Content-Length": str(len(body))}.items():
-        request.putheader(name, value)
-    request.putheader("Connection", "close")
-    request.endheaders(body)
-    response = request.getresponse()
-    try:
-        text = response.read(ANSWER_MAX)
-    except http.client.IncompleteRead as error:
-        text = error.partial
-    except (OSError, Stopped):
-        # The status says whether the delivery was received. A body that does not end does not change that.
-        text = b""
-    shown = text[: 4 * ANSWER_KEPT].decode(errors="replace")[:ANSWER_KEPT]
-    return Answer(response.status, shown, response.getheader("Retry-After") or "")
-
-
-def _within(deadline: Deadline, call: Callable[[], list[str]]) -> list[str]:
-    """The result of a call that has no time limit of its own: resolving a name. The thread of one that is too slow, or
-    of a delivery that is cancelled, is left to itself; it ends when the resolver gives up."""
-    found = Future[list[str]]()
-
-    def run() -> None:
-        try:
-            found.set_result(call())
+            answer = self._exchange()
         except BaseException as error:
-            found.set_exception(error)
+            self.answer.set_exception(error)
+        else:
+            self.answer.set_result(answer)
+        finally:
+            if self._connection is not None:
+                with self._closing:
+                    self._connection.close()
 
-    threading.Thread(target=run, name="resolver", daemon=True).start()
-    while not found.done():
-        wait([found], deadline.slice_s())
-    return found.result()
+    def _exchange(self) -> Answer:
+        connection = self._hold(self._connected(self._sender.addresses(self._target)))
+        connection.settimeout(self._sender.timeout_s)
+        if self._target.scheme == "https":
+            tls, target = self._sender.tls_context, self._target
+            secured = tls.wrap_socket(connection, server_hostname=target.host, do_handshake_on_connect=False)
+            self._hold(secured)
+            secured.do_handshake()
+            connection = secured
+        parser = h11.Connection(h11.CLIENT, ANSWER_MAX)
+        request = h11.Request(method="POST", target=self._target.path, headers=[*self._headers.items()])
+        parts = (request, h11.Data(self._body), h11.EndOfMessage())
+        connection.sendall(b"".join(parser.send(part) or b"" for part in parts))
+        return _answer_on(connection, parser)
+
+    def _connected(self, addresses: Sequence[str]) -> socket.socket:
+        *others, last = addresses
+        for address in others:
+            with suppress(OSError):  # one that does not answer leaves time for the next one
+                return self._connect(address, (self._until_s - time.monotonic()) / 2)
+        return self._connect(last, self._until_s - time.monotonic())
+
+    def _connect(self, address: str, timeout_s: float) -> socket.socket:
+        return self._sender.connect((address, self._target.port), max(0.001, timeout_s))
+
+    def _hold(self, connection: socket.socket) -> socket.socket:
+        """From now on end() shuts this one down."""
+        self._connection = connection
+        if self._is_ended:
+            raise ConnectionAbortedError
+        return connection
 
 
-def _described(error: Exception, target: Target, deadline: Deadline) -> str:
-    if isinstance(error, TimeoutError):
-        return f"{target.host} did not answer within {deadline.timeout_s:g}s"
+def _answer_on(connection: socket.socket, parser: h11.Connection) -> Answer:
+    """Reads at most ANSWER_MAX bytes, headers included. The status says whether the delivery was received: a body that
+    does not end does not change that."""
+    response, text, left = None, b"", ANSWER_MAX
+    try:
+        while not isinstance(event := parser.next_event(), h11.EndOfMessage):
+            if event is h11.NEED_DATA:
+                piece = connection.recv(left) if left else b""
+                if not piece and response is None:
+                    raise ConnectionError("the connection was closed before there was an answer")
+                left -= len(piece)
+                parser.receive_data(piece)
+            elif isinstance(event, h11.Response):
+                response = event
+            elif isinstance(event, h11.Data):
+                text += event.data
+    except (OSError, h11.ProtocolError):
+        if response is None:
+            raise
+    assert response is not None
+    shown = text[: 4 * ANSWER_KEPT].decode(errors="replace")[:ANSWER_KEPT]
+    retry_after = next((value for name, value in response.headers if name == b"retry-after"), b"")
+    return Answer(response.status_code, shown, retry_after.decode("latin-1"))
+
+
+def _described(error: Exception, target: Target) -> str:
     if isinstance(error, socket.gaierror):
         return f"{target.host} can't be resolved: {error.strerror or error}"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -18,7 +18,6 @@ from fileq.webhooks.sender import (
     ANSWER_KEPT,
     ANSWER_MAX,
     Answer,
-    Deadline,
     NotSent,
     Sender,
     Stopped,
@@ -71,9 +70,9 @@ def test_a_name_is_resolved_once_and_the_checked_address_is_called(receiver: Rec
         resolved.append(host)
         return [PUBLIC] if len(resolved) == 1 else ["127.0.0.1"]
 
-    def connect(address: tuple[str, int], deadline: Deadline) -> socket.socket:
+    def connect(address: tuple[str, int], timeout_s: float) -> socket.socket:
         called.append(address)
-        return socket.create_connection(("127.0.0.1", receiver.port), deadline.slice_s())
+        return socket.create_connection(("127.0.0.1", receiver.port), timeout_s)
 
     sender = Sender(WebhookSettings(allow_http=True), resolve=resolve, connect=connect)
     assert post(sender, "http://rebinds.example/hook").status == 204
@@ -185,18 +184,15 @@ class EndlessAnswer:
         self._pending, self._line = head, line
         self.read = 0
 
-    def recv_into(self, buffer: memoryview) -> int:
-        if len(self._pending) < len(buffer):
-            self._pending += self._line * (1 + len(buffer) // len(self._line))
-        buffer[:] = self._pending[: len(buffer)]
-        self._pending = self._pending[len(buffer) :]
-        self.read += len(buffer)
-        return len(buffer)
+    def recv(self, size: int) -> bytes:
+        if len(self._pending) < size:
+            self._pending += self._line * (1 + size // len(self._line))
+        piece, self._pending = self._pending[:size], self._pending[size:]
+        self.read += size
+        return piece
 
     def settimeout(self, seconds: float) -> None: ...
-    def send(self, data: memoryview) -> int:
-        return len(data)
-
+    def sendall(self, data: bytes) -> None: ...
     def close(self) -> None: ...
 
 

@@ -34,8 +34,8 @@ WEBHOOK_GUARDS = (
     Guard(
         "The connection goes to the address that was checked",
         "a name that resolves differently the second time gets around the check",
-        "                connection = self.connect((address, target.port), share)\n",
-        "                connection = self.connect((target.host, target.port), share)\n",
+        "connect((address, self._target.port)",
+        "connect((self._target.host, self._target.port)",
         SENT + "a_name_is_resolved_once_and_the_checked_address_is_called",
     ),
     Guard(
@@ -55,14 +55,14 @@ WEBHOOK_GUARDS = (
     Guard(
         "One time limit holds for the whole answer",
         "a receiver that sends a byte now and then holds a thread forever",
-        "        left_s = self._ends_s - time.monotonic()\n",
-        "        left_s = SLICE_S\n",
+        "(left_s := until_s - time.monotonic()) > 0:\n",
+        "(left_s := SLICE_S) > 0:\n",
         SENT + "one_time_limit_holds_for_everything",
     ),
     Guard(
         "At most 64 kB of an answer are read",
         "a receiver fills the memory of a worker",
-        "        self._left -= count\n",
+        "                left -= len(piece)\n",
         "",
         SENT + "at_most_64_kb_of_an_answer_are_read",
     ),
