@@ -37,7 +37,6 @@ class BatchProgress(Struct, frozen=True):
     """`eta_s` is how long the rest takes at the mean speed so far; None if that is unknown. `word` is its state as
     people say it."""
 
-    ended: int
     eta_s: float | None
     word: str
     bar: Markup
@@ -98,12 +97,11 @@ def batch(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
 
 def progress(batch: BatchDocument, now_ms: int) -> BatchProgress:
     left = batch.waiting + batch.running
-    ended = batch.total - left
     eta_s = None
-    if batch.created_at and left and ended and not batch.is_finished:
+    if batch.created_at and left and batch.ended and not batch.is_finished:
         elapsed_s = now_ms / 1000 - datetime.fromisoformat(batch.created_at).timestamp()
-        eta_s = max(1.0, elapsed_s / ended * left)
-    return BatchProgress(ended, eta_s, _word(batch), parts_bar(batch))
+        eta_s = max(1.0, elapsed_s / batch.ended * left)
+    return BatchProgress(eta_s, _word(batch), parts_bar(batch))
 
 
 def parts_bar(batch: BatchDocument) -> Markup:

@@ -21,7 +21,7 @@ from fileq.commands.admin.running_workers import workers_in
 from fileq.commands.admin.stats import QueueStats, eta_of, queues_of
 from fileq.core.job import State, decode_or_none, parse_time
 from fileq.core.webhook import DELIVERY_TYPE
-from fileq.queries.documents import BreakerDocument, JobDocument, WorkerDocument, worker_documents
+from fileq.queries.documents import BreakerDocument, JobDocument, WorkerDocument
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 from fileq.queries.job_ids import id_in
 from fileq.queries.job_selection import outlined, with_outlines
@@ -37,7 +37,7 @@ from fileq.server.console.charts import bar, line_chart, sample_chart
 from fileq.server.console.job_views import headline
 from fileq.server.console.view import ViewList, ViewRequest, mark_of, number, pause_words, read_notes
 from fileq.server.route import NoQuery
-from fileq.server.services import LiveSample, per_second
+from fileq.server.services import per_second
 from fileq.worker.breakers import reason_of
 
 VIEWS = ViewList()
@@ -225,19 +225,6 @@ class Banner(Struct, frozen=True):
     until: str | None = None
 
 
-class BrokerState(Struct, frozen=True):
-    """`eta_s` is how long the backlog takes; None if that is unknown. `delayed` jobs are due later."""
-
-    broker: str
-    where: str
-    queues: tuple[QueueStats, ...]
-    workers: tuple[WorkerDocument, ...]
-    waiting: int
-    delayed: int
-    dead: int
-    eta_s: float | None
-
-
 class Recent(NamedTuple):
     """`deferred` counts the deferred jobs by reason, `deferred_in` by queue. `is_more`: there may be more of them."""
 
@@ -254,25 +241,31 @@ def overview(request: ViewRequest[OverviewQuery]) -> Mapping[str, Any]:
     services, count = request.services, _RANGES[request.query.hours]
     found = services.broker.overview(count, jobs=_LOOKED_AT)
     samples = services.samples.read()
-    state = request.shown(_state(found, samples, services.broker.kind, services.broker.where))
+    census, queues, workers = found.census, queues_of(found), request.shown(workers_in(found, {})).workers
     hours = hours_of(found.hours, count, services.now_ms())
     day = hours[-24:]
     completed, failed = sum(one.completed for one in day), sum(one.failed for one in day)
-    living = [process for process in state.workers if process.is_alive]
-    ages = [queue.oldest_age_s for queue in state.queues if queue.oldest_age_s is not None]
-    most = max((queue.length for queue in state.queues), default=0)
+    living = [process for process in workers if process.is_alive]
+    ages = [queue.oldest_age_s for queue in queues if queue.oldest_age_s is not None]
+    most = max((queue.length for queue in queues), default=0)
+    # The rate of the ETA is that of the samples of the last minute, which cost the broker nothing more.
+    minute = samples[-MINUTE_SAMPLES:]
+    eta = eta_of(found, lambda: per_second(minute, "completed") + per_second(minute, "dead"))
     recent = _recent(request, found)
     groups = None
-    if state.dead:
+    if census.dead:
         groups = request.shown(dead_groups(request, DeadGroupsQuery(limit=_GROUPS), _GROUPED))
     seen = groups.groups if groups is not None else ()
-    kinds = ((ACKNOWLEDGEMENTS, seen), (NOTES, found.census.paused))
+    kinds = ((ACKNOWLEDGEMENTS, seen), (NOTES, census.paused))
     notes = read_notes(request, [kind for kind, is_needed in kinds if is_needed])
     marks = {group.key: mark_of(group, notes.acknowledgements) for group in seen}
     known = [group for group in seen if marks[group.key].state == "acknowledged"]
     has_seen_all = groups is not None and not groups.is_partial and groups.group_count <= len(seen)
     return {
-        "stats": state,
+        "waiting": sum(queue.length for queue in queues),
+        "delayed": census.scheduled,
+        "dead": census.dead,
+        "eta_s": eta.eta_s,
         "completed": completed,
         "failed": failed,
         "rate": completed / (completed + failed) * 100 if completed + failed else None,
@@ -282,7 +275,7 @@ def overview(request: ViewRequest[OverviewQuery]) -> Mapping[str, Any]:
         "oldest_age_s": max(ages, default=None),
         "chart": _chart(hours, request.query.hours),
         "ranges": list(_RANGES),
-        "queues": [(queue, bar(queue.length, most, title=f"{queue.length} pending")) for queue in state.queues],
+        "queues": [(queue, bar(queue.length, most, title=f"{queue.length} pending")) for queue in queues],
         "live_chart": sample_chart(
             samples,
             "Jobs per second, last hour",
@@ -298,17 +291,8 @@ def overview(request: ViewRequest[OverviewQuery]) -> Mapping[str, Any]:
         "deferred": recent.deferred.total(),
         "deferred_in": recent.deferred_in,
         "is_deferred_more": recent.is_more,
-        "banners": _banners(state, recent, notes.pauses),
+        "banners": _banners(queues, workers, recent, notes.pauses),
     }
-
-
-def _state(found: Overview, samples: Sequence[LiveSample], kind: str, where: str) -> BrokerState:
-    """The rate of the ETA is that of the samples of the last minute, which cost the broker nothing more."""
-    last = samples[-MINUTE_SAMPLES:]
-    eta = eta_of(found, lambda: per_second(last, "completed") + per_second(last, "dead"))
-    queues, workers, census = queues_of(found), worker_documents(found.workers, found.census.now_ms), found.census
-    waiting = sum(one.length for one in queues)
-    return BrokerState(kind, where, queues, workers, waiting, census.scheduled, census.dead, eta.eta_s)
 
 
 def _recent(request: ViewRequest[Any], found: Overview) -> Recent:
@@ -372,19 +356,22 @@ def breaker_banners(breakers: Sequence[BreakerDocument], deferred: Mapping[str, 
     return found
 
 
-def _banners(stats: BrokerState, recent: Recent, pauses: Mapping[str, PauseNote]) -> list[Banner]:
+def _banners(
+    queues: Sequence[QueueStats], workers: Sequence[WorkerDocument], recent: Recent, pauses: Mapping[str, PauseNote]
+) -> list[Banner]:
     found = []
-    workers = (("/dashboard/workers", "Workers"),)
-    living = [process for process in stats.workers if process.is_alive]
-    if stats.waiting and not living:
-        text = f"{number(stats.waiting)} pending jobs and no worker is running. Start one: fileq worker"
-        found.append(Banner(text, is_bad=True, links=workers))
+    links = (("/dashboard/workers", "Workers"),)
+    waiting = sum(queue.length for queue in queues)
+    living = [process for process in workers if process.is_alive]
+    if waiting and not living:
+        text = f"{number(waiting)} pending jobs and no worker is running. Start one: fileq worker"
+        found.append(Banner(text, is_bad=True, links=links))
     found += breaker_banners([one for process in living for one in process.breakers], recent.deferred, recent.is_more)
-    for process in stats.workers:
+    for process in workers:
         if process.lost_roots:
             text = f"{process.host} ({process.pid}): {'; '.join(process.lost_roots)}. Jobs of its files wait."
-            found.append(Banner(text, is_bad=True, links=workers))
-    paused = [queue for queue in stats.queues if queue.is_paused]
+            found.append(Banner(text, is_bad=True, links=links))
+    paused = [queue for queue in queues if queue.is_paused]
     if paused:
         waiting = sum(queue.length for queue in paused)
         jobs = "1 pending job" if waiting == 1 else f"{number(waiting)} pending jobs"

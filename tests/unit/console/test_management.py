@@ -100,7 +100,7 @@ def record(slot: str, ended_ms: int) -> Record:
 
 def test_the_rest_of_a_batch_takes_as_long_for_each_job_as_those_that_ended() -> None:
     found = progress(BATCH, NOW_MS)
-    assert (found.ended, found.eta_s, found.word) == (4, 90.0, "running")
+    assert (BATCH.ended, found.eta_s, found.word) == (4, 90.0, "running")
     assert progress(replace(BATCH, running=0), NOW_MS).word == "waiting"
     assert progress(replace(BATCH, status="open"), NOW_MS).word == "open"
     assert progress(replace(BATCH, waiting=9, running=1, completed=0, dead=0), NOW_MS).eta_s is None, "no speed yet"
@@ -112,7 +112,7 @@ def test_the_rest_of_a_batch_takes_as_long_for_each_job_as_those_that_ended() ->
     assert progress(replace(done, is_success=True), NOW_MS).word == "completed"
     assert progress(replace(BATCH, is_cancelled=True), NOW_MS).word == "cancelled"
     empty = replace(BATCH, total=0, waiting=0, running=0, completed=0, dead=0)
-    assert progress(empty, NOW_MS).ended == 0
+    assert (empty.ended, progress(empty, NOW_MS).eta_s) == (0, None)
 
 
 def test_the_bar_of_a_batch_shows_dead_members_apart() -> None:
