@@ -27,12 +27,13 @@ from msgspec.structs import replace
 from fileq.brokers.protocol import FullBroker, Subscription
 from fileq.client.event_stream import NAMES
 from fileq.core.errors import BrokerError
-from fileq.core.events import Emit, LoopFailed
+from fileq.core.events import Emit
 from fileq.core.job import decode_or_none
 from fileq.queries.job_filter import path_matcher
+from fileq.runtime.service import Loop, without_outages
 from fileq.server.authentication import Authentication, Caller
 from fileq.server.hidden_paths import without_paths
-from fileq.server.limits import BrokerPool, ServerThread, Share
+from fileq.server.limits import BrokerPool, Share
 from fileq.server.problems import ApiProblem, FieldProblem, broker_away, glob_problems, invalid
 
 STREAMS_MAX = 1_000
@@ -95,6 +96,7 @@ class EventHub:
         self._emit = emit
         self._ring = EventRing()
         self._reader: EventReader | None = None
+        self._reading: Loop | None = None
         self._connected = asyncio.Event()
         self._streams: set[LiveStream] = set()
         self._share = Share("streams of events", STREAMS_MAX, STREAMS_OF_ONE, retry_after_s=10)
@@ -204,8 +206,8 @@ class EventHub:
         """Ends all streams. A client that does not read is disconnected after END_S."""
         self._is_closed = True
         self._turn_now()
-        if self._reader is not None:
-            self._reader.stop()
+        if self._reading is not None:
+            self._reading.quiet()
         if self._watch_task is not None:
             self._watch_task.cancel()
         self._loop.call_later(END_S, self._abort_all)
@@ -297,8 +299,9 @@ class EventHub:
     def _start_reader(self) -> None:
         self._ring = EventRing()
         self._connected.clear()
-        self._reader = EventReader(self._broker, self._report_change, hides_paths=self._hides_paths, emit=self._emit)
-        self._reader.start()
+        self._reader = EventReader(self._broker, self._report_change, hides_paths=self._hides_paths)
+        self._reading = Loop(self._reader, emit=without_outages(self._emit), longest_pause_s=RETRY_S)
+        self._reading.start()
 
     def _report_change(self) -> None:
         """In the thread of the reader."""
@@ -332,9 +335,9 @@ class EventHub:
                 if not await self._authentication.is_accepted(stream.caller, stream.mark):
                     stream.is_ended = True
                     self._schedule()
-        if self._reader is not None:
-            self._reader.stop()
-            self._reader = None
+        if self._reading is not None:
+            self._reading.quiet()
+            self._reader = self._reading = None
             self._connected.clear()
 
 
@@ -358,8 +361,8 @@ class _Published(Struct, frozen=True):
 _decode = msgspec.json.Decoder(_Published).decode
 
 
-class EventReader(ServerThread):
-    """The one subscription of a server to the broker's events, in a thread of its own.
+class EventReader:
+    """The one subscription of a server to the broker's events, in a loop of its own.
 
     It is opened again after an outage; a `reset` event then says that events are missing. The thread hands events over
     in a bounded queue: if the event loop is late, the oldest are dropped, and their numbers are missing.
@@ -367,15 +370,16 @@ class EventReader(ServerThread):
     An event does not say the batch of its job. From when a stream first wants to know it (`names_batches`), the thread
     reads the jobs of new events, those that have come meanwhile together.
 
-    stop() ends the subscription within SLICE_S. `changed` is called in the thread: after the first event since take(),
+    A stop ends the subscription within SLICE_S. `changed` is called in the thread: after the first event since take(),
     and when `is_connected` changes."""
 
-    def __init__(self, broker: FullBroker, changed: Callable[[], None], *, hides_paths: bool, emit: Emit) -> None:
-        super().__init__("live events")
+    name = "live events"
+
+    def __init__(self, broker: FullBroker, changed: Callable[[], None], *, hides_paths: bool) -> None:
         self._broker = broker
+        self._subscription: Subscription | None = None
         self._changed = changed
         self._hides_paths = hides_paths
-        self._emit = emit
         self._pending: deque[LiveEvent] = deque(maxlen=RING_EVENTS)
         self._is_reported = False
         self._number = 0
@@ -391,30 +395,28 @@ class EventReader(ServerThread):
             taken.append(self._pending.popleft())
         return taken
 
-    def _run(self) -> None:
-        while not self._is_stopping.is_set():
-            try:
-                self._read()
-            except BrokerError:
-                self._set_connected(False)
-            except Exception as error:
-                self._set_connected(False)
-                self._emit(LoopFailed("live events", repr(error), error))
-            self._is_stopping.wait(RETRY_S)
-
-    def _read(self) -> None:
-        subscription = self._broker.subscribe()
+    def turn(self) -> float:
         try:
-            if self._number:
-                self._put(LiveEvent(0, RESET, MISSED))
-            else:
-                self._number = FIRST
-            self._set_connected(True)
-            while not self._is_stopping.is_set():
-                for event in self._with_batches([*self._next_events(subscription)]):
-                    self._put(event)
-        finally:
-            subscription.close()
+            if self._subscription is None:
+                self._subscription = self._broker.subscribe()
+                if self._number:
+                    self._put(LiveEvent(0, RESET, MISSED))
+                else:
+                    self._number = FIRST
+                self._set_connected(True)
+            for event in self._with_batches([*self._next_events(self._subscription)]):
+                self._put(event)
+        except Exception:
+            self._set_connected(False)
+            self.at_end()
+            raise
+        return 0.0
+
+    def at_end(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            with contextlib.suppress(BrokerError):
+                subscription.close()
 
     def _next_events(self, subscription: Subscription) -> Iterator[LiveEvent]:
         """One, or as many as are there and whose jobs are read together."""

@@ -312,42 +312,6 @@ ANSWER_S = 0.9  # with it and its turn a request is answered within about a seco
 _SILENT_S = 0.5  # a call without a time of its own that has run for this long is probably waiting for the broker
 
 
-class ServerThread:
-    """Calls _run() in a thread of its own, which looks at `_is_stopping` after each pause. `_wake` cuts one short."""
-
-    def __init__(self, name: str) -> None:
-        self._wake = threading.Event()
-        self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self, timeout_s: float = 0.0) -> None:
-        """Waits so long for its end."""
-        self._is_stopping.set()
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-
-    def _run(self) -> None:
-        raise NotImplementedError
-
-
-class Periodic(ServerThread):
-    """Does the work at the start of a server, then every `every_s`. It gets what tells it that it is to end."""
-
-    def __init__(self, name: str, every_s: float, work: Callable[[Callable[[], bool]], None]) -> None:
-        super().__init__(name)
-        self._every_s = every_s
-        self._work = work
-
-    def _run(self) -> None:
-        while not self._is_stopping.is_set():
-            self._work(self._is_stopping.is_set)
-            self._is_stopping.wait(self._every_s)
-
-
 class BrokerPool:
     """Belongs to the event loop that calls it."""
 

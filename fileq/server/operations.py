@@ -11,6 +11,7 @@ What a kill -9 leaves: the operation as it was before its last batch, and that b
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,7 +27,6 @@ from fileq.commands.action_log import IDS_MAX, ActionLog
 from fileq.core.errors import BrokerError, BrokerUnavailable, Conflict, FileqError, JobError
 from fileq.core.events import Emit, OperationEnded, OperationStarted
 from fileq.queries.job_filter import JobFilter
-from fileq.server.limits import ServerThread
 
 OPEN_MAX = 20  # operations that have not ended
 ENDED_KEPT = 100
@@ -132,18 +132,28 @@ LOOK_S = 1.0  # between two looks for an operation without an owner
 OUTAGE_S = 1.0
 
 
-class OperationRunner(ServerThread):
-    """Works on operations in a thread of the server, one at a time. Any server of a broker may work on any of them.
+class OperationRunner:
+    """Works on operations in a loop of the server, one at a time. Any server of a broker may work on any of them.
 
     A server takes an operation that has no owner, or whose document has not changed for TAKEOVER_S by this server's own
     clock: its owner writes the document before every batch. Two servers never work on one for longer than a batch, and
     even then the broker changes each job once. At a stop the operation is given back, so that another server goes on at
     once.
 
-    start() and stop() it. wake() when an operation was created here."""
+    Set `wake` when an operation was created here. `is_stopping` is set when the server stops."""
 
-    def __init__(self, store: OperationStore, actions: BulkActions, emit: Emit, log: ActionLog) -> None:
-        super().__init__("operations")
+    name = "operations"
+
+    def __init__(
+        self,
+        store: OperationStore,
+        actions: BulkActions,
+        emit: Emit,
+        log: ActionLog,
+        is_stopping: threading.Event,
+    ) -> None:
+        self.wake = threading.Event()
+        self._is_stopping = is_stopping
         self._store = store
         self._actions = actions
         self._emit = emit
@@ -154,21 +164,14 @@ class OperationRunner(ServerThread):
         self._own: Operation  # the one that it owns; a Conflict says that it does not any more
         self._changed: list[str] = []  # the ids of the first jobs that were changed, also by a former owner
 
-    def wake(self) -> None:
-        self._wake.set()
-
-    def _run(self) -> None:
-        while not self._is_stopping.is_set():
-            try:
-                if (taken := self._next()) is not None:
-                    self._work(taken)
-                    continue
-            except (BrokerUnavailable, Conflict):
-                pass  # the broker is away, or another server was faster
-            except FileqError:
-                self._is_stopping.wait(OUTAGE_S)
-            self._wake.wait(LOOK_S)
-            self._wake.clear()
+    def turn(self) -> float:
+        """Works on one operation until it has ended."""
+        self.wake.clear()
+        with suppress(Conflict):  # another server was faster
+            if (taken := self._next()) is not None:
+                self._work(taken)
+                return 0.0
+        return LOOK_S
 
     def _next(self) -> Operation | None:
         """Takes the oldest operation that needs an owner; None if there is none."""

@@ -46,9 +46,10 @@ from fileq.core.events import (
 )
 from fileq.core.job import State, decode_or_none, stamp
 from fileq.files.uploads import remove_abandoned
+from fileq.runtime.service import LONGEST_PAUSE_S, Loop, Turning, without_outages
 from fileq.server.authentication import Authentication, FailedLogins, Sessions, signer_of
 from fileq.server.event_hub import RESET, EventHub, LiveEvent
-from fileq.server.limits import BrokerPool, Periodic, RateLimiter, RequestBodies, ServerThread, Share, SlowWork
+from fileq.server.limits import BrokerPool, RateLimiter, RequestBodies, Share, SlowWork
 from fileq.server.operations import OperationRunner, OperationStore
 from fileq.server.problems import ApiProblem, problem_of
 
@@ -64,11 +65,10 @@ UNKNOWN = "unknown"  # who failed to log in, in the audit
 
 
 class Services:
-    """Blocking parts: `broker`, `transport`, `keys`; only functions in the pool call them. Threads of its own write the
+    """Blocking parts: `broker`, `transport`, `keys`; only functions in the pool call them. Loops of its own write the
     audit, take samples, work on operations and remove abandoned uploads, from start() to stop().
 
-    `stopping` is set when the server stops. Streams must end then; stop_streams() sets it. `known_causes` are the
-    acknowledgements as a view read them last, for views that must not ask for them."""
+    `known_causes` are the acknowledgements as a view read them last, for views that must not ask for them."""
 
     def __init__(self, config: Config, broker: FullBroker, loop: asyncio.AbstractEventLoop, *, emit: Emit) -> None:
         now_ms = wall_clock_ms
@@ -83,10 +83,9 @@ class Services:
         self.actions = BulkActions(broker, config, now_ms)
         self.operations = OperationStore(broker, now_ms)
         self.action_log = ActionLog(broker, now_ms)
-        self.operation_runner = OperationRunner(self.operations, self.actions, emit, self.action_log)
+        self._is_stopping = threading.Event()
+        self.operation_runner = OperationRunner(self.operations, self.actions, emit, self.action_log, self._is_stopping)
         self.samples = LiveSamples(broker)
-        self._sampler = Periodic("samples", EVERY_S, self._take_sample)
-        self._sweep = Periodic("upload sweep", SWEEP_S, self._remove_abandoned_uploads)
         self.open_breakers = OpenBreakers(broker)
         self.pool = BrokerPool()
         self.bodies = RequestBodies()
@@ -102,25 +101,26 @@ class Services:
         self.hides_paths = config.server.files == "none"
         self.hub = EventHub(loop, broker, self.pool, self.authentication, hides_paths=self.hides_paths, emit=emit)
         self.waits = JobWaits(broker.states, self.pool, self.hub)
-        self.stopping = asyncio.Event()
+        turnings: list[Turning] = [self.audit, self.samples]
+        if not config.server.read_only:  # which changes nothing
+            turnings += [self.operation_runner, UploadSweep(config.server.upload_dir, emit, self._is_stopping)]
+        quiet = without_outages(emit)  # requests report an outage
+        self._loops = [Loop(one, emit=quiet, longest_pause_s=LONGEST_PAUSE_S) for one in turnings]
 
     def start(self) -> None:
-        """A read-only server works on no operation: it changes nothing."""
-        self.audit.start()
-        self._sampler.start()
-        if not self.config.server.read_only:
-            self.operation_runner.start()
-            self._sweep.start()
+        for loop in self._loops:
+            loop.start()
 
     def stop(self, timeout_s: float) -> None:
-        self._sampler.stop()
-        self._sweep.stop()
-        self.operation_runner.stop(timeout_s)
-        self.audit.stop(timeout_s)
+        until_s = time.monotonic() + timeout_s
+        self._is_stopping.set()
+        for loop in self._loops:
+            loop.quiet()
+        for loop in self._loops:
+            loop.stop(max(0.0, until_s - time.monotonic()))
 
     def stop_streams(self) -> None:
         """Ends what would hold a connection open: event streams and waiting requests."""
-        self.stopping.set()
         self.hub.close()
         self.waits.close()
         self.failed_logins.flush()
@@ -138,15 +138,23 @@ class Services:
         entry = self.audit.entry(UNKNOWN, "", "failed_login", "/login", failures, 401, "", detail=detail)
         self.audit.add(entry, LoginsFailed(failures, addresses, address, how))
 
-    def _take_sample(self, is_stopping: Callable[[], bool]) -> None:
-        with suppress(BrokerError):  # the samples have a gap; requests report the outage
-            self.samples.take()
 
-    def _remove_abandoned_uploads(self, is_stopping: Callable[[], bool]) -> None:
-        """What a kill -9 leaves: nothing of its own. The next server goes on."""
-        directory = self.config.server.upload_dir
-        if directory and (count := remove_abandoned(os.fsencode(directory), time.time(), is_stopping)):
-            self.emit(UploadsRemoved(count, directory))
+class UploadSweep:
+    """Removes what servers leave that are killed during an upload. What a kill -9 of its own leaves: nothing. The next
+    server goes on."""
+
+    name = "upload sweep"
+
+    def __init__(self, directory: str, emit: Emit, is_stopping: threading.Event) -> None:
+        self._directory = directory
+        self._emit = emit
+        self._is_stopping = is_stopping
+
+    def turn(self) -> float:
+        top = os.fsencode(self._directory)
+        if top and (count := remove_abandoned(top, time.time(), self._is_stopping.is_set)):
+            self._emit(UploadsRemoved(count, self._directory))
+        return SWEEP_S
 
 
 INTERVAL_S = 0.25
@@ -283,11 +291,18 @@ class LiveSamples:
     """The counts of the last hour, which the server takes from the broker every few seconds. Kept in memory only: a
     server that has just started has few samples. take() and read() may be called by any thread."""
 
+    name = "samples"
+
     def __init__(self, broker: FullBroker) -> None:
         self._broker = broker
         self._taken: deque[Census] = deque(maxlen=KEPT)
         self._taken_s = float("-inf")
         self._lock = threading.Lock()
+
+    def turn(self) -> float:
+        """In an outage the samples have a gap."""
+        self.take()
+        return EVERY_S
 
     def take(self) -> None:
         """A sample now."""
@@ -339,10 +354,11 @@ def _sample(before: Census, now: Census) -> LiveSample:
 
 # Writes one audit entry for every unsafe request, to the list on the broker and to the log.
 #
-# A thread writes the entries of a moment together, so no request waits for the list. What a kill -9 leaves: the list
+# A loop writes the entries of a moment together, so no request waits for the list. What a kill -9 leaves: the list
 # lacks the entries of the last moment, the log has them.
 
 PAUSE_S = 0.2
+IDLE_S = 60.0
 _WAITING_MAX = 5_000
 
 
@@ -371,11 +387,13 @@ class AuditNote:
         self.detail = short(", ".join(f"{name}: {value}" for name, value in given.items()))
 
 
-class AuditLog(ServerThread):
+class AuditLog:
     """The writer. add() may be called by any thread and never waits."""
 
+    name = "audit"
+
     def __init__(self, catalog: Catalog, emit: Emit, now_ms: Callable[[], int]) -> None:
-        super().__init__("audit")
+        self.wake = threading.Event()
         self._catalog = catalog
         self._emit = emit
         self._now_ms = now_ms
@@ -393,21 +411,18 @@ class AuditLog(ServerThread):
         """`event` is what the log says, if that is not the request itself."""
         self._emit(event or RequestAudited(*(getattr(entry, name) for name in RequestAudited.__struct_fields__)))
         self._waiting[entry.log].append(entry)
-        self._wake.set()
+        self.wake.set()
 
-    def _run(self) -> None:
-        while True:
-            self._wake.wait()
-            self._is_stopping.wait(PAUSE_S)  # so that entries of a moment share a document
-            self._wake.clear()
-            is_last = self._is_stopping.is_set()
-            try:
-                self._write()
-            except BrokerError:
-                self._wake.set()  # the entries still wait
-                self._is_stopping.wait(1.0)
-            if is_last:
-                return
+    def turn(self) -> float:
+        if self.wake.is_set():
+            time.sleep(PAUSE_S)  # so that entries of a moment share a document
+        self.wake.clear()
+        self._write()
+        return IDLE_S
+
+    def at_end(self) -> None:
+        with suppress(BrokerError):
+            self._write()
 
     def _write(self) -> None:
         for log, entries in self._waiting.items():

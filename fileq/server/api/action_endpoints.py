@@ -128,7 +128,7 @@ def act_on_filter(
     operation = services.operations.create(
         action, wanted, conditions, matched=matched.count, cutoff_ms=cutoff_ms, created_by=request.caller.name
     )
-    services.operation_runner.wake()
+    services.operation_runner.wake.set()
     request.note.action_id = operation.id
     return _answer(request, action, matched.count, operation=operation)
 

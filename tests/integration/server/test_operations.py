@@ -18,6 +18,7 @@ from fileq.config import config_from
 from fileq.config.show import redacted
 from fileq.core.job import decode, typed_job
 from fileq.queries.job_filter import JobFilter
+from fileq.runtime.service import Loop
 from fileq.server.api.action_endpoints import AT_ONCE_MAX
 from fileq.server.operations import OperationRunner, OperationStore
 from tests.support.api_client import ADMIN_KEY, ApiClient, served_api
@@ -100,6 +101,10 @@ def test_an_operation_that_needs_room_is_refused_by_a_full_server(tmp_path: Path
                 client.config_set("maxmemory", 0)
 
 
+def looping(runner: OperationRunner) -> Loop:
+    return Loop(runner, emit=lambda event: None, longest_pause_s=1.0)
+
+
 class Killed(BaseException):
     """Ends a thread as a kill -9 ends a process: nothing after it runs."""
 
@@ -127,7 +132,8 @@ def test_an_operation_is_taken_over_and_does_no_job_twice(tmp_path: Path, monkey
         wanted = {"matched": 500, "cutoff_ms": store.now_ms()}
         id = store.create(JobAction.RETRY, JobFilter(), {}, created_by="a test", **wanted).id
         log = ActionLog(api.broker, store.now_ms)
-        first = OperationRunner(store, StoppingActions(api.broker, api.config, store.now_ms), api.events.append, log)
+        actions = StoppingActions(api.broker, api.config, store.now_ms)
+        first = looping(OperationRunner(store, actions, api.events.append, log, threading.Event()))
         hook = threading.excepthook
         threading.excepthook = lambda args: None
         first.start()
@@ -138,7 +144,8 @@ def test_an_operation_is_taken_over_and_does_no_job_twice(tmp_path: Path, monkey
         # Jobs that were put back die again meanwhile: the operation has done them already.
         bury(api.broker)
         assert api.broker.census().dead == 500
-        second = OperationRunner(store, BulkActions(api.broker, api.config, store.now_ms), api.events.append, log)
+        whole = BulkActions(api.broker, api.config, store.now_ms)
+        second = looping(OperationRunner(store, whole, api.events.append, log, threading.Event()))
         second.start()
         ended = wait_until(lambda: (found := api.client.get(f"/operations/{id}"))["ended_at"] and found, 30)
         second.stop(5.0)
@@ -157,17 +164,18 @@ def test_a_server_that_stops_gives_its_operation_back_and_a_stopped_operation_do
         wanted = {"matched": 500, "cutoff_ms": store.now_ms()}
         id = store.create(JobAction.DELETE, JobFilter(), {}, created_by="a test", **wanted).id
         log = ActionLog(api.broker, store.now_ms)
-        first = OperationRunner(store, actions, api.events.append, log)
+        is_stopping = threading.Event()
+        first = looping(OperationRunner(store, actions, api.events.append, log, is_stopping))
         first.start()
         assert actions.has_begun.wait(10)
-        first._is_stopping.set()
+        is_stopping.set()
         actions.may_go_on.set()
         first.stop(10.0)
         given_back = store.get(id)
         assert given_back is not None
         assert (given_back.owner, given_back.done) == ("", 200)
         actions = PausingActions(api.broker, api.config, store.now_ms)
-        second = OperationRunner(store, actions, api.events.append, log)
+        second = looping(OperationRunner(store, actions, api.events.append, log, threading.Event()))
         second.start()
         assert actions.has_begun.wait(10)
         stopped = store.stop(id)
