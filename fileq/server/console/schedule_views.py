@@ -15,10 +15,11 @@ from itertools import islice
 from typing import Annotated, Any
 from zoneinfo import available_timezones
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 from msgspec.structs import replace
 
 from fileq.brokers.schedule_definitions import KIND
+from fileq.client.options import WantedReprocess, WantedSchedule
 from fileq.commands.admin.schedules import ScheduledTime, ScheduleView, list_schedules, scheduled_time
 from fileq.core.api_key import Scope
 from fileq.core.job import DELAYED_STATES
@@ -59,6 +60,7 @@ MISSED = {
     "all:10": "run each of the last 10",
     "all:100": "run each of the last 100",
 }
+NEW = WantedSchedule("", type="", missed="last", overlap="skip", within="10m")  # what the form begins with
 _WITHOUT_TIMES = ("paused", "broken", "incomplete")
 
 
@@ -77,27 +79,6 @@ class NewScheduleQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class PreviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
     cron: Annotated[str, Meta(max_length=200)] = ""
     timezone: Annotated[str, Meta(max_length=200)] = "UTC"
-
-
-class ScheduleForm(Struct, frozen=True):
-    """The values that the form of a schedule begins with. `kind` says what it makes: type, scan or reprocess.
-    `is_hidden`: paths are left out."""
-
-    name: str = ""
-    cron: str = ""
-    timezone: str = "UTC"
-    kind: str = "type"
-    type: str = ""
-    payload: dict[str, Any] = {}
-    scan: str = ""
-    reprocess: dict[str, Any] = {}
-    priority: str = ""
-    missed: str = "last"
-    overlap: str = "skip"
-    within: str = "10m"
-    max_retries: int | None = None
-    timeout: str = ""
-    is_hidden: bool = False
 
 
 @VIEWS.add("/scheduled", "Scheduled", "scheduled.html", is_scan=True, letter="s")
@@ -153,8 +134,8 @@ def preview(request: ViewRequest[PreviewQuery]) -> Mapping[str, Any]:
 def new_schedule(request: ViewRequest[NewScheduleQuery]) -> Mapping[str, Any]:
     """At most one round trip, for the schedule to copy."""
     copied: str | None = request.query.copy
-    form = _shown_form(request, "", _known(request, copied)[0].definition) if copied else ScheduleForm()
-    return {**_form(request, form), "copied": copied or ""}
+    form = form_of(_known(request, copied)[0].definition) if copied else NEW
+    return {**_form(request, "", form), "copied": copied or ""}
 
 
 @VIEWS.add("/scheduled/edit/{name:path}", "Schedule", "schedule_form.html", is_scan=True)
@@ -163,7 +144,7 @@ def edit_schedule(request: ViewRequest[NoQuery]) -> Mapping[str, Any]:
     definition in the form, so a change after it is noticed when saving."""
     name = request.params["name"]
     found, etag = _known(request, name)
-    shared = _form(request, _shown_form(request, name, found.definition))
+    shared = _form(request, name, form_of(found.definition))
     return {
         **shared,
         "etag": etag,
@@ -192,19 +173,17 @@ def _words(definition: ScheduleDefinition) -> str:
         return str(error)
 
 
-def _shown_form(request: ViewRequest[Any], name: str, definition: ScheduleDefinition) -> ScheduleForm:
-    """Without paths if this server hides them. Such a form can't be saved: the paths would be lost."""
-    form = form_of(name, definition)
-    if not request.services.hides_paths or form.kind == "type":
-        return form
-    scan, reprocess = "…" if form.scan else "", {key: "…" for key in form.reprocess if key == "match"}
-    return replace(form, scan=scan, reprocess=form.reprocess | reprocess, is_hidden=True)
-
-
-def _form(request: ViewRequest[Any], form: ScheduleForm) -> dict[str, Any]:
-    """What the templates of a new and of a known schedule share. A form is exact if it shows its names as they are."""
-    is_exact = shown(form.type) == form.type and shown(form.scan) == form.scan
+def _form(request: ViewRequest[Any], name: str, form: WantedSchedule) -> dict[str, Any]:
+    """What the templates of a new and of a known schedule share. A form is exact if it shows its names as they are.
+    Without paths (`is_hidden`) if this server hides them: such a form can't be saved, the paths would be lost."""
+    is_hidden = request.services.hides_paths and form.type is None
+    if is_hidden:
+        again = replace(form.reprocess, match="…") if form.reprocess is not None else None
+        form = replace(form, scan=form.scan and "…", reprocess=again)
+    is_exact = all(shown(text) == text for text in (form.type, form.scan) if text is not None)
+    missed = form.missed or "last"
     return {
+        "name": name,
         "form": form,
         "etag": "",
         "copied": "",
@@ -212,11 +191,12 @@ def _form(request: ViewRequest[Any], form: ScheduleForm) -> dict[str, Any]:
         "runs": (),
         "is_configured": False,
         "is_exact": is_exact,
-        "may_edit": request.has(Scope.ADMIN) and is_exact and not form.is_hidden,
+        "is_hidden": is_hidden,
+        "may_edit": request.has(Scope.ADMIN) and is_exact and not is_hidden,
         "payload": json_text(form.payload) if form.payload else "",
-        "reprocess": json_text(form.reprocess),
+        "reprocess": json_text(to_builtins(form.reprocess)),
         "overlaps": OVERLAPS,
-        "missed": MISSED | {form.missed: MISSED.get(form.missed, f"run each of the last {form.missed[4:]}")},  # all:N
+        "missed": MISSED | {missed: MISSED.get(missed, f"run each of the last {missed[4:]}")},  # all:N
         "zones": zone_names(),
         "wrong_cron": f"{FIELDS} {EXAMPLE}",
     }
@@ -228,22 +208,20 @@ def json_text(value: Mapping[str, Any]) -> str:
     return text if lines(text) == text else json.dumps(value, indent=2)
 
 
-def form_of(name: str, definition: ScheduleDefinition) -> ScheduleForm:
+def form_of(definition: ScheduleDefinition) -> WantedSchedule:
     """The definition as the API takes it: durations are texts, and fileq's own jobs have keys of their own."""
     same = ("cron", "timezone", "priority", "missed", "overlap", "max_retries")
-    form = ScheduleForm(
-        name=name,
+    form = WantedSchedule(
         within=format_duration(definition.within_s),
-        timeout=format_duration(definition.timeout_s) if definition.timeout_s else "",
+        timeout=format_duration(definition.timeout_s) if definition.timeout_s else None,
         **{one: getattr(definition, one) for one in same},
     )
     payload = definition.payload
     if definition.type == SCAN_TYPE:
-        return replace(form, kind="scan", scan=str(payload.get("dir", "")))
+        return replace(form, scan=str(payload.get("dir", "")))
     if definition.type == REPROCESS_TYPE:
         since = format_duration(payload["since_s"]) if payload.get("since_s") else None
-        given = {"match": payload.get("match"), "since": since}
-        return replace(form, kind="reprocess", reprocess={key: value for key, value in given.items() if value})
+        return replace(form, reprocess=WantedReprocess(str(payload.get("match", "")), since))
     return replace(form, type=definition.type, payload=payload)
 
 

@@ -192,11 +192,11 @@ def test_a_schedule_has_the_time_that_the_broker_has_and_the_two_after_it() -> N
 
 def test_the_form_of_a_schedule_has_what_the_api_takes() -> None:
     known = {name: one.document for name, one in known_schedules(filled().broker).items()}
-    forms = {name: form_of(name, document.definition) for name, document in known.items() if document is not None}
+    forms = {name: form_of(document.definition) for name, document in known.items() if document is not None}
     assert forms["report"].payload == {"x": HOSTILE}
-    assert forms["report"].kind == "type"
-    assert (forms["inbox"].kind, forms["inbox"].scan) == ("scan", "/srv/inbox")
-    assert forms["again"].reprocess == {"match": "*.pdf", "since": "2h"}
+    assert (forms["report"].scan, forms["report"].reprocess) == (None, None)
+    assert (forms["inbox"].type, forms["inbox"].scan) == (None, "/srv/inbox")
+    assert forms["again"].reprocess == WantedReprocess("*.pdf", "2h")
     assert (forms["report"].within, forms["report"].timeout) == ("10m", "1m30s")
 
 
