@@ -55,7 +55,6 @@ class StoredWebhook(Struct, frozen=True):
     events: tuple[str, ...]
     filter: WebhookFilter
     secrets: tuple[Secret, ...]  # the current one first
-    created_ms: int = 0
 
 
 class ReceiverState(Struct, frozen=True, omit_defaults=True):
@@ -161,7 +160,7 @@ class WebhookStore:
         if len(known) >= WEBHOOKS_MAX:
             raise ConfigError(f"there are {len(known)} webhooks; at most {WEBHOOKS_MAX} are allowed")
         secret = new_secret()
-        stored = StoredWebhook(webhook.url, webhook.events, webhook.filter, (Secret(secret),), self._now_ms())
+        stored = StoredWebhook(webhook.url, webhook.events, webhook.filter, (Secret(secret),))
         try:
             STATES.remove(self._catalog, webhook.name)  # the state of an earlier webhook with this name
             DEFINITIONS.put(self._catalog, webhook.name, stored, expected=0)
