@@ -220,10 +220,6 @@ def _too_slow(detail: str) -> ApiProblem:
     return ApiProblem("too-slow", detail, headers=_CLOSE)
 
 
-def _too_large(most: int) -> ApiProblem:
-    return ApiProblem("too-large", f"the body has more than {most:,} bytes", headers=_CLOSE)
-
-
 # A text, which has no values in it, or signs of which each begins a value.
 _TEXT_OR_SIGNS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{,]++', re.DOTALL)
 
@@ -262,13 +258,9 @@ class RequestBodies:
 
     async def form(self, http: Request, address: str, most: int) -> bytes:
         """The body of a sender that is not known yet: few at a time, and soon."""
-        found = bytearray()
-        with self._strangers.held(client_network(address)):
-            async for piece in pieces(http, STRANGER_S):
-                if len(found) + len(piece) > most:
-                    raise _too_large(most)
-                found += piece
-        return bytes(found)
+        client = client_network(address)
+        with self._strangers.held(client), self.of(client) as body:
+            return await body.read(http, most, STRANGER_S)
 
 
 class RequestBody:
@@ -279,12 +271,13 @@ class RequestBody:
         self.size = 0
         self.values = 0
 
-    async def read(self, http: Request, most: int) -> bytes:
-        """The whole body. Stops reading above the limit, whatever Content-Length says, and after BODY_S."""
+    async def read(self, http: Request, most: int, whole_s: float | None = None) -> bytes:
+        """The whole body. Stops reading above the limit, whatever Content-Length says, and after `whole_s` or
+        BODY_S."""
         found = bytearray()
-        async for piece in pieces(http, BODY_S):
+        async for piece in pieces(http, whole_s or BODY_S):
             if self.size + len(piece) > most:
-                raise _too_large(most)
+                raise ApiProblem("too-large", f"the body has more than {most:,} bytes", headers=_CLOSE)
             self._share.take(self._caller, len(piece))
             self.size += len(piece)
             found += piece
@@ -319,10 +312,9 @@ class BrokerPool:
         self._turns = asyncio.Semaphore(calls_max)
         self._scan_turns = asyncio.Semaphore(scans_max)
         self._own_scan_turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._threads = 0
-        self._running: dict[int, float] = {}  # by when they should have returned
-        self._number = 0
+        self._running: dict[asyncio.Future[Any], float] = {}  # by when they should have returned
 
     async def call(self, work: Callable[[], T], *, scans_for: str = "", timeout_s: float | None = None) -> T:
         """What the work returns or raises. Raises ApiProblem: busy, or broker-away if it does not return in time.
@@ -347,15 +339,7 @@ class BrokerPool:
         except TimeoutError:
             if ended.done():
                 return ended.result()
-            ended.add_done_callback(ignore)
             raise broker_away("the broker has not answered in time; the request may still take effect") from None
-        except asyncio.CancelledError:
-            ended.add_done_callback(ignore)
-            raise
-
-    def close(self) -> None:
-        for _ in range(self._threads):
-            self._work.put(None)
 
     async def _turn(self, turns: asyncio.Semaphore, what: str) -> None:
         try:
@@ -368,12 +352,11 @@ class BrokerPool:
     def _start(self, work: Callable[[], T], taken: Sequence[asyncio.Semaphore], within_s: float) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[T] = loop.create_future()
-        self._number += 1
-        number = self._number
-        self._running[number] = time.monotonic() + within_s
+        ended.add_done_callback(ignore)  # the request may have been answered before
+        self._running[ended] = time.monotonic() + within_s
 
         def finish(result: Any, error: BaseException | None) -> None:
-            del self._running[number]
+            del self._running[ended]
             for turns in taken:
                 turns.release()
             if ended.cancelled():
@@ -399,8 +382,8 @@ class BrokerPool:
         return ended
 
     def _serve(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
+        while True:
+            self._work.get()()
 
 
 def ignore(ended: asyncio.Future[Any]) -> None:

@@ -58,5 +58,4 @@ class ConsolePages:
             }
             answer = await console.view(Request(scope), SENDER, "request-1")
             found.append((answer.status_code, bytes(answer.body).decode()))
-        services.pool.close()
         return found

@@ -155,7 +155,6 @@ def costs(shelf: Shelf) -> dict[str, Cost]:
                 page.function(ApiRequest(admin("user:a", "a", BASIC), params, query, UNSET, services))
                 verbs = tuple(f"{call.verb}{'*' if call.scan else ''}" for call in broker.calls if call.round_trips)
                 found[f"{page.open_path}?{given}{params}"] = Cost(broker.round_trips, broker.scans, verbs)
-        services.pool.close()
         return found
 
     return asyncio.run(measured())

@@ -31,7 +31,6 @@ def test_calls_beyond_the_limit_are_refused_and_a_call_that_hangs_is_the_broker_
         release.set()
         assert await scan
         assert await pool.call(lambda: 4, scans_for="another") == 4
-        pool.close()
 
     asyncio.run(scenario())
 
@@ -49,7 +48,6 @@ def test_threads_that_are_taken_by_long_calls_are_busy_and_the_broker_is_not_awa
                 await pool.call(lambda: 1)
         release.set()
         assert await long
-        pool.close()
 
     asyncio.run(scenario())
 
@@ -68,6 +66,5 @@ def test_the_lists_of_one_caller_leave_a_turn_to_others() -> None:
         release.set()
         assert await asyncio.gather(*scans) == [True, True]
         assert await pool.call(lambda: 3, scans_for="greedy") == 3
-        pool.close()
 
     asyncio.run(scenario())
