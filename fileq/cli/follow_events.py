@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.cli.terminal import ENDLESS, columns, cut_inside, short_ids
-from fileq.client.event_stream import AGAIN, LastingSubscription
-from fileq.client.job_endings import PublishedBatchEvent, decode_event
+from fileq.client.event_stream import AGAIN, LastingSubscription, PublishedBatchEvent, decode_event
 from fileq.core.events import JobClaimed, JobDeferred
 from fileq.core.job import rfc3339_ms
 from fileq.core.text import broker_name, end_of_path, printable

@@ -20,9 +20,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import Subscription
-from fileq.client.event_stream import LastingSubscription
+from fileq.client.event_stream import RETRY_S, SLICE_S, LastingSubscription, PublishedBatchEvent, decode_event
 from fileq.client.handle import Handle, with_payload_type
-from fileq.client.job_endings import RETRY_S, SLICE_S, PublishedBatchEvent, decode_event
 from fileq.client.options import checked_timeout
 from fileq.client.tasks import TaskCall
 from fileq.client.transport import BatchRequest, BatchRetry, Transport

@@ -8,22 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 
+import msgspec
+
 from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import WireEvent
-from fileq.client.job_endings import RETRY_S, SLICE_S, decode_event
 from fileq.core.errors import BrokerUnavailable, ConfigError
 from fileq.core.events import EVENTS
 from fileq.core.units import two_units
 
 NAMES = sorted({kind.published_as for kind in EVENTS.values()} - {""})
-
-
 AGAIN = "connected again"
+RETRY_S = 1.0
+SLICE_S = 0.5  # how long one wait for an event lasts, so that a stop is noticed
 
 
 class LastingSubscription:
-    """A subscription that is made again when it breaks. `report` gets the begin and the end of each outage. The first
-    one raises BrokerUnavailable, unless `is_patient`."""
+    """A subscription that is made again when it breaks: at once, then every RETRY_S. `report` gets the begin and the
+    end of each outage. The first one raises BrokerUnavailable, unless `is_patient`."""
 
     def __init__(
         self,
@@ -31,9 +32,14 @@ class LastingSubscription:
         report: Callable[[str], None] = lambda text: None,
         *,
         is_patient: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._subscribe = subscribe
         self._report = report
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._next_try_s = 0.0
         self._current: Subscription | None = None
         try:
             self._current = subscribe()
@@ -47,16 +53,27 @@ class LastingSubscription:
 
     def get(self, timeout_s: float) -> bytes | None:
         """The next event; None after the timeout, and if the broker is away."""
+        if self._current is None:
+            self.renew(timeout_s)
         try:
-            if self._current is None:
-                self._current = self._subscribe()
-                self._report(AGAIN)
-            return self._current.get(timeout_s)
+            return self._current.get(timeout_s) if self._current is not None else None
         except BrokerUnavailable as error:
-            if self._current is None:
-                time.sleep(RETRY_S)
             self.lose(error)
             return None
+
+    def renew(self, timeout_s: float) -> bool:
+        """Subscribes again if the next try is due within the timeout. False if the broker is still away."""
+        pause_s = max(0.0, self._next_try_s - self._monotonic())
+        self._sleep(min(pause_s, timeout_s))
+        if pause_s > timeout_s:
+            return False
+        self._next_try_s = self._monotonic() + RETRY_S
+        try:
+            self._current = self._subscribe()
+        except BrokerUnavailable:
+            return False
+        self._report(AGAIN)
+        return True
 
     def lose(self, error: BrokerUnavailable) -> None:
         """Has the next get() subscribe again."""
@@ -117,3 +134,27 @@ def _pattern(text: str) -> str:
     if not any(fnmatchcase(name, pattern) for name in NAMES):
         raise ConfigError(f"no event matches {text!r}; there are {', '.join(NAMES)}")
     return pattern
+
+
+# The events that brokers publish: those of jobs, and those of batches, which have no job
+
+
+class PublishedBatchEvent(WireEvent, frozen=True):
+    """What happened to a batch: a brokers.batches.BatchWireEvent with the fields of a job event, which are empty, so
+    that a program can follow both kinds of events."""
+
+    batch_id: str = ""
+    total: int = 0
+    completed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    deleted: int = 0
+
+
+_BATCH = b'{"event":"batch:'
+_decode = msgspec.json.Decoder(WireEvent).decode
+_decode_batch = msgspec.json.Decoder(PublishedBatchEvent).decode
+
+
+def decode_event(raw: bytes) -> WireEvent:
+    return _decode_batch(raw) if raw.startswith(_BATCH) else _decode(raw)

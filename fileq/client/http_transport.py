@@ -32,7 +32,8 @@ from msgspec.structs import replace
 
 from fileq.brokers.types import CancelResult, EnqueueResult
 from fileq.client.address import ServerAddress
-from fileq.client.job_endings import RETRY_S, JobEnding, ending_in
+from fileq.client.event_stream import RETRY_S, SLICE_S
+from fileq.client.job_endings import JobEnding, ending_in
 from fileq.client.options import WantedSchedule
 from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, JobDocuments
 from fileq.core.errors import BatchError, BrokerError, BrokerUnavailable, ConfigError, Conflict, FileqError, JobError
@@ -53,7 +54,6 @@ TRIES = 4  # how often a request is sent that gets no answer
 PAUSE_S = 0.1  # before the second try; doubled after each
 RETRY_AFTER_MAX_S = 5.0
 IDLE_MAX = 8
-SLICE_S = 0.5  # how long one look at a silent connection lasts, so that a stop is noticed
 _TOO_MANY, _AWAY, _GATEWAY = 429, 503, (502, 504)
 T = TypeVar("T")
 Send: TypeAlias = Callable[[http.client.HTTPConnection], None]

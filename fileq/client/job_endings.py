@@ -15,16 +15,15 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import closing
 from typing import Protocol
 
-import msgspec
 from msgspec import Struct
 
 from fileq.brokers.protocol import Subscription
-from fileq.brokers.types import Record, WireEvent
+from fileq.brokers.types import Record
+from fileq.client.event_stream import SLICE_S, LastingSubscription, decode_event
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobCancelled, JobCompleted, JobDead
 from fileq.core.job import State
 from fileq.core.paging import parts
-from fileq.core.units import two_units
 from fileq.queries.documents import JobDocument, job_document, job_without_record
 
 POLL_S = 0.04  # with the call itself still below 50 ms, the time within which the end of a job should be noticed
@@ -34,8 +33,6 @@ READING_SHARE = 10  # a pause is at least this many times as long as the reading
 LATE_EVENT_S = 0.005  # how long to wait for the next event when the record of a job is gone
 LATE_EVENTS_S = 1.0  # how long such events are read at most
 FIRST_RECHECK_S = 2.0
-RETRY_S = 1.0
-SLICE_S = 0.5  # how long one wait for an event lasts, so that a stop is noticed
 BATCH = 500  # records in one call
 GONE = "its record is gone"
 _ENDS = ((JobCompleted, State.COMPLETED), (JobDead, State.DEAD), (JobCancelled, State.CANCELLED))
@@ -66,8 +63,8 @@ class JobEnding(Struct, frozen=True):
 
 class JobEndings:
     """Make one before the jobs are enqueued, or with `is_patient` at any time: then of() waits out an outage that has
-    begun already. `report` gets the begin and the end of each outage; `on_recheck` gets
-    records of jobs that have not ended, after FIRST_RECHECK_S and then every `recheck_s`."""
+    begun already. `report` gets the begin and the end of each outage; `on_recheck` gets records of jobs that have not
+    ended, after FIRST_RECHECK_S and then every `recheck_s`."""
 
     def __init__(
         self,
@@ -81,21 +78,12 @@ class JobEndings:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._source = source
-        self._report = report
         self._on_recheck = on_recheck
         self._recheck_s = recheck_s
         self._monotonic = monotonic
-        self._sleep = sleep
-        self._until_s: float | None = None
-        self._reconnected_s = -math.inf
-        self._subscription: Subscription | None = None
-        self._lost: BrokerUnavailable | None = None  # the outage that of() begins with
-        try:
-            self._subscription = source.subscribe()
-        except BrokerUnavailable as error:
-            if not is_patient:
-                raise
-            self._lost = error
+        self._events = LastingSubscription(
+            source.subscribe, report, is_patient=is_patient, monotonic=monotonic, sleep=sleep
+        )
 
     def of(
         self, ids: Sequence[str], timeout_s: float | None = None, is_stopped: Callable[[], bool] = lambda: False
@@ -103,46 +91,38 @@ class JobEndings:
         """Yields each job once, when it has ended. Raises TimeoutError; ends early once `is_stopped`."""
         waiting = dict.fromkeys(ids)
         begun_s = self._monotonic()
-        self._until_s = None if timeout_s is None else begun_s + timeout_s
+        until_s = math.inf if timeout_s is None else begun_s + timeout_s
         next_poll_s, next_recheck_s = 0.0, begun_s + FIRST_RECHECK_S
         is_first = True
         while waiting and not is_stopped():
+            found: list[JobEnding] = []
+            now_s = self._monotonic()
+            slice_s = min(SLICE_S, max(0.0, until_s - now_s))
             try:
-                if self._lost is not None:
-                    lost, self._lost = self._lost, None
-                    raise lost
-                now_s = self._monotonic()
-                if is_first:
+                if self._events.is_lost:
+                    if self._events.renew(slice_s):
+                        next_poll_s = 0.0
+                elif is_first:
                     found, is_first = self._read(list(waiting)), False
                     next_poll_s = self._next_poll_s(begun_s, now_s)
                 elif self._on_recheck is not None and now_s >= next_recheck_s:
                     self._on_recheck(self._source.records(list(waiting)[:BATCH]))
-                    next_recheck_s, found = self._monotonic() + self._recheck_s, []
+                    next_recheck_s = self._monotonic() + self._recheck_s
                 elif now_s >= next_poll_s:
                     found = self._poll(waiting)
                     next_poll_s = self._next_poll_s(begun_s, now_s)
                 else:
-                    found = self._event(waiting.keys(), min(next_poll_s - now_s, SLICE_S, self._left_s()))[1]
+                    found = self._event(waiting.keys(), min(next_poll_s - now_s, slice_s))[1]
             except BrokerUnavailable as error:
-                self._reconnect(error, is_stopped)
-                next_poll_s = 0.0
-                continue
+                self._events.lose(error)
             for job in found:
                 del waiting[job.id]
                 yield job
-            if waiting and not found:
-                self._check_time()
+            if waiting and not found and self._monotonic() >= until_s:
+                raise TimeoutError
 
     def close(self) -> None:
-        if self._subscription is not None:
-            self._subscription.close()
-
-    def _check_time(self) -> None:
-        if self._until_s is not None and self._monotonic() >= self._until_s:
-            raise TimeoutError
-
-    def _left_s(self) -> float:
-        return SLICE_S if self._until_s is None else max(0.0, self._until_s - self._monotonic())
+        self._events.close()
 
     def _next_poll_s(self, begun_s: float, reading_s: float) -> float:
         """When to read after the reading that began at `reading_s`: a multiple of POLL_S of the clock."""
@@ -176,8 +156,7 @@ class JobEndings:
 
     def _event(self, waiting: Set[str], timeout_s: float) -> tuple[bool, list[JobEnding]]:
         """Whether there was an event, and the job whose end it is. Events of other jobs are passed over."""
-        assert self._subscription is not None
-        event = self._subscription.get(max(0.0, timeout_s))
+        event = self._events.get(timeout_s)
         if event is None:
             return False, []
         news = decode_event(event)
@@ -189,24 +168,6 @@ class JobEndings:
             return True, [JobEnding(job_without_record(news.job_id, state.value, news.error, news.retry_count))]
         job = ending_in(news.job_id, record)
         return True, [job] if job is not None else []  # None: it has been put back into its queue since
-
-    def _reconnect(self, error: BrokerUnavailable, is_stopped: Callable[[], bool]) -> None:
-        """Tries at once if only the connection was lost, and else every RETRY_S."""
-        self._report(f"{error}; trying again every {two_units(RETRY_S)}")
-        self.close()
-        is_at_once = self._monotonic() - self._reconnected_s > RETRY_S
-        while not is_stopped():
-            self._check_time()
-            if not is_at_once:
-                self._sleep(RETRY_S if self._until_s is None else min(RETRY_S, self._left_s()))
-            is_at_once = False
-            try:
-                self._subscription = self._source.subscribe()
-            except BrokerUnavailable:
-                continue
-            self._reconnected_s = self._monotonic()
-            self._report("connected again")
-            return
 
 
 def ending_of(source: JobSource, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
@@ -220,27 +181,3 @@ def ending_in(id: str, record: Record | None) -> JobEnding | None:
     if record is None:
         return JobEnding(job_without_record(id, error=GONE))
     return JobEnding(job_document(record), record.result) if not record.state.is_unfinished else None
-
-
-# The events that brokers publish: those of jobs, and those of batches, which have no job
-
-
-class PublishedBatchEvent(WireEvent, frozen=True):
-    """What happened to a batch: a brokers.batches.BatchWireEvent with the fields of a job event, which are empty, so
-    that a program can follow both kinds of events."""
-
-    batch_id: str = ""
-    total: int = 0
-    completed: int = 0
-    dead: int = 0
-    cancelled: int = 0
-    deleted: int = 0
-
-
-_BATCH = b'{"event":"batch:'
-_decode = msgspec.json.Decoder(WireEvent).decode
-_decode_batch = msgspec.json.Decoder(PublishedBatchEvent).decode
-
-
-def decode_event(raw: bytes) -> WireEvent:
-    return _decode_batch(raw) if raw.startswith(_BATCH) else _decode(raw)

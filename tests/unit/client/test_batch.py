@@ -12,7 +12,7 @@ import pytest
 import fileq
 import fileq.testing
 from fileq.brokers.protocol import Subscription
-from fileq.client.job_endings import PublishedBatchEvent
+from fileq.client.event_stream import PublishedBatchEvent
 from fileq.core.batch import BatchFacts, BatchState, CallbackKind
 from fileq.core.errors import BrokerUnavailable, JobError
 from fileq.testing.trial_queue import TrialQueue

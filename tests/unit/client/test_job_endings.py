@@ -14,7 +14,7 @@ import fileq
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import Entry, Record, WorkerInfo
-from fileq.client import job_endings
+from fileq.client import event_stream, job_endings
 from fileq.client.broker_transport import SharedReads
 from fileq.client.job_endings import JobEndings
 from fileq.config import config_from
@@ -161,7 +161,7 @@ def test_a_subscription_that_breaks_is_renewed_and_the_job_read_at_once(source: 
     [ending] = endings(source, report=said.append).of(["j"])
     assert ending.job.status == "completed"
     assert source.calls[-3:] == ["subscribe", "states", "records"]
-    assert clock.now_s - breaks_s <= NOTICED_S + job_endings.SLICE_S, "one wait for an event lasts so long"
+    assert clock.now_s - breaks_s <= NOTICED_S + event_stream.SLICE_S, "one wait for an event lasts so long"
     assert said[-1] == "connected again"
 
 
@@ -176,6 +176,13 @@ def test_an_outage_is_waited_out_and_reported_once(source: Source, clock: Clock)
     source.outages = 10**9
     with pytest.raises(TimeoutError):
         list(endings(source).of(["j"], timeout_s=30))
+
+
+def test_a_stop_in_an_outage_is_noticed_within_half_a_second(source: Source, clock: Clock) -> None:
+    waiting, stops_s = endings(source), clock.now_s + 5.2
+    source.outages, source.is_unreachable = 10**9, True
+    assert list(waiting.of(["j"], is_stopped=lambda: clock.now_s >= stops_s)) == []
+    assert clock.now_s - stops_s <= event_stream.SLICE_S
 
 
 def test_an_outage_that_began_before_the_wait_is_waited_out_too(source: Source, clock: Clock) -> None:
