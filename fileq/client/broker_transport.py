@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
+from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -41,6 +42,7 @@ from fileq.queries.job_queries import FileTrace, trace, wait_reasons
 from fileq.queries.job_selection import select
 from fileq.queries.untaken_jobs import UntakenJobs
 
+T = TypeVar("T")
 STATES_BATCH = 500  # jobs in one call
 CANCEL_PAGES = 20  # pages of members that cancel() cancels; the reconciler of a worker cancels the rest
 
@@ -56,21 +58,19 @@ class BrokerTransport:
         self._untaken = UntakenJobs(broker, config)
 
     def enqueue(self, requests: Sequence[JobRequest]) -> list[Accepted]:
-        entries = self._entries(requests)
+        now = datetime.fromtimestamp(self._clock() / 1000, UTC)
+        found_at = partial(moved_to, lambda: self._broker)
+        entries = entries_of(self._config, requests, now, found_at, self._shown)
+        answers = enqueued(self._broker, [entry for entry in entries if isinstance(entry, Entry)])
         accepted: list[Accepted] = []
-        for batch in parts(entries, BATCH):
-            reply = self._broker.enqueue([entry for entry in batch if isinstance(entry, Entry)])
-            existing = reply.existing or ("",) * len(reply.results)
-            answers = zip(reply.results, existing, strict=True)
-            for entry in batch:
-                if isinstance(entry, Accepted):
-                    accepted.append(entry)
-                else:
-                    fate, other = next(answers)
-                    job = entry.job
-                    is_new = fate == EnqueueResult.ENQUEUED
-                    warning = self._untaken.warning(job.type, job.path) if is_new else ""
-                    accepted.append(Accepted(other or job.id, fate, warning))
+        for entry in entries:
+            if isinstance(entry, Accepted):
+                accepted.append(entry)
+                continue
+            fate, id = next(answers)
+            is_new = fate is EnqueueResult.ENQUEUED
+            warning = self._untaken.warning(entry.job.type, entry.job.path) if is_new else ""
+            accepted.append(Accepted(id, fate, warning))
         pairs = zip(requests, accepted, strict=True)
         if refused := [one.options.batch for one, job in pairs if job.fate == EnqueueResult.REFUSED]:
             raise BatchError(
@@ -158,31 +158,6 @@ class BrokerTransport:
     def close(self) -> None:
         self._broker.close()
 
-    def _entries(self, requests: Sequence[JobRequest]) -> list[Entry | Accepted]:
-        """One entry for each request, or its fate if it was vetoed. ConfigError names everything that is wrong with all
-        of them."""
-        entries: list[Entry | Accepted] = []
-        problems: list[str] = []
-        files: FileJobs | None = None
-        now = datetime.fromtimestamp(self._clock() / 1000, UTC)
-        for request in requests:
-            try:
-                options = request.options
-                if request.path:
-                    files = files or FileJobs(self._config, partial(moved_to, lambda: self._broker))
-                    job, version = files.job(request.path, options, now)
-                    entry = new_entry(self._config, job, version, options, now)
-                else:
-                    entry = typed_entry(self._config, request.type, request.payload, options, now)
-                entries.append(self._shown(entry))
-            except ConfigError as error:
-                problems += error.problems
-            except JobError as error:
-                problems.append(str(error))
-        if problems:
-            raise ConfigError(problems)
-        return entries
-
     def _shown(self, entry: Entry) -> Entry | Accepted:
         """The entry after the functions with @fileq.before_enqueue of this process have seen its job."""
         if "fileq.handlers.extensions" not in sys.modules:
@@ -198,22 +173,59 @@ class BrokerTransport:
         return replace(entry, job=job, queue=job.priority)
 
 
-def typed_entry(
-    config: Config, type: str, payload: bytes | None, options: JobOptions, now: datetime, batch_id: str | None = None
-) -> Entry:
+def entries_of(
+    config: Config,
+    requests: Iterable[JobRequest],
+    now: datetime,
+    found_at: Callable[[bytes], bytes],
+    shown: Callable[[Entry], T],
+) -> list[T]:
+    """One entry for each request, as `shown` returns it. ConfigError names everything that is wrong with all of them.
+
+    `found_at` is called for files that do not exist, and returns where a worker moved the file, or b""."""
+    entries: list[T] = []
+    problems: list[str] = []
+    files: FileJobs | None = None
+    for request in requests:
+        try:
+            options = request.options
+            if request.path:
+                files = files or FileJobs(config, found_at)
+                entry = new_entry(config, *files.job(request.path, options, now), options, now)
+            else:
+                entry = typed_entry(config, request.type, request.payload, options, now)
+            entries.append(shown(entry))
+        except ConfigError as error:
+            problems += error.problems
+        except JobError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError(problems)
+    return entries
+
+
+def enqueued(broker: FullBroker, entries: Sequence[Entry]) -> Iterator[tuple[EnqueueResult, str]]:
+    """Enqueues BATCH entries a round trip. Of each entry its fate, and the id of its job or of the one that was there
+    before."""
+    for batch in parts(entries, BATCH):
+        reply = broker.enqueue(batch)
+        existing = reply.existing or ("",) * len(batch)
+        for entry, fate, other in zip(batch, reply.results, existing, strict=True):
+            yield fate, other or entry.job.id
+
+
+def typed_entry(config: Config, type: str, payload: bytes | None, options: JobOptions, now: datetime) -> Entry:
     """The entry of a job without a file; `payload` is JSON."""
     job = typed_job(type, None, priority=options.priority or config.producer.default_priority, now=now, id=options.id)
     job = job.but(payload=UNSET if payload is None else Raw(payload))
-    return new_entry(config, job, None, options, now, batch_id)
+    return new_entry(config, job, None, options, now)
 
 
-def new_entry(
-    config: Config, job: Job, version: Version | None, options: JobOptions, now: datetime, batch_id: str | None = None
-) -> Entry:
+def new_entry(config: Config, job: Job, version: Version | None, options: JobOptions, now: datetime) -> Entry:
     """The entry of this job with its options. Raises JobError for a wrong id, and for a job that only fileq itself may
     make: all jobs of a call are checked before the broker gets the first."""
     check_priority(config, options.priority)
-    job = options.applied(job, round(now.timestamp() * 1000), batch_id)
+    job = options.applied(job, round(now.timestamp() * 1000))
     check_job(job, joins=bool(options.batch))
     return Entry(job, job.priority, version, True, options.delay_ms, options.at_ms, joins=bool(options.batch))
 
@@ -363,7 +375,8 @@ def new_batch(config: Config, request: BatchRequest, now: datetime) -> NewBatch:
 def _callback(config: Config, request: BatchRequest, kind: CallbackKind, now: datetime) -> Callback:
     wanted = request.callbacks[kind]
     try:
-        entry = typed_entry(config, wanted.type, wanted.payload, wanted.options, now, request.parent or None)
+        options = replace(wanted.options, named_batch=request.parent)
+        entry = typed_entry(config, wanted.type, wanted.payload, options, now)
         job = callback_job(entry.job, request.id, kind)
         checked_id(job.id)
     except JobError as error:

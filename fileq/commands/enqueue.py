@@ -1,4 +1,4 @@
-"""Enqueues jobs that an operator requests. Checks all of them before it enqueues the first.
+"""Enqueues jobs that an operator requests, as a client does. Checks all of them before it enqueues the first.
 
 After a kill -9 each job is enqueued completely or not at all; repeated with the same --id, the command enqueues nothing
 twice.
@@ -7,7 +7,6 @@ twice.
 from __future__ import annotations
 
 import functools
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import UTC, datetime
@@ -15,25 +14,22 @@ from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Entry, Record
-from fileq.client.broker_transport import new_entry, typed_entry
-from fileq.client.file_jobs import FileJobs
+from fileq.brokers.types import EnqueueResult, Entry, Record
+from fileq.client.broker_transport import enqueued, entries_of
 from fileq.client.job_endings import JobEndings
 from fileq.client.transport import Accepted
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError, JobError
-from fileq.core.job_options import EnqueueOptions, JobOptions, declared_options, options_of
-from fileq.core.paging import parts
+from fileq.core.job_options import EnqueueOptions, JobOptions, JobRequest, read_options
+from fileq.core.own_jobs import check_type
 from fileq.core.text import repeated_key, unknown_key
 from fileq.core.units import PointInTime, parse_point_in_time
 from fileq.queries.documents import JobDocument, job_document, job_without_record
 from fileq.queries.job_queries import wait_reasons
 from fileq.runtime.produce_spans import ProduceSpans
 
-BATCH = 500  # jobs in one call of the broker
 COMMAND_TYPE = "command"
 RECHECK_S = 10.0  # of jobs that --wait waits for
 
@@ -62,7 +58,7 @@ class _JobText(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Enqueuing:
-    """Enqueues entries in batches. `jobs` holds what the broker acknowledged, also after an outage in the middle."""
+    """Enqueues entries. `jobs` holds what the broker acknowledged, also after an outage in the middle."""
 
     def __init__(self, broker: FullBroker, config: Config) -> None:
         self._broker = broker
@@ -70,10 +66,9 @@ class Enqueuing:
         self.jobs: list[Accepted] = []
 
     def enqueue(self, entries: Sequence[Entry]) -> None:
-        for batch in parts(entries, BATCH):
-            fates = self._broker.enqueue(batch).results
-            self.jobs += [Accepted(entry.job.id, fate) for entry, fate in zip(batch, fates, strict=True)]
-            self.spans.add([entry for entry, fate in zip(batch, fates, strict=True) if fate == "enqueued"])
+        for entry, (fate, id) in zip(entries, enqueued(self._broker, entries), strict=True):
+            self.jobs.append(Accepted(id, fate))
+            self.spans.add([entry] if fate is EnqueueResult.ENQUEUED else ())
 
 
 def requested(subjects: Sequence[str]) -> list[str | RequestedJob]:
@@ -119,63 +114,45 @@ def _requested_job(text: str) -> RequestedJob:
     own = {name: own for name in names if (own := getattr(given, name)) is not None}
     try:
         run_at = None if given.run_at is None else parse_point_in_time(given.run_at)
-        options = options_of(cast(EnqueueOptions, own))
+        options = read_options(cast(EnqueueOptions, own), EnqueueOptions)
     except ValueError as error:
         raise ConfigError(f"{shown}; run_at is {given.run_at!r}; it must be {error}") from None
     except ConfigError as error:
         raise ConfigError([f"{shown}; {problem}" for problem in error.problems]) from None
     if run_at is not None and given.delay is not None:
         raise ConfigError(f"{shown}; delay and run_at are both set; give one of them")
-    fields = [option.field for name, option in declared_options(EnqueueOptions).items() if name in own]
-    chosen = {field: getattr(options, field) for field in fields} | ({"at_ms": run_at.ms} if run_at is not None else {})
-    return RequestedJob(type, None if payload is None else msgspec.json.encode(payload), chosen, run_at)
+    options |= {"at_ms": run_at.ms} if run_at is not None else {}
+    return RequestedJob(type, None if payload is None else msgspec.json.encode(payload), options, run_at)
+
+
+def job_of_type(type: str, payload: str | None) -> RequestedJob:
+    _check_type("--type", type)
+    value = None if payload is None else json_argument(payload, "--payload", """'{"key": "value"}'""")
+    return RequestedJob(type, None if payload is None else msgspec.json.encode(value), {})
 
 
 def entries_for(
     config: Config,
     subjects: Sequence[str | RequestedJob],
-    options: JobOptions,
-    moved_to: Callable[[bytes], bytes] = lambda path: b"",
+    options: Mapping[str, Any],
+    found_at: Callable[[bytes], bytes] = lambda path: b"",
 ) -> list[Entry]:
     """One entry for each file or requested job, in their order. ConfigError names everything that is wrong.
 
-    `moved_to` is called for files that do not exist, and returns where a worker moved the file, or b""."""
-    _check_options(config, options, len(subjects))
-    files, now = FileJobs(config, moved_to), datetime.now(UTC)
-    made: list[Entry] = []
-    problems: list[str] = []
-    batch_id = str(uuid.uuid4()) if len(subjects) > 1 else None
+    `options` are fields of JobOptions for all of them; what the JSON of a job says has precedence: callers refuse an
+    option that contradicts it. `found_at` is that of entries_of()."""
     queues = _queues_of_tasks(config, {subject.type for subject in subjects if isinstance(subject, RequestedJob)})
+    requests: list[JobRequest] = []
     for subject in subjects:
-        try:
-            if isinstance(subject, RequestedJob):
-                by_task = replace(options, priority=options.priority or queues.get(subject.type, ""))
-                made.append(_entry_of_request(config, subject, by_task, batch_id))
-            else:
-                made.append(new_entry(config, *files.job(subject, options, now), options, now, batch_id))
-        except ConfigError as error:
-            problems += error.problems
-        except JobError as error:
-            problems.append(f"--{error}")
-    twice = [id for id, count in Counter(entry.job.id for entry in made).items() if count > 1]
-    if problems := [*problems, *(f"id {id!r} is given to two jobs; each needs an id of its own" for id in twice)]:
-        raise ConfigError(problems)
-    return made
-
-
-def _entry_of_request(config: Config, job: RequestedJob, options: JobOptions, batch_id: str | None) -> Entry:
-    """What the JSON says has precedence: callers refuse an option that contradicts it."""
-    merged = replace(options, **job.options)
-    _check_options(config, merged, 1, dashes="" if "priority" in job.options else "--")
-    return _typed(config, job.type, job.payload, merged, batch_id, dashes="" if "id" in job.options else "--")
-
-
-def entry_of_type(config: Config, type: str, payload: str | None, options: JobOptions) -> Entry:
-    _check_options(config, options, 1)
-    _check_type("--type", type)
-    value = None if payload is None else json_argument(payload, "--payload", """'{"key": "value"}'""")
-    options = replace(options, priority=options.priority or _queues_of_tasks(config, {type}).get(type, ""))
-    return _typed(config, type, None if payload is None else msgspec.json.encode(value), options, None)
+        if isinstance(subject, str):
+            requests.append(JobRequest(JobOptions(**options), path=subject))
+        else:
+            own = {"priority": queues.get(subject.type, ""), **options, **subject.options}
+            requests.append(JobRequest(JobOptions(**own), subject.type, subject.payload))
+    entries = entries_of(config, requests, datetime.now(UTC), found_at, lambda entry: entry)
+    if twice := [id for id, count in Counter(entry.job.id for entry in entries).items() if count > 1]:
+        raise ConfigError([f"id {id!r} is given to two jobs; each needs an id of its own" for id in twice])
+    return entries
 
 
 def _queues_of_tasks(config: Config, types: Set[str]) -> dict[str, str]:
@@ -194,23 +171,10 @@ def _queues_of_tasks(config: Config, types: Set[str]) -> dict[str, str]:
 def _check_type(name: str, type: str) -> None:
     if not type or not type.isprintable():
         raise ConfigError(f"{name} is {type!r}; it must be the type of a route, in printable characters")
-
-
-def _check_options(config: Config, options: JobOptions, count: int, dashes: str = "--") -> None:
-    priorities = config.worker.priorities
-    if options.priority and options.priority not in priorities:
-        raise ConfigError(f"{dashes}priority is {options.priority!r}; it must be one of {', '.join(priorities)}")
-    if options.id and count > 1:
-        raise ConfigError(f"--id is {options.id!r}, but there are {count} jobs to enqueue; --id is for a single job")
-
-
-def _typed(
-    config: Config, type: str, payload: bytes | None, options: JobOptions, batch_id: str | None, dashes: str = "--"
-) -> Entry:
     try:
-        return typed_entry(config, type, payload, options, datetime.now(UTC), batch_id)
+        check_type(type)
     except JobError as error:
-        raise ConfigError(f"{dashes}{error}") from error
+        raise ConfigError(f"{name.removesuffix('type')}{error}") from error
 
 
 def json_argument(text: str, what: str, example: str) -> Any:

@@ -208,11 +208,12 @@ class JobOptions(Struct, frozen=True, omit_defaults=True):
     id: str = ""
     tags: Mapping[str, str] = {}
     batch: str = ""
+    named_batch: str = ""  # the `batch_id` of a job that joins no batch
     is_traced: bool = False  # begins a trace, unless it has one:
     trace_id: str = ""
     span_id: str = ""
 
-    def applied(self, job: Job, now_ms: int, batch_id: str | None = None) -> Job:
+    def applied(self, job: Job, now_ms: int) -> Job:
         due_ms = max(self.at_ms, now_ms + self.delay_ms) if self.at_ms or self.delay_ms else 0
         trace_id, span_id = self.trace_id, self.span_id
         if self.is_traced and not trace_id:
@@ -224,7 +225,7 @@ class JobOptions(Struct, frozen=True, omit_defaults=True):
             timeout=self.timeout_s,
             process_at=rfc3339_ms(due_ms) if due_ms else None,
             deadline=self.deadline.text(now_ms) if self.deadline is not None else None,
-            batch_id=self.batch or batch_id,
+            batch_id=self.batch or self.named_batch or None,
             unique_key=self.unique_key,
             tags=encoded_tags(self.tags),
         )

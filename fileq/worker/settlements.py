@@ -159,7 +159,9 @@ class FollowUps:
         else:
             job = typed_job(request.type, None, priority=queue, now=now, id=options.id)
             job = job.but(payload=Raw(request.payload) if request.payload else UNSET)
-        job = options.applied(job, now_ms, parent.batch_id if request.joins else None)
+        if request.joins:
+            options = replace(options, batch=parent.batch_id or "")
+        job = options.applied(job, now_ms)
         due = options.delay_ms, options.at_ms
         # An id that fileq chose can be computed by others: a job that they enqueued under it is replaced.
         is_own = options.id == follow_up_id(parent.id, number) and not is_own_type(request.type)

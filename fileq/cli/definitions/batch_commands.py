@@ -63,7 +63,6 @@ def _create(invocation: Invocation) -> int:
     $ fileq batch create in/*.csv --allow-failures --finally report  # continue after failures"""
     from fileq.commands.batches import fill, manifest_paths
     from fileq.commands.enqueue import Enqueuing, entries_for, requested
-    from fileq.core.job_options import JobOptions
 
     given, config = invocation.options, invocation.config
     paths = [*given.paths, *(manifest_paths(given.manifest) if given.manifest is not None else ())]
@@ -71,7 +70,7 @@ def _create(invocation: Invocation) -> int:
     if given.wait and not is_sealed:
         raise ConfigError("--wait would never end, because the batch stays open; name files, or leave out --open")
     plan = planned_batch(given, given.name, given.parent)
-    options = JobOptions(priority=given.priority, batch=plan.id, is_traced=config.observability.tracing.enabled)
+    options = {"priority": given.priority, "batch": plan.id, "is_traced": config.observability.tracing.enabled}
     entries = entries_for(config, requested(paths), options) if paths else []
     broker = invocation.broker()
     enqueuing = Enqueuing(broker, config)

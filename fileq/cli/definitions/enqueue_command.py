@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import uuid
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,8 +16,8 @@ from fileq.cli.command import Invocation, command
 from fileq.cli.definitions.batch_commands import CALLBACKS, planned_batch
 from fileq.cli.terminal import age, remark
 from fileq.cli.worker_notes import print_payload_note, print_untaken_note
-from fileq.core.errors import ConfigError
-from fileq.core.job import State
+from fileq.core.errors import ConfigError, JobError
+from fileq.core.job import State, rfc3339_ms
 from fileq.core.text import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from fileq.client.transport import Accepted
     from fileq.commands.batches import BatchPlan
     from fileq.commands.enqueue import RequestedJob
-    from fileq.config import Loaded
-    from fileq.core.job_options import JobOptions
+    from fileq.config import Config, Loaded
     from fileq.core.units import PointInTime
     from fileq.queries.documents import JobDocument
 
@@ -75,7 +75,7 @@ def try_and_print(loaded: Loaded, path: str, app_dir: str = "") -> int:
 
 def _due_time(parser: argparse.ArgumentParser) -> None:
     when = parser.add_mutually_exclusive_group()
-    when.add_argument("--delay", type=duration, default=0.0, metavar="D", help="run after this delay, such as 10m")
+    when.add_argument("--delay", type=duration, metavar="D", help="run after this delay, such as 10m")
     when.add_argument(
         "--at",
         type=zoned_time,
@@ -149,19 +149,23 @@ def _run(invocation: Invocation) -> int:
     $ fileq enqueue '{"id": "sync", "command": "rsync -a a/ b/", "max_retries": 5}'  # a command with options of its own
     """
     from fileq.client.file_jobs import moved_to
-    from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, endings_of_jobs, entries_for, entry_of_type, requested
+    from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, endings_of_jobs, entries_for, job_of_type, requested
 
     options = invocation.options
     _check(options)
     subjects = requested(options.subjects)
-    _check_contradictions(options, subjects)
-    config = invocation.config
-    plan = _batch(invocation) if options.batch is not None else None
-    job_options = _job_options(options, plan, is_traced=config.observability.tracing.enabled)
     if options.type is not None:
-        entries = [entry_of_type(config, options.type, options.payload, job_options)]
-    else:
-        entries = entries_for(config, subjects, job_options, partial(moved_to, invocation.broker))
+        subjects = [job_of_type(options.type, options.payload)]
+    config = invocation.config
+    line = _line_options(options, config)
+    _check_contradictions(line, subjects)
+    plan = _batch(invocation) if options.batch is not None else None
+    if plan is not None:
+        line = {"priority": plan.request.priority, **line, "batch": plan.id}
+    elif len(subjects) > 1:
+        line["named_batch"] = str(uuid.uuid4())
+    line["is_traced"] = config.observability.tracing.enabled
+    entries = entries_for(config, subjects, line, partial(moved_to, invocation.broker))
     if any(entry.job.type == COMMAND_TYPE for entry in entries) and not config.worker.allow_commands:
         remark("worker.allow_commands is false here; a worker with this setting will refuse the command")
     if not options.quiet:
@@ -186,7 +190,7 @@ def _run(invocation: Invocation) -> int:
         has_enqueued = True
         # Before the ids are printed: who reads them may press Ctrl-C, which from then on only ends the wait.
         typed = (None if isinstance(one, str) or one.type == COMMAND_TYPE else one.type for one in subjects)
-        named = (options.type, *typed, options.then, options.catch, options.finally_)
+        named = (*typed, options.then, options.catch, options.finally_)
         print_untaken_note(invocation, named, (entry.job.path for entry in entries if entry.job.filepath))
         print_payload_note(invocation, ((entry.job.type, bytes(entry.job.payload or b"null")) for entry in entries))
     finally:
@@ -221,19 +225,21 @@ def _batch(invocation: Invocation) -> BatchPlan:
     return plan
 
 
-def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_traced: bool) -> JobOptions:
-    from fileq.core.job_options import JobOptions
+def _line_options(given: argparse.Namespace, config: Config) -> dict[str, Any]:
+    """The options that the line sets, as fields of JobOptions."""
+    from fileq.client.broker_transport import check_priority
+    from fileq.core.job_options import EnqueueOptions, read_options
+    from fileq.core.own_jobs import check_id
 
-    return JobOptions(
-        priority=options.priority or (plan.request.priority if plan is not None else ""),
-        delay_ms=round(options.delay * 1000),
-        at_ms=options.at.ms if options.at is not None else 0,
-        max_retries=options.max_retries,
-        timeout_s=options.timeout,
-        id=options.id or "",
-        batch=plan.id if plan is not None else "",
-        is_traced=is_traced,
-    )
+    wanted = EnqueueOptions(priority=given.priority, max_retries=given.max_retries, timeout=given.timeout, id=given.id)
+    wanted |= {"delay": given.delay, "at": rfc3339_ms(given.at.ms) if given.at is not None else None}
+    try:
+        check_priority(config, given.priority or "")
+        check_id(given.id or "")
+        return read_options(wanted, EnqueueOptions)
+    except (ConfigError, JobError) as error:
+        problems = error.problems if isinstance(error, ConfigError) else (str(error),)
+        raise ConfigError([f"--{problem}" for problem in problems]) from None
 
 
 def _wait(invocation: Invocation, endings: JobEndings, jobs: list[Accepted], batch_id: str | None) -> int:
@@ -287,23 +293,17 @@ def _remark_time(name: str, given: PointInTime | None) -> None:
         remark(f"{name} is in the past, {age(late_s)} ago; the job is due at once")
 
 
-def _check_contradictions(options: argparse.Namespace, subjects: Sequence[str | RequestedJob]) -> None:
+def _check_contradictions(line: Mapping[str, Any], subjects: Sequence[str | RequestedJob]) -> None:
     """An option that says something else than the JSON of a job is refused: either may be the mistake."""
-    typed = (  # an option, the field of JobOptions that it is, and its value
-        ("--id", "id", options.id),
-        ("--priority", "priority", options.priority),
-        ("--max-retries", "max_retries", options.max_retries),
-        ("--timeout", "timeout_s", options.timeout),
-        ("--delay", "delay_ms", round(options.delay * 1000) or None),
-        ("--at", "at_ms", options.at.ms if options.at is not None else None),
-    )
-    due = {"delay_ms", "at_ms"}
+    names = {"timeout_s": "timeout", "delay_ms": "delay", "at_ms": "at"}
     for job in subjects:
         said = {} if isinstance(job, str) else job.options
-        for option, field, value in typed:
-            is_said = not said.keys().isdisjoint(due if field in due else {field})
-            if value is not None and is_said and said.get(field) != value:
-                raise ConfigError(f"{option} contradicts the JSON of a job; leave one of them out")
+        is_due = not said.keys().isdisjoint(("delay_ms", "at_ms"))
+        for field, value in line.items():
+            is_said = is_due if field in ("delay_ms", "at_ms") else field in said
+            if is_said and said.get(field) != value:
+                option = names.get(field, field).replace("_", "-")
+                raise ConfigError(f"--{option} contradicts the JSON of a job; leave one of them out")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -315,5 +315,6 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("nothing to enqueue; name files, or give --type; see 'fileq enqueue --help'")
     if options.batch is None and (options.then or options.catch or options.finally_ or options.allow_failures):
         raise ConfigError("--then, --catch, --finally and --allow-failures need --batch; see 'fileq enqueue --help'")
-    if options.timeout == 0:
-        raise ConfigError("--timeout is 0; it must be longer than 0")
+    if options.id and len(options.subjects) > 1:
+        count = len(options.subjects)
+        raise ConfigError(f"--id is {options.id!r}, but there are {count} jobs to enqueue; --id is for a single job")

@@ -16,12 +16,11 @@ import pytest
 from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.types import Enqueued, Entry
 from fileq.cli import main
-from fileq.commands import enqueue as enqueue_command
+from fileq.client import broker_transport
 from fileq.commands.enqueue import entries_for
 from fileq.config import config_from
 from fileq.core.errors import ConfigError
 from fileq.core.job import MAX_JOB_BYTES, Job, decode
-from fileq.core.job_options import JobOptions
 from fileq.queries.documents import JobDocument
 from tests.support.producer_setup import BrokerSetup
 from tests.support.program import command, environment, run
@@ -300,7 +299,7 @@ def test_jobs_that_were_enqueued_before_an_outage_are_printed(
     for n in range(4):
         on_sqlite.write(f"{n}")
     monkeypatch.chdir(on_sqlite.directory)
-    monkeypatch.setattr(enqueue_command, "BATCH", 2)
+    monkeypatch.setattr(broker_transport, "BATCH", 2)
     real = SqliteBroker.enqueue
 
     def once(broker: SqliteBroker, entries: Sequence[Entry]) -> Enqueued:
@@ -365,7 +364,7 @@ def test_a_file_without_permission_is_named_without_the_class_of_an_error(open_p
     (open_path / "closed").chmod(0)
     config = config_from({"producer": {"scan_dir": str(open_path)}})
     with unprivileged(), pytest.raises(ConfigError) as caught:
-        entries_for(config, [str(open_path / "closed" / "a")], JobOptions())
+        entries_for(config, [str(open_path / "closed" / "a")], {})
     assert str(caught.value) == f"'{open_path}/closed/a' can't be enqueued: this user has no permission to read it"
 
 

@@ -256,8 +256,8 @@ OWN_JOB_GUARDS = (
     Guard(
         "A client is refused a job that only fileq itself may create, and is told the reason",
         "its mistake ends in an error of the broker",
-        "    job = options.applied(job, round(now.timestamp() * 1000), batch_id)\n    check_job(",
-        "    job = options.applied(job, round(now.timestamp() * 1000), batch_id)\n    (lambda *_, **__: None)(",
+        "    job = options.applied(job, round(now.timestamp() * 1000))\n    check_job(",
+        "    job = options.applied(job, round(now.timestamp() * 1000))\n    (lambda *_, **__: None)(",
         OWN + "an_enqueue_key_gets_no_job_of_a_type_of_fileqs_own",
     ),
     Guard(
