@@ -8,8 +8,8 @@ only outlines of records are read, and records only for the jobs of the page.
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
 from fileq.core.errors import ConfigError
 from fileq.core.job import DELAYED_STATES, State, decode_or_none, raw_id
+from fileq.core.paging import pages
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob
 
 # The places that are not queues, and the state of the jobs in them.
@@ -42,24 +43,18 @@ def select(
     broker: FullBroker, queues: Sequence[str], wanted: JobFilter, states: Sequence[State] = ()
 ) -> Iterator[StoredJob]:
     """The jobs that meet the conditions, at most `limit`: waiting ones in order, ended ones newest first. `states` are
-    those that are read if the filter names none."""
-    conditions = Conditions(wanted)
-    if wanted.queue is not None:
-        queues = [queue for queue in queues if queue == wanted.queue]
-    found = (_of_state(broker, queues, state, wanted, conditions) for state in _states(wanted, states))
-    return itertools.islice(itertools.chain.from_iterable(found), wanted.limit)
-
-
-def _of_state(
-    broker: FullBroker, queues: Sequence[str], state: State, wanted: JobFilter, conditions: Conditions
-) -> Iterator[StoredJob]:
-    if not state.is_unfinished:
-        yield from _newest(broker, _PLACE_OF[state], wanted, conditions)
-        return
-    for place in places_of([state], queues):
-        for raws in raws_in(broker, place):
-            # Only their records tell the jobs of `scheduled` apart.
-            yield from (job for job in matching(broker, raws, place, conditions) if job.state is state)
+    those that are read if the filter names none. A page of a place is read when the caller has come so far."""
+    chosen, conditions = _states(wanted, states), Conditions(wanted)
+    places = places_of(chosen, [queue for queue in queues if wanted.queue in (None, queue)])
+    size = min(_PAGE, wanted.limit or _PAGE)
+    found = (
+        job
+        for place in places
+        for page in pages(partial(broker.page, place, size=size))
+        for job in matching(broker, page.raws, place, conditions)
+        if job.state in chosen
+    )
+    return itertools.islice(found, wanted.limit)
 
 
 def raws_in(broker: FullBroker, place: str, size: int = 500) -> Iterator[Sequence[bytes]]:
@@ -67,14 +62,6 @@ def raws_in(broker: FullBroker, place: str, size: int = 500) -> Iterator[Sequenc
     if place == PROCESSING:
         return iter([[view.raw for view in broker.workers() if view.raw]])
     return broker.pages(place, size)
-
-
-def _newest(broker: FullBroker, place: str, wanted: JobFilter, conditions: Conditions) -> Iterable[StoredJob]:
-    if not wanted.has_conditions and wanted.limit is not None:
-        return matching(broker, broker.peek(place, wanted.limit), place)
-    # Pages come oldest first: keep the last `limit` and reverse them.
-    found = (job for page in broker.pages(place) for job in matching(broker, page, place, conditions))
-    return reversed(deque(found, maxlen=wanted.limit))
 
 
 def matching(broker: FullBroker, raws: Sequence[bytes], place: str, conditions: Conditions = ALL) -> list[StoredJob]:

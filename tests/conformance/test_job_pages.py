@@ -15,7 +15,7 @@ from fileq.core.fingerprint import fingerprint
 from fileq.core.job import DELAYED_STATES, Job, State
 from fileq.queries.dead_jobs import GroupedBy, group_dead
 from fileq.queries.job_filter import JobFilter
-from fileq.queries.job_selection import JobPage, job_page
+from fileq.queries.job_selection import JobPage, job_page, select
 from fileq.testing.conformance.builders import (
     a_job,
     burial,
@@ -62,6 +62,19 @@ def test_a_list_without_conditions_knows_its_length_from_the_first_page(harness:
     assert ids_of(pages) == ["urgent", *names(5)]
     assert [(page.scanned, page.is_partial, page.total) for page in pages] == [(4, False, 6), (2, False, 6)]
     assert ids_of(all_pages(harness, JobFilter(), limit=3)) == ["urgent", *names(5), "done"]
+
+
+def test_a_selection_has_the_order_of_a_list_and_ends_at_its_limit(harness: Harness) -> None:
+    completed(harness, "older", "newer")
+    settle(harness, failed(running(harness, "again"), delay_ms=5_000))
+    enqueue(harness, "soon", delay_ms=2_000)
+    enqueue(harness, "later", delay_ms=60_000)
+    enqueue(harness, *names(3))
+    everything = [*names(3), "soon", "again", "later", "newer", "older"]
+    assert [job.id for job in select(harness.broker, QUEUES, JobFilter())] == everything
+    assert ids_of(all_pages(harness, JobFilter(), limit=2)) == everything
+    assert [job.id for job in select(harness.broker, QUEUES, JobFilter(limit=7))] == everything[:7]
+    assert [job.id for job in select(harness.broker, QUEUES, JobFilter(state=State.SCHEDULED))] == ["soon", "later"]
 
 
 def test_a_filtered_list_returns_each_job_once_and_knows_its_length_after_a_complete_scan(harness: Harness) -> None:
