@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 from msgspec import Struct
@@ -295,14 +295,14 @@ def _errors(overview: Overview) -> tuple[ErrorCount, ...]:
     return tuple(sorted(found, key=lambda e: (-e.this_hour, -e.last_hour, e.kind)))
 
 
-# How fast jobs ended in the last minute, from the records of the newest ended jobs. Changes nothing.
+# How fast jobs ended in the last minute, from outlines of the newest ended jobs. Changes nothing.
 #
-# The broker counts by the hour, which says little about now. The lists of ended jobs are newest first, so a few
-# records tell how many of their jobs ended within the minute. The cost is bounded: two calls for each of two lists.
+# The broker counts by the hour, which says little about now. The lists of ended jobs are newest first, so the outlines
+# of the first ones tell how many ended within the minute. The cost is bounded: two calls for each of two lists.
 
 
 WINDOW_MS = 60_000
-MOST = 1000  # ended jobs of one list that are looked at
+MOST = 250  # ended jobs of one list that are looked at
 
 
 def ended_per_second(broker: FullBroker, overview: Overview) -> float:
@@ -317,31 +317,9 @@ def ended_per_second(broker: FullBroker, overview: Overview) -> float:
 def _rate(broker: FullBroker, place: str, total: int, now_ms: int, window_ms: int) -> float:
     """`total` jobs were ever put into this place, as far as is known; the place may keep fewer."""
     ids = [id_in(raw) for raw in broker.peek(place, MOST)]
-    count, oldest_ms = _newest_since(broker, ids, now_ms - window_ms)
-    if count and count == len(ids) < total:
+    outlines = broker.outlines(ids) if ids else []
+    recent = [one.ended_ms for one in outlines if one is not None and one.ended_ms >= now_ms - window_ms]
+    if recent and len(recent) == len(ids) < total:
         # All that the place has are of this minute, and there were more: only their own time says how fast they were.
-        return count / max(0.001, (now_ms - oldest_ms) / 1000)
-    return count / (window_ms / 1000)
-
-
-def _newest_since(broker: FullBroker, ids: Sequence[str], since_ms: int) -> tuple[int, int]:
-    """How many jobs of a list, newest first, ended since then, and when the last of them ended."""
-    probes = [i for i in (2**k - 1 for k in range(len(ids).bit_length())) if i < len(ids)]
-    if ids and probes[-1] != len(ids) - 1:
-        probes.append(len(ids) - 1)
-    ended = dict(zip(probes, _ended_ms(broker, [ids[i] for i in probes]), strict=True))
-    first_late = next((i for i in probes if ended[i] < since_ms), len(ids))
-    known = max((i for i in probes if i < first_late), default=-1)
-    if known < 0:
-        return 0, 0
-    between = range(known + 1, first_late)
-    ended.update(zip(between, _ended_ms(broker, [ids[i] for i in between]), strict=True))
-    last = known
-    while last + 1 < first_late and ended[last + 1] >= since_ms:
-        last += 1
-    return last + 1, ended[last]
-
-
-def _ended_ms(broker: FullBroker, ids: Sequence[str]) -> list[int]:
-    """When each job ended; 0 without a record."""
-    return [record.ended_ms if record is not None else 0 for record in broker.records(ids)] if ids else []
+        return len(recent) / max(0.001, (now_ms - recent[-1]) / 1000)
+    return len(recent) / (window_ms / 1000)
