@@ -6,19 +6,21 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config
 from fileq.core.documented import means
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, State, stamp
-from fileq.core.paging import parts
+from fileq.core.paging import pages
 from fileq.core.text import printable
 from fileq.core.webhook import ANSWERED, DELIVERY_TYPE, Webhook, WebhookFilter, shown_url
 from fileq.files.globs import Globs
@@ -183,20 +185,13 @@ def _newest_deliveries(broker: FullBroker, config: Config, pages_max: int) -> di
 
 
 def _stored_deliveries(broker: FullBroker, queue: str, pages_max: int) -> Iterator[StoredJob]:
+    """Of each place the first `pages_max` pages: the next jobs of those that wait, the newest of those that ended."""
     conditions = Conditions(JobFilter(type=DELIVERY_TYPE))
-    yield from matching(broker, _perhaps(view.raw for view in broker.workers()), "processing", conditions)
-    for place in (queue, "scheduled"):
-        for page in itertools.islice(broker.pages(place, PAGE), pages_max):
-            yield from matching(broker, _perhaps(page), place, conditions)
-    for place in ("dead_letter", "completed", "cancelled"):
-        for part in parts(_perhaps(broker.peek(place, pages_max * PAGE)), PAGE):
-            yield from matching(broker, part, place, conditions)
-
-
-def _perhaps(raws: Iterable[bytes]) -> list[bytes]:
-    """Those that may be deliveries. fileq itself enqueues them, so their type is in their bytes as it is written; most
-    jobs need not be decoded."""
-    return [raw for raw in raws if _TYPE_BYTES in raw]
+    for place in (PROCESSING, queue, "scheduled", "dead_letter", "completed", "cancelled"):
+        for page in itertools.islice(pages(partial(broker.page, place, size=PAGE)), pages_max):
+            # fileq itself enqueues them, so their type is in their bytes as it is written: few jobs are decoded.
+            raws = [raw for raw in page.raws if _TYPE_BYTES in raw]
+            yield from matching(broker, raws, place, conditions)
 
 
 def _delivery(stored: StoredJob, payload: DeliveryPayload) -> DeliverySummary:
