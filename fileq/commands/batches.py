@@ -11,36 +11,22 @@ import os
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from itertools import islice
-
-from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry
-from fileq.client.broker_transport import check_client_batch, find_batch, new_batch
+from fileq.client.broker_transport import BrokerBatches, check_client_batch, find_batch
 from fileq.client.transport import BatchRequest
 from fileq.commands.enqueue import Enqueuing
 from fileq.config import Config
-from fileq.core.batch import Batch, BatchState
+from fileq.core.batch import BatchState
 from fileq.core.errors import BatchError, BrokerError, ConfigError, FileqError
 from fileq.core.paging import pages
 from fileq.files.manifest import ManifestEntry, read_manifest
-from fileq.queries.documents import BatchDocument, batch_document, info_of, known_batch, unknown_batch
+from fileq.queries.documents import BatchDocument, batch_document, unknown_batch
 
 
-class BatchPlan(Struct, frozen=True):
-    """A batch to create, or one to add to, whose options are those that it has."""
-
-    request: BatchRequest
-    is_new: bool
-
-    @property
-    def id(self) -> str:
-        return self.request.id
-
-
-def existing_batch(broker: FullBroker, id: str) -> BatchPlan | None:
+def open_batch(broker: FullBroker, id: str) -> BatchDocument | None:
     """The batch with this id, to add to it; None if there is none. BatchError if it no longer takes jobs."""
     try:
         [view] = broker.batches_by_id([id])
@@ -49,36 +35,37 @@ def existing_batch(broker: FullBroker, id: str) -> BatchPlan | None:
     if view is None:
         return None
     check_client_batch(id)
-    _check_open(id, view)
-    return BatchPlan(BatchRequest(id, view.name, priority=info_of(view.info).priority), is_new=False)
-
-
-def _check_open(id: str, view: Batch | None) -> None:
-    batch = known_batch(id, view)
+    batch = batch_document(view)
     if batch.is_cancelled or batch.status != BatchState.OPEN:
         status = "cancelled" if batch.is_cancelled else batch.status
         raise BatchError(f"batch {id} is {status}; it no longer takes jobs")
+    return batch
 
 
-def fill(broker: FullBroker, config: Config, plan: BatchPlan, entries: Sequence[Entry], enqueuing: Enqueuing) -> None:
-    """Creates the batch, unless it exists, and enqueues its jobs. A new batch that can't be filled is cancelled."""
-    if plan.is_new:
-        broker.create_batch(new_batch(config, plan.request, datetime.now(UTC)))
+def fill(
+    broker: FullBroker,
+    config: Config,
+    batch: BatchRequest | BatchDocument,
+    entries: Sequence[Entry],
+    enqueuing: Enqueuing,
+    *,
+    seals: bool,
+) -> None:
+    """Creates the batch that is requested, or takes one that exists; enqueues its jobs, then `seals` it. A new batch
+    that can't be filled is cancelled. BatchError if it was sealed or cancelled before all jobs were added."""
+    if isinstance(batch, BatchRequest):
+        BrokerBatches(broker, config).create(batch)
     try:
         enqueuing.enqueue(entries)
-        _check_taken(broker, plan.id, enqueuing)
+        if refused := sum(job.fate is EnqueueResult.REFUSED for job in enqueuing.jobs):
+            raise BatchError(f"batch {batch.id} no longer takes jobs; {refused} of {len(entries)} are not enqueued")
     except BaseException:
-        if plan.is_new:
+        if isinstance(batch, BatchRequest):
             with suppress(FileqError):  # then it is cancelled after 24 hours
-                broker.cancel_batch(plan.id)
+                broker.cancel_batch(batch.id)
         raise
-
-
-def _check_taken(broker: FullBroker, id: str, enqueuing: Enqueuing) -> None:
-    """BatchError if the batch was sealed or cancelled before all jobs were added."""
-    if refused := sum(job.fate is EnqueueResult.REFUSED for job in enqueuing.jobs):
-        _check_open(id, *broker.batches_by_id([id]))
-        raise BatchError(f"batch {id} did not take {refused} of {len(enqueuing.jobs)} jobs; they are not enqueued")
+    if seals:
+        broker.seal_batch(batch.id)
 
 
 def manifest_paths(file: str) -> list[str]:

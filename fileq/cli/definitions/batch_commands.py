@@ -13,7 +13,7 @@ from fileq.core.errors import BatchError, ConfigError
 from fileq.core.text import printable
 
 if TYPE_CHECKING:
-    from fileq.commands.batches import BatchPlan
+    from fileq.client.transport import BatchRequest
     from fileq.queries.documents import BatchDocument
 
 _AS_SHOWN = (("…", "the batch, as `fileq batch show --json` prints it"),)
@@ -74,9 +74,7 @@ def _create(invocation: Invocation) -> int:
     entries = entries_for(config, requested(paths), options) if paths else []
     broker = invocation.broker()
     enqueuing = Enqueuing(broker, config)
-    fill(broker, config, plan, entries, enqueuing)
-    if is_sealed:
-        broker.seal_batch(plan.id)
+    fill(broker, config, plan, entries, enqueuing, seals=is_sealed)
     if unsent := enqueuing.spans.send():
         remark(f"not all spans of these jobs were sent: {unsent}")
     print_untaken_note(invocation, (given.then, given.catch, given.finally_))
@@ -93,14 +91,13 @@ def _create(invocation: Invocation) -> int:
     return 0
 
 
-def planned_batch(given: argparse.Namespace, name: str, parent: str = "") -> BatchPlan:
+def planned_batch(given: argparse.Namespace, name: str, parent: str = "") -> BatchRequest:
     """A new batch with the callbacks of the line."""
     from fileq.client.batch_handle import BatchKeywords, batch_request
-    from fileq.commands.batches import BatchPlan
 
     options = BatchKeywords(then=given.then, catch=given.catch, finally_=given.finally_, parent=parent)
     options |= {"allow_failures": given.allow_failures, "priority": given.priority or ""}
-    return BatchPlan(batch_request(name, **options), is_new=True)
+    return batch_request(name, **options)
 
 
 def _wait(invocation: Invocation, id: str) -> int:

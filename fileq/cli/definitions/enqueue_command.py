@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fileq.client.job_endings import JobEndings
-    from fileq.client.transport import Accepted
-    from fileq.commands.batches import BatchPlan
+    from fileq.client.transport import Accepted, BatchRequest
     from fileq.commands.enqueue import RequestedJob
     from fileq.config import Config, Loaded
     from fileq.core.units import PointInTime
-    from fileq.queries.documents import JobDocument
+    from fileq.queries.documents import BatchDocument, JobDocument
 
 
 _FILE = argument("path", metavar="PATH", help="the file")
@@ -161,7 +160,7 @@ def _run(invocation: Invocation) -> int:
     _check_contradictions(line, subjects)
     plan = _batch(invocation) if options.batch is not None else None
     if plan is not None:
-        line = {"priority": plan.request.priority, **line, "batch": plan.id}
+        line = {"priority": plan.priority, **line, "batch": plan.id}
     elif len(subjects) > 1:
         line["named_batch"] = str(uuid.uuid4())
     line["is_traced"] = config.observability.tracing.enabled
@@ -180,12 +179,12 @@ def _run(invocation: Invocation) -> int:
         if plan is None:
             enqueuing.enqueue(entries)
         else:
+            from fileq.client.transport import BatchRequest
             from fileq.commands.batches import fill
 
-            fill(broker, config, plan, entries, enqueuing)
-            if plan.is_new:
-                broker.seal_batch(plan.id)
-            if plan.is_new and not options.quiet:
+            is_new = isinstance(plan, BatchRequest)
+            fill(broker, config, plan, entries, enqueuing, seals=is_new)
+            if is_new and not options.quiet:
                 remark(f"batch {plan.id} is new and sealed; 'fileq batch show {plan.id}' shows it")
         has_enqueued = True
         # Before the ids are printed: who reads them may press Ctrl-C, which from then on only ends the wait.
@@ -211,18 +210,18 @@ def _run(invocation: Invocation) -> int:
     return 0 if endings is None else _wait(invocation, endings, enqueuing.jobs, entries[0].job.batch_id)
 
 
-def _batch(invocation: Invocation) -> BatchPlan:
+def _batch(invocation: Invocation) -> BatchRequest | BatchDocument:
     """The batch with this id; else a new one with this name."""
-    from fileq.commands.batches import existing_batch
+    from fileq.commands.batches import open_batch
 
     given = invocation.options
-    plan = existing_batch(invocation.broker(create=True), given.batch)
-    if plan is None:
+    batch = open_batch(invocation.broker(create=True), given.batch)
+    if batch is None:
         return planned_batch(given, given.batch)
     if given.then or given.catch or given.finally_ or given.allow_failures:
         chosen = "its callbacks and --allow-failures were chosen when it was created"
         raise ConfigError(f"batch {given.batch} exists; {chosen}")
-    return plan
+    return batch
 
 
 def _line_options(given: argparse.Namespace, config: Config) -> dict[str, Any]:
