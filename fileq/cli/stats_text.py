@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fileq.brokers.protocol import FullBroker
@@ -37,7 +37,6 @@ _ERRORS_SHOWN = 8
 _PRODUCERS_SHOWN = 2  # producers on a screen of limited height
 _PRODUCER_STYLES = {"held": "yellow", "lost": "red", "stuck": "red", GONE_STATE: "red"}
 _BREAKERS = {"open": "red", "half-open": "yellow"}
-Show = Callable[[Stats | None, str], None]  # the last stats, and the outage ("" while the broker answers)
 
 
 def render(stats: Stats, screen: Screen) -> list[str]:
@@ -345,21 +344,22 @@ def _producer_problems(one: ProducerProcess, screen: Screen, at: str) -> list[st
     return lines
 
 
-def watch(
-    open_broker: Callable[[], FullBroker], show: Show, interval_s: float, sleep: Callable[[float], None] = time.sleep
-) -> None:
-    """`fileq stats --watch`: shows the stats every `interval_s`, for ever. An unreachable broker is tried each time."""
+def refreshed(
+    open_broker: Callable[[], FullBroker], interval_s: float, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[tuple[Stats | None, str]]:
+    """For `fileq stats --watch`: the last stats every `interval_s`, for ever, and the outage ("" while the broker
+    answers). An unreachable broker is tried each time."""
     broker = open_broker()  # a failure here is raised: nothing has been shown yet
     recent = RecentTotals()
     stats: Stats | None = None
     down_since_s = 0.0
     while True:
+        outage = ""
         try:
-            stats = gather(broker, recent)
-            down_since_s = 0.0
-            show(stats, "")
+            stats, down_since_s = gather(broker, recent), 0.0
         except BrokerUnavailable as error:
             now_s = time.monotonic()
             down_since_s = down_since_s or now_s
-            show(stats, f"unreachable for {age(now_s - down_since_s)}, trying again: {error}")
+            outage = f"unreachable for {age(now_s - down_since_s)}, trying again: {error}"
+        yield stats, outage
         sleep(interval_s)

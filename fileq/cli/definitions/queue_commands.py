@@ -86,42 +86,36 @@ def _stats(invocation: Invocation) -> int:
 
 def _watch(invocation: Invocation, interval_s: float) -> int:
     """In place on a terminal; for files and pipes, one block of lines after another."""
-    from fileq.cli.stats_text import render, watch
+    from fileq.cli.stats_text import refreshed, render
 
-    def show_block(stats: Stats | None, outage: str) -> None:
-        if outage:
-            remark(outage)
-        elif invocation.options.json:
-            invocation.print_json(stats)
-            sys.stdout.flush()
-        elif stats is not None:
-            print_lines([*render(stats, screen_of_stdout()), ""])
-            sys.stdout.flush()
-
+    refreshes = refreshed(invocation.broker, interval_s)
     with contextlib.suppress(KeyboardInterrupt):
         if sys.stdout.isatty() and not invocation.options.json:
-            _watch_in_place(invocation, interval_s)
-        else:
-            watch(invocation.broker, show_block, interval_s)
+            _show_in_place(refreshes)
+        for stats, outage in refreshes:
+            if outage:
+                remark(outage)
+            elif invocation.options.json:
+                invocation.print_json(stats)
+            elif stats is not None:
+                print_lines([*render(stats, screen_of_stdout()), ""])
+            sys.stdout.flush()
     return 0
 
 
-def _watch_in_place(invocation: Invocation, interval_s: float) -> None:
+def _show_in_place(refreshes: Iterator[tuple[Stats | None, str]]) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from fileq.cli.stats_text import render, watch
+    from fileq.cli.stats_text import render
 
     with Live(auto_refresh=False, screen=True, vertical_overflow="crop") as live:
-
-        def show(stats: Stats | None, outage: str) -> None:
+        for stats, outage in refreshes:
             screen = screen_of_stdout()
             lines = render(stats, screen._replace(height=screen.height - bool(outage))) if stats is not None else []
             if outage:
                 lines.insert(0, screen.paint(outage[: screen.width], "red"))
             live.update(Text.from_ansi("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
-
-        watch(invocation.broker, show, interval_s)
 
 
 @command(

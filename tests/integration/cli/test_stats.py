@@ -21,7 +21,7 @@ import pytest
 from msgspec.structs import replace
 
 from fileq.brokers import open_broker
-from fileq.cli.stats_text import render, watch
+from fileq.cli.stats_text import refreshed, render
 from fileq.cli.terminal import Screen
 from fileq.commands.admin.stats import RecentTotals, gather
 from fileq.config import config_from
@@ -238,14 +238,12 @@ def test_the_rates_of_a_watch_are_computed_between_refreshes(shell: CommandLine)
 def test_a_watch_continues_while_the_server_is_unreachable(valkey: Server) -> None:
     config = config_from({"redis": {"addr": valkey.address, "max_retries": 0, "min_idle_conns": 0}})
     seen: list[tuple[bool, str]] = []
-    happens = iter([valkey.kill, lambda: None, valkey.start])
-    with closing(open_broker(config)) as broker, pytest.raises(StopIteration):
-        watch(
-            lambda: broker,
-            lambda stats, outage: seen.append((stats is not None, outage)),
-            1.0,
-            sleep=lambda seconds: next(happens)(),
-        )
+    happens = [valkey.kill, lambda: None, valkey.start, lambda: None]
+    with closing(open_broker(config)) as broker:
+        refreshes = refreshed(lambda: broker, 1.0, sleep=lambda seconds: None)
+        for (stats, outage), happen in zip(refreshes, happens, strict=False):
+            seen.append((stats is not None, outage))
+            happen()
     assert [bool(outage) for _, outage in seen] == [False, True, True, False]
     assert all(has_stats for has_stats, _ in seen), "the last stats stay on the screen"
     assert seen[1][1].startswith("unreachable for ")
