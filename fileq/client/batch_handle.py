@@ -87,14 +87,14 @@ class BatchHandle:
     def seal(self) -> bool:
         """Says that no job is added any more; only the batch's own running jobs still can. An empty batch is finished
         by it. False if it was sealed before."""
-        if self._transport().batches.seal(self.id):
+        if self._transport().seal_batch(self.id):
             return True
         self.status()  # raises if there is no such batch
         return False
 
     def status(self) -> BatchDocument:
         """The counts of one moment. BatchError if there is no such batch."""
-        found = self._transport().batches.get(self.id)
+        found = self._transport().batch(self.id)
         if found is None:
             raise unknown_batch(self.id)
         return found
@@ -115,7 +115,7 @@ class BatchHandle:
     def cancel(self) -> bool:
         """Seals the batch and cancels what has not ended: waiting jobs now or when they are claimed, running ones
         within a second. False if it is finished or was cancelled before."""
-        if self._transport().batches.cancel(self.id):
+        if self._transport().cancel_batch(self.id):
             return True
         self.status()
         return False
@@ -124,7 +124,7 @@ class BatchHandle:
         """Puts the dead members back into their queues; a cancelled batch is not cancelled any more. Members that were
         cancelled stay so."""
         self.status()
-        return self._transport().batches.retry(self.id)
+        return self._transport().retry_batch(self.id)
 
     def jobs(self, *, dead: bool = False) -> Iterator[JobDocument]:
         """The members that still have a record; with `dead` the dead ones, which are found without a search."""
@@ -133,8 +133,8 @@ class BatchHandle:
         return (with_payload_type(job) for job in found if job.is_job)
 
     def _dead(self) -> Iterator[JobDocument]:
-        batches = self._transport().batches
-        for page in pages(lambda cursor: batches.dead_page(self.id, cursor)):
+        transport = self._transport()
+        for page in pages(lambda cursor: transport.dead_page(self.id, cursor)):
             yield from page.jobs
 
     def __enter__(self) -> Self:

@@ -151,9 +151,43 @@ class BrokerTransport:
 
         add_schedule(self._broker, self._config, name, options, where="schedule()")
 
-    @property
-    def batches(self) -> BrokerBatches:
-        return BrokerBatches(self._broker, self._config, self._clock)
+    def create_batch(self, request: BatchRequest) -> None:
+        now = datetime.fromtimestamp(self._clock() / 1000, UTC)
+        self._broker.create_batch(new_batch(self._config, request, now))
+
+    def batch(self, id: str) -> BatchDocument | None:
+        return find_batch(self._broker, id)
+
+    def seal_batch(self, id: str) -> bool:
+        check_client_batch(id)
+        return self._broker.seal_batch(id)
+
+    def cancel_batch(self, id: str) -> bool:
+        """The members of the first pages; the reconciler cancels the others."""
+        if not self._broker.cancel_batch(id):
+            return False
+        actions = BulkActions(self._broker, self._config, self._clock)
+        for page in islice(pages(lambda cursor: self._broker.unfinished_members(id, cursor)), CANCEL_PAGES):
+            if page.ids:
+                actions.cancel_members(page.ids)
+        return True
+
+    def retry_batch(self, id: str) -> BatchRetry:
+        """Does nothing if none is dead: without the mark a batch that has finished would look like a success, and its
+        `then` never ran."""
+        [view] = self._broker.batches_by_id([id])
+        if view is not None and not view.dead:
+            return BatchRetry(0, {})
+        self._broker.uncancel_batch(id)
+        actions = BulkActions(self._broker, self._config)
+        run = actions.begin(JobAction.RETRY, actions.dead_members(id))
+        run.complete()
+        return BatchRetry(run.count, {change.id: change.reason for change in run.refusals})
+
+    def dead_page(self, id: str, cursor: str, *, is_outline: bool = False) -> JobDocuments:
+        page = self._broker.dead_members(id, cursor)
+        dead = _dead(self._broker.records(page.ids) if page.ids else ())
+        return JobDocuments(tuple(job_document(one, is_outline=is_outline) for one in dead), page.next_cursor)
 
     def close(self) -> None:
         self._broker.close()
@@ -294,53 +328,6 @@ class SharedReads:
             request.found = {id: state for batch in batches for id, state in zip(batch, self._read(batch), strict=True)}
         except Exception as error:
             request.error = error
-
-
-class BrokerBatches:
-    """Implements BatchTransport."""
-
-    def __init__(self, broker: FullBroker, config: Config, clock: Callable[[], int] = wall_clock_ms) -> None:
-        self._broker = broker
-        self._config = config
-        self._clock = clock
-
-    def create(self, request: BatchRequest) -> None:
-        now = datetime.fromtimestamp(self._clock() / 1000, UTC)
-        self._broker.create_batch(new_batch(self._config, request, now))
-
-    def get(self, id: str) -> BatchDocument | None:
-        return find_batch(self._broker, id)
-
-    def seal(self, id: str) -> bool:
-        check_client_batch(id)
-        return self._broker.seal_batch(id)
-
-    def cancel(self, id: str) -> bool:
-        """The members of the first pages; the reconciler cancels the others."""
-        if not self._broker.cancel_batch(id):
-            return False
-        actions = BulkActions(self._broker, self._config, self._clock)
-        for page in islice(pages(lambda cursor: self._broker.unfinished_members(id, cursor)), CANCEL_PAGES):
-            if page.ids:
-                actions.cancel_members(page.ids)
-        return True
-
-    def retry(self, id: str) -> BatchRetry:
-        """Does nothing if none is dead: without the mark a batch that has finished would look like a success, and its
-        `then` never ran."""
-        [view] = self._broker.batches_by_id([id])
-        if view is not None and not view.dead:
-            return BatchRetry(0, {})
-        self._broker.uncancel_batch(id)
-        actions = BulkActions(self._broker, self._config)
-        run = actions.begin(JobAction.RETRY, actions.dead_members(id))
-        run.complete()
-        return BatchRetry(run.count, {change.id: change.reason for change in run.refusals})
-
-    def dead_page(self, id: str, cursor: str, *, is_outline: bool = False) -> JobDocuments:
-        page = self._broker.dead_members(id, cursor)
-        dead = _dead(self._broker.records(page.ids) if page.ids else ())
-        return JobDocuments(tuple(job_document(one, is_outline=is_outline) for one in dead), page.next_cursor)
 
 
 def find_batch(broker: FullBroker, id: str) -> BatchDocument | None:

@@ -167,7 +167,7 @@ class Client:
 
         The batch is sealed at the end of the block, and cancelled if the block raises."""
         request = batch_request(name, **options)
-        self.transport().batches.create(request)
+        self.transport().create_batch(request)
         self._check_taken(job.type for job in request.callbacks.values())
         return BatchHandle(self, request.id, request.priority)
 

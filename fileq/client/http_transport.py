@@ -175,9 +175,30 @@ class HttpTransport:
                 raise error_of(reply)
         raise BrokerError(f"schedule {name} was not defined: another program kept changing it; try again")
 
-    @property
-    def batches(self) -> HttpBatches:
-        return HttpBatches(self._call)
+    def create_batch(self, request: BatchRequest) -> None:
+        shared = ("id", "name", "parent", "allow_failures", "priority")
+        body: dict[str, Any] = {name: getattr(request, name) for name in shared}
+        body |= {kind.value: job_fields(job) for kind, job in request.callbacks.items()}
+        reply = self._call("POST", "/batches", body=msgspec.json.encode(body))
+        if reply.status not in (200, 201):
+            raise error_of(reply)
+
+    def batch(self, id: str) -> BatchDocument | None:
+        reply = self._call("GET", _path("batches", id))
+        return None if reply.status == 404 else _decoded(reply, BatchDocument)
+
+    def seal_batch(self, id: str) -> bool:
+        return self._change_batch(id, "seal")
+
+    def cancel_batch(self, id: str) -> bool:
+        return self._change_batch(id, "cancel")
+
+    def retry_batch(self, id: str) -> BatchRetry:
+        return _decoded(self._call("POST", _path("batches", id, "/retry")), BatchRetry)
+
+    def dead_page(self, id: str, cursor: str) -> JobDocuments:
+        query = [("cursor", cursor)] if cursor else []
+        return _decoded(self._call("GET", _path("batches", id, "/dead"), query=query), JobDocuments)
 
     def close(self) -> None:
         self._connections.close()
@@ -200,6 +221,13 @@ class HttpTransport:
         if reply.status == 202:
             return None
         return JobEnding(_decoded(reply, JobDocument), bytes(_field(reply, "result", Raw)))
+
+    def _change_batch(self, id: str, verb: str) -> bool:
+        reply = self._call("POST", _path("batches", id, f"/{verb}"))
+        if reply.status == 404:
+            return False
+        # The answer to the first try may be lost: then the change is this caller's own.
+        return _field(reply, "has_changed", bool) or reply.is_repeat
 
     def _pages(self, given: JobConditions, limit: int | None) -> Iterator[JobDocument]:
         query = [(name, value) for name in NAMES if name != "tag" and (value := getattr(given, name)) is not None]
@@ -240,45 +268,6 @@ def _fate(fate: str, found_id: str, request: JobRequest, id: str, reply: HttpRep
     """A duplicate with an id that was made here is this caller's own job: the answer to an earlier try was lost."""
     is_own = reply.is_repeat and fate == EnqueueResult.DUPLICATE and found_id == id and not request.options.id
     return EnqueueResult.ENQUEUED if is_own else fate
-
-
-class HttpBatches:
-    """Implements BatchTransport. The rules are the server's; nothing is decided here."""
-
-    def __init__(self, call: Callable[..., HttpReply]) -> None:
-        self._call = call
-
-    def create(self, request: BatchRequest) -> None:
-        shared = ("id", "name", "parent", "allow_failures", "priority")
-        body: dict[str, Any] = {name: getattr(request, name) for name in shared}
-        body |= {kind.value: job_fields(job) for kind, job in request.callbacks.items()}
-        reply = self._call("POST", "/batches", body=msgspec.json.encode(body))
-        if reply.status not in (200, 201):
-            raise error_of(reply)
-
-    def get(self, id: str) -> BatchDocument | None:
-        reply = self._call("GET", _path("batches", id))
-        return None if reply.status == 404 else _decoded(reply, BatchDocument)
-
-    def seal(self, id: str) -> bool:
-        return self._change(id, "seal")
-
-    def cancel(self, id: str) -> bool:
-        return self._change(id, "cancel")
-
-    def retry(self, id: str) -> BatchRetry:
-        return _decoded(self._call("POST", _path("batches", id, "/retry")), BatchRetry)
-
-    def dead_page(self, id: str, cursor: str) -> JobDocuments:
-        query = [("cursor", cursor)] if cursor else []
-        return _decoded(self._call("GET", _path("batches", id, "/dead"), query=query), JobDocuments)
-
-    def _change(self, id: str, verb: str) -> bool:
-        reply = self._call("POST", _path("batches", id, f"/{verb}"))
-        if reply.status == 404:
-            return False
-        # The answer to the first try may be lost: then the change is this caller's own.
-        return _field(reply, "has_changed", bool) or reply.is_repeat
 
 
 def _path(kind: str, id: str, action: str = "") -> str:

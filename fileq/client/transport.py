@@ -65,28 +65,6 @@ class JobDocuments(Struct, frozen=True):
     next_cursor: str | None = None
 
 
-class BatchTransport(Protocol):
-    """The operations on batches."""
-
-    def create(self, request: BatchRequest) -> None:
-        """Creates the batch; nothing if it exists, for a repeated call. BrokerError if its parent takes no jobs."""
-
-    def get(self, id: str) -> BatchDocument | None:
-        """The batch at one moment."""
-
-    def seal(self, id: str) -> bool:
-        """False if it is not open."""
-
-    def cancel(self, id: str) -> bool:
-        """Marks the batch as cancelled, and cancels the members that wait. False if it is finished or cancelled."""
-
-    def retry(self, id: str) -> BatchRetry:
-        """Puts the dead members back into their queues, after the mark of a cancelled batch was removed."""
-
-    def dead_page(self, id: str, cursor: str) -> JobDocuments:
-        """Members that are dead, in no defined order."""
-
-
 class Transport(Protocol):
     def enqueue(self, requests: Sequence[JobRequest]) -> list[Accepted]:
         """Checks all requests before the first is sent, then sends BATCH of them a round trip. BatchError if the batch
@@ -122,7 +100,22 @@ class Transport(Protocol):
     def schedule(self, name: str, options: WantedSchedule) -> None:
         """Defines a schedule or replaces its definition. ConfigError for one that the configuration has."""
 
-    @property
-    def batches(self) -> BatchTransport: ...
+    def create_batch(self, request: BatchRequest) -> None:
+        """Creates the batch; nothing if it exists, for a repeated call. BrokerError if its parent takes no jobs."""
+
+    def batch(self, id: str) -> BatchDocument | None:
+        """The batch at one moment."""
+
+    def seal_batch(self, id: str) -> bool:
+        """False if it is not open."""
+
+    def cancel_batch(self, id: str) -> bool:
+        """Marks the batch as cancelled, and cancels the members that wait. False if it is finished or cancelled."""
+
+    def retry_batch(self, id: str) -> BatchRetry:
+        """Puts the dead members back into their queues, after the mark of a cancelled batch was removed."""
+
+    def dead_page(self, id: str, cursor: str) -> JobDocuments:
+        """Members that are dead, in no defined order."""
 
     def close(self) -> None: ...

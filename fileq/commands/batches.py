@@ -15,7 +15,7 @@ from itertools import islice
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry
-from fileq.client.broker_transport import BrokerBatches, check_client_batch, find_batch
+from fileq.client.broker_transport import BrokerTransport, check_client_batch, find_batch
 from fileq.client.transport import BatchRequest
 from fileq.commands.enqueue import Enqueuing
 from fileq.config import Config
@@ -54,7 +54,7 @@ def fill(
     """Creates the batch that is requested, or takes one that exists; enqueues its jobs, then `seals` it. A new batch
     that can't be filled is cancelled. BatchError if it was sealed or cancelled before all jobs were added."""
     if isinstance(batch, BatchRequest):
-        BrokerBatches(broker, config).create(batch)
+        BrokerTransport(broker, config).create_batch(batch)
     try:
         enqueuing.enqueue(entries)
         if refused := sum(job.fate is EnqueueResult.REFUSED for job in enqueuing.jobs):

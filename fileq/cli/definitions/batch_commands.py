@@ -154,11 +154,11 @@ def _seal(invocation: Invocation) -> int:
     finishes at once. Exit code 1 if it is not open.
 
     $ fileq batch seal nightly-3f9c12ab77de  # all jobs have been added"""
-    from fileq.client.broker_transport import BrokerBatches
+    from fileq.client.broker_transport import BrokerTransport
 
     id = invocation.options.id
     report = _report(invocation, id)
-    if not BrokerBatches(invocation.broker(), invocation.config).seal(id):
+    if not BrokerTransport(invocation.broker(), invocation.config).seal_batch(id):
         raise BatchError(f"batch {id} is not open; it is {report.status}")
     return _confirm(invocation, "is sealed")
 
@@ -171,12 +171,12 @@ def _cancel(invocation: Invocation) -> int:
 
     $ fileq batch cancel nightly-3f9c12ab77de  # stop it"""
     from fileq.actions.bulk import JobAction
-    from fileq.client.broker_transport import BrokerBatches
+    from fileq.client.broker_transport import BrokerTransport
     from fileq.commands.action_log import note_batch
 
     id = invocation.options.id
     report = _report(invocation, id)
-    if not BrokerBatches(invocation.broker(), invocation.config).cancel(id):
+    if not BrokerTransport(invocation.broker(), invocation.config).cancel_batch(id):
         status = "cancelled" if report.is_cancelled else report.status
         raise BatchError(f"batch {id} can't be cancelled: it is {status}")
     invocation.note(note_batch, JobAction.CANCEL, id)
@@ -200,12 +200,12 @@ def _retry(invocation: Invocation) -> int:
 
     $ fileq batch retry nightly-3f9c12ab77de  # after the cause was fixed"""
     from fileq.actions.bulk import JobAction
-    from fileq.client.broker_transport import BrokerBatches
+    from fileq.client.broker_transport import BrokerTransport
     from fileq.commands.action_log import note_batch
 
     id = invocation.options.id
     _report(invocation, id)
-    done = BrokerBatches(invocation.broker(), invocation.config).retry(id)
+    done = BrokerTransport(invocation.broker(), invocation.config).retry_batch(id)
     invocation.note(note_batch, JobAction.RETRY, id, count=done.count)
     left = [{"id": job_id, "reason": why} for job_id, why in done.left.items()]
     lines = [f"{plural(done.count, 'dead job')} of {printable(id)} retried"]

@@ -104,7 +104,7 @@ def create_batch(request: ApiRequest[NoQuery, WantedBatch]) -> ApiAnswer[BatchDo
         raise ApiProblem("conflict", f"the parent {wanted.parent!r} no longer takes batches, or does not exist")
     [before] = broker.batches_by_id([given.id])
     if before is None:
-        request.services.transport.batches.create(given)
+        request.services.transport.create_batch(given)
     if not _sees(request, given.id):
         raise ApiProblem("conflict", f"a batch with the id {given.id!r} already exists; choose another id")
     location = {"Location": f"{request.config.server.base_path}/api/v1/batches/{given.id}"}
@@ -155,7 +155,7 @@ def add_batch_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer[BulkJobs]
 def seal_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     """No job is added any more. An empty batch is finished by it."""
     _report(request, is_change=True)
-    has_changed = request.services.transport.batches.seal(request.id)
+    has_changed = request.services.transport.seal_batch(request.id)
     return BatchChange("Batch sealed" if has_changed else _why_unchanged(request), request.id, has_changed)
 
 
@@ -164,7 +164,7 @@ def cancel_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     """`has_changed` is false if it is finished or was cancelled before."""
     services, id = request.services, request.id
     _report(request)
-    has_changed = services.transport.batches.cancel(id)
+    has_changed = services.transport.cancel_batch(id)
     if has_changed:
         services.action_log.add(JobAction.CANCEL, request.caller.name, count=1, conditions={"batch": id})
     return BatchChange("Batch cancelled" if has_changed else _why_unchanged(request), id, has_changed)
@@ -183,7 +183,7 @@ def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[BatchR
     """Puts the dead members back into their queues. `left` says why others stay, by id."""
     services, id = request.services, request.id
     _report(request)
-    done = services.transport.batches.retry(id)
+    done = services.transport.retry_batch(id)
     services.action_log.add(JobAction.RETRY, request.caller.name, count=done.count, conditions={"batch": id})
     return ApiAnswer(done, count=done.count)
 
@@ -193,7 +193,7 @@ def list_dead_members(request: ApiRequest[MemberQuery, UnsetType]) -> DeadMember
     place, signer = f"{LIST}:dead:{request.id}", request.services.signer
     cursor = signer.read_cursor(place, request.query.cursor, str) or ""
     _report(request)
-    page = request.services.transport.batches.dead_page(request.id, cursor, is_outline=True)
+    page = request.services.transport.dead_page(request.id, cursor, is_outline=True)
     return DeadMembers(page.jobs, signer.cursor(place, page.next_cursor or ""))
 
 

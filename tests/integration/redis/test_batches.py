@@ -7,7 +7,7 @@ import pytest
 from fileq.actions import bulk
 from fileq.brokers.batches import CHILDREN_CANCELLED
 from fileq.brokers.types import Entry
-from fileq.client.broker_transport import BrokerBatches
+from fileq.client.broker_transport import BrokerTransport
 from fileq.core.settlement import complete
 from fileq.testing.conformance.batch_builders import EVERY_KIND, add, batch_of, callback_jobs, counts, create, end
 from fileq.testing.conformance.builders import a_job, burial, claim_one, enqueue, names, register, settle
@@ -147,7 +147,7 @@ def test_members_of_a_cancelled_batch_in_a_long_queue_wait_for_their_claim(store
     add(store, *names(60))
     store.broker.enqueue([Entry(a_job("later", batch_id="b"), "low", joins=True, delay_ms=60_000)])
     store.client.config_resetstat()
-    assert BrokerBatches(store.broker, store.config, store.clock).cancel("b")
+    assert BrokerTransport(store.broker, store.config, clock=store.clock).cancel_batch("b")
     assert "lrem" not in calls_of(store)
     assert counts(store) == {"total": 61, "waiting": 60, "cancelled": 1}
     assert claim_one(store).is_cancelled

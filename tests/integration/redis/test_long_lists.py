@@ -9,7 +9,7 @@ from fileq.actions.bulk import JobAction
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.redis import list_search
 from fileq.brokers.types import CancelResult, Entry, Record, Revival, Revived, UnrecordedJob
-from fileq.client.broker_transport import BrokerBatches
+from fileq.client.broker_transport import BrokerTransport
 from fileq.core.job import State, encode, raw_id
 from fileq.core.settlement import complete
 from fileq.queries.job_filter import JobFilter
@@ -240,7 +240,7 @@ def commands_of_a_batch_retry(store, count):
         store.broker.settle_and_claim([burial(claim) for claim in claims], [])
         store.advance(0.001)
     store.client.config_resetstat()
-    assert BrokerBatches(store.broker, store.config).retry("b").count == count / 2
+    assert BrokerTransport(store.broker, store.config).retry_batch("b").count == count / 2
     stats = store.client.info("commandstats")
     assert store.client.llen(store.keys.dead) == count / 2
     return sum(stats[f"cmdstat_{name}"]["calls"] for name in ("lrange", "lrem", "evalsha"))

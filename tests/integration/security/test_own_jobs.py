@@ -391,9 +391,9 @@ def test_planted_ids_delay_neither_a_slot_nor_a_callback(each_setup: WorkerSetup
     worker = setup.worker()
     setup.wait_for(State.COMPLETED, [*planted, "payroll.then"])
     define(setup.broker, "nightly", document, broker_now_ms(setup.broker))
-    batches = BrokerTransport(setup.broker, setup.config).batches
-    batches.create(batch_request(id="payroll", then="note"))
-    batches.seal("payroll")
+    transport = BrokerTransport(setup.broker, setup.config)
+    transport.create_batch(batch_request(id="payroll", then="note"))
+    transport.seal_batch("payroll")
 
     def is_real(id: str) -> bool:
         job = setup.job(id)
@@ -428,11 +428,11 @@ def test_a_pushed_job_with_the_id_of_a_slot_stops_no_schedule(setup: WorkerSetup
 def test_a_pushed_job_with_the_id_of_a_member_ends_no_batch(setup: WorkerSetup, type: str) -> None:
     """ADV2 2: a job under the id of a member that waits finished the batch of another, or made it fail."""
     setup.broker.pause("low")
-    batches = BrokerTransport(setup.broker, setup.config).batches
-    batches.create(batch_request(id="payroll", then="note", catch="note"))
+    transport = BrokerTransport(setup.broker, setup.config)
+    transport.create_batch(batch_request(id="payroll", then="note", catch="note"))
     member = typed_job("note", None, priority="low", now=datetime.now(UTC), id="m").but(batch_id="payroll")
     setup.broker.enqueue([Entry(member, "low", joins=True)])
-    batches.seal("payroll")
+    transport.seal_batch("payroll")
     worker = setup.worker()
     raw = foreign("m", filepath="", filesize=0, type=type, payload={})
     setup.push("high", raw)

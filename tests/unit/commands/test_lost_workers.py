@@ -18,7 +18,7 @@ from fileq.brokers.lost_workers import (
 from fileq.brokers.types import Entry, WorkerInfo, WorkerView
 from fileq.cli.stats_text import lost_lines
 from fileq.cli.terminal import Screen
-from fileq.client.broker_transport import BrokerBatches
+from fileq.client.broker_transport import BrokerTransport
 from fileq.commands.admin.running_workers import workers
 from fileq.core.job import rfc3339_ms
 from fileq.queries.documents import worker_documents
@@ -95,7 +95,7 @@ def test_a_running_job_whose_batch_was_cancelled_has_no_button_to_cancel_it() ->
     pages.broker.enqueue([Entry(replace(a_job("a"), batch_id="nightly"), "low", joins=True)])
     pages.broker.settle_and_claim([], [SLOT])
     assert 'data-action="DELETE /jobs/a"' in shown(pages, "/workers")[0]
-    BrokerBatches(pages.broker, pages.config).cancel("nightly")
+    BrokerTransport(pages.broker, pages.config).cancel_batch("nightly")
     for text in shown(pages, "/workers", "/jobs/a", "/jobs"):
         assert "Cancelling…" in text
         assert 'data-action="DELETE /jobs/a"' not in text
