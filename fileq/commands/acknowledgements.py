@@ -7,7 +7,6 @@ A kill -9 leaves each document as it was or as it should be.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -46,22 +45,11 @@ def group_state(known: Acknowledgement | None, last_death: str | None) -> GroupS
     return "again" if is_later else "acknowledged"
 
 
-class AcknowledgementStore:
-    def __init__(self, catalog: Catalog, now_ms: Callable[[], int]) -> None:
-        self._catalog = catalog
-        self._now_ms = now_ms
-
-    def load(self) -> dict[str, Acknowledgement]:
-        return ACKNOWLEDGEMENTS.all(self._catalog)
-
-    def put(self, fingerprint: str, note: str, by: str) -> Acknowledgement:
-        """Replaces the one before. `fingerprint` is a whole one."""
-        made = Acknowledgement(fingerprint, note, by, stamp(self._now_ms()) or "")
-        ACKNOWLEDGEMENTS.put(self._catalog, fingerprint, made)
-        for old in sorted(self.load().values(), key=lambda one: one.at, reverse=True)[ACKNOWLEDGEMENTS_MAX:]:
-            ACKNOWLEDGEMENTS.remove(self._catalog, old.fingerprint)
-        return made
-
-    def remove(self, fingerprint: str) -> bool:
-        """False if there is none."""
-        return ACKNOWLEDGEMENTS.remove(self._catalog, fingerprint)
+def acknowledge_group(catalog: Catalog, fingerprint: str, note: str, by: str, now_ms: int) -> Acknowledgement:
+    """Replaces the one before. `fingerprint` is a whole one."""
+    made = Acknowledgement(fingerprint, note, by, stamp(now_ms) or "")
+    ACKNOWLEDGEMENTS.put(catalog, fingerprint, made)
+    known = ACKNOWLEDGEMENTS.all(catalog).values()
+    for old in sorted(known, key=lambda one: one.at, reverse=True)[ACKNOWLEDGEMENTS_MAX:]:
+        ACKNOWLEDGEMENTS.remove(catalog, old.fingerprint)
+    return made

@@ -13,7 +13,13 @@ from msgspec import Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from fileq.actions.bulk import JobAction, JobChange
-from fileq.commands.acknowledgements import NOTE_LENGTH, Acknowledgement, AcknowledgementStore, is_fingerprint
+from fileq.commands.acknowledgements import (
+    ACKNOWLEDGEMENTS,
+    NOTE_LENGTH,
+    Acknowledgement,
+    acknowledge_group,
+    is_fingerprint,
+)
 from fileq.commands.audit_entries import short
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
@@ -370,16 +376,16 @@ class AcknowledgementNote(Struct, frozen=True, forbid_unknown_fields=True):
 
 @DEAD.add("GET /dead/acknowledgements", Scope.READ, "acknowledged groups of dead jobs")
 def list_acknowledgements(request: ApiRequest[NoQuery, UnsetType]) -> AcknowledgementList:
-    found = _store(request).load().values()
+    found = ACKNOWLEDGEMENTS.all(request.broker).values()
     return AcknowledgementList(tuple(sorted(found, key=lambda one: one.at, reverse=True)))
 
 
 @DEAD.add(f"PUT {PATH}", Scope.OPERATE, "acknowledge a group of dead jobs, with a note")
 def put_acknowledgement(request: ApiRequest[NoQuery, AcknowledgementNote]) -> Acknowledgement:
     """Replaces the one before. The group need not have jobs at the moment. The newest 1,000 are kept."""
-    fingerprint, store = _fingerprint(request), _store(request)
-    before = store.load().get(fingerprint)
-    made = store.put(fingerprint, request.body.note, request.caller.name)
+    fingerprint, now_ms = _fingerprint(request), request.services.now_ms()
+    before = ACKNOWLEDGEMENTS.get(request.broker, fingerprint)
+    made = acknowledge_group(request.broker, fingerprint, request.body.note, request.caller.name, now_ms)
     request.note.changed(_facts(before), _facts(made))
     request.note.detail = short(request.body.cause)
     return made
@@ -387,9 +393,9 @@ def put_acknowledgement(request: ApiRequest[NoQuery, AcknowledgementNote]) -> Ac
 
 @DEAD.add(f"DELETE {PATH}", Scope.OPERATE, "remove the acknowledgement of a group of dead jobs")
 def remove_acknowledgement(request: ApiRequest[NoQuery, UnsetType]) -> JobMessage:
-    fingerprint, store = _fingerprint(request), _store(request)
-    before = store.load().get(fingerprint)
-    if not store.remove(fingerprint):
+    fingerprint = _fingerprint(request)
+    before = ACKNOWLEDGEMENTS.get(request.broker, fingerprint)
+    if not ACKNOWLEDGEMENTS.remove(request.broker, fingerprint):
         raise ApiProblem("not-found", f"the group {fingerprint} is not acknowledged")
     request.note.changed(_facts(before), {})
     return JobMessage("Acknowledgement removed")
@@ -399,10 +405,6 @@ def _facts(known: Acknowledgement | None) -> dict[str, str]:
     if known is None:
         return {}
     return {"note": known.note, "covers deaths until": known.at.replace("T", " ").replace("Z", " UTC")}
-
-
-def _store(request: ApiRequest[NoQuery, Any]) -> AcknowledgementStore:
-    return AcknowledgementStore(request.broker, request.services.now_ms)
 
 
 def _fingerprint(request: ApiRequest[NoQuery, Any]) -> str:

@@ -18,7 +18,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, WorkerInfo
 from fileq.client.options import WantedSchedule
 from fileq.client.schedule_changes import add_schedule, run_now
-from fileq.commands.acknowledgements import AcknowledgementStore
+from fileq.commands.acknowledgements import acknowledge_group
 from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.pauses import set_paused
 from fileq.config import Config
@@ -104,7 +104,7 @@ def filled(store: Store, config: Config, file: Path) -> None:
     WebhookStore(broker, config.webhooks, wall_clock_ms).add(
         Webhook("alerts", "https://example.org/", ("job.dead",), WebhookFilter())
     )
-    AcknowledgementStore(broker, wall_clock_ms).put(FINGERPRINT, "known", "me")
+    acknowledge_group(broker, FINGERPRINT, "known", "me", wall_clock_ms())
     path, status = str(file).encode(), file.stat()
     signature = f"{status.st_size}-{status.st_mtime_ns}"
     job = file_job(path, size=status.st_size, priority="low", now=datetime.now(UTC), signature=signature, id="file")

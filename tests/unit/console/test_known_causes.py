@@ -8,7 +8,7 @@ from fileq.actions.bulk import JobAction
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry
-from fileq.commands.acknowledgements import AcknowledgementStore
+from fileq.commands.acknowledgements import acknowledge_group
 from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.pauses import set_paused
 from fileq.core.job import Claim
@@ -29,7 +29,7 @@ def of_cause(fingerprint: str):  # type: ignore[no-untyped-def]
 
 def acknowledge(pages: ConsolePages, fingerprint: str, later_ms: int = 1) -> None:
     """A little later than the deaths: they may share a millisecond."""
-    AcknowledgementStore(pages.broker, lambda: wall_clock_ms() + later_ms).put(fingerprint, f"known {HOSTILE}", "olga")
+    acknowledge_group(pages.broker, fingerprint, f"known {HOSTILE}", "olga", wall_clock_ms() + later_ms)
 
 
 def test_dead_jobs_whose_causes_are_all_known_do_not_alarm() -> None:

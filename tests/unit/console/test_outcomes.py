@@ -12,7 +12,7 @@ from fileq.actions.bulk import JobAction
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, Record
-from fileq.commands.acknowledgements import AcknowledgementStore
+from fileq.commands.acknowledgements import acknowledge_group
 from fileq.commands.action_log import UPLOADS, UPLOADS_MAX, ActionLog, last_upload, note_upload
 from fileq.commands.api_keys import KeyOptions
 from fileq.commands.audit_entries import AuditChange, AuditEntry
@@ -37,7 +37,7 @@ def dies_of_cause(claim: Claim) -> Settlement:
 
 
 def acknowledge(pages: ConsolePages, later_ms: int) -> None:
-    AcknowledgementStore(pages.broker, lambda: wall_clock_ms() + later_ms).put(CAUSE, "rescan tomorrow", "olga")
+    acknowledge_group(pages.broker, CAUSE, "rescan tomorrow", "olga", wall_clock_ms() + later_ms)
 
 
 def a_file_job(path: str = PATH) -> tuple[Job, Version]:

@@ -12,7 +12,13 @@ from msgspec.structs import replace
 from fileq.actions.bulk import JobAction
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Overview
-from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS_MAX, Acknowledgement, AcknowledgementStore, group_state
+from fileq.commands.acknowledgements import (
+    ACKNOWLEDGEMENTS,
+    ACKNOWLEDGEMENTS_MAX,
+    Acknowledgement,
+    acknowledge_group,
+    group_state,
+)
 from fileq.commands.action_log import ACTIONS, IDS_EACH, IDS_KEPT, ActionLog, actions_on
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
@@ -42,16 +48,15 @@ def test_a_group_comes_back_with_a_death_after_its_acknowledgement() -> None:
 
 def test_the_newest_acknowledgements_are_kept() -> None:
     broker = MemoryBroker(config_from({"broker": "memory"}))
-    now = [1_000]
-    store = AcknowledgementStore(broker, lambda: now[0])
     for number in range(ACKNOWLEDGEMENTS_MAX + 2):
-        now[0] += 1
-        store.put(f"{number:012x}", "", "ops")
-    assert sorted(store.load()) == [f"{number:012x}" for number in range(2, ACKNOWLEDGEMENTS_MAX + 2)]
-    assert store.put(f"{2:012x}", "another note", "ops") == store.load()[f"{2:012x}"]
-    assert [store.remove(f"{2:012x}") for _ in range(2)] == [True, False]
+        acknowledge_group(broker, f"{number:012x}", "", "ops", 1_001 + number)
+    kept = ACKNOWLEDGEMENTS.all(broker)
+    assert sorted(kept) == [f"{number:012x}" for number in range(2, ACKNOWLEDGEMENTS_MAX + 2)]
+    made = acknowledge_group(broker, f"{2:012x}", "another note", "ops", 9_000)
+    assert made == ACKNOWLEDGEMENTS.get(broker, f"{2:012x}")
+    assert [ACKNOWLEDGEMENTS.remove(broker, f"{2:012x}") for _ in range(2)] == [True, False]
     broker.put_document("acknowledgements", f"{3:012x}", b"of a later version")
-    assert f"{3:012x}" not in store.load()
+    assert f"{3:012x}" not in ACKNOWLEDGEMENTS.all(broker)
 
 
 def test_a_timeline_counts_every_death_once() -> None:

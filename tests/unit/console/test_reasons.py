@@ -13,7 +13,7 @@ from fileq.actions.bulk import JobAction, revival
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import Entry, OpenBreaker, Record, WorkerInfo
-from fileq.commands.acknowledgements import AcknowledgementStore
+from fileq.commands.acknowledgements import acknowledge_group
 from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.pauses import NOTES, set_paused
 from fileq.core.job import Claim, State, Version, encode, file_job, rfc3339_ms
@@ -142,7 +142,7 @@ def test_an_acknowledgement_is_seen_wherever_its_cause_is() -> None:
     end(pages, a_job("a"), dies)
     [record] = pages.broker.records(["a"])
     assert record is not None
-    AcknowledgementStore(pages.broker, wall_clock_ms).put(record.fingerprint, f"the supplier {HOSTILE}", "olga")
+    acknowledge_group(pages.broker, record.fingerprint, f"the supplier {HOSTILE}", "olga", wall_clock_ms())
     for text in shown(pages, "", "/jobs/a", "/dead", "/dead?by=kind"):
         assert "the supplier &lt;script&gt;" in text
         assert "olga" in text
