@@ -42,8 +42,9 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import compress
 from typing import TypeVar
 
 from msgspec import Struct
@@ -185,19 +186,19 @@ def _confirm(broker: FullBroker, config: Config, found: Discrepancy) -> None:
         walk.confirm_copies()
     candidates = walk.unrecorded_jobs.values()
     queues = config.worker.priorities
-    found.unrecorded = _confirmed(broker.unrecorded, [job for job in candidates if job.place not in queues])
+    found.unrecorded = list(_confirmed(broker.unrecorded, [job for job in candidates if job.place not in queues]))
     if found.excess > 0:
-        found.unrecorded_in_queues = _confirmed(broker.unrecorded, [job for job in candidates if job.place in queues])
+        in_queues = [job for job in candidates if job.place in queues]
+        found.unrecorded_in_queues = list(_confirmed(broker.unrecorded, in_queues))
     if walk.silent:
         still_silent = {suspect.slot: suspect for suspect in broker.suspects(sweep=True)}
         found.silent = [still_silent[slot] for slot in walk.silent if slot in still_silent]
 
 
-def _confirmed(check: Callable[[Sequence[T]], list[bool]], candidates: Sequence[T]) -> list[T]:
-    confirmed: list[T] = []
+def _confirmed(check: Callable[[Sequence[T]], list[bool]], candidates: Sequence[T]) -> Iterator[T]:
+    """Those of which the broker says so, or which it has repaired."""
     for batch in parts(candidates, broker_walk.SEARCHES):
-        confirmed += [candidate for candidate, is_so in zip(batch, check(batch), strict=True) if is_so]
-    return confirmed
+        yield from compress(batch, check(batch))
 
 
 def _report(found: Discrepancy, repairs: Sequence[Repair] = (), *, is_repair: bool = False) -> Report:
@@ -251,18 +252,14 @@ class Repairs:
     def _restore(self, lost: Sequence[Record]) -> int:
         """Returns how many were restored. A job that was running counts too: it goes back to its queue."""
         count = 0
-        for batch in parts(lost, broker_walk.SEARCHES):
-            for record, is_restored in zip(batch, self._broker.restore([r.id for r in batch]), strict=True):
-                if is_restored:
-                    count += 1
-                    self._did("restored", record.id, _destination(record))
+        for record in _confirmed(lambda records: self._broker.restore([one.id for one in records]), lost):
+            count += 1
+            self._did("restored", record.id, _destination(record))
         return count
 
     def _create_records(self, unrecorded: Sequence[UnrecordedJob]) -> None:
-        for batch in parts(unrecorded, broker_walk.SEARCHES):
-            for job, is_created in zip(batch, self._broker.create_record(batch), strict=True):
-                if is_created:
-                    self._did("recorded", job.record.id, f"as {job.record.state.value}, from its bytes")
+        for job in _confirmed(self._broker.create_record, unrecorded):
+            self._did("recorded", job.record.id, f"as {job.record.state.value}, from its bytes")
 
     def reconcile(self, faults: Sequence[BatchFault]) -> None:
         """Counts members that have ended. Nothing repairs counts that are wrong in themselves."""
