@@ -185,12 +185,12 @@ class Invocation:
 
     def note_change(self, action: str, target: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Notes a change in the audit. `action` and `target` are those of the API."""
-        from fileq.commands.action_log import note_change
+        from fileq.commands.audit_entries import changes_between, write_command
 
-        self.note(note_change, action, target, old, new)
+        self.note(write_command, action, target, changes=changes_between(old, new))
 
     def note(self, write: Callable[Concatenate[FullBroker, _P], None], *args: _P.args, **kwargs: _P.kwargs) -> None:
-        """Writes what others read about this command, by a function of commands/action_log.py.
+        """Writes what others read about this command, such as a function of commands/action_log.py.
 
         A broker that does not take it, such as a full one, is no error: the work of the command is done."""
         try:

@@ -15,7 +15,7 @@ from msgspec import Struct, to_builtins
 from fileq.actions.bulk import JobAction
 from fileq.brokers.catalog import CappedLog, Catalog, Document, entry_name
 from fileq.brokers.clocks import wall_clock_ms
-from fileq.commands.audit_entries import changes_between, command_line_user, short, write_command
+from fileq.commands.audit_entries import command_line_user, short, write_command
 from fileq.core.errors import BrokerError
 from fileq.core.job import stamp
 from fileq.queries.job_filter import JobFilter, conditions_of
@@ -142,11 +142,6 @@ def note_batch(catalog: Catalog, action: JobAction, id: str, *, count: int = 1) 
     if count:
         ActionLog(catalog).add(action, command_line_user(), count=count, conditions={"batch": id})
         write_command(catalog, f"{action.value}_one_batch", f"/batches/{id}/{action.value}", count=count)
-
-
-def note_change(catalog: Catalog, action: str, target: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """`action` and `target` are those of the API."""
-    write_command(catalog, action, target, changes=changes_between(old, new))
 
 
 def note_reprocess(catalog: Catalog, count: int, wanted: JobFilter) -> None:

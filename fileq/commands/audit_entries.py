@@ -115,7 +115,7 @@ def one_document(entries: Sequence[AuditEntry]) -> list[AuditEntry]:
     return list(entries[:DOCUMENT_ENTRIES_MAX])
 
 
-def write_command(catalog: Catalog, action: str, target: str, *, count: int = 1, **more: Any) -> None:
+def write_command(catalog: Catalog, /, action: str, target: str, *, count: int = 1, **more: Any) -> None:
     """The entry of a command that was run by hand just now. `more` are fields of an entry that have defaults."""
     now_ms, who = wall_clock_ms(), command_line_user()
     entry = AuditEntry(stamp(now_ms) or "", who, COMMAND_LINE, action, short(target), count, DONE, "", **more)
