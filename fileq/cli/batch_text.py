@@ -117,8 +117,6 @@ def shown_wait(broker: FullBroker, id: str) -> BatchDocument:
 
     read, recheck_s = lambda: known_batch(id, *broker.batches_by_id([id])), _REDRAW_S if is_drawn else RECHECK_S
     try:
-        status = wait_for_batch(read, broker.subscribe, id, report=report, on_status=draw, recheck_s=recheck_s)
+        return wait_for_batch(read, broker.subscribe, id, report=report, on_status=draw, recheck_s=recheck_s)
     finally:
         draw(None)
-    assert status is not None
-    return status

@@ -157,9 +157,7 @@ class AsyncHandle(Generic[R]):
 
     async def wait(self, timeout: float | None = None) -> R:
         """As Handle.wait(). When it is cancelled, the job goes on."""
-        found = await in_own_thread(lambda is_stopped: self._sync.wait_unless(is_stopped, timeout))
-        assert found is not None
-        return found[0]
+        return await in_own_thread(lambda is_stopped: self._sync.wait_unless(is_stopped, timeout))
 
     status = awaited(Handle.status)
     cancel = awaited(Handle.cancel)
@@ -255,9 +253,7 @@ class AsyncBatch(_Made[BatchHandle]):
 
     async def wait(self, timeout: float | None = None) -> BatchDocument:
         """As Batch.wait(). When it is cancelled, the batch goes on."""
-        status = await in_own_thread(lambda is_stopped: self._sync.wait_unless(is_stopped, timeout))
-        assert status is not None
-        return status
+        return await in_own_thread(lambda is_stopped: self._sync.wait_unless(is_stopped, timeout))
 
     def jobs(self, *, dead: bool = False) -> AsyncIterator[JobDocument]:
         return _paged(lambda: self._sync.jobs(dead=dead))

@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import Subscription
-from fileq.client.event_stream import RETRY_S, SLICE_S, LastingSubscription, PublishedBatchEvent, decode_event
+from fileq.client.event_stream import RETRY_S, SLICE_S, GivenUp, LastingSubscription, PublishedBatchEvent, decode_event
 from fileq.client.handle import Handle, with_payload_type
 from fileq.client.options import checked_timeout
 from fileq.client.tasks import TaskCall
@@ -102,12 +102,10 @@ class BatchHandle:
     def wait(self, timeout: float | None = None) -> BatchDocument:
         """Until the batch is finished: sealed, and no member unfinished. Its `is_success` says whether all were
         completed. Raises TimeoutError after `timeout` seconds. Outages of the broker in between are waited out."""
-        status = self.wait_unless(lambda: False, timeout)
-        assert status is not None
-        return status
+        return self.wait_unless(lambda: False, timeout)
 
-    def wait_unless(self, is_stopped: Callable[[], bool], timeout: float | None = None) -> BatchDocument | None:
-        """wait(), given up within half a second once `is_stopped`: then None."""
+    def wait_unless(self, is_stopped: Callable[[], bool], timeout: float | None = None) -> BatchDocument:
+        """wait(), which raises GivenUp within half a second once `is_stopped`."""
         timeout = checked_timeout(timeout)
         transport = self._transport()
         return wait_for_batch(self.status, transport.subscribe, self.id, timeout, is_stopped)
@@ -167,8 +165,8 @@ def wait_for_batch(
     report: Callable[[str], None] = lambda text: None,
     on_status: Callable[[BatchDocument], None] = lambda status: None,
     recheck_s: float = RECHECK_S,
-) -> BatchDocument | None:
-    """The finished batch; None once `is_stopped`. Raises TimeoutError, and what `read` raises.
+) -> BatchDocument:
+    """The finished batch. Raises TimeoutError, GivenUp once `is_stopped`, and what `read` raises.
 
     `on_status` gets the batch each time it is read, `report` the begin and the end of each outage."""
     until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
@@ -191,7 +189,7 @@ def wait_for_batch(
                 event = decode_event(raw) if raw is not None else None
                 if isinstance(event, PublishedBatchEvent) and event.batch_id == id:
                     break
-    return None
+    raise GivenUp
 
 
 def _standing(status: BatchDocument | None) -> str:

@@ -89,7 +89,7 @@ class BrokerTransport:
     def states(self, ids: Sequence[str]) -> list[State | None]:
         return self._reads.states(ids)
 
-    def ending(self, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
+    def ending(self, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding:
         return ending_of(self, id, timeout_s, is_stopped)
 
     def subscribe(self) -> Subscription:

@@ -22,6 +22,10 @@ RETRY_S = 1.0
 SLICE_S = 0.5  # how long one wait for an event lasts, so that a stop is noticed
 
 
+class GivenUp(Exception):
+    """A caller that waited has stopped."""
+
+
 class LastingSubscription:
     """A subscription that is made again when it breaks: at once, then every RETRY_S. `report` gets the begin and the
     end of each outage. The first one raises BrokerUnavailable, unless `is_patient`."""

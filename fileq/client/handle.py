@@ -58,19 +58,17 @@ class Handle(Generic[R]):
         """The result, once the job is completed. Raises JobFailed if it is dead, JobCancelled if it was cancelled,
         ResultExpired if its record is gone, TimeoutError after `timeout` seconds. Outages of the broker in between are
         waited out."""
-        result = self.wait_unless(lambda: False, timeout)
-        assert result is not None
-        return result[0]
+        return self.wait_unless(lambda: False, timeout)
 
-    def wait_unless(self, is_stopped: Callable[[], bool], timeout: float | None = None) -> tuple[R] | None:
-        """wait(), given up within half a second once `is_stopped`: then None."""
+    def wait_unless(self, is_stopped: Callable[[], bool], timeout: float | None = None) -> R:
+        """wait(), which raises GivenUp within half a second once `is_stopped`."""
         timeout = checked_timeout(timeout)
         try:
             ending = self._transport().ending(self.id, timeout, is_stopped)
         except TimeoutError:
             limit = format_duration(timeout or 0)
             raise TimeoutError(f"job {self.id} has not ended within {limit}; {self._standing()}") from None
-        return (self._result(ending),) if ending is not None else None
+        return self._result(ending)
 
     def _standing(self) -> str:
         """What a wait that was too short says of the job; nothing certain if the broker does not answer."""

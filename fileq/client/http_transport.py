@@ -32,7 +32,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.types import CancelResult, EnqueueResult
 from fileq.client.address import ServerAddress
-from fileq.client.event_stream import RETRY_S, SLICE_S
+from fileq.client.event_stream import RETRY_S, SLICE_S, GivenUp
 from fileq.client.job_endings import JobEnding, ending_in
 from fileq.client.options import WantedSchedule
 from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, JobDocuments
@@ -96,7 +96,7 @@ class HttpTransport:
         reply = self._call("GET", _path("jobs", id))
         return None if reply.status == 404 else _decoded(reply, JobDocument)
 
-    def ending(self, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
+    def ending(self, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding:
         """By requests that the server answers when the job has ended. Outages are waited out."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not is_stopped():
@@ -105,13 +105,11 @@ class HttpTransport:
                 found = self._wait(id, min(WAIT_S, left_s), is_stopped)
                 if found is not None:
                     return found
-            except GivenUp:
-                return None
             except BrokerUnavailable:
                 time.sleep(min(RETRY_S, left_s))
             if until_s is not None and time.monotonic() >= until_s:
                 raise TimeoutError
-        return None
+        raise GivenUp
 
     def subscribe(self) -> HttpSubscription:
         return HttpSubscription(self._connections)
@@ -397,10 +395,6 @@ class HttpReply(Struct, frozen=True):
     headers: Mapping[str, str]
     body: bytes
     is_repeat: bool = False
-
-
-class GivenUp(Exception):
-    """The caller has stopped waiting for the answer."""
 
 
 class HttpConnections:

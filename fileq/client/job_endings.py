@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import Record
-from fileq.client.event_stream import SLICE_S, LastingSubscription, decode_event
+from fileq.client.event_stream import SLICE_S, GivenUp, LastingSubscription, decode_event
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobCancelled, JobCompleted, JobDead
 from fileq.core.job import State
@@ -170,10 +170,12 @@ class JobEndings:
         return True, [job] if job is not None else []  # None: it has been put back into its queue since
 
 
-def ending_of(source: JobSource, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
-    """How one job ended; None once `is_stopped`. Raises TimeoutError."""
+def ending_of(source: JobSource, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding:
+    """How one job ended. Raises TimeoutError; GivenUp once `is_stopped`."""
     with closing(JobEndings(source, is_patient=True)) as endings:
-        return next(endings.of([id], timeout_s, is_stopped), None)
+        for ending in endings.of([id], timeout_s, is_stopped):
+            return ending
+    raise GivenUp
 
 
 def ending_in(id: str, record: Record | None) -> JobEnding | None:

@@ -74,8 +74,8 @@ class Transport(Protocol):
 
     def job(self, id: str) -> JobDocument | None: ...
 
-    def ending(self, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
-        """Waits until the job has ended; None once `is_stopped`, within half a second. Raises TimeoutError."""
+    def ending(self, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding:
+        """Waits until the job has ended. Raises TimeoutError; GivenUp within half a second once `is_stopped`."""
 
     def subscribe(self) -> Subscription: ...
 
