@@ -7,7 +7,9 @@ field `batch_id` of the job is only a label. The rules of protocol.py hold here 
   batch in the same step, if the batch has not counted it yet. The order within the step: follow-ups are enqueued, the
   member is counted, callbacks that are due are enqueued, then the same for the parent of a batch that has finished.
 - revive() of a dead member makes its batch unfinished again in the same step, and its parent too, unless the parent is
-  finished. discard() counts a dead member as deleted.
+  finished. It also lifts the cancellation of the batch and of those around it, so the revived job runs; members that
+  were cancelled stay so. Kill -9: the job is dead and the batch cancelled, or neither.
+- discard() counts a dead member as deleted.
 - A claim of a member whose batch is cancelled has `is_cancelled`: the caller must settle it as cancelled. claim() and
   renew() return it so.
 - A callback is enqueued as a follow-up is: not if a job with its id still has a record. A callback of a batch with a
@@ -154,11 +156,6 @@ class Batches(Protocol):
 
         Atomicity: each batch with its callbacks. Repeat: False. Kill -9: cancelled or not; a child that is left is
         cancelled by the reconciler, because its parent is."""
-
-    def uncancel_batch(self, id: str) -> bool:
-        """Removes the mark of a cancelled batch, so that its jobs run again. False, and no change, without the mark.
-
-        Atomicity: the batch. Repeat: False. Kill -9: removed or not."""
 
     def join_batch(self, id: str, job_ids: Sequence[str]) -> list[JoinResult]:
         """Makes jobs that exist already members of an open batch. One without a record counts as completed.

@@ -173,12 +173,8 @@ class BrokerTransport:
         return True
 
     def retry_batch(self, id: str) -> BatchRetry:
-        """Does nothing if none is dead: without the mark a batch that has finished would look like a success, and its
-        `then` never ran."""
-        [view] = self._broker.batches_by_id([id])
-        if view is not None and not view.dead:
-            return BatchRetry(0, {})
-        self._broker.uncancel_batch(id)
+        """The step that puts a dead job back also lifts the cancellation of its batch. If none is put back the batch
+        stays cancelled: otherwise one that has finished would look like a success, and its `then` never ran."""
         actions = BulkActions(self._broker, self._config)
         run = actions.begin(JobAction.RETRY, actions.dead_members(id))
         run.complete()

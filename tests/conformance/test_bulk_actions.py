@@ -11,9 +11,11 @@ import pytest
 from fileq.actions.bulk import BATCH, NAMED, PASSES_IN_VAIN, ActionReport, BulkActions, JobAction, JobChange
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CLEAR_REACH, CancelResult, Revived
+from fileq.core.batch import CallbackKind
 from fileq.core.job import Claim, State, raw_id
 from fileq.core.settlement import Settlement, complete
 from fileq.queries.job_filter import JobFilter
+from fileq.testing.conformance.batch_builders import add, batch_of, callback_jobs, create
 from fileq.testing.conformance.builders import (
     burial,
     claim_one,
@@ -341,3 +343,20 @@ def test_a_cancelled_running_job_is_counted_by_the_first_request(harness: Harnes
     ]
     assert places_of(harness, "a") == ["processing:w1"]
     assert record_of(harness, "a").state is State.RUNNING
+
+
+def test_dead_jobs_of_a_cancelled_batch_run_after_a_retry_as_its_dry_run_says(harness: Harness) -> None:
+    create(harness, CallbackKind.THEN)
+    add(harness, "a", "c")
+    for claim in claims_of(harness, "w1", "w2"):
+        settle(harness, burial(claim))
+    harness.broker.seal_batch("b")
+    assert batch_of(harness).is_cancelled
+    actions = BulkActions(harness.broker, harness.config)
+    would = actions.begin(JobAction.RETRY, actions.matching(JobAction.RETRY, JobFilter()), is_dry_run=True).complete()
+    assert (would.count, batch_of(harness).is_cancelled) == (2, True)
+    assert actions.begin(JobAction.RETRY, actions.matching(JobAction.RETRY, JobFilter())).complete().count == 2
+    for claim in claims_of(harness, "w3", "w4"):
+        assert not claim.is_cancelled
+        settle(harness, complete(claim))
+    assert callback_jobs(harness) == {"b.then"}

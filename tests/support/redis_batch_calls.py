@@ -85,12 +85,6 @@ def _cancel_batch(store: Store) -> Invocation:
     return lambda broker: broker.cancel_batch("p")
 
 
-def _uncancel(store: Store) -> Invocation:
-    family(store, "m1")
-    store.broker.cancel_batch("b")
-    return lambda broker: broker.uncancel_batch("b")
-
-
 def _join(store: Store) -> Invocation:
     create(store)
     store.broker.enqueue([member("waiting", joins=False)])
@@ -143,7 +137,6 @@ BATCH_CALLS = (
     BrokerCall("create_batch", _create),
     BrokerCall("seal_batch", _seal, lambda answer: False),
     BrokerCall("cancel_batch", _cancel_batch, lambda answer: False),
-    BrokerCall("uncancel_batch", _uncancel, lambda answer: False),
     BrokerCall("join_batch", _join, lambda answer: ["member", "member"]),
     BrokerCall("count_members", _count, lambda answer: 0),
 )

@@ -195,7 +195,6 @@ def _count_together(broker: RedisBroker) -> None:
     assert broker.dead_members("b").ids == ("m1",)
     again = encode(decode(dead.next_raw).but(error=None, failed_at=None))
     assert broker.revive([Revival(dead.next_raw, "m1", again, "low")]) == [Revived(True)]
-    assert broker.uncancel_batch("b")
     assert broker.count_members("b", list(broker.unfinished_members("b").ids)) == 0
     assert len(broker.batch_page().batches) == len(broker.batch_page(unfinished=True).batches) == 2
     assert broker.cancel_batch("p")

@@ -64,9 +64,6 @@ class RedisBatches:
         since: Argument = "" if untouched_since_ms is None else untouched_since_ms
         return bool(self._run("cancel_batch", id, (self._store.keys.cancels,), (since, CHILDREN_CANCELLED)))
 
-    def uncancel_batch(self, id: str) -> bool:
-        return bool(self._run("uncancel_batch", id))
-
     def join_batch(self, id: str, job_ids: Sequence[str]) -> list[JoinResult]:
         pages = (job_ids[start : start + _PAGE] for start in range(0, len(job_ids), _PAGE))
         words = (word for page in pages for word in self._run("join_batch", id, self._records(page), page))

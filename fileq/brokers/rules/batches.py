@@ -80,14 +80,6 @@ class BatchVerbs:
                     _cancel(work, child)
             return True
 
-    def uncancel_batch(self, id: str) -> bool:
-        with self.store.unit_of_work() as work:
-            batch = work.batches.get(id)
-            if batch is None or not batch.is_cancelled:
-                return False
-            work.change_batch(batch).is_cancelled = False
-            return True
-
     def join_batch(self, id: str, job_ids: Sequence[str]) -> list[JoinResult]:
         with self.store.unit_of_work() as work:
             batch = work.batches.get(id)
@@ -210,9 +202,12 @@ def finish_if_done(work: UnitOfWork, batch: Batch) -> None:
 
 
 def revive_member(work: UnitOfWork, batch_id: str, id: str) -> None:
-    """A dead member waits again."""
+    """A dead member waits again, so its batch is no longer cancelled."""
     batch = work.batches.get(batch_id)
-    if batch is None or not work.members.take(batch, id, MemberState.DEAD):
+    if batch is None:
+        return
+    _lift_cancellation(work, batch)
+    if not work.members.take(batch, id, MemberState.DEAD):
         return
     if not work.members.put(batch, id, MemberState.UNFINISHED):
         # It was enqueued again after its record was lost, and is counted as that job.
@@ -220,6 +215,14 @@ def revive_member(work: UnitOfWork, batch_id: str, id: str) -> None:
         return
     parent = work.batches.get(batch.parent)
     rules.revive(work.change_batch(batch), work.change_batch(parent) if parent is not None else None)
+
+
+def _lift_cancellation(work: UnitOfWork, batch: Batch | None) -> None:
+    """Of this batch and those around it, also finished ones: a child of a cancelled batch would be cancelled again."""
+    while batch is not None:
+        if batch.is_cancelled:
+            work.change_batch(batch).is_cancelled = False
+        batch = work.batches.get(batch.parent)
 
 
 def delete_member(work: UnitOfWork, batch_id: str, id: str) -> None:

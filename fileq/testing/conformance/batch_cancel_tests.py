@@ -4,11 +4,22 @@ from functools import partial
 
 import pytest
 
-from fileq.brokers.types import CancelResult, LeaseStatus
+from fileq.brokers.types import CancelResult, Entry, LeaseStatus, Revival
 from fileq.core.batch import UNTOUCHED_MS, BatchState, CallbackKind
+from fileq.core.job import encode
 from fileq.core.settlement import cancel, complete
-from fileq.testing.conformance.batch_builders import add, batch_of, callback_jobs, counts, create, end, revive
+from fileq.testing.conformance.batch_builders import (
+    JOB_QUEUE,
+    add,
+    batch_of,
+    callback_jobs,
+    counts,
+    create,
+    end,
+    revive,
+)
 from fileq.testing.conformance.builders import (
+    a_job,
     burial,
     claim_one,
     claims_of,
@@ -16,6 +27,7 @@ from fileq.testing.conformance.builders import (
     expire_leases,
     failed,
     raw_held_by,
+    raws_in,
     recovered,
     settle,
 )
@@ -143,15 +155,15 @@ def test_an_open_batch_that_nothing_was_added_to_is_cancelled(harness: Harness, 
     assert batch_of(harness).is_cancelled is not is_touched
 
 
-def test_uncancelled_and_revived_the_batch_runs_to_its_end_and_then_fires(harness: Harness) -> None:
-    create(harness, THEN, FINALLY)
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_revived_member_of_a_cancelled_batch_runs_and_then_fires(harness: Harness, by_hand: bool) -> None:
+    create(harness, THEN, FINALLY, allow_failures=by_hand)
     add(harness, "a")
-    harness.broker.seal_batch("b")
     end(harness, burial)
+    assert (harness.broker.cancel_batch if by_hand else harness.broker.seal_batch)("b")
     assert batch_of(harness).is_cancelled
-    assert harness.broker.uncancel_batch("b")
-    assert not harness.broker.uncancel_batch("b")
     assert revive(harness, "a")
+    assert not batch_of(harness).is_cancelled
     claim = claim_one(harness, "w9")
     while claim.id != "a":
         settle(harness, complete(claim))
@@ -161,6 +173,48 @@ def test_uncancelled_and_revived_the_batch_runs_to_its_end_and_then_fires(harnes
     settle(harness, complete(claim))
     assert batch_of(harness).state is BatchState.FINISHED
     assert set(batch_of(harness).fired) == {THEN, FINALLY}
+
+
+def test_a_revival_leaves_the_members_that_were_cancelled(harness: Harness) -> None:
+    create(harness, THEN, FINALLY)
+    add(harness, "a", "c")
+    end(harness, burial)
+    harness.broker.cancel(["c"])
+    harness.broker.seal_batch("b")
+    assert revive(harness, "a")
+    assert counts(harness) == {"total": 2, "waiting": 1, "cancelled": 1}
+    end(harness, complete, id="a")
+    assert callback_jobs(harness) == {"b.finally"}
+
+
+def test_a_revival_that_is_refused_leaves_its_batch_cancelled(harness: Harness) -> None:
+    create(harness)
+    job = a_job("a", batch_id="b", unique_key="key")
+    harness.broker.enqueue([Entry(job, JOB_QUEUE, joins=True)])
+    end(harness, burial)
+    harness.broker.enqueue([Entry(a_job("x", unique_key="key"), JOB_QUEUE)])
+    [raw] = raws_in(harness, "dead_letter")
+    [revived] = harness.broker.revive([Revival(raw, "a", encode(job), JOB_QUEUE)])
+    assert revived.held_by == "x"
+    assert batch_of(harness).is_cancelled
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_revival_lifts_the_cancellation_of_the_batches_around(harness: Harness, is_finished: bool) -> None:
+    """Otherwise the reconciler would cancel the child again."""
+    create(harness, id="outer")
+    create(harness, id="parent", parent="outer")
+    create(harness, parent="parent")
+    add(harness, "a")
+    end(harness, burial)
+    if not is_finished:
+        add(harness, "x", batch="outer")
+    harness.broker.cancel_batch("outer")
+    batches = [batch_of(harness, id) for id in ("b", "parent", "outer")]
+    assert [one.is_cancelled for one in batches] == [True] * 3
+    assert [one.state is BatchState.FINISHED for one in batches] == [True, True, is_finished]
+    assert revive(harness, "a")
+    assert [batch_of(harness, id).is_cancelled for id in ("b", "parent", "outer")] == [False] * 3
 
 
 def test_jobs_outside_are_never_cancelled_by_a_batch(harness: Harness) -> None:

@@ -64,10 +64,9 @@ class BatchRules(ComparedBatches):
         self.same(lambda broker: broker.cancel_batch(self.batch(batch), untouched_since_ms=since_ms))
 
     @rule(batch=which)
-    def uncancel_and_revive(self, batch: int) -> None:
+    def revive_members(self, batch: int) -> None:
         """What `batch retry` does."""
         id = self.batch(batch)
-        self.same(lambda broker: broker.uncancel_batch(id))
         dead = set(self.same(lambda broker: sorted(broker.dead_members(id).ids)))
         self.revive_those([raw for raw in raws_in(self.model, "dead_letter") if id_of(raw) in dead])
 

@@ -26,7 +26,6 @@ from fileq.testing.conformance.batch_builders import (
     callback_jobs,
     counts,
     create,
-    end,
     member,
     unfinished_ids,
 )
@@ -104,11 +103,6 @@ def cancel_parent(process: Process) -> None:
     assert not process.broker.cancel_batch("parent")
 
 
-def uncancel(process: Process) -> None:
-    assert process.broker.uncancel_batch("b")
-    assert not process.broker.uncancel_batch("b")
-
-
 def revive(process: Process) -> None:
     assert revive_member(process.harness, "a")
 
@@ -155,7 +149,7 @@ SEQUENCES: dict[str, list[Step]] = {
         *(start, create_both, add_two, seal, claim_job, settle_by(failed), time_passes, promote, claim_job),
         *(settle_by(cancel), claim_job, settle_by(burial), count),
     ],
-    "die, revive and complete": [start, create_both, add_two, claim_job, settle_by(burial), uncancel, revive, work],
+    "die, revive and complete": [start, create_both, add_two, claim_job, settle_by(burial), revive, work],
     "die and be deleted": [start, create_both, add_two, seal, claim_job, settle_by(burial), discard, cancel_by_id],
     "be buried by a reaper": [start, create_both, add_two, seal, claim_job, be_buried, start, cancel_by_id, count],
     "cancel a parent": [
@@ -220,7 +214,6 @@ VERBS: dict[str, Callable[[Any], Any]] = {
     "create": lambda broker: broker.create_batch(NewBatch("new", parent="parent")),
     "seal": lambda broker: broker.seal_batch("b"),
     "cancel": lambda broker: broker.cancel_batch("b"),
-    "uncancel": lambda broker: broker.uncancel_batch("flagged"),
     "join": lambda broker: broker.join_batch("b", ["x"]) == [JoinResult.JOINED],
     "count": lambda broker: bool(broker.count_members("b", ["lost"])),
 }
@@ -230,9 +223,6 @@ VERBS: dict[str, Callable[[Any], Any]] = {
 def test_of_two_callers_one_changes_something_and_a_repeat_nothing(harness: Harness, verb: str) -> None:
     create(harness, id="parent")
     create(harness, *EVERY_KIND, parent="parent")
-    create(harness, id="flagged", allow_failures=False)
-    add(harness, "f", batch="flagged")
-    end(harness, burial)
     add(harness, "a", "lost")
     harness.remove_record("lost")
     enqueue(harness, "x")
@@ -244,8 +234,8 @@ def test_of_two_callers_one_changes_something_and_a_repeat_nothing(harness: Harn
 
 
 def batch_snapshot(harness: Harness) -> Any:
-    views = harness.broker.batches_by_id(["parent", "b", "flagged", "new"])
-    return views, snapshot(harness, "a", "x", "f", "lost", "b.finally")
+    views = harness.broker.batches_by_id(["parent", "b", "new"])
+    return views, snapshot(harness, "a", "x", "lost", "b.finally")
 
 
 def test_bytes_that_are_too_long_count_once_however_often_a_claim_buries_them(harness: Harness) -> None:

@@ -42,6 +42,11 @@ REOPENED = Promise(
     "`then` never fires although all jobs have completed in the end",
     "TestBatchEnds::test_a_revived_member_makes_the_batch_unfinished_and_then_may_still_fire",
 )
+RUNS_AGAIN = Promise(
+    "A retry of a dead job lifts the cancellation of its batch, and of the batches around it",
+    "the job is cancelled instead of run, although the operator was told that it was retried",
+    "TestBatchCancel::test_a_revival_lifts_the_cancellation_of_the_batches_around",
+)
 STILL_MEMBER = Promise(
     "A member whose record is lost stays a member until it is counted",
     "its batch never finishes",
@@ -126,6 +131,12 @@ BATCH_COUNT_GUARDS = (
     ),
     REOPENED.on("rules", "        revive_member(work, record.batch, record.id)\n", ""),
     REOPENED.on("redis", "      if batch_ids[i] then revive_member(batch_ids[i], id) end\n", ""),
+    RUNS_AGAIN.on("rules", "        batch = work.batches.get(batch.parent)\n", "        batch = None\n"),
+    RUNS_AGAIN.on(
+        "redis",
+        "    batch = batch.parent ~= '' and batch_of(batch.parent)\n    if not batch then return end\n",
+        "    return\n",
+    ),
     STILL_MEMBER.on("sqlite", "WHEN OLD.member IS NOT NULL\n", "WHEN false\n"),
     Guard(
         "Wrong counts of a batch are reported only if two checks find them",

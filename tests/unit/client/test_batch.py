@@ -106,6 +106,18 @@ def test_a_retry_without_dead_jobs_leaves_a_batch_cancelled(q: TrialQueue) -> No
     assert (status.is_cancelled, status.is_success) == (True, False), "its callback did not run"
 
 
+def test_a_dead_job_that_is_retried_runs_although_its_death_cancelled_its_batch(q: TrialQueue) -> None:
+    with q.batch(then=after) as batch:
+        dead = batch.add(breaks, 1)
+    q.drain()
+    assert batch.status().is_cancelled
+    batch_jobs.is_fixed = True
+    dead.retry()
+    q.drain()
+    assert (dead.status().status, batch.status().is_success) == ("completed", True)
+    assert results(q).keys() == {"then"}
+
+
 def test_failures_that_are_allowed_cancel_nothing_and_a_retry_fires_then(q: TrialQueue) -> None:
     with q.batch(then=after, finally_=after, allow_failures=True) as batch:
         batch.add(breaks, 1)

@@ -1,5 +1,6 @@
 #!lua
--- Revive dead jobs: move each from the dead-letter list to its queue. A batch that has counted it is unfinished again.
+-- Revive dead jobs: move each from the dead-letter list to its queue. A batch that has counted it is unfinished again,
+-- and no longer cancelled.
 --
 -- own KEYS   of each job: its record, orders, the unique keys
 -- own ARGV   the windows (prelude/search.lua); of each job: id, raw, next_raw, queue number if the record has none,

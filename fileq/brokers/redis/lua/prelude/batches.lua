@@ -236,10 +236,21 @@ local function reopen_batch(batch)
   redis.call('SADD', parent.key .. ':children', batch.id)
 end
 
--- Count a dead member, which waits again, as unfinished. Its batch is no longer finished then.
+-- Of this batch and those around it, also finished ones: a child of a cancelled batch would be cancelled again.
+local function lift_cancellation(batch)
+  for _ = 1, LEVELS_MAX do
+    if batch.is_cancelled == '1' then change_batch(batch, 'is_cancelled', '0') end
+    batch = batch.parent ~= '' and batch_of(batch.parent)
+    if not batch then return end
+  end
+end
+
+-- Count a dead member, which waits again, as unfinished. Its batch is no longer finished or cancelled then.
 local function revive_member(id, member)
   local batch = batch_of(id)
-  if not batch or redis.pcall('SREM', batch.key .. ':dead', member) ~= 1 then return end
+  if not batch then return end
+  lift_cancellation(batch)
+  if redis.pcall('SREM', batch.key .. ':dead', member) ~= 1 then return end
   change_batch(batch, 'dead', batch.dead - 1)
   if redis.call('SADD', batch.key .. ':members', member) == 0 then
     -- It was enqueued again after its record was lost, and is counted as that job.
