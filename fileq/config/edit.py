@@ -178,6 +178,8 @@ def _as_yaml(path: str, value: str) -> tuple[tuple[str, ...], str]:
     node = from_text(path, value, Origin("--set"), problems).at(path)
     if node is None or not isinstance(node.value, list | dict):
         keys = [key for key in every_key() if key.rpartition(".")[0] == path]
+        if isinstance(shape, type) and keys and not shape.list_field:
+            raise ConfigError(problems or f"{path} is a section; set one of its keys: {', '.join(keys)}")
         below = f"; its keys are {', '.join(keys)}" if keys else ""
         raise ConfigError(problems or f"{path} must be a list or a mapping, such as [a, b] or {{a: b}}{below}")
     return parts, to_yaml(node.to_plain())
@@ -221,10 +223,20 @@ class _Editor:
 
     def _replace(self, key: yaml.Node, value: yaml.Node, rest: tuple[str, ...], spelled: str) -> str:
         """Replaces the value of a key. `rest` leads into a section that was empty or a plain list."""
+        import yaml
+
         colon = self._text.index(":", key.end_mark.index) + 1
-        end = max(colon, self._end(value))
+        end, comment = max(colon, self._end(value)), ""
+        if isinstance(value, yaml.CollectionNode) and value.start_mark.line > key.end_mark.line:
+            # The comment of the key stays, and that of the last removed line goes as those before it.
+            comment = self._text[colon : self._line_end(colon)].rstrip()
+            end = self._line_end(end)
         flow = "".join(f"{{{to_yaml(part)}: " for part in rest) + spelled + "}" * len(rest)
-        return f"{self._text[:colon]} {flow}{self._text[end:]}"
+        return f"{self._text[:colon]} {flow}{comment}{self._text[end:]}"
+
+    def _line_end(self, index: int) -> int:
+        found = self._text.find("\n", index)
+        return found if found >= 0 else len(self._text)
 
     def _add(self, mapping: yaml.MappingNode, parts: tuple[str, ...], spelled: str) -> str:
         if mapping.flow_style:
@@ -235,8 +247,7 @@ class _Editor:
             separator = "" if inside.endswith(("{", ",")) else ","
             return f"{inside}{separator}{'' if inside.endswith('{') else ' '}{entry}{self._text[closing:]}"
         indent = " " * mapping.value[0][0].start_mark.column
-        line_end = self._text.find("\n", self._end(mapping))
-        before = self._text if line_end < 0 else self._text[: line_end + 1]
+        before = self._text[: self._line_end(self._end(mapping)) + 1]
         return _with_newline(before) + _block(parts, spelled, indent) + self._text[len(before) :]
 
     def _end(self, node: yaml.Node) -> int:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from fileq.config.read import DEFAULT, Node, Origin, Reader, from_python
 from fileq.config.resolve import Draft, backoff_problems, complete_route, replaced_at, resolve, value_at
-from fileq.config.schema import Config, RouteSettings, ScheduleSettings, every_key, is_setting
+from fileq.config.schema import BackoffSettings, Config, RouteSettings, ScheduleSettings, every_key, is_setting
 from fileq.config.section import MapOf, Section, keys_of
 from fileq.config.sources import find_file, merged, misspelt_variables, parsed_file, read_file, unknown_variables
 from fileq.config.value_types import one_of
@@ -142,6 +142,8 @@ def _config_of(tree: Node, problems: list[str], cwd: Path) -> tuple[Config, Mapp
     origins = dict.fromkeys(settings, DEFAULT) | given
     if config.redis.password_file:
         origins["redis.password"] = origins["redis.password_file"]
+    if origins["worker.backoff.max"] == DEFAULT and config.worker.backoff.max != BackoffSettings().max:
+        origins["worker.backoff.max"] = origins["worker.backoff.base"]  # which has raised it
     return config, origins
 
 

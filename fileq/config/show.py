@@ -5,6 +5,8 @@ fileq nor a configuration with secrets. This module must never return an unmaske
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +20,7 @@ from fileq.config.read import DEFAULT, Origin, unknown_key
 from fileq.config.resolve import replaced_at, value_at
 from fileq.config.schema import Config, every_key
 from fileq.config.section import ListOf, MapOf, Section, keys_of, to_plain
-from fileq.config.sources import FOREIGN_VARIABLES, PREFIX, variable_names
+from fileq.config.sources import FOREIGN_VARIABLES, PREFIX, locate, variable_names
 from fileq.config.value_types import HIDDEN, ValueKind
 from fileq.core.errors import ConfigError
 from fileq.core.webhook import SECRET_PREFIX
@@ -55,9 +57,18 @@ def to_listing(loaded: Loaded, key: str = "") -> list[ListedSetting]:
     if not chosen and key in every_key():
         # A plain list replaces the section that this key belongs to.
         chosen = [row for row in rows if key.startswith(f"{row.key}.")]
+    elif not chosen and (found := locate(key)) is not None:  # a setting of one entry of a mapping
+        parts, shape = found
+        with contextlib.suppress(KeyError):  # there is no such entry
+            value = to_plain(shape, functools.reduce(_part, parts, loaded.config))
+            chosen = [ListedSetting(key, to_yaml(value), loaded.origins.get(key, DEFAULT), value)]
     if not chosen:
         raise ConfigError(unknown_key(key))
     return chosen
+
+
+def _part(value: Any, name: str) -> Any:
+    return value[name] if isinstance(value, Mapping) else getattr(value, name)
 
 
 def _flat(section: type[Section], values: dict[str, Any], inside: str) -> Iterator[tuple[str, Any]]:

@@ -116,7 +116,7 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError("a size such as 512MB or 2GB")
-    if text.strip()[-1].isdigit():
+    if text.strip()[-1].isdigit() and float(match[1]):
         raise ValueError(f"a size with its unit, such as {text.strip()}MB")
     return round(float(match[1]) * _SIZES.get(match[2].upper(), 1))
 

@@ -103,6 +103,8 @@ def _get(invocation: Invocation) -> int:
     if len(rows) == 1 and rows[0].key == options.key:
         print(rows[0].plain if isinstance(rows[0].plain, str) else rows[0].value)
         return 0
+    if options.key.startswith(f"{rows[0].key}."):
+        raise ConfigError(f"{options.key} has no value: {rows[0].key} is the list {rows[0].value}")
     print_lines(table([(row.key, row.value) for row in rows], Screen(), has_header=False))
     return 0
 

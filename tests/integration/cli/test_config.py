@@ -91,7 +91,7 @@ def test_set_writes_the_file_that_is_named(here: Path, monkeypatch: pytest.Monke
         (["worker.queues.middle", "q"], "worker.queues.middle belongs to no priority"),
         (["worker.count"], "the following arguments are required: VALUE"),
         (["worker.count", "8", "--config", "none.yaml"], "--config names 'none.yaml', which does not exist"),
-        (["redis", "x"], "redis must be a list or a mapping"),
+        (["redis", "x"], "redis is a section; set one of its keys: redis.addr, "),
     ],
 )
 def test_an_invalid_setting_is_never_written(
@@ -251,6 +251,37 @@ def test_get_with_origin_prints_key_value_and_origin(file: Path, capsys: pytest.
     assert capsys.readouterr().out == "worker.count  3  (config.yaml:3)\n"
     assert main(["config", "get", "redis.tls"]) == 0
     assert "redis.tls.enabled    false\n" in capsys.readouterr().out
+
+
+def test_a_setting_of_one_schedule_is_read_and_changed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text('schedules:\n  a.b: {cron: "@daily", type: report}\n')
+    assert main(["config", "set", "schedules.a.b.cron", "@hourly", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["problems"], printed["settings"][0]["value"]) == ([], "@hourly")
+    assert main(["config", "set", "schedules.a.b.timezone", "Europe/Berlin"]) == 0
+    assert capsys.readouterr().err == RELOAD
+    for key, value in ("cron", "@hourly"), ("type", "report"), ("missed", "last"):
+        assert main(["config", "get", f"schedules.a.b.{key}"]) == 0
+        assert capsys.readouterr().out == f"{value}\n"
+    assert main(["config", "get", "schedules.a.b.cron", "--origin"]) == 0
+    assert capsys.readouterr().out == 'schedules.a.b.cron  "@hourly"  (config.yaml:2)\n'
+    assert main(["config", "get", "schedules.other.cron"]) == 2
+    assert "unknown key 'schedules.other.cron'" in capsys.readouterr().err
+
+
+def test_a_key_of_a_section_that_a_list_replaces_has_no_value(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("worker: {backoff: [1s, 2s]}\n")
+    assert main(["config", "get", "worker.backoff.base"]) == 2
+    why = "worker.backoff.base has no value: worker.backoff is the list [1s, 2s]"
+    assert capsys.readouterr() == ("", f"fileq: {why}\n")
+
+
+def test_a_maximum_that_a_variable_raises_names_that_variable(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JOB_DEFAULT_RETRY_DELAY", "20")
+    assert main(["config", "get", "worker.backoff.max", "--origin"]) == 0
+    assert capsys.readouterr().out == "worker.backoff.max  20s  (JOB_DEFAULT_RETRY_DELAY)\n"
 
 
 def test_get_never_prints_a_secret(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

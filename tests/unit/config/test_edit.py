@@ -52,6 +52,12 @@ def test_only_the_value_changes(key: str, value: str, old: str, new: str) -> Non
     assert set_in_text(FILE, key, value) == FILE.replace(old, new)
 
 
+def test_a_mapping_is_replaced_with_the_comments_of_its_keys_and_keeps_its_own() -> None:
+    keys = "    # first\n    base: 1s  # base\n    max: 9s  # max\n"
+    changed = set_in_text(f"worker:\n  backoff:  # waits\n{keys}  # slots\n  count: 3\n", "worker.backoff", "[1s, 2s]")
+    assert changed == "worker:\n  backoff: [1s, 2s]  # waits\n  # slots\n  count: 3\n"
+
+
 def test_a_file_without_keys_or_a_last_newline_is_completed() -> None:
     assert set_in_text("", "worker.count", "8") == "worker:\n  count: 8\n"
     assert set_in_text("worker:\n  count: 3", "worker.timeout", "5s") == "worker:\n  count: 3\n  timeout: 5s\n"
@@ -65,6 +71,7 @@ def test_a_file_without_keys_or_a_last_newline_is_completed() -> None:
         ("worker.cuont", "8", "did you mean 'worker.count'"),
         ("worker.count", "x", "worker.count is 'x'; it must be a whole number"),
         ("worker.path_map", "x", "a mapping"),
+        ("worker", "1", "worker is a section; set one of its keys: worker.count, "),
         ("imports", "[a", "not valid YAML"),
         ("redis.url", "redis://:hunter2", r"is 'redis://\*\*\*'; it must be"),
     ],

@@ -123,6 +123,7 @@ def test_a_list_in_a_variable_is_refused_where_one_value_is_expected(config_dire
         ("worker.starvation_share=1", "a number from 0 to below 1"),
         ("worker.max_memory=512", "a size with its unit, such as 512MB"),
         ("worker.max_memory=0B", "a size such as 512MB"),
+        ("worker.max_memory=0", "a size such as 512MB"),
         ("worker.allow_commands=maybe", "true or false"),
         ("worker.after.dead=burn", "keep, delete or move:DIR"),
         ("worker.after.completed=move:", "keep, delete or move:DIR"),
