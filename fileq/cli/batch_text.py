@@ -21,13 +21,16 @@ _COUNTS = ("waiting", "running", "completed", "dead", "cancelled", "deleted")
 def render_batches(batches: Sequence[BatchDocument], screen: Screen) -> list[str]:
     if not batches:
         return ["no batches; 'fileq batch create', 'fileq enqueue --batch NAME' or a program creates one"]
-    rows: list[list[str | Cell]] = [["id", "status", "jobs", "left", "completed", "dead", "cancelled", "age"]]
+    has_deleted = any(one.deleted for one in batches)  # rare; without the column all fits in 80
+    deleted = ["deleted"] if has_deleted else []
+    rows: list[list[str | Cell]] = [["id", "status", "jobs", "left", "completed", "dead", "cancelled", *deleted, "age"]]
     for one in batches:
         row: list[str | Cell] = [one.id, _state(one), number(one.total)]
         row += [number(one.waiting + one.running), number(one.completed)]
-        row += [Cell(number(one.dead), "red" if one.dead else ""), number(one.cancelled + one.deleted)]
+        row += [Cell(number(one.dead), "red" if one.dead else ""), number(one.cancelled)]
+        row += [number(one.deleted)] if has_deleted else []
         rows.append([*row, ago(one.created_at)])
-    return table(rows, screen, right=(2, 3, 4, 5, 6, 7), flexible=0, from_left=False)
+    return table(rows, screen, right=range(2, len(rows[0])), flexible=0, from_left=False)
 
 
 def _state(one: BatchDocument) -> Cell:

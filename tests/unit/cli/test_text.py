@@ -9,8 +9,11 @@ import termios
 
 import pytest
 
+from fileq.cli.batch_text import render_batches
 from fileq.cli.terminal import Cell, Screen, age, columns, cut, plural, rate, table, wrapped
+from fileq.core.batch import Batch
 from fileq.core.text import printable
+from fileq.queries.documents import batch_document
 
 
 @pytest.mark.parametrize(
@@ -95,3 +98,13 @@ def test_one_long_cell_does_not_widen_a_table_without_a_bound() -> None:
     lines = table([("ID", "FILE"), ("x" * 200_000, "/a"), ("short", "/b")], Screen())
     assert max(map(len, lines)) < 300
     assert lines[1].split() == ["x" * 249 + "…", "/a"]
+
+
+def test_a_list_of_batches_counts_deleted_jobs_in_a_column_of_their_own() -> None:
+    few = batch_document(Batch("few", total=5, cancelled=3, deleted=2))
+    none = batch_document(Batch("none", total=3, cancelled=3))
+    head, row = (line.split() for line in render_batches([few], Screen(80, 24)))
+    assert dict(zip(head, row, strict=True)).items() >= {"cancelled": "3", "deleted": "2"}.items()
+    head, row = (line.split() for line in render_batches([none], Screen(80, 24)))
+    assert dict(zip(head, row, strict=True))["cancelled"] == "3"
+    assert "deleted" not in head
