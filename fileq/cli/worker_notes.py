@@ -29,6 +29,12 @@ def print_untaken_note(invocation: Invocation, types: Iterable[str | None], path
             print(wrapped(f"fileq: {note}", sys.stderr), file=sys.stderr)
 
 
+def print_callback_note(invocation: Invocation) -> None:
+    """For the callbacks of the line, which have no payload: as print_payload_note()."""
+    given = invocation.options
+    print_payload_note(invocation, ((type, b"null") for type in (given.then, given.catch, given.finally_)))
+
+
 def print_payload_note(invocation: Invocation, made: Iterable[tuple[str | None, bytes]]) -> None:
     """For jobs of these types and payloads, after they were enqueued: on stderr, not with -q. Imports the modules of
     `imports`, as a worker would; says nothing of tasks that can't be imported here."""
@@ -42,4 +48,4 @@ def print_payload_note(invocation: Invocation, made: Iterable[tuple[str | None, 
     import_if_possible(config.imports)
     for note in dict.fromkeys(payload_fault(type, payload) for type, payload in jobs):
         if note:
-            print(wrapped(f"fileq: {note}; its jobs are dead once a worker claims them", sys.stderr), file=sys.stderr)
+            print(wrapped(f"fileq: {note}; its jobs will die when a worker claims them", sys.stderr), file=sys.stderr)

@@ -38,7 +38,7 @@ def note_of_unknown_types(types: Iterable[str], config: Config, workers: Iterabl
     if not lost:
         return ""
     advice = did_you_mean(lost[0], known, "start or reload a worker with that task first")
-    return f"{who} jobs of type {', '.join(map(repr, lost))}; they are dead once a worker claims them; {advice}"
+    return f"{who} jobs of type {', '.join(map(repr, lost))}; they will die when a worker claims them; {advice}"
 
 
 def note_of_unrouted_files(paths: Iterable[bytes], config: Config, workers: Iterable[WorkerView]) -> str:
@@ -55,7 +55,7 @@ def note_of_unrouted_files(paths: Iterable[bytes], config: Config, workers: Iter
     if not lost:
         return ""
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-    return f"{who} {quoted_path(lost[0])}{more}: dead once a worker claims it; add a route that matches it"
+    return f"{who} {quoted_path(lost[0])}{more}; its job will die when a worker claims it; add a route that matches it"
 
 
 def _taken(

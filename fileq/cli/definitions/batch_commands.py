@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import argument, utf8_text, whole_number
 from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import plural, remark, screen_of_stdout
-from fileq.cli.worker_notes import print_untaken_note
+from fileq.cli.worker_notes import print_callback_note, print_untaken_note
 from fileq.core.errors import BatchError, ConfigError
 from fileq.core.text import printable
 
@@ -78,6 +78,7 @@ def _create(invocation: Invocation) -> int:
     if unsent := enqueuing.spans.send():
         remark(f"not all spans of these jobs were sent: {unsent}")
     print_untaken_note(invocation, (given.then, given.catch, given.finally_))
+    print_callback_note(invocation)
     if given.wait:
         return _wait(invocation, plan.id)
     if given.json:

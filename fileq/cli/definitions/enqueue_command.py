@@ -15,7 +15,7 @@ from fileq.cli.arguments import APP_DIR, argument, duration, utf8_text, whole_nu
 from fileq.cli.command import Invocation, command
 from fileq.cli.definitions.batch_commands import CALLBACKS, planned_batch
 from fileq.cli.terminal import age, remark
-from fileq.cli.worker_notes import print_payload_note, print_untaken_note
+from fileq.cli.worker_notes import print_callback_note, print_payload_note, print_untaken_note
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import State, rfc3339_ms
 from fileq.core.text import printable, printable_json, printable_lines
@@ -192,6 +192,7 @@ def _run(invocation: Invocation) -> int:
         named = (*typed, options.then, options.catch, options.finally_)
         print_untaken_note(invocation, named, (entry.job.path for entry in entries if entry.job.filepath))
         print_payload_note(invocation, ((entry.job.type, bytes(entry.job.payload or b"null")) for entry in entries))
+        print_callback_note(invocation)
     finally:
         # Also after an outage: prints the jobs that were enqueued before it. The spans are sent first, because the
         # reader of stdout may exit early.

@@ -39,7 +39,7 @@ def test_a_type_that_no_running_worker_takes_is_enqueued_with_a_warning(each_set
         assert typed(setup, "enqueue", "--type", "thumbnail", "--id", "right").stderr == ""
         wrong = typed(setup, "enqueue", "--type", "thumbnial", "--id", "wrong", "--delay", "1h", "--json")
         assert " ".join(wrong.stderr.split()) == (
-            "fileq: no running worker takes jobs of type 'thumbnial'; they are dead once a worker claims them; "
+            "fileq: no running worker takes jobs of type 'thumbnial'; they will die when a worker claims them; "
             "did you mean 'thumbnail'?"
         )
         assert setup.record("wrong").state is State.SCHEDULED, "another machine may have the task"
@@ -64,8 +64,10 @@ def test_jobs_that_no_running_worker_takes_are_a_warning_to_every_caller(
     stray, taken = setup.inbox / "stray.csv", setup.inbox / "taken.txt"
     for file in (stray, taken):
         file.write_text("x")
-    about_file = f"no running worker takes '{stray}': dead once a worker claims it; add a route that matches it"
-    about_type = "no running worker takes jobs of type 'thumbnial'; they are dead once a worker claims them; "
+    about_file = (
+        f"no running worker takes '{stray}'; its job will die when a worker claims it; add a route that matches it"
+    )
+    about_type = "no running worker takes jobs of type 'thumbnial'; they will die when a worker claims them; "
     producer = replace(setup.config.producer, scan_dir=str(setup.inbox))
     config = replace(setup.config, producer=producer, server=replace(setup.config.server, port=0, api_key=ADMIN_KEY))
     with fileq.Client(config) as client:
@@ -144,10 +146,23 @@ def test_a_payload_that_its_task_does_not_take_is_a_warning(sqlite_setup: Worker
     ):
         assert "takes a payload" not in typed(setup, *words, right).stderr
         ended = typed(setup, *words, wrong)
-        assert f"{UNFIT}; its jobs are dead once a worker claims them" in " ".join(ended.stderr.split())
+        assert f"{UNFIT}; its jobs will die when a worker claims them" in " ".join(ended.stderr.split())
         assert "imported" not in ended.stdout
         assert typed(setup, *words, wrong, "-q").stderr == ""
     assert UNFIT in " ".join(typed(setup, "schedule", "run", "monthly").stderr.split())
+
+
+def test_a_callback_whose_task_needs_a_payload_is_a_warning(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
+    (setup.directory / "monthly.py").write_text(MONTHLY)
+    (setup.directory / "config.yaml").write_text("imports: [monthly]\nproducer: {scan_dir: .}\n")
+    (setup.directory / "a.txt").touch()
+    for words in ("batch", "create"), ("enqueue", "a.txt", "--batch", "night"):
+        for kind in "--then", "--catch", "--finally":
+            shown = " ".join(typed(setup, *words, kind, "report").stderr.split())
+            assert "task 'report' needs a payload of type Month" in shown
+            assert "its jobs will die when a worker claims them" in shown
+            assert typed(setup, *words, kind, "report", "-q").stderr == ""
 
 
 def test_schedule_run_warns_of_a_type_that_no_route_takes(sqlite_setup: WorkerSetup) -> None:
