@@ -219,6 +219,10 @@ class Invocation:
             print_lines(text(), sys.stderr)
         return code
 
+    def answer_new(self, document: Any, head: str, new: str) -> int:
+        """As answer(), for a new secret: with --quiet it stands alone."""
+        return self.answer(document, lambda: [new] if self.options.quiet else [head, new])
+
     def print_json(self, value: Any) -> None:
         """Prints one JSON document: on one line, or indented if stdout is a terminal."""
         text = shown_json(value)

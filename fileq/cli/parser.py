@@ -353,9 +353,8 @@ def add_common(group: Any) -> None:
     )
     amount = group.add_mutually_exclusive_group()
     amount.add_argument("-v", "--verbose", action="store_true", help="log level debug")
-    amount.add_argument(
-        "-q", "--quiet", action="store_true", help="log level warn; commands that change something print only errors"
-    )
+    quiet = "log level warn; a command that changes something prints only errors, and new ids and secrets"
+    amount.add_argument("-q", "--quiet", action="store_true", help=quiet)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

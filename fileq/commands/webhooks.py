@@ -40,7 +40,7 @@ class WebhookSummary(Struct, frozen=True):
     """One webhook. No secret is in it."""
 
     name: str
-    url: Annotated[str, means("without its query")]
+    url: Annotated[str, means("its path and query are shown as ***")]
     events: tuple[str, ...]
     filter: Annotated[dict[str, str], means("those of type, match, priority and batch that are set")]
     is_configured: Annotated[bool, means("defined in the configuration; else by 'fileq webhook add'")]

@@ -70,7 +70,7 @@ def _create(invocation: Invocation) -> int:
     invocation.note_change("create_key", "/keys", {}, new_key_facts(made, wanted))
     until = f" until {made.expires}" if made.expires else ""
     head = f"key {made.id} ({made.name}) is accepted within 5 s{until}; it is shown only this once:"
-    return invocation.answer(made, lambda: [head, made.key])
+    return invocation.answer_new(made, head, made.key)
 
 
 @command("keys list", "list the API keys", json_fields=declared("fileq.commands.api_keys:KeyList"))
@@ -126,7 +126,7 @@ def _revoke(invocation: Invocation) -> int:
     *SERVER_OPTIONS,
     json_fields=(
         ("url", "string: the link; it works once"),
-        ("name", "string: what the session is called after"),
+        ("name", "string: the name of the session"),
         ("expires", "string (RFC 3339): until when it works"),
     ),
 )

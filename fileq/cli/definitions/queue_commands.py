@@ -259,13 +259,14 @@ def _pause_line(result: PauseResult, *, paused: bool) -> str:
     "run the deferred jobs of a failing route at once",
     argument("route", nargs="?", default="", type=utf8_text, metavar="ROUTE", help="a route (default: all of them)"),
     json_fields=declared("fileq.commands.admin.running_workers:BreakerReset"),
+    only_confirms=True,
 )
 def _reset(invocation: Invocation) -> int:
     """Asks every worker to close its circuit breaker for this route, or for all routes. Workers read the request with
     their next heartbeat, at most a third of worker.heartbeat_ttl later. Deferred jobs then run at once. A breaker opens
     again if most attempts still fail. The name of a route is its `name`, else its type, else its glob; `fileq workers`
-    shows the routes with an open breaker. Exit code 2 if the name only resembles a route that workers report or the
-    configuration has, or if the configuration names all routes and this one is not among them.
+    shows the routes with an open breaker. Exit code 2 if no route has this name, as far as that can be checked: it is
+    misspelt, or the configuration names all routes and this one is not among them.
 
     $ fileq breaker reset  # all routes, after the cause is fixed
     $ fileq breaker reset '**/*.pdf'  # one route"""

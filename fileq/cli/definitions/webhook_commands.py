@@ -63,13 +63,14 @@ def _add(invocation: Invocation) -> int:
     facts = webhook_facts(Webhook(made.name, options.url, tuple(options.events), wanted))
     invocation.note_change("add_webhook", "/webhooks", {}, {"name": made.name, **facts})
     head = f"webhook {made.name} is in effect within 5 s; its secret, shown only this once:"
-    return invocation.answer(made, lambda: [head, made.secret])
+    return invocation.answer_new(made, head, made.secret)
 
 
 @command("webhook list", "list webhooks and the state of their receivers", json_fields=_LIST)
 def _list(invocation: Invocation) -> int:
-    """Lists the webhooks from the configuration and those added by command. Does not show secrets or the query of a
-    URL. A disabled webhook gets no more deliveries: its receiver answered 410, or failed 50 times in a row over a day.
+    """Lists the webhooks from the configuration and those added by command. Shows no secrets, and of a URL
+    only the scheme and the host. A disabled webhook gets no more deliveries: its receiver answered 410, or failed 50
+    times in a row over a day.
 
     $ fileq webhook list  # all webhooks
     $ fileq webhook list --json  # as JSON"""
@@ -168,9 +169,9 @@ def _rotate(invocation: Invocation) -> int:
 
     made = rotate(invocation.broker(), invocation.config, invocation.options.name)
     invocation.note_change("rotate_webhook", f"/webhooks/{invocation.options.name}/rotate", {}, {"secret": "replaced"})
-    until = f"the one before signs too until {made.previous_secret_until}"
-    head = f"the new secret of webhook {made.name}, shown only this once; {until}"
-    return invocation.answer(made, lambda: [head, made.secret])
+    until = f"the old one is valid until {made.previous_secret_until}"
+    head = f"the new secret of webhook {made.name}, shown only this once; {until}:"
+    return invocation.answer_new(made, head, made.secret)
 
 
 @command("webhook enable", "re-enable a disabled webhook", _NAME_ARGUMENT, json_fields=_CHANGE, only_confirms=True)

@@ -146,6 +146,17 @@ def test_quiet_prints_nothing_but_errors(shell: CommandLine) -> None:
     assert shell.run("dlq", "list", "-q") == "no dead jobs\n", "a question is answered"
 
 
+def test_quiet_prints_a_new_secret_alone(shell: CommandLine) -> None:
+    made = shell.run("keys", "create", "a", "--scope", "read", "-q")
+    assert made.startswith("fq_")
+    added = shell.run("webhook", "add", "w", "https://example.org/x", "--event", "job.dead", "-q")
+    rotated = shell.run("webhook", "rotate", "w", "-q")
+    assert added.startswith("whsec_")
+    assert rotated.startswith("whsec_")
+    assert [len(text.split()) for text in (made, added, rotated)] == [1, 1, 1]
+    assert shell.run("breaker", "reset", "-q") == ""
+
+
 def test_quiet_reports_a_failure_on_stderr(shell: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cancel", "absent", "-q", *shell.sets]) == 1
     shown = capsys.readouterr()
