@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -250,7 +251,7 @@ def _confirm(invocation: Invocation, what: str, *, has_words: bool = False) -> i
 
     schedule = show_schedule(invocation.broker(), invocation.options.name)
     when = f"; {schedule.words} ({schedule.timezone})" if has_words else ""
-    next_time = f"; next {schedule.next.local}" if schedule.next else ""
+    next_time = f"; next {_shown(schedule.next.local)}" if schedule.next else ""
     paused = "; it is paused" if has_words and schedule.status == "paused" else ""
     return invocation.answer(schedule, lambda: [printable(f"{schedule.name} {what}{when}{paused or next_time}")])
 
@@ -285,10 +286,23 @@ def render_list(schedules: Sequence[ScheduleView], screen: Screen) -> list[str]:
     for one in schedules:
         when = f"{one.cron} {one.timezone}".strip()
         row: list[str | Cell] = [one.name, Cell(one.status, _STYLES.get(one.status, ""))]
-        row += [when, one.next.local if one.next else "-", one.last_status or "-"]
+        row += [when, _shown(one.next.local) if one.next else "-", _newest_status(one) or "-"]
         rows.append([*row, str(one.runs), str(one.missed_count)])
     lines = table(rows, screen, right=(5, 6), flexible=2, from_left=False)
     return [*lines, *(printable(f"{one.name}: {one.problem}") for one in schedules if one.problem)]
+
+
+def _newest_status(one: ScheduleView) -> str | None:
+    """Of the last job, also if that was a run by hand."""
+    is_by_hand = one.by_hand is not None and (one.last is None or one.by_hand.utc > one.last.utc)
+    return one.by_hand_status if is_by_hand else one.last_status
+
+
+def _shown(time: str) -> str:
+    """A time of JSON as text output has it: 2026-11-20 00:42:02Z, or with the offset of its zone."""
+    date, _, clock = time.partition("T")
+    seconds, offset = clock[:8], re.sub(r"^[.\d]*", "", clock[8:])
+    return f"{date} {seconds}{'Z' if offset == '+00:00' else offset}"
 
 
 def render_one(one: ScheduleView, times: Sequence[ScheduledTime], screen: Screen) -> list[str]:
@@ -306,9 +320,9 @@ def render_one(one: ScheduleView, times: Sequence[ScheduledTime], screen: Screen
         "within": format_duration(one.within_s),
         "max_retries": "" if one.max_retries is None else str(one.max_retries),
         "timeout": "" if one.timeout_s is None else format_duration(one.timeout_s),
-        "last": f"{one.last.local} ({one.last.utc})" if one.last else "never",
+        "last": f"{_shown(one.last.local)} ({_shown(one.last.utc)})" if one.last else "never",
         "last job": f"{one.last_job_id} ({one.last_status or 'its record is gone'})" if one.last_job_id else "",
-        "by hand": f"{one.by_hand.local} ({one.by_hand.utc})" if one.by_hand else "",
+        "by hand": f"{_shown(one.by_hand.local)} ({_shown(one.by_hand.utc)})" if one.by_hand else "",
         "by hand job": f"{one.by_hand_job_id} ({one.by_hand_status or 'its record is gone'})" if one.by_hand else "",
         "runs": f"{one.runs}, missed {one.missed_count}",
     }
@@ -317,4 +331,4 @@ def render_one(one: ScheduleView, times: Sequence[ScheduledTime], screen: Screen
 
 
 def render_times(times: Sequence[ScheduledTime], screen: Screen) -> list[str]:
-    return table([["local", "UTC"], *([time.local, time.utc] for time in times)], screen)
+    return table([["local", "UTC"], *([_shown(time.local), _shown(time.utc)] for time in times)], screen)
