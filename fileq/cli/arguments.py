@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from fileq.cli.command import Argument
+from fileq.cli.command import Argument, Invocation
 from fileq.core.errors import ConfigError
 from fileq.core.job import ENDED_STATES, State, stamp
 from fileq.core.units import parse_duration, parse_point_in_time
@@ -195,3 +195,18 @@ def check_filtered(options: argparse.Namespace, wanted: JobFilter, command: str,
 
 def _has_filters(wanted: JobFilter) -> bool:
     return wanted.has_conditions or wanted.state is not None or wanted.limit is not None
+
+
+def check_named(invocation: Invocation, found: int) -> None:
+    """Raises if the filter --batch or --schedule found nothing because there is no such batch or schedule. Not earlier:
+    jobs may name one that was never created, or is forgotten."""
+    from fileq.client.schedule_changes import the_schedule
+    from fileq.queries.documents import unknown_batch
+
+    if found:
+        return
+    batch, schedule = getattr(invocation.options, "batch", None), invocation.options.schedule
+    if batch is not None and invocation.broker().batches_by_id([batch]) == [None]:
+        raise unknown_batch(batch)
+    if schedule is not None and schedule not in invocation.config.schedules:
+        the_schedule(invocation.broker(), schedule)

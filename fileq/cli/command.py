@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -148,6 +149,9 @@ class Invocation:
     """One run of a command: its options, the configuration and the broker. The last two are opened on first use."""
 
     def __init__(self, command: Command, options: argparse.Namespace) -> None:
+        app_dir = getattr(options, "app_dir", "")
+        if app_dir and not os.path.isdir(app_dir):
+            raise ConfigError(f"--app-dir is {app_dir!r}; it must be an existing directory")
         self.command = command
         self.options = options
         self._broker: FullBroker | None = None

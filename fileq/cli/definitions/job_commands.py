@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict, replace
 
-from fileq.cli.arguments import DRY_RUN, UNFINISHED, argument, check_choice, filter_of, filters, utf8_text, whole_number
+from fileq.cli.arguments import (
+    DRY_RUN,
+    UNFINISHED,
+    argument,
+    check_choice,
+    check_named,
+    filter_of,
+    filters,
+    utf8_text,
+    whole_number,
+)
 from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import Screen, cut, number, plural, screen_of_stdout, short_ids
 from fileq.core.errors import ConfigError
@@ -80,23 +90,13 @@ def _list(invocation: Invocation) -> int:
     wanted = replace(filter_of(invocation.options, queues), limit=limit + 1)
     found = [stored.document() for stored in select(invocation.broker(), queues, wanted)]
     jobs, has_more = found[:limit], len(found) > limit
-    _check_batch(invocation, len(jobs))
+    check_named(invocation, len(jobs))
 
     def text() -> list[str]:
         more = ["", f"the first {plural(limit, 'job')}; --limit shows more"] if has_more else []
         return [*job_table(jobs, screen_of_stdout()), *more] if jobs else ["no job matches"]
 
     return invocation.answer({"jobs": jobs, "has_more": has_more}, text)
-
-
-def _check_batch(invocation: Invocation, found: int) -> None:
-    """BatchError if the filter --batch found nothing because there is no such batch. Not earlier: jobs may name a batch
-    that was never created, or is forgotten."""
-    from fileq.queries.documents import unknown_batch
-
-    id = invocation.options.batch
-    if id is not None and not found and invocation.broker().batches_by_id([id]) == [None]:
-        raise unknown_batch(id)
 
 
 @command(
@@ -176,9 +176,9 @@ def _cancel(invocation: Invocation) -> int:
 
     With --all: every unfinished job that matches the filters and was enqueued before the command started; webhook
     deliveries only with --type. Jobs pushed by other programs are cancelled when they are near the front of their
-    queue, or once a worker has claimed them; until then their ids are unknown. One with the id of a job that has ended
-    stays, and is named. Cancelled jobs can't be put back, so --all needs --yes; without it the command lists what it
-    would cancel and exits with code 2.
+    queue, or once a worker has claimed them; until then their ids are unknown. A pushed job that has the id of an
+    ended job is not cancelled; the command names it. Cancelled jobs can't be put back, so --all needs --yes; without it
+    the command lists what it would cancel and exits with code 2.
 
     $ fileq cancel 2f6c1d0e  # one job; several ids may be given
     $ fileq cancel --all --queue low --match '*.tmp.pdf' --dry-run  # show which jobs would be cancelled
@@ -204,7 +204,7 @@ def _act(invocation: Invocation, name: str) -> int:
     if options.all:
         jobs = actions.matching(action, wanted)
         report = actions.begin(action, jobs, limit=wanted.limit, is_dry_run=is_dry_run).complete()
-        _check_batch(invocation, report.count)
+        check_named(invocation, report.count)
     else:
         ids = resolve_ids(broker(), options.ids, places=places)
         report = actions.act_on(action, ids, is_dry_run=is_dry_run)
@@ -216,8 +216,10 @@ def _act(invocation: Invocation, name: str) -> int:
         invocation.note_stale_workers()
     ttl_s = config.worker.heartbeat_ttl
     code = 1 if report.has_failed and not options.all else 0
-    invocation.answer(report, lambda: _report(report, action, ttl_s, screen_of_stdout()), code)
-    if is_unconfirmed:
+    has_none = options.all and action is not JobAction.RETRY and not report.count and not report.results
+    lines = ["no job matches"] if has_none else _report(report, action, ttl_s, screen_of_stdout())
+    invocation.answer(report, lambda: lines, code)
+    if is_unconfirmed and report.count:
         words = command.removeprefix("fileq admin ")
         raise ConfigError(f"{words} --all would {action} {plural(report.count, what)}; add --yes to confirm")
     return code
@@ -275,7 +277,7 @@ def _list_dead(invocation: Invocation) -> int:
 
     queues = invocation.config.worker.priorities
     dead = list_dead(invocation.broker(), queues, filter_of(invocation.options, queues))
-    _check_batch(invocation, len(dead.jobs))
+    check_named(invocation, len(dead.jobs))
     return invocation.answer(dead, lambda: render_dead(dead, screen_of_stdout()))
 
 

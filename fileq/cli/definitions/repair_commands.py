@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import APP_DIR, DRY_RUN, ENDED, argument, check_filtered, filter_of, filters
+from fileq.cli.arguments import APP_DIR, DRY_RUN, ENDED, argument, check_filtered, check_named, filter_of, filters
 from fileq.cli.command import Invocation, command, declared
 from fileq.cli.terminal import Screen, number, plural, screen_of_stdout
 from fileq.core.job import State
@@ -48,6 +48,7 @@ def _reprocess(invocation: Invocation) -> int:
     why = "a file is enqueued again only after its last job has ended"
     wanted.states((State.COMPLETED, State.DEAD, State.CANCELLED), why)
     report = reprocess(invocation.broker(), config, wanted=wanted, is_dry_run=options.dry_run)
+    check_named(invocation, report.enqueued + report.missing + report.unfinished)
     if not options.dry_run:
         invocation.note(note_reprocess, report.enqueued, wanted)
     if report.enqueued:

@@ -44,6 +44,7 @@ def add_waiting(shell: CommandLine) -> None:
     shell.broker.enqueue([Entry(report.but(tags=encoded_tags({"tenant": "acme", "n": "1"})), "low")])
     enqueue(shell, "later", delay_ms=600_000)
     shell.push("low", foreign("old"))
+    shell.run("schedule", "add", "nightly", "@daily", "--type", "report", "-q")
 
 
 WAITING = {

@@ -411,3 +411,9 @@ def test_list_says_that_there_are_more_jobs(shell: CommandLine) -> None:
     assert shell.run("list", "--limit", "2").endswith("\n\nthe first 2 jobs; --limit shows more\n")
     assert "--limit" not in shell.run("list", "--limit", "3")
     assert len(shell.json("list", "--limit", "2")["jobs"]) == 2
+
+
+def test_nothing_to_cancel_needs_no_confirmation(shell: CommandLine) -> None:
+    assert shell.run("cancel", "--all") == "no job matches\n"
+    assert shell.run("cancel", "--all", "--yes") == "no job matches\n"
+    assert shell.json("cancel", "--all")["count"] == 0

@@ -38,6 +38,17 @@ def test_a_filter_by_a_batch_that_does_not_exist_is_exit_1(shell: CommandLine, w
     shell.run(*words, "--batch", batch)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("list",), ("dlq", "list"), ("dlq", "retry", "--all"), ("cancel", "--all", "--yes"), ("reprocess",)],
+    ids=" ".join,
+)
+def test_a_filter_by_a_schedule_that_does_not_exist_is_exit_1(shell: CommandLine, words: tuple[str, ...]) -> None:
+    assert "no schedule is named 'nightyl'" in shell.fail(*words, "--schedule", "nightyl", code=1)
+    shell.run("schedule", "add", "nightly", "@daily", "--type", "report", "-q")
+    shell.run(*words, "--schedule", "nightly")
+
+
 @pytest.mark.parametrize("words", [("pause", "none"), ("resume", "none"), ("peek", "--queue", "none")], ids=" ".join)
 def test_a_queue_is_a_setting_so_an_unknown_one_is_exit_2(shell: CommandLine, words: tuple[str, ...]) -> None:
     assert "no queue is named 'none'" in shell.fail(*words, code=2)
