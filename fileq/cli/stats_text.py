@@ -140,7 +140,7 @@ def _eta(stats: Stats, screen: Screen) -> str:
     backlog = stats.waiting + stats.processing - paused
     to_do = f"{plural(backlog, 'job')} to do"
     aside = f"; {number(paused)} more in paused queues" if paused else ""
-    aside += f"; {number(stats.scheduled)} scheduled or deferred" if stats.scheduled else ""
+    aside += f"; {number(stats.scheduled)} scheduled, retrying or deferred" if stats.scheduled else ""
     if not backlog:
         return f"{'0 jobs are pending' if stats.scheduled else 'No job is pending'}{aside}."
     living = [process for process in stats.workers if process.is_alive]

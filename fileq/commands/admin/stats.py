@@ -22,6 +22,10 @@ from fileq.queries.job_ids import id_in
 HOUR_MS = 3_600_000
 LATE_MS = 60_000  # a worker fires a schedule within a second; after this time none does
 _RATES = ("produced", "completed", "failed", "dead")
+_TOTALS = (
+    *("adopted", "cancelled", "completed", "consumed", "dead", "deleted", "failed", "fenced", "produced", "recovered"),
+    *("released", "retried", "superseded"),
+)
 _ERROR = "error:"
 GONE_STATE = "gone"  # the state of a producer of this machine whose process has ended
 LAST_MINUTE = "last_minute"  # values of `eta_basis`: the time whose rate the ETA assumes
@@ -146,7 +150,14 @@ class Stats(Struct, frozen=True):
     dead: Annotated[int, means("jobs in this list")]
     cancelled: Annotated[int, means("jobs in this list")]
     orders: Annotated[int, means("files of ended jobs that are still to be moved or deleted (worker.after)")]
-    totals: Annotated[Mapping[str, int], means("all counters since the first start: produced, adopted, completed, …")]
+    totals: Annotated[
+        Mapping[str, int],
+        means(
+            "all counters since the first start: jobs produced, adopted (pushed by other programs), completed, dead,"
+            " cancelled, deleted, recovered and superseded; claims consumed and released; attempts failed, retried and"
+            " fenced"
+        ),
+    ]
     this_hour: Throughput
     last_hour: Throughput
     now: Annotated[Throughput | None, means("over the last refreshes, with --watch; else null")]
@@ -222,7 +233,7 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
         processing=census.running,
         **{name: getattr(census, name) for name in ("scheduled", "heartbeats", "completed", "dead", "cancelled")},
         orders=overview.orders,
-        totals=dict(sorted((name, n) for name, n in census.counters.items() if not name.startswith(_ERROR))),
+        totals={name: census.counters.get(name, 0) for name in _TOTALS},
         this_hour=this_hour,
         last_hour=last_hour,
         now=now,

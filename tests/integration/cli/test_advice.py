@@ -42,9 +42,9 @@ def test_cancel_says_when_a_handler_is_stopped_by_force(shell: CommandLine) -> N
 def test_stats_count_the_jobs_that_wait_for_a_time_or_a_limit(shell: CommandLine) -> None:
     enqueue(shell, "later", delay_ms=60_000)
     settle(shell, deferred(running(shell, "limited"), delay_ms=60_000))
-    assert "0 jobs are pending; 2 scheduled or deferred." in shell.run("stats")
+    assert "0 jobs are pending; 2 scheduled, retrying or deferred." in shell.run("stats")
     enqueue(shell, "now")
-    assert "1 job to do; none was completed recently; 2 scheduled or deferred." in shell.run("stats")
+    assert "1 job to do; none was completed recently; 2 scheduled, retrying or deferred." in shell.run("stats")
 
 
 def test_a_reset_says_that_the_name_of_the_route_was_not_checked(shell: CommandLine) -> None:
@@ -177,4 +177,4 @@ def test_a_moved_file_is_enqueued_again_as_enqueue_says(shell: CommandLine) -> N
 def test_a_text_for_a_section_names_its_keys(shell: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shell.directory)
     said = shell.fail("config", "set", "worker.after", "move:done", code=2)
-    assert "its keys are worker.after.completed, worker.after.dead" in said
+    assert "set one of its keys: worker.after.completed, worker.after.dead" in said

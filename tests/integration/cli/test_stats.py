@@ -64,6 +64,12 @@ def test_an_empty_broker(shell: CommandLine) -> None:
     assert shell.json("workers")["workers"] == []
 
 
+def test_counters_that_are_0_are_among_the_totals(shell: CommandLine) -> None:
+    enqueue(shell, "a")
+    totals = shell.json("stats")["totals"]
+    assert (totals["produced"], totals["consumed"], totals["dead"], totals["completed"]) == (1, 0, 0, 0)
+
+
 def test_everything_is_counted(shell: CommandLine) -> None:
     dead(shell, "d")
     settle(shell, complete(running(shell, "c")))
