@@ -343,7 +343,7 @@ def purge_dead(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer[PurgeMessag
     answer = act_on_filter(request, JobAction.DELETE, wanted, JobChoice(dry_run=False))
     result = answer.content
     done = f"Purging {result.matched}" if result.operation is not None else f"Purged {result.done}"
-    message = PurgeMessage(f"{done} dead jobs", result.operation)
+    message = PurgeMessage(f"{done} dead {'job' if result.done == 1 else 'jobs'}", result.operation)
     return ApiAnswer(message, answer.status, answer.headers, answer.count)
 
 

@@ -36,7 +36,7 @@ PRINTED = {
         "T02:30",
     ],
     "container": ['"documents": 2', "completed 1"],
-    "rest-api": ['200 {"message":"Job cancelled",', '200 {"message":"Purged 1 dead jobs"}', "401 "],
+    "rest-api": ['200 {"message":"Job cancelled",', '200 {"message":"Purged 1 dead job"}', "401 "],
     "web-application": ["count-words  tasks:count_words", '"result": {"to": 2, "be": 2, "or": 1}'],
 }
 HOOK = "https://example.com/hook"

@@ -71,7 +71,7 @@ def check_answers(calls: list[CurlCall]) -> None:
     assert (retried.status, retried.answer) == (200, {"message": "Job re-enqueued", "status": "pending"})
     has(dead.answer, total=1, page=1, limit=20)
     assert [(job["id"], job["status"]) for job in dead.answer["jobs"]] == [(broken.answer["id"], "dead")]
-    assert (purged.status, purged.answer) == (200, {"message": "Purged 1 dead jobs"})
+    assert (purged.status, purged.answer) == (200, {"message": "Purged 1 dead job"})
 
     assert stats.status == 200
     has(stats.answer, queues={"high": 0, "low": 0}, total_processed=1, dead_count=0, active_workers=1)
