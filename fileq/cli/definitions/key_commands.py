@@ -86,15 +86,19 @@ def _list(invocation: Invocation) -> int:
     return invocation.answer(found, lambda: _key_table(found))
 
 
+def _minute(time: str | None) -> str:
+    return f"{time[:16].replace('T', ' ')}Z" if time else "never"
+
+
 def _key_table(found: KeyList) -> list[str]:
     if not found.keys:
         return ["there are no keys; 'fileq keys create' creates one"]
     rows = [["id", "name", "scopes", "restricted to", "expires", "last used"]]
     for one in found.keys:
-        expires = f"{one.expires} (expired)" if one.is_expired else one.expires or "never"
+        expires = f"{_minute(one.expires)} (expired)" if one.is_expired else _minute(one.expires)
         prefix = (f"files below {one.path_prefix}",) if one.path_prefix else ()
         only = ", ".join((*(f"type {type}" for type in one.allowed_types), *prefix)) or "-"
-        rows.append([one.id, one.name, " ".join(one.scopes), only, expires, one.last_used or "never"])
+        rows.append([one.id, one.name, " ".join(one.scopes), only, expires, _minute(one.last_used)])
     return table(rows, screen_of_stdout())
 
 

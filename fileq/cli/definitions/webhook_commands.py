@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import argument, utf8_text, whole_number
 from fileq.cli.command import Invocation, command, declared
-from fileq.cli.terminal import moment, plural, screen_of_stdout, table
+from fileq.cli.terminal import moment, plural, screen_of_stdout, short_ids, table
 from fileq.core.job import parse_time
 from fileq.core.text import printable
 from fileq.core.webhook import WEBHOOK_EVENTS, Webhook, WebhookFilter
@@ -150,12 +150,13 @@ def _deliveries(invocation: Invocation) -> int:
 def _delivery_table(found: DeliveryList) -> list[str]:
     if not found.deliveries:
         return ["no delivery is known"]
-    rows = [["id", "event", "status", "answer", "attempts", "created", "error"]]
+    rows = [["id", "event", "status", "attempts", "created", "answer"]]
+    short = short_ids([one.id for one in found.deliveries])
     for one in found.deliveries:
-        answer = str(one.answer_status or "-")
+        answer = one.error or str(one.answer_status or "-")
         created = parse_time(one.created_at or "")
         shown = moment(int(created.timestamp() * 1000)) if created else "-"
-        rows.append([one.id, one.event, one.status, answer, str(one.attempt_count), shown, one.error or "-"])
+        rows.append([short[one.id], one.event, one.status, str(one.attempt_count), shown, answer])
     return table(rows, screen_of_stdout(), from_left=False)
 
 

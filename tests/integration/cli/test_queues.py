@@ -74,6 +74,9 @@ def test_the_audit_has_what_a_command_changed_and_the_log_has_its_jobs(shell: Co
 def test_the_list_of_keys_shows_their_restrictions(shell: CommandLine) -> None:
     only = ("--allow-type", "ocr", "--allow-type", "scan", "--path-prefix", "/srv/in")
     shell.run("keys", "create", "narrow", "--scope", "enqueue", *only)
+    shell.run("keys", "create", "wide", "--scope", "read", "--expires", "1d")
+    assert re.search(r" \d{4}-\d\d-\d\d \d\d:\d\dZ  never$", shell.run("keys", "list"), re.M)
+    shell.run("keys", "revoke", "wide")
     shell.run("keys", "create", "wide", "--scope", "read")
     rows = [re.split(" {2,}", line)[1:5] for line in shell.run("keys", "list").splitlines()[1:]]
     assert sorted(rows) == [

@@ -117,6 +117,7 @@ def test_a_cancelled_job_has_its_delivery(shell: CommandLine) -> None:
     assert json.loads(shell.run("show", delivery["id"], "--json"))["parent_id"] == "one"
     shown = shell.run("webhook", "deliveries", "a")
     assert "job.cancelled" in shown
+    assert max(map(len, shown.splitlines())) <= 80
     assert f" {delivery['created_at'][:19].replace('T', ' ')}Z " in shown, "times as in all tables"
     shell.run("cancel", delivery["id"])
     assert len(shell.json("webhook", "deliveries", "a")["deliveries"]) == 1, "no delivery is about a delivery"
