@@ -89,21 +89,24 @@ def command(words: str, summary: str, *arguments: Argument, **others: Any) -> Ca
 # are asked for, because those import much.
 
 
-def declared(document: str, inside: str = "", meaning: str = "", *, more: Pairs = ()) -> Callable[[], Pairs]:
+def declared(
+    document: str, inside: str = "", meaning: str = "", *, more: Pairs = (), in_full: bool = False
+) -> Callable[[], Pairs]:
     """The fields of a document, which is named as package.module:Class, with the descriptions that it declares.
 
-    `inside` is the field that holds such documents, such as `jobs[]`. `more` are fields that no document declares."""
+    `inside` is the field that holds such documents, such as `jobs[]`. `more` are fields that no document declares.
+    `in_full`: the documents in it are described here, and other commands refer to this one."""
 
     def read() -> Pairs:
         module, _, name = document.partition(":")
         kind: type[Struct] = getattr(import_module(module), name)
         head = ((inside, meaning),) if inside else ()
-        return (*more, *head, *_declared(kind, f"{inside}." if inside else ""))
+        return (*more, *head, *_declared(kind, f"{inside}." if inside else "", in_full=in_full))
 
     return read
 
 
-def _declared(document: type[Struct], prefix: str) -> Iterator[tuple[str, str]]:
+def _declared(document: type[Struct], prefix: str, *, in_full: bool = False) -> Iterator[tuple[str, str]]:
     """The fields, and below them those of the objects in it that say more than their name."""
     hints = get_type_hints(document, include_extras=True)
     for field in fields(document):
@@ -120,7 +123,7 @@ def _declared(document: type[Struct], prefix: str) -> Iterator[tuple[str, str]]:
             continue
         is_list = getattr(kind, "__origin__", None) is tuple
         name = f"{name}[]" if is_list else name
-        if at := _AT_COMMANDS.get(objects[0].__name__):
+        if not in_full and (at := _AT_COMMANDS.get(objects[0].__name__)):
             yield name, f"{f'{meaning}; ' if meaning else ''}as in `fileq {at} --json`"
             continue
         names = ", ".join(inner.encode_name for inner in fields(objects[0]))

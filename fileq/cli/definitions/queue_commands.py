@@ -121,7 +121,7 @@ def _show_in_place(refreshes: Iterator[tuple[Stats | None, str]]) -> None:
 @command(
     "admin workers",
     "show worker processes, their slots and running jobs",
-    json_fields=declared("fileq.commands.admin.running_workers:WorkerList"),
+    json_fields=declared("fileq.commands.admin.running_workers:WorkerList", in_full=True),
 )
 def _workers(invocation: Invocation) -> int:
     """Lists every registered worker process: busy slots, the worst state of its circuit breakers, whether it is alive,
