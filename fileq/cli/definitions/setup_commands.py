@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fileq.cli.arguments import APP_DIR, argument, text_or_empty
 from fileq.cli.command import Invocation, command, declared
-from fileq.cli.terminal import Screen, print_lines, remark, screen_of_stdout, table
+from fileq.cli.terminal import Screen, print_lines, remark, screen_of_stdout, table, wrapped
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
 from fileq.core.units import format_duration
@@ -209,17 +212,20 @@ def _check(invocation: Invocation) -> int:
     $ fileq config check --config staging.yaml  # is this file valid?
     $ fileq config check --handlers --app-dir /opt/handlers  # and can its handlers be imported?"""
     from fileq.commands.configured_handlers import ConfigCheck, check_config
+    from fileq.config.sources import find_file
 
-    options = invocation.options
+    options, path = invocation.options, None
     try:
         loaded = invocation.loaded
         checked = check_config(loaded, options.app_dir if options.handlers else None)
     except ConfigError as error:
         if not options.json:
             raise
-        invocation.print_json(ConfigCheck(is_ok=False, problems=tuple(error.problems)))
+        with suppress(ConfigError):  # then that is the problem
+            path = find_file(options.config, os.environ, Path())
+        invocation.print_json(ConfigCheck(is_ok=False, problems=tuple(error.problems), path=path))
         return 2
-    return invocation.answer(checked, lambda: _checked_lines(loaded, checked))
+    return invocation.answer(checked, lambda: (wrapped(line, sys.stdout) for line in _checked_lines(loaded, checked)))
 
 
 def _checked_lines(loaded: Loaded, checked: ConfigCheck) -> Iterator[str]:

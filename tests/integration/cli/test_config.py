@@ -7,12 +7,14 @@ import json
 import os
 import stat
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fileq.cli import main
 from tests.support.program import command, environment, run
+from tests.support.terminal import Terminal
 
 FILE = "# ours\nworker:\n  count: 3  # three\nproducer: {scan_dir: in}  # one line\n"
 KEPT = "fileq: fileq processes that are running keep the value they started with"
@@ -229,7 +231,7 @@ def test_check_for_programs(file: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     file.write_text("worker: {count: 0, cuont: 3}\n")
     assert main(["config", "check", "--json"]) == 2
     printed = json.loads(capsys.readouterr().out)
-    assert (printed["is_ok"], len(printed["problems"])) == (False, 2)
+    assert (printed["is_ok"], len(printed["problems"]), printed["path"]) == (False, 2, "config.yaml")
 
 
 @pytest.mark.parametrize(
@@ -370,6 +372,14 @@ def test_check_warns_of_routes_that_match_less_than_they_seem_to(
     out = capsys.readouterr().out
     assert out.count("\nwarning: ") == len(warnings)
     assert "handlers were not imported; --handlers imports them" in out
+
+
+def test_check_breaks_its_lines_between_words(file: Path) -> None:
+    terminal = Terminal(command("config", "check"), file.parent, 40, is_stdout=True)
+    with closing(terminal):
+        _, shown = terminal.finish()
+    assert max(map(len, shown.splitlines())) <= 40
+    assert "handlers were not imported; --handlers\r\n" in shown
 
 
 def test_check_warns_of_included_globs_as_of_those_of_routes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
