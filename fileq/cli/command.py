@@ -177,7 +177,10 @@ class Invocation:
         levels = [f"observability.log_level={level}"] if level else []
         given = {key: getattr(options, flag, None) for flag, key in SETTING_FLAGS.items()}
         flags = [f"{key}={value}" for key, value in given.items() if value is not None]
-        return load(options.config, [*levels, *options.sets, *flags])
+        try:
+            return load(options.config, [*levels, *options.sets, *flags])
+        except ConfigError as error:
+            raise ConfigError([_in_words_of_the_line(problem, given) for problem in error.problems]) from None
 
     def broker(self, *, create: bool = False) -> FullBroker:
         """Opens the broker within two seconds or raises BrokerUnavailable. Closed when the command ends.
@@ -243,6 +246,15 @@ class Invocation:
     def __exit__(self, *exc_info: object) -> None:
         if self._broker is not None:
             self._broker.close()
+
+
+def _in_words_of_the_line(problem: str, given: Mapping[str, Any]) -> str:
+    """A problem of a setting, with the name of the flag that has set it."""
+    for flag, key in SETTING_FLAGS.items():
+        start = f"--set: {key} "
+        if given[key] is not None and problem.startswith(start):
+            return f"{'DIR' if flag == 'scan_dir' else f'--{flag}'} {problem.removeprefix(start)}"
+    return problem
 
 
 def open_for_operator(config: Config, *, create: bool) -> FullBroker:

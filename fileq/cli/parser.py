@@ -75,6 +75,7 @@ INSTEAD = {
     "run": _WITHOUT,
     "up": _WITHOUT,
 }
+_MISSING = "the following arguments are required: "
 _CHOICE = re.compile(r"invalid choice: (.*) \(choose from (.*)\)$")
 _TAKE_A_VALUE = ("--config", "--set")
 _SECTIONS = (
@@ -318,6 +319,10 @@ class Parser(argparse.ArgumentParser):
                     else "needs a value"
                 )
             message = f"{name} {said}"
+        message = message.replace("not allowed with argument", "can't be used with")
+        if message.startswith(_MISSING):
+            names = message.removeprefix(_MISSING)
+            message = f"{names} {'are' if ', ' in names else 'is'} missing"
         if found := _CHOICE.search(message):
             known = found[2].replace("'", "")
             message = f"{message[: found.start()]}is {found[1]}; it must be one of {known}"

@@ -68,7 +68,8 @@ def _create(invocation: Invocation) -> int:
     paths = [*given.paths, *(manifest_paths(given.manifest) if given.manifest is not None else ())]
     is_sealed = bool(paths or given.manifest is not None) and not given.open
     if given.wait and not is_sealed:
-        raise ConfigError("--wait would never end, because the batch stays open; name files, or leave out --open")
+        advice = "leave out --open" if given.open else "name files, or give --manifest"
+        raise ConfigError(f"--wait would never end, because the batch stays open; {advice}")
     plan = planned_batch(given, given.name, given.parent)
     options = {"priority": given.priority, "batch": plan.id, "is_traced": config.observability.tracing.enabled}
     entries = entries_for(config, requested(paths), options) if paths else []

@@ -91,7 +91,7 @@ def test_set_writes_the_file_that_is_named(here: Path, monkeypatch: pytest.Monke
         (["worker.count", "many"], "worker.count is 'many'; it must be a whole number"),
         (["worker.priorities", "a,a"], "config.yaml:4: worker.priorities is ['a', 'a']; it must be a list without dup"),
         (["worker.queues.middle", "q"], "worker.queues.middle belongs to no priority"),
-        (["worker.count"], "the following arguments are required: VALUE"),
+        (["worker.count"], "VALUE is missing"),
         (["worker.count", "8", "--config", "none.yaml"], "--config names 'none.yaml', which does not exist"),
         (["redis", "x"], "redis is a section; set one of its keys: redis.addr, "),
     ],

@@ -248,7 +248,7 @@ def test_an_enqueued_command_is_run_by_a_worker_that_allows_commands(sqlite_setu
         (['{"command": "ls", "delay": 5}', "--at", "2999-01-01"], "--at contradicts the JSON of a job"),
         (['{"command": "ls", "max_retries": 0}', "--max-retries", "1"], "--max-retries contradicts the JSON"),
         (["in/a", "--delay", "5"], "--delay is '5'; it must be a duration with its unit, such as 5s"),
-        (["in/a", "--delay", "5s", "--at", "2999-01-01"], "--at not allowed with argument --delay"),
+        (["in/a", "--delay", "5s", "--at", "2999-01-01"], "--at can't be used with --delay"),
         (["in/a", "--at", "noon"], "--at is 'noon'; it must be a time such as"),
         (["in/a", "--max-retries", "-1"], "--max-retries is '-1'; it must be a whole number"),
         (["in/a", "--timeout", "0"], "--timeout is 0"),

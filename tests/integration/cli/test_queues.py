@@ -172,7 +172,11 @@ def test_quiet_reports_a_failure_on_stderr(shell: CommandLine, capsys: pytest.Ca
     [
         (("pause", "nope"), "no queue is named 'nope'; the queues are high, low"),
         (("resume", "dead_letter"), "no queue is named 'dead_letter'"),
-        (("pause",), "QUEUE"),
+        (("pause",), "QUEUE is missing"),
+        (("worker", "--count", "1025"), "fileq: --count is '1025'; it must be"),
+        (("worker", "--app-dir", "absent"), "--app-dir is 'absent'; it must be an existing directory"),
+        (("batch", "create", "--wait"), "the batch stays open; name files, or give --manifest"),
+        (("batch", "create", "--wait", "--open", "a"), "the batch stays open; leave out --open"),
     ],
 )
 def test_a_wrong_argument_is_one_line(shell: CommandLine, words: tuple[str, ...], said: str) -> None:
