@@ -38,6 +38,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Record, Revival, Revived
 from fileq.config import Config
+from fileq.core.batch import runs_though_cancelled
 from fileq.core.documented import means
 from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, encode, rfc3339_ms
 from fileq.core.paging import pages, parts
@@ -309,7 +310,9 @@ class BulkActions:
         return [done[i] for i in range(len(jobs))]
 
     def cancel_members(self, ids: Sequence[str]) -> None:
-        """Cancels these members of a cancelled batch, except those that wait in a long queue."""
+        """Cancels these members of a cancelled batch, except those that wait in a long queue, and those that run
+        though it is cancelled."""
+        ids = [id for id in ids if not runs_though_cancelled(id)]
         long_queues = {queue for queue, count in self._broker.census().pending.items() if count > LONG_QUEUE}
         if long_queues:
             found = zip(ids, self._broker.outlines(ids), strict=True)

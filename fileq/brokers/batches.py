@@ -11,7 +11,7 @@ field `batch_id` of the job is only a label. The rules of protocol.py hold here 
   were cancelled stay so. Kill -9: the job is dead and the batch cancelled, or neither.
 - discard() counts a dead member as deleted.
 - A claim of a member whose batch is cancelled has `is_cancelled`: the caller must settle it as cancelled. claim() and
-  renew() return it so.
+  renew() return it so. The `catch` and `finally` of a child batch run all the same.
 - A callback is enqueued as a follow-up is: not if a job with its id still has a record. A callback of a batch with a
   parent becomes a member of the parent.
 - A finished batch is kept for KEPT_MS, an unfinished one for ever.
@@ -149,10 +149,10 @@ class Batches(Protocol):
         """Marks an unfinished batch as cancelled and seals it; finishes it if nothing is unfinished.
 
         Running members learn of it at their next renewal (CANCEL), waiting ones are cancelled when they are claimed,
-        or by cancel(). Child batches that are unfinished are cancelled too, at most LEVELS_MAX levels and
-        CHILDREN_CANCELLED of them. With `untouched_since_ms`, only an open batch that nothing was added to since then.
-        False, and no change, if it is finished, cancelled and sealed already, unknown, or was touched. (A batch that a
-        death has cancelled may still be open.)
+        or by cancel(); not the `catch` and `finally` of a child batch. Child batches that are unfinished are cancelled
+        too, at most LEVELS_MAX levels and CHILDREN_CANCELLED of them. With `untouched_since_ms`, only an open batch
+        that nothing was added to since then. False, and no change, if it is finished, cancelled and sealed already,
+        unknown, or was touched. (A batch that a death has cancelled may still be open.)
 
         Atomicity: each batch with its callbacks. Repeat: False. Kill -9: cancelled or not; a child that is left is
         cancelled by the reconciler, because its parent is."""

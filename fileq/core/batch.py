@@ -123,6 +123,13 @@ def callback_id(batch_id: str, kind: CallbackKind) -> str:
     return f"{batch_id}.{kind}"
 
 
+def runs_though_cancelled(id: str) -> bool:
+    """Whether a member of this id runs although its batch is cancelled. `catch` and `finally` of a child batch do: the
+    death that makes them due also cancels the parent, whose members they are. No other member has such an id
+    (core/own_jobs.py)."""
+    return id.endswith((f".{CallbackKind.CATCH}", f".{CallbackKind.FINALLY}"))
+
+
 def callback_job(job: Job, batch_id: str, kind: CallbackKind) -> Job:
     return job.but(id=callback_id(batch_id, kind), batch_facts=Raw(FACTS_MARK))
 

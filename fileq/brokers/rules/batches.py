@@ -26,7 +26,15 @@ from fileq.brokers.rules.rows import MemberState, RecordRow
 from fileq.brokers.rules.unit_of_work import CANCELS, Store, UnitOfWork
 from fileq.brokers.types import entry_of
 from fileq.core import batch as rules
-from fileq.core.batch import ENDINGS_OF_STATES, LEVELS_MAX, Batch, BatchState, Callback, Ending
+from fileq.core.batch import (
+    ENDINGS_OF_STATES,
+    LEVELS_MAX,
+    Batch,
+    BatchState,
+    Callback,
+    Ending,
+    runs_though_cancelled,
+)
 from fileq.core.job import State, decode_or_none
 
 
@@ -169,8 +177,8 @@ def _with_running(work: UnitOfWork, ids: Sequence[str]) -> list[Batch | None]:
 
 
 def is_batch_cancelled(work: UnitOfWork, record: RecordRow | None) -> bool:
-    """Whether the job is a member of a batch that is cancelled."""
-    batch = work.batches.get(record.batch) if record is not None else None
+    """Whether the job must not run because it is a member of a batch that is cancelled."""
+    batch = work.batches.get(record.batch) if record is not None and not runs_though_cancelled(record.id) else None
     return batch is not None and batch.is_cancelled
 
 

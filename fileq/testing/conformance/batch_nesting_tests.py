@@ -2,6 +2,7 @@
 
 import pytest
 
+from fileq.brokers.types import LeaseStatus
 from fileq.core.batch import LEVELS_MAX, BatchState, CallbackKind
 from fileq.core.errors import BrokerError
 from fileq.core.settlement import complete
@@ -15,7 +16,7 @@ from fileq.testing.conformance.batch_builders import (
     revive,
     unfinished_ids,
 )
-from fileq.testing.conformance.builders import burial, claim_one, drift, record_of, settle
+from fileq.testing.conformance.builders import burial, claim_one, claims_of, drift, record_of, settle
 from fileq.testing.conformance.harness import Harness
 
 THEN, CATCH, FINALLY = CallbackKind.THEN, CallbackKind.CATCH, CallbackKind.FINALLY
@@ -66,6 +67,38 @@ def test_a_callback_of_a_child_that_fails_fails_the_parent(harness: Harness) -> 
     assert counts(harness, "parent") == {"total": 2, "completed": 1, "dead": 1}
     assert batch_of(harness, "parent").dead_id == "child.then"
     assert callback_jobs(harness, "parent") == {"parent.catch", "parent.finally"}
+
+
+@pytest.mark.parametrize("how", ["a death", "cancel_batch"])
+def test_catch_and_finally_of_a_child_run_though_its_parent_is_cancelled(harness: Harness, how: str) -> None:
+    nested(harness, THEN, CATCH, FINALLY)
+    if how == "cancel_batch":
+        claim = claim_one(harness)
+        assert harness.broker.cancel_batch("parent")
+        settle(harness, burial(claim))
+    else:
+        end(harness, burial)
+    assert batch_of(harness, "parent").is_cancelled
+    claims = claims_of(harness, "w1", "w2")
+    assert sorted(claim.id for claim in claims if not claim.is_cancelled) == ["child.catch", "child.finally"]
+    held = [(claim.slot, claim.raw) for claim in claims]
+    assert [one.status for one in harness.broker.renew(held)] == [LeaseStatus.HELD] * 2
+    for claim in claims:
+        [unexpected] = harness.broker.renew([(claim.slot, b"")])
+        assert unexpected.claim is not None
+        assert not unexpected.claim.is_cancelled
+        settle(harness, complete(unexpected.claim))
+    assert counts(harness, "parent") == {"total": 3, "completed": 2, "dead": 1}
+    assert callback_jobs(harness, "parent") == {"parent.catch", "parent.finally"}
+    assert drift(harness) == 0
+
+
+def test_then_of_a_child_is_cancelled_with_its_parent(harness: Harness) -> None:
+    nested(harness, THEN)
+    end(harness, complete)
+    assert harness.broker.cancel_batch("parent")
+    claim = claim_one(harness)
+    assert (claim.id, claim.is_cancelled) == ("child.then", True)
 
 
 def test_a_child_that_failed_counts_as_dead_and_fires_catch_of_the_parent(harness: Harness) -> None:

@@ -100,7 +100,7 @@ DEADLINE_GUARDS = (
     ONE_CALLER.on("rules", "now_ms + RETURNED_LOOK_MS)\n", "now_ms)\n"),
     ONE_CALLER.on("redis", "again, left = returned_look, left - #raw", "again, left = 0, left - #raw"),
     CANCELLED.on("rules", "    if not is_ours or is_batch_cancelled(work, record):\n", "    if not is_ours:\n"),
-    CANCELLED.on("redis", " and not (was[4] and is_batch_cancelled(was[4]) == 1)", ""),
+    CANCELLED.on("redis", " and not (was[4] and is_batch_cancelled(was[4], id) == 1)", ""),
     STAYS_LISTED.on("rules", "    if not State(record.state).is_waiting:\n", "    if False:\n"),
     STAYS_LISTED.on("redis", "  if not is_waiting or was[2]", "  if was[2]"),
     IN_ITS_PLACE.on(

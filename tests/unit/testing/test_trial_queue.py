@@ -100,6 +100,15 @@ def test_the_deadline_of_a_member_ends_its_batch(q: TrialQueue) -> None:
     assert batch.status().status == "finished"
 
 
+def test_catch_and_finally_of_a_child_batch_run_though_its_death_cancels_the_parent(q: TrialQueue) -> None:
+    catch, last = app.double.call(app.Number(1)), app.double.call(app.Number(2))
+    with q.batch("outer") as outer, q.batch("inner", parent=outer, catch=catch, finally_=last) as inner:
+        inner.add(app.fail, "bad")
+    q.drain()
+    assert [job.id for job in q.completed("double")] == [f"{inner.id}.catch", f"{inner.id}.finally"]
+    assert (outer.status().status, outer.status().is_cancelled) == ("finished", True)
+
+
 def test_the_deadline_of_a_follow_up_counts_from_the_end_of_the_job_before_it(q: TrialQueue) -> None:
     q.advance("1d")
     app.follow_with.enqueue({"deadline": "5m"}, delay="1h")

@@ -13,11 +13,12 @@ from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.rules import batches as rules
 from fileq.brokers.types import Entry, WorkerInfo
 from fileq.config import config_from
-from fileq.core.batch import UNTOUCHED_MS, BatchState
+from fileq.core.batch import UNTOUCHED_MS, BatchState, CallbackKind
 from fileq.core.events import BatchCancelled, BatchFinished, BatchReconciled, Event
 from fileq.core.job import State, typed_job
 from fileq.core.outcome import Done, Failed
 from fileq.core.settlement import bury
+from fileq.testing.conformance.batch_builders import callback
 from fileq.worker import batch_reconciler
 from fileq.worker.batch_reconciler import BatchReconciler
 from tests.support.clocks import ManualClocks
@@ -69,6 +70,23 @@ def test_members_of_a_cancelled_batch_are_cancelled_page_by_page(setup: Setup, m
     setup.reconciler.turn()
     assert setup.states(*ids).count(State.CANCELLED) == 1300
     assert setup.state("b") == (BatchState.FINISHED, True)
+
+
+def test_catch_and_finally_of_a_child_are_not_cancelled_with_its_parent(setup: Setup) -> None:
+    kinds = (CallbackKind.CATCH, CallbackKind.FINALLY)
+    setup.broker.create_batch(NewBatch("parent"))
+    setup.broker.create_batch(NewBatch("child", parent="parent", callbacks=tuple(callback("child", k) for k in kinds)))
+    setup.add("child", "a", "b")
+    setup.broker.register({"s1": WorkerInfo("h", 1, 0, "1", ("low",))})
+    [claim] = setup.broker.settle_and_claim([], ["s1"]).claims
+    setup.broker.settle_and_claim([bury(claim, claim.raw, error="wrong")], [])
+    setup.reconciler.note_dead("a")
+    setup.reconciler.turn()
+    assert setup.states("b", "child.catch") == [State.CANCELLED, State.PENDING]
+    setup.broker.seal_batch("child")
+    setup.broker.cancel_batch("parent")
+    setup.reconciler.turn()
+    assert setup.states("child.catch", "child.finally") == [State.PENDING] * 2
 
 
 def test_an_open_batch_is_cancelled_a_day_after_its_last_job(setup: Setup) -> None:

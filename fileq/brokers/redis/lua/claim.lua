@@ -116,7 +116,7 @@ local function mark_running(slot, number, raw, record, was)
 end
 
 local function add_claim(i, number, raw, id, is_first, started, after, batch)
-  local n, blocked, cancelled = #claims, after and is_blocked(after) or 0, batch and is_batch_cancelled(batch) or 0
+  local n, blocked, cancelled = #claims, after and is_blocked(after) or 0, batch and is_batch_cancelled(batch, id) or 0
   local is_plain = is_first and started == NOW and blocked == 0 and cancelled == 0
   claims[n + 1], claims[n + 2], claims[n + 3] = i, number, raw
   claims[n + 4] = is_plain and 0 or { id or '', started, blocked, cancelled }

@@ -21,7 +21,7 @@ for _, id in ipairs(read('ZRANGEBYSCORE', DEADLINES, '-inf', NOW, 'LIMIT', 0, li
     local again = running_look
     if deadline > now then
       again = math.min(deadline - now, LONGEST_LOOK)
-    elseif state ~= 'running' and number and not (was[4] and is_batch_cancelled(was[4]) == 1) then
+    elseif state ~= 'running' and number and not (was[4] and is_batch_cancelled(was[4], id) == 1) then
       again, left = returned_look, left - #raw
       rows[#rows + 1] = { id, number, raw }
     end

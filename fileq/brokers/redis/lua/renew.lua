@@ -26,14 +26,14 @@ local function answer(i)
   if really ~= believed and believed ~= '' then return { 'lost' } end
   if really ~= believed then
     local was = id and read('HMGET', RECORDS .. id, 'queue', 'started', 'after', 'batch') or {}
-    local is_cancelled = was[4] and is_batch_cancelled(was[4]) or 0
+    local is_cancelled = was[4] and is_batch_cancelled(was[4], id) or 0
     return {
       'unexpected', queue_number[was[1] or ''] or 0, really, id or '', was[2] or '0', is_blocked(was[3]), is_cancelled,
     }
   end
   if really == '' then return { 'idle' } end
   local was = id and read('HMGET', RECORDS .. id, 'cancel', 'batch') or {}
-  local is_wanted = was[1] == '1' or was[2] and is_batch_cancelled(was[2]) == 1
+  local is_wanted = was[1] == '1' or was[2] and is_batch_cancelled(was[2], id) == 1
   return { is_wanted and 'cancel' or 'held' }
 end
 

@@ -10,8 +10,10 @@
 local BATCH = string.sub(RECORDS, 1, -5) .. 'batch:' -- the prefix of the records ends with `job:`
 local batches = {} -- by id, as this script has read them; false = unknown
 
--- 1 if the batch is cancelled, else 0. By pcall: a key of another type must not stop a claim.
-local function is_batch_cancelled(id)
+-- 1 if this member must not run because its batch is cancelled, else 0. As runs_though_cancelled() of core/batch.py.
+-- By pcall: a key of another type must not stop a claim.
+local function is_batch_cancelled(id, member)
+  if string.sub(member, -6) == '.catch' or string.sub(member, -8) == '.finally' then return 0 end
   local batch = batches[id]
   local is_cancelled = batch and batch.is_cancelled or redis.pcall('HMGET', BATCH .. id, 'is_cancelled')[1]
   return is_cancelled == '1' and 1 or 0
