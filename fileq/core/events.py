@@ -114,7 +114,9 @@ class JobProduced(JobEvent, name="job.produced", hidden=("job",), published_as="
     job: Job
 
 
-class JobClaimed(JobEvent, name="job.claimed", level="debug", hidden=("job", "is_run"), published_as="job:started"):
+class JobClaimed(
+    JobEvent, name="job.claimed", level="debug", hidden=("job", "is_run", "token"), published_as="job:started"
+):
     """A slot claimed a job, which had been ready for `waited_ms`."""
 
     queue: str
@@ -122,6 +124,7 @@ class JobClaimed(JobEvent, name="job.claimed", level="debug", hidden=("job", "is
     waited_ms: int | None
     job: Job | None
     is_run: bool = True  # False if it is given back at once, because the worker stops
+    token: int = 0  # of the claim
 
 
 class AttemptEnded(JobEvent):
@@ -270,7 +273,7 @@ def event_type(settlement: Settlement) -> type[AttemptEnded | JobDeferred]:
 
 
 def claimed(claim: Claim, *, is_run: bool = True) -> JobClaimed:
-    return JobClaimed(*ids_of(claim), claim.queue, claim.slot, waited_ms(claim), claim.job, is_run)
+    return JobClaimed(*ids_of(claim), claim.queue, claim.slot, waited_ms(claim), claim.job, is_run, claim.token)
 
 
 def settled(settlement: Settlement) -> AttemptEnded | JobDeferred:

@@ -641,8 +641,8 @@ def parent_of(job: Job) -> tuple[str, str]:
     return trace_id, span_id if _SPAN_ID.fullmatch(span_id) else ""
 
 
-def attempt_span_id(job: Job, slot: str) -> str:
-    return _hash(8, job.id, slot, str(attempt_of(job)))
+def attempt_span_id(job: Job, claim: ClaimKey) -> str:
+    return _hash(8, job.id, claim.slot, str(claim.token))
 
 
 def attempt_of(job: Job) -> int:

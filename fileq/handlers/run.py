@@ -100,7 +100,7 @@ def invoke(
         cancelled=cancelled,
         attempt=task.attempt,
         timeout_s=task.timeout_s,
-        span=(parent_of(job)[0], attempt_span_id(job, task.key.slot)) if routes.is_traced else None,
+        span=(parent_of(job)[0], attempt_span_id(job, task.key)) if routes.is_traced else None,
         roots=task.roots,
         queues=routes.queues,
         types=routes.types if routes.has_all_types else None,

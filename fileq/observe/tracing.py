@@ -27,7 +27,7 @@ from fileq import __version__
 from fileq.config import Config
 from fileq.core import events
 from fileq.core.events import Emit, Event
-from fileq.core.job import Job, attempt_of, attempt_span_id, new_span_id, parent_of, parse_time
+from fileq.core.job import ClaimKey, Job, attempt_of, attempt_span_id, new_span_id, parent_of, parse_time
 
 DEFAULT_ENDPOINT = "http://localhost:4318"
 CLOSE_S = 1.5  # for sending the last spans; stopping may take 3 s in all
@@ -37,6 +37,7 @@ ERROR_MAX = 1_000  # characters
 
 class _RunningAttempt(Struct, frozen=True):
     job: Job
+    claim: ClaimKey
     trace_id: str
     consume: SpanContext
     queue: str
@@ -85,8 +86,9 @@ class Tracing:
         start_ns = time.time_ns()
         trace_id, parent_id = parent_of(event.job)
         consume = _context(trace_id, new_span_id())
-        attempt = _RunningAttempt(event.job, trace_id, consume, event.queue, start_ns)
         slot = event.worker_id
+        claim = ClaimKey(slot, event.token)
+        attempt = _RunningAttempt(event.job, claim, trace_id, consume, event.queue, start_ns)
         before = self._running.get(slot)
         # The end of the same job is reported before its next claim.
         if before is not None and before.job.id != event.job.id:
@@ -100,7 +102,7 @@ class Tracing:
         attempt = self._attempt(slot, event.job_id)
         if attempt is None:
             return event
-        span_id = attempt_span_id(attempt.job, slot)
+        span_id = attempt_span_id(attempt.job, attempt.claim)
         return msgspec.structs.replace(event, trace_id=attempt.trace_id, span_id=span_id)
 
     def _attempt(self, slot: str, job_id: str | None) -> _RunningAttempt | None:
@@ -117,7 +119,7 @@ class Tracing:
         if attempt is None:
             return event  # a reaper's event, about an attempt of another process
         del (self._running if attempt is self._running.get(slot) else self._replaced)[slot]
-        span_id = attempt_span_id(attempt.job, slot)
+        span_id = attempt_span_id(attempt.job, attempt.claim)
         end_ns = time.time_ns()
         if isinstance(event, events.AttemptEnded):
             end_ns = attempt.start_ns + (event.duration_ms or 0) * 1_000_000

@@ -172,8 +172,8 @@ class FollowUps:
         trace_id, span_id = parent.trace_id, parent.span_id
         if self._routes.is_traced:
             trace_id, span_id = parent_of(parent)
-            if claim.slot:  # no slot held a job that died while it waited
-                span_id = attempt_span_id(parent, claim.slot)
+            if claim.token:  # no slot held a job that died while it waited; a reaper does not know the claim
+                span_id = attempt_span_id(parent, claim.key)
         return job.but(parent_id=parent.id, trace_id=trace_id, span_id=span_id)
 
 

@@ -8,9 +8,9 @@ from fileq.core.events import AttemptEnded, JobClaimed, JobFenced
 from fileq.core.job import Job
 
 
-def claim_event(job: Job | None, slot: str = "slot", waited_ms: int | None = None) -> JobClaimed:
+def claim_event(job: Job | None, slot: str = "slot", waited_ms: int | None = None, token: int = 1) -> JobClaimed:
     id = job.id if job is not None else "raw-1"
-    return JobClaimed(id, None, None, "", "", "low", slot, waited_ms, job)
+    return JobClaimed(id, None, None, "", "", "low", slot, waited_ms, job, token=token)
 
 
 def end_event(kind: type[AttemptEnded], job_id: str = "job", **fields: Any) -> AttemptEnded:

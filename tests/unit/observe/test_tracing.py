@@ -24,7 +24,7 @@ from fileq.core.events import (
     JobRecovered,
     JobReleased,
 )
-from fileq.core.job import Job, attempt_span_id, new_ids, parent_of, traceparent, typed_job
+from fileq.core.job import ClaimKey, Job, attempt_span_id, new_ids, parent_of, traceparent, typed_job
 from fileq.observe import tracing
 from fileq.observe.tracing import BATCH, SPANS_MAX, Tracing, make_exporter
 from tests.support.clocks import RecordedEvents
@@ -121,7 +121,7 @@ def test_an_event_is_passed_on_with_the_ids_of_its_span(bench: Bench) -> None:
     fields = bench.passed_on.fields("job.completed")
     process = bench.spans()["process"]
     assert (fields["trace_id"], int(str(fields["span_id"]), 16)) == (TRACE_ID, process.context.span_id)
-    assert fields["span_id"] == attempt_span_id(job(), "slot")
+    assert fields["span_id"] == attempt_span_id(job(), ClaimKey("slot", 1))
 
 
 def test_an_event_about_no_attempt_of_this_process_is_passed_on_and_makes_no_span(bench: Bench) -> None:
@@ -257,8 +257,16 @@ def test_a_job_without_a_proper_trace_has_one_of_its_own_at_every_attempt(trace_
 
 
 def test_every_attempt_of_every_slot_has_a_span_of_its_own() -> None:
-    attempts = [job(retries=r, recoveries=c) for r, c in ((0, 0), (1, 0), (1, 1))]
-    assert len({attempt_span_id(attempt, slot) for attempt in attempts for slot in ("a", "b")}) == 6
+    claims = [ClaimKey(slot, token) for slot in ("a", "b") for token in (1, 2)]
+    assert len({attempt_span_id(job(), claim) for claim in claims}) == 4
+
+
+def test_a_job_that_was_put_back_after_its_death_has_a_new_span(bench: Bench) -> None:
+    for token in (1, 2):
+        bench.emit(claim_event(job(), token=token))
+        bench.emit(end_event(JobDead, duration_ms=1, error="wrong"))
+    bench.tracing.close()
+    assert len({span.context.span_id for span in bench.exporter.spans if span.name == "process"}) == 2
 
 
 def test_ids_that_are_not_whole_are_no_traceparent() -> None:

@@ -245,6 +245,7 @@ def test_a_job_that_dies_again_after_it_was_put_back_is_mourned_again(told: Pump
 
 
 def test_a_reaper_that_buries_a_job_enqueues_its_on_dead(told: PumpSetup) -> None:
+    told.routes.is_traced = True
     told.enqueue("a")
     told.pump.turn()
     config = replace(told.config, worker=replace(told.config.worker, max_recoveries=0))
@@ -254,7 +255,9 @@ def test_a_reaper_that_buries_a_job_enqueues_its_on_dead(told: PumpSetup) -> Non
         reaper.turn()
         told.clocks.advance(TTL_S + 1)
     assert told.state("a") is State.DEAD
-    assert jobs_in_queue(told)["mourn"].payload_value["error"].startswith("its worker died")
+    mourn = jobs_in_queue(told)["mourn"]
+    assert mourn.payload_value["error"].startswith("its worker died")
+    assert mourn.span_id == "", "a span that no process sends can't be a parent"
     assert told.events.count("job.followed") == 1
 
 
