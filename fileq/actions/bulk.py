@@ -40,7 +40,7 @@ from fileq.brokers.types import CancelResult, Record, Revival, Revived
 from fileq.config import Config
 from fileq.core.batch import runs_though_cancelled
 from fileq.core.documented import means
-from fileq.core.job import DELAYED_STATES, Job, State, decode_or_none, encode, rfc3339_ms
+from fileq.core.job import DELAYED_STATES, Job, State, attempt_of, decode_or_none, encode, rfc3339_ms
 from fileq.core.paging import pages, parts
 from fileq.core.text import printable
 from fileq.queries.job_filter import Conditions, JobFilter, StoredJob, stored_as
@@ -521,8 +521,9 @@ def revival(dead: StoredJob, queue: str, *, is_probe: bool = False) -> Revival:
     assert dead.job is not None
     # Its wait is counted from here, not from its creation.
     forgotten = {"retries": 0, "recoveries": 0, "error": None, "failed_at": None}
-    due = rfc3339_ms(wall_clock_ms())
-    fresh = dead.job.but(**forgotten, process_at=due, first_error=dead.error or None, breaker_probe=is_probe)
+    before, due = attempt_of(dead.job) - 1, rfc3339_ms(wall_clock_ms())
+    fresh = dead.job.but(**forgotten, attempts_before=before, process_at=due, first_error=dead.error or None)
+    fresh = fresh.but(breaker_probe=is_probe)
     if dead.record is not None and dead.record.moved_to:
         fresh = fresh.at(dead.record.moved_to)
     return Revival(dead.raw, dead.id, encode(fresh), queue, is_next=is_probe)

@@ -91,6 +91,7 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     process_at: str | None = None
     deadline: str | None = None
     recoveries: Count = 0
+    attempts_before: Count = 0  # an operator put it back last, which set `retries` and `recoveries` to 0
     signature: str | None = None  # the short form, which every release knows
     file_inode: Bytes | None = None
     filepath_b64: str | None = None
@@ -232,6 +233,7 @@ _NUMBERS = {
     "filesize": BYTES_MAX,
     "retries": COUNT_MAX,
     "recoveries": COUNT_MAX,
+    "attempts_before": COUNT_MAX,
     "timeout": LONGEST_S,
     "max_retries": COUNT_MAX,
     "file_inode": BYTES_MAX,
@@ -647,7 +649,7 @@ def attempt_span_id(job: Job, claim: ClaimKey) -> str:
 
 def attempt_of(job: Job) -> int:
     """The number of the current attempt, from 1."""
-    return job.retries + job.recoveries + 1
+    return min(job.attempts_before + job.retries + job.recoveries + 1, COUNT_MAX)
 
 
 def traceparent(trace_id: str, span_id: str) -> str:

@@ -22,7 +22,17 @@ from fileq.brokers.types import Attempt, Record
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.events import Emit, WebhooksInvalid, event_type
-from fileq.core.job import ENDED_STATES, Job, State, decode_or_none, encode, parsed_ms, rfc3339_ms, typed_job
+from fileq.core.job import (
+    ENDED_STATES,
+    Job,
+    State,
+    attempt_of,
+    decode_or_none,
+    encode,
+    parsed_ms,
+    rfc3339_ms,
+    typed_job,
+)
 from fileq.core.outcome import FollowUp, follow_up_id
 from fileq.core.own_jobs import is_own_type
 from fileq.core.settlement import Settlement, Verb
@@ -222,7 +232,7 @@ def settled_data(settlement: Settlement, job: Job, now_ms: int) -> dict[str, Any
             error=settlement.error,
             result=settlement.result,
             attempts=(attempt,),
-            attempt_count=job.retries + job.recoveries + 1,
+            attempt_count=attempt_of(job),
             outputs=settlement.outputs,
             fingerprint=settlement.fingerprint,
         )

@@ -59,7 +59,7 @@ from fileq.core.events import (
     result_dropped,
     settled,
 )
-from fileq.core.job import MADE_BY_TAG, Claim, ClaimKey, Version
+from fileq.core.job import MADE_BY_TAG, Claim, ClaimKey, Version, attempt_of
 from fileq.core.outcome import Cancelled, Changed, Done, Failed, FinalOutcome, Made, Ran, Refused, Released, Task
 from fileq.core.retry import Policy, decide, decide_changed
 from fileq.core.settlement import Settlement, SettleResult, Verb, defer
@@ -999,9 +999,8 @@ def _task_of(claim: Claim, routes: Routes, paths: Paths, runs_changed: bool) -> 
     number = routes.find(job, paths.relative(path) if path else "")
     if number is None:
         return Refused(routes.refusal(job), NO_HANDLER)
-    attempt = job.retries + job.recoveries + 1
     timeout_s = routes[number].timeout
     if job.timeout is not None:
         # A client with a limited key can shorten what the operator allows, not extend it.
         timeout_s = min(job.timeout, timeout_s) if MADE_BY_TAG in job.tag_values else job.timeout
-    return Task(claim.key, claim.raw, number, path, paths.allowed, attempt, timeout_s, runs_changed)
+    return Task(claim.key, claim.raw, number, path, paths.allowed, attempt_of(job), timeout_s, runs_changed)

@@ -24,6 +24,11 @@ def fail(job: fileq.JobView[str], context: fileq.Context) -> None:
     raise OSError(job.payload)
 
 
+@fileq.task("attempt")
+def attempt(job: fileq.JobView[None], context: fileq.Context) -> None:
+    raise OSError(f"attempt {context.attempt}")
+
+
 @fileq.task("total")
 async def total(job: fileq.JobView[list[int]], context: fileq.Context) -> int:
     return sum(job.payload)

@@ -22,7 +22,7 @@ from tests.support.worker_setup import WorkerSetup, ids
 __all__ = ["running_scenarios"]
 
 TOO_LARGE = 2**64 - 1
-NUMBERS = ("filesize", "retries", "recoveries", "max_retries", "timeout", "file_inode")
+NUMBERS = ("filesize", "retries", "recoveries", "attempts_before", "max_retries", "timeout", "file_inode")
 TEXTS = (
     *("id", "filepath", "priority", "creation_time", "trace_id", "span_id", "type", "process_at", "deadline"),
     *("signature", "filepath_b64", "batch_id", "error", "failed_at", "first_error", "moved_from"),

@@ -21,6 +21,7 @@ from fileq.core.job import (
     MAX_PARSED_BYTES,
     Job,
     State,
+    attempt_of,
     check_content,
     checked_id,
     decode,
@@ -79,6 +80,11 @@ def a_job(**changes: object) -> Job:
 
 def test_a_plain_job_has_exactly_the_eight_fields_in_order() -> None:
     assert list(json.loads(encode(a_job()))) == EIGHT
+
+
+def test_the_number_of_an_attempt_can_be_kept_in_the_job_whatever_its_counters_are() -> None:
+    most = 2**31 - 1
+    check_content(a_job(attempts_before=attempt_of(a_job(retries=most, recoveries=most, attempts_before=most))))
 
 
 def test_an_optional_field_follows_the_eight_once_it_is_set() -> None:
@@ -234,6 +240,7 @@ def test_what_enters_a_broker_can_be_decoded(fields: dict[str, object]) -> None:
         "max_retries": (-1, 2**31),
         "retries": (-1, 2**31),
         "recoveries": (-1, 2**31),
+        "attempts_before": (-1, 2**31),
         "filesize": (-1, 2**63),
         "file_inode": (-1, 2**63),
         "id": ("",),

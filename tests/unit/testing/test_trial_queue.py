@@ -56,6 +56,19 @@ def test_retries_and_delays_take_no_time(q: TrialQueue) -> None:
     assert [job.type for job in q.dead] == ["fail"]
 
 
+def test_attempts_are_counted_on_after_a_manual_retry(q: TrialQueue) -> None:
+    handle = app.attempt.enqueue()
+    for _ in range(3):
+        q.drain()
+        handle.retry()
+    q.drain()
+    status = handle.status()
+    assert [attempt.error.split(" (")[0] for attempt in status.attempts if attempt.error] == [
+        f"OSError: attempt {number}" for number in range(1, 13)
+    ]
+    assert (status.attempt_count, status.retry_count) == (12, 3)
+
+
 def test_results_are_kept_however_much_time_passes(q: TrialQueue) -> None:
     handle = app.double.enqueue(app.Number(1))
     q.advance("90d")
