@@ -67,7 +67,7 @@ class TaskDefinition(Generic[P, R]):
         """The P of the first parameter's JobView[P]; Any if there is none. ConfigError for a class that no job is of,
         such as that of the payload."""
         first = next(iter(inspect.signature(self.function).parameters), "")
-        annotation = self._annotation(first)
+        annotation = _bare(self._annotation(first))
         # From Python 3.11 on Any, the annotation of a parameter without one, is a class too.
         is_class = isinstance(annotation, type) and annotation is not Any
         is_class = is_class and not getattr(annotation, "_is_protocol", False)
@@ -106,7 +106,7 @@ class TaskDefinition(Generic[P, R]):
     @property
     def payload_name(self) -> str:
         """The payload's type for people; "" if it can be anything."""
-        type = self.payload_type
+        type = _bare(self.payload_type)
         if type is Any or type is NoneType:
             return "" if type is Any else "None"
         return str(type) if typing.get_args(type) else getattr(type, "__name__", str(type))
@@ -128,7 +128,8 @@ class TaskDefinition(Generic[P, R]):
         annotation = getattr(self.function, "__annotations__", {}).get(name, Any)
         holder = SimpleNamespace(__annotations__={name: annotation})
         try:
-            found = typing.get_type_hints(holder, getattr(inspect.unwrap(self.function), "__globals__", {}))
+            names = getattr(inspect.unwrap(self.function), "__globals__", {})
+            found = typing.get_type_hints(holder, names, include_extras=True)  # the limits in Annotated
         except Exception as error:
             fault = f"the annotation {annotation!r}, which can't be resolved ({error}); {_ADVICE}"
             raise ConfigError(f"task {self.name!r} ({self.target}) has {fault}") from error
@@ -142,6 +143,11 @@ class TaskDefinition(Generic[P, R]):
             if isinstance(error, TypeError):
                 fault = f"that JSON can't hold: {error}"
             raise ConfigError(f"task {self.name!r} ({self.target}) has a {what} {fault}") from error
+
+
+def _bare(type: Any) -> Any:
+    """The type itself, without what Annotated says of it."""
+    return typing.get_args(type)[0] if typing.get_origin(type) is typing.Annotated else type
 
 
 def _type_without_json(of: Any) -> type | None:

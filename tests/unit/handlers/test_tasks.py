@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import pytest
@@ -65,6 +65,19 @@ def test_an_option_that_does_not_exist_is_a_type_error_with_all_that_do_and_the_
         task("x", **wrong)
     with pytest.raises(TypeError, match=r"'timout'; .* retry_if, safe_open, timeout, type; did you mean 'timeout'\?$"):
         fileq.handler("*", **wrong)
+
+
+def test_the_limits_of_an_annotated_payload_are_checked() -> None:
+    def one(job: fileq.JobView[Annotated[int, msgspec.Meta(gt=0)]], context: fileq.Context) -> None: ...
+    def each(job: fileq.JobView[list[Annotated[int, msgspec.Meta(gt=0)]]], context: fileq.Context) -> None: ...
+    def noted(job: Annotated[fileq.JobView[Thumb], "noted"], context: fileq.Context) -> None: ...
+
+    assert task("one")(one).checked_payload(b"1") == b"1"
+    with pytest.raises(ConfigError, match=r"task 'one' takes a payload of type int: Expected `int` >= 1"):
+        task("one")(one).checked_payload(b"0")
+    with pytest.raises(ConfigError, match=r"Expected `int` >= 1 - at `\$\[1\]`"):
+        task("each")(each).checked_payload(b"[1,0]")
+    assert task("noted")(noted).payload_type is Thumb
 
 
 def test_two_tasks_of_one_name_are_an_error_that_names_both() -> None:
