@@ -108,6 +108,12 @@ def hold_the_gil(*_: object) -> None:
     ctypes.PyDLL(None).sleep(1000)
 
 
+def sleep_in_c(*_: object) -> Ran:
+    """Any signal ends the call, and the task takes that as the end of its time."""
+    ctypes.CDLL(None).sleep(1000)
+    return Done(b"slept")
+
+
 def hang(_task: Task, _cancelled: threading.Event, path: bytes = b"") -> None:
     """Ignores its cancellation; makes the file when it begins."""
     touch(path)
@@ -261,6 +267,7 @@ WORDS: dict[str, Callable[..., Ran | None]] = {
         print_and_exit,
         loop,
         hold_the_gil,
+        sleep_in_c,
         hang,
         stop_when_cancelled,
         fail_when_cancelled,

@@ -27,6 +27,16 @@ def test_a_task_is_killed_at_its_timeout_whatever_it_does(start: Start, raw: str
     driver.until(lambda: driver.pids("sleep") == [])
 
 
+@pytest.mark.parametrize("raw", ["sleep_in_c", "hold_the_gil"])
+def test_a_call_that_the_request_for_the_stack_ends_has_timed_out_all_the_same(start: Start, raw: str) -> None:
+    driver = start(1, captures_output=True)
+    ran = driver.run(raw, timeout_s=0.3)
+    assert isinstance(ran, Failed)
+    assert (ran.error, ran.kind) == ("timed out after 300ms", "Timeout")
+    assert f"in {raw}" in ran.traceback
+    assert driver.run("echo again") == Done(b"again")
+
+
 def test_a_timeout_does_not_affect_other_tasks(start: Start, tmp_path: Path) -> None:
     driver = start(16)
     others = [driver.submit(f"wait_for {tmp_path}/go") for _ in range(15)]

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fileq.core.outcome import Ran, Task, TaskOutcome
+from fileq.core.outcome import Ran, Task, TaskOutcome, timed_out
 from fileq.core.retry import StopRequest, outcome_after
 from fileq.worker.executors.process.messages import (
     HEADER,
@@ -219,6 +219,8 @@ class ChildHandle:
                     ran = decode_ran.decode(memoryview(inbox)[at + HEADER.size : at + HEADER.size + length])
                 except (msgspec.DecodeError, ValueError) as error:
                     raise InvalidMessage from error
+                if self._stack_asks:  # its time was up, and the signal may have ended what it waited for
+                    ran = timed_out(self.task.timeout_s)
                 self.jobs_done += 1
                 self.failed_starts = 0
                 self.finish(self.stop_request, ran, ended)
@@ -241,7 +243,7 @@ class ChildHandle:
 
     def ask_for_stack(self, now_s: float) -> bool:
         """Asks a child whose time is up where its handler is (output_pipe.py), and gives it a moment more. False if it
-        is to be killed now."""
+        is to be killed now. Its outcome counts no more: call receive() before."""
         if self.task is None or self.output is None or self.stop_request is not StopRequest.NONE:
             return False
         if self.output.has_stack or self._stack_asks == STACK_ASKS:

@@ -348,6 +348,8 @@ class ProcessExecutor:
             self._receive_from_server()
         wake_s = NEVER_S
         for handle in self._handles:
+            if handle.kill_at_s <= now_s:
+                self._receive_from(handle, handle.child, 0.0)  # a task that has ended by now is not out of time
             if handle.kill_at_s <= now_s and handle.task is not None:
                 if not handle.ask_for_stack(now_s):
                     self._kill_and_finish(handle, timed_out(handle.task.timeout_s))

@@ -279,7 +279,7 @@ class ChildOutput:
         """The outcome of the task, with its output if it failed."""
         # A silent task needs no lock: the pipe was empty at its end, and the thread holds the lock from before it reads
         # until `_printed` has what it read.
-        if not reads and not self._lock.locked() and self._printed is None and not self._parts:
+        if not (reads or self._lock.locked() or self._stack) and self._printed is None and not self._parts:
             self._task = None
             return ran
         output = self.end(number, reads=reads)
