@@ -15,6 +15,7 @@ from fileq.testing.conformance.builders import (
     running,
     settle,
     snapshot,
+    worker_info,
 )
 from fileq.testing.conformance.own_jobs_tests import each_owner, each_plant, fire_slot, plant, run_all
 from tests.conformance.fsck_checks import check, fill
@@ -23,6 +24,14 @@ from tests.conformance.fsck_checks import check, fill
 def test_an_empty_broker_is_clean(harness):
     report = check(harness)
     assert (report.is_clean, report.elements, report.records, report.slots) == (True, 0, 0, 0)
+
+
+def test_slots_for_jobs_that_are_claimed_in_advance_are_not_counted(harness):
+    infos = {"w1": worker_info(), "w2": worker_info(is_extra=True)}
+    harness.broker.register(infos)
+    enqueue(harness, "a", "b")
+    assert len(harness.broker.settle_and_claim([], list(infos)).claims) == 2
+    assert check(harness).slots == 1
 
 
 def test_a_filled_broker_is_clean_and_a_check_changes_nothing(harness):

@@ -152,7 +152,8 @@ class BrokerWalk:
         self.silent = {suspect.slot: suspect for suspect in self._broker.suspects(sweep=True)}
         held = {view.slot: [view.raw] for view in workers if view.raw}
         held.update((slot, [claim.raw for claim in suspect.claims]) for slot, suspect in self.silent.items())
-        self.slots = len({*held, *(view.slot for view in workers)})
+        in_advance = {view.slot for view in workers if view.info.is_extra}  # beyond worker.count
+        self.slots = len({*held, *(view.slot for view in workers)} - in_advance)
         for slot, raws in held.items():
             for raw in raws:
                 job = decode_or_none(raw)
