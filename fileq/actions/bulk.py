@@ -509,7 +509,7 @@ def why_not_retried(record: Record) -> str:
         waits = "a worker will run it" if state is State.PENDING else "a worker will run it when it is due"
         next_step = "it needs no retry" if state is State.RUNNING else waits
     elif job is not None and not job.filepath:
-        next_step = "'fileq enqueue' creates a new job"
+        next_step = "enqueue a new job instead"
     else:
         next_step = "'fileq reprocess --match GLOB' enqueues its file again"
     return f"it is {state.value}, not dead; {next_step}"

@@ -239,7 +239,7 @@ def test_the_reason_names_the_state_of_a_job_that_is_not_dead_and_the_next_step(
     ids = ("done", "typed", "again", "busy")
     assert [(r["result"], r["reason"]) for r in shell.json("dlq", "retry", *ids, code=1)["results"]] == [
         ("refused", "it is completed, not dead; 'fileq reprocess --match GLOB' enqueues its file again"),
-        ("refused", "it is completed, not dead; 'fileq enqueue' creates a new job"),
+        ("refused", "it is completed, not dead; enqueue a new job instead"),
         ("refused", "it is retrying, not dead; a worker will run it when it is due"),
         ("refused", "it is running, not dead; it needs no retry"),
     ]
