@@ -40,7 +40,7 @@ class Handle(Generic[R]):
         warning: str = "",
     ) -> None:
         self.id = id
-        self.fate = fate
+        self.fate = str(fate) if fate is not None else None  # not a word of the broker's enumeration
         self.warning = warning
         self._transport = transport
         self._task = task

@@ -26,7 +26,7 @@ def q() -> Iterator[TrialQueue]:
 
 def test_a_task_is_run_by_drain_and_its_result_has_its_type(q: TrialQueue) -> None:
     handle = app.double.enqueue(app.Number(21), tags={"tenant": "acme"})
-    assert handle.fate == "enqueued"
+    assert (handle.fate, type(handle.fate)) == ("enqueued", str)
     assert handle.status().status == "pending"
     assert q.drain() == 1
     [job] = q.completed("double")
