@@ -90,6 +90,8 @@ def parse_target(url: str) -> Target:
     found = _URL.fullmatch(url)
     if "@" in url.partition("://")[2].partition("/")[0]:
         raise InvalidUrl("holds a user name or password; remove it: receivers verify the signature")
+    if "://" in url and not url.lower().startswith(("http://", "https://")):
+        raise InvalidUrl("must begin with http:// or https://")
     if found is None or not url.isprintable():
         raise InvalidUrl("is not a URL such as https://example.org/hook, without a fragment")
     scheme, host = found[1].lower(), found[2].strip("[]").lower()
