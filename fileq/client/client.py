@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from fileq.client.address import HTTP_SCHEMES, config_at, new_database_warning, server_address
@@ -142,7 +142,7 @@ class Client:
         name: str,
         cron: str,
         task: TaskDefinition[Any, Any] | str,
-        payload: Any = None,
+        payload: Mapping[str, Any] | Struct | None = None,
         *,
         timezone: str = "UTC",
         **options: Unpack[ScheduleKeywords],

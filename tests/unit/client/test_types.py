@@ -57,6 +57,8 @@ def use(client: fileq.Client) -> None:
         client.enqueue(total, [added.wait()], batch=batch)
     status: fileq.BatchDocument = client.find_batch(batch.id).wait(5)
     print(status.completed + 1, client.batch(parent=batch).retry().count)
+    client.schedule("nightly", "@daily", thumbnail, Thumb("x"))
+    client.schedule("weekly", "@weekly", loose, {"a": 1})
     for job in client.jobs(status="dead", since="2h"):
         print(job.is_finished, job.id, "late" in (job.error or ""))
     print(len(list(client.jobs(type=thumbnail, batch=batch))))
@@ -95,6 +97,7 @@ def misuse(client: fileq.Client) -> None:
     client.jobs(status="odd")
     client.batch().add(total, ["x"])
     client.batch(than=tick)
+    client.schedule("x", "@daily", tick, 5)
 
 
 def misuse_in_a_handler(context: fileq.Context) -> None:
@@ -116,7 +119,7 @@ def test_a_program_with_tasks_passes_strict_mypy_and_its_mistakes_do_not(tmp_pat
     )
     errors = [line for line in checked.stdout.splitlines() if ": error:" in line]
     first = PROGRAM.count("\n") + 2
-    assert [int(line.split(":")[1]) - first for line in errors] == [1, 2, 3, 4, 5, 6, 7, 8, 12, 13], (
+    assert [int(line.split(":")[1]) - first for line in errors] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 14], (
         checked.stdout + checked.stderr
     )
     assert 'expected "Thumb | UnsetType"' in errors[0]
