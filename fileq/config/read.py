@@ -133,7 +133,7 @@ class Reader(Struct):
         if self.is_valid(path):
             for name, sentence in section.contradictions():
                 origin = node.value[name].origin if name in node.value else node.origin
-                self._add(path, origin.message(f"{path}{'.' if name else ''}{name} {sentence}"))
+                self._add(path, origin.message(f"{path}{'.' if path and name else ''}{name} {sentence}"))
         return section
 
     def _fields(self, kind: type[S], given: dict[str, Node], path: str, default: S) -> S:

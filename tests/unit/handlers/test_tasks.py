@@ -80,6 +80,14 @@ def test_the_limits_of_an_annotated_payload_are_checked() -> None:
     assert task("noted")(noted).payload_type is Thumb
 
 
+def test_everything_wrong_with_the_options_of_a_task_is_reported_together() -> None:
+    task("p", on_completed="p", max_retries=-1, timeout="x")(shrink)
+    with pytest.raises(ConfigError) as caught:
+        routes()
+    problems = [problem.partition(":shrink: ")[2].partition(" is ")[0] for problem in caught.value.problems]
+    assert sorted(problems) == ["max_retries", "on_completed", "timeout"]
+
+
 def test_two_tasks_of_one_name_are_an_error_that_names_both() -> None:
     def other(job: fileq.JobView, context: fileq.Context) -> None: ...
 
