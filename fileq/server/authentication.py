@@ -76,6 +76,10 @@ class Caller(Struct, frozen=True):
     def is_limited(self) -> bool:
         return bool(self.restriction) or Scope.READ not in self.scopes
 
+    @property
+    def is_admin(self) -> bool:
+        return Scope.ADMIN in self.scopes
+
     def require(self, scopes: Iterable[Scope], *, serves_limited: bool = False) -> None:
         """Raises ApiProblem unless the caller has one of the scopes. What does not say that it shows and changes only
         what the caller may see (`serves_limited`) is refused to callers that are limited."""

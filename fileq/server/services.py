@@ -32,7 +32,7 @@ from fileq.commands.audit_entries import (
     short,
 )
 from fileq.config import Config
-from fileq.core.errors import BrokerError
+from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.events import (
     Emit,
     Event,
@@ -51,7 +51,7 @@ from fileq.server.authentication import Authentication, FailedLogins, Sessions, 
 from fileq.server.event_hub import RESET, EventHub, LiveEvent
 from fileq.server.limits import BrokerPool, RateLimiter, RequestBodies, Share, SlowWork
 from fileq.server.operations import OperationRunner, OperationStore
-from fileq.server.problems import ApiProblem, problem_of
+from fileq.server.problems import ApiProblem, broker_away, problem_of
 
 # A disk or a receiver that hangs holds only threads of these works.
 TRANSFERS_MAX = 16
@@ -125,9 +125,12 @@ class Services:
         self.waits.close()
         self.failed_logins.flush()
 
-    def reported(self, error: Exception, what: str, request_id: str) -> ApiProblem:
-        """The problem to answer with. A defect is logged, with the request id that its answer has."""
+    def reported(self, error: Exception, what: str, request_id: str, *, names_broker: bool = True) -> ApiProblem:
+        """The problem to answer with. A defect is logged, with the request id that its answer has. Without
+        `names_broker` an outage does not say where the broker is."""
         problem = problem_of(error)
+        if isinstance(error, BrokerUnavailable) and not names_broker:
+            problem = broker_away("try again later; the server reports the reason to keys with the scope admin")
         if problem is None:
             self.emit(RequestFailed(what, request_id, repr(error)[:500], error))
             problem = ApiProblem("internal", f"see the log of the server for request {request_id}")

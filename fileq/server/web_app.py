@@ -180,7 +180,7 @@ class WebApp:
         try:
             cookie = await services.authentication.login_by_link(token, sender)
         except Exception as error:
-            raise services.reported(error, "login", request_id) from error
+            raise services.reported(error, "login", request_id, names_broker=False) from error
         return RedirectResponse(f"{self._settings.base_path}{API}/whoami", 303, {"Set-Cookie": cookie})
 
     async def _call(self, request: Request, path: str, sender: RequestSender, request_id: str) -> Response:
@@ -209,7 +209,9 @@ class WebApp:
         except ClientDisconnect:
             raise
         except Exception as error:
-            response = self._services.reported(error, action, request_id).response(request_id)
+            is_admin = caller is not None and caller.is_admin
+            problem = self._services.reported(error, action, request_id, names_broker=is_admin)
+            response = problem.response(request_id)
         is_audited = found.is_audited if found is not None else request.method not in SAFE
         if caller is not None and is_audited:
             log, result = self._services.audit, response.status_code

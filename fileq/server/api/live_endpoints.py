@@ -39,7 +39,8 @@ async def serve_events(services: Services, socket: WebSocket, sender: RequestSen
         wanted = checked_query(query, hides_paths=services.hides_paths)
         stream = await hub.open(wanted, caller, socket.scope[ABORT], is_socket=True)
     except Exception as error:
-        refusal = services.reported(error, "follow_socket", request_id).response(request_id)
+        problem = services.reported(error, "follow_socket", request_id, names_broker=False)
+        refusal = problem.response(request_id)
         refusal.headers["X-Request-Id"] = request_id
         await socket.send_denial_response(refusal)
         return

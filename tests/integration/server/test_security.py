@@ -405,10 +405,14 @@ def test_an_outage_of_redis_is_a_503_and_ends_by_itself(tmp_path: Path, valkey: 
     with Program("serve", cwd=tmp_path, settings=settings, variables={"API_KEY": ADMIN_KEY}) as program:
         client = ApiClient(int(program.wait_for("server.opened")["url"].rpartition(":")[2]), ADMIN_KEY)
         assert client.post("/jobs", {"type": "x"}).status == 201
+        reader = client.with_key(client.post("/keys", {"name": "r", "scopes": ["read"]}).json["key"])
+        assert reader.call("GET", "/stats").status == 200
         valkey.pause()
-        away = client.call("GET", "/stats")
+        answers = [one.call("GET", "/stats") for one in (client, reader)]
         valkey.resume()
-        assert (away.slug, away.headers["retry-after"]) == ("broker-away", "1")
+        for away, names_broker in zip(answers, (True, False), strict=True):
+            assert (away.slug, away.headers["retry-after"]) == ("broker-away", "1")
+            assert (valkey.address in away.json["detail"]) is names_broker
         wait_until(lambda: client.call("GET", "/stats").status == 200, 20)
         program.signal(signal.SIGHUP)
         assert program.wait_for("config.reloaded")["needs_restart"] == [], "the short timeouts are no setting"
