@@ -115,11 +115,17 @@ class Done(Struct, frozen=True, tag=True, omit_defaults=True):
     made: Made | None = None
 
 
+class LostRoot(NamedTuple):
+    root: bytes
+    reason: str
+
+
 class Failed(Struct, frozen=True, tag=True):
     """The attempt failed: an exception, a timeout, too much memory, a command's exit code.
 
     `kind` is the error's class, for the counters. `is_sample` says whether the circuit breaker counts the failure.
-    `is_vanished`: no handler ran, because the file no longer exists, although its root does.
+    `is_vanished`: no handler ran, because the file no longer exists, although its root does. `lost_root`: no handler
+    ran, because this root cannot be accessed; the reason is why, as directory_problem() says it.
     `traceback` has the user's frames; "" if the handler raised nothing. `output` is the end of what it printed."""
 
     error: str
@@ -128,6 +134,7 @@ class Failed(Struct, frozen=True, tag=True):
     after_s: float | None = None
     is_sample: bool = True
     is_vanished: bool = False
+    lost_root: LostRoot | None = None
     traceback: str = ""
     output: str = ""
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fileq.core.errors import Permanent
-from fileq.core.outcome import Changed, Failed
+from fileq.core.outcome import Changed, Failed, LostRoot
 from fileq.core.text import quoted_path
 from fileq.files.beneath import LeadsOutside, is_below, open_beneath
 from fileq.files.paths import MISSING, NOT_A_DIRECTORY, directory_problem
@@ -105,10 +105,8 @@ def open_file(path: bytes, roots: Sequence[bytes], signature: str | None = None)
     except LeadsOutside:
         return _outside(path, roots)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-            return failed(OSError(error.errno, error.strerror, os.fsdecode(path)))  # it names a part of the path only
         try:
-            return _missing(path, roots)
+            return _unreachable(path, roots, error)
         except OSError as changing:  # a link of the path was replaced while it was read
             return failed(changing)
     except ValueError as error:  # a NUL in the name
@@ -143,17 +141,19 @@ def _problem(path: bytes, status: os.stat_result, signature: str | None) -> Fail
     return None
 
 
-def _missing(path: bytes, roots: Sequence[bytes]) -> Failed:
+def _unreachable(path: bytes, roots: Sequence[bytes], error: OSError) -> Failed:
     """Vanished only if its root exists: with an unmounted volume all files are missing, and they come back."""
     real_path = os.path.realpath(path)
     root = next((root for root in roots if is_below(real_path, (root,))), None)
+    if root is not None and (problem := directory_problem(root)):
+        what = "is missing" if problem in (MISSING, NOT_A_DIRECTORY) else problem
+        text = f"the root {os.fsdecode(root)!r} {what}"
+        return Failed(text, "RootMissing", is_sample=False, lost_root=LostRoot(root, problem))
+    if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+        return failed(OSError(error.errno, error.strerror, os.fsdecode(path)))  # it names a part of the path only
     if root is None:
         return _outside(path, roots)
-    problem = directory_problem(root)
-    if not problem:
-        return Failed("file vanished", "FileVanished", is_permanent=True, is_sample=False, is_vanished=True)
-    what = "is missing" if problem in (MISSING, NOT_A_DIRECTORY) else problem
-    return Failed(f"the root {os.fsdecode(root)!r} {what}", "RootMissing", is_sample=False)
+    return Failed("file vanished", "FileVanished", is_permanent=True, is_sample=False, is_vanished=True)
 
 
 def _outside(path: bytes, roots: Sequence[bytes]) -> Failed:

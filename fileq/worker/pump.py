@@ -11,6 +11,7 @@ All outcomes since the last turn go out together, so calls grow under load. A sl
     Waiting   When there is room, it goes on as from Free. If it has waited too long, or the
               worker stops, it is released                                                 → Settling
     Running   The executor has the task. When its attempt ends the retry policy decides    → Settling
+              If the root of its file was missing it is deferred                           → Settling
               If the file has changed or vanished the job stays Running, undecided, until
               the broker was read: then it runs again, or is decided.
     Settling  The next call carries the settlement; after a lost reply it is sent again.
@@ -619,9 +620,11 @@ class Pump:
         wait_s = self._breakers.wait_s(task.route, has_failed=claim.has_failed)
         return self._breakers.reason(task.route), wait_s, claim.has_failed
 
-    def _defer(self, slot: Slot, claim: Claim, reason: str, wait_s: float, is_last: bool = False) -> None:
+    def _defer(
+        self, slot: Slot, claim: Claim, reason: str, wait_s: float, is_last: bool = False, *, route: int | None = None
+    ) -> None:
         delay_ms = self._deferrals.delay_ms(reason, wait_s, is_last=is_last)
-        slot.settle(defer(claim, reason=reason, delay_ms=delay_ms))
+        slot.settle(defer(claim, reason=reason, delay_ms=delay_ms), route)
 
     def _run_candidates(self) -> None:
         """Runs the claimed jobs of limited routes, or defers them. One round trip if a limit is shared by all workers.
@@ -763,6 +766,11 @@ class Pump:
             running.undecided = ran
             self._changed.append(slot)
             return
+        elif isinstance(ran, Failed) and ran.lost_root is not None:
+            # It was lost after the last check of the roots. A root that is back already is tried again like the others.
+            self._breakers.record(running.route, claim.key, None)
+            self._defer(slot, claim, self._roots.note_lost(ran.lost_root) or ran.error, 0.0, route=running.route)
+            return
         elif isinstance(ran, Failed) and ran.is_vanished and not policy.skips_vanished and claim.version is not None:
             running.undecided = ran
             self._vanished.append(slot)
@@ -852,7 +860,8 @@ class Pump:
                 if settlement.verb is Verb.DEFER:
                     self._deferrals.fenced(settlement)
             elif settlement.verb is Verb.DEFER:
-                if self._deferrals.settled(settlement):  # one line for each reason, not for each deferral
+                # One line for each reason, not for each deferral; and one for each job that was reported as claimed.
+                if self._deferrals.settled(settlement) or settling.route is not None:
                     events.append(settled(settlement))
             else:
                 events.append(settled(settlement))

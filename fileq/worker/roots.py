@@ -6,7 +6,8 @@ for a good reason, because no file was moved yet. The same holds for the default
 names no directory: it may run only jobs without files. Such a root counts as missing only when a job needs it.
 
 Each root is checked in a thread of its own: a check of a dead network mount may block for minutes. turn() compares the
-results and reports what has changed; a loop of its own calls it.
+results and reports what has changed; a loop of its own calls it. Between two checks a run may find its root missing:
+the pump reports that by note_lost(), and it counts until the next check.
 
 What a kill -9 leaves: nothing. A new process checks at its start.
 """
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from fileq.core.events import Emit, RootLost, RootRestored, ignore
+from fileq.core.outcome import LostRoot
 from fileq.files.paths import MISSING, NOT_A_DIRECTORY, directory_problem
 
 CHECK_EVERY_S = 1.0
@@ -40,6 +42,10 @@ class _Root:
         self.checked_s = time.monotonic()
         if not self._found:
             self.is_needed = self._is_expected  # if not, until a job misses it again
+
+    def note_lost(self, found: str) -> None:
+        self._found = found
+        self.is_needed = True
 
     @property
     def is_missing(self) -> bool:
@@ -85,6 +91,7 @@ class RootsWatch:
         ]
         self._unexpected = [root for root in self._roots if not root.is_needed]
         self._reported: Mapping[bytes, str] = {}
+        self._reporting = threading.Lock()
         self._stop = threading.Event()
         self.problems: Mapping[bytes, str] = self._find_problems()  # root → why its files cannot be reached
         self.change_count = 0
@@ -103,12 +110,22 @@ class RootsWatch:
 
     def turn(self) -> float:
         """Compares the last checks with those before. Returns the seconds until the next turn."""
-        before = self._reported
-        self.problems = self._reported = after = self._find_problems()
-        for root in (*before, *(root for root in after if root not in before)):
-            if before.get(root) != after.get(root):
-                self._changed(root, before.get(root), after.get(root))
+        with self._reporting:
+            before = self._reported
+            self.problems = self._reported = after = self._find_problems()
+            for root in (*before, *(root for root in after if root not in before)):
+                if before.get(root) != after.get(root):
+                    self._changed(root, before.get(root), after.get(root))
         return CHECK_EVERY_S
+
+    def note_lost(self, lost: LostRoot) -> str | None:
+        """A run has found that this root cannot be accessed, and why. Returns the problem that its jobs wait for; None
+        if a check has found the root again meanwhile. Reads no file: that may block."""
+        for root in self._roots:
+            if root.path == lost.root:
+                root.note_lost(lost.reason)
+        self.turn()  # reported before jobs are deferred for it: only what was reported ends, and releases them
+        return self.problems.get(lost.root)
 
     @property
     def is_any_missing(self) -> bool:

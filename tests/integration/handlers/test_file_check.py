@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from fileq.core.outcome import Changed, Done, Failed
+from fileq.core.outcome import Changed, Done, Failed, LostRoot
+from fileq.files.paths import MISSING
 from fileq.handlers import checksum
-from tests.support.handler_runs import CALLED, called, file, file_task, root, run
+from fileq.handlers.run import run_task
+from tests.support.handler_runs import CALLED, called, failure, file, file_task, root, routes_of, run
+from tests.support.unprivileged import open_path, unprivileged
 
-__all__ = ["file", "root"]
+__all__ = ["file", "open_path", "root"]
 
 
 def signature(path: Path) -> str:
@@ -42,7 +46,23 @@ def test_a_file_that_does_not_exist_has_vanished(missing: str, file: Path, root:
 def test_a_file_on_a_missing_root_has_not_vanished(file: Path, root: Path) -> None:
     root.rename(root.parent / "unmounted")
     ended = run(file_task(file, root), called)
-    assert ended == Failed(f"the root {str(root)!r} is missing", "RootMissing", is_sample=False)
+    lost = LostRoot(bytes(root), MISSING)
+    assert ended == Failed(f"the root {str(root)!r} is missing", "RootMissing", is_sample=False, lost_root=lost)
+
+
+def test_a_file_on_a_root_without_permission_has_lost_its_root(open_path: Path) -> None:
+    root = open_path / "root"
+    root.mkdir()
+    (root / "a.txt").touch()
+    task = file_task(root / "a.txt", root)
+    routes = routes_of(called)
+    root.chmod(0)
+    with unprivileged():
+        ended = run_task(routes, task, threading.Event())
+    root.chmod(0o755)
+    assert failure(ended).lost_root == LostRoot(
+        bytes(root), f"can't be accessed: this user has no permission on {root}"
+    )
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "/etc/nothing", "{root}/../outside.txt", "{root}x/a.txt", "{root}"])

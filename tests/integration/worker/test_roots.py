@@ -50,6 +50,29 @@ def test_a_missing_root_defers_its_file_jobs_and_all_others_run(each_setup: Work
     assert setup.census().drift == 0
 
 
+def test_no_job_fails_between_the_loss_of_its_root_and_the_next_check(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    volume = setup.directory / "volume"
+    volume.mkdir()
+    jobs = ids("job", 30)
+    for id in jobs:
+        (volume / id).write_text("x")
+        setup.enqueue_file(volume / id, id)
+    worker = setup.worker(str(volume), "--count", "2", max_retries=0, handlers=on_files("gated"))
+    running = setup.wait_logged("start", 2)
+    away = volume.rename(setup.directory / "away")
+    (setup.directory / "gate").touch()  # those that run end, and others begin at once
+    waiting = [id for id in jobs if id not in running]
+    setup.wait_for(State.COMPLETED, running)
+    setup.wait_for(State.DEFERRED, waiting)
+    worker.wait_for("root.lost")
+    away.rename(volume)
+    setup.wait_for(State.COMPLETED, waiting)
+    assert {(setup.record(id).attempt_count, setup.job(id).retries) for id in jobs} == {(1, 0)}
+    assert worker.events("job.dead") == worker.events("job.failed") == []
+    assert setup.census().drift == 0
+
+
 def test_a_run_once_reports_a_missing_root_and_exits_with_1(each_setup: WorkerSetup) -> None:
     setup = each_setup
     volume, _, settings = two_roots(setup)

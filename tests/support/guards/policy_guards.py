@@ -256,8 +256,8 @@ FILE_GUARDS = (
     Guard(
         "A file has vanished only if its root exists",
         "an unmounted volume makes all its jobs dead",
-        "    if not problem:\n",
-        "    if True:\n",
+        "    if root is not None and (problem := directory_problem(root)):\n",
+        "    if False:\n",
         CHECKING + "a_file_on_a_missing_root_has_not_vanished",
     ),
     Guard(

@@ -75,8 +75,8 @@ PUMP_GUARDS = (
     Guard(
         "A deferral is logged once for its reason",
         "thousands of deferred jobs fill the log",
-        "                if self._deferrals.settled(settlement):",
-        "                if self._deferrals.settled(settlement) or True:",
+        "                if self._deferrals.settled(settlement) or settling.route is not None:",
+        "                if self._deferrals.settled(settlement) or settling.route is not None or True:",
         DEFERRED + "a_deferral_is_logged_once_for_its_reason_and_is_no_claim",
     ),
     Guard(
@@ -92,6 +92,14 @@ PUMP_GUARDS = (
         " and type(slot.state) is Free]\n",
         "]\n",
         FENCED + "a_claim_for_a_slot_that_is_not_free_does_not_run",
+    ),
+    Guard(
+        "A run that finds its root missing counts no attempt",
+        "a directory that is moved away buries the jobs that begin before the next check",
+        "        elif isinstance(ran, Failed) and ran.lost_root is not None:\n",
+        "        elif False:\n",
+        "tests/unit/worker/test_roots.py::"
+        "test_a_run_that_finds_its_root_missing_is_deferred_and_those_after_it_do_not_begin",
     ),
     Guard(
         "A job of a missing root does not become the probe of a breaker",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.core.outcome import Done, Failed
+from fileq.core.outcome import Done, Failed, LostRoot
 from fileq.files import paths
 from fileq.worker.roots import RootsWatch
 from tests.support.clocks import RecordedEvents
@@ -163,6 +163,65 @@ def test_when_the_root_is_back_its_jobs_run_and_count_no_retry() -> None:
     assert record is not None
     assert (record.state, record.attempt_count, record.deferred, record.deferred_count) == ("completed", 1, "", 1)
     assert {view.info.lost_roots for view in setup.broker.workers()} == {()}
+
+
+ROOT_LOST = Failed("the root '/data' is missing", "RootMissing", lost_root=LostRoot(b"/data", paths.MISSING))
+
+
+def test_a_run_that_finds_its_root_missing_is_deferred_and_those_after_it_do_not_begin() -> None:
+    setup = PumpSetup(count=1)
+    setup.enqueue("a", "b")
+    setup.pump.turn()
+    setup.missing.add(b"/data")  # and no check has seen that
+    setup.executor.end(ROOT_LOST)
+    turn(setup)
+    assert setup.submitted() == ["a"]
+    for record in setup.broker.records(["a", "b"]):
+        assert record is not None
+        assert (record.state, record.deferred, record.attempt_count) == ("deferred", MISSING, 0)
+    assert setup.roots.problem() == MISSING
+    assert [setup.events.count(name) for name in ("root.lost", "job.deferred", "job.failed", "job.dead")] == [
+        1,
+        1,
+        0,
+        0,
+    ]
+    setup.missing.clear()
+    setup.check_roots()
+    setup.deferrals.turn()
+    turn(setup)
+    setup.executor.end(Done())
+    turn(setup)
+    [record] = setup.broker.records(["a"])
+    assert record is not None
+    assert (record.state, record.attempt_count, record.deferred_count) == ("completed", 1, 1)
+
+
+def test_a_root_that_is_back_before_it_is_looked_at_releases_the_jobs_that_missed_it() -> None:
+    setup = PumpSetup()
+    setup.enqueue("a")
+    setup.pump.turn()
+    setup.executor.end(ROOT_LOST)
+    turn(setup)
+    assert setup.state("a") == "deferred"
+    setup.check_roots()
+    setup.deferrals.turn()
+    turn(setup)
+    assert setup.submitted() == ["a", "a"]
+
+
+def test_a_run_that_misses_its_root_is_no_sample_of_its_breaker_and_frees_its_place_under_a_limit() -> None:
+    route = {"match": "**/*", "use": "fileq.handlers:checksum", "max_running": 1}
+    setup = PumpSetup(count=1, handlers=[route, {"type": "t", "use": "fileq.handlers:checksum"}], min_samples=1)
+    setup.enqueue("a")
+    setup.pump.turn()
+    setup.executor.end(ROOT_LOST)
+    turn(setup)
+    assert setup.breakers.state == "closed"
+    setup.check_roots()
+    setup.deferrals.turn()
+    turn(setup)
+    assert setup.submitted() == ["a", "a"]
 
 
 def test_a_job_of_a_missing_root_does_not_become_the_probe_of_a_breaker() -> None:
