@@ -146,10 +146,8 @@ def _after_vanishing(claim: Claim, failed: Failed, policy: Policy, now_ms: int) 
         return settlement.skip_vanished(claim)
     error = _as_text(failed.error)
     if first := claim.job.first_error:
-        put_back, retried = f"; put back, but {error}", f"; retried, but {error}"
-        # `fileq dlq retry` sets both counters to 0.
-        note = retried if claim.job.retries or claim.job.recoveries else put_back
-        error = first if first.endswith((put_back, retried)) else _as_text(first[: ERROR_MAX - len(note)] + note)
+        note = f"; retried, but {error}"
+        error = first if first.endswith(note) else _as_text(first[: ERROR_MAX - len(note)] + note)
     ran = Details(kind=failed.kind, refused=True, vanished=True)  # no attempt was made
     return settlement.bury(claim, dead(claim.job, error, now_ms), error=error, handler=policy.handler, **ran)
 

@@ -74,7 +74,7 @@ def test_a_retry_keeps_the_first_error_when_the_moved_file_was_deleted(
     shell.run("admin", "dlq", "retry", "bad")
     setup.worker(count=1, handlers=WORKING, worker__after__dead=f"move:{failed}")
     wait_until(lambda: setup.record("bad").attempt_count == 2, 10)
-    assert setup.job("bad").error == f"{first}; put back, but file vanished"
+    assert setup.job("bad").error == f"{first}; retried, but file vanished"
 
 
 def test_a_moved_file_is_reprocessed_where_it_is(each_setup: WorkerSetup, shell: CommandLine) -> None:

@@ -163,7 +163,7 @@ def test_the_first_error_of_a_job_that_was_put_back_is_kept_when_its_file_vanish
         settled = decide(claim_of(first_error=error), VANISHED, POLICY, now_ms=NOW_MS)
         job = decode(settled.next_raw)
         error = job.error or ""
-        assert (error, job.first_error) == ("ValueError: no; put back, but file vanished", None)
+        assert (error, job.first_error) == ("ValueError: no; retried, but file vanished", None)
     other = decode(decide(claim_of(first_error=error, retries=3), Failed("x", "X"), POLICY, now_ms=NOW_MS).next_raw)
     assert (other.error, other.first_error) == ("x", None)
 
