@@ -9,13 +9,14 @@ A follow-up exists if and only if its settlement took effect: the broker applies
 from __future__ import annotations
 
 import re
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from fileq.core.job import ClaimKey, Job, Version
 from fileq.core.job_options import JobOptions
 from fileq.core.units import format_duration
+from fileq.core.webhook import ANSWERED
 
 FOLLOW_UPS_MAX = 100  # of one attempt
 FOLLOW_UPS_MAX_BYTES = 256 << 10  # of one attempt, all together
@@ -210,6 +211,8 @@ CRASH, WORKER_DEATH = "Crash", "WorkerDied"
 DEATH_KINDS = frozenset({CRASH, WORKER_DEATH})  # counted as `recovered`, not as `failed`
 # Tried in this order; the first that matches from the start of the text decides.
 _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
+    # The first error of the job stays in the text, see core/retry.py.
+    (re.compile(r".*; retried, but file vanished\Z", re.DOTALL), "FileVanished"),
     (re.compile(r"timed out after "), TIMEOUT),
     (re.compile(r"file vanished"), "FileVanished"),
     (re.compile(r"not a regular file"), "NotAFile"),
@@ -218,12 +221,24 @@ _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"no handler for |commands in jobs are disabled|the job names neither "), "NoHandler"),
     (re.compile(r"refused: another program enqueued "), "ForeignJob"),
     (re.compile(r"['\"].* leads outside the allowed roots", re.DOTALL), "OutsideRoots"),
+    (re.compile(r"the root ['\"]"), "RootMissing"),
+    (re.compile(r"can't be prepared: "), "CannotPrepare"),
+    (re.compile(r"can't be sent to a child process: "), "UnsendableTask"),
+    (re.compile(r"its outcome has \d+ bytes; "), "OutcomeTooLong"),
+    (re.compile(rf"{ANSWERED} (\d+)"), r"HTTP\1"),
+    (re.compile(r"not sent: "), "NotSent"),
+    (re.compile(r"stopped before there was an answer"), "Stopped"),
+    (re.compile(r"webhook ['\"].* is disabled: "), "WebhookDisabled"),
+    (re.compile(r"the webhook can't be read: "), "BrokerError"),
+    (re.compile(r"the payload is not that of a delivery: "), "InvalidDelivery"),
     (re.compile(r"used \d+MB of memory, more than worker\.max_memory"), "MemoryLimit"),
     (re.compile(re.escape(WORKER_DIED)), WORKER_DEATH),
     (re.compile(re.escape(CRASHED)), CRASH),
-    (re.compile(r"\S+ exited with (\d+)"), r"exit \1"),
-    (re.compile(r"\S+ was killed by (signal \d+|\w+)"), r"\1"),
-    (re.compile(r"([A-Za-z_]\w*)(?:: |$| \(at )"), r"\1"),
+    # The name of a command may contain spaces.
+    (re.compile(r"[^:]+ exited with (\d+)"), r"exit \1"),
+    (re.compile(r"[^:]+ was killed by (signal \d+|\w+)"), r"\1"),
+    (re.compile(r"[^:]+ has ended, and its exit code was lost"), "lost"),
+    (re.compile(r"([^\W\d]\w*)(?:: |$| \(at )"), r"\1"),
 )
 
 

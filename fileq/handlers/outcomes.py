@@ -68,7 +68,8 @@ def failed(
     try:
         return _failed(error, give_up_on, retry_if)
     except BaseException:  # the exception's class is the user's code, and any method of it may raise
-        return Failed(_bounded(type(error).__name__, _LONGEST_KIND), "Error")
+        name = _bounded(type(error).__name__, _LONGEST_KIND)
+        return Failed(name, name)
 
 
 def one_line(text: str) -> str:

@@ -428,7 +428,7 @@ def retry_after_s(text: str, now_ms: int) -> float:
 def _failed(job: Job, answer: Answer | None, error: str) -> Failed:
     """No failure counts for a circuit breaker: one receiver must not stop the deliveries of others."""
     if answer is None:
-        return Failed(error, "NotSent", is_sample=False)
+        return Failed(f"not sent: {error}", "NotSent", is_sample=False)
     status, text = answer.status, printable(answer.text)
     error = f"{error}: {text}" if text else error
     refuses = 400 <= status < 500 and status not in _MAY_CHANGE
