@@ -128,13 +128,15 @@ class DeliveryStage:
     # files on their way to the broker
 
     def joined(self, entry: Entry, file: FoundFile) -> Entry | None:
-        """The entry as a member of its delivery; the same entry if the file is in none. None if its delivery can't be
-        opened: the next scan finds the file again. Raises BrokerError."""
+        """The entry as a member of its delivery; the same entry if the file is in none, or corrects the last one. None
+        if its delivery can't be opened: the next scan finds the file again. Raises BrokerError."""
         place = self._places.of(os.path.dirname(file.path))
         if place is None:
             return entry
         joined = None
         with self._alone(place.directory):
+            if self._is_correction(place.directory, file.path):
+                return entry
             batch_id = self._opened(place).batch_id
             job = entry.job.but(id=_member_id(batch_id, file.path, file.signature), batch_id=batch_id)
             joined = Entry(job, entry.queue, entry.version, joins=True, is_own=True, fills_delivery=True)
@@ -146,6 +148,19 @@ class DeliveryStage:
         if place is not None and entry.job.batch_id is not None:
             with self._alone(place.directory, entry.job.batch_id):
                 self._close(place.directory, entry.job.batch_id)
+
+    def _is_correction(self, directory: bytes, path: bytes) -> bool:
+        """Whether the last delivery is sealed and has a check for this file, which was missing or differed from the
+        manifest. A delivery that begins with it would wait for a manifest in vain. If a new manifest does arrive, the
+        delivery that it begins takes the file in: the ledger knows it."""
+        if self._register.record(directory).batch_id:
+            return False
+        self._register.refresh()
+        record = self._register.record(directory)
+        if record.batch_id or not record.number:
+            return False
+        check = _check_id(batch_id_of(directory, record.number), shown(path))
+        return self._broker.records([check])[0] is not None
 
     def _opened(self, place: DeliveryPlace) -> DeliveryRecord:
         record = self._register.record(place.directory)
@@ -332,7 +347,7 @@ class DeliveryStage:
     ) -> None:
         entries = []
         for check in problems:
-            id = follow_up_id(state.batch_id, "check", check.path)
+            id = _check_id(state.batch_id, check.path)
             job = typed_job(CHECK_TYPE, msgspec.to_builtins(check), priority=self._queue, now=datetime.now(UTC), id=id)
             job = job.but(batch_id=state.batch_id, max_retries=0)
             entries.append(Entry(job, self._queue, joins=True, is_own=True, fills_delivery=True))
@@ -407,6 +422,10 @@ class DeliveryStage:
 
 def _member_id(batch_id: str, path: bytes, signature: str) -> str:
     return follow_up_id(batch_id, shown(path), signature)
+
+
+def _check_id(batch_id: str, path: str) -> str:
+    return follow_up_id(batch_id, "check", path)
 
 
 class DeliveryRecord(Struct, frozen=True, omit_defaults=True):

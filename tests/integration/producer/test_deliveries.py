@@ -9,7 +9,8 @@ import json
 from pathlib import Path
 
 from fileq.core.batch import Batch, BatchState, CallbackKind, facts_of
-from fileq.core.job import decode
+from fileq.core.job import State, decode
+from tests.support import program
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup
 
@@ -82,3 +83,41 @@ def test_a_delivery_with_a_missing_and_a_different_file_fails_and_names_both(eac
     done = batch_of(setup, whole)
     assert done is not None
     assert (done.total, done.completed, done.fired) == (FILES, FILES, (CallbackKind.THEN,))
+
+
+def test_a_file_that_is_corrected_belongs_to_the_delivery_that_missed_it(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    directory = setup.inbox / "acme/day"
+    directory.mkdir(parents=True)
+    whole = {name: f"all of {name}".encode() for name in ("good", "missing", "different")}
+    listed = [{"path": name, "sha256": hashlib.sha256(data).hexdigest()} for name, data in whole.items()]
+    (directory / "good").write_bytes(whole["good"])
+    (directory / "different").write_bytes(b"half of it")
+    (directory / "x.manifest.json").write_text(json.dumps(listed))
+    settings = {"producer__deliveries": json.dumps(DELIVERIES), "producer__settle_unclosed": "200ms"}
+    producer = setup.worker(role="producer", **settings)
+    setup.worker()
+    wait_until((directory / "_FILEQ_FAILED").exists, 60, "the failed marker")
+    producer.kill()
+    producer.wait()
+    [failed] = setup.broker.batch_page().batches
+
+    for name in ("missing", "different"):
+        (directory / name).write_bytes(whole[name])
+    setup.worker(role="producer", **settings)
+
+    def is_processed(name: str) -> bool:
+        [entry] = setup.broker.lookup([bytes(directory / name)])
+        size = len(whole[name])
+        newest = [id for text, id in entry.versions if text.startswith(f"{size}-")] if entry is not None else []
+        return bool(newest) and setup.states(newest[:1])["completed"] == 1
+
+    wait_until(lambda: is_processed("missing") and is_processed("different"), 30, "the corrected files are processed")
+    checks = [one["job_id"] for one in json.loads((directory / "_FILEQ_FAILED").read_text())["failed"]]
+    assert len(checks) == 2
+    retried = program.run("dlq", "retry", *checks, cwd=setup.directory, settings=setup.all_settings())
+    assert retried.returncode == 0, retried.stderr
+    setup.wait_for(State.COMPLETED, [*checks, f"{failed.id}.then"])
+    [only] = setup.broker.batch_page().batches
+    assert (only.id, only.state, only.dead) == (failed.id, BatchState.FINISHED, 0)
+    assert set(only.fired) == {CallbackKind.THEN, CallbackKind.CATCH}
