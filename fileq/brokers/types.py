@@ -237,6 +237,7 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     is_extra: bool = False  # a slot for jobs that are claimed in advance, beyond worker.count
     types: tuple[str, ...] | None = None  # of jobs that it runs; only one slot of a worker says it
     globs: tuple[str, ...] | None = None  # of files that it takes, in the same way
+    roots: tuple[str, ...] = ()  # below which it opens files, as producers see their paths; in the same way
     # With `pid` these identify the process to others on its machine, see local_processes.py.
     boot_id: str = ""
     namespaces: str = ""

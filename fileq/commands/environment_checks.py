@@ -15,7 +15,14 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.configured_handlers import load_handlers
-from fileq.commands.server_checks import check_port, check_schedules, check_server, check_webhooks, is_configured
+from fileq.commands.server_checks import (
+    catalog_of,
+    check_port,
+    check_schedules,
+    check_server,
+    check_webhooks,
+    is_configured,
+)
 from fileq.commands.untaken_files import missed_by_case
 from fileq.config import Config, Loaded
 from fileq.config.load import describe_broker_choice
@@ -41,7 +48,7 @@ def check_environment(loaded: Loaded, role: str, app_dir: str, open_it: Callable
         (True, "broker", check_broker(loaded, open_it)),
         (is_producing, "scan_dir", check_scan_dir(loaded)),
         (is_producing, "watching", check_watching(config)),
-        (is_working, "roots", check_roots(loaded)),
+        (is_working, "roots", check_roots(loaded, open_it)),
         (is_working, "after", check_after(config)),
         (is_working, "handlers", check_handlers(loaded, app_dir)),
         (is_working, "schedules", check_schedules(config)),
@@ -171,8 +178,9 @@ def max_watches() -> int | None:
         return None
 
 
-def check_roots(loaded: Loaded) -> Iterator[Finding]:
-    """Checks the directories below which workers may open files. While one is missing, no job with a file runs."""
+def check_roots(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding]:
+    """Checks the directories below which workers may open files. While one is missing, no job with a file runs. Names
+    running workers of this broker with other roots: two configurations may share a database by mistake."""
     config = loaded.config
     for root in config.paths.roots:
         shown, what = os.fsdecode(root), directory_problem(root)
@@ -184,6 +192,17 @@ def check_roots(loaded: Loaded) -> Iterator[Finding]:
             yield wrong("roots", f"{shown} {what}: no job with a file runs", advice)
         else:
             yield unknown("roots", f"{shown} {what}: jobs with a file, if there are any, wait", advice_for(what))
+    broker = catalog_of(config, open_it)
+    try:
+        infos = [view.info for view in broker.workers() if view.is_alive] if broker is not None else []
+    except BrokerError:
+        return  # the check of the broker reports it
+    others = {info.roots: f"{info.host}-{info.pid}" for info in infos if info.roots}
+    for roots, who in others.items():
+        if set(roots) != set(config.paths.allowed_there):
+            detail = f"worker {who} has other roots ({', '.join(roots)}) and runs only the jobs below them"
+            advice = "if it belongs to another application, give each its own sqlite.path or redis.prefix"
+            yield unknown("roots", detail, advice)
 
 
 def check_after(config: Config) -> Iterator[Finding]:

@@ -52,6 +52,11 @@ class Paths:
                     return theirs + path[len(ours) :] or b"/"
         return path
 
+    @property
+    def allowed_there(self) -> tuple[str, ...]:
+        """The roots and folders as the producer sees their paths, fit for JSON. For below_root() of other workers."""
+        return tuple(_as_text(self.there(directory)) for directory in self.allowed)
+
     def allows(self, path: bytes) -> bool:
         """Whether the directory, given by its path on this worker, is a root or folder or below one, by its name."""
         return any(is_in(path, directory) for directory in self.allowed)
@@ -63,6 +68,17 @@ class Paths:
         folders = [folder for folder in self.folders if is_in(path, folder) and len(folder) > len(above)]
         above = max(folders, key=len, default=above)
         return os.fsdecode(path[len(above.rstrip(b"/")) :].lstrip(b"/"))
+
+
+def below_root(path: bytes, allowed_there: Sequence[str]) -> str | None:
+    """A producer's path below the innermost of these roots, by its name; None if it is below none."""
+    shown = _as_text(path)
+    above = [root.rstrip("/") + "/" for root in allowed_there if shown.startswith(root.rstrip("/") + "/")]
+    return shown.removeprefix(max(above, key=len)) if above else None
+
+
+def _as_text(path: bytes) -> str:
+    return path.decode(errors="backslashreplace")
 
 
 def is_in(path: bytes, directory: bytes) -> bool:

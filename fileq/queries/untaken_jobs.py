@@ -17,6 +17,7 @@ from fileq.core.errors import BrokerUnavailable, FileqError
 from fileq.core.job import Job
 from fileq.core.own_jobs import is_own_type
 from fileq.core.text import did_you_mean, quoted_path
+from fileq.files.paths import below_root
 
 if TYPE_CHECKING:
     from fileq.files.globs import Globs
@@ -97,8 +98,8 @@ class UntakenJobs:
         return note
 
     def taker(self, job: Job, queue: str) -> WorkerInfo | None:
-        """A running worker of another process whose published routes take this job, and which claims from this queue.
-        Raises FileqError if the broker can't be asked."""
+        """A running worker of another process whose published routes and roots take this job, and which claims from
+        this queue. Raises FileqError if the broker can't be asked."""
         if (workers := self._current()) is None:
             raise BrokerUnavailable("the registry of workers can't be read")
         own = this_process()
@@ -108,11 +109,15 @@ class UntakenJobs:
         return None
 
     def _takes(self, info: WorkerInfo, job: Job) -> bool:
+        # Both: a worker with the root alone and one with the route alone would leave the job to each other for ever.
+        below = below_root(job.path, info.roots) if job.filepath else ""
+        if below is None:
+            return False
         if job.type is not None:
             return job.type in (info.types or ())
         if not job.filepath or not info.globs:
             return False
-        parent, slash, name = self._config.paths.relative(self._config.paths.here(job.path)).rpartition("/")
+        parent, slash, name = below.rpartition("/")
         return _matcher(info.globs).match(parent + slash, name)
 
     def _current(self) -> Sequence[WorkerView] | None:

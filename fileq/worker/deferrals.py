@@ -336,8 +336,8 @@ def _first_of(wanted: Mapping[str, int], broker: FullBroker) -> list[Record]:
 
 
 class LeftJobs:
-    """The jobs that no route of this worker takes, while another running worker has a handler for them. Until
-    `recent_until_s` one of them may come back."""
+    """The jobs that no route of this worker takes, or whose files are below none of its roots, while another running
+    worker has both. Until `recent_until_s` one of them may come back."""
 
     def __init__(self, broker: FullBroker, config: Config, monotonic: Callable[[], float]) -> None:
         self._others = UntakenJobs(broker, config, monotonic=monotonic)
@@ -345,19 +345,21 @@ class LeftJobs:
         self._waits_s: dict[str, float] = {}  # job → how long it was deferred last
         self.recent_until_s = 0.0
 
-    def deferral(self, claim: Claim) -> tuple[str, float, bool] | None:
+    def deferral(self, claim: Claim, *, lacks_root: bool = False) -> tuple[str, float, bool] | None:
         """Why to defer this job, for how many seconds, and whether after the others of that reason; None if no other
-        worker has a handler for it. If that is not known, it is deferred. The delay grows each time the job comes back
-        here: the other worker may be busy."""
+        worker takes it. If that is not known, it is deferred. The delay grows each time the job comes back here: the
+        other worker may be busy."""
         job = claim.job
         assert job is not None
         try:
             if (info := self._others.taker(job, claim.queue)) is None:
                 return None
             what = f"handler for type {job.type!r}" if job.type is not None else "route for this file"
+            what = "root for this file" if lacks_root else what
             reason = f"this worker has no {what}; worker {info.host}-{info.pid} has one"
         except FileqError:
-            reason = "this worker has no handler for this job, and can't read which other worker has one"
+            what = "root" if lacks_root else "handler"
+            reason = f"this worker has no {what} for this job, and can't read which other worker has one"
         if len(self._waits_s) >= LEFT_KEPT:
             self._waits_s.clear()
         wait_s = min(LEFT_MAX_S, LEFT_GROWTH * self._waits_s.get(claim.id, SHORTEST_S / LEFT_GROWTH))

@@ -42,6 +42,7 @@ class Heartbeats:
         self._worker = config.worker
         self._types = routes.types if len(routes.types) <= TYPES_MAX else None
         self._globs = routes.globs if len(routes.globs) <= TYPES_MAX else None
+        self._allowed = config.paths.allowed_there
         self._loaded_ms = time.time_ns() // 1_000_000
         self._breakers = breakers
         self._limits = limits
@@ -100,6 +101,7 @@ class Heartbeats:
             is_extra=number >= worker.count,
             types=self._types if number == 0 else None,
             globs=self._globs if number == 0 else None,
+            roots=self._allowed if number == 0 else (),
             boot_id=own.boot_id,
             namespaces=own.namespaces,
             pid_start=own.pid_start,

@@ -613,6 +613,8 @@ class Pump:
         # The breaker last: a job that cannot run must not become the probe of a breaker.
         if self._roots.is_any_missing and task.path and (problem := self._roots.problem_of(task.path)):
             return problem, 0.0
+        if task.path and not self._paths.allows(task.path) and (left := self._left.deferral(claim, lacks_root=True)):
+            return left
         if self._breakers.is_closed:
             return None
         if self._breakers.admits(task.route, claim.key, is_probe=claim.is_probe, has_failed=claim.has_failed):

@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from fileq.brokers.schedules import Fire, FireResult, Overlap
-from fileq.brokers.types import Record, WorkerInfo, WorkerView
+from fileq.brokers.types import Entry, Record, WorkerInfo, WorkerView
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.job import typed_job
+from fileq.core.job import file_job, typed_job
 from fileq.core.outcome import Done, Failed, FollowUp
-from tests.support.pump_setup import PumpSetup
+from tests.support.pump_setup import NOW, PumpSetup
 
 ROUTES = [
     {"match": "**/*.pdf", "use": "fileq.handlers:checksum", "max_retries": 0},
@@ -256,7 +256,7 @@ def test_a_job_that_fails_at_each_retry_is_one_failure_for_the_breaker() -> None
 
 # jobs that only another worker has a handler for
 
-OTHER = WorkerInfo("away", 7, 0, "1", ("low",), types=("resize",), globs=("**/*.png",))
+OTHER = WorkerInfo("away", 7, 0, "1", ("low",), types=("resize",), globs=("**/*.png",), roots=("/data",))
 PDF_ROUTE = [{"match": "**/*.pdf", "use": "fileq.handlers:checksum"}]
 
 
@@ -265,6 +265,21 @@ def beside(other: WorkerInfo = OTHER) -> PumpSetup:
     setup = PumpSetup(handlers=PDF_ROUTE)
     setup.broker.register({"away-7-0": other})
     return setup
+
+
+def test_a_file_below_no_root_here_is_left_to_a_running_worker_that_has_its_root_and_a_route_for_it() -> None:
+    job = file_job(b"/volume/sub/a.pdf", size=1, priority="low", now=NOW, id="a")
+    theirs = replace(OTHER, globs=("sub/*.pdf",), roots=("/volume", "/volume2"))
+    for info, deferred in (
+        (theirs, "this worker has no root for this file; worker away-7 has one"),
+        (replace(theirs, roots=("/vol",)), ""),
+        (replace(theirs, globs=("*.png",)), ""),
+    ):
+        setup = beside(info)
+        setup.broker.enqueue([Entry(job, "low")])
+        turn(setup)
+        record = record_of(setup, "a")
+        assert (record.deferred, setup.submitted()) == (deferred, [] if deferred else ["a.pdf"])
 
 
 def record_of(setup: PumpSetup, id: str) -> Record:
