@@ -258,7 +258,7 @@ def _title_of(version: VersionTrace, trace: FileTrace) -> str:
 def _version_lines(version: VersionTrace, title: str, screen: Screen) -> list[str]:
     lines = [f"{screen.paint(title, 'bold')}{_facts(version)}", f"  job {printable(version.job_id)}"]
     if version.job is None:
-        return [*lines, "  ended; its record has expired (worker.history_ttl)"]
+        return [*lines, "  ended; its record has expired (worker.history_ttl) or was deleted"]
     job = version.job
     lines.append(f"  enqueued {when(job.created_at)} in queue {printable(job.queue)}")
     for attempt, following in _with_next(version.job.attempts):

@@ -97,7 +97,11 @@ class FileJobs:
         if isinstance(refused, Failed):
             if refused.kind == "OutsideRoots" and where not in self._roots:  # before any look at what is there
                 if any(where.startswith(dir + b"/") for dir in self._paths.folders):
-                    raise ConfigError(f"{refused.error}; worker.after moves files there; {_how_to_run_again(where)}")
+                    moves = f"worker.after moves files there; {_how_to_run_again(where)}"
+                    # Without the record of its job nothing knows where the file was.
+                    raise ConfigError(
+                        f"{refused.error}; {moves}; if that finds none, move it back and enqueue it there"
+                    )
                 advice = "check the name, or set producer.scan_dir or worker.allowed_roots to its directory"
                 raise ConfigError(f"{refused.error}; {advice}")
             if os.path.isdir(where):

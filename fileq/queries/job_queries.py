@@ -54,7 +54,7 @@ class VersionTrace(Struct, frozen=True):
     is_in_ledger: bool
     size: int | None
     modified_ns: int | None
-    job: Annotated[JobDocument | None, means("null if its job has ended and the record has expired")]
+    job: Annotated[JobDocument | None, means("null if its job has ended and the record has expired or was deleted")]
 
 
 class Maker(Struct, frozen=True):

@@ -143,6 +143,7 @@ def _trace(invocation: Invocation) -> int:
     $ fileq trace inbox/invoice-17.pdf  # was it processed, and if not, why?"""
     from fileq.cli.job_text import render_trace
     from fileq.commands.untaken_files import LocalTrace, untaken_version, why_not_taken, with_scanned_directory
+    from fileq.files.paths import is_in
     from fileq.queries.job_queries import FileNotKnown, trace
 
     path, broker = os.path.abspath(os.fsencode(invocation.options.path)), invocation.broker()
@@ -150,6 +151,9 @@ def _trace(invocation: Invocation) -> int:
     try:
         traced = trace(broker, path)
     except FileNotKnown as error:
+        if any(is_in(path, folder) for folder in config.paths.folders):
+            why = "worker.after moves files there, and the record of its job has expired or was deleted"
+            raise FileNotKnown(f"nothing leads to {quoted_path(path)}: {why}; trace the path it had before") from None
         if reason := why_not_taken(config, path):
             raise FileNotKnown(f"{quoted_path(path)} was never enqueued: {reason}") from None
         raise FileNotKnown(f"there is no such file here, and {error}") from None

@@ -153,7 +153,7 @@ def test_a_missing_or_moved_file_leads_to_its_new_place(shell: CommandLine) -> N
     moved.write_text("text")
     shell.settings["worker.after.completed"] = f"move:{shell.directory / 'done'}"
     assert f"a worker may have moved it to '{moved}'" in shell.fail("try", str(shell.setup.inbox / "a/b.txt"), code=2)
-    assert f"to process it again: fileq reprocess --match {moved}\n" in shell.fail("enqueue", str(moved), code=2)
+    assert f"to process it again: fileq reprocess --match {moved}; if" in shell.fail("enqueue", str(moved), code=2)
 
 
 def test_a_moved_file_is_enqueued_again_as_enqueue_says(shell: CommandLine) -> None:
@@ -172,6 +172,23 @@ def test_a_moved_file_is_enqueued_again_as_enqueue_says(shell: CommandLine) -> N
     assert f"a worker moved it to '{moved}'" in shell.fail("enqueue", path, code=2)
     assert "1 file skipped, not finished yet" in shell.run("reprocess", "--match", str(moved))
     assert "there is no such file" in shell.fail("enqueue", str(shell.setup.inbox / "never"), code=2)
+
+
+def test_a_moved_file_whose_job_was_deleted_is_moved_back_to_be_enqueued(shell: CommandLine) -> None:
+    moved = shell.directory / "failed/a.txt"
+    moved.parent.mkdir()
+    moved.write_text("text")
+    shell.settings["worker.after.dead"] = f"move:{moved.parent}"
+    path = bury_file(shell, "a.txt", "one", str(moved))
+    shell.run("dlq", "delete", "one", "--yes")
+    assert "its record has expired (worker.history_ttl) or was deleted" in shell.run("trace", path)
+    said = shell.fail("trace", str(moved), code=1)
+    assert "worker.after moves files there, and the record of its job has expired or was deleted" in said
+    assert "was never enqueued" not in said
+    said = shell.fail("enqueue", str(moved), code=2)
+    assert "if that finds none, move it back and enqueue it there" in said
+    moved.rename(path)
+    shell.run("enqueue", path)
 
 
 def test_a_text_for_a_section_names_its_keys(shell: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
