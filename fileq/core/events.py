@@ -375,7 +375,8 @@ class BatchEvent(Event):
 
 class BatchFinished(BatchEvent, name="batch.finished", published_as="batch:finished"):
     """A batch finished: it is sealed, and all its members have ended. The counts are missing if the broker was
-    unreachable. Logged by the worker that settled the last job; if a command or a reaper ended it, only published."""
+    unreachable. Logged, with hooks, by the worker that settled the last job; only published if the batch was
+    sealed after that, as with most deliveries, or if a command or a reaper ended the last job."""
 
     total: int | None = None
     completed: int | None = None
