@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -170,27 +170,27 @@ def _attempts(job: JobDocument, screen: Screen) -> list[str]:
     lines = ["", screen.paint("attempts", "bold")]
     if forgotten := job.attempt_count - len(job.attempts):
         lines.append(f"  the first {forgotten} are no longer recorded")
-    for attempt, following in _with_next(job.attempts):
-        # The error of the last one is the job's own and was printed above.
-        is_printed = following is None and job.status != "completed"
-        lines += attempt_lines(attempt, following, screen, with_error=not is_printed)
+    for attempt, previous in _with_previous(job.attempts):
+        # The job's own error, that of the last one, was printed above.
+        is_printed = attempt.error == job.error
+        lines += attempt_lines(attempt, previous, screen, with_error=not is_printed)
         # Repeated failures are often the same.
-        later = (following.traceback, following.output) if following is not None else ("", "")
-        if attempt.traceback not in ("", later[0]):
+        earlier = (previous.traceback, previous.output) if previous is not None else ("", "")
+        if attempt.traceback not in ("", earlier[0]):
             lines += [f"     {screen.paint(line, 'dim')}" for line in error_lines(attempt.traceback)]
-        if attempt.output not in ("", later[1]):
+        if attempt.output not in ("", earlier[1]):
             lines.append(f"     {screen.paint('printed:', 'dim')}")
             lines += [f"       {line}" for line in error_lines(attempt.output)]
     return lines
 
 
-def _with_next(attempts: Sequence[AttemptDocument]) -> Iterator[tuple[AttemptDocument, AttemptDocument | None]]:
-    """Each attempt with the next one: what two of them have in common is printed once, with the later one."""
-    return zip_longest(attempts, attempts[1:])
+def _with_previous(attempts: Sequence[AttemptDocument]) -> Iterator[tuple[AttemptDocument, AttemptDocument | None]]:
+    """Each attempt with the one before it: what both have in common is printed once, with the earlier one."""
+    return zip(attempts, (None, *attempts), strict=False)
 
 
 def attempt_lines(
-    attempt: AttemptDocument, following: AttemptDocument | None, screen: Screen, *, with_error: bool = True
+    attempt: AttemptDocument, previous: AttemptDocument | None, screen: Screen, *, with_error: bool = True
 ) -> list[str]:
     outcome = screen.paint(attempt.outcome, _OUTCOME_STYLES.get(attempt.outcome, ""))
     at = (attempt.started_at or attempt.ended_at or "")[:19].replace("T", " ")  # what was refused never started
@@ -199,7 +199,7 @@ def attempt_lines(
         # The worker died at an unknown time before that.
         after = f"(found {short_duration(attempt.duration_s)} after its start)"
     line = f"  {attempt.number}  {at}Z  {outcome} {after}"
-    is_repeated = following is not None and bool(attempt.error) and following.error == attempt.error
+    is_repeated = previous is not None and bool(attempt.error) and previous.error == attempt.error
     line += ", same error" if is_repeated else ""
     where = f"on {printable(attempt.worker_id)}" if attempt.worker_id else "while it waited"
     lines = [line, screen.paint(f"     {where}", "dim")]
@@ -261,8 +261,8 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen) -> list[st
         return [*lines, "  ended; its record has expired (worker.history_ttl) or was deleted"]
     job = version.job
     lines.append(f"  enqueued {when(job.created_at)} in queue {printable(job.queue)}")
-    for attempt, following in _with_next(version.job.attempts):
-        lines += attempt_lines(attempt, following, screen)
+    for attempt, previous in _with_previous(version.job.attempts):
+        lines += attempt_lines(attempt, previous, screen)
     state = screen.paint(*_state_cell(job))
     ended = f" {when(job.completed_at)}" if job.status in ("completed", "dead", "cancelled") else ""
     due = f", due {when(job.scheduled_at)}" if job.status in DELAYED_STATES else ""

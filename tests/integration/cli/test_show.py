@@ -129,4 +129,6 @@ def test_an_error_that_repeats_is_printed_once(shell: CommandLine) -> None:
     assert shown.count("ValueError: two") == 1  # as the error of the job, above its attempts
     assert shown.count("failed after") == 4
     assert shown.count("failed after 5ms, same error") == 2
-    assert shell.run("trace", "/data/a.pdf").count("ValueError: two") == 1
+    traced = shell.run("trace", "/data/a.pdf")
+    assert traced.count("ValueError: two") == 1
+    assert traced.index("ValueError: two") < traced.index("same error"), "the first attempt prints it"
