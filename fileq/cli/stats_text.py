@@ -73,7 +73,7 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
     style, advice = ("red", "see: fileq dlq list") if stats.dead else ("", "")
     rows.append((Cell("dead", style), Cell(number(stats.dead), style), "", advice))
     if stats.orders:
-        rows.append(("orders", number(stats.orders), "", "files to be moved or deleted"))
+        rows.append(("after a job", number(stats.orders), "", "files to be moved or deleted (worker.after)"))
     if stats.schedules.count:
         rows.append(("schedules", number(stats.schedules.count), "", _schedules(stats)))
     return table(rows, screen, right=(1, 2), from_left=False)
@@ -115,8 +115,7 @@ def _rates(stats: Stats, screen: Screen) -> list[str]:
     if stats.now is not None:
         columns.insert(0, ("now", stats.now))
     rows: list[list[str | Cell]] = [["rate", *(title for title, _ in columns)]]
-    shown = {"produced": "enqueued", "completed": "completed", "failed": "failed", "refused": "refused"}
-    shown["dead"] = "became dead"  # "died" is said of processes
+    shown = {"produced": "enqueued", "completed": "completed", "failed": "failed", "refused": "refused", "dead": "dead"}
     if not any(throughput.refused for _, throughput in columns):
         del shown["refused"]
     for name, title in shown.items():

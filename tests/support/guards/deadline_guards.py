@@ -47,7 +47,7 @@ STAYS_LISTED = Promise(
     SUITE + "a_job_that_was_claimed_meanwhile_is_not_touched",
 )
 SAME_BYTES = Promise(
-    "A job whose bytes have changed since does not die of its deadline with the old ones",
+    "A job that was retried or changed since it was read does not die of its deadline",
     "the count of its retries is lost",
     SUITE + "a_job_that_waits_with_other_bytes_by_then_is_not_touched",
 )
