@@ -96,8 +96,8 @@ def _worker(invocation: Invocation) -> int:
 
     With --once: runs until no job is pending, running, retrying or deferred. Exit code 0, or 3 if a job became dead in
     this run. Does not wait for a missing root or for the cooldown of an open circuit breaker: its jobs stay deferred
-    for the next run, an error says how many and why, and the exit code is 1. Failed webhook deliveries are also
-    reported and left for the next run.
+    for the next run, an error says how many and why, and the exit code is 1, also if jobs became dead.
+    Failed webhook deliveries are also reported and left for the next run.
 
     $ fileq worker --count 8  # eight jobs at a time
     $ fileq worker --app-dir /opt/handlers --set redis.addr=redis:6379  # handlers from another directory"""
@@ -112,7 +112,7 @@ def _all(invocation: Invocation) -> int:
     code 0, or 3 if a job became dead in this run. Waits up to a minute for files that are still being written. Jobs
     scheduled for later, jobs in paused queues and failed webhook deliveries are reported and left for later. Does not
     wait for a missing root or for the cooldown of an open circuit breaker: its jobs stay deferred for the next run, an
-    error says how many and why, and the exit code is 1.
+    error says how many and why, and the exit code is 1, also if jobs became dead.
 
     $ fileq all ./inbox  # process files dropped into ./inbox; needs no server, only an SQLite file
     $ fileq all ./inbox --once  # process the files that are there now, then exit"""
