@@ -30,7 +30,8 @@ from fileq.observe.metrics import CONTENT_TYPE
 MAX_CONNECTIONS = 256
 REQUEST_TIMEOUT_S = 5.0  # from the connection to the end of the answer
 REQUEST_MAX = 16 << 10  # bytes of a request with its headers
-ACCEPT_PAUSE_S = 1.0  # asyncio's, after a client for which there were no descriptors left
+ACCEPTED_AT_ONCE = 16
+RESUMED_S = 1.5  # without a refusal; asyncio tries again a second after one
 BACKLOG = 1024  # clients that wait to be accepted; beyond it their systems try again only after a second
 
 
@@ -137,7 +138,7 @@ class BoundedServer:
         self.clients: dict[_Client, str] = {}  # with their addresses, oldest first
         self._answer = answer
         self._report = report
-        self._refused_s: float | None = None  # when there were no descriptors or memory for a client; None: there are
+        self._resuming: asyncio.TimerHandle | None = None  # while there are no descriptors or memory for clients
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family, backlog=BACKLOG)
         self.port: int = self._listener.getsockname()[1]
@@ -148,7 +149,8 @@ class BoundedServer:
     def serve(self) -> None:
         """Until stop()."""
         run = self._loop.run_until_complete
-        server = run(self._loop.create_server(lambda: _Client(self), sock=self._listener, backlog=BACKLOG))
+        server = run(self._loop.create_server(lambda: _Client(self), sock=self._listener, backlog=ACCEPTED_AT_ONCE))
+        self._listener.listen(BACKLOG)  # of the kernel
         run(self._stopping)
         server.close()
         for client in self.clients:
@@ -161,9 +163,6 @@ class BoundedServer:
         self._loop.call_soon_threadsafe(self._stopping.set_result, None)
 
     def admit(self, client: _Client, address: str) -> None:
-        if self._refused_s is not None and self._loop.time() > self._refused_s + ACCEPT_PAUSE_S / 2:
-            self._refused_s = None
-            self._report("")
         while len(self.clients) >= MAX_CONNECTIONS:
             [(fullest, _)] = Counter(self.clients.values()).most_common(1)
             theirs = [one for one, its_address in self.clients.items() if its_address == fullest]
@@ -173,12 +172,18 @@ class BoundedServer:
         self.clients[client] = address
 
     def _note_problem(self, context: dict[str, Any]) -> None:
-        """The loop can't accept a client; it tries again after ACCEPT_PAUSE_S."""
+        """The loop can't accept a client."""
         error = context.get("exception")
         if isinstance(error, OSError) and "transport" not in context:
-            if self._refused_s is None:
+            if self._resuming is None:
                 self._report(error.strerror or repr(error))
-            self._refused_s = self._loop.time()
+            else:
+                self._resuming.cancel()
+            self._resuming = self._loop.call_later(RESUMED_S, self._resume)
+
+    def _resume(self) -> None:
+        self._resuming = None
+        self._report("")
 
     def response_to(self, request: bytes) -> bytes:
         method, _, rest = request.partition(b"\n")[0].rstrip(b"\r").decode("latin-1").partition(" ")

@@ -158,6 +158,7 @@ def test_a_server_without_descriptors_says_so_once_and_accepts_again(monkeypatch
             wait_until(lambda: AcceptStopped(endpoints.port, "Too many open files") in emitted)
             monkeypatch.setattr(socket.socket, "accept", accept)
             assert client.recv(100).startswith(b"HTTP/1.0 200 ")
+        wait_until(lambda: emitted[-1:] == [AcceptResumed(endpoints.port)])
         assert emitted[1:] == [AcceptStopped(endpoints.port, "Too many open files"), AcceptResumed(endpoints.port)]
 
 
